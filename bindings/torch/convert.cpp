@@ -1,0 +1,130 @@
+#include "convert.h"
+
+#include <limits>
+
+#include "core/check.h"
+
+namespace sparseloom::binding {
+
+std::string shape_of(const Tensor& tensor) {
+  std::string text = "[";
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) text += (d ? ", " : "") + std::to_string(tensor.size(d));
+  return text + "]";
+}
+
+void require_cpu(const char* op, const char* name, const Tensor& tensor) {
+  if (!tensor.is_cpu())
+    core::fail(op, std::string(name) + " on the CPU", tensor.is_cuda() ? "a CUDA tensor" : "a tensor of another device",
+               "this version computes on CPUs only: move the module and its inputs with .cpu()");
+}
+
+DType dtype_of(const char* op, const char* name, const Tensor& tensor) {
+  require_cpu(op, name, tensor);
+  switch (tensor.scalar_type()) {
+    case ScalarType::Float: return DType::f32;
+    case ScalarType::Half: return DType::f16;
+    case ScalarType::BFloat16: return DType::bf16;
+    case ScalarType::Double: return DType::f64;
+    default:
+      core::fail(op, std::string(name) + " of dtype float32, float16, bfloat16 or float64",
+                 "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())),
+                 "convert it with .to(torch.float32)");
+  }
+}
+
+ScalarType scalar_type_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::f32: return ScalarType::Float;
+    case DType::f16: return ScalarType::Half;
+    case DType::bf16: return ScalarType::BFloat16;
+    case DType::f64: return ScalarType::Double;
+  }
+  return ScalarType::Float;
+}
+
+Tensor new_cpu(const std::vector<std::int64_t>& sizes, ScalarType type) {
+  return torch::stable::empty(sizes, type, std::nullopt, torch::stable::Device(torch::headeronly::DeviceType::CPU));
+}
+
+Tensor mask_of(const BlockPattern& pattern) {
+  Tensor mask = new_cpu({pattern.block_rows(), pattern.block_cols()}, ScalarType::Bool);
+  auto* cells = static_cast<bool*>(mask.mutable_data_ptr());
+  for (std::int64_t r = 0; r < pattern.block_rows(); ++r)
+    for (std::int64_t c = 0; c < pattern.block_cols(); ++c) *cells++ = pattern.test(r, c);
+  return mask;
+}
+
+Matrix matrix_of(const char* op, const char* name, const Tensor& tensor) {
+  const DType dtype = dtype_of(op, name, tensor);
+  const std::int64_t dims = tensor.dim();
+  if (dims < 1) core::fail(op, std::string(name) + " with at least one dimension", "a scalar", "pass [..., features]");
+  const std::int64_t cols = tensor.size(dims - 1);
+  std::int64_t rows = 1;
+  for (std::int64_t d = 0; d + 1 < dims; ++d) rows *= tensor.size(d);
+
+  // The leading dimensions fold into one when each steps over exactly the next; sizes of one step over anything.
+  bool folds = cols <= 1 || tensor.stride(dims - 1) == 1;
+  std::int64_t row_stride = cols, next = -1;
+  for (std::int64_t d = dims - 2; d >= 0 && folds; --d) {
+    if (tensor.size(d) == 1) continue;
+    if (next < 0)
+      row_stride = tensor.stride(d);
+    else
+      folds = tensor.stride(d) == next;
+    next = tensor.stride(d) * tensor.size(d);
+  }
+  folds = folds && row_stride >= cols;  // an expanded tensor steps by 0
+  Tensor owner = folds ? tensor : torch::stable::contiguous(tensor);
+  if (!folds) row_stride = cols;
+  const void* data = owner.const_data_ptr();
+  return {std::move(owner), {data, dtype, rows, cols, row_stride}};
+}
+
+const std::int32_t* indices_of(const char* op, const char* name, const Tensor& tensor, std::int64_t expected) {
+  require_cpu(op, name, tensor);
+  if (tensor.scalar_type() != ScalarType::Int || tensor.dim() != 1 || !tensor.is_contiguous() ||
+      (expected >= 0 && tensor.numel() != expected))
+    core::fail(op, std::string(name) + " as a contiguous int32 vector" + (expected >= 0 ? " of " + std::to_string(expected) : ""),
+               "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " + shape_of(tensor),
+               "pass the index tensors of one pattern, .to(torch.int32)");
+  return static_cast<const std::int32_t*>(tensor.const_data_ptr());
+}
+
+BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (rows < 0 || cols < 0 || rows > kMost || cols > kMost)
+    core::fail(op, "features between 0 and 2^31 - 1", core::shape(rows, cols), "split the layer");
+  const auto clamp = [](std::int64_t side) { return static_cast<std::int32_t>(side < 0 || side > 1024 ? 0 : side); };
+  const BlockShape block{clamp(block_rows), clamp(block_cols)};
+  if (block.rows != block_rows || block.cols != block_cols)
+    core::fail(op, "block sides of 8, 16, 32, 64 or 128", std::to_string(block_rows) + "x" + std::to_string(block_cols),
+               "choose two of them");
+  require_supported(op, block);
+  return block;
+}
+
+IndexView index_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, BlockShape block) {
+  IndexView index{rows, cols, block, col.numel(), nullptr, nullptr};
+  index.crow = indices_of(op, "crow", crow, index.block_rows() + 1);
+  index.col = indices_of(op, "col", col, -1);
+  return index;
+}
+
+BlockShape block_of_values(const char* op, const Tensor& values) {
+  if (values.dim() != 3)
+    core::fail(op, "values of shape [blocks, block rows, block cols]", shape_of(values), "pass a layer's values");
+  return block_of(op, 0, 0, values.size(1), values.size(2));
+}
+
+const void* values_of(const char* op, const Tensor& values, const IndexView& index) {
+  require_cpu(op, "values", values);
+  if (values.dim() != 3 || values.size(0) != index.blocks || values.size(1) != index.block.rows ||
+      values.size(2) != index.block.cols)
+    core::fail(op,
+               "values of shape [" + std::to_string(index.blocks) + ", " + std::to_string(index.block.rows) + ", " +
+                   std::to_string(index.block.cols) + "], as col and the block say",
+               shape_of(values), "pass values and indices of one layer");
+  return values.const_data_ptr();
+}
+
+}  // namespace sparseloom::binding

@@ -1,0 +1,55 @@
+// plan and info: what would run and why, and what this build and machine hold.
+#include "convert.h"
+#include "core/check.h"
+#include "core/json.h"
+#include "executor.h"
+#include "linear.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom::binding {
+namespace {
+
+using core::json_number;
+using core::json_string;
+
+Direction direction_of(const std::string& name) {
+  for (Direction d : {Direction::forward, Direction::dx, Direction::dw})
+    if (name == name_of(d)) return d;
+  core::fail("plan", "direction 'forward', 'dx' or 'dw'", "'" + name + "'", "pass one of them");
+}
+
+DType dtype_named(const std::string& name) {
+  for (DType d : {DType::f32, DType::f16, DType::bf16, DType::f64})
+    if (name == name_of(d)) return d;
+  core::fail("plan", "dtype 'f32', 'f16', 'bf16' or 'f64'", "'" + name + "'", "pass one of them");
+}
+
+std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
+                      std::string direction, std::string dtype, std::int64_t m, bool bias, std::int64_t activation,
+                      std::int64_t version, bool strict, std::int64_t kernel) {
+  const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
+  Problem problem = problem_of(direction_of(direction), dtype_named(dtype), m, index, strict);
+  problem.bias = bias;
+  problem.activation = activation_of("plan", activation);
+  const auto plan = make_plan(problem, index, version, torch_executor(), kernel_name("plan", kernel));
+  std::string text = "{\"kernel\": " + json_string(plan->kernel_name) +
+                     ", \"predicted_us\": " + json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +
+                     ", \"workspace_bytes\": " + std::to_string(plan->workspace_bytes) + ", \"candidates\": [";
+  const char* comma = "";
+  for (const Candidate& c : plan->candidates) {
+    text += std::string(comma) + "{\"kernel\": " + json_string(c.kernel) + ", \"refusal\": " + json_string(c.refusal) +
+            ", \"predicted_us\": " + (c.refusal.empty() ? json_number(c.predicted_us) : "null") + "}";
+    comma = ", ";
+  }
+  return text + "], \"text\": " + json_string(plan->describe()) + "}";
+}
+
+std::string info() { return info_json(); }
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  m.impl("plan", TORCH_BOX(&sparseloom::binding::plan_json));
+  m.impl("info", TORCH_BOX(&sparseloom::binding::info));
+}

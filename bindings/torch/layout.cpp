@@ -1,0 +1,93 @@
+// pack, unpack, scores and indices.
+#include "sparseloom/layout.h"
+
+#include <span>
+#include <tuple>
+
+#include "convert.h"
+#include "core/check.h"
+
+namespace sparseloom::binding {
+namespace {
+
+std::span<const std::int32_t> span_of(const char* op, const char* name, const Tensor& tensor) {
+  return {indices_of(op, name, tensor, -1), static_cast<std::size_t>(tensor.numel())};
+}
+
+Tensor pack(const Tensor& dense, const Tensor& crow, const Tensor& col, std::int64_t bm, std::int64_t bn) {
+  if (dense.dim() != 2) core::fail("pack", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
+  const Matrix matrix = matrix_of("pack", "dense", dense);
+  const BlockShape block = block_of("pack", matrix.view.rows, matrix.view.cols, bm, bn);
+  const IndexView index = index_of("pack", crow, col, matrix.view.rows, matrix.view.cols, block);
+  Tensor values = new_like(dense, {index.blocks, bm, bn});
+  sparseloom::pack(matrix.view, index, values.mutable_data_ptr());
+  return values;
+}
+
+Tensor unpack(const Tensor& given, const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols) {
+  const DType dtype = dtype_of("unpack", "values", given);
+  const Tensor values = torch::stable::contiguous(given);
+  const BlockShape block = block_of_values("unpack", values);
+  const IndexView index = index_of("unpack", crow, col, rows, cols, block);
+  const void* data = values_of("unpack", values, index);
+  Tensor dense = new_like(values, {rows, cols});
+  sparseloom::unpack(index, data, {dense.mutable_data_ptr(), dtype, rows, cols, cols});
+  return dense;
+}
+
+Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, std::string norm) {
+  if (dense.dim() != 2) core::fail("block_scores", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
+  if (norm != "l1" && norm != "l2" && norm != "max")
+    core::fail("block_scores", "norm 'l1', 'l2' or 'max'", "'" + norm + "'", "pass one of them");
+  const Matrix matrix = matrix_of("block_scores", "dense", dense);
+  const BlockShape block = block_of("block_scores", matrix.view.rows, matrix.view.cols, bm, bn);
+  const std::int64_t r = core::ceil_div(matrix.view.rows, bm), c = core::ceil_div(matrix.view.cols, bn);
+  Tensor out = new_cpu({r, c}, ScalarType::Float);
+  block_scores(matrix.view, block,
+               norm == "l1"   ? BlockNorm::l1
+               : norm == "l2" ? BlockNorm::l2
+                              : BlockNorm::max,
+               std::span(static_cast<float*>(out.mutable_data_ptr()), static_cast<std::size_t>(r * c)));
+  return out;
+}
+
+std::int64_t validate(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm,
+                      std::int64_t bn) {
+  const BlockShape block = block_of("validate_index", rows, cols, bm, bn);
+  validate_index("validate_index", rows, cols, block, span_of("validate_index", "crow", crow),
+                 span_of("validate_index", "col", col));
+  return pattern_version(index_of("validate_index", crow, col, rows, cols, block));
+}
+
+std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
+                                             std::int64_t bm, std::int64_t bn) {
+  const BlockShape block = block_of("transpose_index", rows, cols, bm, bn);
+  validate_index("transpose_index", rows, cols, block, span_of("transpose_index", "crow", crow),
+                 span_of("transpose_index", "col", col));
+  const IndexView index = index_of("transpose_index", crow, col, rows, cols, block);
+  Tensor ccol = new_cpu({index.block_cols() + 1}, ScalarType::Int), row = new_cpu({index.blocks}, ScalarType::Int),
+         slot = new_cpu({index.blocks}, ScalarType::Int);
+  transpose_index(index, static_cast<std::int32_t*>(ccol.mutable_data_ptr()), static_cast<std::int32_t*>(row.mutable_data_ptr()),
+                  static_cast<std::int32_t*>(slot.mutable_data_ptr()));
+  return {ccol, row, slot};
+}
+
+Tensor index_to_mask(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm,
+                     std::int64_t bn) {
+  const BlockShape block = block_of("index_to_mask", rows, cols, bm, bn);
+  return mask_of(
+      BlockIndex(rows, cols, block, span_of("index_to_mask", "crow", crow), span_of("index_to_mask", "col", col)).pattern());
+}
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  using namespace sparseloom::binding;
+  m.impl("pack", TORCH_BOX(&pack));
+  m.impl("unpack", TORCH_BOX(&unpack));
+  m.impl("block_scores", TORCH_BOX(&scores));
+  m.impl("validate_index", TORCH_BOX(&validate));
+  m.impl("transpose_index", TORCH_BOX(&transpose));
+  m.impl("index_to_mask", TORCH_BOX(&index_to_mask));
+}

@@ -1,0 +1,43 @@
+// All operator schemas, on one page. Every tensor is an ordinary strided one; index tensors are int32; masks are bool
+// [block rows, block cols]. `activation`: 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu. `version`: the pattern's content hash
+// from validate_index, the key of its plans. `kernel`: a row of info's "kernels", or -1 for the plan's own choice. Fake kernels and
+// the route for gradients are in python/sparseloom/ops.py.
+#include <torch/csrc/stable/library.h>
+
+STABLE_TORCH_LIBRARY(sparseloom, m) {
+  m.def(
+      "linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int activation, int version, "
+      "bool strict, int kernel) -> Tensor");
+  m.def(
+      "linear_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, Tensor ccol, Tensor row, Tensor slot, SymInt in_features, "
+      "int version, bool strict, int kernel) -> Tensor");
+  m.def(
+      "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int version, bool strict, "
+      "int kernel) -> Tensor");
+
+  m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
+  m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
+  m.def("block_scores(Tensor dense, int block_rows, int block_cols, str norm) -> Tensor");
+  m.def("validate_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> int");
+  m.def(
+      "transpose_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> (Tensor ccol, Tensor row, "
+      "Tensor slot)");
+  m.def("mask_to_index(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> (Tensor crow, Tensor col)");
+  m.def("index_to_mask(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> Tensor");
+
+  m.def("pattern_random(int rows, int cols, int block_rows, int block_cols, float density, int seed) -> Tensor");
+  m.def("pattern_balanced(int rows, int cols, int block_rows, int block_cols, float density, int seed) -> Tensor");
+  m.def("pattern_biregular(int rows, int cols, int block_rows, int block_cols, float density, int seed) -> Tensor");
+  m.def("pattern_banded(int rows, int cols, int block_rows, int block_cols, int bandwidth) -> Tensor");
+  m.def("pattern_block_diagonal(int rows, int cols, int block_rows, int block_cols, int groups) -> Tensor");
+  m.def("pattern_top_k(Tensor scores, int rows, int cols, int block_rows, int block_cols, int count) -> Tensor");
+  m.def("pattern_stats(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> str");
+  m.def("pattern_ascii(Tensor mask, int rows, int cols, int block_rows, int block_cols, int max_side) -> str");
+  m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
+
+  m.def(
+      "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str dtype, int m, bool "
+      "bias, "
+      "int activation, int version, bool strict, int kernel) -> str");
+  m.def("info() -> str");
+}

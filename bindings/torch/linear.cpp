@@ -1,0 +1,164 @@
+// linear, linear_dx, linear_dw: check, plan (cached), run on torch's threads and memory.
+#include "linear.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom::binding {
+
+std::string kernel_name(const char* op, std::int64_t kernel) {
+  if (kernel == -1) return {};
+  static const std::vector<std::string> names = kernel_names();
+  if (kernel < 0 || kernel >= static_cast<std::int64_t>(names.size()))
+    core::fail(op, "kernel = -1 (the plan's choice) or a row of sparseloom.info's kernels, 0.." + std::to_string(names.size() - 1),
+               std::to_string(kernel), "pass -1");
+  return names[static_cast<std::size_t>(kernel)];
+}
+
+Activation activation_of(const char* op, std::int64_t code) {
+  if (code < 0 || code > static_cast<std::int64_t>(Activation::silu))
+    core::fail(op, "activation 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh or 4 silu", std::to_string(code), "pass one of them");
+  return static_cast<Activation>(code);
+}
+
+Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict) {
+  Problem problem;
+  problem.direction = direction;
+  problem.dtype = dtype;
+  problem.m = m;
+  problem.rows = index.rows;
+  problem.cols = index.cols;
+  problem.block = index.block;
+  problem.blocks = index.blocks;
+  problem.strict = strict;
+  return problem;
+}
+
+namespace {
+
+// Scratch from torch's allocator, aligned by hand: torch promises 64 bytes on the CPU today, nothing says for ever.
+class Workspace {
+ public:
+  explicit Workspace(std::size_t bytes) : size_(bytes) {
+    if (bytes > 0) memory_ = new_cpu({static_cast<std::int64_t>(bytes + 63)}, ScalarType::Byte);
+  }
+  std::span<std::byte> span() const {
+    if (!memory_) return {};
+    auto at = (reinterpret_cast<std::uintptr_t>(memory_->mutable_data_ptr()) + 63) & ~std::uintptr_t{63};
+    return {reinterpret_cast<std::byte*>(at), size_};
+  }
+
+ private:
+  std::size_t size_;
+  std::optional<Tensor> memory_;
+};
+
+void require_same_dtype(const char* op, DType expected, const char* name, const Tensor& tensor) {
+  const DType actual = dtype_of(op, name, tensor);
+  if (actual != expected)
+    core::fail(op, std::string(name) + " of x's dtype " + name_of(expected), name_of(actual),
+               "convert the input or the module with .to(dtype)");
+}
+
+std::vector<std::int64_t> with_features(const Tensor& like, std::int64_t features) {
+  std::vector<std::int64_t> sizes(like.sizes().begin(), like.sizes().end());
+  sizes.back() = features;
+  return sizes;
+}
+
+MatrixView writable(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols) {
+  return {tensor.mutable_data_ptr(), dtype, rows, cols, cols};
+}
+
+Tensor as_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col, std::optional<Tensor> bias,
+              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, std::int64_t kernel) {
+  constexpr const char* op = "linear";
+  const Matrix input = matrix_of(op, "x", x);
+  const Tensor values = as_contiguous(given_values);
+  const BlockShape block = block_of_values(op, values);
+  const IndexView index = index_of(op, crow, col, out_features, input.view.cols, block);
+  require_same_dtype(op, input.view.dtype, "values", values);
+  std::optional<Tensor> dense_bias;
+  if (bias) {
+    require_same_dtype(op, input.view.dtype, "bias", *bias);
+    if (bias->dim() != 1 || bias->size(0) != out_features)
+      core::fail(op, "bias of shape [" + std::to_string(out_features) + "]", shape_of(*bias), "one value for each output feature");
+    dense_bias = as_contiguous(*bias);
+  }
+  const Executor executor = torch_executor();
+  Problem problem = problem_of(Direction::forward, input.view.dtype, input.view.rows, index, strict);
+  problem.bias = bias.has_value();
+  problem.activation = activation_of(op, activation);
+  const void* data = values_of(op, values, index);
+  const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
+  const Tensor y = new_like(x, with_features(x, out_features));
+  const Workspace workspace(plan->workspace_bytes);
+  sparseloom::linear(*plan, input.view, index, data, dense_bias ? dense_bias->const_data_ptr() : nullptr,
+                     writable(y, input.view.dtype, input.view.rows, out_features), workspace.span(), executor);
+  return y;
+}
+
+Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col, const Tensor& ccol,
+                 const Tensor& row, const Tensor& slot, std::int64_t in_features, std::int64_t version, bool strict,
+                 std::int64_t kernel) {
+  constexpr const char* op = "linear_dx";
+  const Matrix grad = matrix_of(op, "dy", dy);
+  const Tensor values = as_contiguous(given_values);
+  const BlockShape block = block_of_values(op, values);
+  const IndexView index = index_of(op, crow, col, grad.view.cols, in_features, block);
+  require_same_dtype(op, grad.view.dtype, "values", values);
+  const TransposedView transposed{indices_of(op, "ccol", ccol, index.block_cols() + 1), indices_of(op, "row", row, index.blocks),
+                                  indices_of(op, "slot", slot, index.blocks)};
+  const Executor executor = torch_executor();
+  const void* data = values_of(op, values, index);
+  const auto plan = make_plan(problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, strict), index, version, executor,
+                              kernel_name(op, kernel));
+  const Tensor dx = new_like(dy, with_features(dy, in_features));
+  const Workspace workspace(plan->workspace_bytes);
+  sparseloom::linear_dx(*plan, grad.view, index, transposed, data, writable(dx, grad.view.dtype, grad.view.rows, in_features),
+                        workspace.span(), executor);
+  return dx;
+}
+
+Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t block_rows,
+                 std::int64_t block_cols, std::int64_t version, bool strict, std::int64_t kernel) {
+  constexpr const char* op = "linear_dw";
+  const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
+  const BlockShape block = block_of(op, grad.view.cols, input.view.cols, block_rows, block_cols);
+  const IndexView index = index_of(op, crow, col, grad.view.cols, input.view.cols, block);
+  require_same_dtype(op, input.view.dtype, "dy", dy);
+  if (grad.view.rows != input.view.rows)
+    core::fail(op, "dy with x's " + std::to_string(input.view.rows) + " rows", std::to_string(grad.view.rows),
+               "pass the gradient of this x's output");
+  const Executor executor = torch_executor();
+  const auto plan = make_plan(problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, strict), index, version, executor,
+                              kernel_name(op, kernel));
+  const Tensor dvalues = new_like(x, {index.blocks, block.rows, block.cols});
+  const Workspace workspace(plan->workspace_bytes);
+  sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(), executor);
+  return dvalues;
+}
+
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
+  m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
+}
+
+// The same functions: their device check says what is missing, where torch would only say that no kernel is registered.
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
+  m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
+}

@@ -1,0 +1,64 @@
+# The CUDA room of src/kernels: one OBJECT library per architecture, so that sm_90a code is compiled for 90a alone and needs no #if.
+# Nothing here looks for a GPU: a machine without one builds the same library, and a machine without a driver loads it.
+set(SPARSELOOM_HAVE_CUDA OFF)
+set(cuda_missing "")
+if(SPARSELOOM_CUDA STREQUAL "OFF")
+  message(STATUS "sparseloom: CUDA kernels OFF (SPARSELOOM_CUDA=OFF)")
+else()
+  include(CheckLanguage)
+  # Per-target below; without this CMake 3.25 silently takes sm_75 for every target.
+  set(CMAKE_CUDA_ARCHITECTURES 80)
+  check_language(CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(cuda_missing "no nvcc was found on PATH, in CUDACXX or in CMAKE_CUDA_COMPILER")
+  else()
+    enable_language(CUDA)
+    find_package(CUDAToolkit QUIET)
+    # 12.0 is the first toolkit that knows sm_90a and C++20.
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.0)
+      set(cuda_missing "${CMAKE_CUDA_COMPILER} is ${CMAKE_CUDA_COMPILER_VERSION}, 12.0 or newer is needed")
+    elseif(NOT TARGET CUDA::cudart_static)
+      set(cuda_missing "the toolkit of ${CMAKE_CUDA_COMPILER} has no libcudart_static.a")
+    endif()
+  endif()
+  if(cuda_missing AND SPARSELOOM_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SPARSELOOM_CUDA=ON, but ${cuda_missing}; install the CUDA toolkit or pass -DSPARSELOOM_CUDA=AUTO or OFF")
+  elseif(cuda_missing)
+    message(WARNING "sparseloom: NO CUDA KERNELS in this build: ${cuda_missing}. The CPU kernels are built; GPU tensors will raise an error.")
+  else()
+    set(SPARSELOOM_HAVE_CUDA ON)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know yet that nvcc speaks C++20
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+  endif()
+endif()
+
+if(SPARSELOOM_HAVE_CUDA)
+  # An interface over the object files: whoever links sparseloom_objects gets the device code and the runtime with it.
+  add_library(sparseloom_cuda INTERFACE)
+  target_include_directories(sparseloom_cuda SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+  # Static: a shared cudart would tie the wheel to one CUDA major (libcudart.so.N), and torch moves its own.
+  target_link_libraries(sparseloom_cuda INTERFACE CUDA::cudart_static)
+
+  function(sparseloom_cuda_room room architectures)
+    file(GLOB sources CONFIGURE_DEPENDS src/kernels/cuda/${room}/*.cu)
+    if(NOT sources)
+      return()
+    endif()
+    add_library(sparseloom_cuda_${room} OBJECT ${sources})
+    target_include_directories(sparseloom_cuda_${room} PRIVATE include src)
+    set_target_properties(sparseloom_cuda_${room} PROPERTIES
+      CUDA_ARCHITECTURES "${architectures}" CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden CUDA_RUNTIME_LIBRARY Static)
+    # A spill is a performance bug, so it is shown; -Xcompiler keeps the host half under the same warnings as the rest.
+    target_compile_options(sparseloom_cuda_${room} PRIVATE -Xptxas=--warn-on-spills -Xcompiler=-Wall,-Wextra
+      $<$<BOOL:${SPARSELOOM_WERROR}>:-Werror=all-warnings>
+      $<$<VERSION_GREATER_EQUAL:${CMAKE_CUDA_COMPILER_VERSION},12.8>:--compress-mode=size>)
+    target_link_libraries(sparseloom_cuda INTERFACE $<TARGET_OBJECTS:sparseloom_cuda_${room}>)
+  endfunction()
+
+  # sm_80 machine code runs on 8.x only, Hopper needs its own, newer GPUs compile the PTX.
+  sparseloom_cuda_room(sm80 "80-real;90-real;80-virtual")
+  sparseloom_cuda_room(sm90 "90a-real")
+  message(STATUS "sparseloom: CUDA kernels ON (nvcc ${CMAKE_CUDA_COMPILER_VERSION})")
+endif()

@@ -1,0 +1,28 @@
+// sparseloom::Error: what every public function throws when its arguments are wrong.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "sparseloom/export.h"
+
+namespace sparseloom {
+
+/// Carries the operation, what it expected, what it got and what to do about it.
+/// what() reads "[op] expected <expected>, got <actual>; <remedy>".
+/// Visible by default so that it can be caught across shared objects. Kernels never throw: only the rooms above them do.
+class SPARSELOOM_API Error : public std::runtime_error {
+ public:
+  Error(std::string op, std::string expected, std::string actual, std::string remedy);
+  ~Error() override;
+
+  const std::string& op() const noexcept { return op_; }
+  const std::string& expected() const noexcept { return expected_; }
+  const std::string& actual() const noexcept { return actual_; }
+  const std::string& remedy() const noexcept { return remedy_; }
+
+ private:
+  std::string op_, expected_, actual_, remedy_;
+};
+
+}  // namespace sparseloom

@@ -1,0 +1,51 @@
+// What the caller lends to a call: threads and, if it has one, a dense GEMM.
+#pragma once
+
+#include <cstdint>
+
+#include "sparseloom/export.h"
+#include "sparseloom/matrix_view.h"
+
+namespace sparseloom {
+
+/// A callable borrowed for the length of one call: work on [begin, end).
+struct RangeBody {
+  void (*call)(void* self, std::int64_t begin, std::int64_t end);
+  void* self;
+  void operator()(std::int64_t begin, std::int64_t end) const { call(self, begin, end); }
+};
+
+/// C = op(A) op(B) (+ bias on every row), all row-major, fp32 accumulation for 16-bit types; op transposes where the flag says so.
+struct Gemm {
+  ConstMatrixView a;           // [m, k], or [k, m] when a_transposed
+  ConstMatrixView b;           // [k, n], or [n, k] when b_transposed
+  MatrixView c;                // [m, n], overwritten
+  const void* bias = nullptr;  // [n] of c's dtype, or null; added before c is rounded
+  bool a_transposed = false;
+  bool b_transposed = false;
+};
+
+/// Threads and GEMM are lent through plain function pointers, so that a host (torch, an engine of your own) keeps its one pool.
+/// The library starts no thread and keeps none beside Executor::pool()'s.
+struct Executor {
+  void* context = nullptr;
+
+  /// How many ranges one call is cut into; results are bitwise the same for every value.
+  int num_threads = 1;
+
+  /// Runs body over a partition of [0, count). May run any number of the ranges at once, must run each index exactly once,
+  /// and returns when all are done. An exception of the callback's own passes through the call. Null: the calling thread alone.
+  void (*parallel_for)(void* context, std::int64_t count, RangeBody body) = nullptr;
+
+  /// The vendor's dense product, used by the `dense` candidate of a plan. Null: that candidate is refused and says so.
+  void (*gemm)(void* context, const Gemm& product) = nullptr;
+
+  /// The calling thread alone.
+  static Executor serial() noexcept { return {}; }
+
+  /// A process-wide pool of std::thread, grown on demand to the largest `num_threads` asked for (0: one per CPU this process may
+  /// use).
+  SPARSELOOM_API static Executor pool(int num_threads = 0);
+};
+
+}  // namespace sparseloom

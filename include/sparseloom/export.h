@@ -1,0 +1,4 @@
+// Symbol visibility: everything is hidden but what the public headers declare.
+#pragma once
+
+#define SPARSELOOM_API __attribute__((visibility("default")))

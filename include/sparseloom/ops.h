@@ -1,0 +1,41 @@
+// Plan once, run many: the three products of a block-sparse linear layer.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "sparseloom/executor.h"
+#include "sparseloom/export.h"
+#include "sparseloom/layout.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom {
+
+/// Decides for this problem and pattern, or returns the cached decision (key: version and problem). Host only; costs microseconds
+/// when cached. `kernel`: force a candidate by name (tests, benchmarks). Throws Error when no candidate can run, with every
+/// refusal.
+SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const IndexView& index, std::int64_t version,
+                                                     const Executor& executor, const std::string& kernel = {});
+
+/// Names of all compiled-in candidates, in registry order; `reference` is last.
+SPARSELOOM_API std::vector<std::string> kernel_names();
+
+/// Y = act(X W^T + bias). x [m, cols], y [m, rows], bias [rows] contiguous or null, values [blocks, bm, bn], all of the plan's
+/// dtype. workspace: at least plan.workspace_bytes, 64-byte aligned. Allocates nothing. Throws Error when a shape, dtype, stride or
+/// the workspace does not fit the plan. A NaN in x under an absent block does not reach y unless the plan is `dense`.
+SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
+                           const MatrixView& y, std::span<std::byte> workspace, const Executor& executor);
+
+/// dX = dY W. dy [m, rows], dx [m, cols].
+SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index, const TransposedView& transposed,
+                              const void* values, const MatrixView& dx, std::span<std::byte> workspace, const Executor& executor);
+
+/// dvalues = (dY^T X) at the stored blocks, padding zero. dy [m, rows], x [m, cols], dvalues [blocks, bm, bn].
+SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, const IndexView& index,
+                              void* dvalues, std::span<std::byte> workspace, const Executor& executor);
+
+/// Machine and build as JSON: version, compiler, ISA found and in force, kernels compiled in, why a part is missing.
+SPARSELOOM_API std::string info_json();
+
+}  // namespace sparseloom

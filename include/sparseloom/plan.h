@@ -1,0 +1,65 @@
+// Describe -> decide: a Problem says what is asked, a Plan what will run and why.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sparseloom/dtype.h"
+#include "sparseloom/export.h"
+#include "sparseloom/pattern.h"
+
+namespace sparseloom {
+
+/// W is [rows, cols] = [out features, in features]:
+/// forward: Y [m, rows] = act(X [m, cols] W^T + bias); dx: dX [m, cols] = dY [m, rows] W; dw: dW = dY^T X at the stored blocks.
+enum class Direction : std::uint8_t { forward, dx, dw };
+
+/// gelu_erf is x Phi(x); gelu_tanh its tanh form (Hendrycks & Gimpel 2016); silu is x sigmoid(x). Forward only.
+enum class Activation : std::uint8_t { none, relu, gelu_erf, gelu_tanh, silu };
+
+SPARSELOOM_API const char* name_of(Direction direction) noexcept;
+SPARSELOOM_API const char* name_of(Activation activation) noexcept;
+
+/// All that a choice depends on beside the pattern itself.
+struct Problem {
+  Direction direction = Direction::forward;
+  DType dtype = DType::f32;
+  std::int64_t m = 0;     // tokens
+  std::int64_t rows = 0;  // out features
+  std::int64_t cols = 0;  // in features
+  BlockShape block;
+  std::int64_t blocks = 0;  // stored blocks
+  bool bias = false;
+  Activation activation = Activation::none;
+  int threads = 1;
+  bool can_gemm = false;  // the executor lends a dense product
+  bool strict = false;    // forbids the dense and reference candidates; they are refused by name
+  friend bool operator==(const Problem&, const Problem&) = default;
+};
+
+SPARSELOOM_API std::string to_string(const Problem& problem);
+
+/// One candidate as the plan saw it.
+struct Candidate {
+  std::string kernel;
+  std::string refusal;      // empty: it could run
+  double predicted_us = 0;  // meaningful when it could run
+};
+
+/// The decision: immutable, shared, valid for every matrix with the pattern it was made for.
+struct Plan {
+  Problem problem;
+  std::int64_t pattern_version = 0;
+  int kernel = -1;  // row of the kernel registry
+  std::string kernel_name;
+  std::vector<Candidate> candidates;      // all, in registry order
+  std::size_t workspace_bytes = 0;        // scratch the caller lends to each call; 64-byte aligned
+  std::vector<std::int64_t> cost_prefix;  // forward: per block row, dx: per block column; [n + 1], what the threads divide evenly
+
+  /// A few lines: the problem, the choice and its prediction, every refusal and why.
+  SPARSELOOM_API std::string describe() const;
+};
+
+}  // namespace sparseloom

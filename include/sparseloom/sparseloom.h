@@ -1,0 +1,15 @@
+// Ordered table of contents: include this, or only what you use.
+#pragma once
+
+#include "sparseloom/version.h"
+// What every call can throw, and how memory enters.
+#include "sparseloom/dtype.h"
+#include "sparseloom/error.h"
+#include "sparseloom/matrix_view.h"
+// Which blocks exist, and how they lie in memory.
+#include "sparseloom/layout.h"
+#include "sparseloom/pattern.h"
+// Decide once, run many.
+#include "sparseloom/executor.h"
+#include "sparseloom/ops.h"
+#include "sparseloom/plan.h"

@@ -1,0 +1,23 @@
+"""Sparseloom: block-sparse layers that are trained, saved and run, and are faster than dense ones.
+
+>>> import torch, sparseloom
+>>> layer = sparseloom.nn.BlockSparseLinear(1024, 4096, density=0.25)
+>>> y = layer(torch.randn(8, 1024))
+"""
+
+from typing import Any
+
+from . import nn, ops, pattern
+from .errors import Error
+from .io import load, save
+from .ops import info
+from .pattern import Pattern
+from .report import Report, report
+
+__all__ = ["Error", "Pattern", "Report", "info", "load", "nn", "ops", "pattern", "report", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # one version number: the one compiled into the core
+        return info()["version"]
+    raise AttributeError(f"module 'sparseloom' has no attribute {name!r}")

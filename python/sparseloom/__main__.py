@@ -1,0 +1,6 @@
+"""``python -m sparseloom``."""
+
+from sparseloom.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

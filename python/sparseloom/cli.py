@@ -1,0 +1,138 @@
+"""The command line: info and plan need nothing but torch; demo and bench need the cli extra and are imported when asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .errors import Error
+
+#: command -> (module, function, one line of help); typer functions, imported only when the command is used.
+TYPER_COMMANDS = {
+    "demo": ("sparseloom.demo.cli", "demo", "train a block-sparse transformer beside its dense twin, on real text"),
+    "bench": ("sparseloom.bench.cli", "bench", "measure kernels against dense products; one JSON file per run"),
+}
+#: extra -> what it brings and the packages it means.
+EXTRAS = {"cli": ("typer", "rich", "tqdm"), "viz": ("matplotlib", "jinja2")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status. Errors of the library are one line on stderr and status 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if arguments and arguments[0] in TYPER_COMMANDS:
+            return _typer_command(arguments[0], arguments[1:])
+        parsed = _parser().parse_args(arguments)
+        run: Callable[[argparse.Namespace], int] = parsed.run
+        return run(parsed)
+    except Error as error:
+        print(f"sparseloom: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sparseloom", description="Block-sparse layers for PyTorch.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    info = commands.add_parser("info", help="versions, machine, kernels compiled in, and why a part is missing")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_info)
+    plan = commands.add_parser("plan", help="which kernel a layer would run, and why")
+    plan.add_argument("--tokens", type=int, default=1024, help="rows of x (default 1024)")
+    plan.add_argument("--in-features", type=int, default=4096, help="default 4096")
+    plan.add_argument("--out-features", type=int, default=4096, help="default 4096")
+    plan.add_argument("--density", type=float, default=0.1, help="share of blocks kept (default 0.1)")
+    plan.add_argument("--block", type=_block, default=(32, 32), help="32 or 32x64 (default 32)")
+    plan.add_argument("--dtype", default="float32", choices=("float32", "float16", "bfloat16", "float64"))
+    plan.add_argument("--direction", default="forward", choices=("forward", "dx", "dw"))
+    plan.add_argument("--strict", action="store_true", help="forbid the dense and reference kernels")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.set_defaults(run=_plan)
+    for name, (_, _, text) in TYPER_COMMANDS.items():
+        commands.add_parser(name, help=text)
+    return parser
+
+
+def _block(text: str) -> tuple[int, int]:
+    sides = [int(side) for side in text.split("x")]
+    if len(sides) > 2:
+        raise ValueError(text)
+    return sides[0], sides[-1]
+
+
+def gathered_info() -> dict[str, Any]:
+    """What ``sparseloom info`` prints: the core's own report, Python, torch and the optional packages, each with its reason."""
+    import torch
+
+    from . import ops
+
+    extras = {}
+    for extra, packages in EXTRAS.items():
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        extras[extra] = f'missing {", ".join(missing)}: pip install "sparseloom[{extra}]"' if missing else "installed"
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "sparseloom": ops.info(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "torch threads": torch.get_num_threads(),
+        "torch cuda": torch.version.cuda or "none: a CPU build of torch",
+        "gpus": gpus or "none found",
+        "extras": extras,
+    }
+
+
+def _info(parsed: argparse.Namespace) -> int:
+    found = gathered_info()
+    print(json.dumps(found, indent=2) if parsed.json else "\n".join(_lines(found)))
+    return 0
+
+
+def _lines(entries: dict[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for key, value in entries.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{key}", *_lines(value, indent + "  ")]
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            lines += [f"{indent}{key}", *(line for item in value for line in _lines(item, indent + "  "))]
+        else:
+            text = ", ".join(str(item) for item in value) if isinstance(value, list) else value
+            lines.append(f"{indent}{key + ':':<{max(1, 22 - len(indent))}} {text}")
+    return lines
+
+
+def _plan(parsed: argparse.Namespace) -> int:
+    import torch
+
+    from . import nn
+
+    layer = nn.BlockSparseLinear(
+        parsed.in_features, parsed.out_features, density=parsed.density, block=parsed.block, device="meta"
+    )
+    layer.strict = parsed.strict
+    plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype))
+    print(json.dumps(plan, indent=2) if parsed.json else plan["text"].rstrip())
+    return 0
+
+
+def _typer_command(name: str, arguments: list[str]) -> int:
+    module, function, _ = TYPER_COMMANDS[name]
+    try:
+        import typer
+
+        command = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("sparseloom"):
+            raise
+        remedy = 'pip install "sparseloom[cli,viz]"'
+        raise Error(name, f"the optional package {error.name}", "it is not installed", remedy) from error
+    app = typer.Typer(add_completion=False)
+    app.command(name)(command)
+    result = typer.main.get_command(app)(arguments, prog_name=f"sparseloom {name}", standalone_mode=True)
+    return int(result or 0)

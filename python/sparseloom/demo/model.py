@@ -1,0 +1,117 @@
+"""A byte-level decoder-only transformer whose layer matrices are made by a factory: dense or block-sparse, the rest is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+VOCABULARY = 256
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything that decides the parameters' shapes; widths in features, context in bytes."""
+
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    context: int = 256
+
+    @property
+    def hidden(self) -> int:
+        return 4 * self.width
+
+
+# (in_features, out_features) -> a module mapping [..., in] to [..., out], without bias, initialised to variance 1 / (3 fan-in)
+# as nn.Linear is, fan-in counting the inputs an output really has.
+LinearFactory = Callable[[int, int], nn.Module]
+
+# name -> past keys and values of one attention, each [batch, heads, seen, head width]
+Cache = list[tuple[Tensor, Tensor]]
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions (Su et al. 2021) in the half-split form; x [batch, heads, time, head width]."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+
+
+class Attention(nn.Module):
+    """Causal self-attention; qkv and out are layers from the factory."""
+
+    def __init__(self, shape: Shape, linear: LinearFactory) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.qkv = linear(shape.width, 3 * shape.width)
+        self.out = linear(shape.width, shape.width)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        batch, time, width = x.shape
+        q, k, v = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if past is not None:
+            k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
+        # One new byte sees everything before it; several at once only come with an empty past.
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=time > 1)
+        return self.out(y.transpose(1, 2).reshape(batch, time, width)), (k, v)
+
+
+class Layer(nn.Module):
+    """Pre-norm attention and MLP (squared ReLU, So et al. 2021: cheaper than GELU on a CPU and a little better here)."""
+
+    def __init__(self, shape: Shape, linear: LinearFactory) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(shape.width, bias=False)
+        self.attention = Attention(shape, linear)
+        self.norm_mlp = nn.LayerNorm(shape.width, bias=False)
+        self.up = linear(shape.width, shape.hidden)
+        self.down = linear(shape.hidden, shape.width)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        y, seen = self.attention(self.norm_attention(x), cos, sin, past)
+        x = x + y
+        return x + self.down(F.relu(self.up(self.norm_mlp(x))).square()), seen
+
+
+class ByteTransformer(nn.Module):
+    """Bytes [batch, time] (int64) to logits [batch, time, 256]."""
+
+    def __init__(self, shape: Shape, linear: LinearFactory, generator: torch.Generator) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(VOCABULARY, shape.width)
+        self.layers = nn.ModuleList(Layer(shape, linear) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width, bias=False)
+        self.head = nn.Linear(shape.width, VOCABULARY, bias=False)
+        head_width = shape.width // shape.heads
+        frequency = 10000.0 ** (-torch.arange(0, head_width, 2) / head_width)
+        angle = torch.arange(shape.context)[:, None] * frequency
+        self.register_buffer("cos", angle.cos(), persistent=False)
+        self.register_buffer("sin", angle.sin(), persistent=False)
+        with torch.no_grad():
+            self.embedding.weight.normal_(0.0, 0.5, generator=generator)
+            self.head.weight.zero_()
+            for layer in self.layers:
+                # The residual stream's writers start small, so that depth does not grow its variance (GPT-2's rule).
+                for writer in (layer.attention.out, layer.down):
+                    for parameter in writer.parameters():
+                        parameter.mul_((2 * shape.layers) ** -0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.extend(tokens, None)[0]
+
+    def extend(self, tokens: Tensor, cache: Cache | None) -> tuple[Tensor, Cache]:
+        """Logits of `tokens` [batch, time] that follow what `cache` has seen, and the cache grown by them. time is 1 when
+        something was seen before. At most shape.context bytes in all."""
+        seen = 0 if cache is None else cache[0][0].shape[2]
+        cos, sin = self.cos[seen : seen + tokens.shape[1]], self.sin[seen : seen + tokens.shape[1]]
+        x = self.embedding(tokens)
+        grown: Cache = []
+        for i, layer in enumerate(self.layers):
+            x, entry = layer(x, cos, sin, None if cache is None else cache[i])
+            grown.append(entry)
+        return self.head(self.norm(x)), grown

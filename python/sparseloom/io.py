@@ -1,0 +1,258 @@
+"""save and load: one safetensors file with versioned metadata, written whole or not at all, loaded whole or not at all.
+
+The format is described in docs/formats.md. Any reader of safetensors can read the tensors; the metadata adds what the tensors do
+not say: the format's version, the sparse layers, which entries share memory, and a checksum over all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from . import ops
+from .errors import Error
+from .nn import BlockSparseLinear
+from .nn.state import read_pattern
+
+FORMAT = "sparseloom"
+FORMAT_VERSION = 1
+
+_REPLACE = "save the model again, or take an undamaged copy"
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Writes the model's state_dict, dense and sparse layers alike; tensors that share memory are stored once.
+
+    The file appears under ``path`` complete or not at all: it is written beside it, flushed to the disk, then renamed.
+    Raises Error when an entry is not a plain tensor with values, or when the folder cannot be written (a full disk included).
+    """
+    model = _unwrapped(model)
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    seen: dict[tuple[Any, ...], str] = {}
+    for name, tensor in _state("save", model).items():
+        if tensor.is_meta:
+            raise Error("save", "tensors with values", f"{name} on the meta device", "materialize with to_empty() and load first")
+        where = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)
+        if tensor.numel() and where in seen:
+            aliases[name] = seen[where]
+            continue
+        seen[where] = name
+        # A copy where another entry holds a part of the same memory: safetensors stores each byte under one name.
+        tensors[name] = tensor.detach().cpu().contiguous().clone()
+    layers = {name: _description(layer) for name, layer in _sparse_layers(model).items()}
+    metadata = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "writer": str(ops.info()["version"]),
+        "layers": json.dumps(layers, sort_keys=True),
+        "aliases": json.dumps(aliases, sort_keys=True),
+    }
+    metadata["sha256"] = _checksum(tensors, metadata)
+    try:
+        data = safetensors.torch.save(tensors, metadata)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise Error("save", "tensors that safetensors can store", str(error), "convert them to a plain dtype first") from error
+    write_whole(path, data)
+
+
+def load(path: str | os.PathLike[str], model: nn.Module) -> None:
+    """Fills the model from a file of ``save``; sparse layers take the file's patterns, meta tensors become real ones on the CPU.
+
+    Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum. Raises Error, and leaves
+    the model bitwise as it was, when the file is damaged, truncated, of another program or a newer version, or does not fit.
+    """
+    model = _unwrapped(model)
+    tensors, layers = _read(path)
+    state = _state("load", model)
+    _require_fit(model, state, tensors, layers)
+    on_meta = any(tensor.is_meta for tensor in state.values())
+    if on_meta:  # entries that share memory in the file alone must not in the model
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    before = {name: tensor.detach().clone() for name, tensor in state.items()}
+    ties = _ties(model)
+    try:
+        model.load_state_dict(tensors, strict=True, assign=on_meta)
+        _retie(model, ties)
+        _require_loaded(_state("load", model), tensors)
+    except Exception as error:
+        model.load_state_dict(before, strict=True, assign=on_meta)
+        _retie(model, ties)
+        if isinstance(error, Error):
+            raise
+        raise Error("load", "a model that takes its state_dict", str(error), "see the module's own load hooks") from error
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file under ``path`` complete or not at all, flushed to the disk. Raises Error naming the system's reason."""
+    target = Path(os.path.realpath(path))
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary = None
+        folder = os.open(target.parent, os.O_RDONLY)  # the rename itself is on the disk once its folder is
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        remedy = "choose a folder that exists, may be written and has room"
+        raise Error("save", f"to write {target}", error.strerror or str(error), remedy) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """What torch.compile wraps: its entries carry no _orig_mod prefix in the file."""
+    inner = getattr(model, "_orig_mod", model)
+    if not isinstance(inner, nn.Module):
+        raise Error("io", "an nn.Module", type(model).__name__, "pass the model itself, not its state_dict")
+    return inner
+
+
+def _state(op: str, model: nn.Module) -> dict[str, Tensor]:
+    state = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.layout != torch.strided:
+            got = f"a {value.layout} tensor" if isinstance(value, Tensor) else type(value).__name__
+            raise Error(op, "a state_dict of strided tensors", f"{got} at {name}", "keep other state outside the model")
+    return state
+
+
+def _sparse_layers(model: nn.Module) -> dict[str, BlockSparseLinear]:
+    modules = model.named_modules(remove_duplicate=False)
+    return {name: module for name, module in modules if isinstance(module, BlockSparseLinear)}
+
+
+def _description(layer: BlockSparseLinear) -> dict[str, Any]:
+    return {"in_features": layer.in_features, "out_features": layer.out_features, "block": list(layer.block)}
+
+
+def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
+    """SHA-256 over the metadata and every tensor's name, dtype, shape and bytes, in the order of names."""
+    digest = hashlib.sha256()
+    told = {key: value for key, value in metadata.items() if key != "sha256"}
+    digest.update(json.dumps(told, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All entries (shared ones under each name) and the sparse layers of a file; Error when it is not whole and ours."""
+    try:
+        data = Path(path).read_bytes()  # at once: what is checked is what is loaded, whatever happens to the file meanwhile
+    except OSError as error:
+        raise Error("load", f"to read {path}", error.strerror or str(error), "check the path") from error
+    metadata = _metadata(data)
+    try:
+        tensors = safetensors.torch.load(data)
+        if metadata.get("sha256") != _checksum(tensors, metadata):
+            raise Error("load", "contents that match the checksum", "a damaged file", _REPLACE)
+        layers, aliases = json.loads(metadata["layers"]), json.loads(metadata["aliases"])
+        return tensors | {alias: tensors[name] for alias, name in aliases.items()}, dict(layers)
+    except Error:
+        raise
+    # The rest is what safetensors, torch or json say about bytes they cannot take.
+    except Exception as error:
+        raise Error("load", "a complete safetensors file", f"{type(error).__name__}: {error}", _REPLACE) from error
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or size > len(data) - 8:
+        raise Error("load", "a safetensors file", f"{len(data)} bytes that end inside the header", _REPLACE)
+    try:
+        header = json.loads(data[8 : 8 + size])
+        metadata = header.get("__metadata__", {})
+        ours = metadata.get("format") == FORMAT
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise Error("load", "a safetensors file", f"a header that is not one ({error})", _REPLACE) from error
+    if not ours:
+        remedy = "this file is of another program: load it with safetensors.torch.load_file and load_state_dict"
+        raise Error("load", f'metadata with "format": "{FORMAT}"', "none", remedy)
+    version = metadata.get("format_version")
+    if not isinstance(version, str) or not version.isascii() or not version.isdecimal() or len(version) > 9:
+        raise Error("load", "a format_version number", repr(version), _REPLACE)
+    if int(version) != FORMAT_VERSION:
+        remedy = f"install a newer sparseloom than {ops.info()['version']}"
+        raise Error("load", f"format version {FORMAT_VERSION}", version, remedy if int(version) else _REPLACE)
+    return dict(metadata)
+
+
+def _require_fit(
+    model: nn.Module, state: dict[str, Tensor], tensors: dict[str, Tensor], layers: dict[str, Any]
+) -> None:
+    for what, names in (("missing", state.keys() - tensors.keys()), ("unexpected", tensors.keys() - state.keys())):
+        if names:
+            listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+            remedy = "load into a model built as the saved one"
+            raise Error("load", "the entries of this model", f"a file with {len(names)} {what}: {listed}", remedy)
+    sparse = _sparse_layers(model)
+    if layers.keys() != sparse.keys():
+        different = ", ".join(sorted(layers.keys() ^ sparse.keys())[:5])
+        raise Error("load", "the same sparse layers", f"others: {different}", "sparsify the model as the saved one was")
+    free = set()  # entries whose size the pattern decides
+    for name, layer in sparse.items():
+        prefix = f"{name}." if name else ""
+        if layers[name] != _description(layer):
+            expected, got = f"{name or 'the layer'} of {_description(layer)}", f"{layers[name]}"
+            raise Error("load", expected, got, "build the layer as the saved one")
+        read_pattern(layer, tensors, prefix)
+        free |= {prefix + entry for entry in ("values", "crow", "col")}
+    for name, tensor in state.items():
+        got = tensors[name]
+        if got.dtype != tensor.dtype:
+            raise Error("load", f"{name} of {tensor.dtype}", str(got.dtype), f"convert the model with .to({got.dtype})")
+        if name not in free and got.shape != tensor.shape:
+            raise Error("load", f"{name} {list(tensor.shape)}", f"{list(got.shape)}", "build the model as the saved one")
+
+
+def _require_loaded(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+    """Bitwise; it fails where two entries share memory in the model but differ in the file."""
+    for name, tensor in state.items():
+        mine, read = (t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (tensor, tensors[name]))
+        if not torch.equal(mine, read):
+            remedy = "the model ties tensors that the file holds apart: untie them, or save a tied model"
+            raise Error("load", f"{name} to hold what the file has", "something else", remedy)
+
+
+def _ties(model: nn.Module) -> list[list[str]]:
+    groups: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+def _retie(model: nn.Module, ties: list[list[str]]) -> None:
+    """load_state_dict(assign=True) gives every name a Parameter of its own."""
+    for first, *others in ties:
+        for name in others:
+            module, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(module), attribute, model.get_parameter(first))

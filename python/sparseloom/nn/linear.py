@@ -1,0 +1,311 @@
+"""BlockSparseLinear: nn.Linear whose weight is a list of dense blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import ops
+from .. import pattern as patterns
+from ..errors import Error
+from ..pattern import Block, Pattern
+from . import convert, state
+
+_OP = "BlockSparseLinear"
+
+
+class BlockSparseLinear(nn.Module):
+    """y = activation(x W^T + bias), W [out_features, in_features] present only in the blocks of a pattern.
+
+    Parameters: ``values`` [blocks, bm, bn], row-major in each block, padding of ragged edges zero; ``bias`` [out_features].
+    Buffers: ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] say where the blocks lie, and are saved with the
+    parameters; ``ccol``, ``row`` and ``slot``, the same by columns, are derived and not saved.
+
+    Args:
+        in_features, out_features: any number >= 0; edges need not divide by the block.
+        bias: whether to add a learned bias.
+        density: share of blocks kept, in [0, 1]; the pattern is then exactly balanced over block rows.
+        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}.
+        pattern: which blocks, instead of density (its block counts, not ``block``).
+        activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu"; fused when nothing needs a gradient.
+        device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
+        generator: CPU torch.Generator for the pattern and the initial values; torch's default one otherwise.
+
+    ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run is then an Error.
+    All errors are ``sparseloom.Error``.
+    """
+
+    in_features: int
+    out_features: int
+    block: tuple[int, int]
+    activation: str | None
+    strict: bool
+    values: nn.Parameter
+    bias: nn.Parameter | None
+    crow: Tensor
+    col: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        density: float | None = None,
+        block: Block = 32,
+        pattern: Pattern | None = None,
+        activation: str | None = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        where = torch.empty(0, device=device, dtype=dtype)
+        ops.dtype_name(_OP, where.dtype)
+        _require_device(where.device)
+        _require_activation(activation)
+        if (density is None) == (pattern is None):
+            got = "neither" if density is None else "both"
+            raise Error(_OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern=")
+        if pattern is None:
+            assert density is not None
+            pattern = patterns.balanced(out_features, in_features, block, density, generator)
+        _require_shape(pattern, out_features, in_features)
+        self.in_features, self.out_features, self.block = in_features, out_features, pattern.block
+        self.activation, self.strict = activation, False
+        self._frozen_version = -1
+        self._set_index(pattern, where.device)
+        shape = (pattern.blocks, *pattern.block)
+        self.values = nn.Parameter(torch.empty(shape, device=where.device, dtype=where.dtype))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(out_features, device=where.device, dtype=where.dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.register_buffer("frozen_weight", None, persistent=False)
+        self.reset_parameters(generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """nn.Linear's initial distribution, by the true fan-in: uniform within 1 / sqrt(stored inputs of the output feature).
+
+        A row without blocks has no fan-in: its bias is zero.
+        """
+        if self.values.is_meta:
+            return
+        with torch.no_grad():
+            fan_in = state.fan_in(self._pattern)  # per block row
+            bound = torch.where(fan_in > 0, fan_in.clamp(min=1).rsqrt(), 0.0)
+            per_block = bound.repeat_interleave(self.crow.diff().cpu().long())[:, None, None]
+            self.values.uniform_(-1, 1, generator=generator).mul_(per_block.to(self.values))
+            state.zero_padding_(self.values, self._pattern)
+            if self.bias is not None:
+                per_output = bound.repeat_interleave(self.block[0])[: self.out_features]
+                self.bias.uniform_(-1, 1, generator=generator).mul_(per_output.to(self.bias))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in_features] of one or more dimensions -> [..., out_features]. Under autocast everything is cast as in nn.Linear."""
+        values, bias = self.values, self.bias
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+            x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
+        shape = x.shape
+        if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
+            self._refuse(x, values)
+        if self._frozen_version >= 0:
+            return self._forward_frozen(x, bias)
+        if len(shape) > 4:
+            x = x.flatten(0, -2)
+        b: dict[str, Any] = self._buffers
+        bm, bn = self.block
+        y = ops.linear(
+            x,
+            values,
+            ops.Index(
+                *(b["crow"], b["col"], b["ccol"], b["row"], b["slot"]),
+                *(self.out_features, self.in_features, bm, bn, self._version),
+            ),
+            bias,
+            self.activation,
+            self.strict,
+        )
+        return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which blocks exist; immutable."""
+        return self._pattern
+
+    @property
+    def density(self) -> float:
+        """Present blocks over blocks of the grid."""
+        return self._pattern.density
+
+    @property
+    def index(self) -> ops.Index:
+        """The index tensors of both directions, as the operators take them."""
+        tensors = (self._buffers[name] for name in state.INDEX_BUFFERS)
+        return ops.Index(*tensors, self.out_features, self.in_features, *self.block, self._version)  # type: ignore[arg-type]
+
+    def plan(self, tokens: int, direction: str = "forward", dtype: torch.dtype | None = None) -> dict[str, Any]:
+        """What would run for so many tokens, what it should take, and why: see ``ops.plan``. ``direction``: forward, dx or dw."""
+        forward = direction == "forward"
+        return ops.plan(
+            self._cpu_index(),
+            direction,
+            dtype or self.values.dtype,
+            tokens,
+            forward and self.bias is not None,
+            self.activation if forward else None,
+            self.strict,
+        )
+
+    @classmethod
+    def from_dense(
+        cls,
+        dense: nn.Linear | Tensor,
+        pattern: Pattern | None = None,
+        *,
+        density: float | None = None,
+        block: Block = 32,
+        select: str = "magnitude",
+        bias: Tensor | None = None,
+        activation: str | None = None,
+    ) -> BlockSparseLinear:
+        """The blocks of ``pattern``, or the ``density`` of them with the largest ``select``, values kept in their places (copied).
+
+        Args:
+            dense: an nn.Linear, or a weight [out_features, in_features] (then ``bias`` [out_features] may come with it).
+            select: "magnitude" (sum of |w| over the block), "l2" or "max".
+        """
+        return convert.from_dense(cls, dense, pattern, density, block, select, bias, activation)
+
+    def to_dense(self) -> nn.Module:
+        """An nn.Linear with the same values at their places and zero elsewhere (copied); with an activation, both in a Sequential."""
+        return convert.to_dense(self)
+
+    @classmethod
+    def from_torch_bsr(
+        cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
+    ) -> BlockSparseLinear:
+        """Shares the values of a torch.sparse_bsr tensor [out_features, in_features] without a copy; int64 indices become int32."""
+        return convert.from_torch_bsr(cls, weight, bias, activation)
+
+    def to_torch_bsr(self) -> Tensor:
+        """The weight as a torch.sparse_bsr tensor that shares values, crow and col with this layer. Ragged sizes are refused."""
+        return convert.to_torch_bsr(self)
+
+    def freeze(self) -> BlockSparseLinear:
+        """Keeps a dense copy of the weight and multiplies with that, for inference where dense is faster; returns self.
+
+        The copy is made once. Training the values, or changing them in place, is an Error until ``unfreeze()``.
+        """
+        if self.strict:
+            raise Error("freeze", "strict=False", "strict=True", "strict forbids dense products: set layer.strict = False")
+        index = self.index
+        self.frozen_weight = ops.call("unpack", self.values.detach(), index.crow, index.col, index.rows, index.cols)
+        self._frozen_version = self.values._version
+        return self
+
+    def unfreeze(self) -> BlockSparseLinear:
+        """Drops the dense copy; returns self."""
+        self.frozen_weight = None
+        self._frozen_version = -1
+        return self
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the layer multiplies with a dense copy."""
+        return self._frozen_version >= 0
+
+    def _forward_frozen(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        changed = not torch.compiler.is_compiling() and self.values._version != self._frozen_version
+        if changed or self.strict or (self.values.requires_grad and torch.is_grad_enabled()):
+            got = "strict=True" if self.strict else "changed values" if changed else "values that need a gradient"
+            raise Error("frozen linear", "inference on unchanged values", got, "call unfreeze(), or run in torch.no_grad()")
+        assert self.frozen_weight is not None
+        return ops.activate(F.linear(x, self.frozen_weight.to(x.dtype), bias), self.activation)
+
+    def extra_repr(self) -> str:
+        parts = [f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"]
+        parts.append(f"block={self.block[0]}x{self.block[1]}, blocks={self._pattern.blocks}, density={self.density:.4g}")
+        parts += [f"activation={self.activation}"] if self.activation else []
+        parts += ["strict=True"] if self.strict else []
+        parts += ["frozen"] if self.frozen else []
+        return ", ".join(parts)
+
+    def _refuse(self, x: Tensor, values: Tensor) -> None:
+        if not ops.has_kernels_for(x.device):
+            raise Error("linear", "a device this build has kernels for (cpu)", str(x.device), "move x and the layer with .to('cpu')")
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise Error("linear", f"x [..., {self.in_features}]", f"{list(x.shape)}", "the last dimension is in_features")
+        if x.dtype != values.dtype:
+            raise Error("linear", f"x of {values.dtype}, the layer's dtype", str(x.dtype), "convert one with .to(), or use autocast")
+        raise Error("linear", f"x on {values.device}, the layer's device", str(x.device), "move one of them with .to()")
+
+    def _cpu_index(self) -> ops.Index:
+        """The index on the CPU also when the layer is on meta."""
+        return state.build_index(self._pattern) if self.crow.device.type != "cpu" else self.index
+
+    def _set_index(self, pattern: Pattern, device: torch.device) -> None:
+        """Makes ``pattern`` the layer's: fills all index buffers; leaves the values alone."""
+        index = state.build_index(pattern)
+        for name in state.INDEX_BUFFERS:
+            self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
+        self._pattern, self._version = pattern, index.version
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BlockSparseLinear:
+        """.to(), .half(), .to_empty() and their like; memory that came from meta holds nothing, so the index is written again."""
+        was_meta = self.crow.is_meta
+        super()._apply(fn, recurse)
+        if (was_meta and not self.crow.is_meta) or self.crow.dtype != torch.int32:
+            self._set_index(self._pattern, self.crow.device)
+        if self.frozen:
+            self._frozen_version = self.values._version
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Checks indices and values before anything changes; another number of blocks gives ``values`` new memory."""
+        try:
+            pattern = state.read_pattern(self, state_dict, prefix)
+        except Error as error:
+            error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")
+            return
+        if pattern is not None and pattern != self._pattern:
+            if pattern.blocks != self._pattern.blocks:
+                # Through .data, so that the Parameter stays the one that an optimizer made earlier holds.
+                self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
+                self.values.grad = None
+            self._set_index(pattern, self.crow.device)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if pattern is not None:
+            self._set_index(pattern, self.values.device)  # load_state_dict(assign=True) may have brought int64 indices
+            if self.frozen:
+                self.freeze()
+
+
+def _require_device(device: torch.device) -> None:
+    if not ops.has_kernels_for(device):
+        raise Error(_OP, "a device this build has kernels for (cpu, meta)", str(device), "pass device='cpu'")
+
+
+def _require_activation(activation: str | None) -> None:
+    if activation not in ops.ACTIVATIONS:
+        names = ", ".join(repr(name) for name in ops.ACTIVATIONS)
+        raise Error(_OP, f"activation to be one of {names}", repr(activation), "apply any other one after the layer")
+
+
+def _require_shape(pattern: Pattern, out_features: int, in_features: int) -> None:
+    if not isinstance(pattern, Pattern):
+        raise Error(_OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern")
+    if (pattern.rows, pattern.cols) != (out_features, in_features):
+        expected = f"a pattern of {out_features} x {in_features} (out x in features)"
+        raise Error(_OP, expected, f"{pattern.rows} x {pattern.cols}", "make it with rows=out_features, cols=in_features")

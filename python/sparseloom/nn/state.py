@@ -1,0 +1,95 @@
+"""What a layer's index and values must satisfy, and how they are read from a state_dict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..errors import Error
+from ..pattern import Pattern
+
+if TYPE_CHECKING:
+    from .linear import BlockSparseLinear
+
+INDEX_BUFFERS = ("crow", "col", "ccol", "row", "slot")
+_INT32_MAX = 2**31 - 1
+
+
+def build_index(pattern: Pattern) -> ops.Index:
+    """The index of a pattern, on the CPU."""
+    return ops.make_index(*pattern.index(), pattern.rows, pattern.cols, pattern.block)
+
+
+def fan_in(pattern: Pattern) -> Tensor:
+    """Stored inputs of each block row's outputs, padding left out: float32 [block rows]."""
+    width = torch.full((pattern.mask.shape[1],), float(pattern.block[1]), device="cpu")
+    if len(width):
+        width[-1] = pattern.cols - pattern.block[1] * (len(width) - 1)
+    return pattern.mask.float() @ width
+
+
+def _padding(values: Tensor, pattern: Pattern) -> list[Tensor]:
+    """Copies-free views cannot name blocks of the last column, so (view of values, block selector, padded slice) as pieces."""
+    (bm, bn), (rows, cols) = pattern.block, (pattern.rows, pattern.cols)
+    crow, col = pattern.index()
+    pieces = []
+    if rows % bm:
+        pieces.append(values[int(crow[-2]) :, rows % bm :, :])
+    if cols % bn:
+        last = (col == pattern.mask.shape[1] - 1).nonzero().flatten()
+        pieces += [values[i, :, cols % bn :] for i in last.tolist()]
+    return pieces
+
+
+def zero_padding_(values: Tensor, pattern: Pattern) -> None:
+    """Writes zero into the part of edge blocks that lies outside the matrix."""
+    for piece in _padding(values, pattern):
+        piece.zero_()
+
+
+def require_zero_padding(op: str, values: Tensor, pattern: Pattern) -> None:
+    """Padding never counts, but a NaN there would reach results. Raises Error when any of it is not zero."""
+    for piece in _padding(values, pattern):
+        if bool((piece != 0).any()):
+            got = f"{int((piece != 0).sum())} non-zero elements in the padding of a block"
+            raise Error(op, "zero padding in the blocks of ragged edges", got, "pack the weight again with from_dense")
+
+
+def int32_index(op: str, name: str, index: Tensor) -> Tensor:
+    """An index tensor from outside as contiguous int32 on the CPU; int64 is converted. Raises Error when it does not fit."""
+    if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in (torch.int32, torch.int64) or index.is_meta:
+        got = f"{index.dtype} {list(index.shape)} on {index.device}" if isinstance(index, Tensor) else type(index).__name__
+        raise Error(op, f"{name} to be an int32 or int64 vector", got, "take it from a layer or a torch.sparse_bsr tensor")
+    index = index.detach().cpu()
+    if index.dtype == torch.int64 and len(index) and not 0 <= int(index.min()) <= int(index.max()) <= _INT32_MAX:
+        got = f"[{int(index.min())}, {int(index.max())}]"
+        raise Error(op, f"{name} within [0, {_INT32_MAX}]", got, "indices count blocks and are stored as int32")
+    return index.to(torch.int32).contiguous()
+
+
+def read_pattern(layer: BlockSparseLinear, tensors: Mapping[str, Any], prefix: str) -> Pattern | None:
+    """The pattern of the entries values, crow and col under ``prefix``, None when there are none of them.
+
+    Raises Error when some are missing (values alone do not say where they go), do not fit the layer or do not describe a pattern.
+    """
+    names = ("values", "crow", "col")
+    found = [name for name in names if prefix + name in tensors]
+    if not found:
+        return None
+    if len(found) < len(names):
+        missing = ", ".join(name for name in names if name not in found)
+        raise Error("load", "values, crow and col together", f"no {missing}", "save the whole state_dict of the layer")
+    values, crow, col = (tensors[prefix + name] for name in names)
+    crow, col = int32_index("load", "crow", crow), int32_index("load", "col", col)
+    expected = f"values [{len(col)}, {layer.block[0]}, {layer.block[1]}] (blocks of this layer)"
+    if not isinstance(values, Tensor) or tuple(values.shape) != (len(col), *layer.block):
+        got = str(list(values.shape)) if isinstance(values, Tensor) else type(values).__name__
+        raise Error("load", expected, got, "make the layer with the block shape that was saved")
+    pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
+    if not values.is_meta:
+        require_zero_padding("load", values, pattern)
+    return pattern

@@ -1,0 +1,266 @@
+"""Pattern: which blocks of a weight exist; and the generators of patterns. Bits only: no values, no dtype."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from . import ops
+from .errors import Error
+
+Block = int | tuple[int, int]
+Seed = int | torch.Generator | None
+
+
+def block_shape(op: str, block: Block) -> tuple[int, int]:
+    """(rows, columns) of one block from an int or a pair. Raises Error on anything else; C++ checks the sides themselves."""
+    pair = (block, block) if isinstance(block, int) else tuple(block) if isinstance(block, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in pair):
+        raise Error(op, "block to be an int or a pair of ints", repr(block), "pass block=32 or block=(32, 64)")
+    return pair[0], pair[1]
+
+
+@dataclass(frozen=True)
+class PatternStats:
+    """Counts of a pattern. ``elements`` leaves out the padding of ragged edges; row figures count blocks per block row."""
+
+    blocks: int
+    elements: int
+    block_density: float
+    element_density: float
+    row_min: int
+    row_max: int
+    row_mean: float
+
+
+class Pattern:
+    """The present blocks of a [rows, cols] = [out features, in features] weight, cut into blocks; immutable.
+
+    The last block row and column may be ragged. ``mask`` is bool [block rows, block columns]. Raises Error on a negative size,
+    a block side outside {8, 16, 32, 64, 128} or a mask of another shape.
+    """
+
+    __slots__ = ("_rows", "_cols", "_block", "_mask")
+
+    def __init__(self, rows: int, cols: int, block: Block, mask: Tensor) -> None:
+        bm, bn = block_shape("pattern", block)
+        for name, size in (("rows", rows), ("cols", cols)):
+            if not isinstance(size, int) or size < 0:
+                raise Error("pattern", f"{name} to be an int >= 0", repr(size), "pass the layer's feature counts")
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            got = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise Error("pattern", "mask to be a bool tensor", got, "compare scores with a threshold, or use .bool()")
+        mask = mask.detach().to("cpu", copy=True).contiguous()
+        # A call that checks block and shape against the mask in C++, where the rules are.
+        ops.call("pattern_stats", mask, rows, cols, bm, bn)
+        for name, value in (("_rows", rows), ("_cols", cols), ("_block", (bm, bn)), ("_mask", mask)):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise Error("pattern", "an immutable Pattern", f"assignment to {name}", "make a new one, for example with | or -")
+
+    @property
+    def rows(self) -> int:
+        """Out features."""
+        return self._rows  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def cols(self) -> int:
+        """In features."""
+        return self._cols  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """(out features, in features) of one block."""
+        return self._block  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def mask(self) -> Tensor:
+        """A copy of the bits: bool [block rows, block columns] on the CPU."""
+        return self._bits.clone()
+
+    @property
+    def blocks(self) -> int:
+        """Present blocks."""
+        return int(self._bits.sum())
+
+    @property
+    def density(self) -> float:
+        """Present blocks over blocks of the grid; 0 for an empty grid."""
+        return self.blocks / max(1, self._bits.numel())
+
+    @property
+    def _bits(self) -> Tensor:
+        return self._mask  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def _arguments(self) -> tuple[Tensor, int, int, int, int]:
+        return (self._bits, self.rows, self.cols, *self.block)
+
+    def stats(self) -> PatternStats:
+        """Counts, densities, and blocks per block row."""
+        return PatternStats(**json.loads(ops.call("pattern_stats", *self._arguments)))
+
+    def index(self) -> tuple[Tensor, Tensor]:
+        """crow int32 [block rows + 1] and col int32 [blocks], ascending inside each row."""
+        crow, col = ops.call("mask_to_index", *self._arguments)
+        return crow, col
+
+    @classmethod
+    def from_index(cls, crow: Tensor, col: Tensor, rows: int, cols: int, block: Block) -> Pattern:
+        """The pattern of a block row index (int32). Raises Error naming the first entry out of bounds, order, or twice there."""
+        shape = block_shape("pattern", block)
+        ops.call("validate_index", crow, col, rows, cols, *shape)
+        return cls(rows, cols, shape, ops.call("index_to_mask", crow, col, rows, cols, *shape))
+
+    def transposed(self) -> Pattern:
+        """The pattern of the transposed weight."""
+        return Pattern(self.cols, self.rows, (self.block[1], self.block[0]), self._bits.t())
+
+    def _combine(self, other: object, mask: Any) -> Pattern:
+        if not isinstance(other, Pattern):
+            return NotImplemented
+        mine, theirs = (f"{p.rows} x {p.cols} in blocks of {p.block[0]} x {p.block[1]}" for p in (self, other))
+        if mine != theirs:
+            raise Error("pattern", f"two patterns of one shape, {mine}", theirs, "combine patterns of the same weight")
+        return Pattern(self.rows, self.cols, self.block, mask(self._bits, other._bits))
+
+    def __and__(self, other: Pattern) -> Pattern:
+        return self._combine(other, torch.logical_and)
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return self._combine(other, torch.logical_or)
+
+    def __xor__(self, other: Pattern) -> Pattern:
+        return self._combine(other, torch.logical_xor)
+
+    def __sub__(self, other: Pattern) -> Pattern:
+        return self._combine(other, lambda a, b: a & ~b)
+
+    def __invert__(self) -> Pattern:
+        return Pattern(self.rows, self.cols, self.block, ~self._bits)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pattern):
+            return NotImplemented
+        same = (self.rows, self.cols, self.block) == (other.rows, other.cols, other.block)
+        return same and torch.equal(self._bits, other._bits)
+
+    def __hash__(self) -> int:
+        return hash((self.rows, self.cols, self.block, self._bits.numpy().tobytes()))
+
+    def __copy__(self) -> Pattern:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Pattern:
+        return self
+
+    def __reduce__(self) -> tuple[type[Pattern], tuple[int, int, tuple[int, int], Tensor]]:
+        return Pattern, (self.rows, self.cols, self.block, self.mask)
+
+    def ascii(self, max_side: int = 64) -> str:
+        """'#' present, '.' absent; a grid larger than ``max_side`` is averaged into cells drawn " .:-=+*#%@"."""
+        return str(ops.call("pattern_ascii", *self._arguments, max_side))
+
+    def svg(self, pixels: int = 256) -> str:
+        """A self-contained picture, at most ``pixels`` on its longer side."""
+        return str(ops.call("pattern_svg", *self._arguments, pixels))
+
+    def __repr__(self) -> str:
+        bm, bn = self.block
+        return f"Pattern({self.rows} x {self.cols}, block {bm} x {bn}, {self.blocks} blocks, density {self.density:.4g})"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.ascii()}"
+
+    def _repr_html_(self) -> str:
+        return f"<figure>{self.svg()}<figcaption>{html.escape(repr(self))}</figcaption></figure>"
+
+
+def draw_seed(seed: Seed) -> int:
+    """An int is itself; a generator, or torch's default one for None, gives its next 62 bits."""
+    if isinstance(seed, int):
+        return seed
+    return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu", generator=seed))
+
+
+def _generated(op: str, rows: int, cols: int, block: Block, *arguments: Any) -> Pattern:
+    shape = block_shape(op, block)
+    return Pattern(rows, cols, shape, ops.call(op, rows, cols, *shape, *arguments))
+
+
+def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
+    """round(density * grid) blocks, uniform without replacement. The same seed gives the same pattern on every machine."""
+    return _generated("pattern_random", rows, cols, block, float(density), draw_seed(seed))
+
+
+def balanced(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
+    """The same exact total as random, every block row with its floor or ceiling share."""
+    return _generated("pattern_balanced", rows, cols, block, float(density), draw_seed(seed))
+
+
+def biregular(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
+    """The same exact total, every block row and every block column with the floor or ceiling of its share."""
+    return _generated("pattern_biregular", rows, cols, block, float(density), draw_seed(seed))
+
+
+def banded(rows: int, cols: int, block: Block, bandwidth: int) -> Pattern:
+    """Blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 is the diagonal alone."""
+    return _generated("pattern_banded", rows, cols, block, bandwidth)
+
+
+def block_diagonal(rows: int, cols: int, block: Block, groups: int) -> Pattern:
+    """``groups`` dense diagonal boxes, as even as the grid allows; 1 to the shorter side of the grid."""
+    return _generated("pattern_block_diagonal", rows, cols, block, groups)
+
+
+def full(rows: int, cols: int, block: Block) -> Pattern:
+    """Every block present."""
+    bm, bn = block_shape("pattern_full", block)
+    _require_sides("pattern_full", bm, bn)
+    return Pattern(rows, cols, (bm, bn), torch.ones(-(-rows // bm), -(-cols // bn), dtype=torch.bool, device="cpu"))
+
+
+def from_mask(rows: int, cols: int, block: Block, mask: Tensor) -> Pattern:
+    """The blocks where ``mask`` (bool [block rows, block columns]) is true."""
+    return Pattern(rows, cols, block, mask)
+
+
+def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int) -> Pattern:
+    """The ``count`` highest of scores [block rows, block columns]; ties go to the lowest index, NaN is refused."""
+    scores = scores.detach().to("cpu", torch.float32).contiguous()
+    return _generated_from(scores, rows, cols, block, count)
+
+
+def from_dense(weight: Tensor, block: Block, density: float, norm: str = "l1") -> Pattern:
+    """The round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum of |w|), "l2" or "max"."""
+    bm, bn = block_shape("pattern_from_dense", block)
+    rows, cols = weight.shape
+    _require_sides("pattern_from_dense", bm, bn)
+    count = block_count("pattern_from_dense", rows, cols, (bm, bn), density)
+    scores = ops.call("block_scores", weight.detach().contiguous(), bm, bn, norm)
+    return _generated_from(scores, rows, cols, (bm, bn), count)
+
+
+def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: float) -> int:
+    """Blocks at that density of the grid, halves away from zero as in C++. Raises Error on a density outside [0, 1]."""
+    if not 0 <= density <= 1:
+        raise Error(op, "density in [0, 1]", str(density), "density is the share of blocks that stay")
+    return math.floor(density * (-(-rows // block[0]) * -(-cols // block[1])) + 0.5)
+
+
+def _generated_from(scores: Tensor, rows: int, cols: int, block: Block, count: int) -> Pattern:
+    shape = block_shape("pattern_top_k", block)
+    return Pattern(rows, cols, shape, ops.call("pattern_top_k", scores, rows, cols, *shape, count))
+
+
+def _require_sides(op: str, bm: int, bn: int) -> None:
+    """Before a division by them; the full rule is C++'s, applied when the Pattern is made."""
+    if bm < 1 or bn < 1:
+        raise Error(op, "block sides of {8, 16, 32, 64, 128}", f"{bm} x {bn}", "pass block=32 or block=(32, 64)")

@@ -1,0 +1,19 @@
+"""The case list and the tolerance rule: shared by the tests, the benchmarks and the support table."""
+
+from .cases import BLOCK_SIDES, Case, Inputs, cases, dense_product, exact_product, kernels_for, sparse_product
+from .tolerance import TileCheck, check_product, check_tiles, require_product
+
+__all__ = [
+    "BLOCK_SIDES",
+    "Case",
+    "Inputs",
+    "TileCheck",
+    "cases",
+    "check_product",
+    "check_tiles",
+    "dense_product",
+    "exact_product",
+    "kernels_for",
+    "require_product",
+    "sparse_product",
+]

@@ -1,0 +1,161 @@
+"""THE case list: every op x direction x dtype x block x device that the library advertises, on shapes where sparse kernels break.
+
+A row that is not here is not supported; a row that is here is checked against fp64 for every kernel that does not refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import ops
+from .. import pattern as patterns
+from ..errors import Error
+from ..nn.state import build_index, zero_padding_
+from ..pattern import Pattern
+
+BLOCK_SIDES = (8, 16, 32, 64, 128)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+DEVICES = ("cpu",)
+#: Token counts around the kernels' panel widths, and the two that torch users meet first.
+TOKEN_COUNTS = (0, 1, 7, 16, 31, 48, 65, 130)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product. ``pattern`` is a key of the table in make_pattern; ``name`` says why the case is in the list."""
+
+    name: str
+    direction: str
+    dtype: torch.dtype
+    block: tuple[int, int]
+    m: int
+    k: int  # in features
+    n: int  # out features
+    pattern: str = "skewed"
+    density: float = 0.5
+    bias: bool = False
+    activation: str | None = None
+    op: str = "linear"
+    device: str = "cpu"
+
+    def __str__(self) -> str:
+        extra = ("-bias" if self.bias else "") + (f"-{self.activation}" if self.activation else "")
+        size = f"{self.m}x{self.k}x{self.n}"
+        return f"{self.name}-{self.direction}-{ops.DTYPES[self.dtype]}-{self.block[0]}x{self.block[1]}-{size}{extra}"
+
+    def make_pattern(self, seed: int = 0) -> Pattern:
+        """The case's pattern of an [n, k] weight. Raises Error on an unknown kind."""
+        arguments = (self.n, self.k, self.block)
+        if self.pattern in ("random", "balanced", "biregular"):
+            return getattr(patterns, self.pattern)(*arguments, self.density, seed)  # type: ignore[no-any-return]
+        if self.pattern == "full":
+            return patterns.full(*arguments)
+        grid = torch.zeros(-(-self.n // self.block[0]), -(-self.k // self.block[1]), dtype=torch.bool)
+        if self.pattern == "none":
+            return Pattern(*arguments, grid)
+        if self.pattern == "corner":  # one block, and the ragged one in both directions
+            grid[-1:, -1:] = True
+            return Pattern(*arguments, grid)
+        if self.pattern == "skewed":  # a full row, an empty row and an empty column beside random ones, ragged corner present
+            grid = patterns.random(*arguments, self.density, seed).mask
+            grid[:1], grid[1:2], grid[:, 1:2], grid[-1:, -1:] = True, False, False, True
+            return Pattern(*arguments, grid)
+        raise Error("case", "a known kind of pattern", repr(self.pattern), "see Case.make_pattern")
+
+    def inputs(self, seed: int = 0, integers: bool = False) -> Inputs:
+        """Random operands of the case, rounded to its dtype: normal, or integers in [-2, 2] whose products are exact everywhere."""
+        generator = torch.Generator().manual_seed(seed)
+        pattern = self.make_pattern(seed)
+
+        def draw(*shape: int) -> Tensor:
+            if integers:
+                return torch.randint(-2, 3, shape, generator=generator).to(self.dtype)
+            return torch.randn(shape, generator=generator, dtype=torch.float64).to(self.dtype)
+
+        values = draw(pattern.blocks, *self.block)
+        zero_padding_(values, pattern)
+        bias = draw(self.n) if self.bias else None
+        return Inputs(draw(self.m, self.k), draw(self.m, self.n), values, bias, pattern, build_index(pattern))
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Operands of one case: x [m, k], dy [m, n], values [blocks, bm, bn], bias [n] or None, and where the blocks lie."""
+
+    x: Tensor
+    dy: Tensor
+    values: Tensor
+    bias: Tensor | None
+    pattern: Pattern
+    index: ops.Index
+
+    def weight(self) -> Tensor:
+        """The dense weight [n, k]."""
+        index = self.index
+        return ops.call("unpack", self.values, index.crow, index.col, index.rows, index.cols)  # type: ignore[no-any-return]
+
+
+def cases() -> Iterator[Case]:
+    """The list. Every dtype, block and direction on a ragged shape; the edge shapes at some blocks; the fused epilogues."""
+    for dtype in DTYPES:
+        for bm in BLOCK_SIDES:
+            for bn in BLOCK_SIDES:
+                for direction in ops.DIRECTIONS:
+                    k, n = 3 * bn + bn // 2 + 1, 2 * bm + bm // 2 + 3
+                    yield Case("ragged", direction, dtype, (bm, bn), 37, k, n, bias=direction == "forward")
+        for block in ((32, 32), (8, 64), (64, 16)):
+            for direction in ops.DIRECTIONS:
+                yield from _edges(direction, dtype, block)
+        for activation in ops.ACTIVATIONS:
+            for bias in (False, True):
+                yield Case("epilogue", "forward", dtype, (32, 32), 33, 100, 70, bias=bias, activation=activation)
+
+
+def _edges(direction: str, dtype: torch.dtype, block: tuple[int, int]) -> Iterator[Case]:
+    bm, bn = block
+    k, n = 4 * bn, 3 * bm
+    yield Case("one_block", direction, dtype, block, 5, bn, bm, "full")
+    yield Case("one_ragged_block", direction, dtype, block, 5, bn - 3, bm - 5, "full")
+    yield Case("corner", direction, dtype, block, 21, k + 1, n + 1, "corner")
+    yield Case("full", direction, dtype, block, 21, k, n, "full")
+    yield Case("no_blocks", direction, dtype, block, 21, k, n, "none")
+    yield Case("no_inputs", direction, dtype, block, 5, 0, n, "none")
+    yield Case("no_outputs", direction, dtype, block, 5, k, 0, "none")
+    for m in TOKEN_COUNTS:
+        yield Case("tokens", direction, dtype, block, m, k, n, "balanced")
+
+
+def kernels_for(case: Case, inputs: Inputs | None = None) -> list[str]:
+    """The kernels of this build that do not refuse the case, in registry order."""
+    index = (inputs or case.inputs()).index
+    plan = ops.plan(index, case.direction, case.dtype, case.m, case.bias, case.activation)
+    return [candidate["kernel"] for candidate in plan["candidates"] if not candidate["refusal"]]
+
+
+def sparse_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Tensor:
+    """The case by one kernel, or by the plan's choice: y [m, n], dx [m, k] or dvalues [blocks, bm, bn]."""
+    if case.direction == "forward":
+        return ops.linear(inputs.x, inputs.values, inputs.index, inputs.bias, case.activation, kernel=kernel)
+    if case.direction == "dx":
+        return ops.linear_dx(inputs.dy, inputs.values, inputs.index, kernel=kernel)
+    return ops.linear_dw(inputs.dy, inputs.x, inputs.index, kernel=kernel)
+
+
+def dense_product(case: Case, x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """torch's dense product of the same operands and dtype: y [m, n], dx [m, k] or the whole dW [n, k]."""
+    if case.direction == "forward":
+        return ops.activate(F.linear(x, weight, bias), case.activation)
+    if case.direction == "dx":
+        return dy @ weight
+    return dy.t() @ x
+
+
+def exact_product(case: Case, inputs: Inputs) -> Tensor:
+    """The dense product in fp64 of the operands as rounded to the case's dtype."""
+    bias = None if inputs.bias is None else inputs.bias.double()
+    return dense_product(case, inputs.x.double(), inputs.dy.double(), inputs.weight().double(), bias)

@@ -1,0 +1,110 @@
+"""The tolerance rule: per output tile, error <= 2 x that of torch's dense op of the same dtype against fp64, plus a norm x eps floor.
+
+Per tile, because the typical bug of a sparse kernel is one lost or doubled block, which a norm over the whole result hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import ops
+from .cases import Case, Inputs, dense_product, exact_product, sparse_product
+
+#: Tokens in one tile of y and dx; the other side is the block's.
+TILE_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class TileCheck:
+    """The outcome over all tiles. Errors are the largest of any element of a tile, over the largest exact element of the result."""
+
+    ok: bool
+    worst_tile_error: float
+    dense_tile_error: float
+    excess: float  # largest error / allowed over the tiles; ok means <= 1
+    tile: tuple[int, int]  # where
+
+    def __str__(self) -> str:
+        verdict = "within" if self.ok else "beyond"
+        return (
+            f"{verdict} tolerance: tile {self.tile} at {self.excess:.3g} of the allowed error; worst tile "
+            f"{self.worst_tile_error:.3g}, dense {self.dense_tile_error:.3g} of the largest element"
+        )
+
+
+def tile_maxima(values: Tensor, tile: tuple[int, int]) -> Tensor:
+    """Largest |element| of each tile of a matrix; the last tiles may be ragged. NaN counts as infinite."""
+    values = values.abs().nan_to_num(nan=torch.inf)
+    pad = (0, -values.shape[1] % tile[1], 0, -values.shape[0] % tile[0])
+    padded = F.pad(values, pad)
+    grid = padded.reshape(padded.shape[0] // tile[0], tile[0], padded.shape[1] // tile[1], tile[1])
+    return grid.amax((1, 3))
+
+
+def check_tiles(actual: Tensor, dense: Tensor, exact: Tensor, magnitude: Tensor, tile: tuple[int, int]) -> TileCheck:
+    """Compares matrices of one shape tile by tile.
+
+    Args:
+        actual, dense: the result under test and torch's dense one, both of the dtype under test.
+        exact: the fp64 result of the same rounded operands.
+        magnitude: the fp64 product of the operands' absolute values, what rounding errors scale with.
+        tile: rows and columns of one tile.
+
+    The floor is one rounding of the result in its dtype and one of the summed magnitudes in the accumulator's (fp32, or fp64 for
+    fp64): a kernel may add in another order than dense does, and a tile of dense may happen to be exact. In fp64 dense is the
+    oracle itself, whose own rounding then counts: there the floor is four times as high.
+    """
+    if exact.numel() == 0:
+        return TileCheck(actual.shape == exact.shape, 0.0, 0.0, 0.0, (0, 0))
+    kind = actual.dtype
+    accumulator = torch.float64 if kind == torch.float64 else torch.float32
+    error = tile_maxima(actual.double() - exact, tile)
+    dense_error = tile_maxima(dense.double() - exact, tile)
+    floor = torch.finfo(kind).eps * tile_maxima(exact, tile) + torch.finfo(accumulator).eps * tile_maxima(magnitude, tile)
+    floor *= 4 if kind == torch.float64 else 1
+    ratio = error / (2 * dense_error + floor).clamp(min=torch.finfo(torch.float64).tiny)
+    at = int(ratio.argmax())
+    norm = max(float(exact.abs().max()), torch.finfo(torch.float64).tiny)
+    excess = float(ratio.max())
+    where = (at // ratio.shape[1], at % ratio.shape[1])
+    return TileCheck(excess <= 1, float(error.max()) / norm, float(dense_error.max()) / norm, excess, where)
+
+
+def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
+    """Checks one result of the case; padding of dvalues must be exactly zero."""
+    weight = inputs.weight()
+    exact = exact_product(case, inputs)
+    dense = dense_product(case, inputs.x, inputs.dy, weight, inputs.bias)
+    absolute = Case(case.name, case.direction, torch.float64, case.block, case.m, case.k, case.n)
+    sizes = (t.double().abs() for t in (inputs.x, inputs.dy, weight))
+    magnitude = dense_product(absolute, *sizes, None if inputs.bias is None else inputs.bias.double().abs())
+    if case.direction != "dw":
+        side = case.block[0] if case.direction == "forward" else case.block[1]
+        return check_tiles(actual, dense, exact, magnitude, (TILE_TOKENS, side))
+    index, (bm, bn) = inputs.index, case.block
+    packed = (ops.call("pack", matrix.contiguous(), index.crow, index.col, bm, bn) for matrix in (dense, exact, magnitude))
+    stacked = [blocks.reshape(-1, bn) for blocks in (actual, *packed)]
+    found = check_tiles(stacked[0], stacked[1], stacked[2], stacked[3], (bm, bn))
+    padding = actual.double()[(_ones_packed(inputs) == 0)]
+    if bool((padding != 0).any()):
+        return TileCheck(False, torch.inf, found.dense_tile_error, torch.inf, found.tile)
+    return found
+
+
+def require_product(case: Case, inputs: Inputs, kernel: str | None = None) -> TileCheck:
+    """Runs the case by one kernel and checks it. Raises AssertionError naming case, kernel and tile when it is beyond tolerance."""
+    found = check_product(case, inputs, sparse_product(case, inputs, kernel))
+    if not found.ok:
+        raise AssertionError(f"{case} by {kernel or 'the plan'}: {found}")
+    return found
+
+
+def _ones_packed(inputs: Inputs) -> Tensor:
+    """1 inside the matrix, 0 in the padding: [blocks, bm, bn]."""
+    index = inputs.index
+    ones = torch.ones(index.rows, index.cols)
+    return ops.call("pack", ones, index.crow, index.col, index.bm, index.bn)  # type: ignore[no-any-return]

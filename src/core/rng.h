@@ -1,0 +1,61 @@
+// A small splittable random generator that gives the same numbers on every machine; std:: distributions do not promise that.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+namespace sparseloom::core {
+
+/// SplitMix64's output function (Steele, Lea & Flood 2014): a bijection in which every input bit moves every output bit.
+constexpr std::uint64_t mix64(std::uint64_t x) noexcept {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+inline constexpr std::uint64_t kGoldenGamma = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd: SplitMix64's increment
+
+/// xoshiro256** (Blackman & Vigna 2018), state filled by SplitMix64.
+class Rng {
+ public:
+  constexpr explicit Rng(std::uint64_t seed) noexcept : seed_(seed) {
+    std::uint64_t counter = seed;
+    for (std::uint64_t& word : state_) word = mix64(counter += kGoldenGamma);
+  }
+
+  /// An independent stream, the same however much was drawn from this one: loops may draw their items in any order.
+  constexpr Rng split(std::uint64_t stream) const noexcept { return Rng(mix64(seed_ ^ mix64(stream + kGoldenGamma))); }
+
+  constexpr std::uint64_t next() noexcept {
+    const std::uint64_t result = std::rotl(state_[1] * 5, 7) * 9;
+    const std::uint64_t shifted = state_[1] << 17;
+    state_[2] ^= state_[0];
+    state_[3] ^= state_[1];
+    state_[1] ^= state_[2];
+    state_[0] ^= state_[3];
+    state_[2] ^= shifted;
+    state_[3] = std::rotl(state_[3], 45);
+    return result;
+  }
+
+  /// Uniform in [0, bound), without bias; bound >= 1. Lemire's multiply and reject (2019): one multiplication nearly always.
+  constexpr std::uint64_t below(std::uint64_t bound) noexcept {
+    Wide product = Wide{next()} * bound;
+    if (static_cast<std::uint64_t>(product) < bound) {
+      const std::uint64_t reject_under = (0 - bound) % bound;  // 2^64 mod bound
+      while (static_cast<std::uint64_t>(product) < reject_under) product = Wide{next()} * bound;
+    }
+    return static_cast<std::uint64_t>(product >> 64);
+  }
+
+  /// Uniform in [0, 1), a multiple of 2^-53.
+  constexpr double uniform() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+ private:
+  __extension__ using Wide = unsigned __int128;
+  std::uint64_t seed_;
+  std::array<std::uint64_t, 4> state_{};
+};
+
+}  // namespace sparseloom::core

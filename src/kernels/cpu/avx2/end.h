@@ -1,0 +1,2 @@
+}  // namespace sparseloom::kernels::avx2
+#pragma GCC pop_options

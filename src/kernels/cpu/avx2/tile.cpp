@@ -1,0 +1,80 @@
+// Bias, activation and rounding of finished tiles, for every instruction set: eight outputs of eight tokens at a time.
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/cell.h"
+#include "kernels/cpu/intrinsics.h"
+#include "kernels/cpu/tile.h"
+
+#include "kernels/cpu/avx2/begin.h"
+namespace {
+#include "kernels/cpu/generic/unroll-inl.h"
+#include "kernels/cpu/avx2/simd.h"
+#include "kernels/cpu/generic/activation-inl.h"
+
+template <class T, class Function>
+[[gnu::always_inline]] inline void write_with(const cpu::TileOut& o, Function act) {
+  const Vec8 bias = !o.bias ? _mm256_setzero_ps()
+                            : o.outputs == 8 ? widen8(static_cast<const T*>(o.bias))
+                                             : widen8_first(static_cast<const T*>(o.bias), o.outputs);
+  for (std::int64_t t = 0; t < o.tokens; t += 8) {
+    Vec8 square[8];
+    unroll<8>(SPARSELOOM_UNROLLED(i) { square[i.value] = widen8(o.tile + i.value * o.tile_stride + t); });
+    transpose8(square);
+    T* out = static_cast<T*>(o.out) + t * o.out_stride;
+    if (o.outputs == 8 && t + 8 <= o.tokens) {
+      unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(out + i.value * o.out_stride, act(_mm256_add_ps(square[i.value], bias))); });
+    } else {
+      const std::int64_t tokens = std::min<std::int64_t>(8, o.tokens - t);
+      alignas(32) float rows[8][8];
+      unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(rows[i.value], act(_mm256_add_ps(square[i.value], bias))); });
+      for (std::int64_t i = 0; i < tokens; ++i) narrow8_first(out + i * o.out_stride, widen8(rows[i]), o.outputs);
+    }
+  }
+}
+
+template <class T>
+void write_as(const cpu::TileOut& o) {
+  switch (o.activation) {
+    case Activation::none: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return x; });
+    case Activation::relu: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return relu(x); });
+    case Activation::gelu_erf: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return gelu_erf(x); });
+    case Activation::gelu_tanh: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return gelu_tanh(x); });
+    case Activation::silu: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return silu(x); });
+  }
+}
+
+template <class T>
+void write_run_as(const float* tile, const float* partial, std::int64_t n, T* out) {
+  for (std::int64_t i = 0; i < n; i += 8) {
+    const Vec8 x = widen8(tile + i);
+    narrow8(out + i, partial ? _mm256_add_ps(widen8(partial + i), x) : x);
+  }
+}
+}  // namespace
+#include "kernels/cpu/avx2/end.h"
+
+namespace sparseloom::kernels::cpu {
+
+void write_tile(const TileOut& out) {
+  switch (out.dtype) {
+    case DType::f16: return avx2::write_as<F16>(out);
+    case DType::bf16: return avx2::write_as<Bf16>(out);
+    default: return avx2::write_as<float>(out);
+  }
+}
+
+void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out) {
+  switch (dtype) {
+    case DType::f16: return avx2::write_run_as(tile, partial, n, static_cast<F16*>(out));
+    case DType::bf16: return avx2::write_run_as(tile, partial, n, static_cast<Bf16*>(out));
+    default: return avx2::write_run_as(tile, partial, n, static_cast<float*>(out));
+  }
+}
+
+}  // namespace sparseloom::kernels::cpu
+
+#endif

@@ -1,0 +1,2 @@
+}  // namespace sparseloom::kernels::avx512
+#pragma GCC pop_options

@@ -1,0 +1,80 @@
+// The vocabulary of 512-bit vectors. Included inside a region, after avx2/simd.h.
+
+using Vec = __m512;
+constexpr int kLanes = 16;
+constexpr int kTileOutputs = 8;  // 8 x 3 accumulators, 3 inputs and 1 broadcast: 28 of 32 registers
+constexpr int kRegisters = 32;
+
+[[gnu::always_inline]] inline Vec zero() { return _mm512_setzero_ps(); }
+[[gnu::always_inline]] inline Vec load(const cpu::Cell* p) { return _mm512_loadu_ps(p); }
+[[gnu::always_inline]] inline void store(cpu::Cell* p, Vec x) { _mm512_storeu_ps(p, x); }
+[[gnu::always_inline]] inline Vec splat(const cpu::Cell* p) { return _mm512_set1_ps(*p); }
+[[gnu::always_inline]] inline Vec fma(Vec acc, Vec x, Vec w) { return _mm512_fmadd_ps(x, w, acc); }
+[[gnu::always_inline]] inline float sum(Vec x) {
+  return sum8(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+}
+
+[[gnu::always_inline]] inline Vec widen(const cpu::Cell* p) { return load(p); }
+[[gnu::always_inline]] inline Vec widen(const cpu::F16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
+}
+[[gnu::always_inline]] inline Vec widen_bf16(__m256i bits) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+[[gnu::always_inline]] inline Vec widen(const cpu::Bf16* p) {
+  return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
+}
+
+[[gnu::always_inline]] inline __mmask16 first(std::int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+[[gnu::always_inline]] inline Vec widen_first(const cpu::Cell* p, std::int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
+[[gnu::always_inline]] inline Vec widen_first(const cpu::F16* p, std::int64_t n) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
+}
+[[gnu::always_inline]] inline Vec widen_first(const cpu::Bf16* p, std::int64_t n) {
+  return widen_bf16(_mm256_maskz_loadu_epi16(first(n), p));
+}
+
+[[gnu::always_inline]] inline Vec8 low8(Vec x) { return _mm512_castps512_ps256(x); }
+[[gnu::always_inline]] inline Vec8 high8(Vec x) { return _mm512_extractf32x8_ps(x, 1); }
+template <class T>
+[[gnu::always_inline]] inline void narrow(T* p, Vec x) {
+  narrow8(p, low8(x));
+  narrow8(p + 8, high8(x));
+}
+template <class T>
+[[gnu::always_inline]] inline void narrow_first(T* p, Vec x, std::int64_t n) {
+  T whole[kLanes];
+  narrow(whole, x);
+  std::memcpy(static_cast<void*>(p), static_cast<const void*>(whole), static_cast<std::size_t>(n) * sizeof(T));
+}
+
+// Sixteen rows of sixteen cells: 4 x 4 inside the 128-bit quarters, then the quarters among themselves.
+[[gnu::always_inline]] inline void transpose(Vec (&r)[kLanes]) {
+  Vec t[16];
+  unroll<8>(SPARSELOOM_UNROLLED(i) {
+    t[2 * i.value] = _mm512_unpacklo_ps(r[2 * i.value], r[2 * i.value + 1]);
+    t[2 * i.value + 1] = _mm512_unpackhi_ps(r[2 * i.value], r[2 * i.value + 1]);
+  });
+  unroll<4>(SPARSELOOM_UNROLLED(i) {
+    constexpr int j = 4 * i.value;
+    r[j] = _mm512_shuffle_ps(t[j], t[j + 2], 0x44);
+    r[j + 1] = _mm512_shuffle_ps(t[j], t[j + 2], 0xee);
+    r[j + 2] = _mm512_shuffle_ps(t[j + 1], t[j + 3], 0x44);
+    r[j + 3] = _mm512_shuffle_ps(t[j + 1], t[j + 3], 0xee);
+  });
+  // r[4 q + i] holds, in quarter l, column 4 l + i of rows 4 q .. 4 q + 3.
+  unroll<4>(SPARSELOOM_UNROLLED(i) {
+    constexpr int j = i.value;
+    t[j] = _mm512_shuffle_f32x4(r[j], r[j + 4], 0x88);            // quarters 0, 2 of rows 0-3 and 4-7
+    t[j + 4] = _mm512_shuffle_f32x4(r[j], r[j + 4], 0xdd);        // quarters 1, 3
+    t[j + 8] = _mm512_shuffle_f32x4(r[j + 8], r[j + 12], 0x88);   // the same of rows 8-11 and 12-15
+    t[j + 12] = _mm512_shuffle_f32x4(r[j + 8], r[j + 12], 0xdd);
+  });
+  unroll<4>(SPARSELOOM_UNROLLED(i) {
+    constexpr int j = i.value;
+    r[j] = _mm512_shuffle_f32x4(t[j], t[j + 8], 0x88);
+    r[j + 8] = _mm512_shuffle_f32x4(t[j], t[j + 8], 0xdd);
+    r[j + 4] = _mm512_shuffle_f32x4(t[j + 4], t[j + 12], 0x88);
+    r[j + 12] = _mm512_shuffle_f32x4(t[j + 4], t[j + 12], 0xdd);
+  });
+}

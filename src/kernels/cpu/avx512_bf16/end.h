@@ -1,0 +1,2 @@
+}  // namespace sparseloom::kernels::avx512_bf16
+#pragma GCC pop_options

@@ -1,0 +1,20 @@
+// Cells: the four bytes that one lane multiplies at a time, one fp32 or a pair of bf16.
+#pragma once
+
+#include "core/half.h"
+
+namespace sparseloom::kernels::cpu {
+
+/// The register tile is kGroup outputs high on every instruction set (AVX2 computes it in two halves); 8 divides every block side.
+inline constexpr int kGroup = 8;
+inline constexpr int kMaxVectors = 3;
+inline constexpr int kMaxLanes = 16;
+inline constexpr int kMaxBlock = 128;
+
+/// Read through these, user memory may have any alignment and any type behind it.
+using Cell [[gnu::may_alias, gnu::aligned(1)]] = float;
+
+using core::Bf16;
+using core::F16;
+
+}  // namespace sparseloom::kernels::cpu

@@ -1,0 +1,40 @@
+// dW's register tile: 8 outputs x up to 3 vectors of stored columns, over all tokens. Included inside a region, after panel-inl.h.
+
+// How the lanes of a vector are filled: by one piece of kLanes columns. (AVX-512 adds HalfPieces for blocks of 8 columns.)
+struct WholePiece {
+  static constexpr int kPieces = 1;
+  [[gnu::always_inline]] static Vec load_at(const float* const* piece, std::int64_t step) { return load(piece[0] + step * kLanes); }
+};
+template <class Pieces, int kVectors>
+void outer(const cpu::Outer& job, float* tile) {
+  const std::int64_t steps = job.steps;
+  const float* piece[kVectors * Pieces::kPieces];
+  for (int i = 0; i < kVectors * Pieces::kPieces; ++i) piece[i] = job.pieces[i];
+  for (int half = 0; half < cpu::kGroup; half += kTileOutputs) {
+    Vec acc[kTileOutputs][kVectors];
+    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); });
+    });
+    const float* dy = job.dy + half;
+    for (std::int64_t t = 0; t < steps; ++t, dy += cpu::kGroup) {
+      Vec column[kVectors];
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { column[v.value] = Pieces::load_at(piece + v.value * Pieces::kPieces, t); });
+      unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+        const Vec weight = splat(dy + o.value);
+        unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+          acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight);
+        });
+      });
+    }
+    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+        store(tile + (half + o.value) * cpu::kMaxVectors * kLanes + v.value * kLanes, acc[o.value][v.value]);
+      });
+    });
+  }
+}
+
+template <class Pieces>
+cpu::OuterFunction outer_of(int vectors) {
+  return vectors == 3 ? outer<Pieces, 3> : vectors == 2 ? outer<Pieces, 2> : outer<Pieces, 1>;
+}

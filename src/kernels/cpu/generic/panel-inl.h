@@ -1,0 +1,115 @@
+// The panel product, included inside an instruction set's region after its vector.h and product. Expects Product:
+//   Vec Product::step(Vec acc, Vec x, Vec w)   acc += x * w per lane, over the k values of a cell
+//   kDepthStep                                 how many those are
+// and kDots: true where the cells are bf16 pairs.
+
+// acc[o][v] += x[v] * w[o] for `steps` steps; x advances by a panel row, w by w_step, outputs lie w_output apart.
+template <int kVectors>
+[[gnu::always_inline]] inline void multiply(Vec (&acc)[kTileOutputs][kVectors], const float* x, const cpu::Cell* w,
+                                            std::int64_t w_output, std::int64_t w_step, std::int64_t steps) {
+  for (std::int64_t k = 0; k < steps; ++k) {
+    Vec token[kVectors];
+    unroll<kVectors>(SPARSELOOM_UNROLLED(v) { token[v.value] = load(x + v.value * kLanes); });
+    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+      const Vec weight = splat(w + o.value * w_output);
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+        acc[o.value][v.value] = Product::step(acc[o.value][v.value], token[v.value], weight);
+      });
+    });
+    x += kVectors * kLanes;
+    w += w_step;
+  }
+}
+
+// Where the cells of a strip's block come from. Strides are in cells; `outputs` and `steps` say which way the block is read.
+struct DirectForward {  // rows of the block are outputs
+  static constexpr bool kContiguousDepth = true;
+  std::int64_t block_cells, output_stride, step_stride, offset;
+  const cpu::Cell* values;
+  explicit DirectForward(const cpu::PanelJob& job, std::int64_t output)
+      : block_cells(job.block_elements / kDepthStep), output_stride(job.block_cols / kDepthStep), step_stride(1),
+        offset(output % job.output_block * output_stride), values(static_cast<const cpu::Cell*>(job.values)) {}
+  [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) const { return values + slot * block_cells + offset; }
+};
+struct DirectDx {  // columns of the block are outputs; for dots the values were interleaved into [bm / 2][bn] cells
+  std::int64_t block_cells, output_stride, step_stride, offset;
+  const cpu::Cell* values;
+  explicit DirectDx(const cpu::PanelJob& job, std::int64_t output)
+      : block_cells(job.block_elements / kDepthStep), output_stride(1), step_stride(job.block_cols),
+        offset(output % job.output_block), values(static_cast<const cpu::Cell*>(job.values)) {}
+  [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) const { return values + slot * block_cells + offset; }
+};
+
+// 16-bit values widened strip by strip into L1 scratch: 8 x depth conversions against 8 x depth x 3 products.
+template <class T>
+struct WidenForward {
+  std::int64_t block_elements, output_stride, step_stride, offset, count;
+  const T* values;
+  alignas(64) float scratch[cpu::kGroup * cpu::kMaxBlock];
+  explicit WidenForward(const cpu::PanelJob& job, std::int64_t output)
+      : block_elements(job.block_elements), output_stride(job.block_cols), step_stride(1),
+        offset(output % job.output_block * job.block_cols), count(cpu::kGroup * job.block_cols),
+        values(static_cast<const T*>(job.values)) {}
+  [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) {
+    const T* source = values + slot * block_elements + offset;  // 8 rows of a row-major block: one contiguous run
+    for (std::int64_t i = 0; i < count; i += kLanes) store(scratch + i, widen(source + i));
+    return scratch;
+  }
+};
+template <class T>
+struct WidenDx {
+  std::int64_t block_elements, output_stride, step_stride, offset, rows, columns;
+  const T* values;
+  alignas(64) float scratch[cpu::kGroup * cpu::kMaxBlock];
+  explicit WidenDx(const cpu::PanelJob& job, std::int64_t output)
+      : block_elements(job.block_elements), output_stride(1), step_stride(cpu::kGroup), offset(output % job.output_block),
+        rows(job.depth_block), columns(job.block_cols), values(static_cast<const T*>(job.values)) {}
+  [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) {
+    const T* source = values + slot * block_elements + offset;
+    for (std::int64_t i = 0; i < rows; ++i) narrow8(scratch + i * cpu::kGroup, widen8(source + i * columns));
+    return scratch;
+  }
+};
+
+template <class Weights, int kVectors>
+void strip(const cpu::PanelJob& job, const cpu::Strip& s) {
+  constexpr std::int64_t kRow = kVectors * kLanes;  // cells of one panel step
+  const std::int64_t block = s.output / job.output_block;
+  const std::int64_t steps = job.depth_block / kDepthStep;
+  const std::int64_t first = job.offsets[block], last = job.offsets[block + 1];
+  Weights weights(job, s.output);
+  alignas(64) float tile[cpu::kGroup * kRow];
+  for (int half = 0; half < cpu::kGroup; half += kTileOutputs) {
+    Vec acc[kTileOutputs][kVectors];
+    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); });
+    });
+    for (std::int64_t i = first; i < last; ++i) {
+      const float* x = s.panel + job.depth_index[i] * steps * kRow;
+      const cpu::Cell* w = weights.cells(job.slot ? job.slot[i] : i) + half * weights.output_stride;
+      multiply<kVectors>(acc, x, w, weights.output_stride, weights.step_stride, steps);
+    }
+    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { store(tile + (half + o.value) * kRow + v.value * kLanes, acc[o.value][v.value]); });
+    });
+  }
+  const std::size_t size = size_of(job.dtype);
+  cpu::write_tile({tile, kRow, s.tokens, std::min<std::int64_t>(cpu::kGroup, job.outputs - s.output), job.dtype, job.activation,
+                   job.bias ? static_cast<const char*>(job.bias) + s.output * size : nullptr,
+                   static_cast<char*>(job.out) + (s.token * job.out_stride + s.output) * size, job.out_stride});
+}
+
+template <int kVectors>
+cpu::StripFunction strip_of(DType dtype, Direction direction) {
+  const bool forward = direction == Direction::forward;
+  if constexpr (kDepthStep == 2) return forward ? strip<DirectForward, kVectors> : strip<DirectDx, kVectors>;
+  else
+    switch (dtype) {
+      case DType::f16: return forward ? strip<WidenForward<cpu::F16>, kVectors> : strip<WidenDx<cpu::F16>, kVectors>;
+      case DType::bf16: return forward ? strip<WidenForward<cpu::Bf16>, kVectors> : strip<WidenDx<cpu::Bf16>, kVectors>;
+      default: return forward ? strip<DirectForward, kVectors> : strip<DirectDx, kVectors>;
+    }
+}
+cpu::StripFunction choose_strip(DType dtype, Direction direction, int vectors) {
+  return vectors == 3 ? strip_of<3>(dtype, direction) : vectors == 2 ? strip_of<2>(dtype, direction) : strip_of<1>(dtype, direction);
+}

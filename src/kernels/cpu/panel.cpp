@@ -1,0 +1,167 @@
+// Forward and dx of the panel kernels: pack a chunk of tokens into panels, then run the strips over them.
+#include "kernels/cpu/panel.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/check.h"
+#include "kernels/cpu/share.h"
+#include "runtime/parallel.h"
+
+namespace sparseloom::kernels::cpu {
+namespace {
+
+using core::ceil_div;
+using core::round_up;
+
+// The packed input of one chunk of tokens: half an L3 of the smallest machines in mind, and bounded for any number of tokens.
+constexpr std::int64_t kPanelBytes = 16 << 20;
+constexpr std::int64_t kCellBytes = 4;
+constexpr std::int64_t kAlign = 64;
+// Below this many multiplications a task is not worth waking a thread for (about 5 us at 100 Gflop/s).
+constexpr double kTaskProducts = 250e3;
+
+// Vectors of tokens in one chunk; a whole number of full panels where there are several chunks.
+std::int64_t chunk_vectors(std::int64_t tokens, std::int64_t steps, int lanes) {
+  const std::int64_t total = ceil_div(tokens, lanes);
+  const std::int64_t fit = kPanelBytes / std::max<std::int64_t>(1, steps * lanes * kCellBytes);
+  const std::int64_t bounded = fit >= kMaxVectors ? fit / kMaxVectors * kMaxVectors : std::max<std::int64_t>(1, fit);
+  return std::min(total, bounded);
+}
+
+// `vectors` vectors as panels of at most three, as even as they go: 4 are 2 + 2, since a panel of one wastes its broadcasts.
+struct Panels {
+  std::int64_t vectors, count;
+  explicit Panels(std::int64_t n) : vectors(n), count(ceil_div(n, kMaxVectors)) {}
+  std::int64_t first(std::int64_t panel) const { return vectors / count * panel + std::min(panel, vectors % count); }
+  int width(std::int64_t panel) const { return static_cast<int>(first(panel + 1) - first(panel)); }
+};
+
+PanelJob job_of(const MatmulArgs& args) {
+  const IndexView& w = args.index;
+  PanelJob job;
+  job.dtype = args.dtype;
+  job.direction = args.direction;
+  job.activation = args.activation;
+  job.in = args.a, job.in_stride = args.a_stride, job.tokens = args.m;
+  job.out = args.out, job.out_stride = args.out_stride;
+  job.bias = args.bias;
+  job.values = args.values;
+  job.block_cols = w.block.cols, job.block_elements = w.block_elements();
+  job.cost_prefix = args.cost_prefix;
+  if (args.direction == Direction::forward) {
+    job.depth = w.cols, job.outputs = w.rows;
+    job.output_block = w.block.rows, job.depth_block = w.block.cols;
+    job.output_blocks = w.block_rows(), job.depth_blocks = w.block_cols();
+    job.offsets = w.crow, job.depth_index = w.col;
+  } else {
+    job.depth = w.rows, job.outputs = w.cols;
+    job.output_block = w.block.cols, job.depth_block = w.block.rows;
+    job.output_blocks = w.block_cols(), job.depth_blocks = w.block_rows();
+    job.offsets = args.transposed.ccol, job.depth_index = args.transposed.row, job.slot = args.transposed.slot;
+  }
+  return job;
+}
+
+// [bm][bn] elements -> [bm / 2][bn] cells of two rows: dx multiplies pairs of dY features.
+void interleave_rows(const std::uint16_t* values, std::int64_t block_cols, Range rows, std::uint16_t* out) {
+  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
+    const std::uint16_t* upper = values + 2 * r * block_cols;
+    const std::uint16_t* lower = upper + block_cols;
+    std::uint16_t* cells = out + 2 * r * block_cols;
+    for (std::int64_t c = 0; c < block_cols; ++c) cells[2 * c] = upper[c], cells[2 * c + 1] = lower[c];
+  }
+}
+
+class PanelRun {
+ public:
+  PanelRun(const PanelOps& ops, const MatmulArgs& args, const Executor& executor)
+      : ops_(ops), executor_(executor), job_(job_of(args)), steps_(job_.depth_blocks * job_.depth_block / ops.depth_step),
+        subs_(job_.output_block / kGroup), panels_memory_(reinterpret_cast<float*>(args.workspace)) {
+    const double products = static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
+                            static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
+    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1, std::max(1, executor.num_threads));
+    for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
+    chunk_ = chunk_vectors(args.m, steps_, ops.lanes);
+    if (args.direction == Direction::dx && ops.interleaves_dx) {
+      auto* cells = reinterpret_cast<std::uint16_t*>(args.workspace + panel_bytes());
+      interleave(static_cast<const std::uint16_t*>(job_.values), args.index.blocks * args.index.block.rows / 2, cells);
+      job_.values = cells;
+    }
+  }
+
+  void run() {
+    const std::int64_t vectors = ceil_div(job_.tokens, ops_.lanes);
+    for (std::int64_t first = 0; first < vectors; first += chunk_) {
+      const Panels panels(std::min(chunk_, vectors - first));
+      each_task([&](std::int64_t task) { pack(panels, first, task); });
+      each_task([&](std::int64_t task) { multiply(panels, first, task); });
+    }
+  }
+
+ private:
+  std::int64_t panel_bytes() const { return round_up(chunk_ * ops_.lanes * steps_ * kCellBytes, kAlign); }
+  float* panel(const Panels& panels, std::int64_t p) const { return panels_memory_ + panels.first(p) * ops_.lanes * steps_; }
+
+  template <class Body>
+  void each_task(const Body& body) {
+    runtime::parallel_for(executor_, tasks_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t task = begin; task < end; ++task) body(task);
+    });
+  }
+
+  void interleave(const std::uint16_t* values, std::int64_t row_pairs, std::uint16_t* cells) {
+    each_task([&](std::int64_t task) { interleave_rows(values, job_.block_cols, share(row_pairs, task, tasks_), cells); });
+  }
+
+  // Units are runs of 256 steps of a panel, so that a single panel is packed by all threads too.
+  void pack(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
+    constexpr std::int64_t kRun = 256;
+    const std::int64_t runs = ceil_div(steps_, kRun);
+    const Range mine = share(panels.count * runs, task, tasks_);
+    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) {
+      const std::int64_t p = unit / runs, begin = unit % runs * kRun;
+      ops_.pack(job_, {(first_vector + panels.first(p)) * ops_.lanes, panels.width(p), begin, std::min(steps_, begin + kRun),
+                       panel(panels, p)});
+    }
+  }
+
+  void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
+    const std::int64_t* prefix = job_.cost_prefix;
+    const Range mine = share(prefix[job_.output_blocks] * panels.vectors, task, tasks_);
+    for (std::int64_t p = 0; p < panels.count; ++p) {
+      const int width = panels.width(p);
+      const Range units = units_in_share(prefix, job_.output_blocks, subs_, panels.first(p), width, mine);
+      const std::int64_t token = (first_vector + panels.first(p)) * ops_.lanes;
+      Strip strip = {panel(panels, p), 0, token, std::min<std::int64_t>(job_.tokens - token, width * ops_.lanes)};
+      for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
+        strip.output = unit * kGroup;
+        if (strip.output < job_.outputs) strips_[width](job_, strip);
+      }
+    }
+  }
+
+  const PanelOps& ops_;
+  const Executor& executor_;
+  PanelJob job_;
+  std::int64_t steps_, subs_, tasks_ = 1, chunk_ = 0;
+  float* panels_memory_;
+  StripFunction strips_[kMaxVectors + 1] = {};
+};
+
+}  // namespace
+
+void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor) {
+  if (args.m > 0 && args.index.rows > 0 && args.index.cols > 0) PanelRun(ops, args, executor).run();
+}
+
+std::size_t panel_workspace(int lanes, int depth_step, const Problem& problem) {
+  const bool forward = problem.direction == Direction::forward;
+  const std::int64_t side = forward ? problem.block.cols : problem.block.rows;
+  const std::int64_t steps = round_up(forward ? problem.cols : problem.rows, side) / depth_step;
+  std::int64_t bytes = round_up(chunk_vectors(problem.m, steps, lanes) * lanes * steps * kCellBytes, kAlign);
+  if (!forward && depth_step == 2) bytes += problem.blocks * problem.block.rows * problem.block.cols * 2;
+  return static_cast<std::size_t>(bytes);
+}
+
+}  // namespace sparseloom::kernels::cpu

@@ -1,0 +1,90 @@
+// The panel kernels' two halves: the driver (panel.cpp: walk, shares, workspace; plain C++) and what each instruction set gives it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/args.h"
+#include "kernels/cpu/cell.h"
+
+namespace sparseloom::kernels::cpu {
+
+/// forward and dx as one product over the stored blocks of an output block's list: out[t, o] = sum_k in[t, k] w(o, k).
+///
+///             depth (bn or bm per block)              a panel: up to 3 vectors of tokens side by side, depth-major:
+///   outputs  +---+---+---+---+                        [step][vector][lane] cells
+///   8 at a   |   | A |   | B |  one strip = 8 outputs x all its blocks x one panel,
+///   time     +---+---+---+---+  its 8 x 3 vector accumulators never leave the registers
+struct PanelJob {
+  DType dtype = DType::f32;
+  Direction direction = Direction::forward;
+  Activation activation = Activation::none;
+  const void* in = nullptr;
+  std::int64_t in_stride = 0, tokens = 0, depth = 0;
+  void* out = nullptr;
+  std::int64_t out_stride = 0, outputs = 0;
+  const void* bias = nullptr;
+  std::int64_t output_block = 0, depth_block = 0;        // block sides along outputs and depth
+  std::int64_t output_blocks = 0, depth_blocks = 0;
+  const std::int32_t* offsets = nullptr;                 // crow or ccol
+  const std::int32_t* depth_index = nullptr;             // col or row
+  const std::int32_t* slot = nullptr;                    // null: blocks lie in list order
+  const void* values = nullptr;                          // elements, or cells when interleaved
+  std::int64_t block_cols = 0, block_elements = 0;       // bn, bm * bn
+  const std::int64_t* cost_prefix = nullptr;
+};
+
+struct Strip {
+  const float* panel;        // packed input of this panel
+  std::int64_t output;       // first of its 8 outputs
+  std::int64_t token;        // first token of the panel
+  std::int64_t tokens;       // valid ones
+};
+
+/// One input panel to pack: depth steps [begin, end) of `vectors` vectors of tokens from `token` on; zeros beyond the edges.
+struct Pack {
+  std::int64_t token;
+  int vectors;
+  std::int64_t begin, end;   // steps, begin a multiple of the lanes
+  float* panel;
+};
+
+/// dw: the register tile is 8 outputs (rows of dY^T) x up to 3 vectors of stored columns, over all tokens of the chunk.
+/// A piece is min(lanes, bn) columns of one stored block: a vector is one piece, or two where a block is half a vector wide.
+struct Outer {
+  const float* dy;                                         // [steps][8] cells
+  const float* pieces[kMaxVectors * 2];                    // each [steps][piece] cells
+  std::int64_t steps;
+};
+
+/// A row-major matrix to pack into columns [column / piece][step][piece]; a step is one token, or a pair for bf16 dots.
+struct ColumnPack {
+  const void* in;
+  std::int64_t in_stride, columns, tokens;
+  int piece;
+  std::int64_t steps;
+  std::int64_t begin, end;   // pieces
+  float* out;
+};
+
+using StripFunction = void (*)(const PanelJob& job, const Strip& strip);
+using OuterFunction = void (*)(const Outer& outer, float* tile);  // tile [8][3 * lanes]
+
+struct PanelOps {
+  int lanes;                                      // tokens, or columns, per vector
+  int depth_step;                                 // k values per cell: 1, or 2 for bf16 dots
+  bool interleaves_dx;                            // dx wants the values as [bm / 2][bn] cells
+  void (*pack)(const PanelJob& job, const Pack& pack);
+  StripFunction (*strip)(DType dtype, Direction direction, int vectors);
+  void (*pack_columns)(DType dtype, const ColumnPack& pack);
+  OuterFunction (*outer)(int vectors, bool half_pieces);
+};
+
+extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512Bf16Panel;
+
+/// Forward and dx; dw.
+void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
+void run_panel_dw(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
+std::size_t panel_workspace(int lanes, int depth_step, const Problem& problem);
+std::size_t panel_dw_workspace(int depth_step, const Problem& problem);
+
+}  // namespace sparseloom::kernels::cpu

@@ -1,0 +1,29 @@
+// From a register tile in memory to the caller's matrices: bias, activation, rounding, edges. Written once, in AVX2, for every
+// instruction set: it runs once per output where the product runs once per multiplication.
+#pragma once
+
+#include <cstdint>
+
+#include "sparseloom/dtype.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cpu {
+
+struct TileOut {
+  const float* tile;             // [8 outputs][tile_stride tokens], fp32
+  std::int64_t tile_stride;
+  std::int64_t tokens, outputs;  // valid ones; outputs <= 8
+  DType dtype;
+  Activation activation;
+  const void* bias;              // of the first output, or null
+  void* out;                     // element (first token, first output)
+  std::int64_t out_stride;
+};
+
+/// out[t, o] = act(tile[o][t] + bias[o]).
+void write_tile(const TileOut& out);
+
+/// out[i] = tile[i] (+ partial[i]) for i < n; partial, or out when it is fp32, may be the running sum of earlier token chunks.
+void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out);
+
+}  // namespace sparseloom::kernels::cpu

@@ -1,0 +1,67 @@
+// forward: Y = act(X D^T + bias), dx: dX = dY D, where D is W scattered into the workspace.
+// The scatter happens in every call and its price is in the prediction: keeping D would silently double the layer's memory, so only
+// an explicit freeze() on the layer does that.
+#include "kernels/dense/dense.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/scalar.h"
+#include "layout/unpack_rows.h"
+#include "runtime/parallel.h"
+
+namespace sparseloom::kernels {
+namespace {
+
+std::string refusal(const Problem& p, const plan::Machine& machine) {
+  if (p.strict) return "strict forbids going dense";
+  if (!p.can_gemm) return "the executor lends no GEMM";
+  if (p.direction == Direction::dw) return "dw is made at the stored blocks only, without a dense buffer";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (machine.rates.gemm_flops <= 0) return "the lent GEMM was not measured: sparse is cheaper even at the machine's peak";
+  return {};
+}
+
+// Scatter: every element of D is written once and, by the GEMM, read once; the values are read once.
+double predict_us(const Problem& p, const plan::Machine& machine) {
+  const double bytes = static_cast<double>(p.rows) * static_cast<double>(p.cols) * static_cast<double>(size_of(p.dtype));
+  const double product = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
+  double us = 1e6 * (bytes / (machine.rates.copy_bytes * std::max(1, p.threads)) + product / machine.rates.gemm_flops);
+  if (p.activation != Activation::none)
+    us += 1e6 * static_cast<double>(p.m) * static_cast<double>(p.rows) * 10e-9 / std::max(1, p.threads);
+  return us;
+}
+
+std::size_t workspace_bytes(const Problem& p) {
+  return static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.cols) * size_of(p.dtype);
+}
+
+void apply_activation(const MatmulArgs& args, const Executor& executor) {
+  runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t o = t * args.out_stride; o < t * args.out_stride + args.index.rows; ++o)
+        store(args.dtype, args.out, o, activate(args.activation, load(args.dtype, args.out, o)));
+  });
+}
+
+void launch(const MatmulArgs& args, const Executor& executor) {
+  const IndexView& w = args.index;
+  const MatrixView dense{args.workspace, args.dtype, w.rows, w.cols, w.cols};
+  runtime::parallel_for(executor, w.block_rows(),
+                        [&](std::int64_t begin, std::int64_t end) { layout::unpack_rows(w, args.values, dense, begin, end); });
+  const bool forward = args.direction == Direction::forward;
+  Gemm product;
+  product.a = {args.a, args.dtype, args.m, forward ? w.cols : w.rows, args.a_stride};
+  product.b = dense;
+  product.b_transposed = forward;
+  product.c = {args.out, args.dtype, args.m, forward ? w.rows : w.cols, args.out_stride};
+  product.bias = args.bias;
+  executor.gemm(executor.context, product);
+  if (args.activation != Activation::none) apply_activation(args, executor);
+}
+
+}  // namespace
+
+Kernel dense_kernel() { return {{"dense", runtime::Isa::generic, refusal, predict_us, workspace_bytes}, launch}; }
+
+}  // namespace sparseloom::kernels

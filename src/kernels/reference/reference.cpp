@@ -1,0 +1,90 @@
+// forward: y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o])
+// dx:      dx[t][i] = sum over stored (o, i) of dy[t][o] W[o][i]
+// dw:      dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i)
+// One output at a time, in fp64. Nothing here is clever: what is fast is compared with it.
+#include "kernels/reference/reference.h"
+
+#include <algorithm>
+
+#include "kernels/scalar.h"
+#include "runtime/parallel.h"
+
+namespace sparseloom::kernels {
+namespace {
+
+double forward_element(const MatmulArgs& args, std::int64_t t, std::int64_t o) {
+  const IndexView& w = args.index;
+  const std::int64_t r = o / w.block.rows;
+  double sum = args.bias ? load(args.dtype, args.bias, o) : 0;
+  for (std::int64_t b = w.crow[r]; b < w.crow[r + 1]; ++b) {
+    const std::int64_t first = std::int64_t{w.col[b]} * w.block.cols;
+    const std::int64_t inputs = std::min<std::int64_t>(w.block.cols, w.cols - first);
+    const std::int64_t at = b * w.block_elements() + o % w.block.rows * w.block.cols;
+    for (std::int64_t i = 0; i < inputs; ++i)
+      sum += load(args.dtype, args.a, t * args.a_stride + first + i) * load(args.dtype, args.values, at + i);
+  }
+  return activate(args.activation, sum);
+}
+
+double dx_element(const MatmulArgs& args, std::int64_t t, std::int64_t i) {
+  const IndexView& w = args.index;
+  const std::int64_t c = i / w.block.cols;
+  double sum = 0;
+  for (std::int64_t b = args.transposed.ccol[c]; b < args.transposed.ccol[c + 1]; ++b) {
+    const std::int64_t first = std::int64_t{args.transposed.row[b]} * w.block.rows;
+    const std::int64_t outputs = std::min<std::int64_t>(w.block.rows, w.rows - first);
+    const std::int64_t at = std::int64_t{args.transposed.slot[b]} * w.block_elements() + i % w.block.cols;
+    for (std::int64_t o = 0; o < outputs; ++o)
+      sum += load(args.dtype, args.a, t * args.a_stride + first + o) * load(args.dtype, args.values, at + o * w.block.cols);
+  }
+  return sum;
+}
+
+void dw_block(const MatmulArgs& args, std::int64_t r, std::int64_t b) {
+  const IndexView& w = args.index;
+  for (std::int64_t o = 0; o < w.block.rows; ++o)
+    for (std::int64_t i = 0; i < w.block.cols; ++i) {
+      const std::int64_t out = r * w.block.rows + o, in = std::int64_t{w.col[b]} * w.block.cols + i;
+      double sum = 0;
+      if (out < w.rows && in < w.cols)  // padding stays zero
+        for (std::int64_t t = 0; t < args.m; ++t)
+          sum += load(args.dtype, args.a, t * args.a_stride + out) * load(args.dtype, args.b, t * args.b_stride + in);
+      store(args.dtype, args.out, b * w.block_elements() + o * w.block.cols + i, sum);
+    }
+}
+
+void launch(const MatmulArgs& args, const Executor& executor) {
+  const IndexView& w = args.index;
+  if (args.direction == Direction::dw)
+    return runtime::parallel_for(executor, w.block_rows(), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r)
+        for (std::int64_t b = w.crow[r]; b < w.crow[r + 1]; ++b) dw_block(args, r, b);
+    });
+  const bool forward = args.direction == Direction::forward;
+  const std::int64_t width = forward ? w.rows : w.cols;
+  runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t j = 0; j < width; ++j)
+        store(args.dtype, args.out, t * args.out_stride + j, forward ? forward_element(args, t, j) : dx_element(args, t, j));
+  });
+}
+
+// strict forbids what a user did not ask for; in fp64 this kernel is the product, not a fallback.
+std::string refusal(const Problem& problem, const plan::Machine&) {
+  if (problem.strict && problem.dtype != DType::f64) return "strict forbids the reference kernel";
+  return {};
+}
+
+// Some 1 ns a multiply-add with its conversions, measured on Zen 4.
+double predict_us(const Problem& p, const plan::Machine&) {
+  const double madds = static_cast<double>(p.m) * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
+  return 1 + madds * 1e-3 / std::max(1, p.threads);
+}
+
+std::size_t workspace_bytes(const Problem&) { return 0; }
+
+}  // namespace
+
+Kernel reference_kernel() { return {{"reference", runtime::Isa::generic, refusal, predict_us, workspace_bytes}, launch}; }
+
+}  // namespace sparseloom::kernels

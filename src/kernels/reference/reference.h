@@ -1,0 +1,10 @@
+// The oracle: obvious loops, fp64 accumulation, every dtype and shape.
+#pragma once
+
+#include "kernels/args.h"
+
+namespace sparseloom::kernels {
+
+Kernel reference_kernel();
+
+}  // namespace sparseloom::kernels

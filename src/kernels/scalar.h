@@ -1,0 +1,45 @@
+// One element at a time, in any dtype: for the oracle and for epilogues outside a fast kernel.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/half.h"
+#include "sparseloom/dtype.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels {
+
+inline double load(DType type, const void* data, std::int64_t i) noexcept {
+  switch (type) {
+    case DType::f64: return static_cast<const double*>(data)[i];
+    case DType::f32: return static_cast<const float*>(data)[i];
+    case DType::f16: return core::to_f32(static_cast<const core::F16*>(data)[i]);
+    case DType::bf16: return core::to_f32(static_cast<const core::Bf16*>(data)[i]);
+  }
+  return 0;
+}
+
+/// Rounds once, to nearest even.
+inline void store(DType type, void* data, std::int64_t i, double value) noexcept {
+  switch (type) {
+    case DType::f64: static_cast<double*>(data)[i] = value; break;
+    case DType::f32: static_cast<float*>(data)[i] = static_cast<float>(value); break;
+    case DType::f16: static_cast<core::F16*>(data)[i] = core::to_f16(value); break;
+    case DType::bf16: static_cast<core::Bf16*>(data)[i] = core::to_bf16(value); break;
+  }
+}
+
+inline double activate(Activation activation, double x) noexcept {
+  constexpr double kSqrtHalf = 0.70710678118654752440, kSqrt2OverPi = 0.79788456080286535588;
+  switch (activation) {
+    case Activation::none: return x;
+    case Activation::relu: return x < 0 ? 0 : x;  // not max(x, 0): a NaN must pass
+    case Activation::gelu_erf: return 0.5 * x * (1 + std::erf(x * kSqrtHalf));
+    case Activation::gelu_tanh: return 0.5 * x * (1 + std::tanh(kSqrt2OverPi * (x + 0.044715 * x * x * x)));
+    case Activation::silu: return x / (1 + std::exp(-x));
+  }
+  return x;
+}
+
+}  // namespace sparseloom::kernels

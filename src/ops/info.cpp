@@ -1,0 +1,50 @@
+// info_json: what this build holds and what this machine runs, with the reason for everything that is missing.
+#include <cstdlib>
+
+#include "core/json.h"
+#include "kernels/registry.h"
+#include "runtime/cpu.h"
+#include "runtime/cuda.h"
+#include "sparseloom/ops.h"
+#include "sparseloom/version.h"
+
+namespace sparseloom {
+std::string info_json() {
+  using core::json_number;
+  using core::json_string;
+  const plan::MachineRates& rates = kernels::machine_rates();
+  const runtime::CudaSummary cuda = runtime::cuda_summary();
+  const char* forced = std::getenv("SPARSELOOM_ISA");
+  std::string text = "{\"version\": " + json_string(SPARSELOOM_VERSION) + ", \"compiler\": " + json_string("g++ " __VERSION__) +
+                     ", \"build_type\": " + json_string(SPARSELOOM_BUILD_TYPE) + ", \"cpu\": " + json_string(runtime::cpu_name()) +
+                     ", \"isa_detected\": " + json_string(runtime::name_of(runtime::detected_isa())) +
+                     ", \"isa_active\": " + json_string(runtime::name_of(runtime::active_isa())) +
+                     ", \"isa_forced\": " + (forced && *forced ? json_string(forced) : "null") + ", \"kernels\": [";
+  const char* comma = "";
+  for (const plan::KernelInfo& row : kernels::registry_info()) {
+    text += comma + json_string(row.name);
+    comma = ", ";
+  }
+  text += "], \"kernels_unavailable\": {";
+  comma = "";
+  for (const plan::KernelInfo& row : kernels::registry_info()) {
+    if (row.isa <= runtime::active_isa()) continue;
+    text += comma + json_string(row.name) + ": " +
+            json_string(std::string("needs ") + runtime::name_of(row.isa) + ", " +
+                        (row.isa <= runtime::detected_isa() ? "SPARSELOOM_ISA caps it at " : "this CPU runs up to ") +
+                        runtime::name_of(runtime::active_isa()));
+    comma = ", ";
+  }
+  text += "}, \"rates\": {\"f32_avx2\": " + json_number(rates.f32_avx2) + ", \"f32_avx512\": " + json_number(rates.f32_avx512) +
+          ", \"bf16_avx512\": " + json_number(rates.bf16_avx512) + ", \"copy_bytes\": " + json_number(rates.copy_bytes) +
+          "}, \"cuda\": {\"compiled\": " + (cuda.compiled ? "true" : "false") + ", \"devices\": " + std::to_string(cuda.devices) +
+          ", \"reason\": " + json_string(cuda.reason) + ", \"names\": [";
+  comma = "";
+  for (const std::string& name : cuda.names) {
+    text += comma + json_string(name);
+    comma = ", ";
+  }
+  return text + "]}}";
+}
+
+}  // namespace sparseloom

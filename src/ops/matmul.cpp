@@ -1,0 +1,108 @@
+// Check once at the boundary, fill the kernel's arguments, launch.
+#include <algorithm>
+
+#include "core/check.h"
+#include "kernels/registry.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom {
+namespace {
+
+void check_matrix(const char* op, const char* name, const ConstMatrixView& matrix, std::int64_t rows, std::int64_t cols,
+                  DType dtype) {
+  if (matrix.rows != rows || matrix.cols != cols)
+    core::fail(op, std::string(name) + " of shape " + core::shape(rows, cols), core::shape(matrix.rows, matrix.cols),
+               "pass the matrix that the plan was made for");
+  if (matrix.dtype != dtype)
+    core::fail(op, std::string(name) + " of dtype " + name_of(dtype), name_of(matrix.dtype), "convert it, or plan for its dtype");
+  if (matrix.rows > 1 && matrix.stride < matrix.cols)
+    core::fail(op, std::string(name) + " with row stride >= " + std::to_string(matrix.cols), std::to_string(matrix.stride),
+               "pass the number of elements between two rows");
+  if (matrix.data == nullptr && rows > 0 && cols > 0) core::fail(op, std::string("memory behind ") + name, "null", "pass its data");
+}
+
+void check_call(const char* op, Direction direction, const Plan& plan, const IndexView& index, std::span<std::byte> workspace,
+                const Executor& executor) {
+  const Problem& p = plan.problem;
+  if (p.direction != direction)
+    core::fail(op, std::string("a plan for ") + name_of(direction), name_of(p.direction), "make one plan for each direction");
+  if (p.rows != index.rows || p.cols != index.cols || !(p.block == index.block) || p.blocks != index.blocks)
+    core::fail(op, "the index the plan was made for: " + core::shape(p.rows, p.cols) + ", " + std::to_string(p.blocks) + " blocks",
+               core::shape(index.rows, index.cols) + ", " + std::to_string(index.blocks) + " blocks", "make a plan for this index");
+  if (workspace.size() < plan.workspace_bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 != 0)
+    core::fail(op, std::to_string(plan.workspace_bytes) + " bytes of workspace, aligned to 64",
+               std::to_string(workspace.size()) + " bytes at offset " +
+                   std::to_string(reinterpret_cast<std::uintptr_t>(workspace.data()) % 64),
+               "lend plan.workspace_bytes from an aligned allocation");
+  if (p.can_gemm && executor.gemm == nullptr)
+    core::fail(op, "an executor that lends a GEMM, as the plan was made with", "none", "make the plan with this executor");
+}
+
+kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a, std::span<std::byte> workspace) {
+  kernels::MatmulArgs args;
+  args.direction = plan.problem.direction;
+  args.dtype = plan.problem.dtype;
+  args.activation = plan.problem.activation;
+  args.m = plan.problem.m;
+  args.a = a.data;
+  args.a_stride = a.stride;
+  args.index = index;
+  args.cost_prefix = plan.cost_prefix.empty() ? nullptr : plan.cost_prefix.data();
+  args.workspace = workspace.data();
+  return args;
+}
+
+void launch(const Plan& plan, const kernels::MatmulArgs& args, const Executor& executor) {
+  kernels::registry()[static_cast<std::size_t>(plan.kernel)].launch(args, executor);
+}
+
+}  // namespace
+
+void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
+            const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+  const Problem& p = plan.problem;
+  check_call("linear", Direction::forward, plan, index, workspace, executor);
+  check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
+  check_matrix("linear", "y", y, p.m, p.rows, p.dtype);
+  if ((bias != nullptr) != p.bias)
+    core::fail("linear", p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
+               "plan for what the call passes");
+  if (p.m == 0 || p.rows == 0) return;
+  kernels::MatmulArgs args = arguments(plan, index, x, workspace);
+  args.values = values;
+  args.bias = bias;
+  args.out = y.data;
+  args.out_stride = y.stride;
+  launch(plan, args, executor);
+}
+
+void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index, const TransposedView& transposed,
+               const void* values, const MatrixView& dx, std::span<std::byte> workspace, const Executor& executor) {
+  const Problem& p = plan.problem;
+  check_call("linear_dx", Direction::dx, plan, index, workspace, executor);
+  check_matrix("linear_dx", "dy", dy, p.m, p.rows, p.dtype);
+  check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
+  if (p.m == 0 || p.cols == 0) return;
+  kernels::MatmulArgs args = arguments(plan, index, dy, workspace);
+  args.transposed = transposed;
+  args.values = values;
+  args.out = dx.data;
+  args.out_stride = dx.stride;
+  launch(plan, args, executor);
+}
+
+void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, const IndexView& index, void* dvalues,
+               std::span<std::byte> workspace, const Executor& executor) {
+  const Problem& p = plan.problem;
+  check_call("linear_dw", Direction::dw, plan, index, workspace, executor);
+  check_matrix("linear_dw", "dy", dy, p.m, p.rows, p.dtype);
+  check_matrix("linear_dw", "x", x, p.m, p.cols, p.dtype);
+  if (p.blocks == 0) return;
+  kernels::MatmulArgs args = arguments(plan, index, dy, workspace);
+  args.b = x.data;
+  args.b_stride = x.stride;
+  args.out = dvalues;
+  launch(plan, args, executor);
+}
+
+}  // namespace sparseloom

@@ -1,0 +1,85 @@
+// make_plan: the cache, the machine, the choice, the schedule.
+#include <algorithm>
+#include <limits>
+
+#include "core/check.h"
+#include "kernels/registry.h"
+#include "ops/gemm_rate.h"
+#include "plan/cache.h"
+#include "plan/schedule.h"
+#include "plan/select.h"
+#include "runtime/cpu.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom {
+namespace {
+
+plan::Cache& plan_cache() {
+  static plan::Cache* cache = new plan::Cache;  // leaked: plans may outlive static destruction in a host's worker threads
+  return *cache;
+}
+
+// The peak of all threads together for this dtype: what no dense product can beat.
+double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
+  double peak = std::max(rates.f32_avx2, rates.f32_avx512);
+  if (problem.dtype == DType::bf16) peak = std::max(peak, rates.bf16_avx512);
+  return peak * std::max(1, problem.threads);
+}
+
+// Measuring the lent GEMM costs milliseconds, so it is done only when dense could win: when the best sparse prediction is slower
+// than the product at the machine's peak. A dtype whose peak is unknown here (AMX behind bf16) is always measured.
+bool dense_could_win(const Problem& problem, const plan::Machine& machine, const std::string& kernel) {
+  if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw) return false;
+  if (kernel == "dense") return true;
+  if (!kernel.empty()) return false;
+  double best = std::numeric_limits<double>::infinity();
+  for (const plan::KernelInfo& row : kernels::registry_info())
+    if (row.refusal(problem, machine).empty()) best = std::min(best, row.predict_us(problem, machine));
+  const double peak = peak_flops(problem, machine.rates) * (problem.dtype == DType::bf16 ? 4 : 1);  // AMX: some 13x fp32 FMA
+  if (peak <= 0) return true;
+  return best >
+         1e6 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.rows) * static_cast<double>(problem.cols) / peak;
+}
+
+void check_problem(const Problem& problem, const IndexView& index) {
+  const bool same =
+      problem.rows == index.rows && problem.cols == index.cols && problem.block == index.block && problem.blocks == index.blocks;
+  if (!same)
+    core::fail("plan",
+               "a problem of the index's shape " + core::shape(index.rows, index.cols) + " with " + std::to_string(index.blocks) +
+                   " blocks",
+               core::shape(problem.rows, problem.cols) + " with " + std::to_string(problem.blocks),
+               "fill the problem from the same matrix");
+  if (problem.m < 0) core::fail("plan", "m >= 0", "m = " + std::to_string(problem.m), "pass the number of tokens");
+  if (problem.direction != Direction::forward && (problem.bias || problem.activation != Activation::none))
+    core::fail("plan", "bias and activation on forward only", name_of(problem.direction), "apply them in the forward product");
+}
+
+}  // namespace
+
+std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& index, std::int64_t version, const Executor& executor,
+                                      const std::string& kernel) {
+  Problem problem = given;
+  problem.threads = std::max(1, executor.num_threads);
+  problem.can_gemm = executor.gemm != nullptr;
+  check_problem(problem, index);
+  return plan_cache().get({version, problem, kernel}, [&] {
+    // Once for each new key, so that indices which do not fit the problem (an x of other features, say) cannot reach a kernel.
+    validate_index("plan", index.rows, index.cols, index.block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
+                   {index.col, static_cast<std::size_t>(index.blocks)});
+    plan::Machine machine{runtime::active_isa(), kernels::machine_rates()};
+    if (dense_could_win(problem, machine, kernel)) machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
+    Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
+    plan.pattern_version = version;
+    plan.cost_prefix = plan::cost_prefix(problem.direction, index);
+    return plan;
+  });
+}
+
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (const plan::KernelInfo& row : kernels::registry_info()) names.emplace_back(row.name);
+  return names;
+}
+
+}  // namespace sparseloom

@@ -1,0 +1,38 @@
+// KernelInfo: one candidate as a row of data. plan chooses from rows handed in and never sees a kernel.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "runtime/cpu.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::plan {
+
+/// Rates of one core, measured once per process, in registers (flops) and over memory (bytes); per second.
+struct MachineRates {
+  double f32_avx2 = 0;     // fp32 FMA flops, 256-bit
+  double f32_avx512 = 0;   // fp32 FMA flops, 512-bit
+  double bf16_avx512 = 0;  // VDPBF16PS flops
+  double copy_bytes = 0;   // bytes read + written by a streaming copy larger than L2
+  double gemm_flops = 0;   // the lent dense product's rate for this problem, all threads together; 0: none lent or not measured
+};
+
+/// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it) and its rates.
+struct Machine {
+  runtime::Isa isa = runtime::Isa::generic;
+  MachineRates rates;
+};
+
+/// `refusal` is supports() with its reason: empty means yes. `predict_us` and `workspace_bytes` are asked only then.
+/// threads come from problem.threads; costs are for one call with warm code and inputs outside L2.
+struct KernelInfo {
+  const char* name;
+  runtime::Isa isa;
+  std::string (*refusal)(const Problem& problem, const Machine& machine);
+  double (*predict_us)(const Problem& problem, const Machine& machine);
+  std::size_t (*workspace_bytes)(const Problem& problem);
+};
+
+}  // namespace sparseloom::plan

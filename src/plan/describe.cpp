@@ -1,0 +1,61 @@
+// Problems and plans in words.
+#include <cstdio>
+
+#include "sparseloom/plan.h"
+
+namespace sparseloom {
+
+const char* name_of(Direction direction) noexcept {
+  switch (direction) {
+    case Direction::forward: return "forward";
+    case Direction::dx: return "dx";
+    case Direction::dw: return "dw";
+  }
+  return "?";
+}
+
+const char* name_of(Activation activation) noexcept {
+  switch (activation) {
+    case Activation::none: return "none";
+    case Activation::relu: return "relu";
+    case Activation::gelu_erf: return "gelu_erf";
+    case Activation::gelu_tanh: return "gelu_tanh";
+    case Activation::silu: return "silu";
+  }
+  return "?";
+}
+
+std::string to_string(const Problem& p) {
+  const std::int64_t grid = p.block.rows && p.block.cols
+                                ? ((p.rows + p.block.rows - 1) / p.block.rows) * ((p.cols + p.block.cols - 1) / p.block.cols)
+                                : 0;
+  char density[32];
+  std::snprintf(density, sizeof density, "%.3g", grid ? static_cast<double>(p.blocks) / static_cast<double>(grid) : 0.0);
+  std::string text = std::string(name_of(p.direction)) + " " + name_of(p.dtype) + " m=" + std::to_string(p.m) + " W=[" +
+                     std::to_string(p.rows) + ", " + std::to_string(p.cols) + "] block=" + to_string(p.block) +
+                     " blocks=" + std::to_string(p.blocks) + " density=" + density;
+  if (p.bias) text += " bias";
+  if (p.activation != Activation::none) text += std::string(" ") + name_of(p.activation);
+  text += " threads=" + std::to_string(p.threads);
+  if (p.strict) text += " strict";
+  return text;
+}
+
+std::string Plan::describe() const {
+  const auto microseconds = [](double us) {
+    char text[32];
+    std::snprintf(text, sizeof text, us < 100 ? "%.1f us" : "%.0f us", us);
+    return std::string(text);
+  };
+  std::string text = "plan: " + to_string(problem) + "\n  runs " + kernel_name + ", predicted " +
+                     microseconds(candidates[kernel].predicted_us) + ", workspace " + std::to_string(workspace_bytes) + " bytes\n";
+  if (kernel_name == "dense")
+    text += "  dense: W is scattered and multiplied whole in every call, so a NaN in x spreads to every output\n";
+  for (const Candidate& c : candidates) {
+    if (c.kernel == kernel_name) continue;
+    text += "  not " + c.kernel + ": " + (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : c.refusal) + "\n";
+  }
+  return text;
+}
+
+}  // namespace sparseloom

@@ -1,0 +1,43 @@
+#include "plan/select.h"
+
+#include "core/check.h"
+
+namespace sparseloom::plan {
+namespace {
+
+std::string refusals(const Plan& plan) {
+  std::string text;
+  for (const Candidate& c : plan.candidates)
+    if (!c.refusal.empty()) text += (text.empty() ? "" : "; ") + c.kernel + ": " + c.refusal;
+  return text;
+}
+
+}  // namespace
+
+Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Machine& machine, const std::string& forced) {
+  Plan plan;
+  plan.problem = problem;
+  for (const KernelInfo& row : rows) {
+    Candidate candidate{row.name, row.refusal(problem, machine), 0};
+    if (candidate.refusal.empty()) {
+      candidate.predicted_us = row.predict_us(problem, machine);
+      const bool wanted = forced.empty() ? plan.kernel < 0 || candidate.predicted_us < plan.candidates[plan.kernel].predicted_us
+                                         : forced == row.name;
+      if (wanted) plan.kernel = static_cast<int>(plan.candidates.size());
+    }
+    plan.candidates.push_back(std::move(candidate));
+  }
+  if (plan.kernel < 0) {
+    const std::string wanted = forced.empty() ? "a kernel" : "kernel '" + forced + "'";
+    const std::string said = refusals(plan);
+    core::fail(
+        "plan", wanted + " that supports " + to_string(problem), said.empty() ? "no such candidate" : "refusals: " + said,
+        forced.empty() && problem.strict ? "pass strict=False, or change what the refusals name" : "change what the refusals name");
+  }
+  const KernelInfo& chosen = rows[plan.kernel];
+  plan.kernel_name = chosen.name;
+  plan.workspace_bytes = chosen.workspace_bytes(problem);
+  return plan;
+}
+
+}  // namespace sparseloom::plan

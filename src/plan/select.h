@@ -1,0 +1,17 @@
+// Filter by supports(), rank by predicted time, keep every refusal.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "plan/candidate.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::plan {
+
+/// The fastest row by prediction that does not refuse, or the row called `forced` when it is not empty. Fills kernel, kernel_name,
+/// candidates and workspace_bytes; ties go to the earlier row. Throws Error listing every refusal when nothing can run, when
+/// `forced` names no row, or when the forced row refuses.
+Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Machine& machine, const std::string& forced = {});
+
+}  // namespace sparseloom::plan

@@ -1,0 +1,106 @@
+// Executor::pool(): the library's own threads, for hosts that lend none.
+#include <sched.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "sparseloom/executor.h"
+
+namespace sparseloom {
+namespace {
+
+// One job at a time: ranges are handed out in order to whoever is free, the caller included. A call from inside a job, or while
+// another caller's job runs, is executed by its own thread alone: correct, and it cannot deadlock.
+class Pool {
+ public:
+  // Leaked on purpose: joining threads in a static destructor hangs when the host exits from a worker or after fork().
+  static Pool& instance() {
+    static Pool* pool = new Pool;
+    return *pool;
+  }
+
+  void grow(int threads) {
+    std::lock_guard lock(mutex_);
+    while (static_cast<int>(workers_) < threads - 1) {
+      std::thread([this] { work(); }).detach();
+      ++workers_;
+    }
+  }
+
+  void run(std::int64_t count, RangeBody body) {
+    std::unique_lock busy(one_job_, std::try_to_lock);
+    if (!busy.owns_lock()) return body(0, count);
+    {
+      std::lock_guard lock(mutex_);
+      body_ = body;
+      next_ = 0;
+      count_ = count;
+      pending_ = count;
+      ++generation_;
+    }
+    wake_.notify_all();
+    take_ranges();
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return pending_ == 0; });
+  }
+
+ private:
+  void work() {
+    std::uint64_t seen = 0;
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return generation_ != seen; });
+        seen = generation_;
+      }
+      take_ranges();
+    }
+  }
+
+  // The body is copied under the same lock as its index, so a late worker can never run an old body on a new index.
+  void take_ranges() {
+    for (;;) {
+      RangeBody body;
+      std::int64_t index;
+      {
+        std::lock_guard lock(mutex_);
+        if (next_ >= count_) return;
+        body = body_;
+        index = next_++;
+      }
+      body(index, index + 1);
+      std::lock_guard lock(mutex_);
+      if (--pending_ == 0) done_.notify_all();
+    }
+  }
+
+  std::mutex one_job_, mutex_;
+  std::condition_variable wake_, done_;
+  RangeBody body_{};
+  std::int64_t next_ = 0, count_ = 0, pending_ = 0;
+  std::uint64_t generation_ = 0;
+  std::size_t workers_ = 0;
+};
+
+int usable_cpus() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+Executor Executor::pool(int num_threads) {
+  Executor executor;
+  executor.num_threads = num_threads > 0 ? num_threads : usable_cpus();
+  Pool::instance().grow(executor.num_threads);
+  executor.context = &Pool::instance();
+  executor.parallel_for = [](void* context, std::int64_t count, RangeBody body) { static_cast<Pool*>(context)->run(count, body); };
+  return executor;
+}
+
+}  // namespace sparseloom

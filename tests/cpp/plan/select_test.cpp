@@ -1,0 +1,65 @@
+#include "plan/select.h"
+
+#include <gtest/gtest.h>
+
+#include "sparseloom/error.h"
+
+namespace sparseloom::plan {
+namespace {
+
+template <int us>
+KernelInfo row(const char* name) {
+  return {name, runtime::Isa::generic, [](const Problem&, const Machine&) { return std::string(); },
+          [](const Problem&, const Machine&) { return static_cast<double>(us); },
+          [](const Problem&) { return std::size_t{us * 64}; }};
+}
+
+KernelInfo refusing(const char* name) {
+  KernelInfo info = row<1>(name);
+  info.refusal = [](const Problem& p, const Machine&) {
+    return p.strict ? std::string("strict forbids it") : std::string("wrong moon");
+  };
+  return info;
+}
+
+TEST(Select, TakesTheFastestThatDoesNotRefuse) {
+  const KernelInfo rows[] = {row<30>("slow"), refusing("best"), row<10>("fast"), row<10>("tie")};
+  const Plan plan = select({}, rows, {});
+  EXPECT_EQ(plan.kernel_name, "fast");  // the earlier row of a tie
+  EXPECT_EQ(plan.kernel, 2);
+  EXPECT_EQ(plan.workspace_bytes, 640u);
+  ASSERT_EQ(plan.candidates.size(), 4u);
+  EXPECT_EQ(plan.candidates[1].refusal, "wrong moon");
+  const std::string text = plan.describe();
+  EXPECT_NE(text.find("runs fast, predicted 10.0 us"), std::string::npos) << text;
+  EXPECT_NE(text.find("not best: wrong moon"), std::string::npos) << text;
+  EXPECT_NE(text.find("not slow: predicted 30.0 us"), std::string::npos) << text;
+}
+
+TEST(Select, ForcedRowWinsOverAFasterOne) {
+  const KernelInfo rows[] = {row<30>("slow"), row<10>("fast")};
+  EXPECT_EQ(select({}, rows, {}, "slow").kernel_name, "slow");
+}
+
+TEST(Select, NothingToRunNamesEveryRefusal) {
+  const KernelInfo rows[] = {refusing("a"), refusing("b")};
+  Problem strict;
+  strict.strict = true;
+  try {
+    select(strict, rows, {});
+    FAIL() << "expected Error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.op(), "plan");
+    EXPECT_NE(error.actual().find("a: strict forbids it; b: strict forbids it"), std::string::npos) << error.what();
+    EXPECT_NE(error.remedy().find("strict=False"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Select, ForcedRowThatRefusesOrDoesNotExistIsAnError) {
+  const KernelInfo rows[] = {refusing("a"), row<1>("b")};
+  EXPECT_THROW(select({}, rows, {}, "a"), Error);
+  EXPECT_THROW(select({}, rows, {}, "nobody"), Error);
+}
+
+}  // namespace
+}  // namespace sparseloom::plan

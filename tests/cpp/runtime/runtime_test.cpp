@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "runtime/cpu.h"
+#include "runtime/parallel.h"
+#include "sparseloom/error.h"
+
+namespace sparseloom::runtime {
+namespace {
+
+int sum_of_marks(const Executor& executor, int count) {
+  std::vector<std::atomic<int>> marks(static_cast<std::size_t>(count));
+  parallel_for(executor, count, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) ++marks[static_cast<std::size_t>(i)];
+  });
+  int total = 0;
+  for (auto& mark : marks) total += mark == 1 ? 1 : 1000;
+  return total;
+}
+
+TEST(ParallelFor, RunsEachIndexOnce) {
+  for (int threads : {1, 2, 3, 8})
+    for (int count : {0, 1, 2, 7, 100}) EXPECT_EQ(sum_of_marks(Executor::pool(threads), count), count);
+  EXPECT_EQ(sum_of_marks(Executor::serial(), 5), 5);
+}
+
+TEST(Pool, ManyCallersAndNestedCallsFinish) {
+  const Executor pool = Executor::pool(3);
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 6; ++t)
+    callers.emplace_back([&] {
+      for (int i = 0; i < 100; ++i)
+        parallel_for(pool, 4, [&](std::int64_t begin, std::int64_t end) {
+          if (sum_of_marks(pool, 9) != 9) wrong += static_cast<int>(end - begin);
+        });
+    });
+  for (auto& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Pool, WorksInAForkedChild) {
+  const Executor pool = Executor::pool(2);
+  ASSERT_EQ(sum_of_marks(pool, 8), 8);
+  const pid_t child = fork();  // the child has none of the pool's threads: its calls must not wait for them
+  if (child == 0) _exit(sum_of_marks(pool, 8) == 8 ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Pool, AThrowingCallbackPassesThrough) {
+  Executor executor;
+  executor.num_threads = 2;
+  executor.parallel_for = [](void*, std::int64_t, RangeBody) { throw std::runtime_error("host pool is gone"); };
+  EXPECT_THROW(parallel_for(executor, 4, [](std::int64_t, std::int64_t) {}), std::runtime_error);
+}
+
+TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
+  EXPECT_EQ(capped_isa(nullptr), detected_isa());
+  EXPECT_EQ(capped_isa(""), detected_isa());
+  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
+    if (isa <= detected_isa())
+      EXPECT_EQ(capped_isa(name_of(isa)), isa);
+    else
+      EXPECT_THROW(capped_isa(name_of(isa)), Error);
+  }
+  try {
+    capped_isa("sse9");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "[SPARSELOOM_ISA] expected generic, avx2, avx512 or avx512_bf16, got 'sse9'; unset SPARSELOOM_ISA");
+  }
+}
+
+}  // namespace
+}  // namespace sparseloom::runtime
