@@ -155,10 +155,3 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
   m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
 }
-
-// The same functions: their device check says what is missing, where torch would only say that no kernel is registered.
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
-  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
-  m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
-  m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
-}

@@ -112,9 +112,7 @@ def _plan(parsed: argparse.Namespace) -> int:
 
     from . import nn
 
-    layer = nn.BlockSparseLinear(
-        parsed.in_features, parsed.out_features, density=parsed.density, block=parsed.block, device="meta"
-    )
+    layer = nn.BlockSparseLinear(parsed.in_features, parsed.out_features, density=parsed.density, block=parsed.block, device="meta")
     layer.strict = parsed.strict
     plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype))
     print(json.dumps(plan, indent=2) if parsed.json else plan["text"].rstrip())
@@ -131,7 +129,7 @@ def _typer_command(name: str, arguments: list[str]) -> int:
         if error.name is None or error.name.startswith("sparseloom"):
             raise
         remedy = 'pip install "sparseloom[cli,viz]"'
-        raise Error(name, f"the optional package {error.name}", "it is not installed", remedy) from error
+        raise Error(name, f"the optional package {error.name}", "an environment without it", remedy) from error
     app = typer.Typer(add_completion=False)
     app.command(name)(command)
     result = typer.main.get_command(app)(arguments, prog_name=f"sparseloom {name}", standalone_mode=True)

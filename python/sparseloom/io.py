@@ -59,11 +59,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         "aliases": json.dumps(aliases, sort_keys=True),
     }
     metadata["sha256"] = _checksum(tensors, metadata)
-    try:
-        data = safetensors.torch.save(tensors, metadata)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise Error("save", "tensors that safetensors can store", str(error), "convert them to a plain dtype first") from error
-    write_whole(path, data)
+    write_whole(path, _file_bytes(tensors, metadata))
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> None:
@@ -164,6 +160,20 @@ def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     return digest.hexdigest()
 
 
+def _file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """The same file for the same contents: safetensors itself writes metadata in a random order."""
+    try:
+        data = safetensors.torch.save(tensors, metadata)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise Error("save", "tensors that safetensors can store", str(error), "convert them to a plain dtype first") from error
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All entries (shared ones under each name) and the sparse layers of a file; Error when it is not whole and ours."""
     try:
@@ -206,9 +216,7 @@ def _metadata(data: bytes) -> dict[str, str]:
     return dict(metadata)
 
 
-def _require_fit(
-    model: nn.Module, state: dict[str, Tensor], tensors: dict[str, Tensor], layers: dict[str, Any]
-) -> None:
+def _require_fit(model: nn.Module, state: dict[str, Tensor], tensors: dict[str, Tensor], layers: dict[str, Any]) -> None:
     for what, names in (("missing", state.keys() - tensors.keys()), ("unexpected", tensors.keys() - state.keys())):
         if names:
             listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")

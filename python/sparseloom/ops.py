@@ -60,18 +60,17 @@ class _Product(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, direction: int, a: Tensor, b: Tensor, bias: Tensor | None, strict: bool, kernel: int, *index: Any
+    def forward(
+        ctx: Any, direction: int, a: Tensor, b: Tensor, bias: Tensor | None, strict: bool, kernel: int, index: Index
     ) -> Tensor:
-        ctx.direction, ctx.strict, ctx.sizes = direction, strict, index[5:]
+        ctx.direction, ctx.strict, ctx.index = direction, strict, index
         _, need_a, need_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if need_b else None, b if need_a else None, *index[:5])
-        return _straight(direction, a, b, bias, strict, kernel, Index(*index))
+        ctx.save_for_backward(a if need_b else None, b if need_a else None)
+        return _straight(direction, a, b, bias, strict, kernel, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        a, b, *tensors = ctx.saved_tensors
-        index = Index(*tensors, *ctx.sizes)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (a, b), index = ctx.saved_tensors, ctx.index
         _, need_a, need_b, need_bias, *_ = ctx.needs_input_grad
         da = db = dbias = None
         if ctx.direction == _FORWARD:  # a = x, b = values
@@ -84,26 +83,22 @@ class _Product(torch.autograd.Function):
         else:  # a = dy, b = x, grad like values
             da = _product(_FORWARD, b, grad, ctx.strict, index) if need_a else None
             db = _product(_DX, a, grad, ctx.strict, index) if need_b else None
-        return (None, da, db, dbias, None, None) + (None,) * len(index)
+        return None, da, db, dbias, None, None, None
 
 
-def _straight(
-    direction: int, a: Tensor, b: Tensor, bias: Tensor | None, strict: bool, kernel: int, index: Index
-) -> Tensor:
+def _straight(direction: int, a: Tensor, b: Tensor, bias: Tensor | None, strict: bool, kernel: int, index: Index) -> Tensor:
     crow, col, ccol, row, slot, rows, cols, bm, bn, version = index
     if direction == _FORWARD:
-        return _linear(a, b, crow, col, bias, rows, 0, version, strict, kernel)  # type: ignore[no-any-return]
+        return _linear(a, b, crow, col, bias, rows, 0, version, strict, kernel)
     if direction == _DX:
-        return _linear_dx(a, b, crow, col, ccol, row, slot, cols, version, strict, kernel)  # type: ignore[no-any-return]
-    return _linear_dw(a, b, crow, col, bm, bn, version, strict, kernel)  # type: ignore[no-any-return]
+        return _linear_dx(a, b, crow, col, ccol, row, slot, cols, version, strict, kernel)
+    return _linear_dw(a, b, crow, col, bm, bn, version, strict, kernel)
 
 
-def _product(
-    direction: int, a: Tensor, b: Tensor, strict: bool, index: Index, kernel: int = PLAN_CHOOSES
-) -> Tensor:
+def _product(direction: int, a: Tensor, b: Tensor, strict: bool, index: Index, kernel: int = PLAN_CHOOSES) -> Tensor:
     """One product by the straight way, or by the differentiable one when either operand needs a gradient."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _Product.apply(direction, a, b, None, strict, kernel, *index)  # type: ignore[no-any-return]
+        return _Product.apply(direction, a, b, None, strict, kernel, index)
     return _straight(direction, a, b, None, strict, kernel, index)
 
 
@@ -135,13 +130,9 @@ def linear(
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
-        if torch.is_grad_enabled() and (
-            x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)
-        ):
-            return activate(_Product.apply(_FORWARD, x, values, bias, strict, number, *index), activation)
-        return _linear(  # type: ignore[no-any-return]
-            x, values, index.crow, index.col, bias, index.rows, ACTIVATIONS[activation], index.version, strict, number
-        )
+        if torch.is_grad_enabled() and (x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)):
+            return activate(_Product.apply(_FORWARD, x, values, bias, strict, number, index), activation)
+        return _linear(x, values, index.crow, index.col, bias, index.rows, ACTIVATIONS[activation], index.version, strict, number)
     except RuntimeError as error:
         raise translated(error) from None
 
@@ -171,9 +162,10 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
-    """Validates crow and col (int32, contiguous, on the CPU) and adds the transposed direction. Raises Error naming the first bad entry."""
+    """Validates crow and col (int32, contiguous, CPU) and adds the other direction. Raises Error naming the first bad entry."""
     version = call("validate_index", crow, col, rows, cols, *block)
-    return Index(crow, col, *call("transpose_index", crow, col, rows, cols, *block), rows, cols, *block, version)
+    ccol, row, slot = call("transpose_index", crow, col, rows, cols, *block)
+    return Index(crow, col, ccol, row, slot, rows, cols, block[0], block[1], version)
 
 
 def plan(
@@ -186,7 +178,7 @@ def plan(
     strict: bool = False,
     kernel: str | None = None,
 ) -> dict[str, Any]:
-    """The plan for m tokens as a dictionary: kernel, predicted_us, workspace_bytes, candidates (kernel, refusal, predicted_us), text.
+    """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal, predicted_us), text.
 
     ``direction`` is "forward", "dx" or "dw". Raises Error when no candidate can run, with every refusal.
     """
@@ -235,41 +227,29 @@ def has_kernels_for(device: torch.device) -> bool:
 
 
 @torch.library.register_fake("sparseloom::linear")
-def _linear_fake(x, values, crow, col, bias, out_features, activation, version, strict, kernel):  # type: ignore[no-untyped-def]
+def _linear_fake(
+    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
+) -> Tensor:
     return x.new_empty((*x.shape[:-1], out_features))
 
 
 @torch.library.register_fake("sparseloom::linear_dx")
-def _linear_dx_fake(dy, values, crow, col, ccol, row, slot, in_features, version, strict, kernel):  # type: ignore[no-untyped-def]
+def _linear_dx_fake(
+    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, ccol: Tensor, row: Tensor, slot: Tensor, in_features: int, *rest: Any
+) -> Tensor:
     return dy.new_empty((*dy.shape[:-1], in_features))
 
 
 @torch.library.register_fake("sparseloom::linear_dw")
-def _linear_dw_fake(dy, x, crow, col, block_rows, block_cols, version, strict, kernel):  # type: ignore[no-untyped-def]
+def _linear_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int, *rest: Any) -> Tensor:
     return dy.new_empty((col.shape[0], block_rows, block_cols))
 
 
 @torch.library.register_fake("sparseloom::pack")
-def _pack_fake(dense, crow, col, block_rows, block_cols):  # type: ignore[no-untyped-def]
+def _pack_fake(dense: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int) -> Tensor:
     return dense.new_empty((col.shape[0], block_rows, block_cols))
 
 
 @torch.library.register_fake("sparseloom::unpack")
-def _unpack_fake(values, crow, col, rows, cols):  # type: ignore[no-untyped-def]
+def _unpack_fake(values: Tensor, crow: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
     return values.new_empty((rows, cols))
-
-
-@torch.library.register_fake("sparseloom::transpose_index")
-def _transpose_index_fake(crow, col, rows, cols, block_rows, block_cols):  # type: ignore[no-untyped-def]
-    return crow.new_empty(-(-cols // block_cols) + 1), torch.empty_like(col), torch.empty_like(col)
-
-
-@torch.library.register_fake("sparseloom::index_to_mask")
-def _index_to_mask_fake(crow, col, rows, cols, block_rows, block_cols):  # type: ignore[no-untyped-def]
-    return crow.new_empty((-(-rows // block_rows), -(-cols // block_cols)), dtype=torch.bool)
-
-
-@torch.library.register_fake("sparseloom::block_scores")
-def _block_scores_fake(dense, block_rows, block_cols, norm):  # type: ignore[no-untyped-def]
-    rows, cols = dense.shape
-    return dense.new_empty((-(-rows // block_rows), -(-cols // block_cols)), dtype=torch.float32)

@@ -6,7 +6,7 @@ import html
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from torch import Tensor
 from . import ops
 from .errors import Error
 
-Block = int | tuple[int, int]
-Seed = int | torch.Generator | None
+Block: TypeAlias = int | tuple[int, int]
+Seed: TypeAlias = int | torch.Generator | None
 
 
 def block_shape(op: str, block: Block) -> tuple[int, int]:
@@ -46,7 +46,11 @@ class Pattern:
     a block side outside {8, 16, 32, 64, 128} or a mask of another shape.
     """
 
-    __slots__ = ("_rows", "_cols", "_block", "_mask")
+    __slots__ = ("_bits", "_block", "_cols", "_rows")
+    _rows: int
+    _cols: int
+    _block: tuple[int, int]
+    _bits: Tensor
 
     def __init__(self, rows: int, cols: int, block: Block, mask: Tensor) -> None:
         bm, bn = block_shape("pattern", block)
@@ -59,7 +63,7 @@ class Pattern:
         mask = mask.detach().to("cpu", copy=True).contiguous()
         # A call that checks block and shape against the mask in C++, where the rules are.
         ops.call("pattern_stats", mask, rows, cols, bm, bn)
-        for name, value in (("_rows", rows), ("_cols", cols), ("_block", (bm, bn)), ("_mask", mask)):
+        for name, value in (("_rows", rows), ("_cols", cols), ("_block", (bm, bn)), ("_bits", mask)):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
@@ -68,17 +72,17 @@ class Pattern:
     @property
     def rows(self) -> int:
         """Out features."""
-        return self._rows  # type: ignore[attr-defined,no-any-return]
+        return self._rows
 
     @property
     def cols(self) -> int:
         """In features."""
-        return self._cols  # type: ignore[attr-defined,no-any-return]
+        return self._cols
 
     @property
     def block(self) -> tuple[int, int]:
         """(out features, in features) of one block."""
-        return self._block  # type: ignore[attr-defined,no-any-return]
+        return self._block
 
     @property
     def mask(self) -> Tensor:
@@ -94,10 +98,6 @@ class Pattern:
     def density(self) -> float:
         """Present blocks over blocks of the grid; 0 for an empty grid."""
         return self.blocks / max(1, self._bits.numel())
-
-    @property
-    def _bits(self) -> Tensor:
-        return self._mask  # type: ignore[attr-defined,no-any-return]
 
     @property
     def _arguments(self) -> tuple[Tensor, int, int, int, int]:

@@ -113,15 +113,16 @@ def report(model: nn.Module, example_input: Any, *, seconds: float = 0.3) -> Rep
     interleaved, for about ``seconds`` a layer. Layers that are not sparse are listed as they are. The model is left as it was
     (evaluation mode for the one run, no gradients). Raises what the model itself raises on the input.
     """
-    tokens = _tokens_seen(model, example_input)
     layers = []
-    for name, module in model.named_modules():
-        if isinstance(module, BlockSparseLinear):
-            layers.append(_sparse_layer(name, module, tokens.get(module), seconds))
-        elif parameters := list(module.parameters(recurse=False)):
-            size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
-            shape = tuple(max(parameters, key=Tensor.numel).shape)
-            layers.append(LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched"))
+    with torch.random.fork_rng(devices=[]):  # the dense twins draw initial values; the caller's random numbers go on untouched
+        tokens = _tokens_seen(model, example_input)
+        for name, module in model.named_modules():
+            if isinstance(module, BlockSparseLinear):
+                layers.append(_sparse_layer(name, module, tokens.get(module), seconds))
+            elif parameters := list(module.parameters(recurse=False)):
+                size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
+                shape = tuple(max(parameters, key=Tensor.numel).shape)
+                layers.append(LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched"))
     return Report(layers, torch.get_num_threads(), str(ops.info().get("cpu", "cpu")))
 
 

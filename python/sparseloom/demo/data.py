@@ -26,7 +26,11 @@ SKIPPED_PREFIXES = ("_sysconfigdata", "config-")
 
 
 class DemoError(Exception):
-    """Something the user can put right; printed as one line, without a traceback."""
+    """Something the user can put right; printed as one line, without a traceback. code: the exit status, 2 for wrong arguments."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def load_text(source: Path | None, window: int) -> Text:
             elif source.exists():
                 paths = [source]
             else:
-                raise DemoError(f"--text {source}: no such file or folder")
+                raise DemoError(f"--text {source}: no such file or folder", 2)
         except OSError as error:
             raise DemoError(f"--text {source}: cannot read it: {error.strerror}") from error
     contents = _read(root, paths)

@@ -30,8 +30,19 @@ class Shape:
 # as nn.Linear is, fan-in counting the inputs an output really has.
 LinearFactory = Callable[[int, int], nn.Module]
 
-# name -> past keys and values of one attention, each [batch, heads, seen, head width]
-Cache = list[tuple[Tensor, Tensor]]
+KeysValues = tuple[Tensor, Tensor]  # of one attention, each [batch, heads, seen, head width]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What generation keeps of the bytes seen so far."""
+
+    last: Tensor  # int64 [batch, 1]
+    attention: list[KeysValues]  # one per layer
+
+    @property
+    def seen(self) -> int:
+        return int(self.attention[0][0].shape[2])
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -49,7 +60,7 @@ class Attention(nn.Module):
         self.qkv = linear(shape.width, 3 * shape.width)
         self.out = linear(shape.width, shape.width)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: KeysValues | None) -> tuple[Tensor, KeysValues]:
         batch, time, width = x.shape
         q, k, v = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -61,7 +72,8 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Pre-norm attention and MLP (squared ReLU, So et al. 2021: cheaper than GELU on a CPU and a little better here)."""
+    """Pre-norm attention and MLP. Squared ReLU (So et al. 2021) is cheaper than GELU on a CPU, and 0.03 to 0.1 bits per byte better
+    here."""
 
     def __init__(self, shape: Shape, linear: LinearFactory) -> None:
         super().__init__()
@@ -71,7 +83,7 @@ class Layer(nn.Module):
         self.up = linear(shape.width, shape.hidden)
         self.down = linear(shape.hidden, shape.width)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: KeysValues | None) -> tuple[Tensor, KeysValues]:
         y, seen = self.attention(self.norm_attention(x), cos, sin, past)
         x = x + y
         return x + self.down(F.relu(self.up(self.norm_mlp(x))).square()), seen
@@ -80,10 +92,16 @@ class Layer(nn.Module):
 class ByteTransformer(nn.Module):
     """Bytes [batch, time] (int64) to logits [batch, time, 256]."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, shape: Shape, linear: LinearFactory, generator: torch.Generator) -> None:
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(VOCABULARY, shape.width)
+        # A second look-up by the byte before: pairs of bytes are known from the first layer on, which a model of this size else
+        # spends most of a short training on (0.25 bits per byte at the default setting).
+        self.embedding_before = nn.Embedding(VOCABULARY, shape.width)
         self.layers = nn.ModuleList(Layer(shape, linear) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=False)
         self.head = nn.Linear(shape.width, VOCABULARY, bias=False)
@@ -93,9 +111,11 @@ class ByteTransformer(nn.Module):
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
         with torch.no_grad():
-            self.embedding.weight.normal_(0.0, 0.5, generator=generator)
+            for embedding in (self.embedding, self.embedding_before):
+                embedding.weight.normal_(0.0, 0.5, generator=generator)
             self.head.weight.zero_()
             for layer in self.layers:
+                assert isinstance(layer, Layer)
                 # The residual stream's writers start small, so that depth does not grow its variance (GPT-2's rule).
                 for writer in (layer.attention.out, layer.down):
                     for parameter in writer.parameters():
@@ -107,11 +127,13 @@ class ByteTransformer(nn.Module):
     def extend(self, tokens: Tensor, cache: Cache | None) -> tuple[Tensor, Cache]:
         """Logits of `tokens` [batch, time] that follow what `cache` has seen, and the cache grown by them. time is 1 when
         something was seen before. At most shape.context bytes in all."""
-        seen = 0 if cache is None else cache[0][0].shape[2]
+        seen = 0 if cache is None else cache.seen
         cos, sin = self.cos[seen : seen + tokens.shape[1]], self.sin[seen : seen + tokens.shape[1]]
-        x = self.embedding(tokens)
-        grown: Cache = []
+        # The first byte of a text has none before it: a zero byte stands there.
+        before = torch.zeros_like(tokens[:, :1]) if cache is None else cache.last
+        x = self.embedding(tokens) + self.embedding_before(torch.cat((before, tokens[:, :-1]), dim=1))
+        grown: list[KeysValues] = []
         for i, layer in enumerate(self.layers):
-            x, entry = layer(x, cos, sin, None if cache is None else cache[i])
+            x, entry = layer(x, cos, sin, None if cache is None else cache.attention[i])
             grown.append(entry)
-        return self.head(self.norm(x)), grown
+        return self.head(self.norm(x)), Cache(tokens[:, -1:], grown)

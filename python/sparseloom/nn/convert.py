@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
@@ -51,9 +50,7 @@ def from_dense(
         assert density is not None
         pattern = patterns.from_dense(weight, block, density, SELECTS[select])
     rows, cols = weight.shape
-    layer = cls(
-        cols, rows, bias is not None, pattern=pattern, activation=activation, device=weight.device, dtype=weight.dtype
-    )
+    layer = cls(cols, rows, bias is not None, pattern=pattern, activation=activation, device=weight.device, dtype=weight.dtype)
     with torch.no_grad():
         index = layer.index
         layer.values.copy_(ops.call("pack", weight.detach().contiguous(), index.crow, index.col, *layer.block))
@@ -68,9 +65,7 @@ def from_dense(
 def to_dense(layer: BlockSparseLinear) -> nn.Module:
     """See BlockSparseLinear.to_dense."""
     options = {"device": layer.values.device, "dtype": layer.values.dtype}
-    dense = nn.utils.skip_init(
-        nn.Linear, layer.in_features, layer.out_features, bias=layer.bias is not None, **options
-    )
+    dense = nn.utils.skip_init(nn.Linear, layer.in_features, layer.out_features, bias=layer.bias is not None, **options)
     index = layer.index
     with torch.no_grad():
         dense.weight.copy_(ops.call("unpack", layer.values.detach(), index.crow, index.col, index.rows, index.cols))
@@ -97,9 +92,7 @@ class Activation(nn.Module):
         return self.name
 
 
-def from_torch_bsr(
-    cls: type[BlockSparseLinear], weight: Tensor, bias: Tensor | None, activation: str | None
-) -> BlockSparseLinear:
+def from_torch_bsr(cls: type[BlockSparseLinear], weight: Tensor, bias: Tensor | None, activation: str | None) -> BlockSparseLinear:
     """See BlockSparseLinear.from_torch_bsr."""
     op = "from_torch_bsr"
     if not isinstance(weight, Tensor) or weight.layout != torch.sparse_bsr or weight.dim() != 2:
@@ -132,9 +125,7 @@ def to_torch_bsr(layer: BlockSparseLinear) -> Tensor:
             f"{rows} x {cols}",
             "torch.sparse_bsr has no ragged edges: use to_dense(), or sizes and a block that divide",
         )
-    return torch.sparse_bsr_tensor(
-        layer.crow, layer.col, layer.values.detach(), (rows, cols), check_invariants=False
-    )
+    return torch.sparse_bsr_tensor(layer.crow, layer.col, layer.values.detach(), (rows, cols), check_invariants=False)
 
 
 def _require_bias(op: str, bias: Tensor, weight: Tensor) -> None:

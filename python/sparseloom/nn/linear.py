@@ -68,6 +68,9 @@ class BlockSparseLinear(nn.Module):
         ops.dtype_name(_OP, where.dtype)
         _require_device(where.device)
         _require_activation(activation)
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if not isinstance(size, int) or size < 0:
+                raise Error(_OP, f"{name} to be an int >= 0", repr(size), "pass the number of features")
         if (density is None) == (pattern is None):
             got = "neither" if density is None else "both"
             raise Error(_OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern=")
@@ -106,10 +109,10 @@ class BlockSparseLinear(nn.Module):
                 self.bias.uniform_(-1, 1, generator=generator).mul_(per_output.to(self.bias))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., in_features] of one or more dimensions -> [..., out_features]. Under autocast everything is cast as in nn.Linear."""
+        """x [..., in_features] of one or more dimensions -> [..., out_features]. Autocast casts as it does for nn.Linear."""
         values, bias = self.values, self.bias
         kind = x.device.type
-        if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+        if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
             x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
         shape = x.shape
@@ -119,19 +122,7 @@ class BlockSparseLinear(nn.Module):
             return self._forward_frozen(x, bias)
         if len(shape) > 4:
             x = x.flatten(0, -2)
-        b: dict[str, Any] = self._buffers
-        bm, bn = self.block
-        y = ops.linear(
-            x,
-            values,
-            ops.Index(
-                *(b["crow"], b["col"], b["ccol"], b["row"], b["slot"]),
-                *(self.out_features, self.in_features, bm, bn, self._version),
-            ),
-            bias,
-            self.activation,
-            self.strict,
-        )
+        y = ops.linear(x, values, self.index, bias, self.activation, self.strict)
         return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
 
     @property
@@ -147,8 +138,11 @@ class BlockSparseLinear(nn.Module):
     @property
     def index(self) -> ops.Index:
         """The index tensors of both directions, as the operators take them."""
-        tensors = (self._buffers[name] for name in state.INDEX_BUFFERS)
-        return ops.Index(*tensors, self.out_features, self.in_features, *self.block, self._version)  # type: ignore[arg-type]
+        b: dict[str, Any] = self._buffers
+        bm, bn = self.block
+        return ops.Index(
+            b["crow"], b["col"], b["ccol"], b["row"], b["slot"], self.out_features, self.in_features, bm, bn, self._version
+        )
 
     def plan(self, tokens: int, direction: str = "forward", dtype: torch.dtype | None = None) -> dict[str, Any]:
         """What would run for so many tokens, what it should take, and why: see ``ops.plan``. ``direction``: forward, dx or dw."""
@@ -184,13 +178,11 @@ class BlockSparseLinear(nn.Module):
         return convert.from_dense(cls, dense, pattern, density, block, select, bias, activation)
 
     def to_dense(self) -> nn.Module:
-        """An nn.Linear with the same values at their places and zero elsewhere (copied); with an activation, both in a Sequential."""
+        """An nn.Linear with the same values at their places, zero elsewhere (copied); with an activation, both in a Sequential."""
         return convert.to_dense(self)
 
     @classmethod
-    def from_torch_bsr(
-        cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
-    ) -> BlockSparseLinear:
+    def from_torch_bsr(cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None) -> BlockSparseLinear:
         """Shares the values of a torch.sparse_bsr tensor [out_features, in_features] without a copy; int64 indices become int32."""
         return convert.from_torch_bsr(cls, weight, bias, activation)
 
@@ -239,11 +231,11 @@ class BlockSparseLinear(nn.Module):
 
     def _refuse(self, x: Tensor, values: Tensor) -> None:
         if not ops.has_kernels_for(x.device):
-            raise Error("linear", "a device this build has kernels for (cpu)", str(x.device), "move x and the layer with .to('cpu')")
+            raise Error("linear", "a device with kernels in this build (cpu)", str(x.device), "move x and layer with .to('cpu')")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise Error("linear", f"x [..., {self.in_features}]", f"{list(x.shape)}", "the last dimension is in_features")
         if x.dtype != values.dtype:
-            raise Error("linear", f"x of {values.dtype}, the layer's dtype", str(x.dtype), "convert one with .to(), or use autocast")
+            raise Error("linear", f"x of {values.dtype}, the layer's dtype", str(x.dtype), "convert one of them, or use autocast")
         raise Error("linear", f"x on {values.device}, the layer's device", str(x.device), "move one of them with .to()")
 
     def _cpu_index(self) -> ops.Index:
@@ -283,9 +275,7 @@ class BlockSparseLinear(nn.Module):
                 self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
                 self.values.grad = None
             self._set_index(pattern, self.crow.device)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         if pattern is not None:
             self._set_index(pattern, self.values.device)  # load_state_dict(assign=True) may have brought int64 indices
             if self.frozen:
@@ -294,7 +284,7 @@ class BlockSparseLinear(nn.Module):
 
 def _require_device(device: torch.device) -> None:
     if not ops.has_kernels_for(device):
-        raise Error(_OP, "a device this build has kernels for (cpu, meta)", str(device), "pass device='cpu'")
+        raise Error(_OP, "a device with kernels in this build (cpu, meta)", str(device), "pass device='cpu'")
 
 
 def _require_activation(activation: str | None) -> None:

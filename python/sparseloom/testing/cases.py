@@ -52,7 +52,7 @@ class Case:
         """The case's pattern of an [n, k] weight. Raises Error on an unknown kind."""
         arguments = (self.n, self.k, self.block)
         if self.pattern in ("random", "balanced", "biregular"):
-            return getattr(patterns, self.pattern)(*arguments, self.density, seed)  # type: ignore[no-any-return]
+            return getattr(patterns, self.pattern)(*arguments, self.density, seed)
         if self.pattern == "full":
             return patterns.full(*arguments)
         grid = torch.zeros(-(-self.n // self.block[0]), -(-self.k // self.block[1]), dtype=torch.bool)
@@ -97,7 +97,7 @@ class Inputs:
     def weight(self) -> Tensor:
         """The dense weight [n, k]."""
         index = self.index
-        return ops.call("unpack", self.values, index.crow, index.col, index.rows, index.cols)  # type: ignore[no-any-return]
+        return ops.call("unpack", self.values, index.crow, index.col, index.rows, index.cols)
 
 
 def cases() -> Iterator[Case]:

@@ -1,6 +1,7 @@
-"""The tolerance rule: per output tile, error <= 2 x that of torch's dense op of the same dtype against fp64, plus a norm x eps floor.
+"""The tolerance rule: per output tile, error <= 2 x that of torch's dense op of the same dtype, plus a norm x eps floor.
 
-Per tile, because the typical bug of a sparse kernel is one lost or doubled block, which a norm over the whole result hides.
+Errors are against fp64 on the same rounded operands. Per tile, because the typical bug of a sparse kernel is one lost or doubled
+block, which a norm over the whole result hides.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
     exact = exact_product(case, inputs)
     dense = dense_product(case, inputs.x, inputs.dy, weight, inputs.bias)
     absolute = Case(case.name, case.direction, torch.float64, case.block, case.m, case.k, case.n)
-    sizes = (t.double().abs() for t in (inputs.x, inputs.dy, weight))
-    magnitude = dense_product(absolute, *sizes, None if inputs.bias is None else inputs.bias.double().abs())
+    x, dy, w = (operand.double().abs() for operand in (inputs.x, inputs.dy, weight))
+    magnitude = dense_product(absolute, x, dy, w, None if inputs.bias is None else inputs.bias.double().abs())
     if case.direction != "dw":
         side = case.block[0] if case.direction == "forward" else case.block[1]
         return check_tiles(actual, dense, exact, magnitude, (TILE_TOKENS, side))
@@ -107,4 +108,4 @@ def _ones_packed(inputs: Inputs) -> Tensor:
     """1 inside the matrix, 0 in the padding: [blocks, bm, bn]."""
     index = inputs.index
     ones = torch.ones(index.rows, index.cols)
-    return ops.call("pack", ones, index.crow, index.col, index.bm, index.bn)  # type: ignore[no-any-return]
+    return ops.call("pack", ones, index.crow, index.col, index.bm, index.bn)

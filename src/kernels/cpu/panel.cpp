@@ -21,12 +21,14 @@ constexpr std::int64_t kAlign = 64;
 // Below this many multiplications a task is not worth waking a thread for (about 5 us at 100 Gflop/s).
 constexpr double kTaskProducts = 250e3;
 
-// Vectors of tokens in one chunk; a whole number of full panels where there are several chunks.
+// Vectors of tokens in one chunk; chunks are as even as whole panels allow, so that none is a single slow vector.
 std::int64_t chunk_vectors(std::int64_t tokens, std::int64_t steps, int lanes) {
   const std::int64_t total = ceil_div(tokens, lanes);
-  const std::int64_t fit = kPanelBytes / std::max<std::int64_t>(1, steps * lanes * kCellBytes);
-  const std::int64_t bounded = fit >= kMaxVectors ? fit / kMaxVectors * kMaxVectors : std::max<std::int64_t>(1, fit);
-  return std::min(total, bounded);
+  const std::int64_t fit = std::max<std::int64_t>(1, kPanelBytes / std::max<std::int64_t>(1, steps * lanes * kCellBytes));
+  if (total <= fit) return total;
+  return fit < kMaxVectors
+             ? fit
+             : std::min(fit / kMaxVectors * kMaxVectors, round_up(ceil_div(total, ceil_div(total, fit)), kMaxVectors));
 }
 
 // `vectors` vectors as panels of at most three, as even as they go: 4 are 2 + 2, since a panel of one wastes its broadcasts.
@@ -76,8 +78,12 @@ void interleave_rows(const std::uint16_t* values, std::int64_t block_cols, Range
 class PanelRun {
  public:
   PanelRun(const PanelOps& ops, const MatmulArgs& args, const Executor& executor)
-      : ops_(ops), executor_(executor), job_(job_of(args)), steps_(job_.depth_blocks * job_.depth_block / ops.depth_step),
-        subs_(job_.output_block / kGroup), panels_memory_(reinterpret_cast<float*>(args.workspace)) {
+      : ops_(ops),
+        executor_(executor),
+        job_(job_of(args)),
+        steps_(job_.depth_blocks * job_.depth_block / ops.depth_step),
+        subs_(job_.output_block / kGroup),
+        panels_memory_(reinterpret_cast<float*>(args.workspace)) {
     const double products = static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
                             static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
     tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1, std::max(1, executor.num_threads));
@@ -152,7 +158,8 @@ class PanelRun {
 }  // namespace
 
 void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor) {
-  if (args.m > 0 && args.index.rows > 0 && args.index.cols > 0) PanelRun(ops, args, executor).run();
+  const std::int64_t outputs = args.direction == Direction::forward ? args.index.rows : args.index.cols;
+  if (args.m > 0 && outputs > 0) PanelRun(ops, args, executor).run();  // depth 0 writes act(bias)
 }
 
 std::size_t panel_workspace(int lanes, int depth_step, const Problem& problem) {

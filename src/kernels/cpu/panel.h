@@ -23,36 +23,36 @@ struct PanelJob {
   void* out = nullptr;
   std::int64_t out_stride = 0, outputs = 0;
   const void* bias = nullptr;
-  std::int64_t output_block = 0, depth_block = 0;        // block sides along outputs and depth
+  std::int64_t output_block = 0, depth_block = 0;  // block sides along outputs and depth
   std::int64_t output_blocks = 0, depth_blocks = 0;
-  const std::int32_t* offsets = nullptr;                 // crow or ccol
-  const std::int32_t* depth_index = nullptr;             // col or row
-  const std::int32_t* slot = nullptr;                    // null: blocks lie in list order
-  const void* values = nullptr;                          // elements, or cells when interleaved
-  std::int64_t block_cols = 0, block_elements = 0;       // bn, bm * bn
+  const std::int32_t* offsets = nullptr;            // crow or ccol
+  const std::int32_t* depth_index = nullptr;        // col or row
+  const std::int32_t* slot = nullptr;               // null: blocks lie in list order
+  const void* values = nullptr;                     // elements, or cells when interleaved
+  std::int64_t block_cols = 0, block_elements = 0;  // bn, bm * bn
   const std::int64_t* cost_prefix = nullptr;
 };
 
 struct Strip {
-  const float* panel;        // packed input of this panel
-  std::int64_t output;       // first of its 8 outputs
-  std::int64_t token;        // first token of the panel
-  std::int64_t tokens;       // valid ones
+  const float* panel;   // packed input of this panel
+  std::int64_t output;  // first of its 8 outputs
+  std::int64_t token;   // first token of the panel
+  std::int64_t tokens;  // valid ones
 };
 
 /// One input panel to pack: depth steps [begin, end) of `vectors` vectors of tokens from `token` on; zeros beyond the edges.
 struct Pack {
   std::int64_t token;
   int vectors;
-  std::int64_t begin, end;   // steps, begin a multiple of the lanes
+  std::int64_t begin, end;  // steps, begin a multiple of the lanes
   float* panel;
 };
 
 /// dw: the register tile is 8 outputs (rows of dY^T) x up to 3 vectors of stored columns, over all tokens of the chunk.
 /// A piece is min(lanes, bn) columns of one stored block: a vector is one piece, or two where a block is half a vector wide.
 struct Outer {
-  const float* dy;                                         // [steps][8] cells
-  const float* pieces[kMaxVectors * 2];                    // each [steps][piece] cells
+  const float* dy;                       // [steps][8] cells
+  const float* pieces[kMaxVectors * 2];  // each [steps][piece] cells
   std::int64_t steps;
 };
 
@@ -62,7 +62,7 @@ struct ColumnPack {
   std::int64_t in_stride, columns, tokens;
   int piece;
   std::int64_t steps;
-  std::int64_t begin, end;   // pieces
+  std::int64_t begin, end;  // pieces
   float* out;
 };
 
@@ -70,13 +70,14 @@ using StripFunction = void (*)(const PanelJob& job, const Strip& strip);
 using OuterFunction = void (*)(const Outer& outer, float* tile);  // tile [8][3 * lanes]
 
 struct PanelOps {
-  int lanes;                                      // tokens, or columns, per vector
-  int depth_step;                                 // k values per cell: 1, or 2 for bf16 dots
-  bool interleaves_dx;                            // dx wants the values as [bm / 2][bn] cells
+  int lanes;            // tokens, or columns, per vector
+  int depth_step;       // k values per cell: 1, or 2 for bf16 dots
+  bool interleaves_dx;  // dx wants the values as [bm / 2][bn] cells
   void (*pack)(const PanelJob& job, const Pack& pack);
   StripFunction (*strip)(DType dtype, Direction direction, int vectors);
   void (*pack_columns)(DType dtype, const ColumnPack& pack);
   OuterFunction (*outer)(int vectors, bool half_pieces);
+  std::int64_t (*spin)(std::int64_t rounds);  // register tiles on nothing but registers; returns the flops done
 };
 
 extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512Bf16Panel;

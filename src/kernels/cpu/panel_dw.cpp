@@ -43,9 +43,15 @@ struct OuterShape {
 class OuterRun {
  public:
   OuterRun(const PanelOps& ops, const MatmulArgs& args, const Executor& executor)
-      : ops_(ops), args_(args), executor_(executor), w_(args.index),
-        shape_(args.m, w_.rows, w_.cols, w_.block, args.dtype, ops.depth_step), piece_(std::min(ops.lanes, w_.block.cols)),
-        pieces_per_vector_(ops.lanes / piece_), pieces_per_block_(w_.block.cols / piece_), subs_(w_.block.rows / kGroup) {
+      : ops_(ops),
+        args_(args),
+        executor_(executor),
+        w_(args.index),
+        shape_(args.m, w_.rows, w_.cols, w_.block, args.dtype, ops.depth_step),
+        piece_(std::min(ops.lanes, w_.block.cols)),
+        pieces_per_vector_(ops.lanes / piece_),
+        pieces_per_block_(w_.block.cols / piece_),
+        subs_(w_.block.rows / kGroup) {
     x_ = reinterpret_cast<float*>(args.workspace);
     dy_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes(ops.depth_step));
     if (shape_.partial)
@@ -142,7 +148,8 @@ class OuterRun {
       const std::int64_t at = block * w_.block_elements() + (row + i) * w_.block.cols + column;
       const float* partial = token_ > 0 ? partial_ + at : nullptr;
       if (last)
-        write_run(run, partial, piece_, args_.dtype, static_cast<char*>(args_.out) + at * static_cast<std::int64_t>(size_of(args_.dtype)));
+        write_run(run, partial, piece_, args_.dtype,
+                  static_cast<char*>(args_.out) + at * static_cast<std::int64_t>(size_of(args_.dtype)));
       else
         write_run(run, partial, piece_, DType::f32, partial_ + at);
     }

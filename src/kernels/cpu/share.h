@@ -31,7 +31,7 @@ inline std::int64_t first_unit(const std::int64_t* prefix, std::int64_t blocks, 
 }
 
 /// The units of copy `copy` (a panel of tokens, `weight` of total_weight vectors, `before` vectors ahead of it) that fall into a
-/// share of the flat cost of all copies.
+/// share of the flat cost of all copies. prefix[blocks] > 0: every row costs something, if only to be written.
 inline Range units_in_share(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs, std::int64_t before,
                             std::int64_t weight, Range flat) {
   const std::int64_t total = prefix[blocks];

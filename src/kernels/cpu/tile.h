@@ -10,13 +10,13 @@
 namespace sparseloom::kernels::cpu {
 
 struct TileOut {
-  const float* tile;             // [8 outputs][tile_stride tokens], fp32
+  const float* tile;  // [8 outputs][tile_stride tokens], fp32
   std::int64_t tile_stride;
   std::int64_t tokens, outputs;  // valid ones; outputs <= 8
   DType dtype;
   Activation activation;
-  const void* bias;              // of the first output, or null
-  void* out;                     // element (first token, first output)
+  const void* bias;  // of the first output, or null
+  void* out;         // element (first token, first output)
   std::int64_t out_stride;
 };
 

@@ -1,27 +1,33 @@
 // avx2_panel: fp32 FMA on 256-bit vectors; 16-bit inputs are widened while packing.
 #if defined(__x86_64__)
 
+#include "kernels/cpu/panel.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "kernels/cpu/intrinsics.h"
-#include "kernels/cpu/panel.h"
 #include "kernels/cpu/tile.h"
 
+// clang-format off
+// The order is the meaning: each of these uses the one before.
 #include "kernels/cpu/avx2/begin.h"
 namespace {
 #include "kernels/cpu/generic/unroll-inl.h"
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx2/vector.h"
+// clang-format on
 
 constexpr int kDepthStep = 1;
 struct Product {
   [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) { return fma(acc, x, w); }
 };
+// clang-format off
 #include "kernels/cpu/generic/pack-inl.h"
 #include "kernels/cpu/generic/panel-inl.h"
 #include "kernels/cpu/generic/outer-inl.h"
+// clang-format on
 
 // Blocks of 8 columns fill a vector here, so half pieces do not occur.
 cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>(vectors); }
@@ -29,8 +35,8 @@ cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>
 #include "kernels/cpu/avx2/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx2Panel = {avx2::kLanes,          avx2::kDepthStep,   false, avx2::pack_panel, avx2::choose_strip,
-                             avx2::pack_columns, avx2::choose_outer};
+const PanelOps kAvx2Panel = {avx2::kLanes,       avx2::kDepthStep,   false,     avx2::pack_panel, avx2::choose_strip,
+                             avx2::pack_columns, avx2::choose_outer, avx2::spin};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

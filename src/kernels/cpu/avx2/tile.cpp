@@ -1,25 +1,29 @@
 // Bias, activation and rounding of finished tiles, for every instruction set: eight outputs of eight tokens at a time.
 #if defined(__x86_64__)
 
+#include "kernels/cpu/tile.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "kernels/cpu/cell.h"
 #include "kernels/cpu/intrinsics.h"
-#include "kernels/cpu/tile.h"
 
+// clang-format off
+// The order is the meaning: each of these uses the one before.
 #include "kernels/cpu/avx2/begin.h"
 namespace {
 #include "kernels/cpu/generic/unroll-inl.h"
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/generic/activation-inl.h"
+// clang-format on
 
 template <class T, class Function>
 [[gnu::always_inline]] inline void write_with(const cpu::TileOut& o, Function act) {
-  const Vec8 bias = !o.bias ? _mm256_setzero_ps()
-                            : o.outputs == 8 ? widen8(static_cast<const T*>(o.bias))
-                                             : widen8_first(static_cast<const T*>(o.bias), o.outputs);
+  const Vec8 bias = !o.bias          ? _mm256_setzero_ps()
+                    : o.outputs == 8 ? widen8(static_cast<const T*>(o.bias))
+                                     : widen8_first(static_cast<const T*>(o.bias), o.outputs);
   for (std::int64_t t = 0; t < o.tokens; t += 8) {
     Vec8 square[8];
     unroll<8>(SPARSELOOM_UNROLLED(i) { square[i.value] = widen8(o.tile + i.value * o.tile_stride + t); });
@@ -39,11 +43,21 @@ template <class T, class Function>
 template <class T>
 void write_as(const cpu::TileOut& o) {
   switch (o.activation) {
-    case Activation::none: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return x; });
-    case Activation::relu: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return relu(x); });
-    case Activation::gelu_erf: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return gelu_erf(x); });
-    case Activation::gelu_tanh: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return gelu_tanh(x); });
-    case Activation::silu: return write_with<T>(o, [&](Vec8 x) __attribute__((always_inline)) { return silu(x); });
+    case Activation::none:
+      return write_with<T>(
+          o, [&](Vec8 x) __attribute__((always_inline)) { return x; });
+    case Activation::relu:
+      return write_with<T>(
+          o, [&](Vec8 x) __attribute__((always_inline)) { return relu(x); });
+    case Activation::gelu_erf:
+      return write_with<T>(
+          o, [&](Vec8 x) __attribute__((always_inline)) { return gelu_erf(x); });
+    case Activation::gelu_tanh:
+      return write_with<T>(
+          o, [&](Vec8 x) __attribute__((always_inline)) { return gelu_tanh(x); });
+    case Activation::silu:
+      return write_with<T>(
+          o, [&](Vec8 x) __attribute__((always_inline)) { return silu(x); });
   }
 }
 

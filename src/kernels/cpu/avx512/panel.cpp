@@ -1,28 +1,34 @@
 // avx512_panel: fp32 FMA on 512-bit vectors; 16-bit inputs are widened while packing.
 #if defined(__x86_64__)
 
+#include "kernels/cpu/panel.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "kernels/cpu/intrinsics.h"
-#include "kernels/cpu/panel.h"
 #include "kernels/cpu/tile.h"
 
+// clang-format off
+// The order is the meaning: each of these uses the one before.
 #include "kernels/cpu/avx512/begin.h"
 namespace {
 #include "kernels/cpu/generic/unroll-inl.h"
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx512/vector.h"
+// clang-format on
 
 constexpr int kDepthStep = 1;
 struct Product {
   [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) { return fma(acc, x, w); }
 };
+// clang-format off
 #include "kernels/cpu/generic/pack-inl.h"
 #include "kernels/cpu/generic/panel-inl.h"
 #include "kernels/cpu/generic/outer-inl.h"
 #include "kernels/cpu/avx512/half_pieces.h"
+// clang-format on
 
 cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
   return half_pieces ? outer_of<HalfPieces>(vectors) : outer_of<WholePiece>(vectors);
@@ -31,8 +37,8 @@ cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
 #include "kernels/cpu/avx512/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx512Panel = {avx512::kLanes,          avx512::kDepthStep,   false, avx512::pack_panel, avx512::choose_strip,
-                               avx512::pack_columns, avx512::choose_outer};
+const PanelOps kAvx512Panel = {avx512::kLanes,       avx512::kDepthStep,   false,       avx512::pack_panel, avx512::choose_strip,
+                               avx512::pack_columns, avx512::choose_outer, avx512::spin};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

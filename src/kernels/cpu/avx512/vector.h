@@ -65,9 +65,9 @@ template <class T>
   // r[4 q + i] holds, in quarter l, column 4 l + i of rows 4 q .. 4 q + 3.
   unroll<4>(SPARSELOOM_UNROLLED(i) {
     constexpr int j = i.value;
-    t[j] = _mm512_shuffle_f32x4(r[j], r[j + 4], 0x88);            // quarters 0, 2 of rows 0-3 and 4-7
-    t[j + 4] = _mm512_shuffle_f32x4(r[j], r[j + 4], 0xdd);        // quarters 1, 3
-    t[j + 8] = _mm512_shuffle_f32x4(r[j + 8], r[j + 12], 0x88);   // the same of rows 8-11 and 12-15
+    t[j] = _mm512_shuffle_f32x4(r[j], r[j + 4], 0x88);           // quarters 0, 2 of rows 0-3 and 4-7
+    t[j + 4] = _mm512_shuffle_f32x4(r[j], r[j + 4], 0xdd);       // quarters 1, 3
+    t[j + 8] = _mm512_shuffle_f32x4(r[j + 8], r[j + 12], 0x88);  // the same of rows 8-11 and 12-15
     t[j + 12] = _mm512_shuffle_f32x4(r[j + 8], r[j + 12], 0xdd);
   });
   unroll<4>(SPARSELOOM_UNROLLED(i) {

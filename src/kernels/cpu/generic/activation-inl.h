@@ -28,7 +28,9 @@ inline Vec8 exp8(Vec8 x) {
 [[gnu::always_inline]] inline Vec8 relu(Vec8 x) { return _mm256_max_ps(_mm256_setzero_ps(), x); }
 
 // x sigmoid(z)
-[[gnu::always_inline]] inline Vec8 gated(Vec8 x, Vec8 minus_z) { return _mm256_div_ps(x, _mm256_add_ps(all8(1.0f), exp8(minus_z))); }
+[[gnu::always_inline]] inline Vec8 gated(Vec8 x, Vec8 minus_z) {
+  return _mm256_div_ps(x, _mm256_add_ps(all8(1.0f), exp8(minus_z)));
+}
 
 inline Vec8 silu(Vec8 x) { return gated(x, _mm256_sub_ps(_mm256_setzero_ps(), x)); }
 
@@ -44,8 +46,8 @@ inline Vec8 gelu_erf(Vec8 x) {
   const Vec8 a = _mm256_andnot_ps(all8(-0.0f), x);
   const Vec8 t = _mm256_div_ps(all8(1.0f), _mm256_fmadd_ps(a, all8(0.3f * 0.70710678f), all8(1.0f)));
   Vec8 p = all8(-0.0647703335f);
-  for (const float c : {0.24282828f, -0.256244153f, 0.27399236f, -0.0474271104f, 0.107511856f, 0.0741553232f, 0.085359931f,
-                        0.0845938399f})
+  for (const float c :
+       {0.24282828f, -0.256244153f, 0.27399236f, -0.0474271104f, 0.107511856f, 0.0741553232f, 0.085359931f, 0.0845938399f})
     p = _mm256_fmadd_ps(p, t, all8(c));
   const Vec8 tail = _mm256_mul_ps(_mm256_mul_ps(p, t), exp8(_mm256_mul_ps(_mm256_mul_ps(a, a), all8(-0.5f))));
   return _mm256_mul_ps(x, _mm256_blendv_ps(_mm256_sub_ps(all8(1.0f), tail), tail, x));

@@ -12,18 +12,15 @@ void outer(const cpu::Outer& job, float* tile) {
   for (int i = 0; i < kVectors * Pieces::kPieces; ++i) piece[i] = job.pieces[i];
   for (int half = 0; half < cpu::kGroup; half += kTileOutputs) {
     Vec acc[kTileOutputs][kVectors];
-    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); });
-    });
+    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) { unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); }); });
     const float* dy = job.dy + half;
     for (std::int64_t t = 0; t < steps; ++t, dy += cpu::kGroup) {
       Vec column[kVectors];
       unroll<kVectors>(SPARSELOOM_UNROLLED(v) { column[v.value] = Pieces::load_at(piece + v.value * Pieces::kPieces, t); });
       unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
         const Vec weight = splat(dy + o.value);
-        unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-          acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight);
-        });
+        unroll<kVectors>(
+            SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight); });
       });
     }
     unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {

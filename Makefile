@@ -1,0 +1,107 @@
+# Two commands do everything: `make demo` and `make test`. Both prepare .venv first and say what they install.
+PYTHON ?= python3
+# Arguments of the demo or the benchmark: make demo ARGS="--quick --out somewhere"
+ARGS ?=
+JOBS ?= $(shell nproc)
+
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD := build/release
+INSTALLED := $(VENV)/.sparseloom-installed
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Everything the wheel is made of: a change in any of these builds it again.
+SOURCES := CMakeLists.txt pyproject.toml README.md LICENSE $(wildcard cmake/*) \
+  $(shell find include src bindings -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh') \
+  $(shell find python/sparseloom -name '*.so' -prune -o -name __pycache__ -prune -o -type f -print)
+
+# Compiler warnings stop CI, not a newcomer with a newer compiler.
+WERROR := $(if $(CI),ON,OFF)
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test build wheel bench lint format docs-tables clean setup-demo setup-test cpp-tests sanitizers python-tests budget
+
+help:
+	@echo 'make demo         train a block-sparse transformer beside its dense twin; ARGS="--help" lists the options'
+	@echo 'make test         every check: lint, C++ tests, ASan/UBSan, Python tests'
+	@echo 'make build        build the wheel and install it into .venv'
+	@echo 'make wheel        build dist/*.whl'
+	@echo 'make bench        run the benchmark: ARGS="--help" lists the options'
+	@echo 'make lint         include arrows, clang-format, ruff, mypy'
+	@echo 'make format       apply clang-format and ruff'
+	@echo 'make docs-tables  regenerate the tables and plots in README.md and docs/'
+	@echo 'make clean        remove build/ and dist/; .venv stays'
+
+demo: setup-demo $(INSTALLED)
+	$(BIN)/python -m sparseloom demo $(ARGS)
+
+bench: setup-demo $(INSTALLED)
+	$(BIN)/python -m sparseloom bench $(ARGS)
+
+test: setup-test
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory cpp-tests
+	@$(MAKE) --no-print-directory sanitizers
+	@$(MAKE) --no-print-directory python-tests
+	@$(MAKE) --no-print-directory budget
+
+setup-demo:
+	@PYTHON=$(PYTHON) tools/setup.sh demo
+setup-test:
+	@PYTHON=$(PYTHON) tools/setup.sh test
+
+build: setup-demo $(INSTALLED)
+wheel: setup-demo $(INSTALLED)
+
+# -v: the compiler's progress and CMake's warnings (no nvcc: no CUDA kernels) reach the terminal.
+$(INSTALLED): $(SOURCES) $(VENV)/.sparseloom-setup
+	@echo "== building the wheel in $(BUILD) with $(JOBS) jobs"
+	@rm -rf dist && mkdir -p dist
+	$(BIN)/python -m pip wheel -v --no-build-isolation --no-deps --wheel-dir dist \
+	  --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.SPARSELOOM_WERROR=$(WERROR) .
+	$(BIN)/python -m pip install --quiet --force-reinstall --no-deps dist/*.whl
+	@touch $@
+
+# In the directory that the wheel was built in, so that the library is compiled once; ctest includes the consumer project.
+cpp-tests: $(INSTALLED)
+	@echo "== C++ tests"
+	cmake -S . -B $(BUILD) -DSPARSELOOM_TESTS=ON -DSPARSELOOM_BENCH=ON
+	cmake --build $(BUILD)
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+sanitizers:
+	@echo "== C++ tests under ASan and UBSan"
+	cmake --preset dev -DSPARSELOOM_WERROR=$(WERROR)
+	cmake --build --preset dev
+	ctest --preset dev -j $(JOBS)
+
+python-tests: $(INSTALLED)
+	@echo "== Python tests, against the installed wheel"
+	$(BIN)/python -m pytest $(ARGS)
+
+budget:
+	@$(BIN)/python tools/compile_budget.py $(BUILD)
+
+CPP_FILES = $(shell find include src bindings bench/cpp tests/cpp examples -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
+lint: $(VENV)/.sparseloom-setup
+	@echo "== lint"
+	$(BIN)/python tools/check_layers.py
+	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup-demo
+	$(BIN)/clang-format -i $(CPP_FILES)
+	$(BIN)/ruff check --fix .
+
+docs-tables: build
+	$(BIN)/python tools/make_support_table.py
+	$(BIN)/python tools/make_plots.py
+
+$(VENV)/.sparseloom-setup:
+	@PYTHON=$(PYTHON) tools/setup.sh demo
+
+clean:
+	rm -rf build dist

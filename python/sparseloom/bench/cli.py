@@ -1,0 +1,98 @@
+"""`sparseloom bench SUITE`: measures, checks, prints a table and writes one JSON file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from tqdm import tqdm
+
+from ..errors import Error
+from . import measure, targets
+from .cells import Cell, select
+from .peak import rates
+from .results import default_folder, header, write_results
+from .timing import busy_share, load_average
+
+#: Above this share of the CPUs' time taken by others, medians drift by more than the 10 % that the targets are about.
+BUSY_LIMIT = 0.10
+SECONDS = {"cpu": 2.0, "plan": 1.0}
+
+
+def bench(
+    suite: Annotated[
+        str, typer.Argument(help="cpu (share of the peak, against dense) or plan (is the plan's choice the best)")
+    ] = "cpu",
+    only: Annotated[list[str] | None, typer.Option(help="cells whose name holds this text; repeat to narrow further")] = None,
+    list_cells: Annotated[bool, typer.Option("--list", help="print the cells' names and end")] = False,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="of timing per cell")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=1024, help="default: torch's own number")] = None,
+    check: Annotated[bool, typer.Option("--check", help="exit 1 and name the targets that were missed")] = False,
+    busy: Annotated[bool, typer.Option("--busy", help="measure also while others use the machine")] = False,
+    results: Annotated[Path | None, typer.Option(help="default: bench/results of the checkout, else here")] = None,
+    name: Annotated[str | None, typer.Option(help="of the results file; default: the suite's")] = None,
+) -> None:
+    """Measure block-sparse products beside torch's dense ones; writes <results>/<device>/<name>.json."""
+    try:
+        cells = select(suite, only or [])
+        if list_cells:
+            typer.echo("\n".join(str(cell) for cell in cells))
+            return
+        if threads is not None:
+            torch.set_num_threads(threads)
+        head, records = run(suite, cells, SECONDS[suite] if seconds is None else seconds, busy)
+        Console().print(table(suite, records))
+        path = write_results(results or default_folder(Path(".")), name or suite, head, records)
+    except Error as error:
+        typer.echo(f"sparseloom bench: {error}", err=True)
+        raise typer.Exit(2 if error.op == "bench" else 1) from None
+    except KeyboardInterrupt:
+        typer.echo("sparseloom bench: interrupted, nothing written", err=True)
+        raise typer.Exit(130) from None
+    if suite == "plan":
+        typer.echo(f"the plan's choice is within 10 % of the best in {targets.good_choices(records)} of {len(records)} cells")
+    typer.echo(f"results: {path.resolve()}")
+    # A wrong result is said also to those who did not ask.
+    missed = targets.missed(suite, records) if check else targets.wrong(records)
+    for sentence in missed:
+        typer.echo(f"missed: {sentence}", err=True)
+    if check and missed:
+        raise typer.Exit(1)
+
+
+def run(suite: str, cells: list[Cell], seconds: float, busy: bool) -> tuple[dict[str, Any], list[measure.Record]]:
+    """The head and the records of a results file. Raises Error when the machine is busy and that was not allowed."""
+    taken = busy_share()
+    if taken > BUSY_LIMIT and not busy:
+        share = f"{100 * taken:.0f} % of its CPU time used by others"
+        raise Error("bench", "an idle machine", share, "wait until it is idle, or pass --busy and trust the ratios alone")
+    one = measure.measure_choice if suite == "cpu" else measure.measure_candidates
+    records = []
+    with torch.no_grad(), tqdm(cells, unit="cell", disable=None) as bar:
+        for cell in bar:
+            bar.set_postfix_str(str(cell))
+            records.append(one(cell, seconds))
+    load = {"busy_before": round(taken, 3), "busy_after": round(busy_share(), 3), "load_average": round(load_average(), 2)}
+    per_core = {key: round(rate) for key, rate in rates().items()}
+    return header("burst") | {"suite": suite, "load": load, "seconds_per_cell": seconds, "rates_per_core": per_core}, records
+
+
+def table(suite: str, records: list[measure.Record]) -> Table:
+    """One row per record."""
+    last = ["of peak", "torch bsr us"] if suite == "cpu" else ["best", "over best"]
+    out = Table("direction", "dtype", "m x k x n", "block", "density", "kernel", "us", "dense us", "speedup", *last)
+    for record in records:
+        if suite == "cpu":
+            peer = record["peers"].get("torch_bsr")
+            tail = [f"{100 * record['share_of_peak']:.1f} %", "" if peer is None else f"{peer:.0f}"]
+        else:
+            tail = [record["best"], f"{record['over_best']:.2f}"]
+        size = f"{record['m']} x {record['k']} x {record['n']}"
+        block, us = "x".join(map(str, record["block"])), f"{record['us']['median']:.0f}"
+        about = [record["direction"], record["dtype"], size, block, f"{record['density']:g}", record["kernel"]]
+        out.add_row(*about, us, f"{record['dense_us']:.0f}", f"{record['speedup']:.2f}", *tail)
+    return out

@@ -1,0 +1,162 @@
+"""One cell measured and checked: a record of the results file."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import ops
+from ..testing import Case, Inputs, TileCheck, check_tiles, dense_product, exact_product, sparse_product
+from ..testing.tolerance import TILE_TOKENS
+from .cells import Cell
+from .peak import peak_flops
+from .timing import Call, Spread, interleaved, ratios
+
+Record = dict[str, Any]
+# A candidate that the plan expects to take longer is left out of the comparison: it could not be within 10 % of any best.
+HOPELESS = 30.0
+LEAST_CANDIDATES = 3
+
+
+class Bench:
+    """The operands of one cell, its exact result, and torch's dense product of the same operands."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell, self.case = cell, cell.case()
+        self.inputs: Inputs = self.case.inputs()
+        self.weight = self.inputs.weight()
+        self.plan = ops.plan(self.inputs.index, cell.direction, self.case.dtype, cell.m)
+        # As published by the plan itself: 2 m flops per stored element, padding not counted.
+        self.flops = 2.0 * cell.m * self.inputs.pattern.stats().elements
+        self._check = Checker(self.case, self.inputs, self.weight)
+
+    def sparse(self, kernel: str) -> Tensor:
+        return sparse_product(self.case, self.inputs, kernel)
+
+    def dense(self) -> Tensor:
+        return dense_product(self.case, self.inputs.x, self.inputs.dy, self.weight, None)
+
+    def check(self, kernel: str) -> TileCheck:
+        """The kernel's result against fp64, tile by tile: a wrong kernel's time means nothing."""
+        return self._check(self.sparse(kernel))
+
+
+class Checker:
+    """testing.check_product with what does not depend on the kernel computed once: at these sizes it costs more than the timing."""
+
+    def __init__(self, case: Case, inputs: Inputs, weight: Tensor) -> None:
+        self.case, self.inputs = case, inputs
+        x, dy, absolute = inputs.x.double().abs(), inputs.dy.double().abs(), weight.double().abs()
+        magnitude = dense_product(case, x, dy, absolute, None)
+        self.references = [
+            self._tiles(m) for m in (dense_product(case, inputs.x, inputs.dy, weight, None), exact_product(case, inputs), magnitude)
+        ]
+
+    def _tiles(self, matrix: Tensor) -> Tensor:
+        """dw: the stored blocks one under another, else the matrix itself."""
+        if self.case.direction != "dw":
+            return matrix
+        index = self.inputs.index
+        return ops.call("pack", matrix.contiguous(), index.crow, index.col, index.bm, index.bn).reshape(-1, index.bn)
+
+    def __call__(self, actual: Tensor) -> TileCheck:
+        bm, bn = self.case.block
+        tile = (bm, bn) if self.case.direction == "dw" else (TILE_TOKENS, bm if self.case.direction == "forward" else bn)
+        dense, exact, magnitude = self.references
+        return check_tiles(actual.reshape(-1, bn) if self.case.direction == "dw" else actual, dense, exact, magnitude, tile)
+
+
+def measure_choice(cell: Cell, seconds: float) -> Record:
+    """The plan's choice against torch's dense product, in turn for about `seconds`."""
+    bench = Bench(cell)
+    kernel = bench.plan["kernel"]
+    found = bench.check(kernel)
+    calls: list[Call] = [lambda: bench.sparse(kernel), bench.dense]
+    sparse, dense = interleaved(calls, seconds)
+    record = _record(bench, kernel, found, sparse, dense)
+    peer = torch_bsr_us(bench)
+    return record | {"peers": {} if peer is None else {"torch_bsr": round(peer, 2)}}
+
+
+def measure_candidates(cell: Cell, seconds: float) -> Record:
+    """Every candidate that does not refuse the cell, and torch's dense product, in turn for about `seconds` in all."""
+    bench = Bench(cell)
+    able = sorted((c for c in bench.plan["candidates"] if not c["refusal"]), key=lambda c: c["predicted_us"])
+    hopeful = [c for c in able if c["kernel"] != "reference" and c["predicted_us"] <= HOPELESS * able[0]["predicted_us"]]
+    if len(hopeful) < LEAST_CANDIDATES:
+        hopeful = able[: max(LEAST_CANDIDATES, len(hopeful))]
+    names = [candidate["kernel"] for candidate in hopeful]
+    checks = {name: bench.check(name) for name in names}
+    calls: list[Call] = [lambda name=name: bench.sparse(name) for name in names]  # type: ignore[misc]
+    *samples, dense = interleaved([*calls, bench.dense], seconds)
+    times = dict(zip(names, samples, strict=True))
+    chosen = bench.plan["kernel"]
+    best = min(names, key=lambda name: Spread.of(times[name]).median)
+    loss = ratios(times[chosen], times[best]).median
+    candidates = [
+        {
+            "kernel": candidate["kernel"],
+            "predicted_us": round(candidate["predicted_us"], 2),
+            "us": Spread.of(times[candidate["kernel"]]).rounded(2),
+            "worst_tile_error": checks[candidate["kernel"]].worst_tile_error,
+            "tile_excess": round(checks[candidate["kernel"]].excess, 4),
+        }
+        for candidate in hopeful
+    ]
+    record = _record(bench, chosen, checks[chosen], times[chosen], dense)
+    return record | {"peers": {}, "best": best, "over_best": round(loss, 4), "candidates": candidates}
+
+
+def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], dense: list[float]) -> Record:
+    cell, threads = bench.cell, torch.get_num_threads()
+    us, ratio = Spread.of(sparse), ratios(dense, sparse)
+    rate = bench.flops / us.median * 1e6
+    return {
+        "op": "linear",
+        "direction": cell.direction,
+        "dtype": cell.dtype,
+        "m": cell.m,
+        "k": cell.k,
+        "n": cell.n,
+        "block": list(cell.block),
+        "density": cell.density,
+        "pattern": cell.pattern,
+        "kernel": kernel,
+        "us": us.rounded(2),
+        "dense_us": round(Spread.of(dense).median, 2),
+        "speedup": round(ratio.median, 3),
+        "speedup_spread": ratio.rounded(3),
+        "useful_tflops": round(rate / 1e12, 5),
+        "share_of_peak": round(rate / peak_flops(cell.dtype, threads), 4),
+        "worst_tile_error": found.worst_tile_error,
+        "dense_tile_error": found.dense_tile_error,
+        "tile_excess": round(found.excess, 4),  # over the allowed error; above 1 the kernel is wrong here
+        "threads": threads,
+        "samples": len(sparse),
+    }
+
+
+def torch_bsr_us(bench: Bench, seconds: float = 1.0) -> float | None:
+    """Median of torch's own product with the same weight as a sparse_bsr tensor; None where torch has none (dx and dw have no
+    sparse result or operand there, and some dtypes, blocks and builds are missing)."""
+    if bench.cell.direction != "forward":
+        return None
+    index = bench.inputs.index
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "beta state"
+            size = (index.rows, index.cols)
+            weight = torch.sparse_bsr_tensor(index.crow.long(), index.col.long(), bench.inputs.values, size)
+            start = time.perf_counter()
+            y = F.linear(bench.inputs.x, weight)
+            if time.perf_counter() - start > 10 * seconds or y.shape != (bench.cell.m, bench.cell.n):
+                return None
+            (times,) = interleaved([lambda: F.linear(bench.inputs.x, weight)], seconds)
+    except RuntimeError:
+        return None
+    return Spread.of(times).median

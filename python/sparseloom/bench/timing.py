@@ -1,0 +1,81 @@
+"""Timing that a noisy machine bends least: all contenders in turn, medians and spread, and how busy the machine was."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Call = Callable[[], object]
+
+# One sample lasts at least this long: the clock's own cost is 0.1 us, and a scheduler's slip some tens.
+SAMPLE_SECONDS = 200e-6
+LEAST_ROUNDS = 7
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of repeated samples; microseconds, or a ratio."""
+
+    median: float
+    p20: float
+    p80: float
+
+    @staticmethod
+    def of(samples: list[float]) -> Spread:
+        ordered = sorted(samples)
+        last = len(ordered) - 1
+        return Spread(statistics.median(ordered), ordered[round(0.2 * last)], ordered[round(0.8 * last)])
+
+    def rounded(self, digits: int) -> dict[str, float]:
+        return {name: round(getattr(self, name), digits) for name in ("median", "p20", "p80")}
+
+
+def interleaved(calls: list[Call], seconds: float) -> list[list[float]]:
+    """Microseconds of one call, per call and round. Every round runs each call once (short ones repeatedly, to fill a sample), so
+    that samples of one index belong together: a clock change or a neighbour meets all of them alike. At least LEAST_ROUNDS."""
+    repeats = []
+    for call in calls:
+        call()  # plans, pages, caches
+        start = time.perf_counter()
+        call()
+        repeats.append(max(1, round(SAMPLE_SECONDS / max(time.perf_counter() - start, 1e-7))))
+    samples: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds
+    while len(samples[0]) < LEAST_ROUNDS or time.perf_counter() < end:
+        for call, repeat, times in zip(calls, repeats, samples, strict=True):
+            start = time.perf_counter()
+            for _ in range(repeat):
+                call()
+            times.append(1e6 * (time.perf_counter() - start) / repeat)
+    return samples
+
+
+def ratios(numerator: list[float], denominator: list[float]) -> Spread:
+    """Of the samples taken in the same round."""
+    return Spread.of([a / b for a, b in zip(numerator, denominator, strict=True)])
+
+
+def busy_share(seconds: float = 1.0) -> float:
+    """How much of this machine's CPU time others use, while this process sleeps: 0 to 1; time stolen by the host counts. 0 where
+    /proc is not there to say."""
+
+    def counters() -> tuple[int, int]:
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # all, idle + waiting for disks
+
+    try:
+        total, idle = counters()
+        time.sleep(seconds)
+        later_total, later_idle = counters()
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return 1 - (later_idle - idle) / max(1, later_total - total)
+
+
+def load_average() -> float:
+    """Of the last minute."""
+    return os.getloadavg()[0]

@@ -1,0 +1,182 @@
+"""Training of one model: settings, optimizer, schedule, one step, scoring. Deterministic for its settings and threads."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import pattern as patterns
+from ..nn import BlockSparseLinear
+from .data import DemoError, Text, even_offsets, windows
+from .model import ByteTransformer, LinearFactory, Shape
+
+KINDS = ("dense", "sparse")
+# The experiment's three values, the same for both models (bench/results/*/demo_quality.json); the demo takes each one's best.
+LEARNING_RATES = (1e-3, 2e-3, 3e-3)
+BEST_RATE = {"dense": 1e-3, "sparse": 2e-3}
+# Embeddings and head: dense in both models, and seldom-touched rows bear (and need) a larger step than the layers do.
+EMBEDDING_RATE = 4e-3
+WEIGHT_DECAY = 0.1
+BETAS = (0.9, 0.95)
+CLIP_NORM = 1.0
+# A fifth: with a tenth, one dense run in three spent half its steps on a plateau.
+WARMUP_SHARE = 0.2
+SCORE_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides a run's outcome bit for bit, beside the text, the machine and torch's version."""
+
+    steps: int = 800
+    seed: int = 0
+    density: float = 0.25
+    block: int = 32
+    width: int = 256
+    layers: int = 4
+    context: int = 128
+    batch: int = 4
+    lr: dict[str, float] = field(default_factory=lambda: dict(BEST_RATE))
+    validation_bytes: int = 8 << 10
+    held_out_bytes: int = 128 << 10
+    threads: int = 2
+
+    @property
+    def shape(self) -> Shape:
+        heads = self.width // 64 if self.width % 64 == 0 else 1
+        return Shape(self.width, self.layers, heads, self.context)
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch * self.context
+
+    @property
+    def validate_every(self) -> int:
+        return max(1, self.steps // 8)
+
+    def with_rate(self, lr: float) -> Settings:
+        return replace(self, lr=dict.fromkeys(KINDS, lr))
+
+
+def build_model(kind: str, settings: Settings) -> ByteTransformer:
+    """kind: "dense" or "sparse"; initialised from the seed. Raises sparseloom.Error on an unusable block or density."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    factory = _dense_factory(generator) if kind == "dense" else _sparse_factory(generator, settings)
+    return ByteTransformer(settings.shape, factory, generator)
+
+
+def _dense_factory(generator: torch.Generator) -> LinearFactory:
+    def linear(in_features: int, out_features: int) -> nn.Module:
+        layer = nn.Linear(in_features, out_features, bias=False)
+        with torch.no_grad():
+            layer.weight.uniform_(-1, 1, generator=generator).mul_(in_features**-0.5)
+        return layer
+
+    return linear
+
+
+def _sparse_factory(generator: torch.Generator, settings: Settings) -> LinearFactory:
+    def linear(in_features: int, out_features: int) -> nn.Module:
+        # Even over columns too, so that no input feature is dropped or favoured by chance.
+        pattern = patterns.biregular(out_features, in_features, settings.block, settings.density, generator)
+        if pattern.blocks == 0:
+            raise DemoError(f"--density {settings.density} keeps no block of a {out_features} x {in_features} layer: raise it")
+        layer = BlockSparseLinear(in_features, out_features, bias=False, pattern=pattern, generator=generator)
+        # A dense product inside the sparse model would not show what the demo is about, and whether the plan falls back to it
+        # may hang on rates measured anew in every process: a resumed run would no longer be bitwise the same.
+        candidates = layer.plan(settings.tokens_per_step)["candidates"]
+        layer.strict = any(not entry["refusal"] for entry in candidates if entry["kernel"] not in _FALLBACKS)
+        return layer
+
+    return linear
+
+
+_FALLBACKS = ("dense", "reference")
+
+
+def fan_in(layer: nn.Module) -> float:
+    """Mean number of inputs that an output of the layer really has."""
+    if isinstance(layer, BlockSparseLinear):
+        return layer.in_features * layer.density
+    return float(layer.in_features)  # type: ignore[arg-type]
+
+
+def make_optimizer(model: ByteTransformer, lr: float) -> torch.optim.Optimizer:
+    """AdamW. A layer's rate goes with 1 / sqrt(true fan-in), relative to 256 inputs: sparser layers bear larger steps, and so the
+    two models' best `lr` lie within a factor of two; without it within four to eight."""
+    groups: list[dict[str, Any]] = []
+
+    def add(parameters: list[nn.Parameter], rate: float, decay: float) -> None:
+        groups.append({"params": parameters, "lr": rate, "peak_lr": rate, "weight_decay": decay})
+
+    for layer in model.modules():
+        own = list(layer.parameters(recurse=False))
+        if isinstance(layer, nn.LayerNorm):
+            add(own, lr, 0.0)
+        elif isinstance(layer, nn.Embedding) or layer is model.head:
+            add(own, EMBEDDING_RATE, WEIGHT_DECAY)
+        elif own:
+            add(own, lr * (256 / fan_in(layer)) ** 0.5, WEIGHT_DECAY)
+    return torch.optim.AdamW(groups, betas=BETAS, fused=True)
+
+
+def schedule(step: int, steps: int) -> float:
+    """Share of the peak rate: linear warm-up, then half a cosine to zero."""
+    warmup = max(1, round(WARMUP_SHARE * steps))
+    return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup)))
+
+
+class Trainer:
+    """One model under training and what is known of its course."""
+
+    def __init__(self, kind: str, settings: Settings) -> None:
+        self.kind, self.settings = kind, settings
+        self.model = build_model(kind, settings)
+        self.optimizer = make_optimizer(self.model, settings.lr[kind])
+        self.losses: list[float] = []  # bits per byte of each step's batch
+        self.validation: list[tuple[int, float]] = []  # (steps done, bits per byte)
+        self.seconds: list[float] = []  # of each step
+
+    @property
+    def done(self) -> int:
+        return len(self.losses)
+
+    def step(self, inputs: Tensor, targets: Tensor) -> None:
+        """One update; int64 [batch, context] each. Raises DemoError when the loss is no longer finite."""
+        start = time.perf_counter()
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * schedule(self.done, self.settings.steps)
+        loss = F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP_NORM)
+        self.optimizer.step()
+        bits = loss.item() / math.log(2)
+        if not math.isfinite(bits):
+            raise DemoError(f"the {self.kind} model diverged at step {self.done}: lower --lr")
+        self.losses.append(bits)
+        self.seconds.append(time.perf_counter() - start)
+
+    def validate(self, text: Text) -> float:
+        bits = score(self.model, text.validation, self.settings.validation_bytes)
+        self.validation.append((self.done, bits))
+        return bits
+
+
+@torch.no_grad()
+def score(model: ByteTransformer, part: Tensor, size: int) -> float:
+    """Bits per byte on about `size` bytes of a part, in windows of the model's context spread evenly over it."""
+    context = model.shape.context
+    offsets = even_offsets(part, max(1, size // context), context)
+    total, count = 0.0, 0
+    for some in offsets.split(SCORE_BATCH):
+        inputs, targets = windows(part, some, context)
+        total += F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum").item()
+        count += targets.numel()
+    return total / count / math.log(2)

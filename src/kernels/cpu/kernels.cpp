@@ -1,0 +1,108 @@
+// The rows of the CPU kernels: what each can do, what it will take, and its launch.
+#include "kernels/cpu/kernels.h"
+
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/cost.h"
+#include "kernels/cpu/decode.h"
+#include "kernels/cpu/panel.h"
+
+namespace sparseloom::kernels {
+namespace {
+
+using plan::Machine;
+using runtime::Isa;
+
+std::string refuse_isa(Isa needed, const Machine& machine) {
+  if (machine.isa >= needed) return {};
+  return std::string("needs ") + runtime::name_of(needed) + ", the machine (or SPARSELOOM_ISA) allows " +
+         runtime::name_of(machine.isa);
+}
+
+template <Isa kIsa>
+std::string refuse_panel(const Problem& problem, const Machine& machine) {
+  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
+  if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
+  if (kIsa == Isa::avx512_bf16 && problem.dtype != DType::bf16)
+    return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
+  return {};
+}
+
+template <Isa kIsa>
+std::string refuse_decode(const Problem& problem, const Machine& machine) {
+  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
+  if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
+  if (problem.direction == Direction::dw) return "does forward and dx only: dw reads both operands whole, panel kernels do it";
+  if (problem.m > cpu::kDecodeTokens)
+    return "takes at most " + std::to_string(cpu::kDecodeTokens) + " tokens, the call has " + std::to_string(problem.m);
+  if (kIsa == Isa::avx512 && problem.block.cols < 16)
+    return "needs blocks of 16 columns or more to fill a vector, avx2_decode does not";
+  return {};
+}
+
+#if defined(__x86_64__)
+
+template <Isa kIsa>
+struct Panel;
+template <>
+struct Panel<Isa::avx2> {
+  static constexpr const cpu::PanelOps& kOps = cpu::kAvx2Panel;
+  static double peak(const plan::MachineRates& rates) { return rates.f32_avx2; }
+};
+template <>
+struct Panel<Isa::avx512> {
+  static constexpr const cpu::PanelOps& kOps = cpu::kAvx512Panel;
+  static double peak(const plan::MachineRates& rates) { return rates.f32_avx512; }
+};
+template <>
+struct Panel<Isa::avx512_bf16> {
+  static constexpr const cpu::PanelOps& kOps = cpu::kAvx512Bf16Panel;
+  static double peak(const plan::MachineRates& rates) { return rates.bf16_avx512; }
+};
+
+template <Isa kIsa>
+Kernel panel_row(const char* name) {
+  using P = Panel<kIsa>;
+  return {{name, kIsa, refuse_panel<kIsa>,
+           [](const Problem& problem, const Machine& machine) {
+             return cpu::predict_panel_us(problem, P::peak(machine.rates), machine.rates.copy_bytes, P::kOps.lanes,
+                                          P::kOps.depth_step);
+           },
+           [](const Problem& problem) {
+             return problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
+                                                       : cpu::panel_workspace(P::kOps.lanes, P::kOps.depth_step, problem);
+           }},
+          [](const MatmulArgs& args, const Executor& executor) {
+            args.direction == Direction::dw ? cpu::run_panel_dw(P::kOps, args, executor) : cpu::run_panel(P::kOps, args, executor);
+          }};
+}
+
+template <Isa kIsa>
+Kernel decode_row(const char* name) {
+  static constexpr const cpu::DecodeOps& kOps = kIsa == Isa::avx2 ? cpu::kAvx2Decode : cpu::kAvx512Decode;
+  return {{name, kIsa, refuse_decode<kIsa>,
+           [](const Problem& problem, const Machine& machine) {
+             return cpu::predict_decode_us(problem, Panel<kIsa>::peak(machine.rates), machine.rates.copy_bytes, kOps.lanes);
+           },
+           [](const Problem&) { return std::size_t{0}; }},
+          [](const MatmulArgs& args, const Executor& executor) { cpu::run_decode(kOps, args, executor); }};
+}
+
+#endif
+
+}  // namespace
+
+std::span<const Kernel> cpu_kernels() {
+#if defined(__x86_64__)
+  static const Kernel kernels[] = {
+      panel_row<Isa::avx512_bf16>("avx512bf16_panel"), panel_row<Isa::avx512>("avx512_panel"), panel_row<Isa::avx2>("avx2_panel"),
+      decode_row<Isa::avx512>("avx512_decode"),        decode_row<Isa::avx2>("avx2_decode"),
+  };
+  return kernels;
+#else
+  return {};
+#endif
+}
+
+}  // namespace sparseloom::kernels

@@ -1,0 +1,82 @@
+// One product as the kernel tests see it: a random pattern, inputs rounded to the dtype, the fp64 answer, and a plain same-dtype
+// one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/args.h"
+
+namespace sparseloom::testing {
+
+struct Case {
+  Direction direction = Direction::forward;
+  DType dtype = DType::f32;
+  std::int64_t m = 0, rows = 0, cols = 0;
+  BlockShape block;
+  double density = 0.3;
+  bool bias = false;
+  Activation activation = Activation::none;
+  std::int64_t stride_padding = 0;  // added to every leading stride; also shifts each matrix by that many elements
+  bool integers = false;            // small integers: every sum is exact
+  bool skewed = false;              // block row r keeps density^(1 + r): a few full rows, many empty
+  std::uint64_t seed = 1;
+};
+
+std::string describe(const Case& c);
+
+double load(DType dtype, const void* data, std::int64_t i);
+void store(DType dtype, void* data, std::int64_t i, double value);
+double activate(Activation activation, double x);
+
+/// A row-major matrix in memory of its own, every byte of it outside [rows, cols] poisoned with NaN.
+struct Matrix {
+  DType dtype = DType::f32;
+  std::int64_t rows = 0, cols = 0, stride = 0, offset = 0;
+  std::vector<std::byte> bytes;
+
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding);
+  void* data() { return bytes.data() + offset * static_cast<std::int64_t>(size_of(dtype)); }
+  double at(std::int64_t r, std::int64_t c) const { return load(dtype, bytes.data(), offset + r * stride + c); }
+  void set(std::int64_t r, std::int64_t c, double v) { store(dtype, bytes.data(), offset + r * stride + c, v); }
+  bool padding_untouched() const;
+};
+
+struct Instance {
+  Case c;
+  std::vector<std::int32_t> crow, col, ccol, row, slot;
+  std::vector<std::int64_t> cost_prefix;
+  Matrix x, dy, values, bias;
+
+  explicit Instance(const Case& c);
+  IndexView index() const;
+  TransposedView transposed() const;
+  Problem problem(int threads) const;
+
+  /// [m, rows], [m, cols] or [blocks * bm, bn]: the answer of this case's direction.
+  std::int64_t out_rows() const;
+  std::int64_t out_cols() const;
+
+  struct Answer {
+    std::vector<double> exact;      // fp64
+    std::vector<double> plain;      // fp32 sums in order, rounded to the dtype
+    std::vector<double> magnitude;  // sum of |a b|: what rounding errors scale with
+  };
+  Answer answer();
+
+  /// Runs the kernel on poisoned output and workspace of exactly the declared size; fails the test when either was overrun.
+  Matrix run(const kernels::Kernel& kernel, const Executor& executor);
+};
+
+/// The kernels that this machine and problem allow, of the fast ones.
+std::vector<const kernels::Kernel*> runnable(const Problem& problem);
+
+/// Per tile of 16 rows x a block of columns: the error against fp64 is at most twice the plain product's, plus norm times eps.
+void expect_accurate(Instance& instance, const Matrix& out, const Instance::Answer& answer);
+
+/// Lends num_threads threads, but runs the ranges one after the other, last first.
+Executor backwards(int num_threads);
+
+}  // namespace sparseloom::testing

@@ -1,0 +1,143 @@
+// Every fast kernel against fp64, per output tile, and exactly on small integers.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/case.h"
+#include "kernels/cpu/kernels.h"
+#include "runtime/cpu.h"
+
+namespace sparseloom::testing {
+namespace {
+
+constexpr Direction kDirections[] = {Direction::forward, Direction::dx, Direction::dw};
+constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+
+void check_all(const Case& c) {
+  Instance instance(c);
+  const auto kernels = runnable(instance.problem(1));
+  if (kernels.empty()) return;
+  const Instance::Answer answer = instance.answer();
+  for (const kernels::Kernel* kernel : kernels) {
+    SCOPED_TRACE(kernel->info.name);
+    expect_accurate(instance, instance.run(*kernel, Executor::serial()), answer);
+  }
+}
+
+class Products : public ::testing::TestWithParam<std::tuple<Direction, DType>> {
+ protected:
+  Case base() const {
+    Case c;
+    std::tie(c.direction, c.dtype) = GetParam();
+    return c;
+  }
+};
+
+TEST_P(Products, AllBlockShapes) {
+  for (const std::int32_t bm : {8, 16, 32, 64, 128})
+    for (const std::int32_t bn : {8, 16, 32, 64, 128}) {
+      Case c = base();
+      c.m = 35, c.rows = 3 * bm, c.cols = 4 * bn, c.block = {bm, bn}, c.density = 0.5;
+      check_all(c);
+    }
+}
+
+TEST_P(Products, Tokens) {
+  for (const std::int64_t m : {0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 48, 49, 64, 130}) {
+    Case c = base();
+    c.m = m, c.rows = 96, c.cols = 128, c.block = {32, 16};
+    check_all(c);
+  }
+}
+
+TEST_P(Products, RaggedEdgesAndStrides) {
+  for (const BlockShape block : {BlockShape{8, 8}, {16, 32}, {64, 8}, {32, 64}, {128, 128}})
+    for (const std::int64_t m : {3, 50})
+      for (const std::int64_t cut : {1, 3, 7}) {
+        Case c = base();
+        c.m = m, c.block = block, c.stride_padding = cut;
+        c.rows = 3 * block.rows - cut, c.cols = 3 * block.cols - cut, c.density = 0.6;
+        check_all(c);
+        c.rows = cut, c.cols = cut, c.density = 1;  // one block, mostly padding
+        check_all(c);
+      }
+}
+
+TEST_P(Products, EmptyAndFull) {
+  for (const double density : {0.0, 0.05, 1.0})
+    for (const std::int64_t m : {5, 20}) {
+      Case c = base();
+      c.m = m, c.rows = 100, c.cols = 200, c.block = {16, 16}, c.density = density;
+      c.bias = c.direction == Direction::forward;
+      check_all(c);
+    }
+  Case c = base();
+  c.m = 4, c.block = {16, 16};
+  c.rows = 0, c.cols = 64;
+  check_all(c);
+  c.rows = 64, c.cols = 0;
+  check_all(c);
+}
+
+TEST_P(Products, SmallIntegersExactly) {
+  for (const BlockShape block : {BlockShape{8, 8}, {32, 32}, {64, 16}, {16, 128}})
+    for (const std::int64_t m : {1, 6, 57}) {
+      Case c = base();
+      c.m = m, c.rows = 250, c.cols = 300, c.block = block, c.integers = true, c.density = 0.1;
+      c.bias = c.direction == Direction::forward;
+      Instance instance(c);
+      const Instance::Answer answer = instance.answer();
+      for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
+        const Matrix out = instance.run(*kernel, Executor::serial());
+        for (std::int64_t r = 0; r < out.rows; ++r)
+          for (std::int64_t j = 0; j < out.cols; ++j) {
+            const std::size_t i = static_cast<std::size_t>(r * out.cols + j);
+            Matrix expected(c.dtype, 1, 1, 0);
+            expected.set(0, 0, answer.exact[i]);
+            ASSERT_EQ(out.at(r, j), expected.at(0, 0)) << kernel->info.name << " " << describe(c) << " at " << r << ", " << j;
+          }
+      }
+    }
+}
+
+// Enough tokens and features that the packed inputs do not fit one chunk of the workspace.
+TEST_P(Products, SeveralChunks) {
+  Case c = base();
+  c.m = 700, c.rows = 40, c.cols = 16000, c.block = {8, 128}, c.density = 0.02;
+  check_all(c);
+  std::swap(c.rows, c.cols);
+  std::swap(c.block.rows, c.block.cols);
+  check_all(c);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, Products, ::testing::Combine(::testing::ValuesIn(kDirections), ::testing::ValuesIn(kTypes)),
+                         [](const auto& info) {
+                           return std::string(name_of(std::get<0>(info.param))) + "_" + name_of(std::get<1>(info.param));
+                         });
+
+TEST(Epilogue, BiasAndActivations) {
+  for (const DType dtype : kTypes)
+    for (const Activation activation :
+         {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
+      for (const std::int64_t m : {4, 70}) {
+        Case c;
+        c.dtype = dtype, c.activation = activation, c.bias = true;
+        c.m = m, c.rows = 61, c.cols = 256, c.block = {16, 32}, c.density = 0.3;
+        check_all(c);
+      }
+}
+
+TEST(Kernels, EachIsExercisedOnThisMachine) {
+  std::set<std::string> seen;
+  for (const Direction direction : kDirections)
+    for (const DType dtype : kTypes) {
+      Problem p;
+      p.direction = direction, p.dtype = dtype, p.m = 4, p.rows = 64, p.cols = 64, p.block = {32, 32}, p.blocks = 1, p.threads = 1;
+      for (const kernels::Kernel* kernel : runnable(p)) seen.insert(kernel->info.name);
+    }
+  for (const kernels::Kernel& kernel : kernels::cpu_kernels())
+    EXPECT_EQ(seen.count(kernel.info.name), runtime::active_isa() >= kernel.info.isa ? 1u : 0u) << kernel.info.name;
+}
+
+}  // namespace
+}  // namespace sparseloom::testing

@@ -1,0 +1,99 @@
+"""The command line: info without extras, plans, and clear words when something is missing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import sparseloom
+from sparseloom import cli
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "sparseloom", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def test_info_tells_versions_machine_kernels_and_extras(capsys):
+    assert cli.main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["torch"] == torch.__version__ and found["sparseloom"]["version"] == sparseloom.__version__
+    assert "reference" in found["sparseloom"]["kernels"] and found["sparseloom"]["isa_active"]
+    assert found["sparseloom"]["cuda"]["compiled"] or found["sparseloom"]["cuda"]["reason"]
+    assert found["gpus"] and set(found["extras"]) == {"cli", "viz"}
+    assert cli.main(["info"]) == 0
+    text = capsys.readouterr().out
+    for part in (torch.__version__, "isa_active:", "reference", "reason:"):
+        assert part in text
+
+
+def test_info_as_a_program_without_typer_and_rich(tmp_path):
+    """What a user without extras has: the two packages are not importable."""
+    for name in ("typer", "rich"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sparseloom.cli import main; sys.exit(main())"
+    info = subprocess.run([sys.executable, "-c", program, str(tmp_path), "info"], capture_output=True, text=True, check=False)
+    assert info.returncode == 0 and "kernels" in info.stdout, info.stderr
+    demo = subprocess.run([sys.executable, "-c", program, str(tmp_path), "demo"], capture_output=True, text=True, check=False)
+    assert demo.returncode == 2 and demo.stderr.count("\n") == 1, demo.stderr
+    assert "[demo] expected the optional package" in demo.stderr and 'pip install "sparseloom[cli,viz]"' in demo.stderr
+
+
+def test_missing_extras_are_named_by_info(monkeypatch):
+    real = cli.importlib.util.find_spec
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None if name == "rich" else real(name))
+    assert cli.gathered_info()["extras"]["cli"] == 'missing rich: pip install "sparseloom[cli]"'
+
+
+@pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
+def test_plan_explains_a_choice(direction, capsys):
+    arguments = ["plan", "--direction", direction, "--tokens", "64", "--in-features", "256", "--out-features", "128", "--block", "16x32"]
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"plan: {direction} f32 m=64 W=[128, 256] block=16x32") and "runs " in text
+    assert cli.main([*arguments, "--json", "--dtype", "bfloat16"]) == 0
+    assert json.loads(capsys.readouterr().out)["kernel"] in sparseloom.info()["kernels"]
+
+
+def test_wrong_use_is_one_line_and_a_status(capsys):
+    assert cli.main(["plan", "--density", "2"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("sparseloom: [") and said.count("\n") == 1
+    for arguments, status, part in ((["plan", "--block", "cube"], 2, "cube"), ([], 2, "COMMAND"), (["--help"], 0, "bench")):
+        with pytest.raises(SystemExit) as left:
+            cli.main(arguments)
+        assert left.value.code == status and part in "".join(capsys.readouterr())
+
+
+def test_it_is_a_program():
+    ran = run("--help")
+    assert ran.returncode == 0 and all(name in ran.stdout for name in ("info", "plan", "demo", "bench")), ran.stderr
+
+
+def test_isa_forced_to_one_this_machine_lacks_is_an_error(tmp_path):
+    ran = run("info", env={**__import__("os").environ, "SPARSELOOM_ISA": "vax"})
+    assert ran.returncode == 2 and "SPARSELOOM_ISA" in ran.stderr and "vax" in ran.stderr
+
+
+def test_a_missing_library_is_said_with_the_remedy(tmp_path):
+    package = Path(sparseloom.__file__).parent
+    copy = tmp_path / "sparseloom"
+    copy.mkdir()
+    for name in ("__init__.py", "ops.py", "_library.py", "errors.py", "pattern.py"):
+        (copy / name).write_bytes((package / name).read_bytes())
+    (copy / "nn").symlink_to(package / "nn")
+    ran = subprocess.run([sys.executable, "-c", "import sparseloom"], capture_output=True, text=True, check=False, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "PATH": ""})
+    assert ran.returncode == 1
+    last = ran.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: sparseloom's operators are not built:") and "pip install --no-build-isolation" in last
+
+
+def test_public_names_are_few_and_present():
+    assert len(sparseloom.__all__) <= 20 and all(hasattr(sparseloom, name) for name in sparseloom.__all__)
+    assert sparseloom.__version__.count(".") == 2
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        sparseloom.nothing  # noqa: B018
+    assert (Path(sparseloom.__file__).parent / "py.typed").exists()

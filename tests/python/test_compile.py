@@ -1,0 +1,117 @@
+"""torch.compile, export and opcheck: the operators are ordinary ones to torch's compilers."""
+
+import pytest
+import torch
+from torch import nn
+
+from sparseloom.nn import BlockSparseLinear
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def agree(compiled, layer, m):
+    x = torch.randn(m, 2, layer.in_features, requires_grad=True)
+    y, expected = compiled(x), layer(x)
+    dy = torch.randn_like(y)
+    leaves = [x, *layer.parameters()]
+    torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-5)
+    pairs = zip(torch.autograd.grad(y, leaves, dy), torch.autograd.grad(expected, leaves, dy), strict=True)
+    for got, wanted in pairs:
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_fullgraph_with_a_dynamic_batch_forward_and_backward(activation, dynamic):
+    layer = BlockSparseLinear(97, 70, density=0.5, block=16, activation=activation)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for m in (3, 5, 17, 29):
+        agree(compiled, layer, m)
+
+
+def test_a_dynamic_batch_does_not_recompile():
+    layer = BlockSparseLinear(64, 64, density=0.5)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for m in (3, 5, 17, 29):
+        compiled(torch.randn(m, 64))
+    assert counter.frame_count == 1
+
+
+def test_inductor_model_with_sparse_and_dense_layers():
+    torch.manual_seed(0)
+    model = nn.Sequential(BlockSparseLinear(64, 96, density=0.5, activation="gelu"), nn.LayerNorm(96), BlockSparseLinear(96, 32, density=0.5))
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    for m in (4, 9):
+        x = torch.randn(m, 64)
+        leaves = list(model.parameters())
+        expected = torch.autograd.grad(model(x).square().sum(), leaves)
+        got = torch.autograd.grad(compiled(x).square().sum(), leaves)
+        for a, b in zip(got, expected, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_autocast_inside_compile():
+    layer = BlockSparseLinear(64, 64, density=0.5)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(torch.randn(3, 64)).dtype == torch.bfloat16
+
+
+def test_a_loaded_pattern_is_seen_by_the_compiled_layer():
+    layer, other = (BlockSparseLinear(64, 64, density=density, block=8) for density in (0.5, 0.3))
+    compiled, x = torch.compile(layer, fullgraph=True, backend="aot_eager"), torch.randn(3, 64)
+    compiled(x)
+    layer.load_state_dict(other.state_dict())
+    torch.testing.assert_close(compiled(x), other(x))
+
+
+def test_frozen_layer_compiles():
+    layer, x = BlockSparseLinear(64, 64, density=0.5).requires_grad_(False), torch.randn(3, 64)
+    expected = layer(x)
+    torch.testing.assert_close(torch.compile(layer.freeze(), fullgraph=True, backend="aot_eager")(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_export_with_a_dynamic_batch():
+    layer = BlockSparseLinear(64, 48, density=0.5, activation="silu")
+    exported = torch.export.export(layer, (torch.randn(4, 64),), dynamic_shapes=({0: torch.export.Dim("m", min=2, max=64)},))
+    x = torch.randn(9, 64)
+    torch.testing.assert_close(exported.module()(x), layer(x), atol=1e-6, rtol=1e-6)
+    assert "sparseloom.linear" in exported.graph_module.code
+
+
+def samples():
+    layer = BlockSparseLinear(37, 27, density=0.5, block=8)
+    crow, col, ccol, row, slot, rows, cols, bm, bn, version = layer.index
+    x, dy, values = torch.randn(5, 37), torch.randn(5, 27), layer.values.detach()
+    raw = torch.ops.sparseloom
+    return {
+        "linear": (raw.linear.default, (x, values, crow, col, layer.bias.detach(), rows, 1, version, False, -1)),
+        "linear_1d": (raw.linear.default, (x[0], values, crow, col, None, rows, 0, version, False, -1)),
+        "linear_strided": (raw.linear.default, (torch.randn(37, 5).t(), values, crow, col, None, rows, 0, version, False, -1)),
+        "linear_dx": (raw.linear_dx.default, (dy, values, crow, col, ccol, row, slot, cols, version, False, -1)),
+        "linear_dw": (raw.linear_dw.default, (dy, x, crow, col, bm, bn, version, False, -1)),
+        "pack": (raw.pack.default, (torch.randn(27, 37), crow, col, bm, bn)),
+        "unpack": (raw.unpack.default, (values, crow, col, rows, cols)),
+    }
+
+
+@pytest.mark.parametrize("name", samples())
+def test_opcheck(name):
+    op, arguments = samples()[name]
+    assert set(torch.library.opcheck(op, arguments).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("name", [name for name in samples() if name != "pack"])
+def test_meta_tensors_give_the_shape_of_the_result(name):
+    op, arguments = samples()[name]
+    meta = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
+    got, expected = op(*meta), op(*arguments)
+    assert got.is_meta and got.shape == expected.shape and got.dtype == expected.dtype and got.stride() == expected.stride()

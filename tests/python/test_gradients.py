@@ -1,0 +1,179 @@
+"""Gradients: against fp64 finite differences, in every combination, of second order, and never dropped silently."""
+
+import itertools
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import sparseloom
+from sparseloom import ops
+from sparseloom.nn import BlockSparseLinear
+from sparseloom.testing import Case, check_product
+
+
+def operands(block=(8, 16), pattern="skewed", m=3, k=37, n=27):
+    case = Case("gradients", "forward", torch.float64, block, m, k, n, pattern, bias=True)
+    inputs = case.inputs()
+    leaves = [inputs.x, inputs.values, inputs.bias, inputs.dy]
+    return [leaf.requires_grad_() for leaf in leaves], inputs.index
+
+
+@pytest.mark.parametrize("pattern", ["skewed", "full", "none", "corner"])
+@pytest.mark.parametrize("activation", [None, "gelu", "silu"])
+def test_gradcheck_linear(pattern, activation):
+    (x, values, bias, _), index = operands(pattern=pattern)
+    assert gradcheck(lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2], activation), (x, values, bias))
+
+
+@pytest.mark.parametrize("block", [(8, 8), (16, 8), (32, 16)])
+def test_gradcheck_the_products_of_the_backward_pass(block):
+    (x, values, _, dy), index = operands(block)
+    assert gradcheck(lambda dy, values: ops.linear_dx(dy, values, index), (dy, values))
+    assert gradcheck(lambda dy, x: ops.linear_dw(dy, x, index), (dy, x))
+
+
+def test_gradgradcheck():
+    (x, values, bias, _), index = operands((8, 8), m=2, k=19, n=13)
+    assert gradgradcheck(lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2]), (x, values, bias))
+    layer = BlockSparseLinear(19, 13, density=0.5, block=8, activation="gelu_tanh", dtype=torch.float64)
+    assert gradgradcheck(layer, (torch.randn(2, 19, dtype=torch.float64, requires_grad=True),))
+
+
+@pytest.mark.parametrize("need", list(itertools.product([False, True], repeat=3)), ids=str)
+def test_b26_every_combination_computes_only_what_is_needed(need, monkeypatch):
+    layer = BlockSparseLinear(37, 27, density=0.5, block=8)
+    dense = layer.to_dense()
+    x, twin_x = (torch.randn(5, 37, generator=torch.Generator().manual_seed(0)).requires_grad_(need[0]) for _ in range(2))
+    for module in (layer, dense):
+        for parameter, wanted in zip(module.parameters(), need[1:], strict=True):
+            parameter.requires_grad_(wanted)
+    called = []
+    for name in ("_linear_dx", "_linear_dw"):
+        real = getattr(ops, name)
+        monkeypatch.setattr(ops, name, lambda *a, name=name, real=real: called.append(name) or real(*a))
+    y = layer(x)
+    assert y.requires_grad == any(need)
+    if not any(need):
+        return
+    y.square().sum().backward()
+    dense(twin_x).square().sum().backward()
+    assert called == ["_linear_dx"] * need[0] + ["_linear_dw"] * need[1]
+    assert [t.grad is not None for t in (x, layer.values, layer.bias)] == list(need)
+    if need[0]:
+        torch.testing.assert_close(x.grad, twin_x.grad, atol=1e-4, rtol=1e-4)
+    if need[1]:
+        expected = BlockSparseLinear.from_dense(dense.weight.grad, layer.pattern).values
+        torch.testing.assert_close(layer.values.grad, expected.detach(), atol=1e-4, rtol=1e-4)
+    if need[2]:
+        torch.testing.assert_close(layer.bias.grad, dense.bias.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("need_x", "need_values"), [(True, False), (False, True), (True, True)])
+def test_only_the_operand_that_a_gradient_needs_is_saved(need_x, need_values):
+    (x, values, _, _), index = operands()
+    x, values = x.detach().requires_grad_(need_x), values.detach().requires_grad_(need_values)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(tuple(t.shape)) or t, lambda t: t):
+        ops.linear(x, values, index)
+    assert saved == [tuple(x.shape)] * need_values + [tuple(values.shape)] * need_x
+
+
+def raw_calls():
+    """Each operator called past ops.py, and a leaf that needs a gradient through it."""
+    (x, values, bias, dy), index = operands()
+    crow, col, ccol, row, slot, rows, cols, bm, bn, version = index
+    raw, weight = torch.ops.sparseloom, torch.ones(rows, cols, dtype=torch.float64, requires_grad=True)
+    return {
+        "linear": (lambda: raw.linear(x, values, crow, col, bias, rows, 0, version, False, -1), x),
+        "linear_dx": (lambda: raw.linear_dx(dy, values, crow, col, ccol, row, slot, cols, version, False, -1), values),
+        "linear_dw": (lambda: raw.linear_dw(dy, x, crow, col, bm, bn, version, False, -1), x),
+        "pack": (lambda: raw.pack(weight, crow, col, bm, bn), weight),
+        "unpack": (lambda: raw.unpack(values, crow, col, rows, cols), values),
+    }
+
+
+@pytest.mark.parametrize("name", ["linear", "linear_dx", "linear_dw", "pack", "unpack"])
+def test_raw_operators_do_not_drop_gradients_silently(name):
+    call, leaf = raw_calls()[name]
+    y = call()
+    assert y.requires_grad  # so that backward arrives there, instead of leaving the inputs without a gradient unnoticed
+    with pytest.warns(UserWarning, match=f"sparseloom::{name}: an autograd kernel was not registered"):
+        y.sum().backward()
+    assert leaf.grad is None
+
+
+def test_raw_operators_do_not_drop_gradients_silently_when_compiled():
+    call, _ = raw_calls()["linear"]
+    with pytest.warns(UserWarning, match="sparseloom::linear: an autograd kernel was not registered"):
+        torch.compile(lambda: call().relu(), fullgraph=True, backend="aot_eager")().sum().backward()
+    torch._dynamo.reset()
+
+
+def test_outside_of_pytest_s_own_filters_the_warning_is_an_error():
+    program = """
+import torch, sparseloom
+layer = sparseloom.nn.BlockSparseLinear(64, 64, density=0.5)
+i = layer.index
+y = torch.ops.sparseloom.linear(torch.ones(2, 64), layer.values, i.crow, i.col, None, 64, 0, i.version, False, -1)
+try:
+    y.sum().backward()
+except UserWarning as error:
+    print("refused:", error)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("refused: sparseloom::linear: an autograd kernel was not registered"), ran.stdout + ran.stderr
+
+
+def test_the_layer_itself_never_warns():
+    layer, x = BlockSparseLinear(64, 64, density=0.5), torch.randn(3, 64, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(x).sum().backward()
+        with torch.no_grad():
+            layer(x)
+        with torch.inference_mode():
+            layer(x)
+    assert x.grad is not None
+
+
+def test_checkpointing_and_inference_mode():
+    layer, x = BlockSparseLinear(64, 64, density=0.5, activation="gelu"), torch.randn(3, 64, requires_grad=True)
+    expected = torch.autograd.grad(layer(x).sum(), [x, layer.values])
+    again = torch.autograd.grad(torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum(), [x, layer.values])
+    for a, b in zip(expected, again, strict=True):
+        assert torch.equal(a, b)
+    with torch.inference_mode():
+        assert not layer(x).requires_grad
+
+
+@pytest.mark.parametrize("block", [(8, 128), (128, 8), (32, 32)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_b14_backward_of_the_layer_agrees_with_fp64_by_tile(block, dtype):
+    """Forward exact and gradients wrong is the commonest bug of the peers: the layer's own gradients, many rows per column."""
+    case = Case("b14", "dw", dtype, block, 33, 2 * block[1] + 5, 3 * block[0] + 1, "full", bias=True)
+    inputs = case.inputs()
+    layer = BlockSparseLinear(case.k, case.n, pattern=inputs.pattern, dtype=dtype)
+    with torch.no_grad():
+        layer.values.copy_(inputs.values)
+    x = inputs.x.clone().requires_grad_()
+    layer(x).backward(inputs.dy)
+    found = check_product(case, inputs, layer.values.grad)
+    assert found.ok, found
+    found = check_product(replace(case, direction="dx"), inputs, x.grad)
+    assert found.ok, found
+    exact = inputs.dy.double().sum(0)
+    torch.testing.assert_close(layer.bias.grad.double(), exact, atol=40 * torch.finfo(dtype).eps, rtol=4 * torch.finfo(dtype).eps)
+
+
+def test_a_forced_kernel_takes_part_in_gradients():
+    (x, values, bias, _), index = operands()
+    y = ops.linear(x, values, index, bias, kernel="reference")
+    y.sum().backward()
+    assert x.grad is not None
+    with pytest.raises(sparseloom.Error, match="strict forbids going dense"):
+        ops.linear(x, values, index, bias, strict=True, kernel="dense")

@@ -1,0 +1,101 @@
+"""The tools that hold the house in order: include arrows, generated pages, examples in the documents."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+check_layers = importlib.import_module("check_layers")
+generated = importlib.import_module("generated")
+make_plots = importlib.import_module("make_plots")
+
+
+def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_include_arrows_hold() -> None:
+    assert check_layers.main(ROOT) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("src/pattern/bad.cpp", '#include "layout/index.h"'),
+        ("src/core/bad.h", '#include "sparseloom/executor.h"'),
+        ("src/runtime/bad.cpp", '#include "plan/candidate.h"'),
+        ("src/layout/bad.cpp", '  #  include "runtime/cpu.h"'),
+        ("src/kernels/cpu/bad.h", '#include "plan/select.h"'),
+        ("include/sparseloom/plan.h", '#include "sparseloom/ops.h"'),
+        ("python/sparseloom/nn/bad.py", "torch.ops.sparseloom.linear(x)"),
+        ("python/sparseloom/io.py", "from .cli import main"),
+        ("python/sparseloom/nn/bad.py", "from ..demo.data import Text"),
+    ],
+)
+def test_a_wrong_arrow_is_named_with_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str, line: str
+) -> None:
+    bad = tmp_path / path
+    bad.parent.mkdir(parents=True)
+    bad.write_text(f"\n{line}\n")
+    assert check_layers.main(tmp_path) == 1
+    assert capsys.readouterr().out.startswith(f"{path}:2: ")
+
+
+@pytest.mark.parametrize("line", ['#include "sparseloom/error.h"', '#include "runtime/parallel.h"', "#include <vector>"])
+def test_a_right_arrow_passes(tmp_path: Path, line: str) -> None:
+    good = tmp_path / "src/kernels/good.cpp"
+    good.parent.mkdir(parents=True)
+    good.write_text(f"{line}\n")
+    assert check_layers.main(tmp_path) == 0
+
+
+@pytest.mark.parametrize("tool", ["make_support_table.py", "make_plots.py"])
+def test_generated_pages_are_up_to_date(tool: str) -> None:
+    done = run_tool(f"tools/{tool}", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_generated_part_needs_its_markers() -> None:
+    text = "a\n<!-- generated: x -->\nold\n<!-- end -->\nb\n"
+    assert generated.fill(text, "x", "new") == "a\n<!-- generated: x -->\nnew\n<!-- end -->\nb\n"
+    with pytest.raises(ValueError, match="'y'"):
+        generated.fill(text, "y", "new")
+
+
+def test_a_loss_against_dense_is_shown_and_the_newest_measurement_counts(tmp_path: Path) -> None:
+    record = {
+        "op": "linear", "direction": "dx", "dtype": "bf16", "m": 1024, "k": 4096, "n": 4096, "block": [32, 32], "density": 0.5,
+        "pattern": "balanced", "kernel": "k", "us": {"median": 50, "p20": 40, "p80": 60}, "dense_us": 100,
+    }  # fmt: skip
+    slower = record | {"us": {"median": 200.0, "p20": 190, "p80": 210}}
+    for date, measured in (("2026-01-02", slower), ("2026-01-01", record)):
+        run = {"device": "d", "commit": "c", "date": date, "versions": {}, "mode": "burst", "records": [measured]}
+        (tmp_path / f"{date}.json").write_text(json.dumps(run))
+    run, records = make_plots.load(tmp_path)
+    assert run["date"] == "2026-01-02"
+    assert records == [slower]
+    assert "0.50x **slower**" in make_plots.record_table(records, True)
+
+
+@pytest.mark.parametrize("page", ["docs/quickstart.md"])
+def test_the_examples_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 4
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks))
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,219 @@
+"""BlockSparseLinear as a module: initial values, shapes of x, dtypes, autocast, optimizers, freezing."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import sparseloom
+from sparseloom import pattern
+from sparseloom.nn import BlockSparseLinear
+
+
+def make(*sizes, **options):
+    torch.manual_seed(0)
+    return BlockSparseLinear(*(sizes or (100, 70)), **({"density": 0.5, "block": 16} | options))
+
+
+def twin(layer):
+    return layer.to_dense()
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_parameters_and_buffers_are_as_documented():
+    layer = make(block=(16, 32))
+    assert [(name, tuple(p.shape)) for name, p in layer.named_parameters()] == [("values", (10, 16, 32)), ("bias", (70,))]
+    assert set(layer.state_dict()) == {"values", "bias", "crow", "col"}
+    assert layer.crow.dtype == layer.col.dtype == torch.int32
+    assert layer.crow.tolist()[0] == 0 and layer.crow.tolist()[-1] == len(layer.col) == 10
+    assert (layer.pattern.rows, layer.pattern.cols, layer.block, layer.density) == (70, 100, (16, 32), 0.5)
+    assert "bias" not in make(bias=False).state_dict()
+
+
+def test_default_pattern_is_balanced():
+    counts = make(1000, 500, density=0.1, block=32).pattern.mask.sum(1)
+    assert counts.max() - counts.min() <= 1 and counts.sum() == round(0.1 * 32 * 16)
+
+
+def test_initial_values_scale_with_the_true_fan_in():
+    mask = torch.zeros(3, 40, dtype=torch.bool)
+    mask[0, :1], mask[1, :40] = True, True  # fan-in 32, 1280 - 10 = 1270 (ragged), none
+    layer = BlockSparseLinear(1270, 90, pattern=sparseloom.Pattern(90, 1270, 32, mask))
+    for block_row, fan_in in ((0, 32), (1, 1270)):
+        bound = 1 / math.sqrt(fan_in)
+        values = layer.values.detach()[layer.crow[block_row] : layer.crow[block_row + 1]]
+        assert 0.95 * bound < values.abs().max() <= bound
+        assert abs(values[values != 0].std() - bound / math.sqrt(3)) < 0.1 * bound
+        assert layer.bias.detach()[32 * block_row : 32 * block_row + 32].abs().max() <= bound
+    assert (layer.bias.detach()[64:] == 0).all()  # no inputs, no bias
+    dense = layer.to_dense().weight
+    assert torch.equal(sparseloom.nn.BlockSparseLinear.from_dense(dense, layer.pattern).values, layer.values)
+
+
+def test_padding_starts_at_zero_and_stays_there_in_training():
+    layer = make(100, 70, density=1.0)
+    inside = BlockSparseLinear.from_dense(torch.ones(70, 100), layer.pattern).values.detach() == 1
+    optimizer = torch.optim.AdamW(layer.parameters(), weight_decay=0.1)
+    for _ in range(3):
+        layer(torch.randn(9, 100)).square().sum().backward()
+        optimizer.step()
+    assert (layer.values.detach()[~inside] == 0).all() and (layer.values.detach()[inside] != 0).all()
+
+
+def test_generator_decides_pattern_and_values():
+    a, b, c = (make(generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert a.pattern == b.pattern and torch.equal(a.values, b.values) and torch.equal(a.bias, b.bias)
+    assert a.pattern != c.pattern
+
+
+@pytest.mark.parametrize("shape", [(100,), (5, 100), (2, 3, 100), (2, 3, 4, 100), (2, 1, 3, 1, 100), (0, 100), (1, 100), (3, 0, 100)])
+def test_x_of_any_dimensions(shape):
+    layer, x = make(), torch.randn(shape)
+    y = layer(x)
+    assert y.shape == (*shape[:-1], 70)
+    close(y, twin(layer)(x))
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_activations_agree_with_torch_fused_and_not(activation, bias):
+    layer, x = make(activation=activation, bias=bias), torch.randn(7, 100)
+    expected = twin(layer)(x)
+    close(layer(x), expected)
+    with torch.no_grad():
+        close(layer(x), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dtypes(dtype):
+    layer = make(dtype=dtype)
+    x = torch.randn(7, 100, dtype=dtype, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    assert y.dtype == x.grad.dtype == layer.values.grad.dtype == layer.bias.grad.dtype == dtype
+    moved = make().to(dtype)
+    assert moved.values.dtype == dtype and moved.crow.dtype == torch.int32 and moved(x).dtype == dtype
+    assert make().half().values.dtype == torch.float16
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_casts_as_for_nn_linear(dtype):
+    layer, x = make(), torch.randn(7, 100, requires_grad=True)
+    with torch.autocast("cpu", dtype=dtype):
+        y, expected = layer(x), twin(layer)(x)
+        assert layer(x.double().to(dtype)).dtype == dtype
+    assert y.dtype == expected.dtype == dtype
+    torch.testing.assert_close(y, expected, atol=2e-2, rtol=2e-2)
+    y.sum().backward()
+    assert x.grad.dtype == layer.values.grad.dtype == layer.bias.grad.dtype == torch.float32
+    double = make(dtype=torch.float64)
+    with torch.autocast("cpu", dtype=dtype):
+        assert double(x.double()).dtype == torch.float64
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9),
+    "Adam": lambda p: torch.optim.Adam(p, 0.01),
+    "AdamW fused": lambda p: torch.optim.AdamW(p, 0.01, fused=True),
+    "AdamW foreach": lambda p: torch.optim.AdamW(p, 0.01, foreach=True),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, 0.05),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 0.01),
+    "LBFGS": lambda p: torch.optim.LBFGS(p, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_optimizer_trains_it(name):
+    layer = make(activation="relu")
+    head = nn.Linear(70, 3)
+    x, target = torch.randn(32, 100), torch.randn(32, 3)
+    parameters = [*layer.parameters(), *head.parameters()]
+    optimizer = OPTIMIZERS[name](parameters)
+
+    def step():
+        optimizer.zero_grad()
+        loss = (head(layer(x)) - target).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 10.0)
+        return loss
+
+    first = step().item()
+    for _ in range(20):
+        optimizer.step(step)
+    assert step().item() < 0.7 * first
+    assert layer.to_dense()[0].weight.count_nonzero() <= layer.pattern.stats().elements
+
+
+def test_strict_forbids_dense_by_name():
+    layer, x = make(), torch.randn(3, 100)
+    layer.strict = True
+    refusals = {candidate["kernel"]: candidate["refusal"] for candidate in layer.plan(64)["candidates"]}
+    assert "strict" in refusals["dense"] and "strict" in refusals["reference"]
+    with pytest.raises(sparseloom.Error, match="strict"):
+        sparseloom.ops.linear(x, layer.values, layer.index, strict=True, kernel="dense")
+    assert "strict=True" in repr(layer)
+
+
+def test_plan_tells_what_would_run_and_why():
+    layer = make(activation="gelu")
+    for direction in ("forward", "dx", "dw"):
+        plan = layer.plan(64, direction)
+        assert plan["kernel"] in sparseloom.info()["kernels"]
+        assert {candidate["kernel"] for candidate in plan["candidates"]} == set(sparseloom.info()["kernels"])
+        assert direction in plan["text"] and plan["kernel"] in plan["text"]
+    assert make(device="meta").plan(64)["kernel"] in sparseloom.info()["kernels"]
+
+
+def test_freeze_multiplies_with_a_dense_copy_and_never_a_stale_one():
+    layer, x = make(activation="silu"), torch.randn(5, 100)
+    expected = layer(x).detach()
+    assert layer.freeze() is layer and layer.frozen and "frozen" in repr(layer)
+    assert layer.frozen_weight.shape == (70, 100) and "frozen_weight" not in layer.state_dict()
+    with torch.no_grad():
+        close(layer(x), expected)
+        close(layer.double()(x.double()).float(), expected)
+        layer.float()
+    with pytest.raises(sparseloom.Error, match="values that need a gradient"):
+        layer(x)
+    with torch.no_grad():
+        layer.values.mul_(2)
+        with pytest.raises(sparseloom.Error, match="changed values"):
+            layer(x)
+        layer.values.div_(2)
+    close(layer.unfreeze()(x), expected)
+    assert layer.frozen_weight is None
+    layer.strict = True
+    with pytest.raises(sparseloom.Error, match="strict=False"):
+        layer.freeze()
+
+
+def test_frozen_layer_follows_a_loaded_state():
+    layer, other, x = make(), BlockSparseLinear(100, 70, density=0.3, block=16), torch.randn(5, 100)
+    layer.freeze().load_state_dict(other.state_dict())
+    with torch.no_grad():
+        close(layer(x), other(x))
+
+
+def test_repr_names_what_matters():
+    text = repr(make(activation="gelu", bias=False))
+    for part in ("in_features=100", "out_features=70", "bias=False", "block=16x16", "density=0.5", "activation=gelu"):
+        assert part in text
+
+
+def test_works_inside_sequential_and_functional_call():
+    model = nn.Sequential(make(), nn.ReLU(), make(70, 20))
+    x = torch.randn(4, 100)
+    doubled = {name: 2 * p.detach() for name, p in model[0].named_parameters()}
+    close(torch.func.functional_call(model[0], doubled, x), 2 * model[0](x))
+    assert model(x).shape == (4, 20)
+
+
+def test_full_pattern_is_nn_linear():
+    layer = BlockSparseLinear(65, 33, pattern=pattern.full(33, 65, 32))
+    x = torch.randn(6, 65)
+    close(layer(x), layer.to_dense()(x))
+    assert torch.count_nonzero(layer.to_dense().weight) == 65 * 33

@@ -1,0 +1,117 @@
+"""report: every layer, what it runs, what it gains, and where dense is better."""
+
+import json
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import sparseloom
+from sparseloom import report as report_function
+from sparseloom.nn import BlockSparseLinear
+from sparseloom.report import LayerReport, Report, medians
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 64)
+        self.up = BlockSparseLinear(64, 128, density=0.25, block=16, activation="gelu")
+        self.drop = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm1d(128)
+        self.down = BlockSparseLinear(128, 64, density=0.25, block=16, bias=False)
+        self.unused = BlockSparseLinear(8, 8, density=1, block=8)
+        self.head = nn.Linear(64, 20)
+
+    def forward(self, tokens):
+        h = self.up(self.embed(tokens))
+        h = self.norm(self.drop(h).flatten(0, 1)).view_as(h)
+        return self.head(self.down(x=h))
+
+
+@pytest.fixture(scope="module")
+def made():
+    return sparseloom.report(Model(), torch.randint(0, 20, (3, 7)), seconds=0.02)
+
+
+def test_every_layer_is_listed_with_its_figures(made):
+    layers = {layer.name: layer for layer in made.layers}
+    assert list(layers) == ["embed", "up", "norm", "down", "unused", "head"]
+    up = layers["up"]
+    assert (up.shape, up.block, up.density, up.tokens, up.dtype) == ((128, 64), (16, 16), 0.25, 21, "float32")
+    assert up.bytes == 4 * (8 * 256 + 128) + 4 * (9 + 8) and up.dense_bytes == 4 * (128 * 64 + 128)
+    assert set(up.kernels) == {"forward", "dx", "dw"} and set(up.kernels.values()) <= set(sparseloom.info()["kernels"])
+    assert set(up.times) == set(up.dense_times) == {"forward", "backward"} and min(up.times.values()) > 0
+    assert layers["down"].kernels and layers["head"].note == layers["embed"].note == "dense, not touched"
+    assert layers["unused"].note == "not reached by the example input" and layers["unused"].times is None
+    assert layers["head"].bytes == 4 * (64 * 20 + 20)
+
+
+def test_slower_than_dense_is_marked():
+    layer = LayerReport("a", "BlockSparseLinear", (8, 8), 1, 2, times={"forward": 9.0, "backward": 1.0}, dense_times={"forward": 3.0, "backward": 2.0})
+    assert layer.slower == ["forward"] and layer.speedups == {"forward": 1 / 3, "backward": 2.0}
+    assert layer.to_dict()["slower_than_dense"] == ["forward"]
+    slow = sparseloom.report(nn.Sequential(BlockSparseLinear(16, 16, density=1.0, block=8)), torch.randn(2, 16), seconds=0.02)
+    assert slow.layers[0].slower and "slower than dense" in str(slow) and "slower than dense" in slow.to_html()
+
+
+def test_table_html_and_dict_tell_the_same(made):
+    text, page, data = str(made), made.to_html(), json.loads(json.dumps(made.to_dict()))
+    for name in ("embed", "up", "norm", "down", "unused", "head"):
+        assert name in text and name in page and name in [layer["name"] for layer in data["layers"]]
+    assert "128 x 64" in text and "16x16" in text and "0.25" in text and re.search(r"\d+ / \d+ = \d+\.\d\dx", text)
+    assert page.count("<svg") == 3 and "http" not in re.sub(r'xmlns="[^"]*"', "", page) and "<script" not in page
+    assert data["threads"] == torch.get_num_threads() and data["machine"]
+    assert "pattern" not in data["layers"][1] and data["layers"][1]["speedups"]["forward"] > 0
+
+
+def test_names_are_escaped_in_html():
+    page = Report([LayerReport("<script>", "K&R", (1,), 1, 1)], 1, "cpu").to_html()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "K&amp;R" in page
+
+
+def test_plain_table_without_rich(made, monkeypatch):
+    with_rich = str(made)
+    monkeypatch.setitem(__import__("sys").modules, "rich.console", None)
+    plain = str(made)
+    assert plain != with_rich and "128 x 64" in plain and "not reached by the example input" in plain
+
+
+def test_model_is_left_as_it_was():
+    model = Model().train()
+    model.drop.eval()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    generator_state = torch.get_rng_state()
+    sparseloom.report(model, (torch.randint(0, 20, (3, 7), generator=torch.Generator()),), seconds=0.01)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert model.training and model.norm.training and not model.drop.training
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(generator_state, torch.get_rng_state())
+
+
+def test_keywords_frozen_meta_and_untrained_layers():
+    model = Model()
+    model.up.freeze()
+    model.down.requires_grad_(False)
+    layers = {layer.name: layer for layer in report_function(model, {"tokens": torch.randint(0, 20, (2, 2))}, seconds=0.01).layers}
+    assert layers["up"].kernels == {"forward": "dense (frozen)"} and set(layers["up"].times) == {"forward"}
+    assert set(layers["down"].times) == {"forward"}
+    meta = report_function(BlockSparseLinear(16, 16, density=0.5, block=8, device="meta"), torch.randn(2, 16, device="meta"))
+    assert meta.layers[0].note == "on meta: nothing to measure" and meta.layers[0].name == ""
+
+
+def test_errors_of_the_model_pass_through_and_leave_no_hooks():
+    model = Model()
+    with pytest.raises(IndexError):
+        sparseloom.report(model, torch.full((1, 1), 99))
+    assert model.training and not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_medians_interleave():
+    order = []
+    times = medians([lambda: order.append("a"), lambda: order.append("b")], 0.0)
+    assert order == ["a", "b"] * 6 and len(times) == 2 and min(times) >= 0
+    with pytest.raises(sparseloom.Error):
+        medians([], 1.0)

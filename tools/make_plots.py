@@ -1,0 +1,120 @@
+"""Tables and plots of README.md and docs/performance.md from bench/results/<device>/*.json. No result file, no number.
+
+    python tools/make_plots.py [--check]     --check: exit status 1 when a page or plot is not up to date
+"""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from generated import ROOT, table, update
+from speedup_svg import Panel, speedup_svg
+
+Record = dict[str, Any]
+RESULTS = ROOT / "bench" / "results"
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "performance.md"
+#: The product that README shows: 1024 tokens, 4096 features in and out, square blocks of 32.
+SHOWN = {"m": 1024, "k": 4096, "n": 4096, "block": [32, 32]}
+DIRECTIONS = ("forward", "dx", "dw")
+DTYPES = {"f32": "fp32", "fp32": "fp32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16"}
+MISSING = "No result files yet: `make bench` writes them."
+
+
+def cell(record: Record) -> tuple[Any, ...]:
+    """What was measured: later measurements of the same cell replace earlier ones."""
+    return (record["op"], DTYPES[record["dtype"]], DIRECTIONS.index(record["direction"]), record["m"], record["k"], record["n"],
+            tuple(record["block"]), record["density"], record.get("pattern", ""))  # fmt: skip
+
+
+def load(folder: Path) -> tuple[Record, list[Record]]:
+    """The newest run's heading and the records of all runs of one device, newest per cell, in the order of cells."""
+    runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    runs = sorted((run for run in runs if "records" in run), key=lambda run: str(run["date"]))
+    newest: dict[tuple[Any, ...], Record] = {}
+    for run in runs:
+        for record in run["records"]:
+            if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES:
+                newest[cell(record)] = record
+    return (runs[-1] if runs else {}), [newest[key] for key in sorted(newest)]
+
+
+def shown(records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if all(record[key] == value for key, value in SHOWN.items())]
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def record_row(record: Record, with_shape: bool) -> list[str]:
+    dense, sparse = record["dense_us"], record["us"]["median"]
+    speedup = dense / sparse
+    shape = [f"{record['m']} x {record['k']} x {record['n']}", "{}x{}".format(*record["block"]), record.get("pattern", "")]
+    torch_bsr = record.get("peers", {}).get("torch_bsr")
+    return [
+        DTYPES[record["dtype"]],
+        record["direction"],
+        *(shape if with_shape else []),
+        f"{record['density']:g}",
+        record["kernel"],
+        f"{number(sparse)} ({number(record['us']['p20'])} to {number(record['us']['p80'])})",
+        number(dense),
+        number(torch_bsr) if torch_bsr else "-",
+        f"{speedup:.2f}x" + (" **slower**" if speedup < 1 else ""),
+    ]
+
+
+def record_table(records: list[Record], with_shape: bool) -> str:
+    shape = ["tokens x in x out", "block", "pattern"] if with_shape else []
+    head = ["dtype", "direction", *shape, "density", "kernel", "us (p20 to p80)", "dense us", "torch BSR us", "against dense"]
+    return table(head, [record_row(record, with_shape) for record in records])
+
+
+def caption(run: Record) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(run.get("versions", {}).items()))
+    return f"{run['device']}; commit {str(run['commit'])[:12]}, {run['date']}; {versions}."
+
+
+def panels(records: list[Record]) -> list[Panel]:
+    """One panel per dtype: density -> speed-up, a line per direction."""
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for record in shown(records):
+        if record.get("pattern", "balanced") == "balanced":
+            point = record["density"], record["dense_us"] / record["us"]["median"]
+            lines[DTYPES[record["dtype"]]][record["direction"]].append(point)
+    drawn = [dtype for dtype in ("fp32", "bf16") if lines[dtype]]
+    return [Panel(dtype, {name: sorted(points) for name, points in lines[dtype].items()}) for dtype in drawn]
+
+
+def main() -> int:
+    check = "--check" in sys.argv
+    current = True
+    readme = {"plot": "", "kernels": MISSING}
+    pages = []
+    for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
+        run, records = load(folder)
+        if not records:
+            continue
+        pages.append(f"### {folder.name}\n\n{caption(run)}\n\n{record_table(records, True)}")
+        drawn = panels(records)
+        if drawn and not readme["plot"]:  # one plot: the first device that has the shown product
+            size = "{m} tokens, {k} x {n}".format(**SHOWN)
+            svg = speedup_svg(drawn, f"Speed against torch's dense product: {size}, blocks of 32 x 32", caption(run))
+            path = ROOT / "docs" / "speedup.svg"
+            current &= path.exists() and path.read_text() == svg
+            if not check:
+                path.write_text(svg)
+            readme["plot"] = f"![speed-up over density, by dtype and direction](docs/{path.name})"
+            readme["kernels"] = f"{record_table(shown(records), False)}\n\n{caption(run)}"
+    current &= update(README, readme, check)
+    current &= update(PAGE, {"records": "\n\n".join(pages) or MISSING}, check)
+    if check and not current:
+        print("README.md or docs/performance.md is not what bench/results says: run make docs-tables")
+    return 1 if check and not current else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""docs/support.md from the case list, so that what is advertised is what is checked.
+
+    python tools/make_support_table.py [--check]     --check: exit status 1 when the page is not up to date
+"""
+
+import sys
+from collections import defaultdict
+
+from generated import ROOT, table, update
+
+from sparseloom import ops
+from sparseloom.testing.cases import Case, cases
+
+PAGE = ROOT / "docs" / "support.md"
+ORDER = {"fp32": 0, "bf16": 1, "fp16": 2, "fp64": 3}
+
+
+def dtype_name(case: Case) -> str:
+    name = ops.DTYPES[case.dtype]
+    return name if name.startswith("b") else "fp" + name.removeprefix("f")
+
+
+def blocks_text(blocks: set[tuple[int, int]]) -> str:
+    """A full grid of sides as one product, anything else block by block."""
+    rows, cols = sorted({block[0] for block in blocks}), sorted({block[1] for block in blocks})
+    if len(blocks) == len(rows) * len(cols) > 1:
+        return f"{{{', '.join(map(str, rows))}}} x {{{', '.join(map(str, cols))}}}"
+    return ", ".join(f"{bm}x{bn}" for bm, bn in sorted(blocks))
+
+
+def support_rows(all_cases: list[Case]) -> list[list[str]]:
+    """One row per op, direction, dtype and device: blocks, fused activations, number of cases."""
+    groups = defaultdict(list)
+    for case in all_cases:
+        groups[case.op, case.direction, dtype_name(case), case.device].append(case)
+    rows = []
+    for key in sorted(groups, key=lambda key: (key[3], key[0], ops.DIRECTIONS.index(key[1]), ORDER[key[2]])):
+        group = groups[key]
+        fused = sorted({case.activation for case in group if case.activation})
+        rows.append([*key, blocks_text({case.block for case in group}), ", ".join(fused) or "-", str(len(group))])
+    return rows
+
+
+def edge_rows(all_cases: list[Case]) -> list[list[str]]:
+    """What the cases are there for, with how many there are of each."""
+    counts: dict[str, int] = defaultdict(int)
+    for case in all_cases:
+        counts[case.name] += 1
+    return [[name.replace("_", " "), str(count)] for name, count in sorted(counts.items())]
+
+
+def main() -> int:
+    all_cases = list(cases())
+    head = ["op", "direction", "dtype", "device", "blocks (rows x columns)", "fused activations", "cases"]
+    parts = {"support": table(head, support_rows(all_cases)), "edges": table(["kind of case", "cases"], edge_rows(all_cases))}
+    check = "--check" in sys.argv
+    current = update(PAGE, parts, check)
+    if check and not current:
+        print(f"{PAGE.relative_to(ROOT)} is not what the case list says: run make docs-tables")
+    return 1 if check and not current else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The speed-up plot as a plain SVG: readable on light and dark pages, the same bytes for the same numbers."""
+
+import html
+import math
+from dataclasses import dataclass
+
+WIDTH, HEIGHT, GAP, LEFT, TOP = 380, 270, 60, 50, 60
+COLOURS = {"forward": "#1f77b4", "dx": "#d9730d", "dw": "#2a9d4a"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One dtype. lines: direction -> (density, dense time / sparse time), ascending in density."""
+
+    title: str
+    lines: dict[str, list[tuple[float, float]]]
+
+
+def bounds(panels: list[Panel]) -> tuple[float, float, float, float]:
+    """Densities and speed-ups that all panels share; the axis always shows 1, where dense is."""
+    points = [point for panel in panels for line in panel.lines.values() for point in line]
+    low, high = min(1.0, *(y for _, y in points)), max(1.0, *(y for _, y in points))
+    densities = [x for x, _ in points]
+    return min(densities), max(densities), 2 ** math.floor(math.log2(low)), 2 ** math.ceil(math.log2(high * 1.05))
+
+
+def text(x: float, y: float, content: str, size: int = 12, anchor: str = "middle", colour: str = "#555") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">{html.escape(content)}</text>'
+
+
+def panel_svg(panel: Panel, left: float, limits: tuple[float, float, float, float]) -> list[str]:
+    """Both axes are logarithmic: halving the density should double the speed, a straight line."""
+    x0, x1, y0, y1 = limits
+
+    def x_of(density: float) -> float:
+        return left + WIDTH * (math.log(density / x0) / math.log(x1 / x0) if x1 > x0 else 0.5)
+
+    def y_of(speedup: float) -> float:
+        return TOP + HEIGHT * (1 - math.log(speedup / y0) / math.log(y1 / y0))
+
+    parts = [text(left + WIDTH / 2, TOP - 10, panel.title, 14)]
+    for power in range(round(math.log2(y0)), round(math.log2(y1)) + 1):
+        y = y_of(2.0**power)
+        style = 'stroke="#555" stroke-width="1.5" stroke-dasharray="5 3"' if power == 0 else 'stroke="#ccc"'
+        parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + WIDTH}" y2="{y:.1f}" {style}/>')
+        parts.append(text(left - 6, y + 4, "dense" if power == 0 else f"{2.0**power:g}x", anchor="end"))
+    for density in sorted({x for line in panel.lines.values() for x, _ in line}):
+        parts.append(text(x_of(density), TOP + HEIGHT + 18, f"{density:g}"))
+    parts.append(text(left + WIDTH / 2, TOP + HEIGHT + 36, "density (share of blocks kept)"))
+    for row, (name, line) in enumerate(panel.lines.items()):
+        colour = COLOURS.get(name, "#777")
+        path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" fill="{colour}"/>' for x, y in line]
+        parts.append(text(left + WIDTH - 4, TOP + 16 + 16 * row, name, anchor="end", colour=colour))
+    return parts
+
+
+def speedup_svg(panels: list[Panel], title: str, note: str) -> str:
+    """`note` says machine, commit and date, under the panels."""
+    limits = bounds(panels)
+    width = LEFT + len(panels) * (WIDTH + GAP)
+    height = TOP + HEIGHT + 70
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" font-family="sans-serif">',
+             f'<rect width="{width}" height="{height}" fill="#fff"/>', text(width / 2, 22, title, 15, colour="#222")]  # fmt: skip
+    for number, panel in enumerate(panels):
+        parts += panel_svg(panel, LEFT + number * (WIDTH + GAP), limits)
+    parts.append(text(width / 2, height - 10, note, 10))
+    return "\n".join([*parts, "</svg>", ""])
