@@ -31,14 +31,32 @@ def cell(record: Record) -> tuple[Any, ...]:
 
 def load(folder: Path) -> tuple[Record, list[Record]]:
     """The newest run's heading and the records of all runs of one device, newest per cell, in the order of cells."""
-    runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    runs = sorted((run for run in runs if "records" in run), key=lambda run: str(run["date"]))
     newest: dict[tuple[Any, ...], Record] = {}
-    for run in runs:
+    heading: Record = {}
+    for run in runs_of(folder):
         for record in run["records"]:
             if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES:
                 newest[cell(record)] = record
-    return (runs[-1] if runs else {}), [newest[key] for key in sorted(newest)]
+                heading = run
+    return heading, [newest[key] for key in sorted(newest)]
+
+
+def runs_of(folder: Path) -> list[Record]:
+    """The result files of one device, oldest first."""
+    runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return sorted((run for run in runs if "records" in run), key=lambda run: str(run["date"]))
+
+
+def quality_table(run: Record) -> str:
+    """The demo's experiment: held-out bits per byte of both models, medians over seeds at each one's best learning rate."""
+    rows = []
+    for entry in run["summary"]:
+        excess = entry.get("excess_percent")
+        against = "" if excess is None else f"{excess:+.1f} %"
+        rows.append([entry["model"], f"{entry['held_out_bits_per_byte']:.3f}", against, f"{entry['lr']:g}", str(entry["seeds"])])
+    settings = run["settings"]
+    about = f"Density {settings['density']:g}, blocks of {settings['block']}, {settings['steps']} steps on {run['text']['name']}"
+    return f"{table(['model', 'bits per byte', 'against dense', 'learning rate', 'seeds'], rows)}\n\n{about}. {caption(run)}"
 
 
 def shown(records: Iterable[Record]) -> list[Record]:
@@ -92,9 +110,12 @@ def panels(records: list[Record]) -> list[Panel]:
 def main() -> int:
     check = "--check" in sys.argv
     current = True
-    readme = {"plot": "", "kernels": MISSING}
+    readme = {"plot": "", "kernels": MISSING, "quality": MISSING}
     pages = []
     for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
+        for run in runs_of(folder):
+            if "summary" in run:
+                readme["quality"] = quality_table(run)
         run, records = load(folder)
         if not records:
             continue

@@ -1,7 +1,10 @@
 // What the caller lends to a call: threads and, if it has one, a dense GEMM.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include "sparseloom/export.h"
 #include "sparseloom/matrix_view.h"
@@ -46,6 +49,20 @@ struct Executor {
   /// A process-wide pool of std::thread, grown on demand to the largest `num_threads` asked for (0: one per CPU this process may
   /// use).
   SPARSELOOM_API static Executor pool(int num_threads = 0);
+};
+
+/// Scratch memory for the calls of one thread, aligned to 64 bytes: grows to the largest plan it met and keeps that.
+class SPARSELOOM_API Workspace {
+ public:
+  /// Throws std::bad_alloc when there is no memory.
+  std::span<std::byte> at_least(std::size_t bytes);
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const noexcept;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::size_t size_ = 0;
 };
 
 }  // namespace sparseloom

@@ -1,6 +1,7 @@
 // BSR: how the present blocks lie in memory. Values once; rows and columns are two index lists over them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "sparseloom/dtype.h"
 
@@ -26,5 +27,15 @@ struct MatrixView {
 
   operator ConstMatrixView() const noexcept { return {data, dtype, rows, cols, stride}; }
 };
+
+/// A view of float or double memory whose rows follow each other, or lie `stride` elements apart.
+template <class T>
+requires std::is_same_v<T, float> || std::is_same_v<T, double> MatrixView view(T* data, std::int64_t rows, std::int64_t cols,
+                                                                               std::int64_t stride = -1)
+noexcept { return {data, sizeof(T) == 4 ? DType::f32 : DType::f64, rows, cols, stride < 0 ? cols : stride}; }
+template <class T>
+requires std::is_same_v<T, float> || std::is_same_v<T, double> ConstMatrixView view(const T* data, std::int64_t rows,
+                                                                                    std::int64_t cols, std::int64_t stride = -1)
+noexcept { return {data, sizeof(T) == 4 ? DType::f32 : DType::f64, rows, cols, stride < 0 ? cols : stride}; }
 
 }  // namespace sparseloom

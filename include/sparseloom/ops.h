@@ -1,9 +1,12 @@
 // Plan once, run many: the three products of a block-sparse linear layer.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
@@ -17,6 +20,11 @@ namespace sparseloom {
 /// refusal.
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const IndexView& index, std::int64_t version,
                                                      const Executor& executor, const std::string& kernel = {});
+
+/// The same for a matrix of one's own; `describe` fills a problem from it (add bias, activation or strict before planning).
+SPARSELOOM_API Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m);
+SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w, const Executor& executor,
+                                                     const std::string& kernel = {});
 
 /// Names of all compiled-in candidates, in registry order; `reference` is last.
 SPARSELOOM_API std::vector<std::string> kernel_names();
@@ -34,6 +42,14 @@ SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const
 /// dvalues = (dY^T X) at the stored blocks, padding zero. dy [m, rows], x [m, cols], dvalues [blocks, bm, bn].
 SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, const IndexView& index,
                               void* dvalues, std::span<std::byte> workspace, const Executor& executor);
+
+/// The three products of a matrix of one's own. dw must have w's pattern and dtype, else Error; its padding becomes zero.
+SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const void* bias, const MatrixView& y,
+                           Workspace& workspace, const Executor& executor);
+SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx,
+                              Workspace& workspace, const Executor& executor);
+SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, BsrMatrix& dw,
+                              Workspace& workspace, const Executor& executor);
 
 /// Machine and build as JSON: version, compiler, ISA found and in force, kernels compiled in, why a part is missing.
 SPARSELOOM_API std::string info_json();

@@ -1,6 +1,7 @@
 // Describe -> decide: a Problem says what is asked, a Plan what will run and why.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -156,7 +156,7 @@ def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -235,11 +235,11 @@ def _require_fit(model: nn.Module, state: dict[str, Tensor], tensors: dict[str, 
         read_pattern(layer, tensors, prefix)
         free |= {prefix + entry for entry in ("values", "crow", "col")}
     for name, tensor in state.items():
-        got = tensors[name]
-        if got.dtype != tensor.dtype:
-            raise Error("load", f"{name} of {tensor.dtype}", str(got.dtype), f"convert the model with .to({got.dtype})")
-        if name not in free and got.shape != tensor.shape:
-            raise Error("load", f"{name} {list(tensor.shape)}", f"{list(got.shape)}", "build the model as the saved one")
+        read = tensors[name]
+        if read.dtype != tensor.dtype:
+            raise Error("load", f"{name} of {tensor.dtype}", str(read.dtype), f"convert the model with .to({read.dtype})")
+        if name not in free and read.shape != tensor.shape:
+            raise Error("load", f"{name} {list(tensor.shape)}", f"{list(read.shape)}", "build the model as the saved one")
 
 
 def _require_loaded(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:

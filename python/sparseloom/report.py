@@ -191,10 +191,10 @@ def _sparse_layer(name: str, layer: BlockSparseLinear, tokens: int | None, secon
 
 def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Times, Times]:
     """Median times of the layer and of its dense twin."""
-    options = {"device": layer.values.device, "dtype": layer.values.dtype}
-    linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, **options)
+    device, dtype = layer.values.device, layer.values.dtype
+    linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(tokens, layer.in_features, generator=generator).to(**options)
+    x = torch.randn(tokens, layer.in_features, generator=generator).to(device, dtype)
 
     def dense(x: Tensor) -> Tensor:
         return ops.activate(linear(x), layer.activation)
@@ -206,7 +206,7 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
     if layer.frozen or not trains:
         return times, dense_times
     x.requires_grad_()
-    gradient = torch.randn(tokens, layer.out_features, generator=generator).to(**options)
+    gradient = torch.randn(tokens, layer.out_features, generator=generator).to(device, dtype)
 
     def backward(y: Tensor, inputs: list[Tensor]) -> Callable[[], object]:
         return lambda: torch.autograd.grad(y, inputs, gradient, retain_graph=True)

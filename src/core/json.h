@@ -1,6 +1,8 @@
 // The little JSON that info and plan print.
 #pragma once
 
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <string>
 
@@ -23,10 +25,11 @@ inline std::string json_string(const std::string& text) {
   return out + "\"";
 }
 
+/// Shortest text that reads back the same, whatever the locale; null for inf and NaN, which JSON does not have.
 inline std::string json_number(double value) {
+  if (!std::isfinite(value)) return "null";
   char text[32];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  return text;
+  return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
 }  // namespace sparseloom::core

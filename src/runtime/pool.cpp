@@ -1,4 +1,5 @@
 // Executor::pool(): the library's own threads, for hosts that lend none.
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -17,10 +18,15 @@ namespace {
 // another caller's job runs, is executed by its own thread alone: correct, and it cannot deadlock.
 class Pool {
  public:
-  // Leaked on purpose: joining threads in a static destructor hangs when the host exits from a worker or after fork().
+  // Leaked on purpose: joining threads in a static destructor hangs when the host exits from a worker. A forked child has none of
+  // these threads, and its copies of the locks and conditions may stand in any state, so it starts with a pool of its own.
   static Pool& instance() {
-    static Pool* pool = new Pool;
-    return *pool;
+    static const bool once = [] {
+      current() = new Pool;
+      return pthread_atfork(nullptr, nullptr, [] { current() = new Pool; }) == 0;
+    }();
+    static_cast<void>(once);
+    return *current();
   }
 
   void grow(int threads) {
@@ -49,6 +55,11 @@ class Pool {
   }
 
  private:
+  static Pool*& current() {
+    static Pool* pool = nullptr;
+    return pool;
+  }
+
   void work() {
     std::uint64_t seen = 0;
     for (;;) {
@@ -98,8 +109,8 @@ Executor Executor::pool(int num_threads) {
   Executor executor;
   executor.num_threads = num_threads > 0 ? num_threads : usable_cpus();
   Pool::instance().grow(executor.num_threads);
-  executor.context = &Pool::instance();
-  executor.parallel_for = [](void* context, std::int64_t count, RangeBody body) { static_cast<Pool*>(context)->run(count, body); };
+  // By name, not through context: an executor made before a fork must reach the child's pool.
+  executor.parallel_for = [](void*, std::int64_t count, RangeBody body) { Pool::instance().run(count, body); };
   return executor;
 }
 

@@ -1,6 +1,6 @@
 """Writes corpus/: one good file and the bad ones that load must refuse. Run it after a change of the format, and commit the files.
 
-    PYTHONPATH=python python tests/python/make_corpus.py
+PYTHONPATH=python python tests/python/make_corpus.py
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "foreign_metadata": (lambda data: _file_bytes(parts(data)[0], {"format": "pt"}), "another program"),
     "newer_version": (with_metadata(format_version="2"), "newer sparseloom"),
     "newer_version_unknown_dtype": (
-        header(b'{"__metadata__":{"format":"sparseloom","format_version":"3"},"a":{"dtype":"Q3","shape":[1],"data_offsets":[0,1]}}'),
+        header(
+            b'{"__metadata__":{"format":"sparseloom","format_version":"3"},"a":{"dtype":"Q3","shape":[1],"data_offsets":[0,1]}}'
+        ),
         "newer sparseloom",
     ),
     "version_zero": (with_metadata(format_version="0"), "format version 1"),
@@ -124,9 +126,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "alias_missing": (with_metadata(aliases="{}"), "missing: 2.weight"),
     "alias_of_another_shape": (with_metadata(aliases='{"2.weight": "1.bias"}'), "2.weight [12, 12]"),
     "untied": (
-        lambda data: joined(
-            parts(data)[0] | {"2.weight": torch.zeros(12, 12)}, parts(data)[1] | {"aliases": "{}"}
-        ),
+        lambda data: joined(parts(data)[0] | {"2.weight": torch.zeros(12, 12)}, parts(data)[1] | {"aliases": "{}"}),
         "ties tensors",
     ),
     "entry_missing": (with_tensor("1.bias", lambda t: None), "1 missing: 1.bias"),

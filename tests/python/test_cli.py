@@ -50,7 +50,19 @@ def test_missing_extras_are_named_by_info(monkeypatch):
 
 @pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
 def test_plan_explains_a_choice(direction, capsys):
-    arguments = ["plan", "--direction", direction, "--tokens", "64", "--in-features", "256", "--out-features", "128", "--block", "16x32"]
+    arguments = [
+        "plan",
+        "--direction",
+        direction,
+        "--tokens",
+        "64",
+        "--in-features",
+        "256",
+        "--out-features",
+        "128",
+        "--block",
+        "16x32",
+    ]
     assert cli.main(arguments) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"plan: {direction} f32 m=64 W=[128, 256] block=16x32") and "runs " in text
@@ -85,7 +97,14 @@ def test_a_missing_library_is_said_with_the_remedy(tmp_path):
     for name in ("__init__.py", "ops.py", "_library.py", "errors.py", "pattern.py"):
         (copy / name).write_bytes((package / name).read_bytes())
     (copy / "nn").symlink_to(package / "nn")
-    ran = subprocess.run([sys.executable, "-c", "import sparseloom"], capture_output=True, text=True, check=False, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "PATH": ""})
+    ran = subprocess.run(
+        [sys.executable, "-c", "import sparseloom"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+    )
     assert ran.returncode == 1
     last = ran.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: sparseloom's operators are not built:") and "pip install --no-build-isolation" in last

@@ -45,9 +45,12 @@ def test_a_dynamic_batch_does_not_recompile():
     assert counter.frame_count == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own, at inductor's import
 def test_inductor_model_with_sparse_and_dense_layers():
     torch.manual_seed(0)
-    model = nn.Sequential(BlockSparseLinear(64, 96, density=0.5, activation="gelu"), nn.LayerNorm(96), BlockSparseLinear(96, 32, density=0.5))
+    model = nn.Sequential(
+        BlockSparseLinear(64, 96, density=0.5, activation="gelu"), nn.LayerNorm(96), BlockSparseLinear(96, 32, density=0.5)
+    )
     compiled = torch.compile(model, fullgraph=True, dynamic=True)
     for m in (4, 9):
         x = torch.randn(m, 64)
@@ -76,7 +79,9 @@ def test_a_loaded_pattern_is_seen_by_the_compiled_layer():
 def test_frozen_layer_compiles():
     layer, x = BlockSparseLinear(64, 64, density=0.5).requires_grad_(False), torch.randn(3, 64)
     expected = layer(x)
-    torch.testing.assert_close(torch.compile(layer.freeze(), fullgraph=True, backend="aot_eager")(x), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        torch.compile(layer.freeze(), fullgraph=True, backend="aot_eager")(x), expected, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_export_with_a_dynamic_batch():

@@ -63,6 +63,7 @@ def test_to_dense_carries_the_activation():
     assert isinstance(BlockSparseLinear(32, 32, density=0.5, block=8).to_dense(), nn.Linear)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse BSR tensor support is in beta")
 def test_torch_bsr_shares_memory_in_both_directions():
     layer = BlockSparseLinear(96, 64, density=0.5, block=(16, 32))
     shared = layer.to_torch_bsr()

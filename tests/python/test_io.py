@@ -111,8 +111,14 @@ ints = st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 4)
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
-@given(crow=st.lists(ints, max_size=5), col=st.lists(ints, max_size=7), blocks=st.integers(0, 7), metadata=st.dictionaries(
-    st.sampled_from(["layers", "aliases", "format", "format_version", "writer"]), st.text(max_size=20), max_size=2))
+@given(
+    crow=st.lists(ints, max_size=5),
+    col=st.lists(ints, max_size=7),
+    blocks=st.integers(0, 7),
+    metadata=st.dictionaries(
+        st.sampled_from(["layers", "aliases", "format", "format_version", "writer"]), st.text(max_size=20), max_size=2
+    ),
+)
 def test_hostile_files_with_a_valid_checksum_load_a_valid_layer_or_nothing(target, tmp_path_factory, crow, col, blocks, metadata):
     tensors, told = parts(GOOD.read_bytes())
     tensors |= {
@@ -135,7 +141,9 @@ def test_hostile_files_with_a_valid_checksum_load_a_valid_layer_or_nothing(targe
 def models():
     torch.manual_seed(0)
     shared = BlockSparseLinear(32, 32, density=0.5, block=8)
-    tied_values = nn.ModuleList([BlockSparseLinear(32, 32, pattern=shared.pattern), BlockSparseLinear(32, 32, pattern=shared.pattern)])
+    tied_values = nn.ModuleList(
+        [BlockSparseLinear(32, 32, pattern=shared.pattern), BlockSparseLinear(32, 32, pattern=shared.pattern)]
+    )
     tied_values[1].values = tied_values[0].values
     embedding = nn.Embedding(20, 32)
     head = nn.Linear(32, 20, bias=False)
@@ -147,7 +155,9 @@ def models():
         "tied embedding": nn.Sequential(embedding, BlockSparseLinear(32, 32, density=0.3, block=16), head),
         "no blocks": nn.Sequential(BlockSparseLinear(32, 32, density=0.0)),
         "dense only": nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)),
-        "transformer": nn.ModuleDict({"a": nn.TransformerEncoderLayer(16, 2, 32), "b": BlockSparseLinear(16, 16, density=1, block=8)}),
+        "transformer": nn.ModuleDict(
+            {"a": nn.TransformerEncoderLayer(16, 2, 32), "b": BlockSparseLinear(16, 16, density=1, block=8)}
+        ),
         "bf16 and no grad": nn.Sequential(BlockSparseLinear(32, 32, density=0.5).bfloat16().requires_grad_(False)),
         "frozen": nn.Sequential(BlockSparseLinear(32, 32, density=0.5).freeze()),
     }

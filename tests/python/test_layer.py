@@ -70,7 +70,9 @@ def test_generator_decides_pattern_and_values():
     assert a.pattern != c.pattern
 
 
-@pytest.mark.parametrize("shape", [(100,), (5, 100), (2, 3, 100), (2, 3, 4, 100), (2, 1, 3, 1, 100), (0, 100), (1, 100), (3, 0, 100)])
+@pytest.mark.parametrize(
+    "shape", [(100,), (5, 100), (2, 3, 100), (2, 3, 4, 100), (2, 1, 3, 1, 100), (0, 100), (1, 100), (3, 0, 100)]
+)
 def test_x_of_any_dimensions(shape):
     layer, x = make(), torch.randn(shape)
     y = layer(x)

@@ -86,9 +86,7 @@ def test_pattern_is_immutable_hashable_and_copies_to_itself():
     assert again == made and hash(again) == hash(made) and len({again, made}) == 1
 
 
-@pytest.mark.parametrize(
-    "mask", [torch.ones(2, 2), torch.ones(3, 2, dtype=torch.bool), torch.ones(4, dtype=torch.bool), [[True]]]
-)
+@pytest.mark.parametrize("mask", [torch.ones(2, 2), torch.ones(3, 2, dtype=torch.bool), torch.ones(4, dtype=torch.bool), [[True]]])
 def test_wrong_masks_are_refused(mask):
     with pytest.raises(sparseloom.Error):
         Pattern(64, 64, 32, mask)

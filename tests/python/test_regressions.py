@@ -64,7 +64,12 @@ def test_b1_expanded_operands(direction):
 def test_b1_gradients_that_arrive_expanded_or_transposed():
     layer, x = BlockSparseLinear(48, 32, density=0.5, block=16), torch.randn(6, 48, requires_grad=True)
     dense = layer.to_dense()
-    for finish in (lambda y: y.sum(), lambda y: (y.t() * torch.arange(6.0)).sum(), lambda y: y[:, ::2].sum(), lambda y: y[::3].mean()):
+    for finish in (
+        lambda y: y.sum(),
+        lambda y: (y.t() * torch.arange(6.0)).sum(),
+        lambda y: y[:, ::2].sum(),
+        lambda y: y[::3].mean(),
+    ):
         got = torch.autograd.grad(finish(layer(x)), x)[0]
         torch.testing.assert_close(got, torch.autograd.grad(finish(dense(x)), x)[0], atol=1e-5, rtol=1e-5)
 

@@ -49,7 +49,15 @@ def test_every_layer_is_listed_with_its_figures(made):
 
 
 def test_slower_than_dense_is_marked():
-    layer = LayerReport("a", "BlockSparseLinear", (8, 8), 1, 2, times={"forward": 9.0, "backward": 1.0}, dense_times={"forward": 3.0, "backward": 2.0})
+    layer = LayerReport(
+        "a",
+        "BlockSparseLinear",
+        (8, 8),
+        1,
+        2,
+        times={"forward": 9.0, "backward": 1.0},
+        dense_times={"forward": 3.0, "backward": 2.0},
+    )
     assert layer.slower == ["forward"] and layer.speedups == {"forward": 1 / 3, "backward": 2.0}
     assert layer.to_dict()["slower_than_dense"] == ["forward"]
     slow = sparseloom.report(nn.Sequential(BlockSparseLinear(16, 16, density=1.0, block=8)), torch.randn(2, 16), seconds=0.02)

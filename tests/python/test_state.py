@@ -176,5 +176,7 @@ def test_share_memory_and_requires_grad_in_bulk():
 
 def test_pattern_errors_name_the_first_bad_entry():
     with pytest.raises(sparseloom.Error) as caught:
-        sparseloom.Pattern.from_index(torch.tensor([0, 2, 3], dtype=torch.int32), torch.tensor([1, 1, 7], dtype=torch.int32), 32, 32, 16)
+        sparseloom.Pattern.from_index(
+            torch.tensor([0, 2, 3], dtype=torch.int32), torch.tensor([1, 1, 7], dtype=torch.int32), 32, 32, 16
+        )
     assert "col" in str(caught.value) and "1" in caught.value.actual

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -35,6 +36,13 @@ class Cell:
         """The same as a row that testing can draw inputs for and check."""
         shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
         return Case("bench", self.direction, DTYPES[self.dtype], *shape)
+
+
+def cell_of(record: dict[str, Any]) -> Cell:
+    """The cell that a record of a results file was measured on."""
+    return Cell(
+        **{key: record[key] for key in ("direction", "dtype", "m", "k", "n", "density", "pattern")}, block=tuple(record["block"])
+    )
 
 
 def flagship() -> list[Cell]:

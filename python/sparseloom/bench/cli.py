@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from ..errors import Error
 from . import measure, targets
-from .cells import Cell, select
+from .cells import Cell, cell_of, select
 from .peak import rates
 from .results import default_folder, header, write_results
 from .timing import busy_share, load_average
@@ -45,7 +45,9 @@ def bench(
         if threads is not None:
             torch.set_num_threads(threads)
         head, records = run(suite, cells, SECONDS[suite] if seconds is None else seconds, busy)
-        Console().print(table(suite, records))
+        console = Console()
+        console.width = max(console.width, 132)  # a cut kernel name says nothing
+        console.print(table(suite, records))
         path = write_results(results or default_folder(Path(".")), name or suite, head, records)
     except Error as error:
         typer.echo(f"sparseloom bench: {error}", err=True)
@@ -84,15 +86,15 @@ def run(suite: str, cells: list[Cell], seconds: float, busy: bool) -> tuple[dict
 def table(suite: str, records: list[measure.Record]) -> Table:
     """One row per record."""
     last = ["of peak", "torch bsr us"] if suite == "cpu" else ["best", "over best"]
-    out = Table("direction", "dtype", "m x k x n", "block", "density", "kernel", "us", "dense us", "speedup", *last)
+    out = Table("cell", "kernel", "us", "dense us", "speedup", *last)
+    for column in out.columns:
+        column.no_wrap = True
     for record in records:
         if suite == "cpu":
             peer = record["peers"].get("torch_bsr")
             tail = [f"{100 * record['share_of_peak']:.1f} %", "" if peer is None else f"{peer:.0f}"]
         else:
             tail = [record["best"], f"{record['over_best']:.2f}"]
-        size = f"{record['m']} x {record['k']} x {record['n']}"
-        block, us = "x".join(map(str, record["block"])), f"{record['us']['median']:.0f}"
-        about = [record["direction"], record["dtype"], size, block, f"{record['density']:g}", record["kernel"]]
-        out.add_row(*about, us, f"{record['dense_us']:.0f}", f"{record['speedup']:.2f}", *tail)
+        times = [f"{record['us']['median']:.0f}", f"{record['dense_us']:.0f}", f"{record['speedup']:.2f}"]
+        out.add_row(str(cell_of(record)), record["kernel"], *times, *tail)
     return out

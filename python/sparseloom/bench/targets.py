@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .cells import cell_of
 from .peak import peak_flops
 
 Record = dict[str, Any]
@@ -26,7 +27,9 @@ def wrong(records: list[Record]) -> list[str]:
     for record in records:
         for entry in record.get("candidates", [record]):
             if not entry["tile_excess"] <= 1:
-                sentences.append(f"{_name(record)} by {entry['kernel']}: {entry['tile_excess']:.2f} of the error allowed in a tile")
+                sentences.append(
+                    f"{cell_of(record)} by {entry['kernel']}: {entry['tile_excess']:.2f} of the error allowed in a tile"
+                )
     return sentences
 
 
@@ -37,14 +40,14 @@ def missed_cpu(records: list[Record]) -> list[str]:
         least = SHARE_OF_PEAK.get(record["dtype"])
         if record["density"] == PROMISED_DENSITY and least is not None and record["share_of_peak"] < least:
             share = f"{100 * record['share_of_peak']:.1f} % of the peak, target {100 * least:.0f} %"
-            sentences.append(f"{_name(record)}: {share} ({peak_flops(record['dtype'], record['threads']) / 1e9:.0f} GF/s)")
+            sentences.append(f"{cell_of(record)}: {share} ({peak_flops(record['dtype'], record['threads']) / 1e9:.0f} GF/s)")
     forward = {(tuple(r["block"]), r["density"]): r for r in records if r["direction"] == "forward" and r["dtype"] == "f32"}
     for (block, density), record in forward.items():
         other = forward.get((block, 0.2))
         if density == 0.05 and other is not None:
             ratio = record["us"]["median"] / other["us"]["median"]
             if ratio > SPARSER_AT_MOST:
-                sentences.append(f"{_name(record)}: {ratio:.2f} of the time at density 0.2, target <= {SPARSER_AT_MOST}")
+                sentences.append(f"{cell_of(record)}: {ratio:.2f} of the time at density 0.2, target <= {SPARSER_AT_MOST}")
     return sentences
 
 
@@ -53,9 +56,9 @@ def missed_plan(records: list[Record]) -> list[str]:
     sentences = []
     if len(records) < CELLS:
         sentences.append(f"{len(records)} cells measured, at least {CELLS} are needed")
-    few = [_name(record) for record in records if len(record["candidates"]) < CANDIDATES]
+    few = [cell_of(record) for record in records if len(record["candidates"]) < CANDIDATES]
     if few:
-        sentences.append(f"fewer than {CANDIDATES} candidates in {len(few)} cells: {', '.join(few)}")
+        sentences.append(f"fewer than {CANDIDATES} candidates in {len(few)} cells: {', '.join(map(str, few))}")
     share = good_choices(records) / max(1, len(records))
     if share < IN_SHARE:
         sentences.append(
@@ -67,9 +70,3 @@ def missed_plan(records: list[Record]) -> list[str]:
 def good_choices(records: list[Record]) -> int:
     """In how many cells the plan's choice was within 10 % of the best."""
     return sum(record["over_best"] <= WITHIN for record in records)
-
-
-def _name(record: Record) -> str:
-    bm, bn = record["block"]
-    size = f"{record['m']}x{record['k']}x{record['n']}"
-    return f"{record['direction']} {record['dtype']} {size} block {bm}x{bn} density {record['density']:g}"

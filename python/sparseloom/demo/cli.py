@@ -58,6 +58,7 @@ def demo(
             settings = settings.with_rate(lr)
         _check(settings, resume and seeds > 0)
         console = Console()
+        console.width = max(console.width, 100)
         if seeds:
             path, summary = quality.run(settings, text, results or default_folder(out), seeds, _say)
             console.print(_quality_table(summary))

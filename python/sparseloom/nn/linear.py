@@ -110,7 +110,8 @@ class BlockSparseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in_features] of one or more dimensions -> [..., out_features]. Autocast casts as it does for nn.Linear."""
-        values, bias = self.values, self.bias
+        values: Tensor = self.values
+        bias: Tensor | None = self.bias
         kind = x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)

@@ -126,6 +126,9 @@ def _edges(direction: str, dtype: torch.dtype, block: tuple[int, int]) -> Iterat
     yield Case("no_blocks", direction, dtype, block, 21, k, n, "none")
     yield Case("no_inputs", direction, dtype, block, 5, 0, n, "none")
     yield Case("no_outputs", direction, dtype, block, 5, k, 0, "none")
+    # Sums long enough to be cut into pieces: a 1 MB L2 holds some 60 tokens of 4000 fp32 inputs.
+    deep = {"forward": (201, 4000 + bn // 2, n), "dx": (201, k, 4000 + bm // 2), "dw": (2003, k, n)}[direction]
+    yield Case("deep", direction, dtype, block, *deep, "random", 0.3)
     for m in TOKEN_COUNTS:
         yield Case("tokens", direction, dtype, block, m, k, n, "balanced")
 

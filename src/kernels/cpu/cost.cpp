@@ -1,37 +1,112 @@
 #include "kernels/cpu/cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/check.h"
 #include "kernels/cpu/cell.h"
+#include "kernels/cpu/panel.h"
 
 namespace sparseloom::kernels::cpu {
+
+//                                           lanes step {-, 1, 2, 3 vectors}   block  out  pack  widen interl.  dw vectors elem pack
+const PanelCosts kAvx2PanelCosts = {8, 1, {0, 2.18, 1.27, 1.17}, 6.5, 0.78, 0.26, 0.34, 0, {0, 1.5, 1.08, 1.08}, 2.1, 1.15};
+const PanelCosts kAvx512PanelCosts = {16, 1, {0, 1.07, 1.17, 1.12}, 3.5, 0.66, 0.37, 0.12, 0, {0, 1.14, 1.04, 1.04}, 1.3, 0.95};
+const PanelCosts kAvx512Bf16PanelCosts = {16, 2, {0, 1.41, 1.09, 1.18}, 4.8, 0.78, 0.1, 0, 0.27, {0, 1.45, 1.1, 1.05}, 1.4, 0.41};
+const DecodeCosts kAvx2ForwardCosts = {8, 0.05, 0.11, 0, 10, 2.2, 0};
+const DecodeCosts kAvx512ForwardCosts = {16, 0.05, 0.073, 0.03, 8.4, 4.1, 0};
+const DecodeCosts kAvx2DxCosts = {8, 0.1, 0.09, 0.05, 1.4, 0.1, 0.76};
+const DecodeCosts kAvx512DxCosts = {16, 0.12, 0.06, 0, 0.5, 0.1, 0.5};
+
 namespace {
 
 using core::ceil_div;
+using core::round_up;
 
-constexpr double kCallUs = 1.5, kForkUs = 5;
+constexpr double kAvx2FlopsPerCycle = 32;
+constexpr double kCallUs = 0.5;
+constexpr double kForkUs = 4;                // waking and joining the threads of one parallel loop
+constexpr double kResidentBytes = 16e6;      // values up to here stay in cache from panel to panel and call to call
+constexpr double kMemoryShareOfCopy = 0.15;  // streaming reads beyond the last-level cache against copies inside it
+
+double cycle_us(const plan::MachineRates& rates) {
+  return 1e6 * kAvx2FlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
+}
+
+double elements_of(const Problem& p) { return static_cast<double>(p.blocks) * p.block.rows * p.block.cols; }
+
+// Time for one pass over values that do not stay in cache.
+double stream_us(const Problem& p, const plan::MachineRates& rates) {
+  const double bytes = elements_of(p) * static_cast<double>(size_of(p.dtype));
+  const double rate = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
+  return bytes > kResidentBytes ? 1e6 * (bytes - kResidentBytes) / rate : 0;
+}
+
+double with_threads(double us, const Problem& p, double products, double loops) {
+  const double tasks = std::clamp(products / kTaskProducts, 1.0, static_cast<double>(std::max(1, p.threads)));
+  return kCallUs + us / tasks + (tasks > 1 ? loops * kForkUs : 0);
+}
+
+double predict_strips_us(const Problem& p, const plan::MachineRates& rates, double step_us, const PanelCosts& c) {
+  const bool forward = p.direction == Direction::forward;
+  const double cycle = cycle_us(rates);
+  const double outputs = static_cast<double>(forward ? p.rows : p.cols), depth = static_cast<double>(forward ? p.cols : p.rows);
+  const double output_block = forward ? p.block.rows : p.block.cols;
+  const std::int64_t vectors = ceil_div(p.m, c.lanes), panels = ceil_div(vectors, kMaxVectors);
+  const double elements = elements_of(p), steps = elements / kGroup / c.depth_step;  // of all strips of one panel
+  // Panels are as even as they go: `wide` of them have one vector more than the others.
+  const std::int64_t narrow_width = panels ? vectors / panels : 0, wide = panels ? vectors % panels : 0;
+  const auto panel_us = [&](std::int64_t width) {
+    const double compute = width * c.vectors[width] * steps * step_us +
+                           cycle * static_cast<double>(p.blocks) * output_block / kGroup * c.block +
+                           (size_of(p.dtype) == 2 && c.depth_step == 1 ? cycle * elements * c.widen : 0);
+    return std::max(compute, stream_us(p, rates));
+  };
+  double us = static_cast<double>(panels - wide) * panel_us(narrow_width);
+  if (wide) us += static_cast<double>(wide) * panel_us(narrow_width + 1);
+  us += cycle * static_cast<double>(vectors * c.lanes) * (outputs * c.out + depth * c.pack);
+  const bool interleaves = !forward && c.depth_step == 2;
+  if (interleaves) us += cycle * elements * c.interleave;
+  return with_threads(us, p, static_cast<double>(p.m) * (elements + outputs + depth), interleaves ? 3 : 2);
+}
+
+double predict_outer_us(const Problem& p, const plan::MachineRates& rates, double step_us, const PanelCosts& c) {
+  const double cycle = cycle_us(rates);
+  const double elements = elements_of(p), m = static_cast<double>(p.m);
+  const double rows = static_cast<double>(round_up(p.rows, p.block.rows)),
+               cols = static_cast<double>(round_up(p.cols, p.block.cols));
+  const double block_rows = rows / p.block.rows;
+  // A block row's stored columns in vectors: full triples, and a rest.
+  const double row_vectors = block_rows > 0 ? elements / p.block.rows / block_rows / c.lanes : 0;
+  const double triples = std::floor(row_vectors / kMaxVectors);
+  const int rest = static_cast<int>(std::ceil(row_vectors - triples * kMaxVectors - 1e-9));
+  const double tiles = block_rows * p.block.rows / kGroup * std::ceil(m / c.depth_step) * step_us;
+  double us = tiles * (triples * kMaxVectors * c.outer_vectors[kMaxVectors] + rest * c.outer_vectors[rest]);
+  us += std::max(cycle * elements * c.outer_element, stream_us(p, rates)) + cycle * m * (rows + cols) * c.outer_pack;
+  return with_threads(us, p, m * (elements + rows + cols), 2);
+}
 
 }  // namespace
 
-double predict_panel_us(const Problem& p, double peak, double copy_bytes, int lanes, int depth_step) {
-  const double threads = std::max(1, p.threads);
-  const double vectors = static_cast<double>(ceil_div(p.m, lanes));
-  const double flops = 2.0 * vectors * lanes * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
-  const double efficiency = vectors >= 2 ? 0.85 : 0.6;
-  const double bytes =
-      static_cast<double>(p.m) * static_cast<double>(p.rows + p.cols) * (4.0 / depth_step + static_cast<double>(size_of(p.dtype)));
-  return kCallUs + (threads > 1 ? 2 * kForkUs : 0) + 1e6 / threads * (flops / (peak * efficiency) + bytes / copy_bytes);
+double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak, const PanelCosts& costs) {
+  // One step of one vector: 8 outputs x lanes x the k values of a cell.
+  const double step_us = 1e6 * 2.0 * kGroup * costs.lanes * costs.depth_step / (peak > 0 ? peak : 100e9);
+  return problem.direction == Direction::dw ? predict_outer_us(problem, rates, step_us, costs)
+                                            : predict_strips_us(problem, rates, step_us, costs);
 }
 
-double predict_decode_us(const Problem& p, double peak, double copy_bytes, int lanes) {
-  const double threads = std::max(1, p.threads);
-  const double elements = static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
+double predict_decode_us(const Problem& p, const plan::MachineRates& rates, const DecodeCosts& c) {
+  const bool forward = p.direction == Direction::forward;
+  const double elements = elements_of(p), outputs = static_cast<double>(forward ? p.rows : p.cols);
   const double tokens = p.m <= 1 ? 1 : p.m <= 2 ? 2 : p.m <= 4 ? 4 : 8;
-  const double compute = 2 * elements * tokens / (peak * 0.5);
-  const double bytes = elements * static_cast<double>(size_of(p.dtype)) / copy_bytes;
-  static_cast<void>(lanes);
-  return kCallUs + (threads > 1 ? kForkUs : 0) + 1e6 / threads * std::max(compute, bytes);
+  const double widen = size_of(p.dtype) == 2 ? c.widen : 0;
+  const double cycles = elements * (c.element + widen + tokens * c.token_element) + outputs * (c.out + tokens * c.token_out) +
+                        (forward ? 0 : elements / p.block.cols * tokens * c.row);
+  const double us = std::max(cycle_us(rates) * cycles, stream_us(p, rates));
+  // Decode's tasks are cut by elements, not by products: see decode.cpp.
+  const double tasks = std::clamp((elements + static_cast<double>(p.rows + p.cols)) / kTaskElements, 1.0,
+                                  static_cast<double>(std::max(1, p.threads)));
+  return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);
 }
 
 }  // namespace sparseloom::kernels::cpu

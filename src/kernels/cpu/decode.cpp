@@ -9,11 +9,6 @@
 #include "runtime/parallel.h"
 
 namespace sparseloom::kernels::cpu {
-namespace {
-// Values below which a second thread costs more than it brings: about 5 us at 10 Gelement/s.
-constexpr std::int64_t kTaskElements = 50000;
-}  // namespace
-
 void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& executor) {
   const IndexView& w = args.index;
   const bool forward = args.direction == Direction::forward;
@@ -21,8 +16,9 @@ void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& ex
   const std::int64_t subs = forward ? w.block.rows / kGroup : w.block.cols / ops.dx_strip(args.m, w.block.cols);
   if (args.m == 0 || blocks == 0) return;
   const DecodeFunction function = ops.function(args.dtype, args.direction, args.m);
-  const std::int64_t elements = w.blocks * w.block_elements() + w.rows + w.cols;
-  const std::int64_t tasks = std::clamp<std::int64_t>(elements / kTaskElements, 1, std::max(1, executor.num_threads));
+  const double elements = static_cast<double>(w.blocks * w.block_elements() + w.rows + w.cols);
+  const std::int64_t tasks =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1, std::max(1, executor.num_threads));
   const std::int64_t total = args.cost_prefix[blocks];
   runtime::parallel_for(executor, tasks, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t task = begin; task < end; ++task) {

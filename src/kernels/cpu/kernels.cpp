@@ -48,16 +48,19 @@ struct Panel;
 template <>
 struct Panel<Isa::avx2> {
   static constexpr const cpu::PanelOps& kOps = cpu::kAvx2Panel;
+  static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx2PanelCosts;
   static double peak(const plan::MachineRates& rates) { return rates.f32_avx2; }
 };
 template <>
 struct Panel<Isa::avx512> {
   static constexpr const cpu::PanelOps& kOps = cpu::kAvx512Panel;
+  static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx512PanelCosts;
   static double peak(const plan::MachineRates& rates) { return rates.f32_avx512; }
 };
 template <>
 struct Panel<Isa::avx512_bf16> {
   static constexpr const cpu::PanelOps& kOps = cpu::kAvx512Bf16Panel;
+  static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx512Bf16PanelCosts;
   static double peak(const plan::MachineRates& rates) { return rates.bf16_avx512; }
 };
 
@@ -66,8 +69,7 @@ Kernel panel_row(const char* name) {
   using P = Panel<kIsa>;
   return {{name, kIsa, refuse_panel<kIsa>,
            [](const Problem& problem, const Machine& machine) {
-             return cpu::predict_panel_us(problem, P::peak(machine.rates), machine.rates.copy_bytes, P::kOps.lanes,
-                                          P::kOps.depth_step);
+             return cpu::predict_panel_us(problem, machine.rates, P::peak(machine.rates), P::kCosts);
            },
            [](const Problem& problem) {
              return problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
@@ -83,7 +85,11 @@ Kernel decode_row(const char* name) {
   static constexpr const cpu::DecodeOps& kOps = kIsa == Isa::avx2 ? cpu::kAvx2Decode : cpu::kAvx512Decode;
   return {{name, kIsa, refuse_decode<kIsa>,
            [](const Problem& problem, const Machine& machine) {
-             return cpu::predict_decode_us(problem, Panel<kIsa>::peak(machine.rates), machine.rates.copy_bytes, kOps.lanes);
+             const bool forward = problem.direction == Direction::forward;
+             const bool avx2 = kIsa == Isa::avx2;
+             const cpu::DecodeCosts& costs = forward ? (avx2 ? cpu::kAvx2ForwardCosts : cpu::kAvx512ForwardCosts)
+                                                     : (avx2 ? cpu::kAvx2DxCosts : cpu::kAvx512DxCosts);
+             return cpu::predict_decode_us(problem, machine.rates, costs);
            },
            [](const Problem&) { return std::size_t{0}; }},
           [](const MatmulArgs& args, const Executor& executor) { cpu::run_decode(kOps, args, executor); }};

@@ -18,8 +18,6 @@ using core::round_up;
 constexpr std::int64_t kPanelBytes = 16 << 20;
 constexpr std::int64_t kCellBytes = 4;
 constexpr std::int64_t kAlign = 64;
-// Below this many multiplications a task is not worth waking a thread for (about 5 us at 100 Gflop/s).
-constexpr double kTaskProducts = 250e3;
 
 // Vectors of tokens in one chunk; chunks are as even as whole panels allow, so that none is a single slow vector.
 std::int64_t chunk_vectors(std::int64_t tokens, std::int64_t steps, int lanes) {

@@ -20,7 +20,6 @@ constexpr std::int64_t kOuterBytes = 32 << 20;
 constexpr std::int64_t kCellBytes = 4;
 constexpr std::int64_t kAlign = 64;
 constexpr std::int64_t kMinChunk = 64;
-constexpr double kTaskProducts = 250e3;
 
 /// Sizes that workspace_bytes() and the run must agree on.
 struct OuterShape {

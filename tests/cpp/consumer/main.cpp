@@ -1,8 +1,6 @@
 // Multiplies with a block-sparse matrix, checks the result against plain loops and prints the kernel that ran.
 #include <cmath>
-#include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,27 +20,16 @@ int main() {
     for (float& value : *filled) value = normal(random);
   }
 
-  const sl::BsrMatrix w = sl::BsrMatrix::pack({weight.data(), sl::DType::f32, rows, cols, cols}, pattern);
-  const sl::IndexView index = w.index().view();
+  const sl::BsrMatrix w = sl::BsrMatrix::pack(sl::view(weight.data(), rows, cols), pattern);
   const sl::Executor threads = sl::Executor::pool(2);
-
-  sl::Problem problem;
-  problem.m = tokens;
-  problem.rows = rows;
-  problem.cols = cols;
-  problem.block = index.block;
-  problem.blocks = index.blocks;
+  sl::Problem problem = sl::describe(w, sl::Direction::forward, tokens);
   problem.bias = true;
   problem.activation = sl::Activation::relu;
-  problem.threads = threads.num_threads;
-  const auto plan = sl::make_plan(problem, index, w.index().version(), threads);
+  const auto plan = sl::make_plan(problem, w, threads);
   std::printf("%s\n", plan->describe().c_str());
 
-  const std::size_t bytes = (plan->workspace_bytes + 63) / 64 * 64;
-  std::byte* workspace = static_cast<std::byte*>(std::aligned_alloc(64, bytes ? bytes : 64));
-  sl::linear(*plan, {x.data(), sl::DType::f32, tokens, cols, cols}, index, w.values(), bias.data(),
-             {y.data(), sl::DType::f32, tokens, rows, rows}, {workspace, plan->workspace_bytes}, threads);
-  std::free(workspace);
+  sl::Workspace workspace;
+  sl::linear(*plan, sl::view(x.data(), tokens, cols), w, bias.data(), sl::view(y.data(), tokens, rows), workspace, threads);
 
   double worst = 0;
   for (std::int64_t t = 0; t < tokens; ++t) {

@@ -21,5 +21,10 @@ TEST(Json, WritesNumbersThatReadBackTheSame) {
   }
 }
 
+TEST(Json, HasNoInfinity) {
+  EXPECT_EQ(json_number(std::numeric_limits<double>::infinity()), "null");
+  EXPECT_EQ(json_number(std::numeric_limits<double>::quiet_NaN()), "null");
+}
+
 }  // namespace
 }  // namespace sparseloom::core

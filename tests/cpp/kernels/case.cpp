@@ -24,9 +24,20 @@ double random_value(core::Rng& rng, bool integers) {
   return integers ? static_cast<double>(rng.below(7)) - 3 : 2 * rng.uniform() - 1;
 }
 
+// A table of values repeated: drawing and rounding each of tens of millions would take most of the tests' time.
 void fill(Matrix& matrix, core::Rng rng, bool integers) {
+  constexpr std::int64_t kTable = 8191;  // a prime: rows do not repeat at any block's period
+  Matrix table(matrix.dtype, 1, kTable, 0);
+  for (std::int64_t i = 0; i < kTable; ++i) table.set(0, i, random_value(rng, integers));
+  const auto size = static_cast<std::int64_t>(size_of(matrix.dtype));
+  std::int64_t next = 0;
   for (std::int64_t r = 0; r < matrix.rows; ++r)
-    for (std::int64_t c = 0; c < matrix.cols; ++c) matrix.set(r, c, random_value(rng, integers));
+    for (std::int64_t c = 0, run; c < matrix.cols; c += run) {
+      run = std::min(matrix.cols - c, kTable - next);
+      std::memcpy(static_cast<std::byte*>(matrix.data()) + (r * matrix.stride + c) * size, table.bytes.data() + next * size,
+                  static_cast<std::size_t>(run * size));
+      next = (next + run) % kTable;
+    }
 }
 
 double rounded(DType dtype, double value) {
@@ -71,7 +82,8 @@ double activate(Activation activation, double x) {
     case Activation::none: return x;
     case Activation::relu: return x < 0 ? 0 : x;
     case Activation::gelu_erf: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-    case Activation::gelu_tanh: return x / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));  // = 0.5 x (1 + tanh u)
+    case Activation::gelu_tanh:
+      return x / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));  // = 0.5 x (1 + tanh u)
     case Activation::silu: return x / (1 + std::exp(-x));
   }
   return x;
@@ -86,13 +98,15 @@ Matrix::Matrix(DType dtype_, std::int64_t rows_, std::int64_t cols_, std::int64_
       bytes(static_cast<std::size_t>(padding + (rows > 0 ? (rows - 1) * stride + cols : 0)) * size_of(dtype) + kGuard, kPoison) {}
 
 bool Matrix::padding_untouched() const {
-  const auto size = static_cast<std::int64_t>(size_of(dtype));
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(bytes.size()); ++i) {
-    const std::int64_t element = i / size - offset;
-    const bool inside = element >= 0 && stride > 0 && element / stride < rows && element % stride < cols;
-    if (!inside && bytes[static_cast<std::size_t>(i)] != kPoison) return false;
-  }
-  return true;
+  const std::int64_t size = static_cast<std::int64_t>(size_of(dtype)), end = static_cast<std::int64_t>(bytes.size());
+  const auto poisoned = [&](std::int64_t first, std::int64_t last) {
+    return std::all_of(bytes.begin() + first, bytes.begin() + std::min(last, end), [](std::byte b) { return b == kPoison; });
+  };
+  if (rows == 0 || cols == 0) return poisoned(0, end);
+  bool untouched = poisoned(0, offset * size);
+  for (std::int64_t r = 0; r < rows; ++r)
+    untouched &= poisoned((offset + r * stride + cols) * size, r + 1 < rows ? (offset + (r + 1) * stride) * size : end);
+  return untouched;
 }
 
 Instance::Instance(const Case& c_)

@@ -1,0 +1,43 @@
+// The same calls for a matrix that owns its index and values.
+#include "core/check.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom {
+
+Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m) {
+  const IndexView index = w.index().view();
+  Problem problem;
+  problem.direction = direction;
+  problem.dtype = w.dtype();
+  problem.m = m;
+  problem.rows = index.rows;
+  problem.cols = index.cols;
+  problem.block = index.block;
+  problem.blocks = index.blocks;
+  return problem;
+}
+
+std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w, const Executor& executor,
+                                      const std::string& kernel) {
+  return make_plan(problem, w.index().view(), w.index().version(), executor, kernel);
+}
+
+void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const void* bias, const MatrixView& y,
+            Workspace& workspace, const Executor& executor) {
+  linear(plan, x, w.index().view(), w.values(), bias, y, workspace.at_least(plan.workspace_bytes), executor);
+}
+
+void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx, Workspace& workspace,
+               const Executor& executor) {
+  linear_dx(plan, dy, w.index().view(), w.index().transposed(), w.values(), dx, workspace.at_least(plan.workspace_bytes), executor);
+}
+
+void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, BsrMatrix& dw, Workspace& workspace,
+               const Executor& executor) {
+  if (dw.index().version() != plan.pattern_version || dw.dtype() != plan.problem.dtype)
+    core::fail("linear_dw", std::string("dw with the plan's pattern and dtype ") + name_of(plan.problem.dtype),
+               std::string("another pattern, or ") + name_of(dw.dtype()), "make it with BsrMatrix(w.index(), w.dtype())");
+  linear_dw(plan, dy, x, dw.index().view(), dw.values(), workspace.at_least(plan.workspace_bytes), executor);
+}
+
+}  // namespace sparseloom

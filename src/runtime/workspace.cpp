@@ -1,0 +1,22 @@
+#include <cstdlib>
+#include <new>
+
+#include "sparseloom/executor.h"
+
+namespace sparseloom {
+
+void Workspace::Free::operator()(std::byte* memory) const noexcept { std::free(memory); }
+
+std::span<std::byte> Workspace::at_least(std::size_t bytes) {
+  if (bytes > size_) {
+    memory_.reset();  // first, so that the old and the new one are not both held
+    size_ = 0;
+    const std::size_t rounded = (bytes + 63) / 64 * 64;
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(64, rounded)));
+    if (memory_ == nullptr) throw std::bad_alloc();
+    size_ = rounded;
+  }
+  return {memory_.get(), size_};
+}
+
+}  // namespace sparseloom
