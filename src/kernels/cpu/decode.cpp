@@ -2,7 +2,6 @@
 #include "kernels/cpu/decode.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/check.h"
 #include "kernels/cpu/share.h"

@@ -2,7 +2,6 @@
 #include "kernels/cpu/kernels.h"
 
 #include <string>
-#include <vector>
 
 #include "kernels/cpu/cost.h"
 #include "kernels/cpu/decode.h"
