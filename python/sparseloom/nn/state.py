@@ -33,7 +33,7 @@ def fan_in(pattern: Pattern) -> Tensor:
 
 
 def _padding(values: Tensor, pattern: Pattern) -> list[Tensor]:
-    """Copies-free views cannot name blocks of the last column, so (view of values, block selector, padded slice) as pieces."""
+    """The parts of values [blocks, bm, bn] that lie outside the matrix, as views: below the last row, right of the last column."""
     (bm, bn), (rows, cols) = pattern.block, (pattern.rows, pattern.cols)
     crow, col = pattern.index()
     pieces = []

@@ -20,7 +20,8 @@ template <int kVectors>
   }
 }
 
-// Where the cells of a strip's blocks come from. Strides count cells; source() and lines are what to prefetch of a block.
+// Where the cells of a strip's blocks come from. Strides count cells; source() and lines are what to prefetch of a block: nothing
+// for a dx strip in the middle of cache lines that the strip before it brought.
 struct DirectForward {  // rows of the block are outputs: a strip is 8 of them, one contiguous run
   std::int64_t block_cells, output_stride, step_stride = 1, offset, lines, line_stride = 64;
   const cpu::Cell* values;
@@ -40,7 +41,7 @@ struct DirectDx {  // columns of the block are outputs; for dots the values were
       : block_cells(job.block_elements / kDepthStep),
         step_stride(job.block_cols),
         offset(output % job.output_block),
-        lines(job.depth_block / kDepthStep),
+        lines(offset % 16 == 0 ? job.depth_block / kDepthStep : 0),
         line_stride(job.block_cols * 4),
         values(static_cast<const cpu::Cell*>(job.values)) {}
   [[gnu::always_inline]] const cpu::Cell* source(std::int64_t slot) const { return values + slot * block_cells + offset; }
@@ -69,20 +70,21 @@ struct WidenForward {
 };
 template <class T>
 struct WidenDx {
-  std::int64_t block_elements, output_stride = 1, step_stride = cpu::kGroup, offset, columns, lines, line_stride;
+  std::int64_t block_elements, output_stride = 1, step_stride = cpu::kGroup, offset, columns, rows, lines, line_stride;
   const T* values;
   alignas(64) float scratch[cpu::kGroup * cpu::kMaxBlock];
   explicit WidenDx(const cpu::PanelJob& job, std::int64_t output)
       : block_elements(job.block_elements),
         offset(output % job.output_block),
         columns(job.block_cols),
-        lines(job.depth_block),
+        rows(job.depth_block),
+        lines(offset % 32 == 0 ? rows : 0),
         line_stride(job.block_cols * 2),
         values(static_cast<const T*>(job.values)) {}
   [[gnu::always_inline]] const T* source(std::int64_t slot) const { return values + slot * block_elements + offset; }
   [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) {
     const T* from = source(slot);
-    for (std::int64_t i = 0; i < lines; ++i) narrow8(scratch + i * cpu::kGroup, widen8(from + i * columns));
+    for (std::int64_t i = 0; i < rows; ++i) narrow8(scratch + i * cpu::kGroup, widen8(from + i * columns));
     return scratch;
   }
 };
@@ -90,11 +92,11 @@ struct WidenDx {
 // Blocks lie anywhere, so the hardware's prefetchers meet each with a few misses. Asking for the next block's weights and its first
 // panel rows one block ahead took the forward product from 72 to 80 % of peak (fp32, blocks of 32); asking for more gained nothing.
 template <int kVectors, class Weights>
-[[gnu::always_inline]] inline void prefetch_block(const float* x, const Weights& weights, std::int64_t slot) {
+[[gnu::always_inline]] inline void prefetch_block(const float* x, const Weights& weights, std::int64_t slot, bool first_pass) {
   constexpr int kPanelRows = 4, kMostLines = 32;
   unroll<kPanelRows * kVectors * kLanes / 16>(SPARSELOOM_UNROLLED(line) { __builtin_prefetch(x + line.value * 16); });
   const char* source = reinterpret_cast<const char*>(weights.source(slot));
-  const std::int64_t lines = std::min<std::int64_t>(weights.lines, kMostLines);
+  const std::int64_t lines = first_pass ? std::min<std::int64_t>(weights.lines, kMostLines) : 0;
   for (std::int64_t i = 0; i < lines; ++i) __builtin_prefetch(source + i * weights.line_stride);
 }
 
@@ -113,7 +115,8 @@ void strip(const cpu::PanelJob& job, const cpu::Strip& s) {
       const float* x = s.panel + job.depth_index[i] * steps * kRow;
       const cpu::Cell* w = weights.cells(job.slot ? job.slot[i] : i) + half * weights.output_stride;
       if (i + 1 < last)
-        prefetch_block<kVectors>(s.panel + job.depth_index[i + 1] * steps * kRow, weights, job.slot ? job.slot[i + 1] : i + 1);
+        prefetch_block<kVectors>(s.panel + job.depth_index[i + 1] * steps * kRow, weights, job.slot ? job.slot[i + 1] : i + 1,
+                                 half == 0);
       multiply<kVectors>(acc, x, w, weights.output_stride, weights.step_stride, steps);
     }
     unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
