@@ -76,7 +76,7 @@ class _Product(torch.autograd.Function):
         if ctx.direction == _FORWARD:  # a = x, b = values
             da = _product(_DX, grad, b, ctx.strict, index) if need_a else None
             db = _product(_DW, grad, a, ctx.strict, index) if need_b else None
-            dbias = grad.reshape(-1, grad.shape[-1]).sum(0) if need_bias else None
+            dbias = (grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad) if need_bias else None
         elif ctx.direction == _DX:  # a = dy, b = values, grad like x
             da = _product(_FORWARD, grad, b, ctx.strict, index) if need_a else None
             db = _product(_DW, a, grad, ctx.strict, index) if need_b else None

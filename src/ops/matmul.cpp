@@ -64,10 +64,10 @@ void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, 
   check_call("linear", Direction::forward, plan, index, workspace, executor);
   check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
   check_matrix("linear", "y", y, p.m, p.rows, p.dtype);
+  if (p.m == 0 || p.rows == 0) return;  // before the bias is looked at: an empty one may be null
   if ((bias != nullptr) != p.bias)
     core::fail("linear", p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
                "plan for what the call passes");
-  if (p.m == 0 || p.rows == 0) return;
   kernels::MatmulArgs args = arguments(plan, index, x, workspace);
   args.values = values;
   args.bias = bias;
