@@ -72,8 +72,8 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Pre-norm attention and MLP. Squared ReLU (So et al. 2021) is cheaper than GELU on a CPU, and 0.03 to 0.1 bits per byte better
-    here."""
+    """Pre-norm attention and MLP. Squared ReLU (So et al. 2021) is cheaper than GELU on a CPU and was never worse here; at 400
+    steps it is 0.25 bits per byte better in the dense model."""
 
     def __init__(self, shape: Shape, linear: LinearFactory) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class ByteTransformer(nn.Module):
         self.shape = shape
         self.embedding = nn.Embedding(VOCABULARY, shape.width)
         # A second look-up by the byte before: pairs of bytes are known from the first layer on, which a model of this size else
-        # spends most of a short training on (0.25 bits per byte at the default setting).
+        # spends most of a short training on (worth 0.2 to 0.3 bits per byte after 400 steps).
         self.embedding_before = nn.Embedding(VOCABULARY, shape.width)
         self.layers = nn.ModuleList(Layer(shape, linear) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=False)
