@@ -101,8 +101,8 @@ template <int kVectors, class Weights>
 }
 
 // Sums longer than this many steps are drained into the tile in memory and begun anew: one register's chain of n additions loses
-// some eps * n / 5 of a term, chains of 128 lose eps * sqrt(128 n) / 5, as a blocked dense product does. Draining costs 24 additions
-// in memory for 128 x 24 products.
+// some eps * n / 5 of a term, chains of 128 lose eps * sqrt(128 n) / 5, as a blocked dense product does. Draining costs 24
+// additions in memory for 128 x 24 products.
 constexpr std::int64_t kChainSteps = 128;
 
 // tile (+)= acc, for outputs half .. half + kTileOutputs - 1; acc starts again at zero.
