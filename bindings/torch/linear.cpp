@@ -41,21 +41,28 @@ Problem problem_of(Direction direction, DType dtype, std::int64_t m, const Index
 
 namespace {
 
-// Scratch from torch's allocator, aligned by hand: torch promises 64 bytes on the CPU today, nothing says for ever.
-class Workspace {
+// Scratch of one call. Up to kKept bytes stay with the calling thread: a fresh 16 MB block is 4096 page faults, 4 ms of a product
+// of
+// 20. More, as dense needs it, comes from torch's allocator and goes back: keeping it would double the layer behind its back.
+class Scratch {
  public:
-  explicit Workspace(std::size_t bytes) : size_(bytes) {
-    if (bytes > 0) memory_ = new_cpu({static_cast<std::int64_t>(bytes + 63)}, ScalarType::Byte);
+  explicit Scratch(std::size_t bytes) {
+    static thread_local Workspace kept;
+    if (bytes <= kKept) {
+      span_ = kept.at_least(bytes);
+      return;
+    }
+    memory_ = new_cpu({static_cast<std::int64_t>(bytes + 63)}, ScalarType::Byte);
+    // Aligned by hand: torch promises 64 bytes on the CPU today, nothing says for ever.
+    const auto at = (reinterpret_cast<std::uintptr_t>(memory_->mutable_data_ptr()) + 63) & ~std::uintptr_t{63};
+    span_ = {reinterpret_cast<std::byte*>(at), bytes};
   }
-  std::span<std::byte> span() const {
-    if (!memory_) return {};
-    auto at = (reinterpret_cast<std::uintptr_t>(memory_->mutable_data_ptr()) + 63) & ~std::uintptr_t{63};
-    return {reinterpret_cast<std::byte*>(at), size_};
-  }
+  std::span<std::byte> span() const { return span_; }
 
  private:
-  std::size_t size_;
+  static constexpr std::size_t kKept = 48 << 20;
   std::optional<Tensor> memory_;
+  std::span<std::byte> span_;
 };
 
 void require_same_dtype(const char* op, DType expected, const char* name, const Tensor& tensor) {
@@ -101,7 +108,7 @@ Tensor linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, c
   const void* data = values_of(op, values, index);
   const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
   const Tensor y = new_like(x, with_features(x, out_features));
-  const Workspace workspace(plan->workspace_bytes);
+  const Scratch workspace(plan->workspace_bytes);
   sparseloom::linear(*plan, input.view, index, data, dense_bias ? dense_bias->const_data_ptr() : nullptr,
                      writable(y, input.view.dtype, input.view.rows, out_features), workspace.span(), executor);
   return y;
@@ -123,7 +130,7 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
   const auto plan = make_plan(problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, strict), index, version, executor,
                               kernel_name(op, kernel));
   const Tensor dx = new_like(dy, with_features(dy, in_features));
-  const Workspace workspace(plan->workspace_bytes);
+  const Scratch workspace(plan->workspace_bytes);
   sparseloom::linear_dx(*plan, grad.view, index, transposed, data, writable(dx, grad.view.dtype, grad.view.rows, in_features),
                         workspace.span(), executor);
   return dx;
@@ -143,7 +150,7 @@ Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Te
   const auto plan = make_plan(problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, strict), index, version, executor,
                               kernel_name(op, kernel));
   const Tensor dvalues = new_like(x, {index.blocks, block.rows, block.cols});
-  const Workspace workspace(plan->workspace_bytes);
+  const Scratch workspace(plan->workspace_bytes);
   sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(), executor);
   return dvalues;
 }

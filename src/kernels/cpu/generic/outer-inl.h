@@ -5,6 +5,10 @@ struct WholePiece {
   static constexpr int kPieces = 1;
   [[gnu::always_inline]] static Vec load_at(const float* const* piece, std::int64_t step) { return load(piece[0] + step * kLanes); }
 };
+// As kChainSteps, for sums over tokens. 512: draining every 128 steps took dw from 80 to 71 % of peak (bf16, blocks of 32), since
+// its inner loop has no other reason to stop.
+constexpr std::int64_t kTokenChain = 512;
+
 template <class Pieces, int kVectors>
 void outer(const cpu::Outer& job, float* tile) {
   const std::int64_t steps = job.steps;
@@ -14,20 +18,20 @@ void outer(const cpu::Outer& job, float* tile) {
     Vec acc[kTileOutputs][kVectors];
     unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) { unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); }); });
     const float* dy = job.dy + half;
-    for (std::int64_t t = 0; t < steps; ++t, dy += cpu::kGroup) {
-      Vec column[kVectors];
-      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { column[v.value] = Pieces::load_at(piece + v.value * Pieces::kPieces, t); });
-      unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-        const Vec weight = splat(dy + o.value);
-        unroll<kVectors>(
-            SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight); });
-      });
+    float* const sums = tile + half * cpu::kMaxVectors * kLanes;
+    for (std::int64_t begin = 0; begin < steps || begin == 0; begin += kTokenChain) {
+      const std::int64_t end = std::min(steps, begin + kTokenChain);
+      for (std::int64_t t = begin; t < end; ++t, dy += cpu::kGroup) {
+        Vec column[kVectors];
+        unroll<kVectors>(SPARSELOOM_UNROLLED(v) { column[v.value] = Pieces::load_at(piece + v.value * Pieces::kPieces, t); });
+        unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+          const Vec weight = splat(dy + o.value);
+          unroll<kVectors>(
+              SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight); });
+        });
+      }
+      drain<kVectors>(acc, sums, cpu::kMaxVectors * kLanes, begin == 0);
     }
-    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-      unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-        store(tile + (half + o.value) * cpu::kMaxVectors * kLanes + v.value * kLanes, acc[o.value][v.value]);
-      });
-    });
   }
 }
 

@@ -105,12 +105,12 @@ template <int kVectors, class Weights>
 // additions in memory for 128 x 24 products.
 constexpr std::int64_t kChainSteps = 128;
 
-// tile (+)= acc, for outputs half .. half + kTileOutputs - 1; acc starts again at zero.
+// tile (+)= acc, outputs `row` cells apart; acc starts again at zero.
 template <int kVectors>
-[[gnu::always_inline]] inline void drain(Vec (&acc)[kTileOutputs][kVectors], float* tile, bool first) {
+[[gnu::always_inline]] inline void drain(Vec (&acc)[kTileOutputs][kVectors], float* tile, std::int64_t row, bool first) {
   unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-      float* at = tile + (o.value * kVectors + v.value) * kLanes;
+      float* at = tile + o.value * row + v.value * kLanes;
       store(at, first ? acc[o.value][v.value] : acc[o.value][v.value] + load(at));
       acc[o.value][v.value] = zero();
     });
@@ -133,7 +133,7 @@ void strip(const cpu::PanelJob& job, const cpu::Strip& s) {
     std::int64_t chain = 0;
     for (std::int64_t i = first; i < last; ++i) {
       if (chain >= kChainSteps) {
-        drain<kVectors>(acc, sums, !drained);
+        drain<kVectors>(acc, sums, kRow, !drained);
         drained = true;
         chain = 0;
       }
@@ -145,7 +145,7 @@ void strip(const cpu::PanelJob& job, const cpu::Strip& s) {
                                  half == 0);
       multiply<kVectors>(acc, x, w, weights.output_stride, weights.step_stride, steps);
     }
-    drain<kVectors>(acc, sums, !drained);
+    drain<kVectors>(acc, sums, kRow, !drained);
   }
   const std::size_t size = size_of(job.dtype);
   cpu::write_tile({tile, kRow, s.tokens, std::min<std::int64_t>(cpu::kGroup, job.outputs - s.output), job.dtype, job.activation,
