@@ -299,3 +299,14 @@ def test_the_experiment_writes_medians_over_seeds(text: Path, tmp_path: Path, ca
     assert len(results["records"]) == len(runs) == 2 * 2 * len(train.LEARNING_RATES)
     assert [entry["model"] for entry in results["summary"]] == ["dense", "sparse"]
     assert "excess_percent" in results["summary"][1] and not (tmp_path / "out").exists()
+
+
+def test_the_experiments_scores_do_not_depend_on_jobs(text: Path, tmp_path: Path) -> None:
+    def scores(jobs: int) -> list[float]:
+        results = tmp_path / str(jobs)
+        arguments = ["--text", text, "--results", results, "--steps", 3, "--seeds", 1, "--threads", 1, "--jobs", jobs]
+        assert demo(*TINY, *arguments) == 0
+        (path,) = results.glob("*/demo_quality.json")
+        return [record["held_out_bits_per_byte"] for record in json.loads(path.read_text())["records"]]
+
+    assert scores(1) == scores(2)

@@ -38,6 +38,7 @@ def demo(
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint that Ctrl-C left in --out")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="a few seconds: small models, few steps")] = False,
     seeds: Annotated[int, typer.Option(min=0, help="instead, run the quality experiment with so many seeds")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="trainings of the experiment that run at once")] = 1,
     results: Annotated[Path | None, typer.Option(help="the experiment's folder; default: bench/results, else --out")] = None,
 ) -> None:
     """Train a byte-level transformer on real text, dense and block-sparse, and compare them; ends within 4 minutes on 2 cores."""
@@ -60,7 +61,7 @@ def demo(
         console = Console()
         console.width = max(console.width, 100)
         if seeds:
-            path, summary = quality.run(settings, text, results or default_folder(out), seeds, _say)
+            path, summary = quality.run(settings, text, results or default_folder(out), seeds, _say, jobs)
             console.print(_quality_table(summary))
             _say(f"results: {path.resolve()}")
             return

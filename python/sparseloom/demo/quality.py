@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +23,11 @@ Record = dict[str, Any]
 VALIDATION_BYTES = 64 << 10  # what picks a rate is scored on more than what draws a curve
 
 
-def run(settings: Settings, source: Path | None, folder: Path, seeds: int, say: Say) -> tuple[Path, list[Record]]:
+def run(settings: Settings, source: Path | None, folder: Path, seeds: int, say: Say, jobs: int = 1) -> tuple[Path, list[Record]]:
     """Trains 2 models x 3 rates x `seeds` seeds and writes folder/<device>/demo_quality.json; returns its path and the summary.
+
+    `jobs` trainings run at once, in processes of their own with settings.threads threads each: the scores are the same, the
+    speeds in the records are not, since the trainings share memory and clocks.
 
     A rate is chosen by the median over seeds of the validation score; what is reported is the median of the held-out scores at
     that rate, which had no part in the choice.
@@ -28,18 +35,22 @@ def run(settings: Settings, source: Path | None, folder: Path, seeds: int, say: 
     text = load_text(source, settings.context + 1)
     say(str(text))
     torch.set_num_threads(settings.threads)
+    trainings = [
+        Settings(**(asdict(settings) | {"seed": seed, "lr": dict.fromkeys(KINDS, lr)}))
+        for seed in range(settings.seed, settings.seed + seeds)
+        for lr in LEARNING_RATES
+    ]
     records: list[Record] = []
     with output_folder(folder, 1 << 20, False), Interrupts():
-        for seed in range(settings.seed, settings.seed + seeds):
-            for lr in LEARNING_RATES:
-                chosen = Settings(**(asdict(settings) | {"seed": seed, "lr": dict.fromkeys(KINDS, lr)}))
-                for record in _pair(chosen, text, lr):
-                    records.append(record)
-                    held_out, seconds = record["held_out_bits_per_byte"], record["seconds"]
-                    say(f"{record['model']:>6}  seed {seed}  lr {lr:g}  held-out {held_out:.4f}  {seconds:.0f} s")
+        pairs = map(partial(_pair, text=text), trainings) if jobs == 1 else _in_processes(trainings, source, jobs)
+        for pair in pairs:
+            records += pair
+            for record in pair:
+                held_out, seconds = record["held_out_bits_per_byte"], record["seconds"]
+                say(f"{record['model']:>6}  seed {record['seed']}  lr {record['lr']:g}  held-out {held_out:.4f}  {seconds:.0f} s")
         summary = summarise(records)
         about = {"name": text.name, "sha256": text.sha256, "files": text.files}
-        head = header("training") | {"text": about, "settings": asdict(settings), "summary": summary}
+        head = header("training") | {"text": about, "settings": asdict(settings), "jobs": jobs, "summary": summary}
         path = write_results(folder, "demo_quality", head, records)
     return path, summary
 
@@ -62,7 +73,22 @@ def summarise(records: list[Record]) -> list[Record]:
     return summary
 
 
-def _pair(settings: Settings, text: Text, lr: float) -> list[Record]:
+def _in_processes(trainings: list[Settings], source: Path | None, jobs: int) -> Iterator[list[Record]]:
+    # spawn: a forked child would inherit torch's thread pool without its threads.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        try:
+            yield from pool.map(partial(_pair_alone, source=source), trainings)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _pair_alone(settings: Settings, source: Path | None) -> list[Record]:
+    torch.set_num_threads(settings.threads)
+    return _pair(settings, load_text(source, settings.context + 1))
+
+
+def _pair(settings: Settings, text: Text) -> list[Record]:
     """Both models at one rate and seed, in turn on the same batches."""
     trainers = [Trainer(kind, settings) for kind in KINDS]
     offsets = batch_offsets(text.train, settings.steps, settings.batch, settings.context, settings.seed)
@@ -77,7 +103,7 @@ def _pair(settings: Settings, text: Text, lr: float) -> list[Record]:
             "op": "demo_quality",
             "model": trainer.kind,
             "seed": settings.seed,
-            "lr": lr,
+            "lr": settings.lr[trainer.kind],
             "density": settings.density if trainer.kind == "sparse" else 1.0,
             "block": [settings.block, settings.block] if trainer.kind == "sparse" else None,
             "steps": settings.steps,

@@ -5,8 +5,7 @@ struct WholePiece {
   static constexpr int kPieces = 1;
   [[gnu::always_inline]] static Vec load_at(const float* const* piece, std::int64_t step) { return load(piece[0] + step * kLanes); }
 };
-// As kChainSteps, for sums over tokens. 512: draining every 128 steps took dw from 80 to 71 % of peak (bf16, blocks of 32), since
-// its inner loop has no other reason to stop.
+// As kChainSteps, for sums over tokens: 1024 of them in one chain stood at 1.13 of the error allowed in an fp32 tile.
 constexpr std::int64_t kTokenChain = 512;
 
 template <class Pieces, int kVectors>
