@@ -60,8 +60,13 @@ def device_slug(threads: int | None = None) -> str:
 
 
 def commit() -> str:
-    """The source tree's commit, "-dirty" appended when files differ from it; "unknown" outside a checkout."""
+    """The source tree's commit, "-dirty" appended when files differ from it; "unknown" outside a checkout.
+
+    A copy of a checkout without its .git, on a machine lent for a measurement, brings its commit in a file:
+    `git rev-parse HEAD >.commit` before it is copied.
+    """
     folder = Path(__file__).resolve().parent
+    brought = folder.parents[2] / ".commit"
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20).stdout
@@ -74,7 +79,7 @@ def commit() -> str:
         dirty = git("status", "--porcelain", "--", ":/", ":(exclude,top)bench/results").strip()
         return git("rev-parse", "HEAD").strip() + ("-dirty" if dirty else "")
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return brought.read_text().strip() if brought.is_file() else "unknown"
 
 
 def header(mode: str) -> dict[str, Any]:
