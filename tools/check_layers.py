@@ -1,6 +1,6 @@
 """Holds the include arrows: each room may include itself and what lies to the left of it. Exit status 1 names each wrong line.
 
-    core <- pattern <- layout <- plan <- kernels <- ops <- bindings;  core <- runtime, read by plan, kernels and ops
+core <- pattern <- layout <- plan <- kernels <- ops <- bindings;  core <- runtime, read by plan, kernels and ops
 """
 
 import re

@@ -1,6 +1,6 @@
 """Compares what libsparseloom.so exports with the committed list: the public surface changes on purpose or not at all.
 
-    python tools/check_symbols.py LIBRARY LIST [--update]
+python tools/check_symbols.py LIBRARY LIST [--update]
 """
 
 import subprocess

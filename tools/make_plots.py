@@ -1,6 +1,6 @@
 """Tables and plots of README.md and docs/performance.md from bench/results/<device>/*.json. No result file, no number.
 
-    python tools/make_plots.py [--check]     --check: exit status 1 when a page or plot is not up to date
+python tools/make_plots.py [--check]     --check: exit status 1 when a page or plot is not up to date
 """
 
 import json
@@ -29,16 +29,14 @@ def cell(record: Record) -> tuple[Any, ...]:
             tuple(record["block"]), record["density"], record.get("pattern", ""))  # fmt: skip
 
 
-def load(folder: Path) -> tuple[Record, list[Record]]:
-    """The newest run's heading and the records of all runs of one device, newest per cell, in the order of cells."""
+def load(folder: Path) -> list[Record]:
+    """The records of all runs of one device, newest per cell, in the order of cells; each with its run's caption."""
     newest: dict[tuple[Any, ...], Record] = {}
-    heading: Record = {}
     for run in runs_of(folder):
         for record in run["records"]:
             if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES:
-                newest[cell(record)] = record
-                heading = run
-    return heading, [newest[key] for key in sorted(newest)]
+                newest[cell(record)] = record | {"caption": caption(run)}
+    return [newest[key] for key in sorted(newest)]
 
 
 def runs_of(folder: Path) -> list[Record]:
@@ -96,6 +94,11 @@ def caption(run: Record) -> str:
     return f"{run['device']}; commit {str(run['commit'])[:12]}, {run['date']}; {versions}."
 
 
+def captions(records: list[Record]) -> str:
+    """Of the runs that these records come from, one a line."""
+    return "\n".join(dict.fromkeys(record["caption"] for record in records))
+
+
 def panels(records: list[Record]) -> list[Panel]:
     """One panel per dtype: density -> speed-up, a line per direction."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -116,20 +119,21 @@ def main() -> int:
         for run in runs_of(folder):
             if "summary" in run:
                 readme["quality"] = quality_table(run)
-        run, records = load(folder)
+        records = load(folder)
         if not records:
             continue
-        pages.append(f"### {folder.name}\n\n{caption(run)}\n\n{record_table(records, True)}")
+        pages.append(f"### {folder.name}\n\n{captions(records)}\n\n{record_table(records, True)}")
         drawn = panels(records)
         if drawn and not readme["plot"]:  # one plot: the first device that has the shown product
             size = "{m} tokens, {k} x {n}".format(**SHOWN)
-            svg = speedup_svg(drawn, f"Speed against torch's dense product: {size}, blocks of 32 x 32", caption(run))
+            here = captions(shown(records))
+            svg = speedup_svg(drawn, f"Speed against torch's dense product: {size}, blocks of 32 x 32", here)
             path = ROOT / "docs" / "speedup.svg"
             current &= path.exists() and path.read_text() == svg
             if not check:
                 path.write_text(svg)
             readme["plot"] = f"![speed-up over density, by dtype and direction](docs/{path.name})"
-            readme["kernels"] = f"{record_table(shown(records), False)}\n\n{caption(run)}"
+            readme["kernels"] = f"{size}, blocks of 32 x 32, balanced rows:\n\n{record_table(shown(records), False)}\n\n{here}"
     current &= update(README, readme, check)
     current &= update(PAGE, {"records": "\n\n".join(pages) or MISSING}, check)
     if check and not current:

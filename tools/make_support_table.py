@@ -1,6 +1,6 @@
 """docs/support.md from the case list, so that what is advertised is what is checked.
 
-    python tools/make_support_table.py [--check]     --check: exit status 1 when the page is not up to date
+python tools/make_support_table.py [--check]     --check: exit status 1 when the page is not up to date
 """
 
 import sys
