@@ -1,0 +1,77 @@
+// A product allocates nothing: outputs and workspace are the caller's. Counted by replacing operator new in the test program.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "sparseloom/sparseloom.h"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<int> allocations{0};
+
+void* counted(std::size_t bytes) {
+  if (counting) ++allocations;
+  if (void* memory = std::malloc(bytes ? bytes : 1)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(bytes); }
+void* operator new[](std::size_t bytes) { return counted(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace sparseloom {
+namespace {
+
+int allocations_of(const std::string& kernel, Direction direction, std::int64_t m, const Executor& executor) {
+  const BsrMatrix w(BlockIndex(pattern::random(72, 88, {16, 8}, 0.4, 1)), DType::f32);
+  Problem problem = describe(w, direction, m);
+  problem.bias = direction == Direction::forward;
+  const auto open = make_plan(problem, w, executor, "reference");
+  for (const Candidate& candidate : open->candidates)
+    if (candidate.kernel == kernel && !candidate.refusal.empty()) return 0;
+  const auto plan = make_plan(problem, w, executor, kernel);
+  std::vector<float> a(m * 88, 1.0f), b(m * 88, 1.0f), out(m * 88), bias(72);
+  BsrMatrix dw(w.index(), w.dtype());
+  Workspace workspace;
+  workspace.at_least(plan->workspace_bytes);
+  allocations = 0;
+  counting = true;
+  if (direction == Direction::forward)
+    linear(*plan, view(a.data(), m, 88), w, bias.data(), view(out.data(), m, 72, 88), workspace, executor);
+  else if (direction == Direction::dx)
+    linear_dx(*plan, view(a.data(), m, 72, 88), w, view(out.data(), m, 88), workspace, executor);
+  else
+    linear_dw(*plan, view(a.data(), m, 72, 88), view(b.data(), m, 88), dw, workspace, executor);
+  counting = false;
+  return allocations;
+}
+
+TEST(Allocation, NoProductAllocates) {
+  for (const Executor& executor : {Executor::serial(), Executor::pool(3)})
+    for (const std::string& kernel : kernel_names())
+      for (Direction direction : {Direction::forward, Direction::dx, Direction::dw})
+        for (std::int64_t m : {1, 5, 200}) {
+          if (kernel == "dense") continue;  // neither executor lends a GEMM
+          EXPECT_EQ(allocations_of(kernel, direction, m, executor), 0) << kernel << ' ' << name_of(direction) << " m=" << m;
+        }
+}
+
+TEST(Allocation, IsCounted) {
+  counting = true;
+  std::vector<int>* leaves_a_mark = new std::vector<int>(3);
+  counting = false;
+  EXPECT_GE(allocations, 1);
+  delete leaves_a_mark;
+}
+
+}  // namespace
+}  // namespace sparseloom
