@@ -27,23 +27,16 @@ Activation activation_of(const char* op, std::int64_t code) {
 }
 
 Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict) {
-  Problem problem;
-  problem.direction = direction;
-  problem.dtype = dtype;
-  problem.m = m;
-  problem.rows = index.rows;
-  problem.cols = index.cols;
-  problem.block = index.block;
-  problem.blocks = index.blocks;
+  Problem problem = describe(index, dtype, direction, m);
   problem.strict = strict;
   return problem;
 }
 
 namespace {
 
-// Scratch of one call. Up to kKept bytes stay with the calling thread: a fresh 16 MB block is 4096 page faults, 4 ms of a product
-// of
-// 20. More, as dense needs it, comes from torch's allocator and goes back: keeping it would double the layer behind its back.
+// Scratch of one call. Up to kKept bytes stay with the calling thread: a fresh 16 MB block is 4096 page faults, some 4 ms of a
+// product of 20. More, as dense needs it, comes from torch's allocator and goes back: keeping it would double the layer behind its
+// back.
 class Scratch {
  public:
   explicit Scratch(std::size_t bytes) {

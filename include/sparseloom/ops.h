@@ -21,7 +21,10 @@ namespace sparseloom {
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const IndexView& index, std::int64_t version,
                                                      const Executor& executor, const std::string& kernel = {});
 
-/// The same for a matrix of one's own; `describe` fills a problem from it (add bias, activation or strict before planning).
+/// A problem of m tokens with this index; add bias, activation or strict before planning.
+SPARSELOOM_API Problem describe(const IndexView& index, DType dtype, Direction direction, std::int64_t m);
+
+/// The same for a matrix of one's own.
 SPARSELOOM_API Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m);
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w, const Executor& executor,
                                                      const std::string& kernel = {});

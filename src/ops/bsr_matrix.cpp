@@ -5,16 +5,7 @@
 namespace sparseloom {
 
 Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m) {
-  const IndexView index = w.index().view();
-  Problem problem;
-  problem.direction = direction;
-  problem.dtype = w.dtype();
-  problem.m = m;
-  problem.rows = index.rows;
-  problem.cols = index.cols;
-  problem.block = index.block;
-  problem.blocks = index.blocks;
-  return problem;
+  return describe(w.index().view(), w.dtype(), direction, m);
 }
 
 std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w, const Executor& executor,

@@ -1,4 +1,4 @@
-// The CUDA side of the machine, as far as `info` tells of it. HOUSE owns the CUDA twin; this is the contract.
+// The CUDA side of the machine, as far as `info` tells of it; cuda.cpp answers with and without CUDA in the build.
 #pragma once
 
 #include <string>

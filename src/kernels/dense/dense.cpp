@@ -18,7 +18,8 @@ std::string refusal(const Problem& p, const plan::Machine& machine) {
   if (!p.can_gemm) return "the executor lends no GEMM";
   if (p.direction == Direction::dw) return "dw is made at the stored blocks only, without a dense buffer";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
-  if (machine.rates.gemm_flops <= 0) return "the lent GEMM was not measured: sparse is cheaper even at the machine's peak";
+  if (machine.rates.gemm_flops <= 0)
+    return "the lent GEMM was not measured: sparse wins even against the machine's peak, or another kernel was forced";
   return {};
 }
 
