@@ -98,7 +98,7 @@ Problem Operands::problem(int threads) const {
 }
 
 kernels::MatmulArgs Operands::args(const kernels::Kernel& kernel, int threads) {
-  const std::size_t bytes = (kernel.info.workspace_bytes(problem(threads)) + 127) / 64 * 64;
+  const std::size_t bytes = (kernel.info.workspace_bytes(problem(threads), {}) + 127) / 64 * 64;
   workspace_.reset(static_cast<std::byte*>(std::aligned_alloc(64, bytes)));
   std::memset(workspace_.get(), 0, bytes);
   const bool forward = cell_.direction == Direction::forward;

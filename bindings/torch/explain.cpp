@@ -24,14 +24,23 @@ DType dtype_named(const std::string& name) {
   core::fail("plan", "dtype 'f32', 'f16', 'bf16' or 'f64'", "'" + name + "'", "pass one of them");
 }
 
+// Planning queues nothing, so it needs no stream, and no GPU that this torch could reach.
+Executor planner(std::int64_t device) {
+  Executor executor = torch_executor();
+  if (device < 0) return executor;
+  Executor on_device = Executor::cuda(static_cast<int>(device));
+  on_device.gemm = executor.gemm;
+  return on_device;
+}
+
 std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
                       std::string direction, std::string dtype, std::int64_t m, bool bias, std::int64_t activation,
-                      std::int64_t version, bool strict, std::int64_t kernel) {
+                      std::int64_t version, bool strict, bool tf32, std::int64_t device, std::int64_t kernel) {
   const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
-  Problem problem = problem_of(direction_of(direction), dtype_named(dtype), m, index, strict);
+  Problem problem = problem_of(direction_of(direction), dtype_named(dtype), m, index, strict, tf32);
   problem.bias = bias;
   problem.activation = activation_of("plan", activation);
-  const auto plan = make_plan(problem, index, version, torch_executor(), kernel_name("plan", kernel));
+  const auto plan = make_plan(problem, index, version, planner(device), kernel_name("plan", kernel));
   std::string text = "{\"kernel\": " + json_string(plan->kernel_name) +
                      ", \"predicted_us\": " + json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +
                      ", \"workspace_bytes\": " + std::to_string(plan->workspace_bytes) + ", \"candidates\": [";

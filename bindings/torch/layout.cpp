@@ -6,6 +6,8 @@
 
 #include "convert.h"
 #include "core/check.h"
+#include "executor.h"
+#include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -16,22 +18,24 @@ std::span<const std::int32_t> span_of(const char* op, const char* name, const Te
 
 Tensor pack(const Tensor& dense, const Tensor& crow, const Tensor& col, std::int64_t bm, std::int64_t bn) {
   if (dense.dim() != 2) core::fail("pack", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
+  const int device = device_of("pack", "dense", dense);
   const Matrix matrix = matrix_of("pack", "dense", dense);
   const BlockShape block = block_of("pack", matrix.view.rows, matrix.view.cols, bm, bn);
-  const IndexView index = index_of("pack", crow, col, matrix.view.rows, matrix.view.cols, block);
-  Tensor values = new_like(dense, {index.blocks, bm, bn});
-  sparseloom::pack(matrix.view, index, values.mutable_data_ptr());
+  const IndexView index = index_of("pack", crow, col, matrix.view.rows, matrix.view.cols, block, device, "dense");
+  Tensor values = new_like("pack", dense, {index.blocks, bm, bn});
+  sparseloom::pack(matrix.view, index, values.mutable_data_ptr(), torch_executor(device));
   return values;
 }
 
 Tensor unpack(const Tensor& given, const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols) {
   const DType dtype = dtype_of("unpack", "values", given);
+  const int device = device_of("unpack", "values", given);
   const Tensor values = torch::stable::contiguous(given);
   const BlockShape block = block_of_values("unpack", values);
-  const IndexView index = index_of("unpack", crow, col, rows, cols, block);
+  const IndexView index = index_of("unpack", crow, col, rows, cols, block, device, "values");
   const void* data = values_of("unpack", values, index);
-  Tensor dense = new_like(values, {rows, cols});
-  sparseloom::unpack(index, data, {dense.mutable_data_ptr(), dtype, rows, cols, cols});
+  Tensor dense = new_like("unpack", values, {rows, cols});
+  sparseloom::unpack(index, data, {dense.mutable_data_ptr(), dtype, rows, cols, cols}, torch_executor(device));
   return dense;
 }
 
@@ -39,6 +43,7 @@ Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, std::string
   if (dense.dim() != 2) core::fail("block_scores", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
   if (norm != "l1" && norm != "l2" && norm != "max")
     core::fail("block_scores", "norm 'l1', 'l2' or 'max'", "'" + norm + "'", "pass one of them");
+  require_cpu("block_scores", "dense", dense);
   const Matrix matrix = matrix_of("block_scores", "dense", dense);
   const BlockShape block = block_of("block_scores", matrix.view.rows, matrix.view.cols, bm, bn);
   const std::int64_t r = core::ceil_div(matrix.view.rows, bm), c = core::ceil_div(matrix.view.cols, bn);

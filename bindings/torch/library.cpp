@@ -1,19 +1,20 @@
 // All operator schemas, on one page. Every tensor is an ordinary strided one; index tensors are int32; masks are bool
 // [block rows, block cols]. `activation`: 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu. `version`: the pattern's content hash
-// from validate_index, the key of its plans. `kernel`: a row of info's "kernels", or -1 for the plan's own choice. Fake kernels and
-// the route for gradients are in python/sparseloom/ops.py.
+// from validate_index, the key of its plans. `tf32`: whether float32 on CUDA may round its operands to TF32. `device` of plan: a
+// CUDA ordinal, or -1 for the CPU. `kernel`: a row of info's "kernels", or -1 for the plan's own choice. Fake kernels and the route
+// for gradients are in python/sparseloom/ops.py.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int activation, int version, "
-      "bool strict, int kernel) -> Tensor");
+      "bool strict, bool tf32, int kernel) -> Tensor");
   m.def(
       "linear_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, Tensor ccol, Tensor row, Tensor slot, SymInt in_features, "
-      "int version, bool strict, int kernel) -> Tensor");
+      "int version, bool strict, bool tf32, int kernel) -> Tensor");
   m.def(
-      "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int version, bool strict, "
-      "int kernel) -> Tensor");
+      "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int version, bool strict, bool "
+      "tf32, int kernel) -> Tensor");
 
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
@@ -38,6 +39,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str dtype, int m, bool "
       "bias, "
-      "int activation, int version, bool strict, int kernel) -> str");
+      "int activation, int version, bool strict, bool tf32, int device, int kernel) -> str");
   m.def("info() -> str");
 }

@@ -1,4 +1,4 @@
-// linear, linear_dx, linear_dw: check, plan (cached), run on torch's threads and memory.
+// linear, linear_dx, linear_dw: check, plan (cached), run on torch's threads or stream, in torch's memory.
 #include "linear.h"
 
 #include <algorithm>
@@ -26,26 +26,33 @@ Activation activation_of(const char* op, std::int64_t code) {
   return static_cast<Activation>(code);
 }
 
-Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict) {
+Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict, bool tf32) {
   Problem problem = describe(index, dtype, direction, m);
   problem.strict = strict;
+  problem.tf32 = tf32;
   return problem;
 }
 
 namespace {
 
-// Scratch of one call. Up to kKept bytes stay with the calling thread: a fresh 16 MB block is 4096 page faults, some 4 ms of a
-// product of 20. More, as dense needs it, comes from torch's allocator and goes back: keeping it would double the layer behind its
-// back.
+// Scratch of one call. On the CPU up to kKept bytes stay with the calling thread: a fresh 16 MB block is 4096 page faults, some 4
+// ms of a product of 20. More, as dense needs it, comes from torch's allocator and goes back: keeping it would double the layer
+// behind its back. On CUDA all of it is torch's, whose caching allocator knows of streams and of graphs.
 class Scratch {
  public:
-  explicit Scratch(std::size_t bytes) {
+  Scratch(const char* op, std::size_t bytes, int device) {
+    if (device >= 0) {
+      if (bytes == 0) return;
+      memory_ = new_bytes(op, static_cast<std::int64_t>(bytes), device);  // aligned to 512
+      span_ = {static_cast<std::byte*>(memory_->mutable_data_ptr()), bytes};
+      return;
+    }
     static thread_local Workspace kept;
     if (bytes <= kKept) {
       span_ = kept.at_least(bytes);
       return;
     }
-    memory_ = new_cpu({static_cast<std::int64_t>(bytes + 63)}, ScalarType::Byte);
+    memory_ = new_bytes(op, static_cast<std::int64_t>(bytes + 63), device);
     // Aligned by hand: torch promises 64 bytes on the CPU today, nothing says for ever.
     const auto at = (reinterpret_cast<std::uintptr_t>(memory_->mutable_data_ptr()) + 63) & ~std::uintptr_t{63};
     span_ = {reinterpret_cast<std::byte*>(at), bytes};
@@ -80,77 +87,94 @@ Tensor as_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? ten
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col, std::optional<Tensor> bias,
-              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, std::int64_t kernel) {
+              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, bool tf32,
+              std::int64_t kernel) {
   constexpr const char* op = "linear";
+  const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
+  require_device(op, "values", given_values, device, "x");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView index = index_of(op, crow, col, out_features, input.view.cols, block);
+  const IndexView index = index_of(op, crow, col, out_features, input.view.cols, block, device, "x");
   require_same_dtype(op, input.view.dtype, "values", values);
   std::optional<Tensor> dense_bias;
   if (bias) {
+    require_device(op, "bias", *bias, device, "x");
     require_same_dtype(op, input.view.dtype, "bias", *bias);
     if (bias->dim() != 1 || bias->size(0) != out_features)
       core::fail(op, "bias of shape [" + std::to_string(out_features) + "]", shape_of(*bias), "one value for each output feature");
     dense_bias = as_contiguous(*bias);
   }
-  const Executor executor = torch_executor();
-  Problem problem = problem_of(Direction::forward, input.view.dtype, input.view.rows, index, strict);
+  const Executor executor = torch_executor(device);
+  Problem problem = problem_of(Direction::forward, input.view.dtype, input.view.rows, index, strict, tf32);
   problem.bias = bias.has_value();
   problem.activation = activation_of(op, activation);
   const void* data = values_of(op, values, index);
   const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
-  const Tensor y = new_like(x, with_features(x, out_features));
-  const Scratch workspace(plan->workspace_bytes);
+  const Tensor y = new_like(op, x, with_features(x, out_features));
+  const Scratch workspace(op, plan->workspace_bytes, device);
   sparseloom::linear(*plan, input.view, index, data, dense_bias ? dense_bias->const_data_ptr() : nullptr,
                      writable(y, input.view.dtype, input.view.rows, out_features), workspace.span(), executor);
   return y;
 }
 
 Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col, const Tensor& ccol,
-                 const Tensor& row, const Tensor& slot, std::int64_t in_features, std::int64_t version, bool strict,
+                 const Tensor& row, const Tensor& slot, std::int64_t in_features, std::int64_t version, bool strict, bool tf32,
                  std::int64_t kernel) {
   constexpr const char* op = "linear_dx";
+  const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
+  require_device(op, "values", given_values, device, "dy");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView index = index_of(op, crow, col, grad.view.cols, in_features, block);
+  const IndexView index = index_of(op, crow, col, grad.view.cols, in_features, block, device, "dy");
   require_same_dtype(op, grad.view.dtype, "values", values);
-  const TransposedView transposed{indices_of(op, "ccol", ccol, index.block_cols() + 1), indices_of(op, "row", row, index.blocks),
-                                  indices_of(op, "slot", slot, index.blocks)};
-  const Executor executor = torch_executor();
+  const TransposedView transposed{indices_of(op, "ccol", ccol, index.block_cols() + 1, device, "dy"),
+                                  indices_of(op, "row", row, index.blocks, device, "dy"),
+                                  indices_of(op, "slot", slot, index.blocks, device, "dy")};
+  const Executor executor = torch_executor(device);
   const void* data = values_of(op, values, index);
-  const auto plan = make_plan(problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, strict), index, version, executor,
-                              kernel_name(op, kernel));
-  const Tensor dx = new_like(dy, with_features(dy, in_features));
-  const Scratch workspace(plan->workspace_bytes);
+  const auto plan = make_plan(problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, strict, tf32), index, version,
+                              executor, kernel_name(op, kernel));
+  const Tensor dx = new_like(op, dy, with_features(dy, in_features));
+  const Scratch workspace(op, plan->workspace_bytes, device);
   sparseloom::linear_dx(*plan, grad.view, index, transposed, data, writable(dx, grad.view.dtype, grad.view.rows, in_features),
                         workspace.span(), executor);
   return dx;
 }
 
 Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t block_rows,
-                 std::int64_t block_cols, std::int64_t version, bool strict, std::int64_t kernel) {
+                 std::int64_t block_cols, std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
   constexpr const char* op = "linear_dw";
+  const int device = device_of(op, "x", x);
+  require_device(op, "dy", dy, device, "x");
   const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
   const BlockShape block = block_of(op, grad.view.cols, input.view.cols, block_rows, block_cols);
-  const IndexView index = index_of(op, crow, col, grad.view.cols, input.view.cols, block);
+  const IndexView index = index_of(op, crow, col, grad.view.cols, input.view.cols, block, device, "x");
   require_same_dtype(op, input.view.dtype, "dy", dy);
   if (grad.view.rows != input.view.rows)
     core::fail(op, "dy with x's " + std::to_string(input.view.rows) + " rows", std::to_string(grad.view.rows),
                "pass the gradient of this x's output");
-  const Executor executor = torch_executor();
-  const auto plan = make_plan(problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, strict), index, version, executor,
-                              kernel_name(op, kernel));
-  const Tensor dvalues = new_like(x, {index.blocks, block.rows, block.cols});
-  const Scratch workspace(plan->workspace_bytes);
+  const Executor executor = torch_executor(device);
+  const auto plan = make_plan(problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, strict, tf32), index, version,
+                              executor, kernel_name(op, kernel));
+  const Tensor dvalues = new_like(op, x, {index.blocks, block.rows, block.cols});
+  const Scratch workspace(op, plan->workspace_bytes, device);
   sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(), executor);
   return dvalues;
 }
 
 }  // namespace sparseloom::binding
 
+// One implementation for both: the operands say where they lie. CUDA is registered in builds without CUDA kernels too, so that a
+// CUDA tensor meets our Error and not the dispatcher's.
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
+  m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
   m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
   m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));

@@ -14,6 +14,6 @@ std::string kernel_name(const char* op, std::int64_t kernel);
 Activation activation_of(const char* op, std::int64_t code);
 
 /// Without bias and activation.
-Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict);
+Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict, bool tf32);
 
 }  // namespace sparseloom::binding

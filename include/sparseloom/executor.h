@@ -1,4 +1,4 @@
-// What the caller lends to a call: threads and, if it has one, a dense GEMM.
+// What the caller lends to a call: threads or a CUDA stream and, if it has one, a dense GEMM.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,8 @@ struct Gemm {
   const void* bias = nullptr;  // [n] of c's dtype, or null; added before c is rounded
   bool a_transposed = false;
   bool b_transposed = false;
+  int device = -1;         // Executor::device: where all of it lies
+  void* stream = nullptr;  // Executor::stream: what the product must be queued on
 };
 
 /// Threads and GEMM are lent through plain function pointers, so that a host (torch, an engine of your own) keeps its one pool.
@@ -43,8 +45,22 @@ struct Executor {
   /// The vendor's dense product, used by the `dense` candidate of a plan. Null: that candidate is refused and says so.
   void (*gemm)(void* context, const Gemm& product) = nullptr;
 
+  /// Ordinal of the CUDA device that matrices, indices, values and workspace of the call lie on; -1: the CPU. A call on a device
+  /// queues its work on `stream` (a cudaStream_t; null: the device's default stream), returns before that is done, never waits, and
+  /// leaves the thread's current device as it was.
+  int device = -1;
+  void* stream = nullptr;
+
   /// The calling thread alone.
   static Executor serial() noexcept { return {}; }
+
+  /// A CUDA device and a stream of it. Lend a GEMM by setting `gemm`.
+  static Executor cuda(int device, void* stream = nullptr) noexcept {
+    Executor executor;
+    executor.device = device;
+    executor.stream = stream;
+    return executor;
+  }
 
   /// A process-wide pool of std::thread, grown on demand to the largest `num_threads` asked for (0: one per CPU this process may
   /// use).

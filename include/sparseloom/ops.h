@@ -17,7 +17,8 @@ namespace sparseloom {
 
 /// Decides for this problem and pattern, or returns the cached decision (key: version and problem). Host only; costs microseconds
 /// when cached. `kernel`: force a candidate by name (tests, benchmarks). Throws Error when no candidate can run, with every
-/// refusal.
+/// refusal, and on a device without kernels. With a CUDA executor the index arrays lie on the device and are not looked at:
+/// validate them on the host before (pattern_version gives the version).
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const IndexView& index, std::int64_t version,
                                                      const Executor& executor, const std::string& kernel = {});
 
@@ -46,7 +47,13 @@ SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const
 SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, const IndexView& index,
                               void* dvalues, std::span<std::byte> workspace, const Executor& executor);
 
-/// The three products of a matrix of one's own. dw must have w's pattern and dtype, else Error; its padding becomes zero.
+/// pack and unpack (layout.h) on the executor's device: the memory behind dense, index and values lies there. On a CUDA device
+/// queued, not waited for. Throw Error when shapes differ, or when the device has no kernels.
+SPARSELOOM_API void pack(const ConstMatrixView& dense, const IndexView& index, void* values, const Executor& executor);
+SPARSELOOM_API void unpack(const IndexView& index, const void* values, const MatrixView& dense, const Executor& executor);
+
+/// The three products of a matrix of one's own, on the CPU. dw must have w's pattern and dtype, else Error; its padding becomes
+/// zero.
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const void* bias, const MatrixView& y,
                            Workspace& workspace, const Executor& executor);
 SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx,

@@ -36,6 +36,8 @@ struct Problem {
   Activation activation = Activation::none;
   int threads = 1;
   bool can_gemm = false;  // the executor lends a dense product
+  int device = -1;        // CUDA ordinal, -1: the CPU; the executor's
+  bool tf32 = false;      // f32 on CUDA only: operands may be rounded to TF32 (10 explicit mantissa bits); sums stay fp32
   bool strict = false;    // forbids the dense and reference candidates; they are refused by name
   friend bool operator==(const Problem&, const Problem&) = default;
 };
@@ -55,9 +57,10 @@ struct Plan {
   std::int64_t pattern_version = 0;
   int kernel = -1;  // row of the kernel registry
   std::string kernel_name;
-  std::vector<Candidate> candidates;      // all, in registry order
-  std::size_t workspace_bytes = 0;        // scratch the caller lends to each call; 64-byte aligned
-  std::vector<std::int64_t> cost_prefix;  // forward: per block row, dx: per block column; [n + 1], what the threads divide evenly
+  std::vector<Candidate> candidates;  // all, in registry order
+  std::size_t workspace_bytes = 0;    // scratch the caller lends to each call; 64-byte aligned
+  std::vector<std::int64_t>
+      cost_prefix;  // forward: per block row, dx: per block column; [n + 1], what threads divide evenly; empty on CUDA
 
   /// A few lines: the problem, the choice and its prediction, every refusal and why.
   SPARSELOOM_API std::string describe() const;

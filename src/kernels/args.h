@@ -30,16 +30,22 @@ struct MatmulArgs {
   const void* bias = nullptr;    // forward only, [rows] or null
   void* out = nullptr;
   std::int64_t out_stride = 0;  // forward and dx
-  /// [n + 1] running cost over block rows (forward) or block columns (dx); tasks cut [0, cost_prefix[n]) evenly. Null for dw.
+  /// [n + 1] running cost over block rows (forward) or block columns (dx); tasks cut [0, cost_prefix[n]) evenly. Null for dw and on
+  /// CUDA.
   const std::int64_t* cost_prefix = nullptr;
-  std::byte* workspace = nullptr;  // KernelInfo::workspace_bytes(problem) bytes, 64-byte aligned
+  std::byte* workspace = nullptr;  // KernelInfo::workspace_bytes bytes, 64-byte aligned (256 on CUDA), of any content
+  // CUDA kernels only. All pointers above are then device pointers of `device`, which is the thread's current one.
+  int device = -1;
+  void* stream = nullptr;  // cudaStream_t
+  bool tf32 = false;       // Problem::tf32
 };
 
 /// A row of the registry: what plan needs to choose, and the launch.
 struct Kernel {
   plan::KernelInfo info;
-  /// Runs the product on executor's threads. Throws nothing of its own (what executor's callbacks throw passes through).
-  void (*launch)(const MatmulArgs& args, const Executor& executor);
+  /// Runs the product on executor's threads, or queues it on args.stream. 0, or the cudaError_t of a launch that failed. Throws
+  /// nothing of its own (what executor's callbacks throw passes through).
+  int (*launch)(const MatmulArgs& args, const Executor& executor);
 };
 
 }  // namespace sparseloom::kernels

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/dense/dense.h"
 #include "kernels/reference/reference.h"
 
@@ -10,8 +11,9 @@ namespace sparseloom::kernels {
 
 std::span<const Kernel> registry() {
   static const std::vector<Kernel> kernels = [] {
-    const auto cpu = cpu_kernels();
+    const auto cpu = cpu_kernels(), cuda = cuda_kernels();
     std::vector<Kernel> all(cpu.begin(), cpu.end());
+    all.insert(all.end(), cuda.begin(), cuda.end());
     all.push_back(dense_kernel());
     all.push_back(reference_kernel());
     return all;

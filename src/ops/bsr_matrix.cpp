@@ -4,27 +4,41 @@
 
 namespace sparseloom {
 
+namespace {
+
+void require_cpu(const char* op, const Executor& executor) {
+  if (executor.device >= 0)
+    core::fail(op, "a CPU executor: BsrMatrix keeps its index and values in host memory", "cuda:" + std::to_string(executor.device),
+               "copy index and values to the device and pass an IndexView of them");
+}
+
+}  // namespace
+
 Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m) {
   return describe(w.index().view(), w.dtype(), direction, m);
 }
 
 std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w, const Executor& executor,
                                       const std::string& kernel) {
+  require_cpu("plan", executor);
   return make_plan(problem, w.index().view(), w.index().version(), executor, kernel);
 }
 
 void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const void* bias, const MatrixView& y,
             Workspace& workspace, const Executor& executor) {
+  require_cpu("linear", executor);
   linear(plan, x, w.index().view(), w.values(), bias, y, workspace.at_least(plan.workspace_bytes), executor);
 }
 
 void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx, Workspace& workspace,
                const Executor& executor) {
+  require_cpu("linear_dx", executor);
   linear_dx(plan, dy, w.index().view(), w.index().transposed(), w.values(), dx, workspace.at_least(plan.workspace_bytes), executor);
 }
 
 void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, BsrMatrix& dw, Workspace& workspace,
                const Executor& executor) {
+  require_cpu("linear_dw", executor);
   if (dw.index().version() != plan.pattern_version || dw.dtype() != plan.problem.dtype)
     core::fail("linear_dw", std::string("dw with the plan's pattern and dtype ") + name_of(plan.problem.dtype),
                std::string("another pattern, or ") + name_of(dw.dtype()), "make it with BsrMatrix(w.index(), w.dtype())");

@@ -9,6 +9,18 @@
 #include "sparseloom/version.h"
 
 namespace sparseloom {
+namespace {
+
+std::string unavailable(const plan::KernelInfo& row, const runtime::CudaSummary& cuda) {
+  if (row.side == plan::Side::cuda) return cuda.devices > 0 ? "" : cuda.reason;
+  if (row.isa <= runtime::active_isa()) return {};
+  return std::string("needs ") + runtime::name_of(row.isa) + ", " +
+         (row.isa <= runtime::detected_isa() ? "SPARSELOOM_ISA caps it at " : "this CPU runs up to ") +
+         runtime::name_of(runtime::active_isa());
+}
+
+}  // namespace
+
 std::string info_json() {
   using core::json_number;
   using core::json_string;
@@ -28,11 +40,9 @@ std::string info_json() {
   text += "], \"kernels_unavailable\": {";
   comma = "";
   for (const plan::KernelInfo& row : kernels::registry_info()) {
-    if (row.isa <= runtime::active_isa()) continue;
-    text += comma + json_string(row.name) + ": " +
-            json_string(std::string("needs ") + runtime::name_of(row.isa) + ", " +
-                        (row.isa <= runtime::detected_isa() ? "SPARSELOOM_ISA caps it at " : "this CPU runs up to ") +
-                        runtime::name_of(runtime::active_isa()));
+    const std::string reason = unavailable(row, cuda);
+    if (reason.empty()) continue;
+    text += comma + json_string(row.name) + ": " + json_string(reason);
     comma = ", ";
   }
   text += "}, \"rates\": {\"f32_avx2\": " + json_number(rates.f32_avx2) + ", \"f32_avx512\": " + json_number(rates.f32_avx512) +

@@ -3,6 +3,7 @@
 
 #include "core/check.h"
 #include "kernels/registry.h"
+#include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom {
@@ -21,6 +22,8 @@ void check_matrix(const char* op, const char* name, const ConstMatrixView& matri
   if (matrix.data == nullptr && rows > 0 && cols > 0) core::fail(op, std::string("memory behind ") + name, "null", "pass its data");
 }
 
+std::string place(int device) { return device < 0 ? "the CPU" : "cuda:" + std::to_string(device); }
+
 void check_call(const char* op, Direction direction, const Plan& plan, const IndexView& index, std::span<std::byte> workspace,
                 const Executor& executor) {
   const Problem& p = plan.problem;
@@ -29,16 +32,21 @@ void check_call(const char* op, Direction direction, const Plan& plan, const Ind
   if (p.rows != index.rows || p.cols != index.cols || !(p.block == index.block) || p.blocks != index.blocks)
     core::fail(op, "the index the plan was made for: " + core::shape(p.rows, p.cols) + ", " + std::to_string(p.blocks) + " blocks",
                core::shape(index.rows, index.cols) + ", " + std::to_string(index.blocks) + " blocks", "make a plan for this index");
-  if (workspace.size() < plan.workspace_bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 != 0)
-    core::fail(op, std::to_string(plan.workspace_bytes) + " bytes of workspace, aligned to 64",
+  if (p.device != executor.device)
+    core::fail(op, "an executor on " + place(p.device) + ", as planned", place(executor.device),
+               "make the plan with the executor of the call");
+  const std::size_t alignment = p.device >= 0 ? 256 : 64;  // cudaMalloc's, and a cache line
+  if (workspace.size() < plan.workspace_bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment != 0)
+    core::fail(op, std::to_string(plan.workspace_bytes) + " bytes of workspace, aligned to " + std::to_string(alignment),
                std::to_string(workspace.size()) + " bytes at offset " +
-                   std::to_string(reinterpret_cast<std::uintptr_t>(workspace.data()) % 64),
+                   std::to_string(reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment),
                "lend plan.workspace_bytes from an aligned allocation");
   if (p.can_gemm && executor.gemm == nullptr)
     core::fail(op, "an executor that lends a GEMM, as the plan was made with", "none", "make the plan with this executor");
 }
 
-kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a, std::span<std::byte> workspace) {
+kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a, std::span<std::byte> workspace,
+                              const Executor& executor) {
   kernels::MatmulArgs args;
   args.direction = plan.problem.direction;
   args.dtype = plan.problem.dtype;
@@ -49,11 +57,18 @@ kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const Co
   args.index = index;
   args.cost_prefix = plan.cost_prefix.empty() ? nullptr : plan.cost_prefix.data();
   args.workspace = workspace.data();
+  args.device = executor.device;
+  args.stream = executor.stream;
+  args.tf32 = plan.problem.tf32;
   return args;
 }
 
-void launch(const Plan& plan, const kernels::MatmulArgs& args, const Executor& executor) {
-  kernels::registry()[static_cast<std::size_t>(plan.kernel)].launch(args, executor);
+void launch(const char* op, const Plan& plan, const kernels::MatmulArgs& args, const Executor& executor) {
+  const runtime::CudaDeviceScope scope(executor.device);
+  const int error = kernels::registry()[static_cast<std::size_t>(plan.kernel)].launch(args, executor);
+  if (error != 0)
+    core::fail(op, plan.kernel_name + " to be queued on " + place(executor.device), runtime::cuda_error_text(error),
+               "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
 }  // namespace
@@ -68,12 +83,12 @@ void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, 
   if ((bias != nullptr) != p.bias)
     core::fail("linear", p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
                "plan for what the call passes");
-  kernels::MatmulArgs args = arguments(plan, index, x, workspace);
+  kernels::MatmulArgs args = arguments(plan, index, x, workspace, executor);
   args.values = values;
   args.bias = bias;
   args.out = y.data;
   args.out_stride = y.stride;
-  launch(plan, args, executor);
+  launch("linear", plan, args, executor);
 }
 
 void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index, const TransposedView& transposed,
@@ -83,12 +98,12 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& ind
   check_matrix("linear_dx", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
-  kernels::MatmulArgs args = arguments(plan, index, dy, workspace);
+  kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.transposed = transposed;
   args.values = values;
   args.out = dx.data;
   args.out_stride = dx.stride;
-  launch(plan, args, executor);
+  launch("linear_dx", plan, args, executor);
 }
 
 void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, const IndexView& index, void* dvalues,
@@ -98,11 +113,11 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   check_matrix("linear_dw", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dw", "x", x, p.m, p.cols, p.dtype);
   if (p.blocks == 0) return;
-  kernels::MatmulArgs args = arguments(plan, index, dy, workspace);
+  kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.b = x.data;
   args.b_stride = x.stride;
   args.out = dvalues;
-  launch(plan, args, executor);
+  launch("linear_dw", plan, args, executor);
 }
 
 }  // namespace sparseloom

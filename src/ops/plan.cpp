@@ -9,6 +9,7 @@
 #include "plan/schedule.h"
 #include "plan/select.h"
 #include "runtime/cpu.h"
+#include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom {
@@ -30,7 +31,7 @@ double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
 // Measuring the lent GEMM costs milliseconds, so it is done only when dense could win: when the best sparse prediction is slower
 // than the product at the machine's peak.
 bool dense_could_win(const Problem& problem, const plan::Machine& machine, const std::string& kernel) {
-  if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw) return false;
+  if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw || problem.device >= 0) return false;
   if (kernel == "dense") return true;
   if (!kernel.empty()) return false;
   double best = std::numeric_limits<double>::infinity();
@@ -56,6 +57,35 @@ void check_problem(const Problem& problem, const IndexView& index) {
     core::fail("plan", "bias and activation on forward only", name_of(problem.direction), "apply them in the forward product");
 }
 
+// What no kernel of this build could do on that device, said once instead of by every row.
+void check_device(const Problem& problem) {
+  if (problem.device < 0) return;
+  const std::string name = "cuda:" + std::to_string(problem.device);
+  if (!runtime::cuda_compiled())
+    core::fail("plan", "a build with CUDA kernels", "operands on " + name + " and a build without them",
+               "build with nvcc (CUDA 12 or newer) on PATH, or move module and input with .cpu()");
+  const int sm = runtime::cuda_device(problem.device).sm;
+  if (sm < 80)
+    core::fail("plan", "a GPU of compute capability 8.0 or newer",
+               sm == 0 ? name + ", which is not there" : name + " of " + std::to_string(sm / 10) + "." + std::to_string(sm % 10),
+               "move module and input with .cpu(): the CPU kernels run everywhere");
+  if (problem.dtype == DType::f64)
+    core::fail("plan", "f32, f16 or bf16 on CUDA", "f64", "convert with .float(), or compute f64 on the CPU");
+}
+
+// Measured (CPU) or known (CUDA): what the rows' refusals and predictions ask for.
+plan::Machine machine_for(const Problem& problem, const Executor& executor, const std::string& kernel) {
+  plan::Machine machine;
+  if (problem.device >= 0) {
+    machine.cuda = runtime::cuda_device(problem.device);
+    return machine;
+  }
+  machine.isa = runtime::active_isa();
+  machine.rates = kernels::machine_rates();
+  if (dense_could_win(problem, machine, kernel)) machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
+  return machine;
+}
+
 }  // namespace
 
 Problem describe(const IndexView& index, DType dtype, Direction direction, std::int64_t m) {
@@ -73,18 +103,22 @@ Problem describe(const IndexView& index, DType dtype, Direction direction, std::
 std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& index, std::int64_t version, const Executor& executor,
                                       const std::string& kernel) {
   Problem problem = given;
-  problem.threads = std::max(1, executor.num_threads);
+  problem.device = executor.device;
+  problem.threads = problem.device >= 0 ? 1 : std::max(1, executor.num_threads);
   problem.can_gemm = executor.gemm != nullptr;
+  problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;  // elsewhere it says nothing: one plan, not two
   check_problem(problem, index);
   return plan_cache().get({version, problem, kernel}, [&] {
-    // Once for each new key, so that indices which do not fit the problem (an x of other features, say) cannot reach a kernel.
-    validate_index("plan", index.rows, index.cols, index.block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
-                   {index.col, static_cast<std::size_t>(index.blocks)});
-    plan::Machine machine{runtime::active_isa(), kernels::machine_rates()};
-    if (dense_could_win(problem, machine, kernel)) machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
-    Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
+    check_device(problem);
+    const bool on_cpu = problem.device < 0;
+    // Once for each new key, so that indices which do not fit the problem (an x of other features, say) cannot reach a kernel. On a
+    // device that would be a copy and a wait, also inside a graph's capture: there `version` stands for indices validated before.
+    if (on_cpu)
+      validate_index("plan", index.rows, index.cols, index.block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
+                     {index.col, static_cast<std::size_t>(index.blocks)});
+    Plan plan = plan::select(problem, kernels::registry_info(), machine_for(problem, executor, kernel), kernel);
     plan.pattern_version = version;
-    plan.cost_prefix = plan::cost_prefix(problem.direction, index);
+    if (on_cpu) plan.cost_prefix = plan::cost_prefix(problem.direction, index);
     return plan;
   });
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/cpu.h"
+#include "runtime/cuda.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::plan {
@@ -19,20 +20,25 @@ struct MachineRates {
   double gemm_flops = 0;   // the lent dense product's rate for this problem, all threads together; 0: none lent or not measured
 };
 
-/// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it) and its rates.
+/// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it), its rates, and the problem's CUDA device when it has one.
 struct Machine {
   runtime::Isa isa = runtime::Isa::generic;
   MachineRates rates;
+  runtime::CudaDevice cuda = {};  // of problem.device; sm = 0 for a problem on the CPU
 };
+
+/// Where a kernel's operands may lie. select() refuses a row for problems on the other side, so that rows need not.
+enum class Side : unsigned char { cpu, cuda, any };
 
 /// `refusal` is supports() with its reason: empty means yes. `predict_us` and `workspace_bytes` are asked only then.
 /// threads come from problem.threads; costs are for one call with warm code and inputs outside L2.
 struct KernelInfo {
   const char* name;
-  runtime::Isa isa;
+  Side side;
+  runtime::Isa isa;  // generic for CUDA kernels
   std::string (*refusal)(const Problem& problem, const Machine& machine);
   double (*predict_us)(const Problem& problem, const Machine& machine);
-  std::size_t (*workspace_bytes)(const Problem& problem);
+  std::size_t (*workspace_bytes)(const Problem& problem, const Machine& machine);
 };
 
 }  // namespace sparseloom::plan

@@ -12,13 +12,22 @@ std::string refusals(const Plan& plan) {
   return text;
 }
 
+// What every row of the other side would have to say.
+std::string refuse_side(const Problem& problem, Side side) {
+  const bool on_cuda = problem.device >= 0;
+  if (side == Side::cpu && on_cuda) return "runs on the CPU, the operands are on cuda:" + std::to_string(problem.device);
+  if (side == Side::cuda && !on_cuda) return "runs on CUDA devices, the operands are on the CPU";
+  return {};
+}
+
 }  // namespace
 
 Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Machine& machine, const std::string& forced) {
   Plan plan;
   plan.problem = problem;
   for (const KernelInfo& row : rows) {
-    Candidate candidate{row.name, row.refusal(problem, machine), 0};
+    Candidate candidate{row.name, refuse_side(problem, row.side), 0};
+    if (candidate.refusal.empty()) candidate.refusal = row.refusal(problem, machine);
     if (candidate.refusal.empty()) {
       candidate.predicted_us = row.predict_us(problem, machine);
       const bool wanted = forced.empty() ? plan.kernel < 0 || candidate.predicted_us < plan.candidates[plan.kernel].predicted_us
@@ -36,7 +45,7 @@ Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Mach
   }
   const KernelInfo& chosen = rows[plan.kernel];
   plan.kernel_name = chosen.name;
-  plan.workspace_bytes = chosen.workspace_bytes(problem);
+  plan.workspace_bytes = chosen.workspace_bytes(problem, machine);
   return plan;
 }
 

@@ -2,11 +2,16 @@
 
 #ifdef SPARSELOOM_HAVE_CUDA
 #include <cuda_runtime_api.h>
+
+#include <array>
+#include <mutex>
 #endif
 
 namespace sparseloom::runtime {
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+bool cuda_compiled() noexcept { return true; }
 
 CudaSummary cuda_summary() {
   CudaSummary summary;
@@ -31,13 +36,79 @@ CudaSummary cuda_summary() {
   return summary;
 }
 
+namespace {
+
+// More than any host holds; a table of fixed size needs no lock once an entry is there.
+constexpr int kMostDevices = 64;
+
+CudaDevice read_device(int ordinal) {
+  CudaDevice device;
+  int major = 0, minor = 0, shared = 0, l2 = 0, clock_khz = 0, memory_khz = 0, bus_bits = 0, multiprocessors = 0;
+  const auto ask = [ordinal](int& value, cudaDeviceAttr attribute) {
+    return cudaDeviceGetAttribute(&value, attribute, ordinal) == cudaSuccess;
+  };
+  const bool found = ask(major, cudaDevAttrComputeCapabilityMajor) && ask(minor, cudaDevAttrComputeCapabilityMinor) &&
+                     ask(multiprocessors, cudaDevAttrMultiProcessorCount) && ask(l2, cudaDevAttrL2CacheSize) &&
+                     ask(shared, cudaDevAttrMaxSharedMemoryPerBlockOptin) && ask(clock_khz, cudaDevAttrClockRate) &&
+                     ask(memory_khz, cudaDevAttrMemoryClockRate) && ask(bus_bits, cudaDevAttrGlobalMemoryBusWidth);
+  if (!found) {
+    static_cast<void>(cudaGetLastError());
+    return device;
+  }
+  device.sm = 10 * major + minor;
+  device.multiprocessors = multiprocessors;
+  device.l2_bytes = static_cast<std::size_t>(l2);
+  device.shared_bytes = static_cast<std::size_t>(shared);
+  device.clock_hz = 1e3 * clock_khz;
+  device.memory_bytes = 2e3 * memory_khz * bus_bits / 8;  // two transfers a clock
+  return device;
+}
+
+}  // namespace
+
+const CudaDevice& cuda_device(int ordinal) {
+  static const CudaDevice none;
+  if (ordinal < 0 || ordinal >= kMostDevices) return none;
+  static std::array<CudaDevice, kMostDevices> devices;
+  static std::array<std::once_flag, kMostDevices> read;
+  std::call_once(read[ordinal], [ordinal] { devices[ordinal] = read_device(ordinal); });
+  return devices[ordinal];
+}
+
+CudaDeviceScope::CudaDeviceScope(int ordinal) noexcept {
+  int current = -1;
+  if (ordinal < 0 || cudaGetDevice(&current) != cudaSuccess || current == ordinal) return;
+  if (cudaSetDevice(ordinal) == cudaSuccess) before_ = current;
+}
+
+CudaDeviceScope::~CudaDeviceScope() {
+  if (before_ >= 0) cudaSetDevice(before_);
+}
+
+std::string cuda_error_text(int code) {
+  const auto error = static_cast<cudaError_t>(code);
+  return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
+}
+
 #else
+
+bool cuda_compiled() noexcept { return false; }
 
 CudaSummary cuda_summary() {
   CudaSummary summary;
   summary.reason = "no nvcc when this library was built";
   return summary;
 }
+
+const CudaDevice& cuda_device(int) {
+  static const CudaDevice none;
+  return none;
+}
+
+CudaDeviceScope::CudaDeviceScope(int) noexcept {}
+CudaDeviceScope::~CudaDeviceScope() { static_cast<void>(before_); }
+
+std::string cuda_error_text(int code) { return "CUDA error " + std::to_string(code); }
 
 #endif
 

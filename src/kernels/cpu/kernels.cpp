@@ -66,23 +66,24 @@ struct Panel<Isa::avx512_bf16> {
 template <Isa kIsa>
 Kernel panel_row(const char* name) {
   using P = Panel<kIsa>;
-  return {{name, kIsa, refuse_panel<kIsa>,
+  return {{name, plan::Side::cpu, kIsa, refuse_panel<kIsa>,
            [](const Problem& problem, const Machine& machine) {
              return cpu::predict_panel_us(problem, machine.rates, P::peak(machine.rates), P::kCosts);
            },
-           [](const Problem& problem) {
+           [](const Problem& problem, const Machine&) {
              return problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
                                                        : cpu::panel_workspace(P::kOps.lanes, P::kOps.depth_step, problem);
            }},
           [](const MatmulArgs& args, const Executor& executor) {
             args.direction == Direction::dw ? cpu::run_panel_dw(P::kOps, args, executor) : cpu::run_panel(P::kOps, args, executor);
+            return 0;
           }};
 }
 
 template <Isa kIsa>
 Kernel decode_row(const char* name) {
   static constexpr const cpu::DecodeOps& kOps = kIsa == Isa::avx2 ? cpu::kAvx2Decode : cpu::kAvx512Decode;
-  return {{name, kIsa, refuse_decode<kIsa>,
+  return {{name, plan::Side::cpu, kIsa, refuse_decode<kIsa>,
            [](const Problem& problem, const Machine& machine) {
              const bool forward = problem.direction == Direction::forward;
              const bool avx2 = kIsa == Isa::avx2;
@@ -90,8 +91,11 @@ Kernel decode_row(const char* name) {
                                                      : (avx2 ? cpu::kAvx2DxCosts : cpu::kAvx512DxCosts);
              return cpu::predict_decode_us(problem, machine.rates, costs);
            },
-           [](const Problem&) { return std::size_t{0}; }},
-          [](const MatmulArgs& args, const Executor& executor) { cpu::run_decode(kOps, args, executor); }};
+           [](const Problem&, const Machine&) { return std::size_t{0}; }},
+          [](const MatmulArgs& args, const Executor& executor) {
+            cpu::run_decode(kOps, args, executor);
+            return 0;
+          }};
 }
 
 #endif

@@ -53,13 +53,15 @@ void dw_block(const MatmulArgs& args, std::int64_t r, std::int64_t b) {
     }
 }
 
-void launch(const MatmulArgs& args, const Executor& executor) {
+int launch(const MatmulArgs& args, const Executor& executor) {
   const IndexView& w = args.index;
-  if (args.direction == Direction::dw)
-    return runtime::parallel_for(executor, w.block_rows(), [&](std::int64_t begin, std::int64_t end) {
+  if (args.direction == Direction::dw) {
+    runtime::parallel_for(executor, w.block_rows(), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r)
         for (std::int64_t b = w.crow[r]; b < w.crow[r + 1]; ++b) dw_block(args, r, b);
     });
+    return 0;
+  }
   const bool forward = args.direction == Direction::forward;
   const std::int64_t width = forward ? w.rows : w.cols;
   runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
@@ -67,6 +69,7 @@ void launch(const MatmulArgs& args, const Executor& executor) {
       for (std::int64_t j = 0; j < width; ++j)
         store(args.dtype, args.out, t * args.out_stride + j, forward ? forward_element(args, t, j) : dx_element(args, t, j));
   });
+  return 0;
 }
 
 // strict forbids what a user did not ask for; in fp64 this kernel is the product, not a fallback.
@@ -81,10 +84,12 @@ double predict_us(const Problem& p, const plan::Machine&) {
   return 1 + madds * 1e-3 / std::max(1, p.threads);
 }
 
-std::size_t workspace_bytes(const Problem&) { return 0; }
+std::size_t workspace_bytes(const Problem&, const plan::Machine&) { return 0; }
 
 }  // namespace
 
-Kernel reference_kernel() { return {{"reference", runtime::Isa::generic, refusal, predict_us, workspace_bytes}, launch}; }
+Kernel reference_kernel() {
+  return {{"reference", plan::Side::cpu, runtime::Isa::generic, refusal, predict_us, workspace_bytes}, launch};
+}
 
 }  // namespace sparseloom::kernels

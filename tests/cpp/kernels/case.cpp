@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "core/half.h"
 #include "core/rng.h"
@@ -16,9 +17,6 @@
 
 namespace sparseloom::testing {
 namespace {
-
-constexpr int kGuard = 64;
-constexpr std::byte kPoison{0xff};  // all ones is a NaN in every dtype
 
 double random_value(core::Rng& rng, bool integers) {
   return integers ? static_cast<double>(rng.below(7)) - 3 : 2 * rng.uniform() - 1;
@@ -46,12 +44,65 @@ double rounded(DType dtype, double value) {
   return load(dtype, element, 0);
 }
 
+// A matrix as fp32, row after row: exactly, and as the plain product's operand. Tables, since the answer's inner loops then
+// vectorise: on thousands of cases they are most of the tests' time.
+struct Table {
+  std::int64_t cols;
+  std::vector<float> exact, plain;
+
+  Table(const Matrix& matrix, bool tf32) : cols(matrix.cols), exact(static_cast<std::size_t>(matrix.rows * matrix.cols)) {
+    for (std::int64_t r = 0; r < matrix.rows; ++r)
+      for (std::int64_t c = 0; c < cols; ++c) exact[static_cast<std::size_t>(r * cols + c)] = static_cast<float>(matrix.at(r, c));
+    plain = exact;
+    if (tf32) std::transform(plain.begin(), plain.end(), plain.begin(), to_tf32);
+  }
+
+  // [blocks * bm, bn] -> [blocks * bn, bm]
+  void transpose_blocks(BlockShape block) {
+    for (std::vector<float>* list : {&exact, &plain}) {
+      std::vector<float> turned(list->size());
+      for (std::size_t first = 0; first < turned.size(); first += static_cast<std::size_t>(block.rows * block.cols))
+        for (std::int64_t i = 0; i < block.rows; ++i)
+          for (std::int64_t j = 0; j < block.cols; ++j)
+            turned[first + static_cast<std::size_t>(j * block.rows + i)] = (*list)[first + static_cast<std::size_t>(i * cols + j)];
+      *list = std::move(turned);
+    }
+    cols = block.rows;
+  }
+};
+
+// The three running sums of an answer; products arrive in the order that the plain one adds them in.
+struct Sums {
+  std::vector<double> exact, magnitude;
+  std::vector<float> plain;
+
+  explicit Sums(std::size_t size) : exact(size), magnitude(size), plain(size) {}
+
+  // sums[at .. at + count) += left[l] * right[r .. r + count)
+  void add(std::int64_t at, const Table& left, std::int64_t l, const Table& right, std::int64_t r, std::int64_t count) {
+    double* const sum = exact.data() + at;
+    double* const norm = magnitude.data() + at;
+    float* const single = plain.data() + at;
+    const double scalar = left.exact[static_cast<std::size_t>(l)];
+    const float plain_scalar = left.plain[static_cast<std::size_t>(l)];
+    const float* const vector = right.exact.data() + r;
+    const float* const plain_vector = right.plain.data() + r;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double product = scalar * vector[i];
+      sum[i] += product;
+      norm[i] += std::abs(product);
+      single[i] += plain_scalar * plain_vector[i];
+    }
+  }
+};
+
 }  // namespace
 
 std::string describe(const Case& c) {
   return std::string(name_of(c.direction)) + " " + name_of(c.dtype) + " m=" + std::to_string(c.m) + " " + std::to_string(c.rows) +
          "x" + std::to_string(c.cols) + " block " + to_string(c.block) + " density " + std::to_string(c.density) + " bias " +
-         std::to_string(c.bias) + " act " + name_of(c.activation) + " padding " + std::to_string(c.stride_padding);
+         std::to_string(c.bias) + " act " + name_of(c.activation) + " padding " + std::to_string(c.stride_padding) + " values + " +
+         std::to_string(c.values_shift) + (c.tf32 ? " tf32" : "") + (c.skewed ? " skewed" : "");
 }
 
 double load(DType dtype, const void* data, std::int64_t i) {
@@ -89,13 +140,27 @@ double activate(Activation activation, double x) {
   return x;
 }
 
-Matrix::Matrix(DType dtype_, std::int64_t rows_, std::int64_t cols_, std::int64_t padding)
+float to_tf32(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return x;
+  bits = (bits + 0x1000u) & ~0x1fffu;  // half of the last kept bit; the carry may run into the exponent, up to inf: right
+  std::memcpy(&x, &bits, sizeof bits);
+  return x;
+}
+
+Matrix::Matrix(DType dtype_, std::int64_t rows_, std::int64_t cols_, std::int64_t padding, std::int64_t offset_)
     : dtype(dtype_),
       rows(rows_),
       cols(cols_),
       stride(cols_ + padding),
-      offset(padding),
-      bytes(static_cast<std::size_t>(padding + (rows > 0 ? (rows - 1) * stride + cols : 0)) * size_of(dtype) + kGuard, kPoison) {}
+      offset(offset_),
+      bytes(static_cast<std::size_t>(offset + (rows > 0 ? (rows - 1) * stride + cols : 0)) * size_of(dtype) + kGuard, kPoison) {}
+
+void Matrix::poison(std::int64_t r, std::int64_t c) {
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  std::fill_n(bytes.begin() + (offset + r * stride + c) * size, size, kPoison);
+}
 
 bool Matrix::padding_untouched() const {
   const std::int64_t size = static_cast<std::int64_t>(size_of(dtype)), end = static_cast<std::int64_t>(bytes.size());
@@ -130,7 +195,7 @@ Instance::Instance(const Case& c_)
   slot.resize(col.size());
   transpose_index(index(), ccol.data(), row.data(), slot.data());
   cost_prefix = plan::cost_prefix(c.direction, index());
-  values = Matrix(c.dtype, static_cast<std::int64_t>(col.size()) * c.block.rows, c.block.cols, 0);
+  values = Matrix(c.dtype, static_cast<std::int64_t>(col.size()) * c.block.rows, c.block.cols, 0, c.values_shift);
   fill(x, rng.split(1), c.integers);
   fill(dy, rng.split(2), c.integers);
   fill(values, rng.split(3), c.integers);
@@ -160,59 +225,64 @@ Problem Instance::problem(int threads) const {
   return p;
 }
 
+Problem Instance::cuda_problem(int device) const {
+  Problem p = problem(1);
+  p.device = device;
+  p.tf32 = c.tf32;
+  return p;
+}
+
 std::int64_t Instance::out_rows() const { return c.direction == Direction::dw ? values.rows : c.m; }
 std::int64_t Instance::out_cols() const {
   return c.direction == Direction::forward ? c.rows : c.direction == Direction::dx ? c.cols : values.cols;
 }
 
+Matrix Instance::poisoned_output() const {
+  const bool dw = c.direction == Direction::dw;
+  return {c.dtype, out_rows(), out_cols(), dw ? 0 : c.stride_padding, dw ? c.values_shift : c.stride_padding};
+}
+
 Instance::Answer Instance::answer() {
-  const std::size_t size = static_cast<std::size_t>(out_rows() * out_cols());
-  Answer a{std::vector<double>(size), std::vector<double>(size), std::vector<double>(size)};
-  std::vector<float> sums(size);
-  const auto add = [&](std::int64_t at, double left, double right) {
-    a.exact[static_cast<std::size_t>(at)] += left * right;
-    a.magnitude[static_cast<std::size_t>(at)] += std::abs(left * right);
-    sums[static_cast<std::size_t>(at)] += static_cast<float>(left) * static_cast<float>(right);
-  };
+  const bool forward = c.direction == Direction::forward, dw = c.direction == Direction::dw;
+  const Matrix none(c.dtype, 0, 0, 0);
+  const Table in(c.direction == Direction::dx ? none : x, c.tf32), gradient(forward ? none : dy, c.tf32);
+  Table weights(dw ? none : values, c.tf32);
+  if (forward) weights.transpose_blocks(c.block);
+  const std::int64_t bm = c.block.rows, bn = c.block.cols;
+  Sums sums(static_cast<std::size_t>(out_rows() * out_cols()));
   for (std::int64_t r = 0; r < index().block_rows(); ++r)
-    for (std::int64_t b = crow[r]; b < crow[r + 1]; ++b)
-      for (std::int64_t i = 0; i < c.block.rows && r * c.block.rows + i < c.rows; ++i)
-        for (std::int64_t j = 0; j < c.block.cols && col[b] * c.block.cols + j < c.cols; ++j) {
-          const std::int64_t o = r * c.block.rows + i, k = col[b] * c.block.cols + j, v = b * c.block.rows + i;
-          const double w = values.at(v, j);
-          for (std::int64_t t = 0; t < c.m; ++t) {
-            if (c.direction == Direction::forward)
-              add(t * c.rows + o, x.at(t, k), w);
-            else if (c.direction == Direction::dx)
-              add(t * c.cols + k, dy.at(t, o), w);
-            else
-              add(v * values.cols + j, dy.at(t, o), x.at(t, k));
-          }
-        }
-  for (std::size_t i = 0; i < size; ++i) {
-    a.plain[i] = sums[i];
-    if (c.direction == Direction::forward) {
+    for (std::int64_t b = crow[r]; b < crow[r + 1]; ++b) {
+      const std::int64_t o = r * bm, k = col[b] * bn, height = std::min(bm, c.rows - o), width = std::min(bn, c.cols - k);
+      for (std::int64_t t = 0; t < c.m; ++t) {
+        for (std::int64_t j = 0; forward && j < width; ++j)
+          sums.add(t * c.rows + o, in, t * c.cols + k + j, weights, (b * bn + j) * bm, height);
+        for (std::int64_t i = 0; !forward && i < height; ++i)
+          if (dw)
+            sums.add((b * bm + i) * bn, gradient, t * c.rows + o + i, in, t * c.cols + k, width);
+          else
+            sums.add(t * c.cols + k, gradient, t * c.rows + o + i, weights, (b * bm + i) * bn, width);
+      }
+    }
+  Answer a{std::move(sums.exact), std::vector<double>(sums.plain.begin(), sums.plain.end()), std::move(sums.magnitude)};
+  for (std::size_t i = 0; i < a.exact.size(); ++i) {
+    if (forward) {
       const double b = c.bias ? bias.at(0, static_cast<std::int64_t>(i) % c.rows) : 0;
       a.exact[i] = activate(c.activation, a.exact[i] + b);
       a.plain[i] = activate(c.activation, a.plain[i] + b);
+      a.magnitude[i] += std::abs(b);
     }
     a.plain[i] = rounded(c.dtype, a.plain[i]);
   }
   return a;
 }
 
-Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
-  Matrix out(c.dtype, out_rows(), out_cols(), c.direction == Direction::dw ? 0 : c.stride_padding);
-  const std::size_t declared = kernel.info.workspace_bytes(problem(executor.num_threads));
-  const std::size_t allocated = (declared + 2 * kGuard - 1) / kGuard * kGuard;
-  const std::unique_ptr<std::byte, decltype(&std::free)> workspace(static_cast<std::byte*>(std::aligned_alloc(64, allocated)),
-                                                                   &std::free);
-  std::fill_n(workspace.get(), allocated, kPoison);
+kernels::MatmulArgs Instance::args() {
   kernels::MatmulArgs args;
   args.direction = c.direction;
   args.dtype = c.dtype;
   args.activation = c.activation;
   args.m = c.m;
+  args.tf32 = c.tf32;
   Matrix& a = c.direction == Direction::forward ? x : dy;
   args.a = a.data(), args.a_stride = a.stride;
   if (c.direction == Direction::dw) args.b = x.data(), args.b_stride = x.stride;
@@ -220,10 +290,21 @@ Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
   args.transposed = transposed();
   args.values = values.data();
   args.bias = c.bias ? bias.data() : nullptr;
-  args.out = out.data(), args.out_stride = out.stride;
-  args.cost_prefix = c.direction == Direction::dw ? nullptr : cost_prefix.data();
-  args.workspace = workspace.get();
-  kernel.launch(args, executor);
+  return args;
+}
+
+Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
+  Matrix out = poisoned_output();
+  const std::size_t declared = kernel.info.workspace_bytes(problem(executor.num_threads), {runtime::active_isa(), {}, {}});
+  const std::size_t allocated = (declared + 2 * kGuard - 1) / kGuard * kGuard;
+  const std::unique_ptr<std::byte, decltype(&std::free)> workspace(static_cast<std::byte*>(std::aligned_alloc(64, allocated)),
+                                                                   &std::free);
+  std::fill_n(workspace.get(), allocated, kPoison);
+  kernels::MatmulArgs call = args();
+  call.out = out.data(), call.out_stride = out.stride;
+  call.cost_prefix = c.direction == Direction::dw ? nullptr : cost_prefix.data();
+  call.workspace = workspace.get();
+  EXPECT_EQ(kernel.launch(call, executor), 0) << kernel.info.name;
   EXPECT_TRUE(out.padding_untouched()) << kernel.info.name << " wrote outside the output: " << describe(c);
   EXPECT_TRUE(std::all_of(workspace.get() + declared, workspace.get() + allocated, [](std::byte b) { return b == kPoison; }))
       << kernel.info.name << " overran its workspace: " << describe(c);
@@ -231,7 +312,7 @@ Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
 }
 
 std::vector<const kernels::Kernel*> runnable(const Problem& problem) {
-  const plan::Machine machine{runtime::active_isa(), {}};
+  const plan::Machine machine{runtime::active_isa(), {}, {}};
   std::vector<const kernels::Kernel*> list;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
     if (kernel.info.refusal(problem, machine).empty()) list.push_back(&kernel);
@@ -240,6 +321,8 @@ std::vector<const kernels::Kernel*> runnable(const Problem& problem) {
 
 void expect_accurate(Instance& instance, const Matrix& out, const Instance::Answer& answer) {
   constexpr std::int64_t kTileRows = 16;
+  // An activation's exponential and quotient cost fp32 a few last bits of its own.
+  const double floor = instance.c.activation == Activation::none ? 0x1p-23 : 0x1p-22;
   const std::int64_t tile_cols = instance.c.direction == Direction::forward ? instance.c.block.rows : instance.c.block.cols;
   for (std::int64_t r0 = 0; r0 < out.rows; r0 += kTileRows)
     for (std::int64_t c0 = 0; c0 < out.cols; c0 += tile_cols) {
@@ -252,8 +335,15 @@ void expect_accurate(Instance& instance, const Matrix& out, const Instance::Answ
           plain = std::max(plain, std::abs(answer.plain[i] - answer.exact[i]));
           norm = std::max(norm, answer.magnitude[i]);
         }
-      ASSERT_LE(error, 2 * plain + 0x1p-23 * norm) << describe(instance.c) << " tile at " << r0 << ", " << c0;
+      ASSERT_LE(error, 2 * plain + floor * norm) << describe(instance.c) << " tile at " << r0 << ", " << c0;
     }
+}
+
+void expect_exact(const Instance& instance, const Matrix& out, const Instance::Answer& answer) {
+  for (std::int64_t r = 0; r < out.rows; ++r)
+    for (std::int64_t c = 0; c < out.cols; ++c)
+      ASSERT_EQ(out.at(r, c), rounded(out.dtype, answer.exact[static_cast<std::size_t>(r * out.cols + c)]))
+          << describe(instance.c) << " at " << r << ", " << c;
 }
 
 Executor backwards(int num_threads) {

@@ -20,8 +20,10 @@ struct Case {
   bool bias = false;
   Activation activation = Activation::none;
   std::int64_t stride_padding = 0;  // added to every leading stride; also shifts each matrix by that many elements
+  std::int64_t values_shift = 0;    // elements from an aligned address to the base of values, or of dW's output
   bool integers = false;            // small integers: every sum is exact
   bool skewed = false;              // block row r keeps density^(1 + r): a few full rows, many empty
+  bool tf32 = false;                // f32: kernels may round operands to TF32; the plain product does
   std::uint64_t seed = 1;
 };
 
@@ -31,16 +33,25 @@ double load(DType dtype, const void* data, std::int64_t i);
 void store(DType dtype, void* data, std::int64_t i, double value);
 double activate(Activation activation, double x);
 
+/// x with 10 explicit mantissa bits, to nearest, ties away from zero: what cvt.rna.tf32.f32 does. Inf and NaN stay.
+float to_tf32(float x);
+
+constexpr std::size_t kGuard = 64;  // bytes of poison behind each matrix
+constexpr std::byte kPoison{0xff};  // all ones is a NaN in every dtype
+
 /// A row-major matrix in memory of its own, every byte of it outside [rows, cols] poisoned with NaN.
 struct Matrix {
   DType dtype = DType::f32;
   std::int64_t rows = 0, cols = 0, stride = 0, offset = 0;
   std::vector<std::byte> bytes;
 
-  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding);
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding) : Matrix(dtype, rows, cols, padding, padding) {}
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding, std::int64_t offset);
   void* data() { return bytes.data() + offset * static_cast<std::int64_t>(size_of(dtype)); }
   double at(std::int64_t r, std::int64_t c) const { return load(dtype, bytes.data(), offset + r * stride + c); }
   void set(std::int64_t r, std::int64_t c, double v) { store(dtype, bytes.data(), offset + r * stride + c, v); }
+  /// All bits of the element one: a NaN whose payload a kernel that rounds by adding bits would carry into the sign.
+  void poison(std::int64_t r, std::int64_t c);
   bool padding_untouched() const;
 };
 
@@ -54,15 +65,21 @@ struct Instance {
   IndexView index() const;
   TransposedView transposed() const;
   Problem problem(int threads) const;
+  /// The same on a CUDA device.
+  Problem cuda_problem(int device) const;
+  /// The call on this instance's own memory, less output and workspace.
+  kernels::MatmulArgs args();
 
   /// [m, rows], [m, cols] or [blocks * bm, bn]: the answer of this case's direction.
   std::int64_t out_rows() const;
   std::int64_t out_cols() const;
+  /// The output before the call: all poison.
+  Matrix poisoned_output() const;
 
   struct Answer {
     std::vector<double> exact;      // fp64
     std::vector<double> plain;      // fp32 sums in order, rounded to the dtype
-    std::vector<double> magnitude;  // sum of |a b|: what rounding errors scale with
+    std::vector<double> magnitude;  // sum of |a b|, and |bias|: what rounding errors scale with
   };
   Answer answer();
 
@@ -75,6 +92,9 @@ std::vector<const kernels::Kernel*> runnable(const Problem& problem);
 
 /// Per tile of 16 rows x a block of columns: the error against fp64 is at most twice the plain product's, plus norm times eps.
 void expect_accurate(Instance& instance, const Matrix& out, const Instance::Answer& answer);
+
+/// Every element as the fp64 answer rounded once: for small integers.
+void expect_exact(const Instance& instance, const Matrix& out, const Instance::Answer& answer);
 
 /// Lends num_threads threads, but runs the ranges one after the other, last first.
 Executor backwards(int num_threads);

@@ -123,7 +123,7 @@ TEST(Activations, ExtremesMatchTheirLimits) {
 TEST(Refusals, SayWhyNot) {
   Problem p;
   p.m = 64, p.rows = 64, p.cols = 64, p.block = {8, 8}, p.blocks = 4, p.threads = 1;
-  const plan::Machine generic{runtime::Isa::generic, {}}, all{runtime::Isa::avx512_bf16, {}};
+  const plan::Machine generic{runtime::Isa::generic, {}, {}}, all{runtime::Isa::avx512_bf16, {}, {}};
   for (const kernels::Kernel& kernel : kernels::cpu_kernels()) {
     EXPECT_NE(kernel.info.refusal(p, generic).find("SPARSELOOM_ISA"), std::string::npos) << kernel.info.name;
     Problem f64 = p;

@@ -88,14 +88,8 @@ TEST_P(Products, SmallIntegersExactly) {
       Instance instance(c);
       const Instance::Answer answer = instance.answer();
       for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
-        const Matrix out = instance.run(*kernel, Executor::serial());
-        for (std::int64_t r = 0; r < out.rows; ++r)
-          for (std::int64_t j = 0; j < out.cols; ++j) {
-            const std::size_t i = static_cast<std::size_t>(r * out.cols + j);
-            Matrix expected(c.dtype, 1, 1, 0);
-            expected.set(0, 0, answer.exact[i]);
-            ASSERT_EQ(out.at(r, j), expected.at(0, 0)) << kernel->info.name << " " << describe(c) << " at " << r << ", " << j;
-          }
+        SCOPED_TRACE(kernel->info.name);
+        expect_exact(instance, instance.run(*kernel, Executor::serial()), answer);
       }
     }
 }

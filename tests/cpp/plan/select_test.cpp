@@ -9,9 +9,12 @@ namespace {
 
 template <int us>
 KernelInfo row(const char* name) {
-  return {name, runtime::Isa::generic, [](const Problem&, const Machine&) { return std::string(); },
+  return {name,
+          Side::any,
+          runtime::Isa::generic,
+          [](const Problem&, const Machine&) { return std::string(); },
           [](const Problem&, const Machine&) { return static_cast<double>(us); },
-          [](const Problem&) { return std::size_t{us * 64}; }};
+          [](const Problem&, const Machine&) { return std::size_t{us * 64}; }};
 }
 
 KernelInfo refusing(const char* name) {
@@ -59,6 +62,22 @@ TEST(Select, ForcedRowThatRefusesOrDoesNotExistIsAnError) {
   const KernelInfo rows[] = {refusing("a"), row<1>("b")};
   EXPECT_THROW(select({}, rows, {}, "a"), Error);
   EXPECT_THROW(select({}, rows, {}, "nobody"), Error);
+}
+
+TEST(Select, RowsOfTheOtherSideAreRefusedWithoutBeingAsked) {
+  KernelInfo on_cpu = row<10>("on_cpu"), on_cuda = row<10>("on_cuda");
+  on_cpu.side = Side::cpu, on_cuda.side = Side::cuda;
+  const KernelInfo rows[] = {on_cpu, on_cuda, row<99>("anywhere")};
+  Problem problem;
+  const Plan host = select(problem, rows, {});
+  EXPECT_EQ(host.kernel_name, "on_cpu");
+  EXPECT_EQ(host.candidates[1].refusal, "runs on CUDA devices, the operands are on the CPU");
+  problem.device = 2;
+  const Plan device = select(problem, rows, {});
+  EXPECT_EQ(device.kernel_name, "on_cuda");
+  EXPECT_EQ(device.candidates[0].refusal, "runs on the CPU, the operands are on cuda:2");
+  EXPECT_TRUE(device.candidates[2].refusal.empty());
+  EXPECT_THROW(select(problem, rows, {}, "on_cpu"), Error);
 }
 
 }  // namespace

@@ -16,5 +16,25 @@ TEST(CudaSummary, NamesEveryDeviceOrSaysWhyThereIsNone) {
 
 TEST(CudaSummary, IsRepeatable) { EXPECT_EQ(cuda_summary().reason, cuda_summary().reason); }
 
+TEST(CudaDevice, DescribesTheDevicesThatAreThere) {
+  const int devices = cuda_summary().devices;
+  for (int ordinal = 0; ordinal < devices; ++ordinal) {
+    const CudaDevice& device = cuda_device(ordinal);
+    EXPECT_GE(device.sm, 50);
+    EXPECT_GT(device.multiprocessors, 0);
+    EXPECT_GT(device.l2_bytes, 0u);
+    EXPECT_GE(device.shared_bytes, std::size_t{48} << 10);
+    EXPECT_GT(device.clock_hz, 1e8);
+    EXPECT_GT(device.memory_bytes, 1e9);
+    EXPECT_EQ(&device, &cuda_device(ordinal));
+  }
+  for (const int absent : {-1, devices, 63, 64, 1 << 20}) EXPECT_EQ(cuda_device(absent).sm, 0) << absent;
+}
+
+TEST(CudaDevice, AScopeForTheCpuDoesNothing) {
+  const CudaDeviceScope scope(-1);
+  EXPECT_EQ(cuda_error_text(1).find("1") == std::string::npos, cuda_compiled()) << cuda_error_text(1);
+}
+
 }  // namespace
 }  // namespace sparseloom::runtime

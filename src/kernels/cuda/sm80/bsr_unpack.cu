@@ -1,21 +1,27 @@
-// dense[r, c] = values[i][r - bm * row(i), c - bn * col[i]] for every stored block i; zero elsewhere.
+// dense[r, c] = values[i][r - bm * row(i), c - bn * col[i]] for every stored block i; zero elsewhere. Each element is written once.
 //
-//   grid.x: one thread block per stored block          dense  . . # .
-//   threads: stride over its bm x bn elements                 # . . .   block i: row by bisection of crow, column col[i]
+//   grid.x: one thread block per block row and slice of 16384 elements of it      dense  . . # .     slice: 1024 columns for bm =
+//   16 shared: which block of the row lies where in the slice                               # . . . threads: 16 bytes each, along
+//   the rows of the slice
 //
-// A copy of bit patterns, so one instance per element size serves every dtype.
+// A copy of bit patterns, so one instance per element size serves every dtype. One launch: a memset before it would write most of
+// dense twice and costs the host 4.5 us.
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstdint>
 
-#include "kernels/cuda/unpack.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm80/vector.cuh"
 
 namespace sparseloom::kernels::cuda {
 namespace {
 
 struct Config {
-  // Four warps: a 8x8 block still fills two of them, a 128x128 one takes 128 steps.
-  static constexpr int kThreads = 128;
+  static constexpr int kThreads = 256;
+  static constexpr int kSliceElements = 16384;             // 4096 x 4096: 1024 thread blocks, all resident on an H200
+  static constexpr int kLoads = 4;                         // in flight per thread
+  static constexpr int kMostBlocks = kSliceElements / 64;  // of 8 x 8
 };
 
 template <class Word>
@@ -24,45 +30,99 @@ struct Params {
   const Word* values;
   Word* dense;
   std::int64_t dense_stride;
+  unsigned slices;           // of a block row
+  int slice_shift;           // log2(columns of a slice)
+  int row_shift, col_shift;  // log2 of the block's sides
+  bool values_aligned;       // 16 bytes; else that side goes one element at a time
+  bool dense_aligned;
 };
 
-/// Largest r with crow[r] <= i: the block row of stored block i, empty rows skipped.
-__device__ std::int64_t row_of_block(const IndexView& index, std::int64_t block_rows, std::int64_t i) {
-  std::int64_t low = 0, high = block_rows;
-  while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
-    if (index.crow[middle] <= i) {
-      low = middle;
-    } else {
-      high = middle;
-    }
+/// slot[b] = the stored block at block column first_block + b of this block row, or -1.
+template <class Word>
+__device__ __forceinline__ void find_blocks(const Params<Word>& params, std::int64_t block_row, std::int64_t first_block,
+                                            int blocks, std::int32_t* slot) {
+  for (int b = threadIdx.x; b < blocks; b += Config::kThreads) slot[b] = -1;
+  const std::int32_t begin = __ldg(params.index.crow + block_row), end = __ldg(params.index.crow + block_row + 1);
+  __syncthreads();
+  for (std::int32_t i = begin + threadIdx.x; i < end; i += Config::kThreads) {
+    const std::int64_t b = __ldg(params.index.col + i) - first_block;
+    if (b >= 0 && b < blocks) slot[b] = i;
   }
-  return low;
+  __syncthreads();
+}
+
+/// Where vector v of a slice lies in it.
+struct Place {
+  int row, col;
+};
+
+template <class Word>
+__device__ __forceinline__ Place place_of(const Params<Word>& params, int v) {
+  const int shift = params.slice_shift - Vector<Word>::kShift;
+  return {v >> shift, (v & ((1 << shift) - 1)) << Vector<Word>::kShift};
 }
 
 template <class Word>
-__global__ void __launch_bounds__(Config::kThreads) unpack_kernel(const Params<Word> params, std::int64_t block_rows) {
-  const IndexView& index = params.index;
-  const std::int64_t i = blockIdx.x;
-  const std::int64_t first_row = row_of_block(index, block_rows, i) * index.block.rows;
-  const std::int64_t first_col = std::int64_t{index.col[i]} * index.block.cols;
-  const int elements = index.block.rows * index.block.cols;
-  const Word* source = params.values + i * elements;
-  for (int e = threadIdx.x; e < elements; e += Config::kThreads) {
-    const std::int64_t row = first_row + e / index.block.cols;
-    const std::int64_t col = first_col + e % index.block.cols;
-    if (row < index.rows && col < index.cols) params.dense[row * params.dense_stride + col] = source[e];  // ragged edges
+__device__ __forceinline__ Vector<Word> load(const Params<Word>& params, const std::int32_t* slot, Place place) {
+  Vector<Word> vector = {};
+  const std::int32_t i = slot[place.col >> params.col_shift];
+  if (i < 0) return vector;
+  const Word* from = params.values + (std::int64_t{i} << (params.row_shift + params.col_shift)) + (place.row << params.col_shift) +
+                     (place.col & ((1 << params.col_shift) - 1));
+  if (params.values_aligned) return *reinterpret_cast<const Vector<Word>*>(from);
+#pragma unroll
+  for (int e = 0; e < vector.kCount; ++e) vector.element[e] = from[e];
+  return vector;
+}
+
+template <class Word>
+__device__ __forceinline__ void store(const Params<Word>& params, std::int64_t row, std::int64_t col, const Vector<Word>& vector) {
+  if (row >= params.index.rows || col >= params.index.cols) return;  // ragged edges
+  Word* to = params.dense + row * params.dense_stride + col;
+  if (params.dense_aligned && col + vector.kCount <= params.index.cols) {
+    *reinterpret_cast<Vector<Word>*>(to) = vector;
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < vector.kCount; ++e)
+    if (col + e < params.index.cols) to[e] = vector.element[e];
+}
+
+template <class Word>
+__global__ void __launch_bounds__(Config::kThreads) unpack_kernel(const __grid_constant__ Params<Word> params) {
+  constexpr int kVectors = Config::kSliceElements / Vector<Word>::kCount;
+  static_assert(kVectors % (Config::kThreads * Config::kLoads) == 0, "no remainder");
+  __shared__ std::int32_t slot[Config::kMostBlocks];
+  const std::int64_t block_row = blockIdx.x / params.slices;
+  const std::int64_t first_row = block_row << params.row_shift;
+  const std::int64_t first_col = std::int64_t{blockIdx.x % params.slices} << params.slice_shift;
+  find_blocks(params, block_row, first_col >> params.col_shift, 1 << (params.slice_shift - params.col_shift), slot);
+
+  for (int v = threadIdx.x; v < kVectors; v += Config::kThreads * Config::kLoads) {
+    Vector<Word> vectors[Config::kLoads];
+#pragma unroll
+    for (int u = 0; u < Config::kLoads; ++u) vectors[u] = load(params, slot, place_of(params, v + u * Config::kThreads));
+#pragma unroll
+    for (int u = 0; u < Config::kLoads; ++u) {
+      const Place place = place_of(params, v + u * Config::kThreads);
+      store(params, first_row + place.row, first_col + place.col, vectors[u]);
+    }
   }
 }
 
 template <class Word>
 cudaError_t launch(const IndexView& index, const void* values, const MatrixView& dense, cudaStream_t stream) {
-  if (dense.rows == 0 || dense.cols == 0) return cudaSuccess;
-  const cudaError_t cleared =
-      cudaMemset2DAsync(dense.data, dense.stride * sizeof(Word), 0, dense.cols * sizeof(Word), dense.rows, stream);
-  if (cleared != cudaSuccess || index.blocks == 0) return cleared;
-  const Params<Word> params{index, static_cast<const Word*>(values), static_cast<Word*>(dense.data), dense.stride};
-  unpack_kernel<<<static_cast<unsigned>(index.blocks), Config::kThreads, 0, stream>>>(params, index.block_rows());
+  if (index.rows == 0 || index.cols == 0) return cudaSuccess;
+  Params<Word> params{index, static_cast<const Word*>(values), static_cast<Word*>(dense.data), dense.stride, 0, 0, 0, 0, false,
+                      false};
+  params.row_shift = std::countr_zero(static_cast<unsigned>(index.block.rows));
+  params.col_shift = std::countr_zero(static_cast<unsigned>(index.block.cols));
+  params.slice_shift = std::countr_zero(static_cast<unsigned>(Config::kSliceElements)) - params.row_shift;
+  params.slices = static_cast<unsigned>((index.cols - 1) >> params.slice_shift) + 1;
+  params.values_aligned = vector_aligned(values, 0);
+  params.dense_aligned = vector_aligned(dense.data, dense.stride * static_cast<std::int64_t>(sizeof(Word)));
+  const std::int64_t thread_blocks = index.block_rows() * params.slices;
+  unpack_kernel<<<static_cast<unsigned>(thread_blocks), Config::kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 

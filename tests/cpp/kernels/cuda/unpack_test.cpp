@@ -1,75 +1,211 @@
-// Built only with the CUDA room. Where no driver is found the same call must come back with an error code, not crash.
-#include "kernels/cuda/unpack.h"
-
+// pack, unpack and activate on the device against their twins on the host: bit for bit, for every element size, edge and alignment.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
-#include "runtime/cuda.h"
+#include "core/rng.h"
+#include "kernels/cuda/device_call.h"
+#include "kernels/cuda/launch.h"
+#include "sparseloom/layout.h"
 
-namespace sparseloom::kernels::cuda {
+namespace sparseloom::testing {
 namespace {
 
-/// Device copy of a vector, freed with its owner.
-template <class T>
-class OnDevice {
+namespace cuda = kernels::cuda;
+
+constexpr BlockShape kBlocks[] = {{8, 8}, {8, 128}, {16, 32}, {128, 8}, {64, 64}, {128, 128}};
+
+/// Device copy of some bytes between guards.
+class Buffer {
  public:
-  explicit OnDevice(const std::vector<T>& host) : count_(host.size()) {
-    EXPECT_EQ(cudaMalloc(&data_, count_ * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(data_, host.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  Buffer(const void* data, std::size_t bytes) : bytes_(bytes) {
+    std::vector<std::byte> all(bytes + 2 * kAround, kPoison);
+    if (bytes) std::memcpy(all.data() + kAround, data, bytes);
+    EXPECT_CUDA(cudaMalloc(&data_, all.size()));
+    EXPECT_CUDA(cudaMemcpy(data_, all.data(), all.size(), cudaMemcpyHostToDevice));
+    EXPECT_CUDA(cudaDeviceSynchronize());  // the copy may still be under way, and the test's stream does not wait for it
   }
-  ~OnDevice() { cudaFree(data_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  T* get() const { return static_cast<T*>(data_); }
-  std::vector<T> host() const {
-    std::vector<T> result(count_);
-    EXPECT_EQ(cudaMemcpy(result.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-    return result;
+  template <class T>
+  explicit Buffer(const std::vector<T>& list) : Buffer(list.data(), list.size() * sizeof(T)) {}
+  ~Buffer() { cudaFree(data_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  template <class T>
+  T* get() const {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(data_) + kAround);
+  }
+  void* at(const Matrix& matrix) const {
+    return get<std::byte>() + matrix.offset * static_cast<std::int64_t>(size_of(matrix.dtype));
+  }
+
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> all(bytes_ + 2 * kAround);
+    EXPECT_CUDA(cudaMemcpy(all.data(), data_, all.size(), cudaMemcpyDeviceToHost));
+    for (std::size_t i = 0; i < kAround; ++i) {
+      EXPECT_EQ(all[i], kPoison) << "wrote " << kAround - i << " bytes before";
+      EXPECT_EQ(all[kAround + bytes_ + i], kPoison) << "wrote " << i << " bytes behind";
+    }
+    return {all.begin() + kAround, all.end() - kAround};
   }
 
  private:
+  static constexpr std::size_t kAround = 1024;
   void* data_ = nullptr;
-  std::size_t count_;
+  std::size_t bytes_;
 };
 
-constexpr std::int64_t kRows = 20, kCols = 27;  // ragged in both directions for 8 x 16 blocks
-const BlockShape kBlock{8, 16};
-const std::vector<std::int32_t> kCrow = {0, 1, 1, 3};  // the middle block row is empty
-const std::vector<std::int32_t> kCol = {1, 0, 1};
-
-TEST(CudaUnpack, MatchesTheHostOrReportsAnError) {
-  std::vector<float> values(3 * 8 * 16);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i + 1);
-  values[5] = std::numeric_limits<float>::infinity();
-  std::vector<float> dense(kRows * (kCols + 1), -1.0f);  // stride 28: the last column must stay as it is
-  const IndexView index{kRows, kCols, kBlock, 3, kCrow.data(), kCol.data()};
-
-  if (runtime::cuda_summary().devices == 0) {
-    EXPECT_NE(sm80_bsr_unpack(index, values.data(), {dense.data(), DType::f32, kRows, kCols, kCols + 1}, nullptr), 0);
-    return;
+// Any bits, copies look at none; a prime period, so that no two rows agree.
+void fill(Matrix& matrix, std::uint64_t seed) {
+  std::vector<std::byte> table(8191);
+  core::Rng rng(seed);
+  for (std::byte& b : table) b = static_cast<std::byte>(rng.below(256));
+  const std::size_t size = size_of(matrix.dtype);
+  std::size_t next = 0;
+  for (std::int64_t r = 0; r < matrix.rows; ++r) {
+    auto* const row = static_cast<std::byte*>(matrix.data()) + static_cast<std::size_t>(r * matrix.stride) * size;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(matrix.cols) * size; ++i) row[i] = table[next++ % table.size()];
   }
-
-  std::vector<float> expected = dense;
-  for (std::int64_t r = 0; r < kRows; ++r) {
-    for (std::int64_t c = 0; c < kCols; ++c) expected[r * (kCols + 1) + c] = 0;
-    for (std::int32_t i = kCrow[r / 8]; i < kCrow[r / 8 + 1]; ++i) {
-      for (std::int64_t j = 0; j < 16; ++j) {
-        const std::int64_t c = kCol[i] * 16 + j;
-        if (c < kCols) expected[r * (kCols + 1) + c] = values[i * 128 + (r % 8) * 16 + j];
-      }
-    }
-  }
-  const OnDevice<std::int32_t> crow(kCrow), col(kCol);
-  const OnDevice<float> device_values(values), device_dense(dense);
-  const IndexView on_device{kRows, kCols, kBlock, 3, crow.get(), col.get()};
-  ASSERT_EQ(sm80_bsr_unpack(on_device, device_values.get(), {device_dense.get(), DType::f32, kRows, kCols, kCols + 1}, nullptr), 0);
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  EXPECT_EQ(device_dense.host(), expected);
 }
 
+MatrixView view_of(const Matrix& matrix, void* data) { return {data, matrix.dtype, matrix.rows, matrix.cols, matrix.stride}; }
+
+struct Layout {
+  Instance pattern;  // for its index alone
+  Matrix dense, values;
+  Buffer crow, col;
+
+  Layout(DType dtype, BlockShape block, std::int64_t cut, std::int64_t shift, double density)
+      : pattern([&] {
+          Case c;
+          c.m = 1, c.rows = 3 * block.rows - cut, c.cols = 4 * block.cols - cut, c.block = block, c.density = density;
+          return c;
+        }()),
+        dense(dtype, pattern.c.rows, pattern.c.cols, shift),
+        values(dtype, pattern.values.rows, block.cols, 0, shift),
+        crow(pattern.crow),
+        col(pattern.col) {}
+
+  IndexView on_device() const {
+    IndexView index = pattern.index();
+    index.crow = crow.get<std::int32_t>(), index.col = col.get<std::int32_t>();
+    return index;
+  }
+};
+
+class CudaSmallCopies : public ::testing::TestWithParam<DType> {
+ protected:
+  template <class Check>
+  static void for_each_layout(Check check) {
+    for (const BlockShape block : kBlocks)
+      for (const auto& [cut, shift] : {std::pair{0, 0}, {1, 1}, {5, 0}, {0, 3}, {3, 4}})
+        for (const double density : {0.0, 0.4, 1.0}) {
+          SCOPED_TRACE("block " + to_string(block) + " cut " + std::to_string(cut) + " shift " + std::to_string(shift) +
+                       " density " + std::to_string(density));
+          Layout layout(GetParam(), block, cut, shift, density);
+          check(layout);
+          if (HasFailure()) return;  // thousands of bytes would follow
+        }
+  }
+};
+
+TEST_P(CudaSmallCopies, UnpackMatchesTheHost) {
+  for_each_layout([](Layout& layout) {
+    fill(layout.values, 1);
+    const Stream stream;
+    const Buffer values(layout.values.bytes), dense(layout.dense.bytes);
+    EXPECT_CUDA(cuda::sm80_bsr_unpack(layout.on_device(), values.at(layout.values), view_of(layout.dense, dense.at(layout.dense)),
+                                      stream.get()));
+    stream.wait();
+    unpack(layout.pattern.index(), layout.values.data(), view_of(layout.dense, layout.dense.data()));
+    EXPECT_TRUE(dense.bytes() == layout.dense.bytes);
+    EXPECT_TRUE(values.bytes() == layout.values.bytes);
+  });
+}
+
+TEST_P(CudaSmallCopies, PackMatchesTheHost) {
+  for_each_layout([](Layout& layout) {
+    fill(layout.dense, 2);
+    const Stream stream;
+    const Buffer values(layout.values.bytes), dense(layout.dense.bytes);
+    EXPECT_CUDA(cuda::sm80_bsr_pack(view_of(layout.dense, dense.at(layout.dense)), layout.on_device(), values.at(layout.values),
+                                    stream.get()));
+    stream.wait();
+    pack(view_of(layout.dense, layout.dense.data()), layout.pattern.index(), layout.values.data());
+    EXPECT_TRUE(values.bytes() == layout.values.bytes);
+    EXPECT_TRUE(dense.bytes() == layout.dense.bytes);
+  });
+}
+
+std::vector<DType> one_of_each_size() {
+  return when_devices(1).empty() ? std::vector<DType>{} : std::vector<DType>{DType::f16, DType::f32, DType::f64};
+}
+INSTANTIATE_TEST_SUITE_P(, CudaSmallCopies, ::testing::ValuesIn(one_of_each_size()),
+                         [](const auto& info) { return std::string(sparseloom::name_of(info.param)); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallCopies);
+
+class CudaSmallActivate : public ::testing::TestWithParam<DType> {};
+
+TEST_P(CudaSmallActivate, MatchesTheHost) {
+  const DType dtype = GetParam();
+  const double half_ulp = dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+  for (const Activation activation :
+       {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
+    for (const std::int64_t shift : {0, 1, 3, 8})
+      for (const std::int64_t cols : {1, 64, 77, 1000}) {
+        Matrix y(dtype, 9, cols, shift);
+        for (std::int64_t r = 0; r < y.rows; ++r)
+          for (std::int64_t c = 0; c < cols; ++c) y.set(r, c, (static_cast<double>((r * cols + c) % 401) - 200) * 0.043);
+        y.set(8, cols - 1, std::numeric_limits<double>::quiet_NaN());
+        const Stream stream;
+        const Buffer buffer(y.bytes);
+        EXPECT_CUDA(cuda::sm80_activate(view_of(y, buffer.at(y)), activation, stream.get()));
+        stream.wait();
+        Matrix after = y;
+        after.bytes = buffer.bytes();
+        EXPECT_TRUE(after.padding_untouched());
+        for (std::int64_t r = 0; r < y.rows; ++r)
+          for (std::int64_t c = 0; c < cols; ++c) {
+            const double x = y.at(r, c), expected = activate(activation, x);
+            if (std::isnan(x)) {
+              EXPECT_TRUE(std::isnan(after.at(r, c)));
+            } else {
+              ASSERT_NEAR(after.at(r, c), expected, half_ulp * std::abs(expected) + 0x1p-22 * std::abs(x) + 0x1p-25)
+                  << sparseloom::name_of(activation) << " of " << x;
+            }
+          }
+      }
+}
+
+std::vector<DType> float_types() {
+  return when_devices(1).empty() ? std::vector<DType>{} : std::vector<DType>{DType::f32, DType::f16, DType::bf16};
+}
+INSTANTIATE_TEST_SUITE_P(, CudaSmallActivate, ::testing::ValuesIn(float_types()),
+                         [](const auto& info) { return std::string(sparseloom::name_of(info.param)); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallActivate);
+
+// Where there is no device the same calls must come back with an error code.
+class CudaAbsentCopies : public ::testing::TestWithParam<int> {};
+
+TEST_P(CudaAbsentCopies, ReportAnError) {
+  Case c;
+  c.m = 1, c.rows = 20, c.cols = 27, c.block = {8, 16}, c.density = 1;
+  Instance instance(c);
+  Matrix dense(DType::f32, 20, 27, 1);
+  EXPECT_NE(cuda::sm80_bsr_unpack(instance.index(), instance.values.data(), view_of(dense, dense.data()), nullptr), 0);
+  EXPECT_NE(cuda::sm80_bsr_pack(view_of(dense, dense.data()), instance.index(), instance.values.data(), nullptr), 0);
+  EXPECT_NE(cuda::sm80_activate(view_of(dense, dense.data()), Activation::relu, nullptr), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaAbsentCopies,
+                         ::testing::ValuesIn(when_devices(1).empty() ? std::vector<int>{0} : std::vector<int>{}));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaAbsentCopies);
+
 }  // namespace
-}  // namespace sparseloom::kernels::cuda
+}  // namespace sparseloom::testing

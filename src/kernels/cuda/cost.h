@@ -1,0 +1,16 @@
+// What a call on a CUDA device will take, from its problem and the device's clocks and widths: the plan ranks candidates by it.
+#pragma once
+
+#include "runtime/cuda.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// In microseconds, with inputs outside L2. Densities are those of the problem; how the blocks lie does not enter.
+double predict_mma_us(const Problem& problem, const runtime::CudaDevice& device);
+double predict_ffma_us(const Problem& problem, const runtime::CudaDevice& device);
+double predict_decode_us(const Problem& problem, const runtime::CudaDevice& device);
+/// The scatter (dw: the gather) and the vendor's product.
+double predict_dense_us(const Problem& problem, const runtime::CudaDevice& device);
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,26 @@
+// The shared-memory window: ldmatrix and cp.async name it by 32-bit addresses, which also cost half the registers of a pointer.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace sparseloom::kernels::cuda::ptx {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ std::uint32_t ld_shared_b32(std::uint32_t shared) {
+  std::uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(shared) : "memory");
+  return value;
+}
+
+/// 16-byte aligned.
+__device__ __forceinline__ void st_shared_v4_b32(std::uint32_t shared, const std::uint32_t (&value)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(value[0]), "r"(value[1]), "r"(value[2]), "r"(value[3])
+               : "memory");
+}
+
+}  // namespace sparseloom::kernels::cuda::ptx

@@ -1,0 +1,89 @@
+// y <- activation(y), in place, in fp32 and rounded once: what the dense product's own epilogue cannot do.
+//
+//   grid.x: 16-byte vectors of a row    grid.y: rows, in strides; a matrix without gaps between its rows counts as one row
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/epilogue/activation.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm80/vector.cuh"
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+struct Config {
+  static constexpr int kThreads = 256;
+};
+
+template <class Element>
+struct Params {
+  Element* y;
+  std::int64_t rows, cols, stride;
+  Activation activation;
+  bool aligned;  // 16 bytes, every row
+};
+
+__device__ __forceinline__ float to_float(float x) { return x; }
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <class Element>
+__global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid_constant__ Params<Element> params) {
+  constexpr int kVector = Vector<Element>::kCount;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * Config::kThreads + threadIdx.x) * kVector;
+  if (col >= params.cols) return;
+  const bool whole = params.aligned && col + kVector <= params.cols;
+  for (std::int64_t row = blockIdx.y; row < params.rows; row += gridDim.y) {
+    Element* y = params.y + row * params.stride + col;
+    float x[kVector] = {};
+    Vector<Element> vector;
+    if (whole) vector = *reinterpret_cast<const Vector<Element>*>(y);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      if (!whole && col + e < params.cols) vector.element[e] = y[e];
+      if (whole || col + e < params.cols) x[e] = to_float(vector.element[e]);
+    }
+    epilogue::activate(params.activation, x);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      vector.element[e] = static_cast<Element>(x[e]);
+      if (!whole && col + e < params.cols) y[e] = vector.element[e];
+    }
+    if (whole) *reinterpret_cast<Vector<Element>*>(y) = vector;
+  }
+}
+
+template <class Element>
+cudaError_t launch(const MatrixView& y, Activation activation, cudaStream_t stream) {
+  Params<Element> params{static_cast<Element*>(y.data), y.rows, y.cols, y.stride, activation, false};
+  if (y.stride == y.cols || y.rows == 1) {
+    params.cols = y.rows * y.cols;
+    params.rows = 1;
+  }
+  params.aligned = vector_aligned(y.data, params.rows == 1 ? 0 : y.stride * static_cast<std::int64_t>(sizeof(Element)));
+  constexpr std::int64_t kPerThreadBlock = Config::kThreads * Vector<Element>::kCount;
+  const dim3 grid(static_cast<unsigned>((params.cols + kPerThreadBlock - 1) / kPerThreadBlock),
+                  static_cast<unsigned>(std::min<std::int64_t>(params.rows, 65535)));
+  activate_kernel<<<grid, Config::kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+int sm80_activate(const MatrixView& y, Activation activation, void* stream) noexcept {
+  if (activation == Activation::none || y.rows == 0 || y.cols == 0) return cudaSuccess;
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  switch (y.dtype) {
+    case DType::f32: return launch<float>(y, activation, cuda_stream);
+    case DType::f16: return launch<__half>(y, activation, cuda_stream);
+    case DType::bf16: return launch<__nv_bfloat16>(y, activation, cuda_stream);
+    case DType::f64: break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace sparseloom::kernels::cuda

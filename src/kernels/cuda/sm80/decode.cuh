@@ -1,0 +1,136 @@
+// Products of at most 64 tokens with a block-sparse W, bound by the bytes of the stored blocks.
+//
+//   forward  out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])      dX  out[t, n] = sum_k a[t, k] W[k, n]
+//
+//   grid.x: strips of 8, 16 or 32 outputs of one block row (dX: column), all tokens
+//
+//   the row's blocks, one after the other       [##][##][##][##][##]..
+//   cut into chunks of 64 bytes of k             0 1 2 3 0 1 2 3 0 1      warp = chunk % warps
+//
+// Each warp has a ring of kStages chunks of its own, W and X, filled by cp.async and drained by mma: no thread-block barrier until
+// the warps add their partial sums at the end, in the order of the warps. W is read once from memory; X comes from L2, m / strip
+// times the bytes of W. Rejected: W in registers (64 bytes per lane in flight take the registers of the accumulators of 64 tokens);
+// X in shared memory for a slice of k (the slices of a row would meet in a second launch or in a cluster, which sm_80 lacks).
+#pragma once
+
+#include "kernels/cuda/epilogue/activation.cuh"
+#include "kernels/cuda/sm80/decode_config.cuh"
+#include "kernels/cuda/sm80/decode_load.cuh"
+#include "kernels/cuda/sm80/decode_math.cuh"
+
+namespace sparseloom::kernels::cuda::decode {
+
+/// This warp's share of the sum. On return the ring is free.
+template <class Math, class C>
+__device__ __forceinline__ void accumulate(const Params<typename C::Element>& params, const Strip& strip, Stage<C>* ring, int warp,
+                                           int warps, int lane, float (&acc)[C::kTokenTiles][C::kOutputTiles][4]) {
+  constexpr int kAhead = C::kStages - 1;
+  const int chunks = static_cast<int>((strip.length + C::kChunk - 1) / C::kChunk);
+  const Bases bases = bases_of<C>(params, strip, lane);
+  const auto locate_chunk = [&](int chunk) { return locate<C>(params, strip, chunk, lane); };
+
+  // In forward, W needs no column index: all its first loads leave before the indices are there.
+  Piece next = locate_chunk(warp);
+#pragma unroll 1
+  for (int s = 0; s < kAhead && warp + s * warps < chunks; ++s)
+    load_w<C>(params, bases, locate_chunk(warp + s * warps), ring[s], lane);
+#pragma unroll 1
+  for (int s = 0; s < kAhead; ++s) {
+    const Piece piece = next;
+    next = locate_chunk(warp + (s + 1) * warps);  // one ahead of its use, here and below
+    if (warp + s * warps < chunks) load_x<C>(params, bases, piece, ring[s], lane);
+    ptx::cp_async_commit();
+  }
+
+  const Stage<C>* full = ring;
+  Stage<C>* empty = ring + kAhead;
+#pragma unroll 1
+  for (int chunk = warp; chunk < chunks; chunk += warps) {
+    ptx::cp_async_wait<kAhead - 1>();
+    __syncwarp();  // the chunk is here for all lanes, and all have done with the one before it, whose stage is refilled now
+    if (chunk + kAhead * warps < chunks) {
+      const Piece piece = next;
+      next = locate_chunk(chunk + (kAhead + 1) * warps);
+      load_w<C>(params, bases, piece, *empty, lane);
+      load_x<C>(params, bases, piece, *empty, lane);
+    }
+    ptx::cp_async_commit();
+    Math::template multiply<C>(acc, *full, lane, params.m);
+    empty = empty == ring + kAhead ? ring : empty + 1;
+    full = full == ring + kAhead ? ring : full + 1;
+  }
+  ptx::cp_async_wait<0>();
+  __syncwarp();
+}
+
+template <class Element>
+__device__ __forceinline__ void store_pair(const Params<Element>& params, int token, std::int64_t column, float even, float odd) {
+  if (token >= params.m || column >= params.out_cols) return;
+  const bool both = column + 1 < params.out_cols;
+  float y[2] = {even, odd};
+  if (params.bias != nullptr) {
+    y[0] += to_float(params.bias[column]);
+    if (both) y[1] += to_float(params.bias[column + 1]);
+  }
+  epilogue::activate(params.activation, y);
+  struct alignas(2 * sizeof(Element)) Pair {
+    Element even, odd;
+  };
+  Element* to = params.out + token * params.out_stride + column;
+  if (both && params.out_pairs) {
+    *reinterpret_cast<Pair*>(to) = {static_cast<Element>(y[0]), static_cast<Element>(y[1])};
+  } else {
+    to[0] = static_cast<Element>(y[0]);
+    if (both) to[1] = static_cast<Element>(y[1]);
+  }
+}
+
+/// Adds the warps' partial sums, [warp][token tile][output tile][lane] of float4, and stores them.
+template <class C>
+__device__ __forceinline__ void finish(const Params<typename C::Element>& params, const Strip& strip, const Stage<C>* rings,
+                                       int warps) {
+  for (int i = threadIdx.x; i < C::kTokenTiles * C::kOutputTiles * 32; i += 32 * warps) {
+    float4 sum = reinterpret_cast<const float4*>(rings)[i];
+    for (int warp = 1; warp < warps; ++warp) {
+      const float4 part = reinterpret_cast<const float4*>(rings + warp * C::kStages)[i];
+      sum.x += part.x;
+      sum.y += part.y;
+      sum.z += part.z;
+      sum.w += part.w;
+    }
+    const int lane = i % 32, tile = i / 32;
+    const int token = tile / C::kOutputTiles * 16 + lane / 4;
+    const std::int64_t column = strip.column + tile % C::kOutputTiles * 8 + lane % 4 * 2;
+    store_pair(params, token, column, sum.x, sum.y);
+    store_pair(params, token + 8, column, sum.z, sum.w);
+  }
+}
+
+template <class Math, class C>
+__global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor / C::kMostWarps)
+    decode_kernel(const __grid_constant__ Params<typename C::Element> params) {
+  static_assert(kPartialsFit<C>, "a warp's partial sums take the place of its ring");
+  extern __shared__ uint4 shared[];
+  auto* rings = reinterpret_cast<Stage<C>*>(shared);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const Strip strip = strip_of<C>(params, blockIdx.x);
+  if (strip.column >= params.out_cols) return;  // the padding of a ragged last block
+
+  float acc[C::kTokenTiles][C::kOutputTiles][4] = {};
+  Stage<C>* ring = rings + warp * C::kStages;
+  accumulate<Math, C>(params, strip, ring, warp, warps, lane, acc);
+
+  auto* partials = reinterpret_cast<float4*>(ring);
+#pragma unroll
+  for (int t = 0; t < C::kTokenTiles; ++t) {
+#pragma unroll
+    for (int n = 0; n < C::kOutputTiles; ++n) {
+      const auto& sums = acc[t][n];
+      partials[(t * C::kOutputTiles + n) * 32 + lane] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    }
+  }
+  __syncthreads();
+  finish(params, strip, rings, warps);
+}
+
+}  // namespace sparseloom::kernels::cuda::decode

@@ -1,0 +1,13 @@
+// The decode kernels by arithmetic: one file each, so that they compile side by side.
+#pragma once
+
+#include "kernels/args.h"
+
+namespace sparseloom::kernels::cuda::decode {
+
+int launch_bf16(const MatmulArgs& args) noexcept;
+int launch_f16(const MatmulArgs& args) noexcept;
+int launch_tf32(const MatmulArgs& args) noexcept;
+int launch_ffma(const MatmulArgs& args) noexcept;
+
+}  // namespace sparseloom::kernels::cuda::decode

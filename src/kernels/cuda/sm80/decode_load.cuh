@@ -1,0 +1,166 @@
+// Loads of the decode kernels: which block a piece of k lies in, and its copies into a stage. Included by decode.cuh.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/sm80/decode_config.cuh"
+
+namespace sparseloom::kernels::cuda::decode {
+
+/// The outputs of a thread block and the list of blocks they sum over.
+struct Strip {
+  std::int64_t column;  // first output in out
+  int in_block;         // first output in its blocks
+  std::int32_t first;   // first block
+  unsigned length;      // k of all blocks, one after the other
+};
+
+template <class C>
+__device__ __forceinline__ Strip strip_of(const Params<typename C::Element>& params, unsigned block) {
+  const unsigned index = block >> params.strips_shift;
+  Strip strip;
+  strip.in_block = static_cast<int>(block & ((1u << params.strips_shift) - 1)) * C::kStrip;
+  strip.column = std::int64_t{index} * params.out_side + strip.in_block;
+  strip.first = __ldg(params.first + index);
+  strip.length = static_cast<unsigned>(__ldg(params.first + index + 1) - strip.first) << params.k_shift;
+  return strip;
+}
+
+/// What a lane adds to every address of W and of X; bytes. Kept in registers so that a copy costs few instructions: with strips of
+/// 32 and 32 tokens a multiprocessor must take a chunk every 107 cycles to keep up with memory.
+struct Bases {
+  const char* w;
+  const char* x;
+};
+
+template <class C>
+__device__ __forceinline__ Bases bases_of(const Params<typename C::Element>& params, const Strip& strip, int lane) {
+  constexpr int kSize = sizeof(typename C::Element);
+  Bases bases;
+  bases.w = reinterpret_cast<const char*>(params.values);
+  if constexpr (std::is_same_v<typename C::Walk, Forward>) {
+    bases.w += (strip.in_block + lane / 4) * params.block_row_bytes;
+  } else {
+    bases.w +=
+        (lane / C::kPiecesAcross % C::kPiece) * params.block_row_bytes + strip.in_block * kSize + lane % C::kPiecesAcross * 16;
+  }
+  bases.x = reinterpret_cast<const char*>(params.a + lane / 4 * params.a_stride);
+  return bases;
+}
+
+/// 16 bytes of k: where lane q = lane % 4 finds piece q of a chunk.
+struct Piece {
+  bool present = false;  // else beyond the last block: counts as zero. Known before outer has been loaded
+  std::int32_t outer = 0;
+  std::int32_t slot = 0;
+  unsigned inner = 0;  // k inside the block
+};
+
+template <class C>
+__device__ __forceinline__ Piece locate(const Params<typename C::Element>& params, const Strip& strip, int chunk, int lane) {
+  const unsigned position = static_cast<unsigned>(chunk) * C::kChunk + lane % 4 * C::kPiece;
+  Piece piece;
+  if (position >= strip.length) return piece;
+  piece.present = true;
+  const std::int32_t i = strip.first + static_cast<std::int32_t>(position >> params.k_shift);
+  piece.outer = __ldg(params.outer + i);
+  piece.slot = i;
+  if constexpr (std::is_same_v<typename C::Walk, Dx>) piece.slot = __ldg(params.slot + i);
+  piece.inner = position & ((1u << params.k_shift) - 1);
+  return piece;
+}
+
+/// The first `count` elements of a piece, zeros behind them; any alignment.
+template <class Element>
+__device__ __forceinline__ uint4 read_elements(const char* from, int count) {
+  constexpr int kPerWord = 4 / sizeof(Element);
+  std::uint32_t words[4] = {};
+#pragma unroll
+  for (int e = 0; e < 4 * kPerWord; ++e) {
+    if (e >= count) continue;
+    if constexpr (sizeof(Element) == 2) {
+      words[e / 2] |= std::uint32_t{__ldg(reinterpret_cast<const unsigned short*>(from) + e)} << (16 * (e % 2));
+    } else {
+      words[e] = __ldg(reinterpret_cast<const unsigned*>(from) + e);
+    }
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/// A piece of W, or zeros.
+template <class C>
+__device__ __forceinline__ void copy_w(uint4& to, const char* from, bool present, bool aligned) {
+  if (aligned) {
+    ptx::cp_async_cg(ptx::shared_address(&to), from, present ? 16 : 0);
+  } else {
+    to = read_elements<typename C::Element>(from, present ? C::kPiece : 0);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void load_w(Forward, const Params<typename C::Element>& params, const char* base, const Piece& piece,
+                                       Stage<C>& stage, int lane, bool aligned) {
+  const char* from =
+      base + std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes + piece.inner * sizeof(typename C::Element);
+  const unsigned step = 8 * params.block_row_bytes;
+#pragma unroll
+  for (int t = 0; t < C::kOutputTiles; ++t) copy_w<C>(stage.w[lane + 32 * t], from + t * step, piece.present, aligned);
+}
+
+template <class C>
+__device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& params, const char* base, const Piece& piece,
+                                       Stage<C>& stage, int lane, bool aligned) {
+  using Element = typename C::Element;
+  constexpr int kPiecesPerGroup = 8 / C::kPiece;
+  constexpr std::int64_t kAbsent = -16;  // not -1: the address of a copy that reads nothing stays aligned
+  const std::int64_t offset =
+      !piece.present ? kAbsent
+                     : static_cast<std::int64_t>(std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes +
+                                                 piece.inner * params.block_row_bytes);
+#pragma unroll
+  for (int t = 0; t < C::kOutputTiles; ++t) {
+    const int k = (lane + 32 * t) / C::kPiecesAcross, across = lane % C::kPiecesAcross;
+    const std::int64_t located = __shfl_sync(~0u, offset, k / C::kPiece);  // by the lane whose piece this k is of
+    const int group = dx_group<Element, C::kStrip>(dx_row<Element>(k), across / kPiecesPerGroup);
+    copy_w<C>(stage.w[group * kPiecesPerGroup + across % kPiecesPerGroup], base + located, located >= 0, aligned);
+  }
+}
+
+/// kStrip outputs of W for one chunk.
+template <class C>
+__device__ __forceinline__ void load_w(const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
+                                       Stage<C>& stage, int lane) {
+  if (params.values_aligned) {
+    load_w<C>(typename C::Walk{}, params, bases.w, piece, stage, lane, true);
+  } else {
+    load_w<C>(typename C::Walk{}, params, bases.w, piece, stage, lane, false);
+  }
+}
+
+/// The tokens' k of one chunk, zeros for absent tokens and beyond a's last column.
+template <class C>
+__device__ __forceinline__ void load_x(const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
+                                       Stage<C>& stage, int lane) {
+  constexpr int kSize = sizeof(typename C::Element);
+  int count = piece.present ? C::kPiece : 0;
+  if (piece.present && piece.outer >= params.whole_outer) {  // a ragged last block
+    const std::int64_t left = params.a_cols - (std::int64_t{piece.outer} << params.k_shift) - piece.inner;
+    count = left <= 0 ? 0 : left < C::kPiece ? static_cast<int>(left) : C::kPiece;
+  }
+  const char* from = bases.x;
+  if (count > 0) from += std::uint64_t{static_cast<unsigned>(piece.outer)} * (kSize << params.k_shift) + piece.inner * kSize;
+  const std::int64_t step = 8 * kSize * params.a_stride;
+  if (params.a_aligned && count % C::kPiece == 0) {
+#pragma unroll
+    for (int t = 0; t < 2 * C::kTokenTiles; ++t)
+      ptx::cp_async_cg(ptx::shared_address(&stage.x[lane + 32 * t]), from + t * step,
+                       count > 0 && lane / 4 + 8 * t < params.m ? 16 : 0);
+  } else {
+#pragma unroll 1
+    for (int t = 0; t < 2 * C::kTokenTiles; ++t)
+      stage.x[lane + 32 * t] = read_elements<typename C::Element>(from + t * step, lane / 4 + 8 * t < params.m ? count : 0);
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::decode

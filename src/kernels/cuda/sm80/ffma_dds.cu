@@ -1,0 +1,76 @@
+// Forward and dX in fp32 by FFMA, host side: the tile for this block and number of tokens, and the launch.
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm80/ffma_dds.h"
+#include "runtime/cuda.h"
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+using ffma::DdsExtent;
+using ffma::DdsParams;
+using ffma::DdsShape;
+
+std::int64_t tiles(DdsShape shape, std::int64_t m, std::int64_t width) {
+  const DdsExtent tile = ffma::extent(shape);
+  return ((m + tile.tokens - 1) / tile.tokens) * ((width + tile.outputs - 1) / tile.outputs);
+}
+
+/// The widest tile that a block's side holds; blocks of 32 and more get short ones when tall ones would leave a multiprocessor with
+/// less than two thread blocks: 4 x 4 sums a thread run at some half of the rate of 8 x 8, but on four times as many thread blocks.
+DdsShape choose(int line_side, std::int64_t m, std::int64_t width, int multiprocessors) {
+  if (line_side == 8) return DdsShape::t256x8;
+  if (line_side == 16) return DdsShape::t256x16;
+  const DdsShape tall = line_side == 32 ? DdsShape::t256x32 : DdsShape::t128x64;
+  return tiles(tall, m, width) < 2 * std::int64_t{multiprocessors} ? DdsShape::t64x32 : tall;
+}
+
+bool aligned(const void* matrix, std::int64_t stride) {
+  return reinterpret_cast<std::uintptr_t>(matrix) % 16 == 0 && stride % 4 == 0;
+}
+
+int log2_of(int side) { return std::countr_zero(static_cast<unsigned>(side)); }
+
+}  // namespace
+
+int sm80_ffma_dds(const MatmulArgs& args) noexcept {
+  const IndexView& index = args.index;
+  const bool forward = args.direction == Direction::forward;
+  DdsParams params;
+  params.a = static_cast<const float*>(args.a);
+  params.a_stride = args.a_stride;
+  params.values = static_cast<const float*>(args.values);
+  params.bias = static_cast<const float*>(args.bias);
+  params.out = static_cast<float*>(args.out);
+  params.out_stride = args.out_stride;
+  params.m = args.m;
+  params.width = forward ? index.rows : index.cols;
+  params.depth = forward ? index.cols : index.rows;
+  params.line = forward ? index.crow : args.transposed.ccol;
+  params.across = forward ? index.col : args.transposed.row;
+  params.slot = forward ? nullptr : args.transposed.slot;
+  params.side = forward ? index.block.cols : index.block.rows;
+  params.line_side = forward ? index.block.rows : index.block.cols;
+  params.side_shift = log2_of(params.side);
+  params.line_shift = log2_of(params.line_side);
+  params.a_aligned = aligned(args.a, args.a_stride);
+  params.values_aligned = aligned(args.values, 0);
+  params.out_aligned = aligned(args.out, args.out_stride);
+  params.activation = args.activation;
+  if (args.m == 0 || params.width == 0) return cudaSuccess;
+
+  const DdsShape shape = choose(params.line_side, args.m, params.width, runtime::cuda_device(args.device).multiprocessors);
+  const int outputs = ffma::extent(shape).outputs;
+  const std::int64_t grid = tiles(shape, args.m, params.width);
+  // Positions of one reduction are counted in 32 bits, thread blocks in 31: no matrix that fits a GPU gets there.
+  if (grid > std::numeric_limits<std::int32_t>::max() || params.depth > std::numeric_limits<std::int32_t>::max() - 256)
+    return cudaErrorInvalidConfiguration;
+  params.output_tiles = static_cast<std::uint32_t>((params.width + outputs - 1) / outputs);
+  const auto launch = forward ? ffma::ffma_dds_forward : ffma::ffma_dds_dx;
+  return launch(params, shape, static_cast<unsigned>(grid), args.device, static_cast<cudaStream_t>(args.stream));
+}
+
+}  // namespace sparseloom::kernels::cuda

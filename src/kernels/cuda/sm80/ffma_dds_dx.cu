@@ -1,0 +1,10 @@
+// Instances of the fp32 dx kernel.
+#include "kernels/cuda/sm80/ffma_dds.cuh"
+
+namespace sparseloom::kernels::cuda::ffma {
+
+cudaError_t ffma_dds_dx(const DdsParams& params, DdsShape shape, unsigned grid, int device, cudaStream_t stream) noexcept {
+  return launch_dds<Direction::dx>(params, shape, grid, device, stream);
+}
+
+}  // namespace sparseloom::kernels::cuda::ffma

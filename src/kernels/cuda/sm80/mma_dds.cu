@@ -1,0 +1,23 @@
+// sm80_mma_dds: dtype and direction to the instance of mma_dds.cuh.
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm80/mma_dds.h"
+
+namespace sparseloom::kernels::cuda {
+
+int sm80_mma_dds(const MatmulArgs& args) noexcept {
+  const bool dx = args.direction == Direction::dx;
+  if (args.direction == Direction::dw) return cudaErrorInvalidValue;
+  switch (args.dtype) {
+    case DType::bf16: return dx ? dds::dx_bf16(args) : dds::forward_bf16(args);
+    case DType::f16: return dx ? dds::dx_f16(args) : dds::forward_f16(args);
+    case DType::f32:
+      if (!args.tf32) return cudaErrorInvalidValue;  // not rounded unasked: sm80_ffma_dds
+      return dx ? dds::dx_tf32(args) : dds::forward_tf32(args);
+    case DType::f64: break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,174 @@
+// out[i][r, c] = sum over tokens t of dY[t, row(i) * bm + r] * X[t, col[i] * bn + c] for every stored block i, on tensor cores.
+//
+//             rows of one block row      gathered columns of up to `group` of its blocks
+//   tokens    dY . . # # . . .           X . # . . # . # .      a thread block walks down the tokens through a ring of
+//     |          . . # # . . .             . # . . # . # .      stages [tokens][bm] + [tokens][columns] in shared memory
+//     v          . . # # . . .             . # . . # . # .
+//
+// A block row's part of dY is loaded once for all blocks of the group. The gathered columns are mma's m and the rows its n: n comes
+// in eights, so that bm = 8 wastes nothing, and a 16-column piece may span two blocks of bn = 8. The other way round bm = 8 would
+// leave half of every mma idle. Warp w takes pieces w, w + 4, ...: short rows stay spread over the warps.
+//
+// All thread blocks walk the tokens in step, so L2 holds what they share and memory is read about once. Bound by L2 to shared
+// memory for bm <= 32: (columns + bm) elements per token for 2 * columns * bm flops.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/ptx/cp_async.cuh"
+#include "kernels/cuda/sm80/mma_sdd.h"
+#include "kernels/cuda/sm80/mma_sdd_item.cuh"
+#include "kernels/cuda/sm80/mma_sdd_operands.cuh"
+#include "kernels/cuda/sm80/mma_sdd_tile.cuh"
+
+namespace sparseloom::kernels::cuda::mma_sdd {
+
+template <class DataType, int kBm>
+struct Config {
+  using Type = DataType;
+  using Word = typename Type::Word;
+  static constexpr int kRows = kBm;
+  static constexpr int kColumns = mma_sdd_columns(kBm);
+  static constexpr int kTokens = mma_sdd_tokens(sizeof(Word));
+  static constexpr int kStep = 32 / sizeof(Word);  // mma's k
+  static constexpr int kSteps = kTokens / kStep;
+  // Three stages in flight are 48 KB per thread block: what one multiprocessor needs to draw all that L2 gives.
+  static constexpr int kStages = 4;
+
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kWarpRows = kRows / least(kRows, 64);  // warps side by side along the rows
+  static constexpr int kWarpColumns = kWarps / kWarpRows;
+  static constexpr int kSlices = kRows / kWarpRows / 8;         // 8-row slices of a warp
+  static constexpr int kPieces = kColumns / 16 / kWarpColumns;  // 16-column pieces of a warp
+  // Thread blocks per multiprocessor, by registers: each slice x piece takes 4 sums.
+  static constexpr int kResident = kSlices * kPieces > 16 ? 2 : 3;
+
+  using TileX = SharedTile<Word, kColumns>;
+  using TileY = SharedTile<Word, kRows>;
+  static constexpr int kTileXBytes = kTokens * TileX::kPitch;
+  static constexpr int kStageBytes = kTileXBytes + kTokens * TileY::kPitch;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static_assert(kSharedBytes <= 99 * 1024, "one thread block must fit on an sm_86, which lends 99 KB");
+  static_assert(kStageBytes % 128 == 0 && kTileXBytes % 128 == 0, "the swizzle needs tiles on 128-byte boundaries");
+
+  static __host__ __device__ constexpr int piece(int warp_column, int i) { return warp_column + kWarpColumns * i; }
+};
+
+template <class Config>
+using Sums = float[Config::kPieces][Config::kSlices][4];
+
+/// sums += the warp's share of one stage. Operands of the next step are on their way while this one multiplies. Pieces that the
+/// item lacks (a condition the whole warp shares) are not multiplied; what is read for them was never written and goes nowhere.
+template <class Config, class LoadNext>
+__device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Config>& reads, const std::byte* shared, int stage,
+                                          int warp_pieces, LoadNext&& load_next) {
+  Fragments<Config> fragments[2];
+  reads.load(fragments[0], shared, stage, 0);
+  load_next();
+#pragma unroll
+  for (int step = 0; step < Config::kSteps; ++step) {
+    if (step + 1 < Config::kSteps) reads.load(fragments[(step + 1) % 2], shared, stage, step + 1);
+    const Fragments<Config>& now = fragments[step % 2];
+#pragma unroll
+    for (int i = 0; i < Config::kPieces; ++i) {
+      if (i >= warp_pieces) break;
+#pragma unroll
+      for (int j = 0; j < Config::kSlices; ++j) {
+        Config::Type::mma(sums[i][j], now.x[i], now.y[j / 2][2 * (j % 2)], now.y[j / 2][2 * (j % 2) + 1]);
+      }
+    }
+  }
+}
+
+/// Writes the warp's sums to their blocks. Padding is written as zero, not as what was summed: 0 * NaN is NaN.
+template <class Config>
+__device__ __forceinline__ void store_blocks(const MmaSddParams& params, const Item& item, const Sums<Config>& sums, int lane,
+                                             int warp_column, int warp_row) {
+  const int bn = 1 << params.log2_bn;
+  const int first_row = (warp_row * Config::kSlices) * 8 + 2 * (lane % 4);
+  auto* out = static_cast<typename Config::Word*>(params.out);
+  float* partial = params.partial == nullptr ? nullptr : params.partial + blockIdx.y * params.elements;
+#pragma unroll
+  for (int i = 0; i < Config::kPieces; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int gathered = 16 * Config::piece(warp_column, i) + 8 * half + lane / 4;
+      if (gathered >> params.log2_bn >= item.blocks) continue;
+      const std::int64_t block = item.first + (gathered >> params.log2_bn);
+      const int c = gathered & (bn - 1);
+      const bool column_exists = (std::int64_t{params.col[block]} << params.log2_bn) + c < params.cols;
+      const std::int64_t rows_left = column_exists ? params.rows - item.row * Config::kRows : 0;
+      const std::int64_t corner = block * (Config::kRows << params.log2_bn) + c;
+#pragma unroll
+      for (int j = 0; j < Config::kSlices; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int r = first_row + 8 * j + e;
+          const float value = r < rows_left ? sums[i][j][2 * half + e] : 0.f;
+          const std::int64_t at = corner + r * bn;
+          if (partial != nullptr) {
+            partial[at] = value;
+          } else {
+            out[at] = Config::Type::round(value);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class Config>
+__global__ void __launch_bounds__(kThreads, Config::kResident) mma_sdd_kernel(const __grid_constant__ MmaSddParams params) {
+  extern __shared__ __align__(128) std::byte shared[];
+  using Word = typename Config::Word;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int warp_column = warp % Config::kWarpColumns, warp_row = warp / Config::kWarpColumns;
+
+  const Item item = find_item(params, blockIdx.x, lane);
+  if (item.blocks == 0) return;
+  const std::int64_t first_token = blockIdx.y * params.piece_tokens;
+  const std::int64_t rest = params.m - first_token;
+  const std::int64_t tokens = rest < params.piece_tokens ? rest : params.piece_tokens;
+  const int chunks = static_cast<int>((tokens + Config::kTokens - 1) / Config::kTokens);
+  const int last_valid = static_cast<int>(tokens - std::int64_t{chunks - 1} * Config::kTokens);
+
+  using SourceX = TileSource<Word, typename Config::TileX, Config::kTokens>;
+  using SourceY = TileSource<Word, typename Config::TileY, Config::kTokens>;
+  const int gathered = SourceX::chunk_of_thread() * Config::TileX::kPerChunk;
+  const int slot = gathered >> params.log2_bn;
+  const bool wanted = slot < item.blocks;
+  const std::int64_t x_column =
+      (std::int64_t{wanted ? params.col[item.first + slot] : 0} << params.log2_bn) + (gathered & ((1 << params.log2_bn) - 1));
+  SourceX source_x(params.x, params.x_stride, first_token, params.cols, x_column, wanted, params.x_chunks);
+  const std::int64_t dy_column = item.row * Config::kRows + SourceY::chunk_of_thread() * Config::TileY::kPerChunk;
+  SourceY source_y(params.dy, params.dy_stride, first_token, params.rows, dy_column, true, params.dy_chunks);
+
+  const auto load_stage = [&](int chunk, int slot_of_ring) {
+    if (chunk < chunks) {
+      std::byte* stage = shared + slot_of_ring * Config::kStageBytes;
+      const int valid = chunk + 1 == chunks ? last_valid : Config::kTokens;
+      load_tile(source_x, stage, valid);
+      load_tile(source_y, stage + Config::kTileXBytes, valid);
+    }
+    ptx::cp_async_commit();  // also when there is nothing: the wait below counts groups
+  };
+
+  const LaneReads<Config> reads(lane, warp_column, warp_row);
+  const int item_pieces = ((item.blocks << params.log2_bn) + 15) / 16;
+  const int warp_pieces = (item_pieces - warp_column + Config::kWarpColumns - 1) / Config::kWarpColumns;
+  Sums<Config> sums = {};
+  for (int stage = 0; stage < Config::kStages - 1; ++stage) load_stage(stage, stage);
+  int now = 0;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    ptx::cp_async_wait<Config::kStages - 2>();
+    __syncthreads();  // this stage is there for all, and nobody reads the one before it any more: it may be filled
+    const int before = now == 0 ? Config::kStages - 1 : now - 1;
+    mma_stage<Config>(sums, reads, shared, now * Config::kStageBytes, warp_pieces,
+                      [&] { load_stage(chunk + Config::kStages - 1, before); });
+    now = now + 1 == Config::kStages ? 0 : now + 1;
+  }
+  store_blocks<Config>(params, item, sums, lane, warp_column, warp_row);
+}
+
+}  // namespace sparseloom::kernels::cuda::mma_sdd

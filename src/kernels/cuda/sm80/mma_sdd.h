@@ -1,0 +1,53 @@
+// Between the launcher of the tensor-core dW kernel and its instances: one launch function per dtype, in a file of its own so that
+// they compile side by side.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "sparseloom/dtype.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// One thread block computes up to `group` consecutive blocks of one block row, over one piece of the tokens.
+struct MmaSddParams {
+  const void* dy;  // [m, rows]
+  const void* x;   // [m, cols]
+  std::int64_t dy_stride, x_stride;
+  std::int64_t m, rows, cols;
+  const std::int32_t* crow;
+  const std::int32_t* col;
+  std::int64_t block_rows;
+  int log2_bn, log2_group;
+  std::int64_t piece_tokens;
+  void* out;                 // [elements] of the dtype
+  float* partial;            // [pieces, elements], or null: one piece, straight to out
+  std::int64_t elements;     // blocks * bm * bn
+  bool dy_chunks, x_chunks;  // 16-byte pieces of the rows are aligned: cp.async; else element by element
+};
+
+/// Columns of X that a thread block gathers beside its block row; a multiple of every bn. 128 rows by 256 columns would need 256
+/// accumulators of each of 128 threads; twice the threads would be one thread block per multiprocessor, whose barriers nothing
+/// covers.
+constexpr int mma_sdd_columns(int bm) { return bm == 128 ? 128 : 256; }
+
+/// Tokens per step of the pipeline: 64 bytes of every column, which keeps four stages of any bm under the 99 KB of an sm_86.
+constexpr int mma_sdd_tokens(int element_bytes) { return 64 / element_bytes; }
+
+/// Number of item ids, from the number of blocks alone; also the first id of block row r, from crow[r] and r. Those behind a row's
+/// last item are empty. With a group of 1 there is one id per block.
+__host__ __device__ constexpr std::int64_t mma_sdd_items(std::int64_t blocks, std::int64_t block_rows, int log2_group) {
+  return (blocks >> log2_group) + (log2_group == 0 ? 0 : block_rows);
+}
+
+/// grid.x: items, grid.y: pieces of the tokens.
+cudaError_t mma_sdd_bf16(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t mma_sdd_f16(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t mma_sdd_tf32(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+
+/// out[e] = partial[0][e] + partial[1][e] + ..., in this order, rounded once. partial: 16-byte aligned; elements: a multiple of 4.
+cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, void* out,
+                       cudaStream_t stream) noexcept;
+
+}  // namespace sparseloom::kernels::cuda

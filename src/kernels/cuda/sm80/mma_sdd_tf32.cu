@@ -1,0 +1,9 @@
+#include "kernels/cuda/sm80/mma_sdd_launch.cuh"
+
+namespace sparseloom::kernels::cuda {
+
+cudaError_t mma_sdd_tf32(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept {
+  return mma_sdd::launch<mma_sdd::Tf32>(params, bm, grid, device, stream);
+}
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,47 @@
+// pack and unpack where the matrix lies.
+#include <string>
+
+#include "core/check.h"
+#include "kernels/cuda/launch.h"
+#include "runtime/cuda.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom {
+namespace {
+
+void check(const char* op, const ConstMatrixView& dense, const IndexView& index, const Executor& executor) {
+  if (dense.rows != index.rows || dense.cols != index.cols)
+    core::fail(op, "dense of the index's shape " + core::shape(index.rows, index.cols), core::shape(dense.rows, dense.cols),
+               "pass the matrix that the index belongs to");
+  if (runtime::cuda_device(executor.device).sm < 80)
+    core::fail(op, "a GPU of compute capability 8.0 or newer, and a build with CUDA kernels",
+               "cuda:" + std::to_string(executor.device), "copy it to the CPU");
+}
+
+[[maybe_unused]] void require_queued(const char* op, int error, const Executor& executor) {
+  if (error != 0)
+    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device), runtime::cuda_error_text(error),
+               "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
+}
+
+}  // namespace
+
+void pack(const ConstMatrixView& dense, const IndexView& index, void* values, const Executor& executor) {
+  if (executor.device < 0) return pack(dense, index, values);
+  check("pack", dense, index, executor);
+#ifdef SPARSELOOM_HAVE_CUDA
+  const runtime::CudaDeviceScope scope(executor.device);
+  require_queued("pack", kernels::cuda::sm80_bsr_pack(dense, index, values, executor.stream), executor);
+#endif
+}
+
+void unpack(const IndexView& index, const void* values, const MatrixView& dense, const Executor& executor) {
+  if (executor.device < 0) return unpack(index, values, dense);
+  check("unpack", dense, index, executor);
+#ifdef SPARSELOOM_HAVE_CUDA
+  const runtime::CudaDeviceScope scope(executor.device);
+  require_queued("unpack", kernels::cuda::sm80_bsr_unpack(index, values, dense, executor.stream), executor);
+#endif
+}
+
+}  // namespace sparseloom

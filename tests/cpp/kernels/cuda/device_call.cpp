@@ -1,0 +1,176 @@
+#include "kernels/cuda/device_call.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/kernels.h"
+#include "runtime/cuda.h"
+
+namespace sparseloom::testing {
+namespace {
+
+constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+
+plan::Machine machine_of(int device) { return {runtime::Isa::generic, {}, runtime::cuda_device(device)}; }
+
+}  // namespace
+
+Stream::Stream(int device) : device_(device) {
+  const runtime::CudaDeviceScope scope(device_);
+  EXPECT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+Stream::~Stream() {
+  const runtime::CudaDeviceScope scope(device_);
+  cudaStreamDestroy(stream_);
+}
+
+void Stream::wait() const { EXPECT_CUDA(cudaStreamSynchronize(stream_)); }
+
+DeviceCall::DeviceCall(Instance& instance, const kernels::Kernel& kernel, Memory memory, int device)
+    : instance_(instance),
+      kernel_(kernel),
+      memory_(memory),
+      device_(device),
+      image_(instance, kernel.info.workspace_bytes(instance.cuda_problem(device), machine_of(device))) {
+  const runtime::CudaDeviceScope scope(device_);
+  const auto allocate = [this](std::size_t bytes) {
+    allocations_.push_back(nullptr);
+    EXPECT_CUDA(cudaMalloc(&allocations_.back(), bytes));
+    return static_cast<std::byte*>(allocations_.back());
+  };
+  if (memory_ == Memory::guarded) {
+    std::byte* const base = allocate(image_.bytes().size());
+    for (const Image::Place& p : image_.places()) addresses_.push_back(base + p.offset);
+  } else {
+    for (const Image::Place& p : image_.places()) addresses_.push_back(p.bytes ? allocate(p.bytes) : nullptr);
+  }
+  args_ = image_.args(addresses_);
+  args_.device = device_;
+}
+
+DeviceCall::~DeviceCall() {
+  const runtime::CudaDeviceScope scope(device_);
+  for (void* allocation : allocations_) cudaFree(allocation);  // waits for what still uses it
+}
+
+void DeviceCall::upload(const Stream& stream) {
+  const runtime::CudaDeviceScope scope(device_);
+  image_.refresh();
+  // Async copies on the call's own stream: a plain cudaMemcpy may return before its last piece has landed, and a stream that does
+  // not wait for the default one would not wait for it.
+  const auto copy = [&](void* to, std::size_t from, std::size_t bytes) {
+    EXPECT_CUDA(cudaMemcpyAsync(to, image_.bytes().data() + from, bytes, cudaMemcpyHostToDevice, stream.get()));
+  };
+  if (memory_ == Memory::guarded) return copy(allocations_[0], 0, image_.bytes().size());
+  for (std::size_t i = 0; i < addresses_.size(); ++i)
+    if (const Image::Place& p = image_.places()[i]; p.source && p.bytes) copy(addresses_[i], p.offset, p.bytes);
+}
+
+void DeviceCall::poison(const Stream& stream) {
+  const runtime::CudaDeviceScope scope(device_);
+  for (std::size_t i = 0; i < addresses_.size(); ++i)
+    if (const Image::Place& p = image_.places()[i]; !p.source && p.bytes) {
+      EXPECT_CUDA(cudaMemsetAsync(addresses_[i], std::to_integer<int>(kPoison), p.bytes, stream.get()));
+    }
+}
+
+int DeviceCall::launch(cudaStream_t stream) {
+  const runtime::CudaDeviceScope scope(device_);
+  args_.stream = stream;
+  const int error = kernel_.launch(args_, Executor::cuda(device_, stream));
+  int current = -1;
+  EXPECT_CUDA(cudaGetDevice(&current));
+  EXPECT_EQ(current, device_) << kernel_.info.name << " changed the thread's device";
+  return error;
+}
+
+Matrix DeviceCall::download(const Stream& stream) {
+  Matrix out = instance_.poisoned_output();
+  if (memory_ == Memory::exact) {
+    download(stream, out);
+    return out;
+  }
+  const runtime::CudaDeviceScope scope(device_);
+  std::vector<std::byte> after(image_.bytes().size());
+  EXPECT_CUDA(cudaMemcpyAsync(after.data(), allocations_[0], after.size(), cudaMemcpyDeviceToHost, stream.get()));
+  stream.wait();
+  EXPECT_EQ(image_.damage(after), "") << kernel_.info.name << ": " << describe(instance_.c);
+  return image_.output(after);
+}
+
+void DeviceCall::download(const Stream& stream, Matrix& out) {
+  const runtime::CudaDeviceScope scope(device_);
+  if (memory_ == Memory::guarded) {
+    const std::size_t at = addresses_.size() - 2;  // of the output, before the workspace
+    EXPECT_CUDA(cudaMemcpyAsync(out.bytes.data(), addresses_[at], image_.places()[at].bytes, cudaMemcpyDeviceToHost, stream.get()));
+    return stream.wait();
+  }
+  const std::size_t element = size_of(out.dtype), stride = static_cast<std::size_t>(out.stride) * element;
+  if (out.rows > 0 && out.cols > 0) {  // rows alone: initcheck takes a copy of bytes that were never written for a read of them
+    EXPECT_CUDA(cudaMemcpy2DAsync(out.data(), stride, args_.out, stride, static_cast<std::size_t>(out.cols) * element,
+                                  static_cast<std::size_t>(out.rows), cudaMemcpyDeviceToHost, stream.get()));
+  }
+  stream.wait();
+}
+
+Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory memory, int device) {
+  const Stream stream(device);
+  DeviceCall call(instance, kernel, memory, device);
+  call.upload(stream);
+  EXPECT_CUDA(call.launch(stream.get())) << kernel.info.name << ": " << describe(instance.c);
+  return call.download(stream);
+}
+
+std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem) {
+  std::vector<const kernels::Kernel*> list;
+  for (const kernels::Kernel& kernel : kernels::cuda_kernels())
+    if (kernel.info.refusal(problem, machine_of(problem.device)).empty()) list.push_back(&kernel);
+  return list;
+}
+
+void check_on_device(const Case& c, Memory memory, int device) {
+  Instance instance(c);
+  const auto kernels = runnable_on_device(instance.cuda_problem(device));
+  ASSERT_FALSE(kernels.empty()) << "every kernel refuses " << describe(c);
+  const Instance::Answer answer = instance.answer();
+  for (const kernels::Kernel* kernel : kernels) {
+    SCOPED_TRACE(kernel->info.name);
+    const Matrix out = run_on_device(instance, *kernel, memory, device);
+    c.integers ? expect_exact(instance, out, answer) : expect_accurate(instance, out, answer);
+  }
+}
+
+std::vector<Product> products(int devices) {
+  std::vector<Product> list;
+  if (runtime::cuda_summary().devices < devices) return list;
+  for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw}) {
+    for (const DType dtype : kTypes) list.push_back({direction, dtype, false});
+    list.push_back({direction, DType::f32, true});
+  }
+  return list;
+}
+
+std::vector<Product> products_of(Direction direction) {
+  std::vector<Product> list = products();
+  std::erase_if(list, [direction](const Product& p) { return p.direction != direction; });
+  return list;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Product>& info) {
+  return std::string(name_of(info.param.direction)) + "_" + (info.param.tf32 ? "tf32" : name_of(info.param.dtype));
+}
+
+std::vector<int> when_devices(int number, std::size_t free_bytes) {
+  if (runtime::cuda_summary().devices < number) return {};
+  std::size_t available = 0, total = 0;
+  if (free_bytes > 0 && (cudaMemGetInfo(&available, &total) != cudaSuccess || available < free_bytes)) return {};
+  return {number};
+}
+
+Case OnDevice::base() const {
+  Case c;
+  c.direction = GetParam().direction, c.dtype = GetParam().dtype, c.tf32 = GetParam().tf32;
+  return c;
+}
+
+}  // namespace sparseloom::testing

@@ -1,0 +1,101 @@
+// A case of the kernel tests on a CUDA device: memory, streams, and what each suite is instantiated over.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/args.h"
+#include "kernels/case.h"
+#include "kernels/image.h"
+#include "runtime/cuda.h"
+
+namespace sparseloom::testing {
+
+#define EXPECT_CUDA(call) \
+  EXPECT_EQ(::sparseloom::runtime::cuda_error_text(call), ::sparseloom::runtime::cuda_error_text(cudaSuccess))
+
+/// A stream that does not wait for the default one.
+class Stream {
+ public:
+  explicit Stream(int device = 0);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+  void wait() const;
+
+ private:
+  int device_;
+  cudaStream_t stream_ = nullptr;
+};
+
+/// How a call's places lie on the device. guarded: one copy of the image, so that every stray write near them is seen without a
+/// tool. exact: an allocation of its own size for each, output and workspace uninitialised, so that compute-sanitizer sees the
+/// rest.
+enum class Memory { guarded, exact };
+
+/// One call of one kernel on memory of its own; may be launched any number of times. Borrows the instance.
+class DeviceCall {
+ public:
+  DeviceCall(Instance& instance, const kernels::Kernel& kernel, Memory memory = Memory::guarded, int device = 0);
+  ~DeviceCall();
+  DeviceCall(const DeviceCall&) = delete;
+  DeviceCall& operator=(const DeviceCall&) = delete;
+
+  /// Queues the operands as they are now, and poison over the rest (guarded).
+  void upload(const Stream& stream);
+  /// Queues poison over output and workspace.
+  void poison(const Stream& stream);
+  /// Launches and returns what the launcher returned; the thread's device must not change.
+  int launch(cudaStream_t stream);
+  /// Waits, and returns the output; fails the test when the device reports an error or anything else was written.
+  Matrix download(const Stream& stream);
+  /// Waits, and takes the output alone into `out`: for many repeats.
+  void download(const Stream& stream, Matrix& out);
+
+ private:
+  Instance& instance_;
+  const kernels::Kernel& kernel_;
+  Memory memory_;
+  int device_;
+  Image image_;
+  std::vector<std::byte*> addresses_;  // of each place
+  std::vector<void*> allocations_;
+  kernels::MatmulArgs args_;
+};
+
+/// upload, launch, download on a stream of its own.
+Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory memory = Memory::guarded, int device = 0);
+
+/// The CUDA kernels that do not refuse the problem.
+std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem);
+
+/// Every such kernel against the answer, per tile. Fails when there is none: the GPU takes every shape.
+void check_on_device(const Case& c, Memory memory = Memory::guarded, int device = 0);
+
+/// What a suite runs over: direction, dtype, and TF32 for f32.
+struct Product {
+  Direction direction = Direction::forward;
+  DType dtype = DType::f32;
+  bool tf32 = false;
+};
+
+/// All twelve when there are at least this many devices, else none: a machine without one has no such tests, and skips none.
+std::vector<Product> products(int devices = 1);
+/// Those of one direction.
+std::vector<Product> products_of(Direction direction);
+std::string name_of(const ::testing::TestParamInfo<Product>& info);
+
+/// {number} when the machine has that many devices with this much free memory, else {}.
+std::vector<int> when_devices(int number, std::size_t free_bytes = 0);
+
+class OnDevice : public ::testing::TestWithParam<Product> {
+ protected:
+  Case base() const;
+};
+
+}  // namespace sparseloom::testing

@@ -1,0 +1,44 @@
+// The subset for compute-sanitizer, whose tools make kernels 10 to 100 times slower: each kernel, direction, dtype and path of
+// loads, in the smallest shapes, on allocations of their exact size.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/device_call.h"
+
+namespace sparseloom::testing {
+namespace {
+
+class CudaSmall : public OnDevice {};
+
+TEST_P(CudaSmall, Aligned) {
+  for (const BlockShape block : {BlockShape{8, 8}, {16, 16}, {8, 128}, {128, 8}, {128, 128}}) {
+    Case c = base();
+    c.m = 24, c.rows = 2 * block.rows, c.cols = 2 * block.cols, c.block = block, c.density = 0.7;
+    check_on_device(c, Memory::exact);
+  }
+}
+
+TEST_P(CudaSmall, RaggedAndMisaligned) {
+  for (const BlockShape block : {BlockShape{8, 8}, {16, 16}, {32, 64}, {8, 128}, {128, 8}, {128, 128}}) {
+    Case c = base();
+    c.m = 37, c.rows = 2 * block.rows - 3, c.cols = 2 * block.cols - 1, c.block = block, c.density = 0.7;
+    c.stride_padding = 3, c.values_shift = 1;
+    if (c.direction == Direction::forward) c.bias = true, c.activation = Activation::gelu_tanh;
+    check_on_device(c, Memory::exact);
+    c.m = 1;
+    check_on_device(c, Memory::exact);
+  }
+}
+
+TEST_P(CudaSmall, DeepAndEmpty) {
+  Case c = base();
+  c.m = 300, c.rows = 40, c.cols = 150, c.block = {16, 32}, c.density = 0.4;
+  check_on_device(c, Memory::exact);
+  c.m = 20, c.density = 0, c.bias = c.direction == Direction::forward;
+  check_on_device(c, Memory::exact);
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaSmall, ::testing::ValuesIn(products()), name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmall);
+
+}  // namespace
+}  // namespace sparseloom::testing
