@@ -98,6 +98,8 @@ format: setup-demo
 
 docs-tables: build
 	$(BIN)/python tools/make_support_table.py
+	$(BIN)/python tools/make_api.py
+	$(BIN)/python tools/make_break_even.py
 	$(BIN)/python tools/make_plots.py
 
 $(VENV)/.sparseloom-setup:

@@ -25,7 +25,7 @@ EXEMPT = {"include/sparseloom/sparseloom.h"}  # the table of contents
 CLOSED = {("kernels", "plan/select.h"), ("kernels", "plan/cache.h")}
 # Python: one module reaches the operators, the rest go through it; user-facing parts are never imported by the base.
 PYTHON_TOP = {"cli", "demo", "bench", "__main__"}
-PYTHON_BASE = {"errors", "_library", "ops", "pattern", "nn", "io", "report"}
+PYTHON_BASE = {"errors", "_library", "ops", "pattern", "nn", "io", "report", "patch", "advice", "advise", "distributed", "hf"}
 
 INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
 IMPORT = re.compile(r"\s*from\s+(?:\.+|sparseloom\.)(\w*)\S*\s+import\s+\(?([\w, ]*)")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from generated import ROOT, table, update
+from gpu_tables import is_gpu, page, readme_table
 from speedup_svg import Panel, speedup_svg
 
 Record = dict[str, Any]
@@ -30,9 +31,9 @@ def cell(record: Record) -> tuple[Any, ...]:
 
 
 def load(folder: Path) -> list[Record]:
-    """The records of all runs of one device, newest per cell, in the order of cells; each with its run's caption."""
+    """The records of all CPU runs of one device, newest per cell, in the order of cells; each with its run's caption."""
     newest: dict[tuple[Any, ...], Record] = {}
-    for run in runs_of(folder):
+    for run in (run for run in runs_of(folder) if not is_gpu(run)):
         for record in run["records"]:
             if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES:
                 newest[cell(record)] = record | {"caption": caption(run)}
@@ -99,6 +100,14 @@ def captions(records: list[Record]) -> str:
     return "\n".join(dict.fromkeys(record["caption"] for record in records))
 
 
+def demo_table(run: Record) -> str:
+    """The demo's own table of figures, of a model trained on a GPU."""
+    settings = run["settings"]
+    size = ", ".join(f"{key} {settings[key]}" for key in ("width", "layers", "density", "block", "steps") if key in settings)
+    head = ["", "dense", "block-sparse", "sparse against dense"]
+    return f"{table(head, run['table'])}\n\n{size}; {run['gpu']}, {run['seconds']:.0f} s in all. {caption(run)}"
+
+
 def panels(records: list[Record]) -> list[Panel]:
     """One panel per dtype: density -> speed-up, a line per direction."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
@@ -113,12 +122,17 @@ def panels(records: list[Record]) -> list[Panel]:
 def main() -> int:
     check = "--check" in sys.argv
     current = True
-    readme = {"plot": "", "kernels": MISSING, "quality": MISSING}
+    readme = {"plot": "", "kernels": MISSING, "gpu": "", "quality": MISSING, "demo": ""}
     pages = []
     for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
         for run in runs_of(folder):
             if "summary" in run:
                 readme["quality"] = quality_table(run)
+            if run.get("preset") == "h200":
+                readme["demo"] = demo_table(run)
+            if is_gpu(run):
+                pages.append(f"### {folder.name}\n\n{page(run, caption(run))}")
+                readme["gpu"] = readme_table(run, caption(run)) or readme["gpu"]  # the newest
         records = load(folder)
         if not records:
             continue

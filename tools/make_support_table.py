@@ -9,13 +9,15 @@ from collections import defaultdict
 from generated import ROOT, table, update
 
 from sparseloom import ops
-from sparseloom.testing.cases import Case, cases
+from sparseloom.testing.cases import DEVICES, Case, cases
 
 PAGE = ROOT / "docs" / "support.md"
-ORDER = {"fp32": 0, "bf16": 1, "fp16": 2, "fp64": 3}
+ORDER = {"fp32": 0, "fp32 as TF32": 1, "bf16": 2, "fp16": 3, "fp64": 4}
 
 
 def dtype_name(case: Case) -> str:
+    if case.tf32:
+        return "fp32 as TF32"
     name = ops.DTYPES[case.dtype]
     return name if name.startswith("b") else "fp" + name.removeprefix("f")
 
@@ -50,7 +52,7 @@ def edge_rows(all_cases: list[Case]) -> list[list[str]]:
 
 
 def main() -> int:
-    all_cases = list(cases())
+    all_cases = [case for device in DEVICES for case in cases(device)]
     head = ["op", "direction", "dtype", "device", "blocks (rows x columns)", "fused activations", "cases"]
     parts = {"support": table(head, support_rows(all_cases)), "edges": table(["kind of case", "cases"], edge_rows(all_cases))}
     check = "--check" in sys.argv

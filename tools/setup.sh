@@ -63,7 +63,7 @@ cat <<EOF
 == preparing $venv (Python packages, pinned in constraints.txt; nothing outside $PWD/$venv is changed)
    torch 2.13.0   1 GB on disk as a CPU build, when pip's own configuration offers one (0.2 GB to download);
                   else PyPI's CUDA build: 3 GB to download, 7 GB on disk
-   the rest       0.4 GB on disk (0.1 GB to download): $(sed '/^#/d; /^-/d; /^torch$/d' requirements.txt | paste -sd ' ')
+   the rest       0.6 GB on disk (0.2 GB to download): $(sed '/^#/d; /^-/d; /^torch$/d' requirements.txt | paste -sd ' ')
 EOF
 if ! $venv/bin/python -c 'import pip' >/dev/null 2>&1; then
   "$python" -m venv --clear $venv

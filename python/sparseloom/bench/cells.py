@@ -12,7 +12,20 @@ from ..errors import Error
 from ..testing import Case
 
 DIRECTIONS = ("forward", "dx", "dw")
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+#: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch.
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32}
+#: Tokens x in x out of the GPU suite: a transformer's square and widening layers, decode steps, ViT-B's MLP at 256 images.
+GPU_SHAPES = (
+    (8192, 4096, 4096),
+    (8192, 4096, 16384),
+    (32, 12288, 12288),
+    (50432, 768, 3072),
+    (50432, 3072, 768),
+    (256, 4096, 4096),
+    (16, 4096, 16384),
+)
+GPU_BLOCKS = (16, 32, 64, 128)
+SPARSE, DENSER = (0.05, 0.1, 0.2), (0.3, 0.5, 0.8)
 
 
 @dataclass(frozen=True)
@@ -32,10 +45,14 @@ class Cell:
         bm, bn = self.block
         return f"{self.direction}-{self.dtype}-{self.m}x{self.k}x{self.n}-{bm}x{bn}-d{self.density:g}-{self.pattern}"
 
-    def case(self) -> Case:
+    @property
+    def tf32(self) -> bool:
+        return self.dtype == "tf32"
+
+    def case(self, device: str = "cpu") -> Case:
         """The same as a row that testing can draw inputs for and check."""
         shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
-        return Case("bench", self.direction, DTYPES[self.dtype], *shape)
+        return Case("bench", self.direction, DTYPES[self.dtype], *shape, device=device, tf32=self.tf32)
 
 
 def cell_of(record: dict[str, Any]) -> Cell:
@@ -82,7 +99,44 @@ def plan_cells() -> list[Cell]:
     return cells
 
 
-SUITES = {"cpu": flagship, "plan": plan_cells}
+def even_density(density: float, k: int, block_cols: int) -> float:
+    """The nearest density that gives every block row the same number of blocks, at least one: a peer's format needs that, and
+    published tables are of such patterns. On few block columns several densities fall together."""
+    grid = -(-k // block_cols)
+    return max(1, round(density * grid)) / grid
+
+
+def gpu_cell(direction: str, dtype: str, shape: tuple[int, int, int], block: tuple[int, int], density: float) -> Cell:
+    """`density` is nominal: the cell's own is the even one next to it."""
+    return Cell(direction, dtype, *shape, block, even_density(density, shape[1], block[1]))
+
+
+def gpu_cells() -> list[Cell]:
+    """bf16 forward on every shape, what training adds on the first, and the other dtypes and block shapes there."""
+    first = GPU_SHAPES[0]
+    cells = [
+        gpu_cell("forward", "bf16", shape, (block, block), density)
+        for shape in GPU_SHAPES
+        for block in GPU_BLOCKS
+        for density in ((*SPARSE, *DENSER) if shape == first else (*SPARSE, 0.5))
+    ]
+    cells += [
+        gpu_cell(direction, "bf16", first, (block, block), density)
+        for direction in ("dx", "dw")
+        for block in GPU_BLOCKS
+        for density in (*SPARSE, 0.5)
+    ]
+    cells += [
+        gpu_cell("forward", dtype, first, (block, block), density)
+        for dtype in ("f16", "f32", "tf32")
+        for block in GPU_BLOCKS
+        for density in (0.1, 0.5)
+    ]
+    cells += [gpu_cell(direction, "bf16", first, block, 0.1) for direction in DIRECTIONS for block in ((8, 8), (16, 64))]
+    return list(dict.fromkeys(cells))
+
+
+SUITES = {"cpu": flagship, "plan": plan_cells, "gpu": gpu_cells}
 
 
 def select(suite: str, only: Iterable[str]) -> list[Cell]:

@@ -14,55 +14,78 @@ from tqdm import tqdm
 from ..errors import Error
 from . import measure, targets
 from .cells import Cell, cell_of, select
+from .gpu import run as gpu_run
+from .gpu import table as gpu_table
+from .gpu.measure import DeadContext
+from .gpu.targets import failed
 from .peak import rates
 from .results import default_folder, header, write_results
 from .timing import busy_share, load_average
 
 #: Above this share of the CPUs' time taken by others, medians drift by more than the 10 % that the targets are about.
 BUSY_LIMIT = 0.10
-SECONDS = {"cpu": 2.0, "plan": 1.0}
+SECONDS = {"cpu": 2.0, "plan": 1.0, "gpu": 0.0}  # gpu: the least rounds, some five minutes in all
 
 
 def bench(
     suite: Annotated[
-        str, typer.Argument(help="cpu (share of the peak, against dense) or plan (is the plan's choice the best)")
+        str,
+        typer.Argument(
+            help="cpu (share of the peak, against dense), plan (is the plan's choice the best) or gpu (against dense and peers)"
+        ),
     ] = "cpu",
     only: Annotated[list[str] | None, typer.Option(help="cells whose name holds this text; repeat to narrow further")] = None,
     list_cells: Annotated[bool, typer.Option("--list", help="print the cells' names and end")] = False,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="of timing per cell")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.0, help="of timing per cell; seven rounds at least")] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="default: torch's own number")] = None,
     check: Annotated[bool, typer.Option("--check", help="exit 1 and name the targets that were missed")] = False,
     busy: Annotated[bool, typer.Option("--busy", help="measure also while others use the machine")] = False,
     results: Annotated[Path | None, typer.Option(help="default: bench/results of the checkout, else here")] = None,
     name: Annotated[str | None, typer.Option(help="of the results file; default: the suite's")] = None,
+    peers: Annotated[bool, typer.Option(help="gpu: time torch BSR and cuSPARSE too")] = True,
+    resume: Annotated[bool, typer.Option("--resume", help="gpu: go on with the file of a run that was stopped")] = False,
 ) -> None:
     """Measure block-sparse products beside torch's dense ones; writes <results>/<device>/<name>.json."""
+    wanted = only or []
     try:
-        cells = select(suite, only or [])
+        # The host's cost of a call is part of the GPU suite and no cell of it.
+        cells = [] if suite == "gpu" and wanted == [gpu_run.HOST] else select(suite, wanted)
         if list_cells:
             typer.echo("\n".join(str(cell) for cell in cells))
             return
         if threads is not None:
             torch.set_num_threads(threads)
-        head, records = run(suite, cells, SECONDS[suite] if seconds is None else seconds, busy)
+        chosen = SECONDS[suite] if seconds is None else seconds
+        folder = results or default_folder(Path("."))
+        if suite == "gpu":
+            on_gpu = gpu_run.Run(folder, name or suite, chosen, peers, resume)
+            on_gpu.measure(cells, not wanted or gpu_run.HOST in wanted)
+            records, path = on_gpu.records, on_gpu.save()
+        else:
+            head, records = run(suite, cells, chosen, busy)
         console = Console()
-        console.width = max(console.width, 132)  # a cut kernel name says nothing
+        console.width = max(console.width, 180 if suite == "gpu" else 132)  # a cut kernel name says nothing
         console.print(table(suite, records))
-        path = write_results(results or default_folder(Path(".")), name or suite, head, records)
+        if suite != "gpu":
+            path = write_results(folder, name or suite, head, records)
     except Error as error:
         typer.echo(f"sparseloom bench: {error}", err=True)
         raise typer.Exit(2 if error.op == "bench" else 1) from None
+    except DeadContext as death:
+        gpu_run.start_again(death)
     except KeyboardInterrupt:
-        typer.echo("sparseloom bench: interrupted, nothing written", err=True)
+        left = "--resume goes on from the last cells saved" if suite == "gpu" else "nothing written"
+        typer.echo(f"sparseloom bench: interrupted, {left}", err=True)
         raise typer.Exit(130) from None
     if suite == "plan":
         typer.echo(f"the plan's choice is within 10 % of the best in {targets.good_choices(records)} of {len(records)} cells")
     typer.echo(f"results: {path.resolve()}")
     # A wrong result is said also to those who did not ask.
-    missed = targets.missed(suite, records) if check else targets.wrong(records)
+    broken = failed(records) if suite == "gpu" else []
+    missed = targets.missed(suite, records) if check else targets.wrong(records) + broken
     for sentence in missed:
         typer.echo(f"missed: {sentence}", err=True)
-    if check and missed:
+    if (check and missed) or broken:
         raise typer.Exit(1)
 
 
@@ -84,7 +107,9 @@ def run(suite: str, cells: list[Cell], seconds: float, busy: bool) -> tuple[dict
 
 
 def table(suite: str, records: list[measure.Record]) -> Table:
-    """One row per record."""
+    """One row per cell."""
+    if suite == "gpu":
+        return gpu_table.table(records)
     last = ["of peak", "torch bsr us"] if suite == "cpu" else ["best", "over best"]
     out = Table("cell", "kernel", "us", "dense us", "speedup", *last)
     for column in out.columns:

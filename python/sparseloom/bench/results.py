@@ -82,11 +82,14 @@ def commit() -> str:
         return brought.read_text().strip() if brought.is_file() else "unknown"
 
 
-def header(mode: str) -> dict[str, Any]:
-    """device, commit, date (UTC), versions, mode, machine: what stands before the records. mode: "burst" or "training"."""
+def header(mode: str, device: str | None = None) -> dict[str, Any]:
+    """device, commit, date (UTC), versions, mode, machine: what stands before the records. mode: "burst" or "training".
+
+    ``device``: the results' folder, for what ran on a GPU; default: this machine's CPU.
+    """
     core = ops.info()
     return {
-        "device": device_slug(),
+        "device": device or device_slug(),
         "commit": commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "versions": {

@@ -1,10 +1,11 @@
-"""What the project promises of its CPU kernels, as tests of a run's records. Each returns the sentences of what was missed."""
+"""What the project promises of its kernels, as tests of a run's records. Each returns the sentences of what was missed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .cells import cell_of
+from .gpu.targets import missed_gpu
 from .peak import peak_flops
 
 Record = dict[str, Any]
@@ -18,7 +19,8 @@ WITHIN, IN_SHARE = 1.1, 0.8
 
 def missed(suite: str, records: list[Record]) -> list[str]:
     """Sentences, none when all targets of the suite are met by these records."""
-    return wrong(records) + (missed_cpu(records) if suite == "cpu" else missed_plan(records))
+    promised = {"cpu": missed_cpu, "plan": missed_plan, "gpu": missed_gpu}
+    return wrong(records) + promised[suite](records)
 
 
 def wrong(records: list[Record]) -> list[str]:
@@ -26,7 +28,7 @@ def wrong(records: list[Record]) -> list[str]:
     sentences = []
     for record in records:
         for entry in record.get("candidates", [record]):
-            if not entry["tile_excess"] <= 1:
+            if not entry.get("tile_excess", 0) <= 1:  # a record without it is of something else, or says why it failed
                 sentences.append(
                     f"{cell_of(record)} by {entry['kernel']}: {entry['tile_excess']:.2f} of the error allowed in a tile"
                 )

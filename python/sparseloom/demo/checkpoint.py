@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..io import write_whole
-from ..nn import BlockSparseLinear
 from .data import DemoError, Text
-from .train import Settings, Trainer
+from .presets import device_name
+from .train import Settings, Trainer, sparse_layers
 
 NAME = "checkpoint.safetensors"
 FORMAT = "sparseloom-demo-checkpoint-1"
@@ -27,10 +27,9 @@ ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 def circumstances(settings: Settings, text: Text, trainers: list[Trainer]) -> dict[str, Any]:
     """All that must be the same for a resumed run to go on bit for bit; JSON types only."""
     kernels = {
-        f"{trainer.kind}.{name} {direction}": layer.plan(settings.tokens_per_step, direction)["kernel"]
+        f"{trainer.kind}.{name} {direction}": layer.plan(settings.tokens_per_step, direction, settings.dtype)["kernel"]
         for trainer in trainers
-        for name, layer in trainer.model.named_modules()
-        if isinstance(layer, BlockSparseLinear)
+        for name, layer in sparse_layers(trainer.model).items()
         for direction in ("forward", "dx", "dw")
     }
     options = {f"--{key}": value for key, value in asdict(settings).items()}
@@ -38,6 +37,7 @@ def circumstances(settings: Settings, text: Text, trainers: list[Trainer]) -> di
         "the text's sha256": text.sha256,
         "torch": torch.__version__,
         "Python": platform.python_version(),
+        "the GPU": device_name(settings.device),
         "kernels": kernels,
     }
 
@@ -53,7 +53,7 @@ def write(folder: Path, settings: Settings, text: Text, trainers: list[Trainer])
                 tensors[f"{trainer.kind}/{key}/{name}"] = value
         for name in ("losses", "seconds", "validation"):
             tensors[f"{trainer.kind}/course/{name}"] = torch.tensor(getattr(trainer, name), dtype=torch.float64)
-    tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     same = json.dumps(circumstances(settings, text, trainers), sort_keys=True)
     metadata = {"format": FORMAT, "circumstances": same, "sha256": _checksum(tensors, same)}
     path = folder / NAME
@@ -94,7 +94,7 @@ def _fill(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
     for name, parameter in trainer.model.named_parameters():
         found = {key: tensors[f"{trainer.kind}/{key}/{name}"] for key in ADAM_STATE if f"{trainer.kind}/{key}/{name}" in tensors}
         if found:  # none before the first step
-            trainer.optimizer.state[parameter] = found
+            trainer.optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in found.items()}
     course = {name: tensors[f"{trainer.kind}/course/{name}"].tolist() for name in ("losses", "seconds", "validation")}
     trainer.losses, trainer.seconds = course["losses"], course["seconds"]
     trainer.validation = [(int(step), bits) for step, bits in course["validation"]]

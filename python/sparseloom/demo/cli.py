@@ -17,11 +17,12 @@ from . import job, quality
 from .data import DemoError
 from .interrupt import Interrupted
 from .measure import Outcome, rows
+from .presets import PRESETS, require_device
 from .train import Settings
 
 #: Seconds, for a first look and for CI: everything runs, nothing is learned to the end.
 QUICK: dict[str, Any] = {"steps": 24, "width": 128, "layers": 2, "context": 64, "validation_bytes": 2048, "held_out_bytes": 8192}
-MEASURE_SECONDS, MEASURE_SECONDS_QUICK = 2.0, 0.2
+MEASURE_SECONDS_QUICK = 0.2
 
 
 def demo(
@@ -29,17 +30,20 @@ def demo(
     text: Annotated[Path | None, typer.Option(help="file or folder; default: the Python standard library's sources")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="training steps")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="of weights, patterns and batches")] = 0,
-    density: Annotated[float, typer.Option(help="share of blocks kept, above 0, at most 1")] = 0.25,
-    block: Annotated[int, typer.Option(help="side of a block: 8, 16, 32, 64 or 128")] = 32,
+    preset: Annotated[str, typer.Option(help="cpu, or h200: 101 M parameters on a GPU, compiled, in minutes")] = "cpu",
+    density: Annotated[float | None, typer.Option(help="share of blocks kept, above 0, at most 1; default: 0.25")] = None,
+    block: Annotated[int | None, typer.Option(help="side: 8, 16, 32, 64 or 128; default: 32, h200: 64")] = None,
     width: Annotated[int | None, typer.Option(min=8, help="features")] = None,
     layers: Annotated[int | None, typer.Option(min=1, max=64)] = None,
     lr: Annotated[float | None, typer.Option(help="learning rate of both models; default: each one's best")] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="default: torch's own number")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint that Ctrl-C left in --out")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="a few seconds: small models, few steps")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="seconds: small models, few steps")] = False,
     seeds: Annotated[int, typer.Option(min=0, help="instead, run the quality experiment with so many seeds")] = 0,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="trainings of the experiment that run at once")] = 1,
-    results: Annotated[Path | None, typer.Option(help="the experiment's folder; default: bench/results, else --out")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="results folder of the experiment and of h200; default: bench/results, else --out")
+    ] = None,
 ) -> None:
     """Train a byte-level transformer on real text, dense and block-sparse, and compare them; ends within 4 minutes on 2 cores."""
     given: dict[str, Any] = {
@@ -52,12 +56,15 @@ def demo(
         "threads": threads,
     }
     try:
-        chosen = QUICK if quick else {}
-        settings = replace(Settings(threads=torch.get_num_threads()), **chosen)
+        require_device(preset)
+        chosen = PRESETS[preset].sizes | (QUICK if quick else {})
+        settings = replace(Settings(threads=torch.get_num_threads(), preset=preset), **chosen)
         settings = replace(settings, **{key: value for key, value in given.items() if value is not None})
         if lr is not None:
             settings = settings.with_rate(lr)
         _check(settings, resume and seeds > 0)
+        if seeds and preset != "cpu":
+            raise DemoError(f"--seeds and --preset {preset} do not go together: the experiment is the CPU demo's", 2)
         console = Console()
         console.width = max(console.width, 100)
         if seeds:
@@ -65,13 +72,18 @@ def demo(
             console.print(_quality_table(summary))
             _say(f"results: {path.resolve()}")
             return
-        outcomes = job.run(settings, text, out, resume, MEASURE_SECONDS_QUICK if quick else MEASURE_SECONDS, _say)
+        # A quick look is no result; the CPU's own are those of the experiment.
+        record = results or (None if quick or preset == "cpu" else default_folder(out))
+        seconds = MEASURE_SECONDS_QUICK if quick else PRESETS[preset].seconds
+        outcomes = job.run(settings, text, out, resume, seconds, _say, record if preset != "cpu" else None)
         console.print(_table(outcomes))
         _say(f"report: {(out / 'report.html').resolve()}")
     except Interrupted as stopped:
         raise typer.Exit(stopped.code) from None
     except DemoError as error:
         raise _exit(str(error), error.code) from None
+    except torch.OutOfMemoryError as error:
+        raise _exit(f"the GPU has too little memory: lower --width or --layers ({error})", 1) from None
     except Error as error:
         raise _exit(str(error), 1) from None
     except OSError as error:

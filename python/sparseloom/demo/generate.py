@@ -14,16 +14,17 @@ def generate(model: ByteTransformer, prompt: bytes, count: int, seed: int = 0, t
     When the context is full, the last half of it is read again and generation goes on from there.
     """
     generator = torch.Generator().manual_seed(seed)
-    context = model.shape.context
+    context, device = model.shape.context, model.cos.device
     text = list(prompt)
-    logits, cache = model.extend(torch.tensor([text[-context:]]), None)
+    logits, cache = model.extend(torch.tensor([text[-context:]], device=device), None)
     for _ in range(count):
-        probabilities = (logits[0, -1] / temperature).softmax(0)
+        # On the CPU, wherever the model is: one generator, one seed.
+        probabilities = (logits[0, -1].float().cpu() / temperature).softmax(0)
         text.append(int(torch.multinomial(probabilities, 1, generator=generator)))
         if cache.seen == context:
-            logits, cache = model.extend(torch.tensor([text[-max(1, context // 2) :]]), None)
+            logits, cache = model.extend(torch.tensor([text[-max(1, context // 2) :]], device=device), None)
         else:
-            logits, cache = model.extend(torch.tensor([text[-1:]]), cache)
+            logits, cache = model.extend(torch.tensor([text[-1:]], device=device), cache)
     return bytes(text[len(prompt) :])
 
 

@@ -23,7 +23,9 @@ from .generate import generate, printable
 from .interrupt import Interrupts
 from .measure import Outcome, measure
 from .page import report_page
-from .train import KINDS, Settings, Trainer, build_model
+from .presets import repeatable
+from .record import write_record
+from .train import KINDS, Settings, Trainer, build_model, inference_model
 
 Say = Callable[[str], None]
 SAMPLE_BYTES = 240
@@ -32,11 +34,21 @@ SPACE_PER_PARAMETER = 4 * 3 + 4
 SPACE_REPORT = 4 << 20
 
 
-def run(settings: Settings, source: Path | None, out: Path, resume: bool, seconds: float, say: Say) -> list[Outcome]:
+def run(
+    settings: Settings, source: Path | None, out: Path, resume: bool, seconds: float, say: Say, record: Path | None = None
+) -> list[Outcome]:
     """The whole job; files go to `out`: dense.safetensors, sparse.safetensors, results.json, report.html.
 
-    seconds: time for each measurement. Raises DemoError or sparseloom.Error, and Interrupted after leaving a checkpoint.
+    seconds: time for each measurement. record: folder of results files that shall have one of this run too. Raises DemoError or
+    sparseloom.Error, and Interrupted after leaving a checkpoint.
     """
+    with repeatable(settings.device):
+        return _run(settings, source, out, resume, seconds, say, record)
+
+
+def _run(
+    settings: Settings, source: Path | None, out: Path, resume: bool, seconds: float, say: Say, record: Path | None
+) -> list[Outcome]:
     began = time.perf_counter()
     text = load_text(source, settings.context + 1)
     say(str(text))
@@ -52,15 +64,18 @@ def run(settings: Settings, source: Path | None, out: Path, resume: bool, second
         checkpoint.write(out, settings, text, trainers)
         files = save_and_reload(trainers, text, settings, out, say)
         say("measuring")
-        outcomes = measure(trainers, files, text, settings, seconds)
+        models = [inference_model(trainer.model, settings) for trainer in trainers]
+        outcomes = measure(trainers, models, files, text, settings, seconds)
         example, _ = windows(text.train, batch_offsets(text.train, 1, settings.batch, settings.context, 0)[0], settings.context)
-        layers = sparseloom.report(trainers[1].model, example, seconds=seconds / 4)
+        layers = sparseloom.report(models[1], example.to(settings.device), seconds=seconds / 4)
         prompt = bytes(text.held_out[: settings.context // 2].tolist())
-        samples = {t.kind: printable(generate(t.model, prompt, SAMPLE_BYTES, settings.seed)) for t in trainers}
+        samples = {k: printable(generate(m, prompt, SAMPLE_BYTES, settings.seed)) for k, m in zip(KINDS, models, strict=True)}
         results = results_of(settings, text, outcomes) | {"layers": layers.to_dict()["layers"]}
         write_whole(out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
         page = report_page(settings, text, outcomes, layers, printable(prompt), samples, time.perf_counter() - began)
         write_whole(out / "report.html", page.encode())
+        if record is not None:
+            say(f"results: {write_record(record, settings, text, outcomes, layers, time.perf_counter() - began).resolve()}")
         (out / checkpoint.NAME).unlink(missing_ok=True)
     say(f"\nthe sparse model goes on after {printable(prompt)!r}:\n{samples['sparse']}\n")
     say(f"{layers}\n")
@@ -90,13 +105,14 @@ def train(trainers: list[Trainer], text: Text, settings: Settings, out: Path, in
 def save_and_reload(trainers: list[Trainer], text: Text, settings: Settings, out: Path, say: Say) -> list[Path]:
     """Saves both models, loads each into a new one of another seed, and requires bitwise equal logits."""
     inputs, _ = windows(text.held_out, batch_offsets(text.held_out, 1, 2, settings.context, 1)[0], settings.context)
+    inputs = inputs.to(settings.device)
     files = []
     for trainer in trainers:
         path = out / f"{trainer.kind}.safetensors"
         sparseloom.save(trainer.model, path)
         again = build_model(trainer.kind, Settings(**(asdict(settings) | {"seed": settings.seed + 1})))
         sparseloom.load(path, again)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
             if not torch.equal(again(inputs), trainer.model(inputs)):
                 raise DemoError(f"{path} reloaded gives other logits than the model that was saved: please report this")
         trainer.model = again

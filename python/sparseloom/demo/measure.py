@@ -12,6 +12,8 @@ from torch import nn
 from ..report import medians
 from .data import Text, even_offsets, windows
 from .generate import generate
+from .model import ByteTransformer
+from .presets import finished
 from .train import SCORE_BATCH, Settings, Trainer, score
 
 GENERATED = 32  # bytes per timed generation
@@ -37,15 +39,20 @@ class Outcome:
         return {"dense": "dense", "sparse": "block-sparse"}[self.kind]
 
 
-def measure(trainers: list[Trainer], files: list[Path], text: Text, settings: Settings, seconds: float) -> list[Outcome]:
-    """Scores the held-out text and times both models, in turn, for about `seconds` per kind of work."""
+def measure(
+    trainers: list[Trainer], models: list[ByteTransformer], files: list[Path], text: Text, settings: Settings, seconds: float
+) -> list[Outcome]:
+    """Scores the held-out text with the trained models and times `models`, those of inference, in turn, for about `seconds` per
+    kind of work."""
     context = settings.context
-    held_out = [score(trainer.model, text.held_out, settings.held_out_bytes) for trainer in trainers]
+    held_out = [score(trainer.model, text.held_out, settings.held_out_bytes, settings.amp) for trainer in trainers]
     inputs, _ = windows(text.held_out, even_offsets(text.held_out, SCORE_BATCH, context), context)
+    inputs = inputs.to(settings.device)
     prompt = bytes(text.held_out[: max(1, context // 2)].tolist())
-    models = [trainer.model for trainer in trainers]
+    calls = [torch.compile(model, fullgraph=True, dynamic=False) if settings.compiled else model for model in models]
+    scorers = [finished(lambda call=call: call(inputs), settings.device) for call in calls]  # type: ignore[misc]
     with torch.no_grad():
-        scoring = medians([lambda model=model: model(inputs) for model in models], seconds)  # type: ignore[misc]
+        scoring = medians(scorers, seconds)
         generation = medians([lambda model=model: generate(model, prompt, GENERATED) for model in models], seconds)  # type: ignore[misc]
     outcomes = []
     for i, trainer in enumerate(trainers):

@@ -10,6 +10,7 @@ from ..bench.results import header
 from ..report import Report
 from .data import Text
 from .measure import Outcome, rows
+from .presets import device_name
 from .train import Settings
 
 WIDTH, HEIGHT = 860, 360
@@ -26,7 +27,9 @@ def report_page(
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.undefined = jinja2.StrictUndefined
     head = header("training")
+    gpu = device_name(settings.device)
     machine = [
+        *([("GPU", gpu)] if gpu else []),
         ("machine", f"{head['machine']['cpu']} ({head['device']}), {settings.threads} threads, {head['machine']['isa']}"),
         ("system", head["machine"]["platform"]),
         ("versions", ", ".join(f"{name} {version}" for name, version in head["versions"].items())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from .. import pattern as patterns
 from ..nn import BlockSparseLinear
 from .data import DemoError, Text, even_offsets, windows
 from .model import ByteTransformer, LinearFactory, Shape
+from .presets import PRESETS
 
 KINDS = ("dense", "sparse")
 # The experiment's three values, the same for both models (bench/results/*/demo_quality.json); the demo takes each one's best.
@@ -47,6 +49,24 @@ class Settings:
     validation_bytes: int = 8 << 10
     held_out_bytes: int = 128 << 10
     threads: int = 2
+    preset: str = "cpu"
+
+    @property
+    def device(self) -> str:
+        return PRESETS[self.preset].device
+
+    @property
+    def amp(self) -> bool:
+        return PRESETS[self.preset].amp
+
+    @property
+    def compiled(self) -> bool:
+        return PRESETS[self.preset].compiled
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the layers' products compute in; parameters and their gradients are float32."""
+        return torch.bfloat16 if self.amp else torch.float32
 
     @property
     def shape(self) -> Shape:
@@ -66,10 +86,27 @@ class Settings:
 
 
 def build_model(kind: str, settings: Settings) -> ByteTransformer:
-    """kind: "dense" or "sparse"; initialised from the seed. Raises sparseloom.Error on an unusable block or density."""
+    """kind: "dense" or "sparse"; initialised from the seed, the same on every device. Raises sparseloom.Error on an unusable block
+    or density."""
     generator = torch.Generator().manual_seed(settings.seed)
     factory = _dense_factory(generator) if kind == "dense" else _sparse_factory(generator, settings)
-    return ByteTransformer(settings.shape, factory, generator)
+    model = ByteTransformer(settings.shape, factory, generator).to(settings.device)
+    for layer in sparse_layers(model).values():
+        # A dense product inside the sparse model would not show what the demo is about, and whether the plan falls back to it
+        # may hang on rates measured anew in every process: a resumed run would no longer be bitwise the same.
+        candidates = layer.plan(settings.tokens_per_step, dtype=settings.dtype)["candidates"]
+        layer.strict = any(not entry["refusal"] for entry in candidates if entry["kernel"] not in _FALLBACKS)
+    return model
+
+
+def sparse_layers(model: nn.Module) -> dict[str, BlockSparseLinear]:
+    """By name, in order."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, BlockSparseLinear)}
+
+
+def inference_model(model: ByteTransformer, settings: Settings) -> ByteTransformer:
+    """What would be deployed: the model itself, or its copy with bf16 weights where training casts them."""
+    return copy.deepcopy(model).to(settings.dtype) if settings.amp else model
 
 
 def _dense_factory(generator: torch.Generator) -> LinearFactory:
@@ -88,12 +125,7 @@ def _sparse_factory(generator: torch.Generator, settings: Settings) -> LinearFac
         pattern = patterns.biregular(out_features, in_features, settings.block, settings.density, generator)
         if pattern.blocks == 0:
             raise DemoError(f"--density {settings.density} keeps no block of a {out_features} x {in_features} layer: raise it")
-        layer = BlockSparseLinear(in_features, out_features, bias=False, pattern=pattern, generator=generator)
-        # A dense product inside the sparse model would not show what the demo is about, and whether the plan falls back to it
-        # may hang on rates measured anew in every process: a resumed run would no longer be bitwise the same.
-        candidates = layer.plan(settings.tokens_per_step)["candidates"]
-        layer.strict = any(not entry["refusal"] for entry in candidates if entry["kernel"] not in _FALLBACKS)
-        return layer
+        return BlockSparseLinear(in_features, out_features, bias=False, pattern=pattern, generator=generator)
 
     return linear
 
@@ -139,6 +171,8 @@ class Trainer:
     def __init__(self, kind: str, settings: Settings) -> None:
         self.kind, self.settings = kind, settings
         self.model = build_model(kind, settings)
+        # Whole models, not layers: each sparse layer's pattern is a constant of its graph. One shape: nothing is compiled twice.
+        self._call = torch.compile(self.model, fullgraph=True, dynamic=False) if settings.compiled else self.model
         self.optimizer = make_optimizer(self.model, settings.lr[kind])
         self.losses: list[float] = []  # bits per byte of each step's batch
         self.validation: list[tuple[int, float]] = []  # (steps done, bits per byte)
@@ -149,11 +183,14 @@ class Trainer:
         return len(self.losses)
 
     def step(self, inputs: Tensor, targets: Tensor) -> None:
-        """One update; int64 [batch, context] each. Raises DemoError when the loss is no longer finite."""
+        """One update; int64 [batch, context] each, on the CPU. Raises DemoError when the loss is no longer finite."""
         start = time.perf_counter()
+        device = self.settings.device
+        inputs, targets = inputs.to(device), targets.to(device)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak_lr"] * schedule(self.done, self.settings.steps)
-        loss = F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
+        with torch.autocast(device, torch.bfloat16, enabled=self.settings.amp):
+            loss = F.cross_entropy(self._call(inputs).flatten(0, 1), targets.flatten())
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIP_NORM)
@@ -165,19 +202,21 @@ class Trainer:
         self.seconds.append(time.perf_counter() - start)
 
     def validate(self, text: Text) -> float:
-        bits = score(self.model, text.validation, self.settings.validation_bytes)
+        bits = score(self.model, text.validation, self.settings.validation_bytes, self.settings.amp)
         self.validation.append((self.done, bits))
         return bits
 
 
 @torch.no_grad()
-def score(model: ByteTransformer, part: Tensor, size: int) -> float:
-    """Bits per byte on about `size` bytes of a part, in windows of the model's context spread evenly over it."""
-    context = model.shape.context
+def score(model: ByteTransformer, part: Tensor, size: int, amp: bool = False) -> float:
+    """Bits per byte on about `size` bytes of a part, in windows of the model's context spread evenly over it. amp: with bf16
+    autocast."""
+    context, device = model.shape.context, model.cos.device
     offsets = even_offsets(part, max(1, size // context), context)
     total, count = 0.0, 0
     for some in offsets.split(SCORE_BATCH):
-        inputs, targets = windows(part, some, context)
-        total += F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum").item()
+        inputs, targets = (side.to(device) for side in windows(part, some, context))
+        with torch.autocast(device.type, torch.bfloat16, enabled=amp):
+            total += F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum").item()
         count += targets.numel()
     return total / count / math.log(2)

@@ -1,10 +1,22 @@
 """The case list and the tolerance rule: shared by the tests, the benchmarks and the support table."""
 
-from .cases import BLOCK_SIDES, Case, Inputs, cases, dense_product, exact_product, kernels_for, sparse_product
-from .tolerance import TileCheck, check_product, check_tiles, require_product
+from .cases import (
+    BLOCK_SIDES,
+    DEVICES,
+    Case,
+    Inputs,
+    cases,
+    dense_product,
+    exact_product,
+    kernels_for,
+    sparse_product,
+    tf32_switch,
+)
+from .tolerance import TileCheck, check_product, check_tiles, packed, require_product
 
 __all__ = [
     "BLOCK_SIDES",
+    "DEVICES",
     "Case",
     "Inputs",
     "TileCheck",
@@ -14,6 +26,8 @@ __all__ = [
     "dense_product",
     "exact_product",
     "kernels_for",
+    "packed",
     "require_product",
     "sparse_product",
+    "tf32_switch",
 ]

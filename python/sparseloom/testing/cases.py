@@ -6,7 +6,9 @@ A row that is not here is not supported; a row that is here is checked against f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +21,15 @@ from ..nn.state import build_index, zero_padding_
 from ..pattern import Pattern
 
 BLOCK_SIDES = (8, 16, 32, 64, 128)
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-DEVICES = ("cpu",)
-#: Token counts around the kernels' panel widths, and the two that torch users meet first.
-TOKEN_COUNTS = (0, 1, 7, 16, 31, 48, 65, 130)
+DEVICES = ("cpu", "cuda")
+#: fp64 on CUDA is refused by name.
+DTYPES = {
+    "cpu": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
+    "cuda": (torch.float32, torch.bfloat16, torch.float16),
+}
+#: Token counts around the kernels' panel widths, and the two that torch users meet first. On CUDA: around the fragments of 8 and
+#: 16, the decode kernels' last count (64) and the tiles of 128.
+TOKEN_COUNTS = {"cpu": (0, 1, 7, 16, 31, 48, 65, 130), "cuda": (0, 1, 2, 5, 8, 9, 16, 17, 33, 63, 64, 65, 129, 257)}
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,13 @@ class Case:
     activation: str | None = None
     op: str = "linear"
     device: str = "cpu"
+    tf32: bool = False  # float32 on CUDA with torch's switch on; the operands are drawn as TF32, so that products are exact
 
     def __str__(self) -> str:
         extra = ("-bias" if self.bias else "") + (f"-{self.activation}" if self.activation else "")
-        size = f"{self.m}x{self.k}x{self.n}"
-        return f"{self.name}-{self.direction}-{ops.DTYPES[self.dtype]}-{self.block[0]}x{self.block[1]}-{size}{extra}"
+        size, where = f"{self.m}x{self.k}x{self.n}", "" if self.device == "cpu" else f"-{self.device}"
+        dtype = "tf32" if self.tf32 else ops.DTYPES[self.dtype]
+        return f"{self.name}-{self.direction}-{dtype}-{self.block[0]}x{self.block[1]}-{size}{extra}{where}"
 
     def make_pattern(self, seed: int = 0) -> Pattern:
         """The case's pattern of an [n, k] weight. Raises Error on an unknown kind."""
@@ -68,19 +77,24 @@ class Case:
         raise Error("case", "a known kind of pattern", repr(self.pattern), "see Case.make_pattern")
 
     def inputs(self, seed: int = 0, integers: bool = False) -> Inputs:
-        """Random operands of the case, rounded to its dtype: normal, or integers in [-2, 2] whose products are exact everywhere."""
+        """Random operands of the case, rounded to its dtype: normal, or integers in [-2, 2] whose products are exact everywhere.
+
+        Drawn on the CPU: every device gets the same bits.
+        """
         generator = torch.Generator().manual_seed(seed)
         pattern = self.make_pattern(seed)
 
         def draw(*shape: int) -> Tensor:
             if integers:
                 return torch.randint(-2, 3, shape, generator=generator).to(self.dtype)
-            return torch.randn(shape, generator=generator, dtype=torch.float64).to(self.dtype)
+            normal = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.dtype)
+            return round_to_tf32(normal) if self.tf32 else normal
 
         values = draw(pattern.blocks, *self.block)
         zero_padding_(values, pattern)
         bias = draw(self.n) if self.bias else None
-        return Inputs(draw(self.m, self.k), draw(self.m, self.n), values, bias, pattern, build_index(pattern))
+        made = Inputs(draw(self.m, self.k), draw(self.m, self.n), values, bias, pattern, build_index(pattern))
+        return made if self.device == "cpu" else made.to(self.device)
 
 
 @dataclass(frozen=True)
@@ -99,63 +113,106 @@ class Inputs:
         index = self.index
         return ops.call("unpack", self.values, index.crow, index.col, index.rows, index.cols)
 
+    def to(self, device: str) -> Inputs:
+        """The same operands on another device."""
+        bias = None if self.bias is None else self.bias.to(device)
+        x, dy, values = (operand.to(device) for operand in (self.x, self.dy, self.values))
+        return Inputs(x, dy, values, bias, self.pattern, self.index.to(device))
 
-def cases() -> Iterator[Case]:
-    """The list. Every dtype, block and direction on a ragged shape; the edge shapes at some blocks; the fused epilogues."""
-    for dtype in DTYPES:
+
+def round_to_tf32(x: Tensor) -> Tensor:
+    """float32 rounded to the nearest value of 10 explicit mantissa bits, ties to even."""
+    bits = x.view(torch.int32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+
+@contextmanager
+def tf32_switch(on: bool) -> Iterator[None]:
+    """torch's own switch for float32 products on CUDA, as it was again afterwards."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    matmul.allow_tf32 = on
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
+
+
+def _numerics(case: Case) -> AbstractContextManager[None]:
+    """Turns no switch where none is read: the benchmarks time what runs inside."""
+    reads = case.dtype == torch.float32 and case.device != "cpu"
+    return tf32_switch(case.tf32) if reads else nullcontext()
+
+
+def cases(device: str = "cpu") -> Iterator[Case]:
+    """The list of one of DEVICES. Every dtype, block and direction on a ragged shape; the edge shapes at some blocks; the fused
+    epilogues. On CUDA, float32 twice: with TF32 and without."""
+    numerics = [(dtype, False) for dtype in DTYPES[device]] + [(torch.float32, True)] * (device == "cuda")
+    for dtype, tf32 in numerics:
+        where = {"dtype": dtype, "tf32": tf32, "device": device}
         for bm in BLOCK_SIDES:
             for bn in BLOCK_SIDES:
                 for direction in ops.DIRECTIONS:
                     k, n = 3 * bn + bn // 2 + 1, 2 * bm + bm // 2 + 3
-                    yield Case("ragged", direction, dtype, (bm, bn), 37, k, n, bias=direction == "forward")
+                    bias = direction == "forward"
+                    yield Case("ragged", direction, block=(bm, bn), m=37, k=k, n=n, bias=bias, **where)  # type: ignore[arg-type]
         for block in ((32, 32), (8, 64), (64, 16)):
             for direction in ops.DIRECTIONS:
-                yield from _edges(direction, dtype, block)
+                yield from _edges(direction, block, where)
         for activation in ops.ACTIVATIONS:
             for bias in (False, True):
-                yield Case("epilogue", "forward", dtype, (32, 32), 33, 100, 70, bias=bias, activation=activation)
+                fused: dict[str, Any] = where | {"bias": bias, "activation": activation}
+                yield Case("epilogue", "forward", block=(32, 32), m=33, k=100, n=70, **fused)
 
 
-def _edges(direction: str, dtype: torch.dtype, block: tuple[int, int]) -> Iterator[Case]:
+def _edges(direction: str, block: tuple[int, int], where: dict[str, Any]) -> Iterator[Case]:
     bm, bn = block
     k, n = 4 * bn, 3 * bm
-    yield Case("one_block", direction, dtype, block, 5, bn, bm, "full")
-    yield Case("one_ragged_block", direction, dtype, block, 5, bn - 3, bm - 5, "full")
-    yield Case("corner", direction, dtype, block, 21, k + 1, n + 1, "corner")
-    yield Case("full", direction, dtype, block, 21, k, n, "full")
-    yield Case("no_blocks", direction, dtype, block, 21, k, n, "none")
-    yield Case("no_inputs", direction, dtype, block, 5, 0, n, "none")
-    yield Case("no_outputs", direction, dtype, block, 5, k, 0, "none")
-    # Sums long enough to be cut into pieces: a 1 MB L2 holds some 60 tokens of 4000 fp32 inputs.
+
+    def case(name: str, m: int, k: int, n: int, pattern: str, density: float = 0.5) -> Case:
+        return Case(name, direction, block=block, m=m, k=k, n=n, pattern=pattern, density=density, **where)
+
+    yield case("one_block", 5, bn, bm, "full")
+    yield case("one_ragged_block", 5, bn - 3, bm - 5, "full")
+    yield case("corner", 21, k + 1, n + 1, "corner")
+    yield case("full", 21, k, n, "full")
+    yield case("no_blocks", 21, k, n, "none")
+    yield case("no_inputs", 5, 0, n, "none")
+    yield case("no_outputs", 5, k, 0, "none")
+    # Sums long enough to be cut into pieces: a 1 MB L2 holds some 60 tokens of 4000 fp32 inputs. dw on CUDA cuts 2003 tokens too,
+    # with few blocks to occupy it otherwise.
     deep = {"forward": (201, 4000 + bn // 2, n), "dx": (201, k, 4000 + bm // 2), "dw": (2003, k, n)}[direction]
-    yield Case("deep", direction, dtype, block, *deep, "random", 0.3)
-    for m in TOKEN_COUNTS:
-        yield Case("tokens", direction, dtype, block, m, k, n, "balanced")
+    yield case("deep", *deep, "random", 0.3)
+    for m in TOKEN_COUNTS[where["device"]]:
+        yield case("tokens", m, k, n, "balanced")
 
 
 def kernels_for(case: Case, inputs: Inputs | None = None) -> list[str]:
     """The kernels of this build that do not refuse the case, in registry order."""
-    index = (inputs or case.inputs()).index
-    plan = ops.plan(index, case.direction, case.dtype, case.m, case.bias, case.activation)
+    index = build_index(inputs.pattern if inputs else case.make_pattern())
+    with _numerics(case):
+        plan = ops.plan(index, case.direction, case.dtype, case.m, case.bias, case.activation, device=case.device)
     return [candidate["kernel"] for candidate in plan["candidates"] if not candidate["refusal"]]
 
 
 def sparse_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Tensor:
     """The case by one kernel, or by the plan's choice: y [m, n], dx [m, k] or dvalues [blocks, bm, bn]."""
-    if case.direction == "forward":
-        return ops.linear(inputs.x, inputs.values, inputs.index, inputs.bias, case.activation, kernel=kernel)
-    if case.direction == "dx":
-        return ops.linear_dx(inputs.dy, inputs.values, inputs.index, kernel=kernel)
-    return ops.linear_dw(inputs.dy, inputs.x, inputs.index, kernel=kernel)
+    with _numerics(case):
+        if case.direction == "forward":
+            return ops.linear(inputs.x, inputs.values, inputs.index, inputs.bias, case.activation, kernel=kernel)
+        if case.direction == "dx":
+            return ops.linear_dx(inputs.dy, inputs.values, inputs.index, kernel=kernel)
+        return ops.linear_dw(inputs.dy, inputs.x, inputs.index, kernel=kernel)
 
 
 def dense_product(case: Case, x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """torch's dense product of the same operands and dtype: y [m, n], dx [m, k] or the whole dW [n, k]."""
-    if case.direction == "forward":
-        return ops.activate(F.linear(x, weight, bias), case.activation)
-    if case.direction == "dx":
-        return dy @ weight
-    return dy.t() @ x
+    with _numerics(case):
+        if case.direction == "forward":
+            return ops.activate(F.linear(x, weight, bias), case.activation)
+        if case.direction == "dx":
+            return dy @ weight
+        return dy.t() @ x
 
 
 def exact_product(case: Case, inputs: Inputs) -> Tensor:

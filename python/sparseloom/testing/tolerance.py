@@ -12,11 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import ops
+from ..pattern import Pattern
 from .cases import Case, Inputs, dense_product, exact_product, sparse_product
 
 #: Tokens in one tile of y and dx; the other side is the block's.
 TILE_TOKENS = 16
+#: Tensor cores cut off where a fused multiply-add rounds, so errors of a sum lean one way and grow with its steps instead of with
+#: their root. It shows only where the result keeps all bits of the accumulator: TF32 operands, fp32 result.
+TRUNCATION = 8.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ def tile_maxima(values: Tensor, tile: tuple[int, int]) -> Tensor:
     return grid.amax((1, 3))
 
 
-def check_tiles(actual: Tensor, dense: Tensor, exact: Tensor, magnitude: Tensor, tile: tuple[int, int]) -> TileCheck:
+def check_tiles(
+    actual: Tensor, dense: Tensor, exact: Tensor, magnitude: Tensor, tile: tuple[int, int], accumulation: float = 2.0
+) -> TileCheck:
     """Compares matrices of one shape tile by tile.
 
     Args:
@@ -54,6 +59,7 @@ def check_tiles(actual: Tensor, dense: Tensor, exact: Tensor, magnitude: Tensor,
         exact: the fp64 result of the same rounded operands.
         magnitude: the fp64 product of the operands' absolute values, what rounding errors scale with.
         tile: rows and columns of one tile.
+        accumulation: roundings of the summed magnitudes that the floor allows.
 
     The floor is one rounding of the result in its dtype and two of the summed magnitudes in the accumulator's (fp32, or fp64 for
     fp64). A tile of dense may happen to be exact; and a kernel that adds 1300 products in one register errs 6 times as much as
@@ -66,7 +72,8 @@ def check_tiles(actual: Tensor, dense: Tensor, exact: Tensor, magnitude: Tensor,
     accumulator = torch.float64 if kind == torch.float64 else torch.float32
     error = tile_maxima(actual.double() - exact, tile)
     dense_error = tile_maxima(dense.double() - exact, tile)
-    floor = torch.finfo(kind).eps * tile_maxima(exact, tile) + 2 * torch.finfo(accumulator).eps * tile_maxima(magnitude, tile)
+    summing = accumulation * torch.finfo(accumulator).eps
+    floor = torch.finfo(kind).eps * tile_maxima(exact, tile) + summing * tile_maxima(magnitude, tile)
     floor *= 2 if kind == torch.float64 else 1
     ratio = error / (2 * dense_error + floor).clamp(min=torch.finfo(torch.float64).tiny)
     at = int(ratio.argmax())
@@ -84,17 +91,26 @@ def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
     absolute = Case(case.name, case.direction, torch.float64, case.block, case.m, case.k, case.n)
     x, dy, w = (operand.double().abs() for operand in (inputs.x, inputs.dy, weight))
     magnitude = dense_product(absolute, x, dy, w, None if inputs.bias is None else inputs.bias.double().abs())
+    accumulation = TRUNCATION if case.tf32 else 2.0
     if case.direction != "dw":
         side = case.block[0] if case.direction == "forward" else case.block[1]
-        return check_tiles(actual, dense, exact, magnitude, (TILE_TOKENS, side))
-    index, (bm, bn) = inputs.index, case.block
-    packed = (ops.call("pack", matrix.contiguous(), index.crow, index.col, bm, bn) for matrix in (dense, exact, magnitude))
-    stacked = [blocks.reshape(-1, bn) for blocks in (actual, *packed)]
-    found = check_tiles(stacked[0], stacked[1], stacked[2], stacked[3], (bm, bn))
-    padding = actual.double()[(_ones_packed(inputs) == 0)]
-    if bool((padding != 0).any()):
+        return check_tiles(actual, dense, exact, magnitude, (TILE_TOKENS, side), accumulation)
+    bm, bn = case.block
+    references = (packed(matrix, inputs.pattern) for matrix in (dense, exact, magnitude))
+    stacked = [blocks.reshape(-1, bn) for blocks in (actual, *references)]
+    found = check_tiles(stacked[0], stacked[1], stacked[2], stacked[3], (bm, bn), accumulation)
+    inside = packed(torch.ones(case.n, case.k, device=actual.device), inputs.pattern)
+    if bool((actual[inside == 0] != 0).any()):
         return TileCheck(False, torch.inf, found.dense_tile_error, torch.inf, found.tile)
     return found
+
+
+def packed(matrix: Tensor, pattern: Pattern) -> Tensor:
+    """The blocks of a matrix that the pattern names, [blocks, bm, bn], padding zero: by torch's means alone, on any device."""
+    (bm, bn), (block_rows, block_cols) = pattern.block, pattern.mask.shape
+    padded = F.pad(matrix, (0, block_cols * bn - pattern.cols, 0, block_rows * bm - pattern.rows))
+    grid = padded.view(block_rows, bm, block_cols, bn).transpose(1, 2)
+    return grid[pattern.mask.to(matrix.device)]
 
 
 def require_product(case: Case, inputs: Inputs, kernel: str | None = None) -> TileCheck:
@@ -104,9 +120,3 @@ def require_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Ti
         raise AssertionError(f"{case} by {kernel or 'the plan'}: {found}")
     return found
 
-
-def _ones_packed(inputs: Inputs) -> Tensor:
-    """1 inside the matrix, 0 in the padding: [blocks, bm, bn]."""
-    index = inputs.index
-    ones = torch.ones(index.rows, index.cols)
-    return ops.call("pack", ones, index.crow, index.col, index.bm, index.bn)

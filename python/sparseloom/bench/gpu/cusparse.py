@@ -1,0 +1,133 @@
+"""cuSPARSE's Blocked-ELL product, called in the library that torch itself has loaded: the strongest peer at small blocks."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .operands import Call, Operands
+
+# Values of cusparse.h and library_types.h.
+INDEX_32I, INDEX_BASE_ZERO = 2, 0
+ORDER_COL = 1
+NON_TRANSPOSE = 0
+BLOCKED_ELL_ALG1 = 13
+R_32F = 0
+VALUE_TYPES = {torch.float32: R_32F, torch.float16: 2, torch.bfloat16: 14}
+
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_PROTOTYPES: dict[str, Sequence[Any]] = {
+    "cusparseCreate": (_POINTER,),
+    "cusparseSetStream": (_POINTER, _POINTER),
+    # descriptor*, rows, cols, block, columns stored in each row, column indices, values, three enumerations
+    "cusparseCreateBlockedEll": (_POINTER, _LONG, _LONG, _LONG, _LONG, _POINTER, _POINTER, _INT, _INT, _INT),
+    # descriptor*, rows, cols, leading dimension, values, value type, order
+    "cusparseCreateDnMat": (_POINTER, _LONG, _LONG, _LONG, _POINTER, _INT, _INT),
+    # handle, two operations, alpha, A, B, beta, C, compute type, algorithm, size* or buffer
+    "cusparseSpMM_bufferSize": (_POINTER, _INT, _INT, *(_POINTER,) * 5, _INT, _INT, _POINTER),
+    "cusparseSpMM": (_POINTER, _INT, _INT, *(_POINTER,) * 5, _INT, _INT, _POINTER),
+    "cusparseDestroySpMat": (_POINTER,),
+    "cusparseDestroyDnMat": (_POINTER,),
+}
+
+
+def find_library(maps: str = "/proc/self/maps") -> str:
+    """The cuSPARSE in this process, else the one installed beside torch. Raises OSError when there is none."""
+    try:
+        lines = Path(maps).read_text().splitlines()
+    except OSError:
+        lines = []
+    loaded = [line.split()[-1] for line in lines if "/libcusparse.so" in line]
+    beside = sorted(glob.glob(str(Path(torch.__file__).resolve().parents[1] / "nvidia" / "*" / "lib" / "libcusparse.so*")))
+    found = [*loaded, *beside]
+    if not found:
+        raise OSError("no libcusparse.so in this process or beside torch")
+    return found[0]
+
+
+class Library:
+    """The functions with their types, and one handle."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+        for name, arguments in _PROTOTYPES.items():
+            function = getattr(self._library, name)
+            function.argtypes, function.restype = list(arguments), _INT
+        self._library.cusparseGetErrorString.argtypes = [_INT]
+        self._library.cusparseGetErrorString.restype = ctypes.c_char_p
+        self.handle = _POINTER()
+        self.call("cusparseCreate", ctypes.byref(self.handle))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Raises RuntimeError with cuSPARSE's own words when the function fails."""
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise RuntimeError(f"{name}: {self._library.cusparseGetErrorString(status).decode(errors='replace')}")
+
+
+@cache
+def library() -> Library:
+    return Library(find_library())
+
+
+def ell_values(values: Tensor, per_row: int) -> Tensor:
+    """Blocks [blocks, b, b] of rows with `per_row` blocks each, as Blocked-ELL's row-major matrix [rows, per_row * b]."""
+    _, bm, bn = values.shape
+    return values.reshape(-1, per_row, bm, bn).transpose(1, 2).reshape(-1, per_row * bn).contiguous()
+
+
+class BlockedEll:
+    """One set: y^T [n, m] = W [n, k] x^T [k, m], which is y = x W^T with every matrix where it lies."""
+
+    def __init__(self, x: Tensor, values: Tensor, col: Tensor, rows: int, cols: int) -> None:
+        m, side = x.shape[0], values.shape[1]
+        per_row = len(col) // (rows // side)
+        self._lib, kind = library(), VALUE_TYPES[x.dtype]
+        self._x, self._col, self._values = x, col, ell_values(values, per_row)
+        self.y = x.new_empty(m, rows)
+        self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
+        self._weight, self._input, self._output = _POINTER(), _POINTER(), _POINTER()
+        self._lib.call(
+            "cusparseCreateBlockedEll",
+            *(ctypes.byref(self._weight), rows, cols, side, per_row * side, col.data_ptr(), self._values.data_ptr()),
+            *(INDEX_32I, INDEX_BASE_ZERO, kind),
+        )
+        for descriptor, matrix in ((self._input, x), (self._output, self.y)):
+            width = matrix.shape[1]
+            self._lib.call("cusparseCreateDnMat", ctypes.byref(descriptor), width, m, width, matrix.data_ptr(), kind, ORDER_COL)
+        size = ctypes.c_size_t()
+        self._lib.call("cusparseSpMM_bufferSize", *self._arguments(), ctypes.byref(size))
+        self._buffer = torch.empty(max(1, size.value), dtype=torch.uint8, device=x.device)
+
+    def _arguments(self) -> tuple[Any, ...]:
+        scaled = (ctypes.byref(self._one), self._weight, self._input, ctypes.byref(self._zero), self._output)
+        return (self._lib.handle, NON_TRANSPOSE, NON_TRANSPOSE, *scaled, R_32F, BLOCKED_ELL_ALG1)
+
+    def __call__(self) -> Tensor:
+        self._lib.call("cusparseSetStream", self._lib.handle, torch.cuda.current_stream().cuda_stream)
+        self._lib.call("cusparseSpMM", *self._arguments(), self._buffer.data_ptr())
+        return self.y
+
+    def __del__(self) -> None:
+        for name, descriptor in (("SpMat", self._weight), ("DnMat", self._input), ("DnMat", self._output)):
+            if descriptor.value:
+                self._lib.call(f"cusparseDestroy{name}", descriptor)
+
+
+def blocked_ell_calls(operands: Operands) -> list[Call]:
+    """One call for each set. Raises ValueError saying why the format cannot hold the cell."""
+    cell = operands.cell
+    if cell.block[0] != cell.block[1]:
+        raise ValueError("Blocked-ELL has square blocks only")
+    if not operands.even:
+        raise ValueError("Blocked-ELL needs the same number of blocks in every row")
+    if cell.n % cell.block[0] or cell.k % cell.block[1]:
+        raise ValueError("Blocked-ELL has no ragged blocks")
+    return [BlockedEll(copy.x, copy.values, copy.index.col, cell.n, cell.k) for copy in operands.copies]

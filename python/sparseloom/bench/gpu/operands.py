@@ -1,0 +1,134 @@
+"""What a cell's calls read, on the GPU: in as many copies as it takes that none of them is still in the L2 when its turn comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ... import ops
+from ...nn.state import build_index, zero_padding_
+from ...testing import TileCheck, check_tiles, dense_product
+from ...testing.cases import round_to_tf32
+from ...testing.tolerance import TILE_TOKENS, TRUNCATION
+from ..cells import Cell
+
+Call = Callable[[], Tensor]
+
+
+def sets_needed(bytes_of_one: int, l2_bytes: int) -> int:
+    """Copies of what one call touches, so that twice the L2 is touched between two uses of the same copy; at least two."""
+    return 1 + max(1, math.ceil(2 * l2_bytes / max(1, bytes_of_one)))
+
+
+def scatter(values: Tensor, row: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
+    """The dense matrix [rows, cols] by torch's own indexing, not by the kernels under test. row, col: of each block, int64."""
+    _, bm, bn = values.shape
+    grid = values.new_zeros(-(-rows // bm), -(-cols // bn), bm, bn)
+    grid[row, col] = values
+    return grid.transpose(1, 2).reshape(grid.shape[0] * bm, grid.shape[1] * bn)[:rows, :cols].contiguous()
+
+
+def gather(matrix: Tensor, row: Tensor, col: Tensor, block: tuple[int, int]) -> Tensor:
+    """The blocks [blocks, bm, bn] of a dense matrix; what lies outside it is zero."""
+    bm, bn = block
+    padded = F.pad(matrix, (0, -matrix.shape[1] % bn, 0, -matrix.shape[0] % bm))
+    grid = padded.reshape(padded.shape[0] // bm, bm, padded.shape[1] // bn, bn).transpose(1, 2)
+    return grid[row, col]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One set of the operands of ours. x [m, k], dy [m, n]; empty where the direction does not read it."""
+
+    x: Tensor
+    dy: Tensor
+    values: Tensor
+    index: ops.Index
+
+
+class Operands:
+    """A cell's random operands, its dense twin, and the calls that take turns over copies of either."""
+
+    def __init__(self, cell: Cell, device: torch.device, l2_bytes: int, seed: int = 0) -> None:
+        self.cell, self.case = cell, cell.case(device.type)
+        pattern = self.case.make_pattern(seed)
+        self.elements = pattern.stats().elements
+        self.host_index = build_index(pattern)
+        index = self.host_index.to(device)
+        counts = self.host_index.crow.diff().long()
+        self.even = len(counts) > 0 and bool((counts == counts[0]).all())
+        self.block_row = torch.arange(len(counts)).repeat_interleave(counts).to(device)
+        self.block_col = index.col.long()
+
+        generator = torch.Generator(device).manual_seed(seed)
+
+        def draw(*shape: int) -> Tensor:
+            normal = torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(self.case.dtype)
+            return round_to_tf32(normal) if cell.tf32 else normal  # products are then exact, and a check sees the sums
+
+        values = draw(pattern.blocks, *cell.block)
+        zero_padding_(values, pattern)
+        none = values.new_empty(0)
+        x = none if cell.direction == "dx" else draw(cell.m, cell.k)
+        dy = none if cell.direction == "forward" else draw(cell.m, cell.n)
+        first = Copy(x, dy, values, index)
+        self.weight = scatter(values, self.block_row, self.block_col, cell.n, cell.k)
+
+        size = self.case.dtype.itemsize
+        ours = (x.nbytes + dy.nbytes) + values.nbytes  # dw writes values' size, forward and dx read it
+        out = {"forward": cell.m * cell.n * size, "dx": cell.m * cell.k * size, "dw": 0}[cell.direction]
+        copies = sets_needed(ours + out, l2_bytes) - 1
+        self.copies = [first] + [Copy(x.clone(), dy.clone(), values.clone(), self.host_index.to(device)) for _ in range(copies)]
+        others = sets_needed(x.nbytes + dy.nbytes + self.weight.nbytes + out, l2_bytes) - 1
+        self._dense = [(x, dy, self.weight)] + [(x.clone(), dy.clone(), self.weight.clone()) for _ in range(others)]
+
+    def calls(self, kernel: str) -> list[Call]:
+        """Ours by that kernel, one call for each copy."""
+
+        def one(copy: Copy) -> Tensor:
+            if self.cell.direction == "forward":
+                return ops.linear(copy.x, copy.values, copy.index, kernel=kernel)
+            if self.cell.direction == "dx":
+                return ops.linear_dx(copy.dy, copy.values, copy.index, kernel=kernel)
+            return ops.linear_dw(copy.dy, copy.x, copy.index, kernel=kernel)
+
+        return [lambda copy=copy: one(copy) for copy in self.copies]  # type: ignore[misc]
+
+    def dense_calls(self) -> list[Call]:
+        """torch's product of the same operands with the dense weight (dw: the whole dW), one call for each copy."""
+
+        def one(x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
+            return dense_product(self.case, x, dy, weight, None)
+
+        return [lambda own=own: one(*own) for own in self._dense]  # type: ignore[misc]
+
+
+class Reference:
+    """The cell's exact result in fp64, torch's dense one of the dtype under test, and the tiles that results are compared by."""
+
+    def __init__(self, operands: Operands) -> None:
+        self._operands, case, first = operands, operands.case, operands.copies[0]
+        x, dy, weight = (part.double() for part in (first.x, first.dy, operands.weight))
+        self._dense = self._tiled(dense_product(case, first.x, first.dy, operands.weight, None))
+        self._exact = self._tiled(dense_product(case, x, dy, weight, None))
+        self._magnitude = self._tiled(dense_product(case, x.abs(), dy.abs(), weight.abs(), None))
+
+    def _tiled(self, matrix: Tensor) -> Tensor:
+        """dw: the stored blocks one under another, else the matrix itself."""
+        if self._operands.cell.direction != "dw":
+            return matrix
+        blocks = gather(matrix, self._operands.block_row, self._operands.block_col, self._operands.cell.block)
+        return blocks.reshape(-1, self._operands.cell.block[1])
+
+    def check(self, actual: Tensor) -> TileCheck:
+        """Per output tile by the tolerance of sparseloom.testing; a NaN counts as infinitely wrong."""
+        direction, (bm, bn) = self._operands.cell.direction, self._operands.cell.block
+        tile = (bm, bn) if direction == "dw" else (TILE_TOKENS, bm if direction == "forward" else bn)
+        shaped = actual.reshape(-1, bn) if direction == "dw" else actual
+        accumulation = TRUNCATION if self._operands.cell.tf32 else 2.0
+        return check_tiles(shaped, self._dense, self._exact, self._magnitude, tile, accumulation)

@@ -1,0 +1,165 @@
+"""Calls captured in a CUDA graph and timed by events on the device: the host's time for a launch does not enter."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from .operands import Call
+
+#: One burst: about so many calls, more where they are short (two events and a graph's start cost some 5 us), fewer where a slow
+#: peer would take the suite's whole time.
+CALLS, MOST_CALLS, LEAST_CALLS = 20, 200, 3
+SHORT_US, LONG_US = 2_000.0, 40_000.0
+WARM_UP = 3
+#: The pause before a burst in lengths of the one before, within these seconds: the card's power then stays far below its cap, as
+#: in a burst of 20 calls after a long idle. 100 calls in a row lose 13 % of the clock to that cap (dense bf16 on an H200).
+PAUSE_LENGTHS, PAUSE_LEAST, PAUSE_MOST = 4.0, 0.005, 0.06
+#: "Sustained": so many calls at least, after so much of the same load.
+SUSTAINED_CALLS, SUSTAINED_REPLAYS, HEAT_US = 100, 7, 20_000.0
+#: Cycles of a kernel that does nothing, some 0.2 ms: the host queues a whole burst behind it, so that no gap is timed.
+SPIN = 400_000
+
+
+def launches_for(us: float, sets: int) -> int:
+    """Calls of one burst for a product that takes about `us`: whole turns over the sets."""
+    wanted = min(max(CALLS, SHORT_US / us), MOST_CALLS)
+    wanted = min(wanted, max(LEAST_CALLS, LONG_US / us))
+    return max(1, math.ceil(wanted / sets)) * sets
+
+
+def pause_after(seconds: float) -> float:
+    """Seconds to sleep after a burst of that length."""
+    return min(max(PAUSE_LENGTHS * seconds, PAUSE_LEAST), PAUSE_MOST)
+
+
+@cache
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def capture(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """A graph of what body queues. torch.cuda.graph empties the allocator's cache each time: minutes for this suite."""
+    device, pool = torch.cuda.current_device(), torch.cuda.graph_pool_handle()
+    graph, stream = torch.cuda.CUDAGraph(), _capture_stream(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool)
+        try:
+            body()
+            graph.capture_end()
+        except BaseException:
+            # A capture that ends broken leaves torch's allocator recording, and every later one would fail with it.
+            for end in (graph.capture_end, lambda: torch._C._cuda_endAllocateToPool(device, pool)):
+                with contextlib.suppress(RuntimeError):
+                    end()
+            raise
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph
+
+
+def estimate_us(call: Call) -> float:
+    """Of a warm call, launched from the host: an upper bound that only decides how many are timed."""
+    call()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(2):
+        call()
+    torch.cuda.synchronize()
+    return max(0.5e6 * (time.perf_counter() - start), 0.1)
+
+
+def synchronises(call: Call) -> bool:
+    """Whether torch waits for the device inside the call, which no capture survives."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call()
+    except RuntimeError as error:
+        if "synchroniz" not in str(error):
+            raise
+        return True
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    return False
+
+
+class Replay:
+    """One contender: its calls, one for each set, taking turns; in a graph, or launched one by one when `graphed` is false."""
+
+    def __init__(self, calls: Sequence[Call], graphed: bool = True) -> None:
+        self._calls = calls
+        #: The last result of each set. A call gets the memory of the set's former result, so outputs rotate as inputs do.
+        self.outputs: deque[Tensor] = deque()
+        self.us = estimate_us(calls[0])
+        self.launches = launches_for(self.us, len(calls))
+        with torch.cuda.stream(_capture_stream(torch.cuda.current_device())):
+            calls[-1]()  # what libraries keep for each stream must exist before the capture
+        torch.cuda.synchronize()
+        self._graph = capture(self._queue) if graphed else None
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    @property
+    def graphed(self) -> bool:
+        return self._graph is not None
+
+    def _queue(self) -> None:
+        for i in range(self.launches):
+            if len(self.outputs) == len(self._calls):
+                self.outputs.popleft()
+            self.outputs.append(self._calls[i % len(self._calls)]())
+
+    def replay(self) -> None:
+        """Queues all launches once."""
+        if self._graph is None:
+            self._queue()
+        else:
+            self._graph.replay()
+
+    def poisoned(self) -> Tensor:
+        """The first set's result after every output was NaN. Without a graph the allocator is handed NaN to give out again."""
+        if self._graph is None:
+            self._queue()
+        for output in self.outputs:
+            output.fill_(torch.nan)
+        self.replay()
+        torch.cuda.synchronize()
+        return self.outputs[0]
+
+    def same_bits(self) -> bool:
+        """Whether the last results of all sets, whose operands are copies of one another, are equal in every bit."""
+        first, *others = (output.contiguous().view(torch.uint8) for output in self.outputs)
+        return all(torch.equal(other, first) for other in others)
+
+    def burst(self) -> float:
+        """Microseconds of one call among `launches`, after a few to warm up."""
+        torch.cuda._sleep(SPIN)
+        for i in range(WARM_UP):
+            self._calls[i % len(self._calls)]()
+        self._start.record()
+        self.replay()
+        self._end.record()
+        torch.cuda.synchronize()
+        return 1e3 * self._start.elapsed_time(self._end) / self.launches
+
+    def sustained(self, during: Callable[[], None] = lambda: None) -> list[float]:
+        """Microseconds of one call in each of several replays without a pause; `during` is called while they run."""
+        replays = max(SUSTAINED_REPLAYS, math.ceil(SUSTAINED_CALLS / self.launches))
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
+        for _ in range(math.ceil(HEAT_US / (self.us * self.launches))):
+            self.replay()
+        marks[0].record()
+        for mark in marks[1:]:
+            self.replay()
+            mark.record()
+        during()
+        torch.cuda.synchronize()
+        return [1e3 * before.elapsed_time(after) / self.launches for before, after in pairwise(marks)]

@@ -1,0 +1,119 @@
+"""The suite as a whole: cells in order, a results file that grows with them, a new process where a kernel broke the old one's."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from ...errors import Error
+from ..cells import Cell
+from ..results import header, write_results
+from ..timing import busy_share, load_average
+from .device import Monitor, describe, require_gpu, slug
+from .host import host_cost
+from .measure import DeadContext, Record, Settings, cell_fields, measure, one_line
+from .targets import unmeasured
+
+#: Seconds between two writes of the growing results file: a run that is stopped from outside loses no more than these.
+SAVE_EVERY = 15.0
+#: Seconds after which a cell is given up: a kernel that never ends would otherwise take the whole run with it. The slowest cell,
+#: with its peers' kernels to compile, should take some ten.
+CELL_LIMIT = 120.0
+#: Share of the GPU's memory above which what graphs of former cells kept is given back; doing it always costs 0.1 s a cell.
+RESERVED_LIMIT = 0.3
+HOST = "host"  # what --only names the host's cost by
+
+
+class Run:
+    """One results file in the making."""
+
+    def __init__(self, folder: Path, name: str, seconds: float, peers: bool, resume: bool) -> None:
+        device = require_gpu()
+        monitor = Monitor(device)
+        gpu = describe(device, monitor)
+        self.settings = Settings(device, gpu["l2_bytes"], seconds, peers, monitor)
+        self.records: list[Record] = []
+        self._folder, self._name, self._saved = folder, name, time.monotonic()
+        self.head = header("burst", slug(gpu["name"])) | {
+            "suite": "gpu",
+            "gpu": gpu,
+            "seconds_per_cell": seconds,
+            "load": {"busy_before": round(busy_share(0.2), 3), "load_average": round(load_average(), 2)},
+        }
+        if resume:
+            self._resume(folder / str(self.head["device"]) / f"{name}.json")
+
+    def _resume(self, path: Path) -> None:
+        """Takes up the records of that file. Raises Error when there is none, or it is of another commit."""
+        if not path.is_file():
+            raise Error("bench", "a results file to go on with", f"no {path}", "run without --resume")
+        before = json.loads(path.read_text())
+        if before["commit"] != self.head["commit"]:
+            raise Error("bench", f"results of commit {self.head['commit']}", str(before["commit"]), "run without --resume")
+        self.records = before.pop("records")
+        self.head = before
+
+    def measure(self, cells: list[Cell], host: bool) -> None:
+        """All cells that have no record yet, and the host's cost. Raises DeadContext after its record was saved; a cell that does
+        not end is recorded and left to a new process."""
+        with tqdm(unmeasured(cells, self.records), unit="cell", disable=None) as bar:
+            for cell in bar:
+                bar.set_postfix_str(str(cell))
+                self._trim()
+                watch = threading.Timer(CELL_LIMIT, self._give_up, [cell])
+                watch.daemon = True
+                watch.start()
+                try:
+                    self._measured(lambda cell=cell: measure(cell, self.settings))  # type: ignore[misc]
+                finally:
+                    watch.cancel()
+        if host and not any(record["op"] == HOST for record in self.records):
+            self._measured(self._host)
+        self.head["gpu"]["clock_mhz_at_end"] = self.settings.monitor.clock_mhz()
+
+    def _trim(self) -> None:
+        if torch.cuda.memory_reserved() > RESERVED_LIMIT * self.head["gpu"]["memory_bytes"]:
+            torch.cuda.empty_cache()
+
+    def _give_up(self, cell: Cell) -> None:
+        """In another thread, while the measuring one waits for the GPU."""
+        death = DeadContext(cell_fields(cell) | {"error": f"did not end within {CELL_LIMIT:.0f} s"})
+        self.records.append(death.record)
+        self.save()
+        start_again(death)
+
+    def _host(self) -> Record:
+        try:
+            return host_cost(self.settings.device)
+        except Exception as error:
+            return {"op": HOST, "error": one_line(error)}
+
+    def _measured(self, one: Callable[[], Record]) -> None:
+        try:
+            self.records.append(one())
+        except DeadContext as death:
+            self.records.append(death.record)
+            self.save()
+            raise
+        if time.monotonic() - self._saved > SAVE_EVERY:
+            self.save()
+
+    def save(self) -> Path:
+        """Writes what there is. Raises Error when that fails."""
+        self._saved = time.monotonic()
+        return write_results(self._folder, self._name, self.head, self.records)
+
+
+def start_again(death: DeadContext) -> None:
+    """Replaces this process, whose GPU context is gone, by one that goes on with the next cell. Does not return."""
+    print(f"sparseloom bench: the GPU context died and a new process goes on: {death}", file=sys.stderr, flush=True)
+    arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+    os.execv(sys.executable, [sys.executable, "-m", "sparseloom", *arguments, "--resume"])

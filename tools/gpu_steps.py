@@ -1,0 +1,273 @@
+"""The steps of tools/gpu_check: build, C++ and Python tests on the GPU, four sanitizers, the benchmark; a summary, a results file.
+
+tools/gpu_check [--steps build,cpp,...]     all steps in order without arguments; exit status 1 when one of them failed
+
+What is built already is used: python/sparseloom/libsparseloom_torch.so, and the C++ tests of SPARSELOOM_TEST_BINARY or
+build/*/tests/cpp/sparseloom_tests (the newest). Needs this Python with torch, pytest, typer, rich and tqdm; cmake and nvcc only for
+what is missing; compute-sanitizer of the CUDA toolkit. Writes bench/results/<gpu>/gpu.json and check.json.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "python" / "sparseloom" / "libsparseloom_torch.so"
+BUILD = ROOT / "build" / "gpu"
+#: GoogleTest filters: what needs a GPU, and the cases small enough for a sanitizer.
+GPU_TESTS, SMALL_TESTS = "Cuda*", "CudaSmall*"
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+#: Seconds that a command may take; a sanitizer slows a kernel 10 to 1000 times.
+LIMITS = {"build": 1200, "cpp": 600, "python": 900, "sanitizer": 400, "bench": 900}
+
+
+@dataclass(frozen=True)
+class Step:
+    """The outcome of one step. `verdict` is one line: counts, or why it failed."""
+
+    name: str
+    ok: bool
+    verdict: str
+    counts: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        return f"{'pass' if self.ok else 'FAIL'}  {self.name:<10} {self.seconds:6.0f} s  {self.verdict}"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that ended: its exit status (-9 when it was stopped at its limit) and all it wrote."""
+
+    status: int
+    output: str
+
+    @property
+    def how(self) -> str:
+        return "stopped at its time limit" if self.status == -signal.SIGKILL else f"exit status {self.status}"
+
+
+def run(command: list[str], limit: float) -> Finished:
+    """Runs a command in the source tree, python/ to import from; its output is shown as it comes, passing C++ tests left out."""
+    print(f"$ {' '.join(command)}", flush=True)
+    paths = os.pathsep.join(filter(None, (str(ROOT / "python"), os.environ.get("PYTHONPATH", ""))))
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    try:
+        # A session of its own: what the command started ends with it at the limit, and no pipe stays open.
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, errors="replace", start_new_session=True, **streams
+        )  # type: ignore[call-overload]
+    except OSError as error:
+        return Finished(127, str(error))
+
+    def stop() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    watch = threading.Timer(limit, stop)
+    watch.start()
+    lines = []
+    with process:
+        for line in process.stdout:
+            lines.append(line)
+            if not line.startswith(("[ RUN", "[       OK", "[-----")):
+                print(line, end="", flush=True)
+    status = process.returncode
+    watch.cancel()
+    return Finished(status, "".join(lines))
+
+
+def test_binary() -> Path | None:
+    """The C++ tests: the one named by SPARSELOOM_TEST_BINARY, else the newest in build/."""
+    named = os.environ.get("SPARSELOOM_TEST_BINARY")
+    if named:
+        return Path(named) if Path(named).is_file() else None
+    found = [path for path in ROOT.glob("build/*/tests/cpp/sparseloom_tests") if path.is_file()]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def build() -> Step:
+    """Builds what is missing."""
+    tests = test_binary()
+    if LIBRARY.is_file() and tests is not None:
+        return Step("build", True, f"built before: {LIBRARY.name}, {tests}")
+    options = {"SPARSELOOM_CUDA": "ON", "SPARSELOOM_TESTS": "ON", "SPARSELOOM_INPLACE": "ON", "Python3_EXECUTABLE": sys.executable}
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    configure = ["cmake", "-S", str(ROOT), "-B", str(BUILD), *generator, *(f"-D{name}={value}" for name, value in options.items())]
+    for command in (configure, ["cmake", "--build", str(BUILD), "-j", str(os.cpu_count() or 2)]):
+        done = run(command, LIMITS["build"])
+        if done.status != 0:
+            return Step("build", False, f"{' '.join(command[:2])}: {done.how}")
+    return Step("build", True, f"built in {BUILD.relative_to(ROOT)}")
+
+
+def gtest_counts(report: dict[str, Any]) -> dict[str, int]:
+    """Of GoogleTest's JSON report: run (skipped ones too), failed, skipped."""
+    tests = [test for suite in report["testsuites"] for test in suite["testsuite"]]
+    done = [test for test in tests if test["status"] == "RUN"]
+    failed = [test for test in done if test.get("failures")]
+    skipped = [test for test in done if test["result"] == "SKIPPED"]
+    return {"run": len(done), "failed": len(failed), "skipped": len(skipped)}
+
+
+def tests_verdict(name: str, counts: dict[str, int], done: Finished) -> Step:
+    """A step passes when some tests ran, all of them, and none failed."""
+    verdict = (
+        f"{counts['run'] - counts['failed'] - counts['skipped']} passed, {counts['failed']} failed, skipped = {counts['skipped']}"
+    )
+    ok = done.status == 0 and counts["run"] > 0 and counts["failed"] == counts["skipped"] == 0
+    if counts["run"] == 0:
+        verdict = f"no test ran ({done.how})"
+    elif done.status != 0:
+        verdict += f" ({done.how})"
+    return Step(name, ok, verdict, counts)
+
+
+def cpp() -> Step:
+    """The C++ tests that need a GPU."""
+    tests = test_binary()
+    if tests is None:
+        return Step("cpp", False, "no test binary: run the step build, or set SPARSELOOM_TEST_BINARY")
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        done = run([str(tests), f"--gtest_filter={GPU_TESTS}", f"--gtest_output=json:{report}"], LIMITS["cpp"])
+        if not report.is_file():
+            return Step("cpp", False, f"no report: {done.how}")
+        return tests_verdict("cpp", gtest_counts(json.loads(report.read_text())), done)
+
+
+def junit_counts(xml: str) -> tuple[dict[str, int], list[str]]:
+    """Of pytest's JUnit report: run (skipped ones too), failed, skipped; and why tests were skipped."""
+    cases = list(ElementTree.fromstring(xml).iter("testcase"))
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skips = [(case, case.find("skipped")) for case in cases]
+    reasons = [f"{case.get('name')}: {skip.get('message')}" for case, skip in skips if skip is not None]
+    return {"run": len(cases), "failed": len(failed), "skipped": len(reasons)}, reasons
+
+
+def python() -> Step:
+    """The Python tests that need a GPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = ["-m", "gpu or two_gpus", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        done = run([sys.executable, "-m", "pytest", *options, "tests/python"], LIMITS["python"])
+        if not report.is_file():
+            return Step("python", False, f"no report: {done.how}; pytest must be installed for {sys.executable}")
+        counts, reasons = junit_counts(report.read_text())
+    step = tests_verdict("python", counts, done)
+    return replace(step, verdict="; ".join([step.verdict, *reasons[:3]]))
+
+
+def find_sanitizer() -> str | None:
+    """compute-sanitizer of the PATH, else of a CUDA toolkit in its usual place."""
+    beside = [Path(shutil.which("nvcc") or "/").resolve().parent, *sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True)]
+    places = [shutil.which("compute-sanitizer"), *(str(folder / "compute-sanitizer") for folder in beside)]
+    return next((place for place in places if place and Path(place).is_file()), None)
+
+
+def sanitizer_errors(output: str) -> int | None:
+    """The count in a sanitizer's last summary line, warnings of a race included; None when it wrote none."""
+    summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", output)
+    return int(summaries[-1]) if summaries else None
+
+
+def sanitizer(tool: str) -> Step:
+    """The small C++ cases under one tool of compute-sanitizer."""
+    program, tests = find_sanitizer(), test_binary()
+    if program is None or tests is None:
+        return Step(tool, False, "no compute-sanitizer found" if program is None else "no test binary: run the step build")
+    command = [program, "--tool", tool, "--error-exitcode", "86", str(tests), f"--gtest_filter={SMALL_TESTS}"]
+    return sanitizer_verdict(tool, run(command, LIMITS["sanitizer"]))
+
+
+def sanitizer_verdict(tool: str, done: Finished) -> Step:
+    """Clean: the summary says 0, and tests ran and passed."""
+    errors = sanitizer_errors(done.output)
+    passed = re.search(r"\[  PASSED  \] (\d+) test", done.output)
+    ran = int(passed[1]) if passed else 0
+    counts = {"run": ran} | ({} if errors is None else {"errors": errors})
+    if done.status == 0 and errors == 0 and ran > 0:
+        return Step(tool, True, f"clean, {ran} tests", counts)
+    found = "no summary" if errors is None else f"{errors} errors"
+    return Step(tool, False, f"{found}, {ran} tests passed ({done.how})", counts)
+
+
+def bench() -> Step:
+    """The GPU suite and its promises."""
+    done = run([sys.executable, "-m", "sparseloom", "bench", "gpu", "--check"], LIMITS["bench"])
+    missed = re.findall(r"^missed: ", done.output, re.MULTILINE)
+    counts = {"missed": len(missed)}
+    if done.status == 0:
+        return Step("bench", True, "all promises kept", counts)
+    return Step("bench", False, f"{len(missed)} promises missed ({done.how})", counts)
+
+
+STEPS: dict[str, Callable[[], Step]] = {
+    "build": build,
+    "cpp": cpp,
+    "python": python,
+    **{tool: lambda tool=tool: sanitizer(tool) for tool in SANITIZERS},  # type: ignore[misc]
+    "bench": bench,
+}
+
+
+def write(steps: list[Step]) -> Path:
+    """check.json beside the benchmark's results. Steps of an earlier call on the same commit stay: a run may be cut in parts."""
+    sys.path.insert(0, str(ROOT / "python"))
+    import torch
+
+    from sparseloom.bench.gpu.device import slug
+    from sparseloom.bench.results import header
+    from sparseloom.io import write_whole
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch sees no GPU")
+    gpu = torch.cuda.get_device_name()
+    head = header("check", slug(gpu))
+    path = ROOT / "bench" / "results" / str(head["device"]) / "check.json"
+    done = {step.name: asdict(step) for step in steps}
+    if path.is_file():
+        before = json.loads(path.read_text())
+        kept = before["steps"] if before["commit"] == head["commit"] else []
+        done = {step["name"]: step for step in kept} | done
+    ordered = [done[name] for name in STEPS if name in done]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, (json.dumps(head | {"gpu": gpu, "steps": ordered}, indent=2) + "\n").encode())
+    return path
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tools/gpu_check", description="everything that a GPU must show")
+    parser.add_argument("--steps", default=",".join(STEPS), help=f"of {', '.join(STEPS)}; default: all")
+    chosen = parser.parse_args(arguments).steps.split(",")
+    unknown = [name for name in chosen if name not in STEPS]
+    if unknown:
+        parser.error(f"unknown steps {', '.join(unknown)}; choose from {', '.join(STEPS)}")
+    steps = []
+    for name in chosen:
+        print(f"== {name}", flush=True)
+        start = time.monotonic()
+        steps.append(replace(STEPS[name](), seconds=round(time.monotonic() - start, 1)))
+        print(steps[-1].line(), flush=True)
+    print("== summary", *(step.line() for step in steps), sep="\n")
+    try:
+        print(f"results: {write(steps)}")
+    except (ImportError, OSError, RuntimeError) as error:  # without the library the steps' outcome is still worth its exit status
+        print(f"no results file: {error}")
+        return 1
+    return 0 if all(step.ok for step in steps) else 1

@@ -1,0 +1,105 @@
+"""Tables of a GPU's results file (bench/results/<gpu>/gpu.json): the README's part and the whole list."""
+
+from typing import Any
+
+from generated import table
+
+Record = dict[str, Any]
+#: What the README shows: 8192 tokens through a 4096 x 4096 layer in bf16, forward, square blocks.
+SHOWN = {"op": "linear", "direction": "forward", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096}
+SHOWN_BLOCKS = (32, 64, 128)
+DTYPES = {"f32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16"}
+DIRECTIONS = ("forward", "dx", "dw")
+MODES = {"without_gradients": "without gradients", "with_gradients": "with gradients"}
+
+
+def is_gpu(run: Record) -> bool:
+    return run.get("suite") == "gpu"
+
+
+def cells(run: Record) -> list[Record]:
+    """The run's cells in order: direction, dtype, shape, block, density. Those that failed come too; they show their error."""
+    found = [record for record in run["records"] if record["op"] == "linear"]
+    return sorted(
+        found, key=lambda r: (DIRECTIONS.index(r["direction"]), r["dtype"], -r["m"], r["k"], r["n"], r["block"], r["density"])
+    )
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def times(numerator: float, denominator: float | None) -> str:
+    """A speed-up; losses are marked."""
+    if denominator is None:
+        return "-"
+    return f"{numerator / denominator:.2f}x" + (" **slower**" if numerator < denominator else "")
+
+
+def readme_table(run: Record, caption: str) -> str:
+    """Density by density: time, and speed over dense and peers, blocks of 32, 64 and 128. Empty when the run has no such cell."""
+    rows = []
+    for record in cells(run):
+        if "error" in record or any(record[key] != value for key, value in SHOWN.items()):
+            continue
+        if record["block"][0] not in SHOWN_BLOCKS or record["block"][0] != record["block"][1]:
+            continue
+        us, peers = record["us"]["median"], record["peers"]
+        rows.append(
+            [
+                "{}x{}".format(*record["block"]),
+                f"{record['density']:.3g}",
+                record["kernel"],
+                number(us),
+                times(record["dense_us"], us),
+                times(record["sustained"]["dense_us"], record["sustained"]["us"]),
+                *("-" if peers.get(name) is None else times(peers[name], us) for name in ("torch_bsr", "cusparse_ell")),
+            ]
+        )
+    if not rows:
+        return ""
+    head = ["block", "density", "kernel", "us", "against dense", "the same, sustained", "against torch BSR", "against cuSPARSE"]
+    about = "{m} tokens, {k} x {n}, bf16, forward, the same number of blocks in every row:".format(**SHOWN)
+    return "\n\n".join(part for part in (about, table(head, rows), host_line(run), caption) if part)
+
+
+def host_line(run: Record) -> str:
+    """What a module call costs the host, empty when that was not measured."""
+    for record in run["records"]:
+        if record["op"] == "host" and "error" not in record:
+            costs = (
+                f"{record[mode]['us']['median']:.1f} us {words} (F.linear {record[mode]['linear_us']['median']:.1f})"
+                for mode, words in MODES.items()
+            )
+            size = "{m} tokens, {k} x {n}, {calls:,} unsynchronised calls".format(**record)
+            return f"A module call costs the host {' and '.join(costs)}: {size}, median."
+    return ""
+
+
+def cell_row(record: Record) -> list[str]:
+    shape = [f"{record['m']} x {record['k']} x {record['n']}", "{}x{}".format(*record["block"]), f"{record['density']:.3g}"]
+    start = [DTYPES[record["dtype"]], record["direction"], *shape]
+    if "error" in record:
+        return [*start, f"failed: {record['error']}".replace("|", "/"), *[""] * 7]
+    us, sustained = record["us"], record["sustained"]
+    sparse = "-" if record["sparse_us"] is None else f"{number(record['sparse_us'])} {record['sparse_kernel']}"
+    return [
+        *start,
+        record["kernel"],
+        f"{number(us['median'])} ({number(us['p20'])} to {number(us['p80'])})",
+        number(record["dense_us"]),
+        times(record["dense_us"], us["median"]),
+        times(sustained["dense_us"], sustained["us"]),
+        "the same" if record["sparse_kernel"] == record["kernel"] else sparse,
+        number(record["peers"].get("torch_bsr")),
+        number(record["peers"].get("cusparse_ell")),
+    ]
+
+
+def page(run: Record, caption: str) -> str:
+    """Every cell of the run, and what its columns cannot say."""
+    head = ["dtype", "direction", "tokens x in x out", "block", "density", "kernel", "us (p20 to p80)", "dense us", "against dense",
+            "sustained", "best sparse us", "torch BSR us", "cuSPARSE us"]  # fmt: skip
+    gpu = run["gpu"]
+    machine = f"{gpu['name']}, driver {gpu['driver']}, L2 {gpu['l2_bytes'] / 2**20:.0f} MB"
+    return "\n\n".join(part for part in (caption, machine, host_line(run), table(head, list(map(cell_row, cells(run))))) if part)
