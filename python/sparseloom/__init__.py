@@ -8,13 +8,20 @@
 from typing import Any
 
 from . import nn, ops, pattern
+from .advice import Advice
+from .advise import advise
+from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save
 from .ops import info
+from .patch import BlockSparse, BlockSparseModelPatcher, densify_, sparsify_
 from .pattern import Pattern
 from .report import Report, report
 
-__all__ = ["Error", "Pattern", "Report", "info", "load", "nn", "ops", "pattern", "report", "save"]
+__all__ = [
+    "Advice", "BlockSparse", "BlockSparseModelPatcher", "Error", "Pattern", "Report",
+    "advise", "densify_", "info", "load", "nn", "ops", "pattern", "prepare_ddp", "report", "save", "sparsify_",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import torch
+
 _TEXT = re.compile(r"\[(?P<op>[\w.]+)\] expected (?P<expected>.*?), got (?P<actual>.*?); (?P<remedy>.*)", re.DOTALL)
 
 
@@ -28,9 +30,11 @@ class Error(RuntimeError, ValueError):
 def translated(error: RuntimeError) -> RuntimeError:
     """The Error that the C++ core meant, or ``error`` itself when it is none of ours.
 
-    Across the binding only the text survives, with whatever torch puts around it.
+    Across the binding only the text survives, with whatever torch puts around it. Too little memory on a GPU is torch's own
+    OutOfMemoryError, which batch-size finders and training loops look for.
     """
     found = _TEXT.search(str(error))
     if isinstance(error, Error) or found is None:
         return error
-    return Error(**found.groupdict())
+    ours = Error(**found.groupdict())
+    return torch.OutOfMemoryError(str(ours)) if ours.actual == "out of memory" else ours

@@ -51,6 +51,34 @@ class Index(NamedTuple):
     bn: int
     version: int  # content hash: the key of cached plans
 
+    def to(self, device: torch.device | str | int) -> Index:
+        """The same with its tensors on a device."""
+        crow, col, ccol, row, slot = (tensor.to(device) for tensor in (self.crow, self.col, self.ccol, self.row, self.slot))
+        return self._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot)
+
+
+def tf32_allowed() -> bool:
+    """Whether torch's own switches let float32 products on CUDA round their operands to TF32. A compiled graph keeps what it found;
+    torch guards the switch and compiles again when it changes."""
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
+# What torch.compiler.assume_constant_result sets; the decorator itself imports all of dynamo, a second of everybody's import.
+tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _tf32(x: Tensor) -> bool:
+    return x.dtype is torch.float32 and x.is_cuda and tf32_allowed()
+
+
+class _How(NamedTuple):
+    """What a product is beside its operands: one argument, since each costs autograd's way in and out."""
+
+    direction: int
+    strict: bool
+    kernel: int
+    where: Index
+
 
 class _Product(torch.autograd.Function):
     """The three products of one trilinear form <dY, X W^T>: each is its derivative by one argument.
@@ -60,46 +88,44 @@ class _Product(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, direction: int, a: Tensor, b: Tensor, bias: Tensor | None, strict: bool, kernel: int, index: Index
-    ) -> Tensor:
-        ctx.direction, ctx.strict, ctx.index = direction, strict, index
-        _, need_a, need_b, *_ = ctx.needs_input_grad
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, how: _How) -> Tensor:
+        ctx.how = how
+        need_a, need_b, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if need_b else None, b if need_a else None)
-        return _straight(direction, a, b, bias, strict, kernel, index)
+        return _straight(a, b, bias, how)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (a, b), index = ctx.saved_tensors, ctx.index
-        _, need_a, need_b, need_bias, *_ = ctx.needs_input_grad
+        (a, b), (direction, strict, _, index) = ctx.saved_tensors, ctx.how
+        need_a, need_b, need_bias, _ = ctx.needs_input_grad
         da = db = dbias = None
-        if ctx.direction == _FORWARD:  # a = x, b = values
-            da = _product(_DX, grad, b, ctx.strict, index) if need_a else None
-            db = _product(_DW, grad, a, ctx.strict, index) if need_b else None
+        if direction == _FORWARD:  # a = x, b = values
+            da = _product(_DX, grad, b, strict, index) if need_a else None
+            db = _product(_DW, grad, a, strict, index) if need_b else None
             dbias = (grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad) if need_bias else None
-        elif ctx.direction == _DX:  # a = dy, b = values, grad like x
-            da = _product(_FORWARD, grad, b, ctx.strict, index) if need_a else None
-            db = _product(_DW, a, grad, ctx.strict, index) if need_b else None
+        elif direction == _DX:  # a = dy, b = values, grad like x
+            da = _product(_FORWARD, grad, b, strict, index) if need_a else None
+            db = _product(_DW, a, grad, strict, index) if need_b else None
         else:  # a = dy, b = x, grad like values
-            da = _product(_FORWARD, b, grad, ctx.strict, index) if need_a else None
-            db = _product(_DX, a, grad, ctx.strict, index) if need_b else None
-        return None, da, db, dbias, None, None, None
+            da = _product(_FORWARD, b, grad, strict, index) if need_a else None
+            db = _product(_DX, a, grad, strict, index) if need_b else None
+        return da, db, dbias, None
 
 
-def _straight(direction: int, a: Tensor, b: Tensor, bias: Tensor | None, strict: bool, kernel: int, index: Index) -> Tensor:
-    crow, col, ccol, row, slot, rows, cols, bm, bn, version = index
+def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: _How) -> Tensor:
+    direction, strict, kernel, (crow, col, ccol, row, slot, rows, cols, bm, bn, version) = how
     if direction == _FORWARD:
-        return _linear(a, b, crow, col, bias, rows, 0, version, strict, kernel)
+        return _linear(a, b, crow, col, bias, rows, 0, version, strict, _tf32(a), kernel)
     if direction == _DX:
-        return _linear_dx(a, b, crow, col, ccol, row, slot, cols, version, strict, kernel)
-    return _linear_dw(a, b, crow, col, bm, bn, version, strict, kernel)
+        return _linear_dx(a, b, crow, col, ccol, row, slot, cols, version, strict, _tf32(a), kernel)
+    return _linear_dw(a, b, crow, col, bm, bn, version, strict, _tf32(a), kernel)
 
 
 def _product(direction: int, a: Tensor, b: Tensor, strict: bool, index: Index, kernel: int = PLAN_CHOOSES) -> Tensor:
     """One product by the straight way, or by the differentiable one when either operand needs a gradient."""
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _Product.apply(direction, a, b, None, strict, kernel, index)
-    return _straight(direction, a, b, None, strict, kernel, index)
+        return _Product.apply(a, b, None, _How(direction, strict, kernel, index))
+    return _straight(a, b, None, _How(direction, strict, kernel, index))
 
 
 def activate(y: Tensor, activation: str | None) -> Tensor:
@@ -124,15 +150,17 @@ def linear(
 ) -> Tensor:
     """act(x W^T + bias), differentiable in x, values and bias.
 
-    x [..., cols] of 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, all of one dtype. Returns [..., rows].
+    x [..., cols] of 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, all of one dtype and, with the index, on one
+    device. Returns [..., rows]. On CUDA the work is queued on torch's current stream; float32 follows torch's TF32 switch.
     The activation is fused when nothing needs a gradient. ``kernel`` forces a candidate by name; ``strict`` forbids the dense
-    and reference ones. Raises Error when a shape, dtype or index does not fit.
+    and reference ones. Raises Error when a shape, dtype, device or index does not fit, torch.OutOfMemoryError when a GPU is full.
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
         if torch.is_grad_enabled() and (x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)):
-            return activate(_Product.apply(_FORWARD, x, values, bias, strict, number, index), activation)
-        return _linear(x, values, index.crow, index.col, bias, index.rows, ACTIVATIONS[activation], index.version, strict, number)
+            return activate(_Product.apply(x, values, bias, _How(_FORWARD, strict, number, index)), activation)
+        code, tf32 = ACTIVATIONS[activation], _tf32(x)
+        return _linear(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, number)
     except RuntimeError as error:
         raise translated(error) from None
 
@@ -177,17 +205,19 @@ def plan(
     activation: str | None = None,
     strict: bool = False,
     kernel: str | None = None,
+    device: torch.device | str | int = "cpu",
 ) -> dict[str, Any]:
     """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal, predicted_us), text.
 
-    ``direction`` is "forward", "dx" or "dw". Raises Error when no candidate can run, with every refusal.
+    ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product would run. Raises Error
+    when no candidate can run, with every refusal.
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
     text = call(
         "plan",
         *(index.crow, index.col, index.rows, index.cols, index.bm, index.bn, direction, dtype_name("plan", dtype), m),
-        *(bias, ACTIVATIONS[activation], index.version, strict),
+        *(bias, ACTIVATIONS[activation], index.version, strict, dtype is torch.float32 and tf32_allowed(), ordinal(device)),
         PLAN_CHOOSES if kernel is None else kernel_number(kernel),
     )
     return dict(json.loads(text))
@@ -217,10 +247,20 @@ def dtype_name(op: str, dtype: torch.dtype) -> str:
 
 def has_kernels_for(device: torch.device) -> bool:
     """Whether this build computes on tensors of that device; meta tensors only carry shapes."""
-    key = {"cpu": "CPU", "meta": "Meta", "cuda": "CUDA"}.get(device.type)
-    if key in ("CPU", "Meta"):
-        return True
-    return key is not None and torch._C._dispatch_has_kernel_for_dispatch_key("sparseloom::linear", key)
+    return device.type in ("cpu", "meta") or (device.type == "cuda" and bool(info()["cuda"]["compiled"]))
+
+
+def ordinal(device: torch.device | str | int) -> int:
+    """A device as the operators count: -1 the CPU, else the CUDA ordinal (the current one when ``device`` names none)."""
+    try:
+        device = torch.device(device)
+    except RuntimeError:
+        raise Error("device", "a device such as cpu, cuda or cuda:1", repr(device), "pass one of them") from None
+    if device.type != "cuda":
+        return -1
+    if device.index is not None:
+        return device.index
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
 
 
 # Fake kernels: shapes and dtypes only, for torch.compile, export and meta tensors.

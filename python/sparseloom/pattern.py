@@ -244,7 +244,7 @@ def from_dense(weight: Tensor, block: Block, density: float, norm: str = "l1") -
     rows, cols = weight.shape
     _require_sides("pattern_from_dense", bm, bn)
     count = block_count("pattern_from_dense", rows, cols, (bm, bn), density)
-    scores = ops.call("block_scores", weight.detach().contiguous(), bm, bn, norm)
+    scores = ops.call("block_scores", weight.detach().cpu().contiguous(), bm, bn, norm)
     return _generated_from(scores, rows, cols, (bm, bn), count)
 
 

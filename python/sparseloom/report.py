@@ -97,7 +97,7 @@ class Report:
 
     def _legend(self) -> str:
         return (
-            f"{self.machine}, {self.threads} threads. us: median of one call, sparse / dense twin, interleaved, warm; "
+            f"{self.machine}, {self.threads} CPU threads. us: median of one call, sparse / dense twin, interleaved, warm; "
             "backward is everything that needs a gradient."
         )
 
@@ -123,7 +123,9 @@ def report(model: nn.Module, example_input: Any, *, seconds: float = 0.3) -> Rep
                 size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
                 shape = tuple(max(parameters, key=Tensor.numel).shape)
                 layers.append(LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched"))
-    return Report(layers, torch.get_num_threads(), str(ops.info().get("cpu", "cpu")))
+    gpus = {layer.values.device for layer in model.modules() if isinstance(layer, BlockSparseLinear) and layer.values.is_cuda}
+    machine = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in gpus})) or str(ops.info().get("cpu", "cpu"))
+    return Report(layers, torch.get_num_threads(), machine)
 
 
 def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:
@@ -199,8 +201,9 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
     def dense(x: Tensor) -> Tensor:
         return ops.activate(linear(x), layer.activation)
 
+    gpu = device if device.type == "cuda" else None
     with torch.no_grad():
-        forward = medians([lambda: layer(x), lambda: dense(x)], seconds / 2)
+        forward = medians([lambda: layer(x), lambda: dense(x)], seconds / 2, gpu)
     times, dense_times = {"forward": forward[0]}, {"forward": forward[1]}
     trains = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     if layer.frozen or not trains:
@@ -213,27 +216,48 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
 
     with torch.enable_grad():
         twin = [linear.weight] + ([] if linear.bias is None else [linear.bias])
-        back = medians([backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2)
+        back = medians([backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2, gpu)
     return times | {"backward": back[0]}, dense_times | {"backward": back[1]}
 
 
-def medians(calls: list[Callable[[], object]], seconds: float) -> list[float]:
+#: Calls between two events on a GPU: one alone would measure the events.
+_GPU_CALLS = 10
+
+
+def medians(calls: list[Callable[[], object]], seconds: float, gpu: torch.device | None = None) -> list[float]:
     """Median microseconds of each call, run in turn for about ``seconds`` together, at least five times each.
 
-    In turn, so that a clock change or a neighbour on the machine meets all of them alike.
+    In turn, so that a clock change or a neighbour on the machine meets all of them alike. On a GPU between events of its current
+    stream, ten calls at a time: what an eager loop sees, the launches included where they take longer than the work.
     """
     if not calls:
         raise Error("medians", "at least one call", "none", "pass the functions to time")
     for call in calls:
         call()
+    measure = _wall_us if gpu is None else lambda call: _gpu_us(call, gpu)
     samples: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds
     while len(samples[0]) < 5 or time.perf_counter() < end:
         for call, times in zip(calls, samples, strict=True):
-            start = time.perf_counter()
-            call()
-            times.append(1e6 * (time.perf_counter() - start))
+            times.append(measure(call))
     return [statistics.median(times) for times in samples]
+
+
+def _wall_us(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return 1e6 * (time.perf_counter() - start)
+
+
+def _gpu_us(call: Callable[[], object], gpu: torch.device) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    stream = torch.cuda.current_stream(gpu)
+    start.record(stream)
+    for _ in range(_GPU_CALLS):
+        call()
+    end.record(stream)
+    end.synchronize()
+    return 1e3 * start.elapsed_time(end) / _GPU_CALLS
 
 
 def _row(layer: LayerReport) -> list[str]:

@@ -96,13 +96,13 @@ def samples():
     layer = BlockSparseLinear(37, 27, density=0.5, block=8)
     crow, col, ccol, row, slot, rows, cols, bm, bn, version = layer.index
     x, dy, values = torch.randn(5, 37), torch.randn(5, 27), layer.values.detach()
-    raw = torch.ops.sparseloom
+    raw, strided = torch.ops.sparseloom, torch.randn(37, 5).t()
     return {
-        "linear": (raw.linear.default, (x, values, crow, col, layer.bias.detach(), rows, 1, version, False, -1)),
-        "linear_1d": (raw.linear.default, (x[0], values, crow, col, None, rows, 0, version, False, -1)),
-        "linear_strided": (raw.linear.default, (torch.randn(37, 5).t(), values, crow, col, None, rows, 0, version, False, -1)),
-        "linear_dx": (raw.linear_dx.default, (dy, values, crow, col, ccol, row, slot, cols, version, False, -1)),
-        "linear_dw": (raw.linear_dw.default, (dy, x, crow, col, bm, bn, version, False, -1)),
+        "linear": (raw.linear.default, (x, values, crow, col, layer.bias.detach(), rows, 1, version, False, False, -1)),
+        "linear_1d": (raw.linear.default, (x[0], values, crow, col, None, rows, 0, version, False, False, -1)),
+        "linear_strided": (raw.linear.default, (strided, values, crow, col, None, rows, 0, version, False, False, -1)),
+        "linear_dx": (raw.linear_dx.default, (dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1)),
+        "linear_dw": (raw.linear_dw.default, (dy, x, crow, col, bm, bn, version, False, False, -1)),
         "pack": (raw.pack.default, (torch.randn(27, 37), crow, col, bm, bn)),
         "unpack": (raw.unpack.default, (values, crow, col, rows, cols)),
     }

@@ -89,9 +89,9 @@ def raw_calls():
     crow, col, ccol, row, slot, rows, cols, bm, bn, version = index
     raw, weight = torch.ops.sparseloom, torch.ones(rows, cols, dtype=torch.float64, requires_grad=True)
     return {
-        "linear": (lambda: raw.linear(x, values, crow, col, bias, rows, 0, version, False, -1), x),
-        "linear_dx": (lambda: raw.linear_dx(dy, values, crow, col, ccol, row, slot, cols, version, False, -1), values),
-        "linear_dw": (lambda: raw.linear_dw(dy, x, crow, col, bm, bn, version, False, -1), x),
+        "linear": (lambda: raw.linear(x, values, crow, col, bias, rows, 0, version, False, False, -1), x),
+        "linear_dx": (lambda: raw.linear_dx(dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1), values),
+        "linear_dw": (lambda: raw.linear_dw(dy, x, crow, col, bm, bn, version, False, False, -1), x),
         "pack": (lambda: raw.pack(weight, crow, col, bm, bn), weight),
         "unpack": (lambda: raw.unpack(values, crow, col, rows, cols), values),
     }
@@ -119,7 +119,7 @@ def test_outside_of_pytest_s_own_filters_the_warning_is_an_error():
 import torch, sparseloom
 layer = sparseloom.nn.BlockSparseLinear(64, 64, density=0.5)
 i = layer.index
-y = torch.ops.sparseloom.linear(torch.ones(2, 64), layer.values, i.crow, i.col, None, 64, 0, i.version, False, -1)
+y = torch.ops.sparseloom.linear(torch.ones(2, 64), layer.values, i.crow, i.col, None, 64, 0, i.version, False, False, -1)
 try:
     y.sum().backward()
 except UserWarning as error:

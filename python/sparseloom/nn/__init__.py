@@ -1,5 +1,7 @@
 """Layers with block-sparse weights."""
 
+from .attention import BlockSparseMultiheadAttention
 from .linear import BlockSparseLinear
+from .variants import BlockSparseConv1D, BlockSparseConv1x1
 
-__all__ = ["BlockSparseLinear"]
+__all__ = ["BlockSparseConv1D", "BlockSparseConv1x1", "BlockSparseLinear", "BlockSparseMultiheadAttention"]

@@ -107,7 +107,7 @@ def from_torch_bsr(cls: type[BlockSparseLinear], weight: Tensor, bias: Tensor | 
     layer.to_empty(device=values.device)  # index only matters; the values are replaced by the shared ones
     layer.values = nn.Parameter(values)
     if weight.crow_indices().dtype == torch.int32:
-        layer.crow, layer.col = crow, col
+        layer.crow, layer.col = weight.crow_indices().contiguous(), weight.col_indices().contiguous()
     if layer.bias is not None and bias is not None:
         _require_bias(op, bias, weight)
         with torch.no_grad():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from .. import ops
 from .. import pattern as patterns
 from ..errors import Error
 from ..pattern import Block, Pattern
-from . import convert, state
+from . import convert, dense_entries, state
 
 _OP = "BlockSparseLinear"
 
@@ -33,7 +33,7 @@ class BlockSparseLinear(nn.Module):
         pattern: which blocks, instead of density (its block counts, not ``block``).
         activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu"; fused when nothing needs a gradient.
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
-        generator: CPU torch.Generator for the pattern and the initial values; torch's default one otherwise.
+        generator: CPU torch.Generator for the pattern and the initial values; torch's default ones otherwise.
 
     ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run is then an Error.
     All errors are ``sparseloom.Error``.
@@ -81,6 +81,7 @@ class BlockSparseLinear(nn.Module):
         self.in_features, self.out_features, self.block = in_features, out_features, pattern.block
         self.activation, self.strict = activation, False
         self._frozen_version = -1
+        self._index: ops.Index | None = None
         self._set_index(pattern, where.device)
         shape = (pattern.blocks, *pattern.block)
         self.values = nn.Parameter(torch.empty(shape, device=where.device, dtype=where.dtype))
@@ -102,17 +103,21 @@ class BlockSparseLinear(nn.Module):
             fan_in = state.fan_in(self._pattern)  # per block row
             bound = torch.where(fan_in > 0, fan_in.clamp(min=1).rsqrt(), 0.0)
             per_block = bound.repeat_interleave(self.crow.diff().cpu().long())[:, None, None]
-            self.values.uniform_(-1, 1, generator=generator).mul_(per_block.to(self.values))
+            _uniform_(self.values, generator).mul_(per_block.to(self.values))
             state.zero_padding_(self.values, self._pattern)
             if self.bias is not None:
                 per_output = bound.repeat_interleave(self.block[0])[: self.out_features]
-                self.bias.uniform_(-1, 1, generator=generator).mul_(per_output.to(self.bias))
+                _uniform_(self.bias, generator).mul_(per_output.to(self.bias))
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in_features] of one or more dimensions -> [..., out_features]. Autocast casts as it does for nn.Linear."""
-        values: Tensor = self.values
-        bias: Tensor | None = self.bias
-        kind = x.device.type
+        # Every look-up here is paid by every call: nn.Module's own __getattr__ takes as long as the operator's argument checks.
+        parameters = self._parameters
+        values: Tensor | None = parameters.get("values")
+        bias: Tensor | None = parameters.get("bias")
+        if values is None:  # parametrized: the class has a property of that name
+            values, bias = self.values, self.bias
+        kind = "cuda" if x.is_cuda else x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
             x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
@@ -140,14 +145,29 @@ class BlockSparseLinear(nn.Module):
     def index(self) -> ops.Index:
         """The index tensors of both directions, as the operators take them."""
         b: dict[str, Any] = self._buffers
+        made: ops.Index | None = self._index
+        # Made once and kept while the buffers are the same objects: making it takes a tenth of a small product's host time.
+        if made is not None and made.crow is b["crow"] and made.slot is b["slot"] and not torch.compiler.is_compiling():
+            return made
         bm, bn = self.block
-        return ops.Index(
+        made = ops.Index(
             b["crow"], b["col"], b["ccol"], b["row"], b["slot"], self.out_features, self.in_features, bm, bn, self._version
         )
+        if not torch.compiler.is_compiling():
+            self._index = made
+        return made
 
-    def plan(self, tokens: int, direction: str = "forward", dtype: torch.dtype | None = None) -> dict[str, Any]:
-        """What would run for so many tokens, what it should take, and why: see ``ops.plan``. ``direction``: forward, dx or dw."""
+    def plan(
+        self,
+        tokens: int,
+        direction: str = "forward",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+    ) -> dict[str, Any]:
+        """What would run for so many tokens, what it should take, and why: see ``ops.plan``. ``direction``: forward, dx or dw;
+        ``dtype`` and ``device``: the layer's own by default (on meta: the CPU)."""
         forward = direction == "forward"
+        own = "cpu" if self.values.is_meta else self.values.device
         return ops.plan(
             self._cpu_index(),
             direction,
@@ -156,6 +176,7 @@ class BlockSparseLinear(nn.Module):
             forward and self.bias is not None,
             self.activation if forward else None,
             self.strict,
+            device=own if device is None else device,
         )
 
     @classmethod
@@ -181,6 +202,10 @@ class BlockSparseLinear(nn.Module):
     def to_dense(self) -> nn.Module:
         """An nn.Linear with the same values at their places, zero elsewhere (copied); with an activation, both in a Sequential."""
         return convert.to_dense(self)
+
+    def dense_matrix(self, weight: Tensor) -> Tensor:
+        """The weight of the module this layer stands for, as [out_features, in_features] (a view)."""
+        return weight
 
     @classmethod
     def from_torch_bsr(cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None) -> BlockSparseLinear:
@@ -232,7 +257,8 @@ class BlockSparseLinear(nn.Module):
 
     def _refuse(self, x: Tensor, values: Tensor) -> None:
         if not ops.has_kernels_for(x.device):
-            raise Error("linear", "a device with kernels in this build (cpu)", str(x.device), "move x and layer with .to('cpu')")
+            kernels = f"a device with kernels in this build ({_devices()})"
+            raise Error("linear", kernels, str(x.device), "move x and layer with .to('cpu')")
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise Error("linear", f"x [..., {self.in_features}]", f"{list(x.shape)}", "the last dimension is in_features")
         if x.dtype != values.dtype:
@@ -240,7 +266,7 @@ class BlockSparseLinear(nn.Module):
         raise Error("linear", f"x on {values.device}, the layer's device", str(x.device), "move one of them with .to()")
 
     def _cpu_index(self) -> ops.Index:
-        """The index on the CPU also when the layer is on meta."""
+        """The index on the CPU, wherever the layer is."""
         return state.build_index(self._pattern) if self.crow.device.type != "cpu" else self.index
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
@@ -248,7 +274,7 @@ class BlockSparseLinear(nn.Module):
         index = state.build_index(pattern)
         for name in state.INDEX_BUFFERS:
             self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
-        self._pattern, self._version = pattern, index.version
+        self._pattern, self._version, self._index = pattern, index.version, None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BlockSparseLinear:
         """.to(), .half(), .to_empty() and their like; memory that came from meta holds nothing, so the index is written again."""
@@ -261,11 +287,12 @@ class BlockSparseLinear(nn.Module):
         return self
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool,
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         """Checks indices and values before anything changes; another number of blocks gives ``values`` new memory."""
         try:
+            dense_entries.accept_dense(self, state_dict, prefix)
             pattern = state.read_pattern(self, state_dict, prefix)
         except Error as error:
             error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")
@@ -283,9 +310,20 @@ class BlockSparseLinear(nn.Module):
                 self.freeze()
 
 
+def _uniform_(tensor: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform in [-1, 1), in place; a generator draws on its own device, so that a seed means the same layer everywhere."""
+    if generator is None or generator.device == tensor.device:
+        return tensor.uniform_(-1, 1, generator=generator)
+    return tensor.copy_(torch.empty_like(tensor, device=generator.device).uniform_(-1, 1, generator=generator))
+
+
+def _devices() -> str:
+    return "cpu, cuda" if ops.has_kernels_for(torch.device("cuda")) else "cpu"
+
+
 def _require_device(device: torch.device) -> None:
     if not ops.has_kernels_for(device):
-        raise Error(_OP, "a device with kernels in this build (cpu, meta)", str(device), "pass device='cpu'")
+        raise Error(_OP, f"a device with kernels in this build ({_devices()}, meta)", str(device), "pass device='cpu'")
 
 
 def _require_activation(activation: str | None) -> None:

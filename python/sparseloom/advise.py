@@ -1,0 +1,175 @@
+"""advise(model, example_input): before anything is changed, which layers would gain at which block and density."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import ops
+from . import pattern as patterns
+from .advice import Advice, LayerAdvice, Option
+from .errors import Error
+from .nn import BlockSparseLinear
+from .nn.state import build_index
+from .patch.sites import refusal
+from .patch.survey import survey
+from .pattern import Block, block_shape
+from .report import medians
+
+_LADDER = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # where the break-even is looked for
+
+
+def advise(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    blocks: Sequence[Block] = (16, 32, 64),
+    densities: Sequence[float] = (0.1, 0.25, 0.5),
+    training: bool = False,
+    measure: bool = False,
+    seconds: float = 0.2,
+) -> Advice:
+    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), changes nothing.
+
+    Every dense linear layer that sparsify_ would take is timed (forward, and the backward products with ``training``) on random
+    data of the size it saw, for about ``seconds``; each block and density is predicted from the plan of a balanced pattern, and
+    with ``measure`` timed beside it. Raises Error on a model without values, and what the model itself raises.
+    """
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise Error("advise", "a model with values", "parameters on the meta device", "call model.to_empty(device='cpu') first")
+    directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
+    groups, skipped = _groups(model, example_input)
+    advice = Advice([], skipped, directions)
+    with torch.random.fork_rng(devices=[]):
+        for (shape, tokens, dtype, device, bias), names in groups.items():
+            dense = _Timed(
+                nn.utils.skip_init(nn.Linear, shape[1], shape[0], bias=bias, device=device, dtype=dtype), tokens, training
+            )
+            entry = LayerAdvice(names, shape, tokens, str(dtype).removeprefix("torch."), dense.median(seconds))
+            advice.layers.append(entry)
+            for block in (block_shape("advise", block) for block in blocks):
+                if shape[0] < block[0] or shape[1] < block[1]:
+                    continue
+                curve = [(d, _predicted(shape, block, d, tokens, dtype, device, bias, directions)[0]) for d in _LADDER]
+                entry.break_even[block] = _crossing(curve, entry.dense_us)
+                for density in densities:
+                    us, kernels = _predicted(shape, block, density, tokens, dtype, device, bias, directions)
+                    measured = None
+                    if measure and us is not None:
+                        options: dict[str, Any] = {"density": density, "block": block, "device": device, "dtype": dtype}
+                        layer = BlockSparseLinear(shape[1], shape[0], bias, **options)
+                        measured = _Timed(layer, tokens, training).median(seconds)
+                    entry.options.append(Option(block, density, kernels, us, measured))
+    return advice
+
+
+Key = tuple[tuple[int, int], int, torch.dtype, torch.device, bool]
+
+
+def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Key, list[str]], dict[str, str]]:
+    """Layers by size, and those that cannot become sparse with the reason."""
+    sites = survey(model).sites
+    seen = _tokens_seen(model, [site.module for site in sites], example_input)
+    groups: dict[Key, list[str]] = {}
+    skipped = {}
+    for site in sites:
+        why = refusal(site.module, site.kind)
+        if not why and site.parameter.dtype not in ops.DTYPES:
+            why = f"its dtype {site.parameter.dtype} has no kernels"
+        if not why and site.module not in seen:
+            why = "the example input does not reach it"
+        if why:
+            skipped[site.name] = why
+            continue
+        weight = site.parameter
+        groups.setdefault((site.shape, seen[site.module], weight.dtype, weight.device, site.bias is not None), []).append(site.name)
+    return groups, skipped
+
+
+def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: Any) -> dict[nn.Module, int]:
+    """The most tokens that each module gave in one call: elements of its result over its output features."""
+    seen: dict[nn.Module, int] = {}
+
+    def see(module: nn.Module, arguments: Any, result: Any) -> None:
+        result = result[0] if isinstance(result, tuple) else result
+        rows = module.embed_dim if isinstance(module, nn.MultiheadAttention) else _features(module)
+        seen[module] = max(seen.get(module, 1), result.numel() // max(1, rows))
+
+    hooks = [module.register_forward_hook(see) for module in dict.fromkeys(modules)]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            if isinstance(example_input, Mapping):
+                model(**example_input)
+            elif isinstance(example_input, (tuple, list)):
+                model(*example_input)
+            else:
+                model(example_input)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes:
+            module.training = mode
+    return seen
+
+
+def _features(module: nn.Module) -> int:
+    return int(getattr(module, "out_features", 0) or getattr(module, "out_channels", 0) or getattr(module, "nf", 1))
+
+
+class _Timed:
+    """Forward, and with ``training`` backward, of one layer on random data."""
+
+    def __init__(self, layer: nn.Module, tokens: int, training: bool) -> None:
+        weight = next(layer.parameters())
+        self.gpu = weight.device if weight.is_cuda else None
+        for parameter in layer.parameters():
+            nn.init.uniform_(parameter.detach(), -0.1, 0.1)
+        self.layer, self.training = layer, training
+        cols = int(layer.in_features)  # type: ignore[arg-type]
+        self.x = torch.randn(tokens, cols, device=weight.device, dtype=weight.dtype, requires_grad=training)
+
+    def call(self) -> None:
+        if not self.training:
+            with torch.no_grad():
+                self.layer(self.x)
+            return
+        y: Tensor = self.layer(self.x)
+        torch.autograd.grad(y, [self.x, *self.layer.parameters()], torch.ones_like(y))
+
+    def median(self, seconds: float) -> float:
+        return medians([self.call], seconds, *([] if self.gpu is None else [self.gpu]))[0]
+
+
+def _predicted(
+    shape: tuple[int, int], block: tuple[int, int], density: float, tokens: int, dtype: torch.dtype, device: torch.device,
+    bias: bool, directions: Sequence[str],
+) -> tuple[float | None, dict[str, str]]:  # fmt: skip
+    """Microseconds of the sparse kernels that a balanced pattern would run, all directions together, and their names."""
+    index = build_index(patterns.balanced(*shape, block, density, 0))
+    total, kernels = 0.0, {}
+    for direction in directions:
+        plan = ops.plan(index, direction, dtype, tokens, bias and direction == "forward", device=device)
+        sparse = [row for row in plan["candidates"] if not row["refusal"] and row["kernel"] not in ("dense", "reference")]
+        if not sparse:
+            return None, {}
+        fastest = min(sparse, key=lambda row: float(row["predicted_us"]))
+        kernels[direction] = str(fastest["kernel"])
+        total += float(fastest["predicted_us"])
+    return total, kernels
+
+
+def _crossing(curve: Sequence[tuple[float, float | None]], dense_us: float) -> float | None:
+    """The density at which a line through the predictions meets dense; None when dense is faster everywhere."""
+    known = [(density, us) for density, us in curve if us is not None]
+    if not known or known[0][1] >= dense_us:
+        return None
+    for (low, fast), (high, slow) in itertools.pairwise(known):
+        if slow >= dense_us:
+            return low + (high - low) * (dense_us - fast) / (slow - fast)
+    return known[-1][0]

@@ -1,0 +1,152 @@
+"""BlockSparseMultiheadAttention: nn.MultiheadAttention whose projections are layers of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import Error
+from .linear import BlockSparseLinear
+
+
+class BlockSparseMultiheadAttention(nn.Module):
+    """In the place of an nn.MultiheadAttention with one embed_dim for query, key and value; called as that one.
+
+    Args:
+        dense: what it replaces; its biases, and each projection that is not given, stay the same Parameters.
+        in_proj: query, key and value projection in one, [3 embed_dim, embed_dim]; None keeps the dense one.
+        out_proj: output projection [embed_dim, embed_dim]; None keeps the dense one.
+
+    torch's own modules take a fused path around nn.MultiheadAttention in evaluation; this one is never taken around.
+    """
+
+    def __init__(self, dense: nn.MultiheadAttention, in_proj: BlockSparseLinear | None, out_proj: BlockSparseLinear | None) -> None:
+        super().__init__()
+        self.embed_dim, self.num_heads, self.head_dim = dense.embed_dim, dense.num_heads, dense.head_dim
+        self.dropout, self.batch_first, self.add_zero_attn = dense.dropout, dense.batch_first, dense.add_zero_attn
+        self.kdim, self.vdim = dense.kdim, dense.vdim
+        # torch.nn.TransformerEncoderLayer asks these two before it hands the projections' weights to a fused operator.
+        self._qkv_same_embed_dim = False
+        self.in_proj_bias: None = None
+        assert dense.in_proj_weight is not None
+        self.in_proj: nn.Module = in_proj or _linear_of(dense.in_proj_weight, dense.in_proj_bias)
+        self.out_proj: nn.Module = out_proj or _linear_of(dense.out_proj.weight, dense.out_proj.bias)
+        self.bias_k, self.bias_v = dense.bias_k, dense.bias_v
+        self.register_load_state_dict_pre_hook(_attention_entries)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Arguments, shapes and results of nn.MultiheadAttention.forward; ``is_causal`` is a hint and needs attn_mask there too."""
+        if is_causal and attn_mask is None:
+            remedy = "pass the causal mask too, as nn.MultiheadAttention wants it"
+            raise Error("attention", "attn_mask with the hint is_causal", "None", remedy)
+        batched = query.dim() == 3
+        if not batched:
+            query, key, value = _each(lambda x: x.unsqueeze(0), query, key, value)
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+        elif not self.batch_first:
+            query, key, value = _each(lambda x: x.transpose(0, 1), query, key, value)
+        q, k, v = self._projected(query, key, value)
+        if self.bias_k is not None and self.bias_v is not None:
+            k = torch.cat([k, self.bias_k.to(k.dtype).expand(len(k), 1, -1)], 1)
+            v = torch.cat([v, self.bias_v.to(v.dtype).expand(len(v), 1, -1)], 1)
+        if self.add_zero_attn:
+            k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
+        added = k.shape[1] - key.shape[1]  # positions that every query sees
+        q, k, v = (x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2) for x in (q, k, v))
+        mask = _mask(attn_mask, key_padding_mask, added, self.num_heads, q)
+        y, weights = self._attend(q, k, v, mask, need_weights)
+        y = self.out_proj(y.transpose(1, 2).flatten(2))
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
+        if not batched:
+            return y.squeeze(0), None if weights is None else weights.squeeze(0)
+        return y if self.batch_first else y.transpose(0, 1), weights
+
+    def to_dense(self) -> nn.Module:
+        """The nn.MultiheadAttention with the same values at their places, zero elsewhere (copied)."""
+        projections = [p.to_dense() if isinstance(p, BlockSparseLinear) else p for p in (self.in_proj, self.out_proj)]
+        into, out = projections
+        assert isinstance(into, nn.Linear) and isinstance(out, nn.Linear)
+        dense = nn.MultiheadAttention(
+            *(self.embed_dim, self.num_heads, self.dropout, into.bias is not None),
+            add_zero_attn=self.add_zero_attn, batch_first=self.batch_first, device="meta",
+        )  # fmt: skip
+        dense.register_parameter("in_proj_weight", into.get_parameter("weight"))
+        dense.register_parameter("in_proj_bias", None if into.bias is None else into.get_parameter("bias"))
+        dense.out_proj.weight, dense.out_proj.bias = out.weight, out.bias
+        dense.bias_k, dense.bias_v = self.bias_k, self.bias_v
+        return dense.train(self.training)
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One product for self-attention; otherwise the whole projection of each, of which a third is used."""
+        if query is key and key is value:
+            q, k, v = self.in_proj(query).chunk(3, -1)
+            return q, k, v
+        q = self.in_proj(query).chunk(3, -1)[0]
+        _, k, v = self.in_proj(key).chunk(3, -1)
+        return q, k, v if key is value else self.in_proj(value).chunk(3, -1)[2]
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        dropout = self.dropout if self.training else 0.0
+        if not need_weights:
+            return F.scaled_dot_product_attention(q, k, v, mask, dropout), None
+        scores = (q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2)
+        weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
+        return weights @ v, weights
+
+
+def _each(view: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A view of all three; what was one tensor stays one, for the single product of self-attention."""
+    q = view(query)
+    k = q if key is query else view(key)
+    return q, k, k if value is key else view(value)
+
+
+def _linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """An nn.Linear that holds these Parameters."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], False, device="meta")
+    assert isinstance(weight, nn.Parameter)
+    linear.weight = weight
+    linear.register_parameter("bias", bias if isinstance(bias, nn.Parameter) else None)
+    return linear
+
+
+def _mask(attn: Tensor | None, padding: Tensor | None, added: int, heads: int, q: Tensor) -> Tensor | None:
+    """Both masks, true or -inf where not to look, as one summand [batch or 1, heads or 1, queries, keys]."""
+    found = None
+    if attn is not None:
+        found = _summand(attn, q.dtype)
+        found = found.unflatten(0, (-1, heads)) if found.dim() == 3 else found[None, None]
+        found = F.pad(found, (0, added))
+    if padding is not None:
+        hidden = F.pad(_summand(padding, q.dtype), (0, added))[:, None, None]
+        found = hidden if found is None else found + hidden
+    return found
+
+
+def _summand(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -torch.inf)
+
+
+def _attention_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """A dense checkpoint's in_proj entries under the names of the layer inside."""
+    for kind in ("weight", "bias"):
+        if f"{prefix}in_proj_{kind}" in tensors:
+            tensors[f"{prefix}in_proj.{kind}"] = tensors.pop(f"{prefix}in_proj_{kind}")

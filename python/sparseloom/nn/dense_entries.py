@@ -1,0 +1,92 @@
+"""Layers made from weights that exist, and dense entries of a state_dict read into sparse layers."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..errors import Error
+from ..pattern import Pattern
+from . import state
+
+if TYPE_CHECKING:
+    from .linear import BlockSparseLinear
+
+Layer = TypeVar("Layer", bound="BlockSparseLinear")
+_LOG = logging.getLogger("sparseloom")
+
+
+def packed_layer(cls: type[Layer], matrix: Tensor, pattern: Pattern) -> Layer:
+    """A layer without bias that holds the pattern's blocks of matrix [out, in], on its device and in its dtype.
+
+    Draws no random numbers and allocates nothing but the blocks; a matrix on meta gives a layer on meta.
+    """
+    layer = cls(pattern.cols, pattern.rows, False, pattern=pattern, device="meta", dtype=matrix.dtype)
+    if not matrix.is_meta:
+        layer._set_index(pattern, matrix.device)
+        index = layer.index
+        layer.values = nn.Parameter(ops.call("pack", matrix.detach().contiguous(), index.crow, index.col, *pattern.block))
+    return layer
+
+
+def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str) -> None:
+    """Replaces a dense entry ``weight`` under prefix by values, crow and col; leaves a sparse checkpoint's entries alone.
+
+    A strided weight [out, in] is packed by the layer's pattern, and what lies outside the pattern is left behind. A
+    torch.sparse_bsr weight, and the entries that pytorch_block_sparse writes, bring their own pattern. Raises Error when one does
+    not fit the layer.
+    """
+    if prefix + "values" in tensors:
+        return
+    if prefix + "weight.data" in tensors and prefix + "weight.cols_a" in tensors:
+        values, crow, col = _from_pytorch_block_sparse(layer, tensors, prefix)
+    elif isinstance(weight := tensors.get(prefix + "weight"), Tensor):
+        values, crow, col = _from_bsr(layer, weight) if weight.layout == torch.sparse_bsr else _packed(layer, weight, prefix)
+        del tensors[prefix + "weight"]
+    else:
+        return
+    tensors.update({prefix + "values": values, prefix + "crow": crow, prefix + "col": col})
+
+
+def _packed(layer: BlockSparseLinear, weight: Tensor, prefix: str) -> tuple[Tensor, Tensor, Tensor]:
+    matrix = layer.dense_matrix(weight)
+    if tuple(matrix.shape) != (layer.out_features, layer.in_features):
+        expected = f"weight of {layer.out_features} x {layer.in_features} (out x in features)"
+        raise Error("load", expected, " x ".join(map(str, matrix.shape)), "build the model as the saved one")
+    crow, col = (index.to(weight.device) for index in layer.pattern.index())
+    values = ops.call("pack", matrix.detach().contiguous(), crow, col, *layer.block)
+    if not weight.is_meta and _LOG.isEnabledFor(logging.INFO):
+        total = float(weight.detach().abs().sum(dtype=torch.float32))
+        kept = float(values.abs().sum(dtype=torch.float32)) / total if total else 1.0
+        _LOG.info("%sweight: packed a dense weight by the layer's pattern, which keeps %.1f %% of sum |w|", prefix, 100 * kept)
+    return values, crow, col
+
+
+def _from_bsr(layer: BlockSparseLinear, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if tuple(weight.shape) != (layer.out_features, layer.in_features):
+        expected = f"a torch.sparse_bsr weight of {layer.out_features} x {layer.in_features}"
+        raise Error("load", expected, " x ".join(map(str, weight.shape)), "build the model as the saved one")
+    crow = state.int32_index("load", "crow_indices", weight.crow_indices())
+    return weight.values(), crow, state.int32_index("load", "col_indices", weight.col_indices())
+
+
+def _from_pytorch_block_sparse(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Its matrix: data [blocks * side, side], blocks in row order and each transposed; cols_a [blocks, 2] = (column, position);
+    row_start_ends_a [block rows + 1]; and indices of the other direction, which are derived."""
+    names = ("data", "cols_a", "row_start_ends_a", "rows_b", "col_start_ends_b", "blocks", "block_mask")
+    found = {name: tensors.pop(f"{prefix}weight.{name}", None) for name in names}
+    data, cols, crow = (found[name] for name in names[:3])
+    if not all(isinstance(tensor, Tensor) for tensor in (data, cols, crow)) or data.dim() != 2 or cols.dim() != 2:
+        got = ", ".join(name for name in names[:3] if not isinstance(found[name], Tensor)) or f"data {list(data.shape)}"
+        raise Error("load", "weight.data, weight.cols_a and weight.row_start_ends_a", got, "load the whole state_dict of the layer")
+    side = data.shape[1]
+    if side == 0 or data.shape[0] % side or layer.block != (side, side):
+        got = f"data {list(data.shape)} for a layer in blocks of {layer.block[0]} x {layer.block[1]}"
+        raise Error("load", f"blocks of {side} x {side}, as the checkpoint has", got, f"sparsify with block={side}")
+    values = data.detach().unflatten(0, (-1, side)).transpose(1, 2).contiguous()
+    column = state.int32_index("load", "cols_a", cols[:, 0])
+    return values, state.int32_index("load", "row_start_ends_a", crow), column

@@ -1,0 +1,88 @@
+"""Block-sparse layers in the place of other modules that multiply with a matrix: transformers' Conv1D, and 1x1 convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .linear import BlockSparseLinear
+
+
+class BlockSparseConv1D(BlockSparseLinear):
+    """In the place of transformers.pytorch_utils.Conv1D, a linear layer whose dense weight is stored [in, out].
+
+    Differs from BlockSparseLinear in what dense form it goes back to and reads from checkpoints.
+    """
+
+    def dense_matrix(self, weight: Tensor) -> Tensor:
+        """The stored form [in, out] as [out, in]."""
+        return weight.t()
+
+    def to_dense(self) -> nn.Module:
+        """A Conv1D with the same values at their places, zero elsewhere (copied)."""
+        from transformers.pytorch_utils import Conv1D  # it came from there
+
+        linear = super().to_dense()
+        assert isinstance(linear, nn.Linear)
+        with torch.device("meta"):
+            dense: nn.Module = Conv1D(self.out_features, self.in_features)
+        dense.weight = nn.Parameter(linear.weight.detach().t().contiguous(), linear.weight.requires_grad)
+        bias = linear.bias
+        dense.bias = bias if bias is not None else nn.Parameter(linear.weight.new_zeros(self.out_features), requires_grad=False)
+        return dense.train(self.training)
+
+
+class BlockSparseConv1x1(nn.Module):
+    """A convolution with kernel size 1: a block-sparse linear layer over the channels of every position.
+
+    x [batch, channels, *positions] or [channels, *positions], with ``dimensions`` position axes; a stride takes every so manieth
+    position. Entries of a dense checkpoint (weight [out, in, 1, ...], bias) are packed when loaded.
+    """
+
+    def __init__(self, linear: BlockSparseLinear, dimensions: int, stride: tuple[int, ...]) -> None:
+        super().__init__()
+        self.linear = linear
+        self.dimensions, self.stride = dimensions, tuple(stride)
+        self.register_load_state_dict_pre_hook(_conv_entries)
+
+    @property
+    def in_channels(self) -> int:
+        return self.linear.in_features
+
+    @property
+    def out_channels(self) -> int:
+        return self.linear.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in channels, *positions] -> [..., out channels, *positions / stride]."""
+        if any(step != 1 for step in self.stride):
+            steps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in self.stride))
+            x = x[steps]
+        channel = -1 - self.dimensions
+        return self.linear(x.movedim(channel, -1)).movedim(-1, channel)
+
+    def to_dense(self) -> nn.Module:
+        """The convolution with the same values at their places, zero elsewhere (copied)."""
+        linear = self.linear.to_dense()
+        assert isinstance(linear, nn.Linear)
+        cls = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.dimensions - 1]
+        stride: Any = self.stride
+        dense = cls(self.in_channels, self.out_channels, 1, stride, bias=linear.bias is not None, device="meta")
+        weight = linear.weight.detach().reshape(self.out_channels, self.in_channels, *(1,) * self.dimensions)
+        dense.weight = nn.Parameter(weight, linear.weight.requires_grad)
+        dense.bias = linear.bias
+        return dense.train(self.training)
+
+    def extra_repr(self) -> str:
+        return f"dimensions={self.dimensions}, stride={self.stride}"
+
+
+def _conv_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Dense entries of a convolution under the names of the layer inside."""
+    weight = tensors.pop(prefix + "weight", None)
+    if isinstance(weight, Tensor):
+        tensors[f"{prefix}linear.weight"] = weight.flatten(1) if weight.dim() > 2 else weight
+        if prefix + "bias" in tensors:
+            tensors[f"{prefix}linear.bias"] = tensors.pop(prefix + "bias")

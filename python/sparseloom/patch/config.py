@@ -1,0 +1,83 @@
+"""BlockSparse: what a chosen layer becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import pattern as patterns
+from ..errors import Error
+from ..nn.convert import SELECTS
+from ..pattern import Block, Pattern, block_shape
+
+_OP = "BlockSparse"
+RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class BlockSparse:
+    """Which blocks of a layer's weight stay.
+
+    Args:
+        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}; a pattern brings its own.
+        density: share of blocks kept, in [0, 1]; needed unless ``select`` is a pattern.
+        select: "magnitude" (the blocks with the largest sum of |w|), "l2", "max", "random" (every block row with its exact
+            share, values kept where they are), or a Pattern of the layer's size.
+        seed: of "random"; torch's default generator otherwise. Layers draw one after the other from one generator.
+
+    Raises Error on values outside these.
+    """
+
+    block: Block = 32
+    density: float | None = None
+    select: str | Pattern = "magnitude"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.select, Pattern):
+            if self.density is not None:
+                raise Error(_OP, "density or a pattern", "both", "the pattern says which blocks stay: leave density out")
+            return
+        names = (*SELECTS, RANDOM)
+        if self.select not in names:
+            listed = ", ".join(repr(name) for name in names)
+            raise Error(_OP, f"select to be one of {listed} or a Pattern", repr(self.select), 'pass select="magnitude"')
+        if not isinstance(self.density, (int, float)) or isinstance(self.density, bool) or not 0 <= self.density <= 1:
+            raise Error(_OP, "density in [0, 1]", repr(self.density), "density is the share of blocks that stay: density=0.25")
+        patterns.full(0, 0, block_shape(_OP, self.block))  # C++ checks the sides
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out features, in features) of one block."""
+        return self.select.block if isinstance(self.select, Pattern) else block_shape(_OP, self.block)
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the choice looks at the weight."""
+        return isinstance(self.select, str) and self.select != RANDOM
+
+    def generator(self) -> torch.Generator | None:
+        """The generator that the layers of one sparsify_ call draw from; None is torch's default one."""
+        return None if self.seed is None else torch.Generator().manual_seed(self.seed)
+
+    def blocks(self, rows: int, cols: int) -> int:
+        """How many blocks of a [rows, cols] weight stay."""
+        if isinstance(self.select, Pattern):
+            return self.select.blocks
+        assert self.density is not None
+        return patterns.block_count(_OP, rows, cols, self.shape, self.density)
+
+    def pattern_of(self, matrix: Tensor, generator: torch.Generator | None = None) -> Pattern:
+        """The pattern for a weight [out features, in features]. Raises Error when a given pattern is of another size."""
+        rows, cols = matrix.shape
+        if isinstance(self.select, Pattern):
+            if (self.select.rows, self.select.cols) != (rows, cols):
+                got = f"a pattern of {self.select.rows} x {self.select.cols}"
+                raise Error(_OP, f"a pattern of the layer's size {rows} x {cols} (out x in features)", got, "one per layer size")
+            return self.select
+        assert self.density is not None
+        if self.select == RANDOM:
+            return patterns.balanced(rows, cols, self.shape, self.density, generator)
+        return patterns.from_dense(matrix, self.shape, self.density, SELECTS[self.select])

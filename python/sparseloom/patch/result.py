@@ -1,0 +1,80 @@
+"""What sparsify_ and densify_ did: printable, and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Change:
+    """One layer that changed. ``names`` are all it has in the model; ``parameters`` counts (before, after)."""
+
+    names: tuple[str, ...]
+    kind: str
+    shape: tuple[int, int]  # out features, in features
+    block: tuple[int, int]
+    density: float
+    blocks: int
+    parameters: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Skip:
+    """One layer that stayed as it was, and why."""
+
+    name: str
+    kind: str
+    reason: str
+
+
+@dataclass
+class Patched:
+    """The changed layers, the skipped ones with their reasons, and the model's parameter counts; prints as a table."""
+
+    changed: list[Change] = field(default_factory=list)
+    skipped: list[Skip] = field(default_factory=list)
+    parameters: tuple[int, int] = (0, 0)  # of the model, before and after
+    became: str = "block-sparse"
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        layers = "1 layer" if len(self.changed) == 1 else f"{len(self.changed)} layers"
+        before, after = self.parameters
+        lines = [f"{layers} became {self.became}; {before:,} parameters became {after:,}"]
+        lines += aligned([_row(change) for change in self.changed])
+        reasons = dict.fromkeys(skip.reason for skip in self.skipped)
+        if reasons:
+            lines.append(f"skipped {len(self.skipped)}:")
+        for reason in reasons:
+            names = ", ".join(f"{skip.name} ({skip.kind})" for skip in self.skipped if skip.reason == reason)
+            lines.append(f"  {reason}: {names}")
+        return "\n".join([*lines, *self.notes])
+
+
+def _row(change: Change) -> list[str]:
+    shared = f" (shared as {', '.join(change.names[1:])})" if len(change.names) > 1 else ""
+    (rows, cols), (bm, bn), (before, after) = change.shape, change.block, change.parameters
+    return [
+        change.names[0] + shared,
+        change.kind,
+        f"{rows} x {cols}",
+        f"block {bm} x {bn}",
+        f"{change.blocks} blocks",
+        f"density {change.density:.3g}",
+        f"{before:,} -> {after:,}",
+    ]
+
+
+def aligned(rows: Iterable[list[str]]) -> list[str]:
+    """Rows of cells as lines of a table."""
+    table = list(rows)
+    if not table:
+        return []
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]

@@ -1,0 +1,116 @@
+"""What a model consists of: linear weights under all their names, who else holds them, and what forbids a change."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ..errors import Error
+from .sites import SPARSE, Site, kind_of, names_of, sites_of
+
+#: (name, id of the module, attribute, Parameter)
+Owner = tuple[str, int, str, nn.Parameter]
+
+
+@dataclass
+class Survey:
+    """Every name of a model: those of linear weights, of other modules with parameters of their own, and of containers."""
+
+    sites: list[Site] = field(default_factory=list)
+    others: dict[str, nn.Module] = field(default_factory=dict)
+    containers: list[str] = field(default_factory=list)
+
+
+def survey(model: nn.Module) -> Survey:
+    """Modules used in several places give one site with all its names."""
+    found, by_module = Survey(), dict[int, list[Site]]()
+    for name, module in _walk(model, ""):
+        kind = None if isinstance(module, SPARSE) else kind_of(module)
+        if kind is not None:
+            if id(module) not in by_module:
+                by_module[id(module)] = sites_of(module, kind)
+                found.sites += by_module[id(module)]
+            for site in by_module[id(module)]:
+                site.names.append(names_of(site, name))
+                if site.kind == "MultiheadAttention":
+                    site.groups.append(name)
+        elif isinstance(module, SPARSE) or next(module.parameters(recurse=False), None) is not None:
+            found.others[name] = module
+        else:
+            found.containers.append(name)
+    return found
+
+
+def require_patchable(op: str, model: nn.Module) -> None:
+    """Raises Error for what is no module, or is wrapped by something that has already taken note of the Parameters."""
+    if not isinstance(model, nn.Module):
+        raise Error(op, "an nn.Module", type(model).__name__, "pass the model")
+    wrapper = nn.parallel.DistributedDataParallel
+    wrapped = any(isinstance(module, wrapper) for module in model.modules())
+    if not wrapped and torch.distributed.is_available() and torch.distributed.is_initialized():
+        mine = {id(module) for module in model.modules()}  # the wrapper is outside when its inner module was passed
+        wrapped = any(issubclass(type(thing), wrapper) and id(thing.module) in mine for thing in gc.get_objects())
+    if wrapped:
+        remedy = f"call {op} first, then wrap: DistributedDataParallel({op}'s model); it reduces the gradients it saw at wrapping"
+        raise Error(op, "a model that is not wrapped", "one under DistributedDataParallel", remedy)
+    for name, parameter in model.named_parameters():
+        if type(parameter.data).__name__ == "DTensor":  # by name: importing the class takes longer than the check
+            raise Error(op, "whole parameters", f"{name} sharded as a DTensor", f"call {op} first, then fully_shard")
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Elements of the model's parameters, shared ones once."""
+    return sum(0 if is_lazy(parameter) else parameter.numel() for parameter in model.parameters())
+
+
+def tied_to(site: Site, owners: list[Owner]) -> str:
+    """The name of another Parameter with the same memory as the site's weight; "" when there is none."""
+    inner, _, own = site.weight.rpartition(".")
+    holder = id(site.module.get_submodule(inner) if inner else site.module)
+    for name, module, attribute, other in owners:
+        if (module, attribute) != (holder, own) and _same_memory(site.parameter, other):
+            return name
+    return ""
+
+
+def owners_of(model: nn.Module) -> list[Owner]:
+    """Every Parameter in every module, shared modules once."""
+    found: list[Owner] = []
+    for prefix, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                found.append((f"{prefix}.{attribute}" if prefix else attribute, id(module), attribute, parameter))
+    return found
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    if a is b:
+        return True
+    if is_lazy(b) or a.is_meta or b.is_meta or a.device != b.device or not a.numel() or not b.numel():
+        return False
+    if a.layout != torch.strided or b.layout != torch.strided or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    (a_begin, a_end), (b_begin, b_end) = _span(a), _span(b)
+    return a_begin < b_end and b_begin < a_end
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """First byte and the one after the last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """Each module under each of its names; what lies inside a form or a sparse layer is that one's own affair."""
+    yield name, module
+    if isinstance(module, SPARSE) or kind_of(module) is not None:
+        return
+    for child, inner in module._modules.items():
+        if inner is not None:
+            yield from _walk(inner, f"{name}.{child}" if name else child)

@@ -1,0 +1,21 @@
+"""Tests marked `gpu` run where torch sees a GPU, those marked `two_gpus` where it sees two.
+
+Elsewhere they are deselected, not skipped: a machine that could run a test and did not is then the only thing that says "skipped".
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+    def needs(item: pytest.Item) -> int:
+        return 2 if item.get_closest_marker("two_gpus") else 1 if item.get_closest_marker("gpu") else 0
+
+    unable = [item for item in items if needs(item) > gpus]
+    if unable:
+        config.hook.pytest_deselected(items=unable)
+        items[:] = [item for item in items if needs(item) <= gpus]

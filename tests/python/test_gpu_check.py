@@ -1,0 +1,64 @@
+"""The steps of tools/gpu_check: how outcomes are read, without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+gpu_steps = importlib.import_module("gpu_steps")
+
+
+def test_counts_of_both_test_reports() -> None:
+    tests = [
+        {"status": "RUN", "result": "COMPLETED"},
+        {"status": "RUN", "result": "COMPLETED", "failures": [{}]},
+        {"status": "RUN", "result": "SKIPPED"},
+        {"status": "NOTRUN", "result": "SUPPRESSED"},
+    ]
+    assert gpu_steps.gtest_counts({"testsuites": [{"testsuite": tests}]}) == {"run": 3, "failed": 1, "skipped": 1}
+    xml = (
+        '<testsuites><testsuite><testcase name="a"/><testcase name="b"><failure message="m"/></testcase>'
+        '<testcase name="c"><error/></testcase><testcase name="d"><skipped message="no GPU"/></testcase></testsuite></testsuites>'
+    )
+    assert gpu_steps.junit_counts(xml) == ({"run": 4, "failed": 2, "skipped": 1}, ["d: no GPU"])
+
+
+@pytest.mark.parametrize(
+    ("counts", "status", "ok"),
+    [((3, 0, 0), 0, True), ((3, 0, 1), 0, False), ((3, 1, 0), 1, False), ((0, 0, 0), 5, False), ((3, 0, 0), -11, False)],
+)
+def test_a_step_of_tests_needs_some_and_no_skips(counts: tuple[int, int, int], status: int, ok: bool) -> None:
+    step = gpu_steps.tests_verdict(
+        "x", dict(zip(("run", "failed", "skipped"), counts, strict=True)), gpu_steps.Finished(status, "")
+    )
+    assert step.ok is ok
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "ok", "word"),
+    [
+        ("[  PASSED  ] 12 tests.\n========= ERROR SUMMARY: 0 errors\n", 0, True, "clean, 12 tests"),
+        ("[  PASSED  ] 12 tests.\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", 0, True, "clean"),
+        ("[  PASSED  ] 12 tests.\n========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)\n", 0, False, "2 errors"),
+        ("[  PASSED  ] 1 test.\n========= ERROR SUMMARY: 1 error\n", 86, False, "1 errors, 1 tests passed"),
+        ("[  PASSED  ] 0 tests.\n========= ERROR SUMMARY: 0 errors\n", 0, False, "0 tests"),
+        ("[  PASSED  ] 3 tests.\n", -9, False, "no summary, 3 tests passed (stopped at its time limit)"),
+    ],
+)
+def test_a_sanitizer_is_clean_only_when_tests_ran(output: str, status: int, ok: bool, word: str) -> None:
+    step = gpu_steps.sanitizer_verdict("memcheck", gpu_steps.Finished(status, output))
+    assert step.ok is ok and word in step.verdict and word in step.line()
+
+
+def test_a_command_is_stopped_at_its_limit_with_what_it_started() -> None:
+    start = time.monotonic()
+    done = gpu_steps.run(["bash", "-c", "echo said; sleep 60 & sleep 60"], 1.0)
+    assert done.how == "stopped at its time limit" and done.output == "said\n" and time.monotonic() - start < 20
+    assert gpu_steps.run(["/no/such/program"], 1).status == 127
+    with pytest.raises(SystemExit):
+        gpu_steps.main(["--steps", "cpp,nothing"])

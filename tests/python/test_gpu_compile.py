@@ -1,0 +1,148 @@
+"""torch.compile and opcheck on CUDA: one graph, any batch, CUDA graphs inside, and nothing runs but our kernel."""
+
+import pytest
+import torch
+from on_gpu import capture, device_work, make, random
+from torch import nn
+
+from sparseloom import ops
+from sparseloom.testing import tf32_switch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # torch's own, at inductor's import
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def agree(compiled, layer, m):
+    x = random(m, 2, layer.in_features, seed=m).requires_grad_()
+    leaves = [x, *layer.parameters()]
+    expected = layer(x)
+    dy = random(*expected.shape, seed=m + 1)
+    wanted = torch.autograd.grad(expected, leaves, dy)
+    for _ in range(3):  # with CUDA graphs: warm-up, capture, replay
+        torch.compiler.cudagraph_mark_step_begin()
+        y = compiled(x)
+        torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-5)
+        for got, want in zip(torch.autograd.grad(y, leaves, dy), wanted, strict=True):
+            torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_fullgraph_with_a_dynamic_batch_forward_and_backward(mode, activation):
+    layer = make(97, 70, activation=activation)
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, mode=mode)
+    for m in (3, 5, 17, 70):
+        agree(compiled, layer, m)
+
+
+def test_a_dynamic_batch_does_not_recompile():
+    layer = make(64, 64)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counter)
+    for m in (3, 5, 17, 130):
+        compiled(random(m, 64))
+    assert counter.frame_count == 1
+
+
+def test_a_model_under_autocast_trains_compiled():
+    torch.manual_seed(0)
+    model = nn.Sequential(make(64, 96, activation="gelu"), nn.LayerNorm(96, device="cuda"), make(96, 32))
+    compiled, leaves = torch.compile(model, fullgraph=True), list(model.parameters())
+
+    def gradients(call):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = call(random(40, 64))
+        assert y.dtype == torch.bfloat16
+        return torch.autograd.grad(y.float().square().sum(), leaves)
+
+    for got, wanted in zip(gradients(compiled), gradients(model), strict=True):
+        torch.testing.assert_close(got, wanted, atol=0.02 * float(wanted.abs().max()), rtol=0.05)
+
+
+def test_the_tf32_switch_reaches_a_compiled_layer():
+    layer, x = make(512, 512, block=32).requires_grad_(False), random(300, 512)
+    compiled = torch.compile(layer, fullgraph=True)
+    results = []
+    for on in (False, True):
+        with tf32_switch(on):
+            results.append((compiled(x), layer(x)))
+    for got, wanted in results:
+        assert torch.equal(got, wanted)
+    assert not torch.equal(results[0][0], results[1][0])
+
+
+def strict_layer(activation="gelu"):
+    """bf16, with bias and activation, on a sparse kernel for sure."""
+    layer = make(512, 384, block=32, density=0.2, activation=activation, dtype=torch.bfloat16).requires_grad_(False)
+    layer.strict = True
+    return layer
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 64, 300])
+@pytest.mark.parametrize("how", ["eager", "compiled", "CUDA graph"])
+def test_inference_is_one_kernel_and_nothing_else(how, tokens):
+    layer, x = strict_layer(), random(tokens, 512, dtype=torch.bfloat16)
+    call = lambda: layer(x)  # noqa: E731
+    if how == "compiled":
+        compiled = torch.compile(layer, fullgraph=True)
+        call = lambda: compiled(x)  # noqa: E731
+    if how == "CUDA graph":
+        call = capture(call)[0].replay
+    with torch.no_grad():
+        ran = device_work(call)
+    assert len(ran) == 1 and "sparseloom" in ran[0], ran
+
+
+def test_a_backward_pass_is_our_kernels_and_nothing_else():
+    layer = make(512, 512, False, block=32, density=0.2, dtype=torch.bfloat16)
+    layer.strict = True
+    x, dy = random(64, 512, dtype=torch.bfloat16).requires_grad_(), random(64, 512, dtype=torch.bfloat16, seed=1)
+    y = layer(x)
+    ran = device_work(lambda: torch.autograd.grad(y, [x, layer.values], dy, retain_graph=True))
+    ours = [name for name in ran if "sparseloom" in name]
+    assert ran == ours and 2 <= len(ours) <= 3, ran  # dw may end in a second kernel that adds its pieces
+
+
+def recorded(monkeypatch):
+    """Every operator call of a forward and a backward pass of a layer, with its arguments."""
+    calls = []
+    for name in ("_linear", "_linear_dx", "_linear_dw"):
+        real = getattr(ops, name)
+        monkeypatch.setattr(ops, name, lambda *a, real=real: calls.append((real, a)) or real(*a))
+    layer = make(37, 27, block=8)
+    for x in (random(5, 37), random(37), random(37, 5).t(), random(130, 37)):
+        layer(x.requires_grad_()).sum().backward()
+    with torch.no_grad():
+        layer(random(5, 37))
+    monkeypatch.undo()
+    index, raw = layer.index, torch.ops.sparseloom
+    calls.append((raw.pack.default, (random(27, 37), index.crow, index.col, 8, 8)))
+    calls.append((raw.unpack.default, (layer.values, index.crow, index.col, 27, 37)))
+    return calls
+
+
+def test_opcheck(monkeypatch):
+    calls = recorded(monkeypatch)
+    assert len({op for op, _ in calls}) == 5
+    for op, arguments in calls:
+        plain = [a.detach() if isinstance(a, torch.Tensor) else a for a in arguments]
+        assert set(torch.library.opcheck(op, plain).values()) == {"SUCCESS"}, op
+
+
+def test_export_with_a_dynamic_batch():
+    layer = make(64, 48, activation="silu")
+    exported = torch.export.export(layer, (random(4, 64),), dynamic_shapes=({0: torch.export.Dim("m", min=2, max=64)},))
+    x = random(9, 64)
+    torch.testing.assert_close(exported.module()(x), layer(x), atol=1e-6, rtol=1e-6)

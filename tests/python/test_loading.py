@@ -1,0 +1,177 @@
+"""Checkpoints of others into block-sparse layers: dense ones, torch.sparse_bsr, pytorch_block_sparse, transformers."""
+
+import io
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import sparseloom
+from sparseloom import BlockSparse, pattern, sparsify_
+from sparseloom.nn import BlockSparseLinear
+
+
+def nets(block=16):
+    torch.manual_seed(0)
+    dense = nn.Sequential(nn.Linear(64, 70), nn.ReLU(), nn.Linear(70, 48))
+    sparse = nn.Sequential(nn.Linear(64, 70), nn.ReLU(), nn.Linear(70, 48))
+    sparsify_(sparse, {"[02]": BlockSparse(block, 0.5)})
+    return dense, sparse
+
+
+def masked(weight, made):
+    (bm, bn), (rows, cols) = made.block, weight.shape
+    return weight * made.mask.repeat_interleave(bm, 0).repeat_interleave(bn, 1)[:rows, :cols]
+
+
+def test_a_dense_checkpoint_is_packed_by_the_layers_pattern(caplog):
+    dense, sparse = nets()
+    patterns = [sparse[i].pattern for i in (0, 2)]
+    values = sparse[0].values
+    with caplog.at_level(logging.INFO, "sparseloom"):
+        sparse.load_state_dict(dense.state_dict())
+    for i, made in zip((0, 2), patterns, strict=True):
+        assert sparse[i].pattern == made and torch.equal(sparse[i].bias, dense[i].bias)
+        assert torch.equal(sparse[i].to_dense().weight, masked(dense[i].weight, made))
+    assert sparse[0].values is values  # the Parameter an optimizer holds
+    weight = dense[0].weight.detach()
+    share = masked(weight, patterns[0]).abs().sum() / weight.abs().sum()
+    assert f"0.weight: packed a dense weight by the layer's pattern, which keeps {100 * float(share):.1f} %" in caplog.text
+
+
+def test_a_dense_checkpoint_of_another_size_is_refused():
+    _, sparse = nets()
+    with pytest.raises(RuntimeError, match="expected weight of 70 x 64"):
+        sparse[0].load_state_dict({"weight": torch.zeros(64, 70), "bias": torch.zeros(70)})
+
+
+def test_missing_and_unexpected_entries_are_still_named():
+    dense, sparse = nets()
+    state = dense.state_dict()
+    del state["0.bias"]
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "0.bias"'):
+        sparse.load_state_dict(state)
+    with pytest.raises(RuntimeError, match=r'"0\.extra"'):
+        sparse.load_state_dict(dense.state_dict() | {"0.extra": torch.zeros(1)})
+
+
+@pytest.mark.filterwarnings("ignore:Sparse BSR tensor support is in beta")
+def test_a_torch_sparse_bsr_state_dict_brings_its_pattern():
+    torch.manual_seed(0)
+    layer = BlockSparseLinear(64, 96, density=0.5, block=16)
+    weight = masked(torch.randn(96, 64), pattern.random(96, 64, 16, 0.25, 1)).to_sparse_bsr((16, 16))
+    file = io.BytesIO()
+    torch.save({"weight": weight, "bias": torch.ones(96)}, file)
+    file.seek(0)
+    layer.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(layer.to_dense().weight, weight.to_dense()) and layer.pattern.blocks == 6
+    x = torch.randn(3, 64)
+    torch.testing.assert_close(layer(x), nn.functional.linear(x, weight.to_dense(), torch.ones(96)), atol=1e-5, rtol=1e-5)
+    with pytest.raises(RuntimeError, match="make the layer with the block shape that was saved"):
+        BlockSparseLinear(64, 96, False, density=0.5, block=32).load_state_dict({"weight": weight})
+
+
+def pytorch_block_sparse_entries(weight, made):
+    """What that package's layer saves: blocks in row order, each transposed, one below the other."""
+    rows, cols = weight.shape
+    grid = weight.reshape(rows // 32, 32, cols // 32, 32).transpose(1, 2)[made.mask]  # [blocks, 32, 32]
+    nonzero = made.mask.nonzero()
+    crow, col = made.index()
+    turned = made.mask.t().nonzero()
+    position = torch.zeros(made.mask.shape, dtype=torch.int64)
+    position[made.mask] = torch.arange(len(nonzero))
+    return {
+        "weight.data": grid.transpose(1, 2).reshape(-1, 32).clone(),
+        "weight.block_mask": made.mask,
+        "weight.cols_a": torch.stack([col, torch.arange(len(col), dtype=torch.int32)], 1),
+        "weight.row_start_ends_a": crow,
+        "weight.rows_b": torch.stack([turned[:, 1], position.t()[made.mask.t()]], 1).int(),
+        "weight.col_start_ends_b": made.transposed().index()[0],
+        "weight.blocks": nonzero.flip(-1).flatten().int(),
+        "bias": torch.arange(float(rows)),
+    }
+
+
+def test_a_pytorch_block_sparse_checkpoint_is_read():
+    made = pattern.random(96, 128, 32, 0.5, 3)
+    weight = masked(torch.randn(96, 128), made)
+    layer = BlockSparseLinear(128, 96, density=0.25)
+    net = nn.Sequential(layer)
+    net.load_state_dict({f"0.{name}": tensor for name, tensor in pytorch_block_sparse_entries(weight, made).items()})
+    assert layer.pattern == made and torch.equal(layer.to_dense().weight, weight)
+    assert torch.equal(layer.bias, torch.arange(96.0))
+    with pytest.raises(RuntimeError, match="sparsify with block=32"):
+        BlockSparseLinear(128, 96, density=0.25, block=16).load_state_dict(pytorch_block_sparse_entries(weight, made))
+    descending = torch.tensor([0, 90, 2, 3], dtype=torch.int32)
+    broken = pytorch_block_sparse_entries(weight, made) | {"weight.row_start_ends_a": descending}
+    with pytest.raises(RuntimeError, match="crow"):
+        layer.load_state_dict(broken)
+    assert layer.pattern == made
+
+
+def test_transformers_save_pretrained_and_from_pretrained(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    hf = pytest.importorskip("sparseloom.hf")
+    sizes = {"vocab_size": 60, "hidden_size": 64, "intermediate_size": 100, "num_attention_heads": 4, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes)).eval()
+    sparsify_(model, {r".*\.(query|key|value)": BlockSparse(16, 0.25), r".*layer.*dense": BlockSparse((16, 32), 0.5)})
+    tokens = torch.randint(0, 60, (2, 9))
+    hf.describe_(model).save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.py")) and (tmp_path / "model.safetensors").exists()
+    loaded, notes = transformers.BertForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not notes["missing_keys"] and not notes["unexpected_keys"] and not notes["mismatched_keys"]
+    mine, theirs = model.state_dict(), loaded.state_dict()
+    assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    layer = loaded.bert.encoder.layer[0].output.dense
+    assert layer.pattern == model.bert.encoder.layer[0].output.dense.pattern
+    assert torch.equal(model(tokens).logits, loaded.eval()(tokens).logits)
+    loaded.train()(tokens, labels=tokens).loss.backward()  # the derived indices are whole too
+    assert layer.values.grad.abs().sum() > 0
+    half = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert half.bert.encoder.layer[0].output.dense.values.dtype == torch.bfloat16
+    assert half.bert.encoder.layer[0].output.dense.crow.dtype == torch.int32
+    assert half(tokens).logits.dtype == torch.bfloat16
+    loaded.save_pretrained(tmp_path / "again")  # what was loaded is described already
+    again = transformers.BertForMaskedLM.from_pretrained(tmp_path / "again").eval()
+    assert torch.equal(again(tokens).logits, model(tokens).logits)
+
+
+def test_transformers_refuses_a_newer_format_and_layers_of_another_model(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    hf = pytest.importorskip("sparseloom.hf")
+    with pytest.raises(sparseloom.Error, match="format version 1, got 2"):
+        hf.SparseloomConfig({}, version=2)
+    sizes = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
+    model = transformers.BertModel(transformers.BertConfig(**sizes))
+    sparsify_(model, {r".*\.intermediate\.dense": BlockSparse(16, 0.5)})
+    hf.describe_(model)
+    model.config.quantization_config.layers["encoder.layer.7.gone"] = {"block": [16, 16], "blocks": 1}
+    model.save_pretrained(tmp_path)
+    with pytest.raises(sparseloom.Error, match=r"encoder\.layer\.7\.gone"):
+        transformers.BertModel.from_pretrained(tmp_path)
+    with pytest.raises(sparseloom.Error, match=r"sparseloom\.save"):
+        hf.describe_(nn.Linear(2, 2))
+    sparseloom.densify_(model)
+    assert not hasattr(hf.describe_(model).config, "quantization_config")
+
+
+def test_import_is_quick_quiet_and_leaves_optional_packages_alone():
+    code = """
+import sys, time
+import torch
+start = time.process_time()
+import sparseloom
+took = time.process_time() - start
+assert not {"transformers", "rich", "typer", "matplotlib", "jinja2", "torch._dynamo"} & sys.modules.keys() - before
+print(took)
+""".replace("start =", "before = set(sys.modules); start =", 1)
+    times = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        times.append(float(done.stdout))
+    assert min(times) < 0.15  # seconds of CPU time, beyond torch's own

@@ -1,0 +1,379 @@
+"""sparsify_ and densify_: what becomes sparse, what is left and why, and what is refused before anything changes."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+import sparseloom
+from sparseloom import BlockSparse, densify_, pattern, sparsify_
+from sparseloom.nn import BlockSparseConv1x1, BlockSparseLinear, BlockSparseMultiheadAttention
+
+HALF = BlockSparse(block=16, density=0.5)
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 96), nn.LayerNorm(96), nn.Sequential(nn.Linear(96, 70), nn.ReLU()), nn.Linear(70, 5))
+
+
+def snapshot(module):
+    return {name: (id(p), p.detach().clone()) for name, p in module.named_parameters()}
+
+
+def unchanged(module, before):
+    after = snapshot(module)
+    return after.keys() == before.keys() and all(after[k][0] == i and torch.equal(after[k][1], v) for k, (i, v) in before.items())
+
+
+def test_matched_layers_become_sparse_in_place_with_their_largest_blocks():
+    net = model()
+    dense = copy.deepcopy(net)
+    result = sparsify_(net, {r"0|2\.0": HALF})
+    assert [change.names for change in result.changed] == [("0",), ("2.0",)]
+    assert isinstance(net[0], BlockSparseLinear) and isinstance(net[2][0], BlockSparseLinear) and type(net[3]) is nn.Linear
+    assert net[0].pattern == pattern.from_dense(dense[0].weight, 16, 0.5) and net[0].block == (16, 16)
+    kept = net[0].to_dense().weight
+    assert torch.equal(kept[kept != 0], dense[0].weight[kept != 0])
+    assert result.parameters == (sum(p.numel() for p in dense.parameters()), sum(p.numel() for p in net.parameters()))
+    assert net(torch.randn(3, 64)).shape == (3, 5)
+
+
+def test_names_are_matched_whole():
+    net = nn.ModuleDict({"fc": nn.Linear(32, 32), "fc2": nn.Linear(32, 32)})
+    sparsify_(net, {"fc": HALF})
+    assert isinstance(net["fc"], BlockSparseLinear) and type(net["fc2"]) is nn.Linear
+
+
+def test_the_result_names_every_layer_and_every_reason():
+    net = model()
+    result = sparsify_(net, {"[0-3]": HALF})
+    assert [(skip.name, skip.reason) for skip in result.skipped] == [
+        ("2.0", "no pattern matches"),
+        ("3", "too small: 5 x 70 in blocks of 16 x 16"),
+        ("1", "not a linear"),
+    ]
+    text = str(result)
+    assert text.splitlines()[0].startswith("1 layer became block-sparse; 13,") and "96 x 64" in text
+    assert "no pattern matches: 2.0 (Linear)" in text and "not a linear: 1 (LayerNorm)" in text
+    assert result.to_dict()["changed"][0]["block"] == (16, 16)
+
+
+def test_the_result_is_logged_and_nothing_is_printed(caplog, capsys):
+    with caplog.at_level(logging.INFO, "sparseloom"):
+        sparsify_(model(), {"0": HALF})
+    assert "1 layer became block-sparse" in caplog.text and capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        ({}, "expected {regex: BlockSparse"),
+        ({"fc": HALF}, "names are matched whole; linear layers are 0, 2.0, 3"),
+        ({"1": HALF}, r"got 1 \(LayerNorm\); linear layers are 0, 2.0, 3"),
+        ({"2": HALF}, r"modules that hold others: 2; match the layers inside: '2\[.\]\.\*'"),
+        ({"3": HALF}, "3: too small: 5 x 70"),
+        ({"0": HALF, "0|0": HALF}, "only layers that '0' has taken"),
+        ({"0": 0.5}, "expected a BlockSparse for '0', got 0.5"),
+        ({"(": HALF}, "regular expressions as keys"),
+        ({"0": BlockSparse(128, 0.5)}, "too small: 96 x 64 in blocks of 128 x 128"),
+        ({"0": BlockSparse(16, 0.01)}, "too small: density 0.01 of 24 blocks leaves none"),
+    ],
+)
+def test_a_pattern_that_would_do_nothing_raises_and_changes_nothing(patterns, message):
+    net = model()
+    before = snapshot(net)
+    with pytest.raises(sparseloom.Error, match=message):
+        sparsify_(net, patterns)
+    with pytest.raises(sparseloom.Error, match=message):  # not hidden by a pattern that works
+        sparsify_(net, {**patterns, r"2\.0": HALF} if patterns else {})
+    assert unchanged(net, before)
+
+
+def test_the_first_pattern_that_matches_counts():
+    net = model()
+    sparsify_(net, {"0": BlockSparse(8, 0.25), r"[0-9.]+": HALF})
+    assert net[0].block == (8, 8) and net[2][0].block == (16, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"density": 1.5}, r"density in \[0, 1\], got 1.5"),
+        ({}, r"density in \[0, 1\], got None"),
+        ({"density": 0.5, "block": 12}, "block"),
+        ({"density": 0.5, "select": "best"}, "'magnitude', 'l2', 'max', 'random' or a Pattern, got 'best'"),
+        ({"density": 0.5, "select": pattern.full(8, 8, 8)}, "density or a pattern, got both"),
+    ],
+)
+def test_wrong_configurations_are_refused_when_made(arguments, message):
+    with pytest.raises(sparseloom.Error, match=message):
+        BlockSparse(**arguments)
+
+
+def test_select_random_is_seeded_balanced_and_draws_from_nothing_else():
+    def patched(config):
+        net = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
+        sparsify_(net, {"[01]": config})
+        return net
+
+    a, b = (patched(BlockSparse(16, 0.5, "random", seed=3)) for _ in range(2))
+    assert a[0].pattern == b[0].pattern and a[1].pattern == b[1].pattern and a[0].pattern != a[1].pattern
+    assert (a[0].pattern.mask.sum(1) == 8).all()
+    net = model()
+    state = torch.get_rng_state()
+    sparsify_(net, {"0": HALF, r"2\.0": BlockSparse(16, 0.5, "random", seed=3)})
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_select_takes_a_pattern_of_the_layers_size():
+    net, chosen = model(), pattern.banded(96, 64, (32, 16), 1)
+    sparsify_(net, {"0": BlockSparse(select=chosen)})
+    assert net[0].pattern == chosen
+    with pytest.raises(sparseloom.Error, match="the layer's size 70 x 96"):
+        sparsify_(net, {r"2\.0": BlockSparse(select=chosen)})
+
+
+def test_tied_weights_are_refused_by_identity_and_by_memory():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head, self.free = nn.Embedding(64, 32), nn.Linear(32, 64), nn.Linear(32, 32)
+            self.head.weight = self.embedding.weight
+
+    net = Tied()
+    with pytest.raises(sparseloom.Error, match=r"head: tied to embedding.weight"):
+        sparsify_(net, {"head": HALF})
+    assert "tied to embedding.weight" in str(sparsify_(net, {"head|free": HALF}))
+    flat = torch.randn(64 * 32 * 2)  # apart in one allocation: not tied; overlapping: tied
+    net = nn.Sequential(nn.Linear(32, 64), nn.Linear(32, 64))
+    net[0].weight.data, net[1].weight.data = flat[: 64 * 32].view(64, 32), flat[64 * 32 :].view(64, 32)
+    net[1].bias.data = flat[64 * 32 + 5 : 64 * 32 + 69]
+    result = sparsify_(net, {"[01]": HALF})
+    assert [change.names for change in result.changed] == [("0",)] and "tied to 1.bias" in str(result)
+
+
+def test_strict_refuses_to_skip_and_forbids_dense_kernels():
+    net = model()
+    before = snapshot(net)
+    with pytest.raises(sparseloom.Error, match=r"strict=True\), got 3: too small"):
+        sparsify_(net, {"[03]": HALF}, strict=True)
+    assert unchanged(net, before)
+    sparsify_(net, {"0": HALF}, strict=True)
+    assert net[0].strict
+    sparsify_(net, {r"2\.0": HALF})
+    assert not net[2][0].strict
+
+
+def test_a_shared_module_is_replaced_in_all_its_places_once():
+    shared = nn.Linear(32, 32)
+    net = nn.ModuleDict({"a": shared, "b": nn.ModuleList([shared, nn.Linear(32, 32)])})
+    result = sparsify_(net, {"a|b[.]1": HALF})
+    assert net["a"] is net["b"][0] and isinstance(net["a"], BlockSparseLinear)
+    assert result.changed[0].names == ("a", "b.0") and "a (shared as b.0)" in str(result)
+    densify_(net)
+    assert net["a"] is net["b"][0] and type(net["a"]) is nn.Linear
+
+
+def test_biases_stay_the_same_parameters_and_marks_move_along():
+    net = model()
+    bias, net[0].weight.no_decay = net[0].bias, True
+    net[0].weight.requires_grad_(False)
+    net.eval()
+    sparsify_(net, {"0": HALF})
+    assert net[0].bias is bias and net[0].values.no_decay and not net[0].values.requires_grad and not net[0].training
+    densify_(net)
+    assert net[0].bias is bias and net[0].weight.no_decay and not net[0].weight.requires_grad
+
+
+def test_layers_that_cannot_move_are_named():
+    class Own(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    net = nn.ModuleDict(
+        {
+            "hooked": nn.Linear(32, 32),
+            "parametrized": nn.utils.parametrizations.weight_norm(nn.Linear(32, 32)),
+            "own": Own(32, 32),
+            "lazy": nn.LazyLinear(32),
+            "integers": nn.Linear(32, 32),
+            "plain": nn.Linear(32, 32),
+            "pruned": nn.Linear(32, 32),
+        }
+    )
+    net["hooked"].register_forward_hook(lambda *a: None)
+    net["integers"].weight = nn.Parameter(torch.ones(32, 32, dtype=torch.int8), requires_grad=False)
+    prune.identity(net["pruned"], "weight")
+    result = sparsify_(net, {".*": HALF})
+    assert [change.names for change in result.changed] == [("plain",)]
+    why = {skip.name: skip.reason for skip in result.skipped if skip.kind == "Linear"}
+    for name, word in {
+        "hooked": "hooks", "parametrized": "parametrized", "own": "forward is not", "lazy": "lazy", "integers": "int8",
+        "pruned": "hooks",
+    }.items():  # fmt: skip
+        assert word in why[name], name
+
+
+def test_the_model_itself_and_other_things_are_refused():
+    with pytest.raises(sparseloom.Error, match=r"BlockSparseLinear\.from_dense"):
+        sparsify_(nn.Linear(32, 32), {".*": HALF})
+    with pytest.raises(sparseloom.Error, match=r"an nn\.Module, got OrderedDict"):
+        sparsify_(model().state_dict(), {".*": HALF})
+    net = model()
+    sparsify_(net, {"0": HALF})
+    with pytest.raises(sparseloom.Error, match=r"0 \(BlockSparseLinear\)"):
+        sparsify_(net, {"0": HALF})
+    assert "it is block-sparse already: 0" in str(sparsify_(net, {r"0|2\.0": HALF}))
+
+
+def test_densify_is_the_inverse():
+    net = model()
+    names, x = list(net.state_dict()), torch.randn(4, 64)
+    sparsify_(net, {r"0|2\.0": HALF})
+    expected = net(x)
+    result = densify_(net)
+    assert list(net.state_dict()) == names and type(net[0]) is nn.Linear and "2 layers became dense" in str(result)
+    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
+    assert (net[0].weight == 0).float().mean() == 0.5
+    with pytest.raises(sparseloom.Error, match="a block-sparse layer for"):
+        densify_(net)
+
+
+def test_densify_takes_names_and_carries_activations():
+    net = nn.Sequential(BlockSparseLinear(32, 32, density=0.5, activation="gelu"), BlockSparseLinear(32, 32, density=0.5))
+    x = torch.randn(4, 32)
+    expected = net(x)
+    densify_(net, "0")
+    assert isinstance(net[0], nn.Sequential) and isinstance(net[1], BlockSparseLinear)
+    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_meta_models_take_random_and_given_patterns_and_load_later():
+    with torch.device("meta"):
+        net = model()
+    with pytest.raises(sparseloom.Error, match="values to rank the blocks of 0 by"):
+        sparsify_(net, {"0": HALF})
+    sparsify_(net, {"0": BlockSparse(16, 0.5, "random", seed=1), r"2\.0": BlockSparse(select=pattern.full(70, 96, 16))})
+    assert net[0].values.is_meta
+    real = model()
+    sparsify_(real, {"0": BlockSparse(16, 0.5, "random", seed=1), r"2\.0": BlockSparse(select=pattern.full(70, 96, 16))})
+    net.load_state_dict(real.state_dict(), assign=True)
+    x = torch.randn(2, 64)
+    assert torch.equal(net(x), real(x))
+
+
+def test_a_compiled_model_is_patched_under_its_own_names():
+    net = model()
+    compiled, x = torch.compile(net, backend="aot_eager"), torch.randn(3, 64)
+    compiled(x)
+    sparsify_(compiled, {"0": HALF})
+    assert isinstance(net[0], BlockSparseLinear)
+    torch.testing.assert_close(compiled(x), net(x), atol=1e-5, rtol=1e-5)
+    torch._dynamo.reset()
+
+
+def test_conversion_holds_one_layer_at_a_time_beyond_the_model():
+    """Each dense weight is free before the next layer is packed, when nobody else holds it."""
+    import weakref
+
+    net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    weights = [weakref.ref(layer.weight) for layer in net]
+    sparsify_(net, {"[01]": HALF})
+    assert [ref() for ref in weights] == [None, None]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("conv", "positions"), [(nn.Conv1d, (7,)), (nn.Conv2d, (5, 6)), (nn.Conv3d, (3, 4, 5))])
+def test_1x1_convolutions(conv, positions, stride):
+    torch.manual_seed(0)
+    net = nn.Sequential(conv(48, 70, 1, stride=stride), conv(70, 16, 3))
+    dense, x = copy.deepcopy(net[0]), torch.randn(2, 48, *positions)
+    result = sparsify_(net, {"0": BlockSparse(16, 1.0)})
+    assert isinstance(net[0], BlockSparseConv1x1) and "no pattern matches" not in str(result)
+    torch.testing.assert_close(net[0](x), dense(x), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(net[0](x[0]), dense(x[0]), atol=1e-4, rtol=1e-4)  # without a batch
+    net[0].load_state_dict(dense.state_dict())
+    torch.testing.assert_close(net[0](x), dense(x), atol=1e-4, rtol=1e-4)
+    densify_(net)
+    assert type(net[0]) is conv and torch.equal(net[0].weight, dense.weight) and net[0].stride == dense.stride
+    for refused, word in ((conv(32, 32, 1, groups=2), "groups"), (conv(32, 32, 1, padding=1), "pads")):
+        with pytest.raises(sparseloom.Error, match=word):
+            sparsify_(nn.Sequential(refused), {"0": HALF})
+    with pytest.raises(sparseloom.Error, match="Conv"):
+        sparsify_(net, {"1": HALF})
+
+
+def attention(**options):
+    torch.manual_seed(0)
+    net = nn.ModuleDict({"attn": nn.MultiheadAttention(32, 4, **options)})
+    for p in net.parameters():
+        nn.init.normal_(p, std=0.2)
+    return net
+
+
+@pytest.mark.parametrize("need", [True, False])
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_first": True}, {"bias": False}, {"add_bias_kv": True, "add_zero_attn": True, "batch_first": True}]
+)
+def test_attention_gives_what_torchs_own_gives(options, need):
+    net = attention(**options)
+    dense = copy.deepcopy(net["attn"])
+    sparsify_(net, {"attn": BlockSparse(16, 1.0)})
+    sparse = net["attn"]
+    assert isinstance(sparse, BlockSparseMultiheadAttention) and isinstance(sparse.in_proj, BlockSparseLinear)
+    batch_first = options.get("batch_first", False)
+    q, kv = torch.randn(2, 5, 32), torch.randn(2, 6, 32)
+    padding, causal = torch.zeros(2, 5, dtype=torch.bool), torch.ones(5, 5, dtype=torch.bool).triu(1)
+    padding[1, 3:] = True
+    calls = [
+        ((q, q, q), {"key_padding_mask": padding, "attn_mask": causal}),
+        ((q, q, q), {"attn_mask": torch.randn(8, 5, 5), "average_attn_weights": False}),
+        ((q, kv, kv), {}),
+        ((q, kv, kv.clone()), {}),
+    ]
+    for tensors, keywords in calls:
+        tensors = tensors if batch_first else tuple(t.transpose(0, 1) for t in tensors)
+        if tensors[0].shape == tensors[1].shape:
+            tensors = (tensors[0],) * 3
+        (y, weights), (expected, dense_weights) = (f(*tensors, need_weights=need, **keywords) for f in (sparse, dense))
+        torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
+        assert (weights is None) == (dense_weights is None) == (not need)
+        if need:
+            torch.testing.assert_close(weights, dense_weights, atol=1e-5, rtol=1e-4)
+    single = (q[0], q[0], q[0])
+    torch.testing.assert_close(sparse(*single)[0], dense(*single)[0], atol=1e-5, rtol=1e-4)
+    densify_(net)
+    assert torch.equal(net["attn"].in_proj_weight, dense.in_proj_weight)
+    assert net["attn"].state_dict().keys() == dense.state_dict().keys()
+
+
+def test_one_projection_of_attention_alone_and_dense_checkpoints():
+    net = attention()
+    dense, weight = copy.deepcopy(net["attn"]), net["attn"].in_proj_weight
+    result = sparsify_(net, {r"attn\.out_proj": BlockSparse(16, 1.0)})
+    assert [change.names for change in result.changed] == [("attn.out_proj",)] and net["attn"].in_proj.weight is weight
+    net["attn"].load_state_dict(attention()["attn"].state_dict())
+    q = torch.randn(5, 2, 32)
+    torch.testing.assert_close(net["attn"](q, q, q)[0], dense(q, q, q)[0], atol=1e-5, rtol=1e-4)
+    with pytest.raises(sparseloom.Error, match="keep weights apart"):
+        sparsify_(nn.Sequential(nn.MultiheadAttention(32, 4, kdim=16)), {"0": HALF})
+
+
+@pytest.mark.parametrize("chosen", [r".*self_attn", r".*linear[12]"])
+def test_torchs_transformer_encoder_takes_no_way_around_the_sparse_layers(chosen):
+    torch.manual_seed(0)
+    net = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 2).eval()
+    x, padding = torch.randn(2, 5, 32), torch.zeros(2, 5, dtype=torch.bool)
+    padding[1, 3:] = True
+    fused = [layer.activation_relu_or_gelu for layer in net.layers], net.use_nested_tensor
+    with torch.no_grad():
+        expected = net.train()(x, src_key_padding_mask=padding)[~padding]
+        sparsify_(net.eval(), {chosen: BlockSparse(16, 1.0)})
+        torch.testing.assert_close(net(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5, rtol=1e-4)
+        densify_(net)
+        assert ([layer.activation_relu_or_gelu for layer in net.layers], net.use_nested_tensor) == fused
+        torch.testing.assert_close(net(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,91 @@
+"""What test_distributed.py runs on each of two ranks: `two_ranks.py RANK FILE`. Prints one line for each check that held."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import sparseloom
+from sparseloom import BlockSparse, prepare_ddp, sparsify_
+from sparseloom.nn.state import INDEX_BUFFERS
+
+RANK = int(sys.argv[1])
+
+
+def model(seed=0):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.BatchNorm1d(96), nn.Linear(96, 32))
+    sparsify_(net, {"[03]": BlockSparse(16, 0.5, "random", seed=seed)})
+    return net
+
+
+def data():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(16, 64, generator=generator), torch.randn(16, 32, generator=generator)
+
+
+def train(net, rows, steps=3):
+    optimizer, (x, y) = torch.optim.AdamW(net.parameters(), 1e-2), data()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (net(x[rows]) - y[rows]).square().mean().backward()
+        optimizer.step()
+
+
+def close(mine, theirs):
+    return mine.keys() == theirs.keys() and all(torch.allclose(mine[name], theirs[name], atol=1e-5, rtol=1e-4) for name in theirs)
+
+
+def expect(what, held):
+    assert held, what
+    print(what, flush=True)
+
+
+def error_of(call):
+    try:
+        call()
+    except sparseloom.Error as error:
+        return str(error)
+    return ""
+
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=RANK, world_size=2)
+mine = slice(8 * RANK, 8 * RANK + 8)
+
+alone = model().eval()  # evaluation: the norm of a half batch would not be the whole batch's
+train(alone, slice(0, 16))
+
+wrapped = DistributedDataParallel(prepare_ddp(model().eval()))
+broadcast = {id(buffer) for buffer in wrapped.modules_buffers}
+indices = [getattr(wrapped.module[i], name) for i in (0, 3) for name in INDEX_BUFFERS]
+expect("no index is broadcast", not any(id(index) in broadcast for index in indices))
+expect("other buffers are", id(wrapped.module[2].running_mean) in broadcast)
+train(wrapped, mine)
+expect("ddp equals one rank", close(wrapped.module.state_dict(), alone.state_dict()))
+refused = error_of(lambda: sparsify_(wrapped, {".*": BlockSparse(16, 0.5)}))
+expect("sparsify_ under ddp is refused", "sparsify_ first, then wrap" in refused)
+inner = nn.Sequential(nn.Linear(32, 32))
+outer = DistributedDataParallel(inner)
+expect("and from inside it", "then wrap" in error_of(lambda: sparsify_(inner, {"0": BlockSparse(16, 0.5)})))
+del outer
+expect("patterns that differ are named", "one pattern of 0 on all ranks" in error_of(lambda: prepare_ddp(model(seed=RANK))))
+
+sharded = model().eval()
+for layer in (sharded[0], sharded[3], sharded):
+    fully_shard(layer)
+expect("values are sharded by blocks", sharded[0].values.to_local().shape == (6, 16, 16))
+train(sharded, mine)
+whole = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True))
+expect("fsdp2 equals one rank", RANK != 0 or close(whole, alone.state_dict()))
+if RANK == 0:
+    again = model().eval()
+    again.load_state_dict(whole)
+    expect("what is gathered loads into a whole model", close(again.state_dict(), alone.state_dict()))
+refused = error_of(lambda: sparsify_(sharded, {"[03]": BlockSparse(16, 0.5)})) + error_of(lambda: sparseloom.densify_(sharded))
+expect("patching under fully_shard is refused", refused.count("then fully_shard") == 2)
+dist.barrier()
+dist.destroy_process_group()
