@@ -21,7 +21,7 @@ from sparseloom.bench import cells, results
 from sparseloom.bench.cells import GPU_SHAPES, Cell
 from sparseloom.bench.gpu import cusparse, host, measure, operands, replay, run, targets
 from sparseloom.bench.gpu.operands import Operands, Reference
-from sparseloom.testing import tf32_switch
+from sparseloom.testing import dense_product, tf32_switch
 
 CPU = torch.device("cpu")
 TINY = [
@@ -105,6 +105,11 @@ def test_pauses_keep_the_card_cool() -> None:
     assert [replay.pause_after(seconds) for seconds in (0, 0.007, 1)] == [0.005, 0.028, 0.06]
 
 
+def scattered_calls(made: Operands) -> list[Callable[[], torch.Tensor]]:
+    """torch's product with the scattered weight, one call for each copy: a right answer that no kernel of ours gave."""
+    return [lambda copy=copy: dense_product(made.case, copy.x, copy.dy, made.weight, None) for copy in made.copies]
+
+
 # Operands and reference, which are ordinary tensors.
 
 
@@ -125,6 +130,8 @@ def test_operands_and_reference_agree_with_the_library(cell: Cell) -> None:
     outputs = [call() for call in own]
     assert all(torch.equal(output, outputs[0]) for output in outputs) and reference.check(outputs[0]).ok
     assert all(torch.equal(call(), dense[0]()) for call in dense)
+    if cell.direction != "dw":  # a weight without zeros: zeros would flatter dense
+        assert not torch.equal(dense[0](), scattered_calls(made)[0]())
     lost = outputs[0].clone()
     lost.view(-1)[:8] = torch.nan
     assert not reference.check(lost).ok
@@ -257,7 +264,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def enter(name: str, made: Operands, reference: Reference) -> Stand:
         if name == "cusparse_ell":
             raise ValueError("no such library")
-        return Stand(made.dense_calls())
+        return Stand(scattered_calls(made))
 
     monitor = SimpleNamespace(clock_mhz=lambda: 1980, power_watts=lambda: 500.0, driver=lambda: "1", reason="")
     gpu = {"name": "NVIDIA H200", "driver": "1", "l2_bytes": 1000, "memory_bytes": 1}
@@ -409,12 +416,12 @@ def test_a_hole_in_a_result_is_seen() -> None:
         return y
 
     with torch.no_grad():
-        whole = replay.Replay(made.dense_calls())
+        whole = replay.Replay(scattered_calls(made))
         assert reference.check(whole.poisoned()).ok and whole.same_bits()
-        lossy = replay.Replay([lambda call=call: holed(call) for call in made.dense_calls()])
+        lossy = replay.Replay([lambda call=call: holed(call) for call in scattered_calls(made)])
         assert not reference.check(lossy.poisoned()).ok
         assert whole.burst() > 0 and min(whole.sustained()) > 0
-        assert replay.synchronises(lambda: torch.nonzero(whole.outputs[0])) and not replay.synchronises(made.dense_calls()[0])
+        assert replay.synchronises(lambda: torch.nonzero(whole.outputs[0])) and not replay.synchronises(scattered_calls(made)[0])
 
 
 def fewer_tokens() -> list[Cell]:

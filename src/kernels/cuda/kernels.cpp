@@ -1,6 +1,7 @@
 // The rows of the CUDA kernels: what each can do, what it will take, and its launch.
 #include "kernels/cuda/kernels.h"
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/cuda/cost.h"
@@ -32,12 +33,24 @@ std::string refuse_decode(const Problem& p, const Machine&) {
   return {};
 }
 
+std::string refuse_wgmma(const Problem& p, const Machine& machine) {
+  if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
+  if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  if (p.direction == Direction::dw) return "does forward and dx only";
+  if (std::min(p.block.rows, p.block.cols) < 32)
+    return "needs blocks of 32 or more on both sides, the block is " + to_string(p.block);
+  return {};
+}
+
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
 
 }  // namespace
 
 std::span<const Kernel> cuda_kernels() {
   static const Kernel kernels[] = {
+      {{"sm90_wgmma", plan::Side::cuda, Isa::generic, refuse_wgmma,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, no_workspace},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_dds(args); }},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine.cuda); },
         [](const Problem& p, const Machine& machine) {

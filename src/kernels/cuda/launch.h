@@ -13,6 +13,10 @@ namespace sparseloom::kernels::cuda {
 /// Forward and dX on tensor cores: bf16, f16, and f32 with args.tf32. Any m >= 1, block, alignment.
 int sm80_mma_dds(const MatmulArgs& args) noexcept;
 
+/// Forward and dX on Hopper's wgmma and TMA (compute capability 9.0 alone): bf16 and f16, block sides 32, 64, 128 in any pairing,
+/// any m >= 1. Operands that TMA cannot address (bases or rows not in multiples of 16 bytes, no block stored) go to sm80_mma_dds.
+int sm90_wgmma_dds(const MatmulArgs& args) noexcept;
+
 /// dW on tensor cores: bf16, f16, and f32 with args.tf32. Scratch: partial sums when the tokens are cut into pieces.
 int sm80_mma_sdd(const MatmulArgs& args) noexcept;
 std::size_t sm80_mma_sdd_workspace(const Problem& problem, int multiprocessors) noexcept;

@@ -1,8 +1,12 @@
 // dense[r, c] = values[i][r - bm * row(i), c - bn * col[i]] for every stored block i; zero elsewhere. Each element is written once.
 //
-//   grid.x: one thread block per block row and slice of 16384 elements of it      dense  . . # .     slice: 1024 columns for bm =
-//   16 shared: which block of the row lies where in the slice                               # . . . threads: 16 bytes each, along
-//   the rows of the slice
+//   grid.x: one thread block per block row and slice of 16384 elements of it, e.g. 1024 columns for bm = 16
+//   shared: which block of the row lies where in the slice
+//   a warp: patches of 4 rows x 8 vectors of 16 bytes
+//
+// So a warp's writes are whole lines of 128 bytes, and its reads too for blocks of 32 bytes across or more: rows of a block follow
+// each other. Rejected: one row x 32 vectors, which reads a block of 16 columns in 32-byte pieces that cost L2 as much as lines.
+// Values are read as a stream that is evicted first: dense, not they, should be in L2 when the product comes.
 //
 // A copy of bit patterns, so one instance per element size serves every dtype. One launch: a memset before it would write most of
 // dense twice and costs the host 4.5 us.
@@ -19,7 +23,8 @@ namespace {
 
 struct Config {
   static constexpr int kThreads = 256;
-  static constexpr int kSliceElements = 16384;             // 4096 x 4096: 1024 thread blocks, all resident on an H200
+  static constexpr int kSliceElements = 16384;             // 4096 x 4096: 1024 thread blocks
+  static constexpr int kResident = 5;                      // per multiprocessor; 6 and more spill registers
   static constexpr int kLoads = 4;                         // in flight per thread
   static constexpr int kMostBlocks = kSliceElements / 64;  // of 8 x 8
 };
@@ -51,15 +56,17 @@ __device__ __forceinline__ void find_blocks(const Params<Word>& params, std::int
   __syncthreads();
 }
 
-/// Where vector v of a slice lies in it.
+/// Where a vector lies in a slice.
 struct Place {
   int row, col;
 };
 
+/// That of this lane in patch `patch`; patches go along the rows.
 template <class Word>
-__device__ __forceinline__ Place place_of(const Params<Word>& params, int v) {
-  const int shift = params.slice_shift - Vector<Word>::kShift;
-  return {v >> shift, (v & ((1 << shift) - 1)) << Vector<Word>::kShift};
+__device__ __forceinline__ Place place_of(const Params<Word>& params, int patch) {
+  const int shift = params.slice_shift - Vector<Word>::kShift - 3;  // log2(patches across)
+  const int lane = threadIdx.x % 32;
+  return {(patch >> shift) * 4 + lane / 8, ((patch & ((1 << shift) - 1)) * 8 + lane % 8) << Vector<Word>::kShift};
 }
 
 template <class Word>
@@ -69,7 +76,10 @@ __device__ __forceinline__ Vector<Word> load(const Params<Word>& params, const s
   if (i < 0) return vector;
   const Word* from = params.values + (std::int64_t{i} << (params.row_shift + params.col_shift)) + (place.row << params.col_shift) +
                      (place.col & ((1 << params.col_shift) - 1));
-  if (params.values_aligned) return *reinterpret_cast<const Vector<Word>*>(from);
+  if (params.values_aligned) {
+    *reinterpret_cast<uint4*>(&vector) = __ldcs(reinterpret_cast<const uint4*>(from));
+    return vector;
+  }
 #pragma unroll
   for (int e = 0; e < vector.kCount; ++e) vector.element[e] = from[e];
   return vector;
@@ -89,22 +99,23 @@ __device__ __forceinline__ void store(const Params<Word>& params, std::int64_t r
 }
 
 template <class Word>
-__global__ void __launch_bounds__(Config::kThreads) unpack_kernel(const __grid_constant__ Params<Word> params) {
-  constexpr int kVectors = Config::kSliceElements / Vector<Word>::kCount;
-  static_assert(kVectors % (Config::kThreads * Config::kLoads) == 0, "no remainder");
+__global__ void __launch_bounds__(Config::kThreads, Config::kResident) unpack_kernel(const __grid_constant__ Params<Word> params) {
+  constexpr int kPatches = Config::kSliceElements / (32 * Vector<Word>::kCount), kWarps = Config::kThreads / 32;
+  static_assert(kPatches % (kWarps * Config::kLoads) == 0, "no remainder");
   __shared__ std::int32_t slot[Config::kMostBlocks];
   const std::int64_t block_row = blockIdx.x / params.slices;
   const std::int64_t first_row = block_row << params.row_shift;
   const std::int64_t first_col = std::int64_t{blockIdx.x % params.slices} << params.slice_shift;
   find_blocks(params, block_row, first_col >> params.col_shift, 1 << (params.slice_shift - params.col_shift), slot);
 
-  for (int v = threadIdx.x; v < kVectors; v += Config::kThreads * Config::kLoads) {
+#pragma unroll 1
+  for (int patch = threadIdx.x / 32; patch < kPatches; patch += kWarps * Config::kLoads) {
     Vector<Word> vectors[Config::kLoads];
 #pragma unroll
-    for (int u = 0; u < Config::kLoads; ++u) vectors[u] = load(params, slot, place_of(params, v + u * Config::kThreads));
+    for (int u = 0; u < Config::kLoads; ++u) vectors[u] = load(params, slot, place_of(params, patch + u * kWarps));
 #pragma unroll
     for (int u = 0; u < Config::kLoads; ++u) {
-      const Place place = place_of(params, v + u * Config::kThreads);
+      const Place place = place_of(params, patch + u * kWarps);
       store(params, first_row + place.row, first_col + place.col, vectors[u]);
     }
   }

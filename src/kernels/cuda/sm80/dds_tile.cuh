@@ -72,12 +72,9 @@ struct Tile {
   static constexpr int kPack = 16 / kBytes;            // elements of one 16-byte copy
   static constexpr int kChunk = kChunkBytes / kBytes;  // elements of the reduction per stage
   static constexpr int kSteps = kChunkBytes / 32;      // tensor instructions along one stage
-  static constexpr int kEntries = kChunk / 8;          // most blocks that one stage spans
   static constexpr int kWarpTokens = kTokens / kWarpsM_, kWarpLine = kLine / kWarpsN_;
   static constexpr int kFragmentsM = kWarpTokens / 16, kFragmentsN = kWarpLine / 8;
   static constexpr int kABytes = kTokens * kChunkBytes, kBBytes = kLine * kChunkBytes, kStageBytes = kABytes + kBBytes;
-  // Index entries are fetched one ring length before the copies that need them: two rings' worth is in use, in a power of two.
-  static constexpr int kIndexStages = 8;
   // Row of a warp's sums in the epilogue: rows 8, 24 or 40 banks apart, so that eight-byte fragment stores do not collide.
   static constexpr int kSumsStride = kWarpLine == 8 ? 8 : kWarpLine + 8;
 
@@ -86,16 +83,14 @@ struct Tile {
   static_assert(kThreads % (8 * (kChunkBytes / 16)) == 0,
                 "a thread's rows are multiples of 8 apart, so that its swizzle key is one");
   static_assert(kTokens * (kChunkBytes / 16) % kThreads == 0, "every thread copies equally many chunks of A");
-  static_assert(kIndexStages >= 2 * kStages - 1, "index entries live two ring lengths");
-  static_assert(kWarps * kWarpTokens * kSumsStride * 4 <= kStages * kStageBytes, "the epilogue's sums fit where the ring was");
+  static_assert(kWarps * 16 * kSumsStride * 4 <= kStageBytes, "16 tokens of every warp's sums fit into a ring stage");
+  static_assert(kStages >= 3, "ends_line is written a barrier before it is read");
 };
 
 template <class T>
 struct SharedStorage {
-  alignas(128) std::byte ring[T::kStages][T::kStageBytes];  // A [kTokens][kChunk], then B; at the end the epilogue's sums
-  std::int32_t along[T::kIndexStages][T::kEntries];         // block positions along the reduction
-  std::int32_t slot[T::kIndexStages][T::kEntries];          // dx: where the blocks' values lie
-  alignas(16) float bias[T::kLine];
+  alignas(128) std::byte ring[T::kStages][T::kStageBytes];  // A [kTokens][kChunk], then B; the epilogue's sums
+  int ends_line[T::kStages];                                // the chunk in the stage is the last of its line
 };
 
 }  // namespace sparseloom::kernels::cuda::dds

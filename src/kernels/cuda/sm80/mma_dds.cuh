@@ -1,22 +1,22 @@
-// forward: out [m, rows] = act(x [m, cols] W^T + bias)          dx: out [m, cols] = dy [m, rows] W          W block-sparse, fp32
-// sums
+// forward: out [m, rows] = act(x [m, cols] W^T + bias)        dx: out [m, cols] = dy [m, rows] W        W block-sparse, fp32 sums
 //
-//   one thread block: kTokens tokens x one block line        x     . # . . # # .        the stored blocks of the line, side by
-//   side, (block row of W: forward, block column: dx)            tokens    |     | |          are the reduction of a dense tile
-//   product:
-//                                                                    v     v v          the inner loop never asks what is present
-//   ring of kStages chunks in shared memory            A [tokens][chunk]: # # #
-//   chunk: 128 bytes of the reduction (64 where a      B [line][chunk] or [chunk][line]
+//   one tile: kTokens tokens x one block line          x      . # . . # # .     the stored blocks of the line, side by side, are
+//   (block row of W: forward, block column: dx)        tokens   |     | |       the reduction of a dense product: the inner loop
+//                                                               v     v v       never asks what is present
+//   ring of kStages chunks in shared memory            A [tokens][chunk]                     # # #
+//   chunk: 128 bytes of the reduction (64 where a      B [line][chunk] or [chunk][line]      # # #
 //   64 x 64 warp tile wants 256 tokens to fit)         sums += A B, mma.sync, warp tile up to 64 x 64
 //
 // Fixed order of summation: a line's blocks in list order, in chunks. Grid: token panels outside, lines inside, so that a panel of
-// x stays in L2 while all lines read it. Lists of any length, empty ones too; copies behind their end write zeros.
+// x stays in L2 while all lines read it. A thread block takes lines_in_turn lines of one panel through the same ring, so that a
+// short line's start and end hide behind its neighbours' copies.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/ptx/ldmatrix.cuh"
 #include "kernels/cuda/sm80/dds_epilogue.cuh"
@@ -95,7 +95,7 @@ requires(T::kBytes == 4) __device__ __forceinline__ void load_b(Dx, Fragments<T>
 }
 
 template <class T>
-__device__ __forceinline__ void multiply(float (&sums)[T::kFragmentsM][T::kFragmentsN][4], Fragments<T>& fragments) {
+__device__ __forceinline__ void multiply(Sums<T>& sums, Fragments<T>& fragments) {
   if constexpr (T::kBytes == 4) {
 #pragma unroll
     for (auto& a : fragments.a) {
@@ -114,46 +114,60 @@ __device__ __forceinline__ void multiply(float (&sums)[T::kFragmentsM][T::kFragm
 }
 
 template <class T>
-__device__ __forceinline__ Place place_of(const Params& params, unsigned thread_block) {
-  const unsigned panel = thread_block / params.lines, line = thread_block % params.lines;
-  const std::int64_t token = std::int64_t{panel} * T::kTokens, left = params.m - token;
-  const std::int32_t first = params.list_begin[line], end = params.list_begin[line + 1];
-  return {line, token, left < T::kTokens ? static_cast<int>(left) : T::kTokens, first, end - first};
+__device__ __forceinline__ void clear(Sums<T>& sums) {
+#pragma unroll
+  for (auto& row : sums) {
+#pragma unroll
+    for (auto& fragment : row) {
+#pragma unroll
+      for (float& sum : fragment) sum = 0.0f;
+    }
+  }
 }
 
+/// Starts the copies of the stream's next chunk, if there is one, and reads the index entries of the chunk behind it.
 template <class Direction, class T>
+__device__ __forceinline__ void fetch_next(const Params& params, const Place& place, Cursor& cursor, Entries& entries,
+                                           SharedStorage<T>& shared, int stage) {
+  if (cursor.line >= place.end_line) return;
+  fetch_chunk<Direction, T>(params, place, cursor, entries, shared, stage);
+  advance<T>(params, place, cursor);
+  entries = read_entries<Direction, T>(params, cursor);
+}
+
+// Tags. Alone: a thread block sums whole lines, lines_in_turn of them. Team: the thread blocks of a cluster sum parts of one line,
+// for calls with fewer tiles than multiprocessors.
+struct Alone {};
+struct Team {};
+
+template <class Direction, class T, class Crew>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) mma_dds_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
-  const Place place = place_of<T>(params, blockIdx.x);
-  const int chunks = static_cast<int>(((std::int64_t{place.count} << params.side_log2) + T::kChunk - 1) / T::kChunk);
+  constexpr bool kTeam = std::is_same_v<Crew, Team>;
+  const unsigned parts = kTeam ? params.parts : 1;  // the cluster's size: its thread blocks follow each other
+  Place place = place_of<T>(params, blockIdx.x / parts);
+  if constexpr (kTeam) place.part = static_cast<int>(blockIdx.x % parts), place.parts = static_cast<int>(parts);
 
-  // The entries that the first copies need; from then on the group of chunk c brings those of chunk c + kStages - 1, so that the
-  // chain list -> address -> copy never waits inside the loop.
-#pragma unroll
-  for (int c = 0; c < T::kStages - 1; ++c) fetch_index<Direction, T>(params, place, shared, c);
-  ptx::cp_async_commit();
-  fetch_bias<T>(params, place, shared);
-  ptx::cp_async_wait<0>();
-  __syncthreads();
+  Cursor cursor = cursor_at<T>(params, place);
+  Entries entries = read_entries<Direction, T>(params, cursor);
 #pragma unroll 1
-  for (int c = 0; c < T::kStages - 1; ++c) {
-    if (c < chunks) fetch_chunk<Direction, T>(params, place, shared, c, c);
-    fetch_index<Direction, T>(params, place, shared, c + T::kStages - 1);
+  for (int stage = 0; stage < T::kStages - 1; ++stage) {
+    fetch_next<Direction, T>(params, place, cursor, entries, shared, stage);
     ptx::cp_async_commit();
   }
 
-  float sums[T::kFragmentsM][T::kFragmentsN][4] = {};
-  for (int c = 0, stage = 0; c < chunks; ++c) {
+  Sums<T> sums = {};
+  int stage = 0;
+  for (unsigned line = place.line; line < place.end_line;) {
     ptx::cp_async_wait<T::kStages - 2>();
-    __syncthreads();  // chunk c is there for all, and all are done with the stage that is filled next
+    __syncthreads();  // the chunk is there for all, and all are done with the stage that is filled next
     const std::uint32_t a = ptx::shared_address(shared.ring[stage]), b = a + T::kABytes;
+    const bool ends_line = shared.ends_line[stage];
     Fragments<T> fragments[2];
     load_a<T>(fragments[0], a, 0);
     load_b<T>(Direction{}, fragments[0], b, 0);
-    const int ahead = c + T::kStages - 1;
-    if (ahead < chunks) fetch_chunk<Direction, T>(params, place, shared, ahead, stage == 0 ? T::kStages - 1 : stage - 1);
-    fetch_index<Direction, T>(params, place, shared, ahead + T::kStages - 1);
+    fetch_next<Direction, T>(params, place, cursor, entries, shared, stage == 0 ? T::kStages - 1 : stage - 1);
     ptx::cp_async_commit();
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
@@ -163,12 +177,22 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) mma_dds_kernel(c
       }
       multiply<T>(sums, fragments[step % 2]);
     }
+    if (ends_line) {
+      if constexpr (kTeam) {
+        ptx::cp_async_wait<0>();
+        __syncthreads();
+        store_line_of_team<T>(params, place, line, shared, sums);
+        return;
+      } else {
+        __syncthreads();  // all are done with this stage
+        store_line<T>(params, place, line, shared.ring[stage], sums);
+        clear<T>(sums);
+        ++line;
+      }
+    }
     stage = stage + 1 == T::kStages ? 0 : stage + 1;
   }
-
   ptx::cp_async_wait<0>();
-  __syncthreads();  // the ring is free for the epilogue
-  store_tile<T>(params, place, shared, sums);
 }
 
 }  // namespace sparseloom::kernels::cuda::dds

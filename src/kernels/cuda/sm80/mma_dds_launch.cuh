@@ -1,48 +1,18 @@
-// Host side of mma_dds: which tile, and the launch.
+// Host side of mma_dds: which tile, how many lines per thread block or thread blocks per line, and the launch.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/args.h"
+#include "kernels/cuda/sm80/dds_tiles.cuh"
 #include "kernels/cuda/sm80/mma_dds.cuh"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda::dds {
-
-// Tiles by block side along the line. Shared memory reads of a warp tile cost (tokens + line) / 4 cycles per 32 bytes of k, its
-// tensor instructions tokens x line / 84: only 64 x 64 (32 against 49) leaves room for the copies' writes, so sides 64 and 128 take
-// that in 4 warps, at two thread blocks per multiprocessor so that one's epilogue hides behind the other's loop. Below 64 the
-// gathered rows of A (2 x side bytes) bound the kernel through L2: many tokens, so that B adds little, and more warps.
-template <class Element, int kLine>
-struct Tiles;
-template <class Element>
-struct Tiles<Element, 8> {
-  using Wide = Tile<Element, 8, 128, 128, 4, 1, 4, 3>;
-  using Narrow = Wide;  // a line this thin gives thread blocks enough
-};
-template <class Element>
-struct Tiles<Element, 16> {
-  using Wide = Tile<Element, 16, 128, 128, 4, 1, 4, 3>;
-  using Narrow = Wide;
-};
-template <class Element>
-struct Tiles<Element, 32> {
-  using Wide = Tile<Element, 32, 256, 128, 8, 1, 3, 2>;
-  using Narrow = Tile<Element, 32, 64, 128, 4, 1, 4, 4>;
-};
-template <class Element>
-struct Tiles<Element, 64> {
-  using Wide = Tile<Element, 64, 256, 64, 4, 1, 4, 2>;  // 128 bytes of k would leave two stages
-  using Narrow = Tile<Element, 64, 64, 128, 2, 2, 4, 3>;
-};
-template <class Element>
-struct Tiles<Element, 128> {
-  using Wide = Tile<Element, 128, 128, 128, 2, 2, 3, 2>;
-  using Narrow = Tile<Element, 128, 64, 128, 2, 2, 4, 2>;
-};
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -50,24 +20,64 @@ inline bool aligned(const void* pointer, std::int64_t row_bytes, unsigned alignm
   return reinterpret_cast<std::uintptr_t>(pointer) % alignment == 0 && row_bytes % alignment == 0;
 }
 
-/// Tokens that a multiprocessor works through one after the other, whole waves: what a tile's time goes with.
+/// How one tile would do a call, and its predicted time.
+struct Schedule {
+  double us = 1e30;
+  int lines_in_turn = 1;
+  int parts = 1;  // thread blocks of a cluster that share a line
+};
+
+/// What a prediction asks of a call.
+struct Call {
+  std::int64_t m, lines;
+  double reduction;  // of an average line, elements
+  int multiprocessors;
+  std::size_t shared_bytes;
+  bool clusters;
+};
+
+/// Whole rounds of thread blocks, each its start and then the bytes of its lines at the multiprocessor's share of L2.
 template <class T>
-std::int64_t tokens_in_turn(std::int64_t m, std::int64_t lines, int multiprocessors) {
-  const std::int64_t places = std::int64_t{T::kBlocksPerSm} * std::max(multiprocessors, 1);
-  return ceil_div(ceil_div(m, T::kTokens) * lines, places) * T::kTokens * T::kBlocksPerSm;
+Schedule schedule(const Call& call, bool team) {
+  constexpr double kBytesPerUs = 45.5e3;  // of one multiprocessor: dds_tiles.cuh
+  constexpr double kStartUs = 3;          // launch, list, entries, first chunk: what the intercept over density says per round
+  constexpr double kExchangeUs = 1.5;     // sums of a team
+  Schedule best;
+  if (sizeof(SharedStorage<T>) > call.shared_bytes) return best;
+  constexpr std::size_t kReserved = 1024;  // shared memory that the system adds to every thread block
+  const std::int64_t resident =
+      std::min<std::int64_t>(T::kBlocksPerSm, (call.shared_bytes + kReserved) / (sizeof(SharedStorage<T>) + kReserved));
+  const std::int64_t panels = ceil_div(call.m, T::kTokens);
+  const double tokens = static_cast<double>(std::min<std::int64_t>(call.m, T::kTokens));  // others cost no bytes
+  const double chunks = call.reduction / T::kChunk + 0.5, chunk_bytes = (tokens + T::kLine) * T::kChunkBytes;
+  const auto consider = [&](int lines_in_turn, int parts) {
+    const std::int64_t blocks = panels * ceil_div(call.lines, lines_in_turn) * parts;
+    const double rounds = static_cast<double>(ceil_div(blocks, resident * call.multiprocessors));
+    const double sharing = static_cast<double>(std::min(resident, ceil_div(blocks, call.multiprocessors)));
+    const double bytes = chunks / parts * chunk_bytes + tokens * T::kLine * T::kBytes;
+    const double turn = lines_in_turn * bytes * sharing / kBytesPerUs;
+    // Lists differ in length: on average a quarter of a turn is waited for at the end. A lone turn is not.
+    const double us = rounds * (kStartUs + turn) + (lines_in_turn > 1 ? turn / 4 : 0) + (parts > 1 ? kExchangeUs : 0);
+    if (us < best.us) best = {us, lines_in_turn, parts};
+  };
+  if (team) {
+    for (int parts = 2; parts <= 4 && call.clusters; parts *= 2) consider(1, parts);
+  } else {
+    for (int turn = 1; turn <= 16 && turn < 2 * call.lines; turn *= 2) consider(turn, 1);
+  }
+  return best;
 }
 
-template <class Direction, class T>
-int launch_tile(const Params& params, const MatmulArgs& args) noexcept {
+template <class Direction, class T, class Crew>
+int launch_tile(Params params, const Schedule& how, const MatmulArgs& args) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
+  const auto kernel = mma_dds_kernel<Direction, T, Crew>;
   static std::atomic<std::uint64_t> prepared{0};  // devices, one bit each; beyond 63 every launch sets the attributes anew
   const std::uint64_t bit = args.device >= 0 && args.device < 64 ? std::uint64_t{1} << args.device : 0;
   if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    cudaError_t error =
-        cudaFuncSetAttribute(mma_dds_kernel<Direction, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
     if (error == cudaSuccess) {
-      error = cudaFuncSetAttribute(mma_dds_kernel<Direction, T>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                   cudaSharedmemCarveoutMaxShared);
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     }
     if (error != cudaSuccess) {
       cudaGetLastError();  // not for the next caller
@@ -75,22 +85,42 @@ int launch_tile(const Params& params, const MatmulArgs& args) noexcept {
     }
     prepared.fetch_or(bit, std::memory_order_relaxed);
   }
-  // Below 2^31 for every output that fits a device: a thread block writes 512 elements or more.
-  const auto grid = static_cast<unsigned>(ceil_div(params.m, T::kTokens) * params.lines);
-  mma_dds_kernel<Direction, T><<<grid, T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(params);
-  return cudaGetLastError();
+  params.lines_in_turn = static_cast<unsigned>(how.lines_in_turn);
+  params.parts = static_cast<unsigned>(how.parts);
+  cudaLaunchConfig_t config{};
+  // Below 2^31 for every output that fits a device: a thread block writes 512 elements or more, and teams are for small calls.
+  config.gridDim = static_cast<unsigned>(ceil_div(params.m, T::kTokens) * ceil_div(params.lines, params.lines_in_turn) * how.parts);
+  config.blockDim = T::kThreads;
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = static_cast<cudaStream_t>(args.stream);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(how.parts), 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = how.parts > 1 ? 1 : 0;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<const Params&>(params));
+  if (error != cudaSuccess) cudaGetLastError();  // not for the next caller
+  return error;
 }
 
 template <class Direction, class Element, int kLine>
-int launch_line(const Params& params, const MatmulArgs& args) noexcept {
+int launch_line(const Params& params, const MatmulArgs& args, double reduction) noexcept {
   using Wide = typename Tiles<Element, kLine>::Wide;
+  using Middle = typename Tiles<Element, kLine>::Middle;
   using Narrow = typename Tiles<Element, kLine>::Narrow;
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
-  // A narrow tile reads B four (at side 128 two) times as often: 5/4 of the time per token.
-  const bool wide = sizeof(SharedStorage<Wide>) <= device.shared_bytes &&
-                    4 * tokens_in_turn<Wide>(params.m, params.lines, device.multiprocessors) <=
-                        5 * tokens_in_turn<Narrow>(params.m, params.lines, device.multiprocessors);
-  return wide ? launch_tile<Direction, Wide>(params, args) : launch_tile<Direction, Narrow>(params, args);
+  // Clusters: only what runs the machine code of sm_90, not the PTX of sm_80, knows them.
+  const Call call{params.m, params.lines, reduction, std::max(device.multiprocessors, 1), device.shared_bytes, device.sm == 90};
+  const Schedule wide = schedule<Wide>(call, false);
+  const Schedule middle = std::is_same_v<Middle, Wide> ? Schedule{} : schedule<Middle>(call, false);
+  const Schedule narrow = std::is_same_v<Narrow, Wide> ? Schedule{} : schedule<Narrow>(call, false);
+  if constexpr (kLine >= 64) {  // thinner lines make thread blocks enough
+    const Schedule team = schedule<Wide>(call, true);
+    if (team.us < std::min({wide.us, middle.us, narrow.us})) return launch_tile<Direction, Wide, Team>(params, team, args);
+  }
+  if (wide.us <= std::min(middle.us, narrow.us)) return launch_tile<Direction, Wide, Alone>(params, wide, args);
+  if (middle.us <= narrow.us) return launch_tile<Direction, Middle, Alone>(params, middle, args);
+  return launch_tile<Direction, Narrow, Alone>(params, narrow, args);
 }
 
 template <class Direction, class Element>
@@ -112,18 +142,21 @@ int launch(const MatmulArgs& args) noexcept {
   params.out_width = dx ? index.cols : index.rows;
   params.out_stride = args.out_stride;
   params.lines = static_cast<unsigned>(dx ? index.block_cols() : index.block_rows());
-  params.side_log2 = std::countr_zero(static_cast<unsigned>(dx ? index.block.rows : index.block.cols));
+  const int side = dx ? index.block.rows : index.block.cols;
+  params.side_log2 = std::countr_zero(static_cast<unsigned>(side));
   params.activation = dx ? Activation::none : args.activation;
   params.copy_a = aligned(args.a, args.a_stride * kBytes, 16);
   params.copy_b = aligned(args.values, 0, 16);
+  params.whole_width = params.a_width % side == 0;
   params.store_vectors = aligned(args.out, args.out_stride * kBytes, 4 * kBytes);
   if (params.m == 0 || params.lines == 0) return cudaSuccess;
+  const double reduction = static_cast<double>(index.blocks) * side / params.lines;
   switch (dx ? index.block.cols : index.block.rows) {
-    case 8: return launch_line<Direction, Element, 8>(params, args);
-    case 16: return launch_line<Direction, Element, 16>(params, args);
-    case 32: return launch_line<Direction, Element, 32>(params, args);
-    case 64: return launch_line<Direction, Element, 64>(params, args);
-    case 128: return launch_line<Direction, Element, 128>(params, args);
+    case 8: return launch_line<Direction, Element, 8>(params, args, reduction);
+    case 16: return launch_line<Direction, Element, 16>(params, args, reduction);
+    case 32: return launch_line<Direction, Element, 32>(params, args, reduction);
+    case 64: return launch_line<Direction, Element, 64>(params, args, reduction);
+    case 128: return launch_line<Direction, Element, 128>(params, args, reduction);
     default: return cudaErrorInvalidValue;
   }
 }

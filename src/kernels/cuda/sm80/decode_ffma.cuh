@@ -1,4 +1,5 @@
-// Products of at most 64 tokens with a block-sparse W, bound by the bytes of the stored blocks.
+// Products of at most 64 tokens with a block-sparse W in fp32 without rounding of operands: by FFMA, which up to about 16 tokens
+// keeps up with the bytes of the stored blocks.
 //
 //   forward  out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])      dX  out[t, n] = sum_k a[t, k] W[k, n]
 //
@@ -7,21 +8,21 @@
 //   the row's blocks, one after the other       [##][##][##][##][##]..
 //   cut into chunks of 64 bytes of k             0 1 2 3 0 1 2 3 0 1      warp = chunk % warps
 //
-// Each warp has a ring of kStages chunks of its own, W and X, filled by cp.async and drained by mma: no thread-block barrier until
+// Each warp has a ring of kStages chunks of its own, W and X, filled by cp.async and drained by FFMA: no thread-block barrier until
 // the warps add their partial sums at the end, in the order of the warps. W is read once from memory; X comes from L2, m / strip
 // times the bytes of W. Rejected: W in registers (64 bytes per lane in flight take the registers of the accumulators of 64 tokens);
 // X in shared memory for a slice of k (the slices of a row would meet in a second launch or in a cluster, which sm_80 lacks).
 #pragma once
 
-#include "kernels/cuda/epilogue/activation.cuh"
-#include "kernels/cuda/sm80/decode_config.cuh"
-#include "kernels/cuda/sm80/decode_load.cuh"
-#include "kernels/cuda/sm80/decode_math.cuh"
+#include "kernels/cuda/sm80/decode_ffma_config.cuh"
+#include "kernels/cuda/sm80/decode_ffma_load.cuh"
+#include "kernels/cuda/sm80/decode_ffma_math.cuh"
+#include "kernels/cuda/sm80/decode_store.cuh"
 
-namespace sparseloom::kernels::cuda::decode {
+namespace sparseloom::kernels::cuda::decode::ffma {
 
 /// This warp's share of the sum. On return the ring is free.
-template <class Math, class C>
+template <class C>
 __device__ __forceinline__ void accumulate(const Params<typename C::Element>& params, const Strip& strip, Stage<C>* ring, int warp,
                                            int warps, int lane, float (&acc)[C::kTokenTiles][C::kOutputTiles][4]) {
   constexpr int kAhead = C::kStages - 1;
@@ -55,34 +56,12 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
       load_x<C>(params, bases, piece, *empty, lane);
     }
     ptx::cp_async_commit();
-    Math::template multiply<C>(acc, *full, lane, params.m);
+    Math::multiply<C>(acc, *full, lane, params.m);
     empty = empty == ring + kAhead ? ring : empty + 1;
     full = full == ring + kAhead ? ring : full + 1;
   }
   ptx::cp_async_wait<0>();
   __syncwarp();
-}
-
-template <class Element>
-__device__ __forceinline__ void store_pair(const Params<Element>& params, int token, std::int64_t column, float even, float odd) {
-  if (token >= params.m || column >= params.out_cols) return;
-  const bool both = column + 1 < params.out_cols;
-  float y[2] = {even, odd};
-  if (params.bias != nullptr) {
-    y[0] += to_float(params.bias[column]);
-    if (both) y[1] += to_float(params.bias[column + 1]);
-  }
-  epilogue::activate(params.activation, y);
-  struct alignas(2 * sizeof(Element)) Pair {
-    Element even, odd;
-  };
-  Element* to = params.out + token * params.out_stride + column;
-  if (both && params.out_pairs) {
-    *reinterpret_cast<Pair*>(to) = {static_cast<Element>(y[0]), static_cast<Element>(y[1])};
-  } else {
-    to[0] = static_cast<Element>(y[0]);
-    if (both) to[1] = static_cast<Element>(y[1]);
-  }
 }
 
 /// Adds the warps' partial sums, [warp][token tile][output tile][lane] of float4, and stores them.
@@ -101,14 +80,14 @@ __device__ __forceinline__ void finish(const Params<typename C::Element>& params
     const int lane = i % 32, tile = i / 32;
     const int token = tile / C::kOutputTiles * 16 + lane / 4;
     const std::int64_t column = strip.column + tile % C::kOutputTiles * 8 + lane % 4 * 2;
-    store_pair(params, token, column, sum.x, sum.y);
-    store_pair(params, token + 8, column, sum.z, sum.w);
+    store_two<1>(params, token, column, sum.x, sum.y);
+    store_two<1>(params, token + 8, column, sum.z, sum.w);
   }
 }
 
-template <class Math, class C>
+template <class C>
 __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor / C::kMostWarps)
-    decode_kernel(const __grid_constant__ Params<typename C::Element> params) {
+    decode_ffma_kernel(const __grid_constant__ Params<typename C::Element> params) {
   static_assert(kPartialsFit<C>, "a warp's partial sums take the place of its ring");
   extern __shared__ uint4 shared[];
   auto* rings = reinterpret_cast<Stage<C>*>(shared);
@@ -118,7 +97,7 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor
 
   float acc[C::kTokenTiles][C::kOutputTiles][4] = {};
   Stage<C>* ring = rings + warp * C::kStages;
-  accumulate<Math, C>(params, strip, ring, warp, warps, lane, acc);
+  accumulate<C>(params, strip, ring, warp, warps, lane, acc);
 
   auto* partials = reinterpret_cast<float4*>(ring);
 #pragma unroll
@@ -133,4 +112,4 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor
   finish(params, strip, rings, warps);
 }
 
-}  // namespace sparseloom::kernels::cuda::decode
+}  // namespace sparseloom::kernels::cuda::decode::ffma

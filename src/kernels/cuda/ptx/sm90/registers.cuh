@@ -1,0 +1,20 @@
+// Moves registers between the warpgroups of a thread block: one that only starts copies gives up what one that holds sums needs.
+// A multiple of 8 per thread, 24 to 256; executed by all four warps of a warpgroup. The sum must stay within what the launch took.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace sparseloom::kernels::cuda::ptx {
+
+template <int kRegisters>
+__device__ __forceinline__ void release_registers_to() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// Waits until another warpgroup has given up enough.
+template <int kRegisters>
+__device__ __forceinline__ void claim_registers_to() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace sparseloom::kernels::cuda::ptx

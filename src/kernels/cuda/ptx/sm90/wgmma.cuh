@@ -1,0 +1,105 @@
+// d[64][N] += a[64][16] b[16][N] on tensor cores by one warpgroup (four warps, all of which execute it), both operands read from
+// shared memory, fp32 sums. Asynchronous: fence (sums written by ordinary instructions before), wgmma.., commit, wait.
+//
+//   sums   warp w of the four holds rows 16 w ..; lane t: d[4 j + 0..3] = (t / 4, c) (t / 4, c + 1) (t / 4 + 8, c) (t / 4 + 8, c +
+//   1)
+//          with c = 8 j + 2 (t % 4)
+//   a      rows of 16 k side by side (K-major)
+//   b      K-major: b's columns as rows of 16 k, as a; MN-major: its rows, of N elements, as they are
+//
+// A descriptor names an operand in shared memory, made of units of 8 rows of 128 (or 64) bytes in which 16-byte chunk c of row r
+// lies at chunk c ^ r (64 bytes: c ^ r / 2 % 4), as TMA's swizzles write them; units start at multiples of their size, 1024 (512)
+// bytes.
+//   K-major   row: 64 (32) k of one column; stride_bytes: from 8 columns to the next 8; 16 k further: start 32 bytes later
+//   MN-major  row: 64 (32) columns of one k; stride_bytes: from 8 k to the next 8; leading_bytes: from 64 columns to the next 64
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace sparseloom::kernels::cuda::ptx {
+
+enum class Swizzle : std::uint64_t { bytes128 = 1, bytes64 = 2 };
+
+/// The part of a descriptor that does not move: add address / 16.
+constexpr std::uint64_t wgmma_descriptor(Swizzle swizzle, std::uint32_t stride_bytes, std::uint32_t leading_bytes) {
+  return static_cast<std::uint64_t>(swizzle) << 62 | static_cast<std::uint64_t>(stride_bytes / 16) << 32 |
+         static_cast<std::uint64_t>(leading_bytes / 16) << 16;
+}
+
+/// Orders earlier accesses to the sums before the wgmma that follow.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/// Waits until at most the youngest kPending groups are unfinished.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// Keeps the compiler from moving ordinary uses of sums across this point: a wait does not name the registers it makes valid.
+template <int kCount>
+__device__ __forceinline__ void pin(float (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// Operand lists of the instruction, whose length is part of its text.
+#define SPARSELOOM_SUMS_8(i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SPARSELOOM_SUMS_16(i) SPARSELOOM_SUMS_8(i), SPARSELOOM_SUMS_8(i + 8)
+#define SPARSELOOM_SUMS_32(i) SPARSELOOM_SUMS_16(i), SPARSELOOM_SUMS_16(i + 16)
+#define SPARSELOOM_SUMS_64(i) SPARSELOOM_SUMS_32(i), SPARSELOOM_SUMS_32(i + 32)
+#define SPARSELOOM_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define SPARSELOOM_NAMES_32 SPARSELOOM_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SPARSELOOM_NAMES_64                                                                                                    \
+  SPARSELOOM_NAMES_32                                                                                                          \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
+  "%56, "                                                                                                                      \
+  "%57, %58, %59, %60, %61, %62, %63"
+// Behind the operands: the predicate "add to d" (always), +a, +b, a not transposed, b transposed or not.
+#define SPARSELOOM_WGMMA(n, type, names, a_name, b_name, transposed_name, sums)                           \
+  asm volatile(                                                                                           \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                                                      \
+      "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" names "}, " a_name ", " b_name \
+      ", add, 1, 1, 0, " transposed_name ";\n}"                                                           \
+      : sums                                                                                              \
+      : "l"(a), "l"(b), "n"(kMnMajorB ? 1 : 0))
+
+template <bool kMnMajorB>
+__device__ __forceinline__ void wgmma_bf16(float (&d)[16], std::uint64_t a, std::uint64_t b) {
+  SPARSELOOM_WGMMA(32, "bf16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
+}
+template <bool kMnMajorB>
+__device__ __forceinline__ void wgmma_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+  SPARSELOOM_WGMMA(64, "bf16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", SPARSELOOM_SUMS_32(0));
+}
+template <bool kMnMajorB>
+__device__ __forceinline__ void wgmma_bf16(float (&d)[64], std::uint64_t a, std::uint64_t b) {
+  SPARSELOOM_WGMMA(128, "bf16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", SPARSELOOM_SUMS_64(0));
+}
+template <bool kMnMajorB>
+__device__ __forceinline__ void wgmma_f16(float (&d)[16], std::uint64_t a, std::uint64_t b) {
+  SPARSELOOM_WGMMA(32, "f16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
+}
+template <bool kMnMajorB>
+__device__ __forceinline__ void wgmma_f16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+  SPARSELOOM_WGMMA(64, "f16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", SPARSELOOM_SUMS_32(0));
+}
+template <bool kMnMajorB>
+__device__ __forceinline__ void wgmma_f16(float (&d)[64], std::uint64_t a, std::uint64_t b) {
+  SPARSELOOM_WGMMA(128, "f16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", SPARSELOOM_SUMS_64(0));
+}
+
+#undef SPARSELOOM_WGMMA
+#undef SPARSELOOM_NAMES_64
+#undef SPARSELOOM_NAMES_32
+#undef SPARSELOOM_NAMES_16
+#undef SPARSELOOM_SUMS_64
+#undef SPARSELOOM_SUMS_32
+#undef SPARSELOOM_SUMS_16
+#undef SPARSELOOM_SUMS_8
+
+}  // namespace sparseloom::kernels::cuda::ptx

@@ -1,0 +1,47 @@
+// The tiles that mma_dds is compiled for.
+//
+// What bounds them on an H200 is the way from L2 to the multiprocessors: 46 bytes per ns each, 6 TB/s in all, whatever the rows'
+// length (measured in all tiles from 16 x 128 to 128 x 128; tensor instructions would allow half as much again). So bytes per
+// product decide: line x tokens outputs cost line + tokens, and sides 64 and 128 take 64 x 64 warp tiles, whose operands leave the
+// registers least often.
+#pragma once
+
+#include "kernels/cuda/sm80/dds_tile.cuh"
+
+namespace sparseloom::kernels::cuda::dds {
+
+/// By block side along the line; the launcher chooses by predicted time. Narrow is for few tokens and small shared memory.
+template <class Element, int kLine>
+struct Tiles;
+template <class Element>
+struct Tiles<Element, 8> {
+  using Wide = Tile<Element, 8, 128, 128, 4, 1, 4, 3>;
+  using Middle = Wide;
+  using Narrow = Wide;
+};
+template <class Element>
+struct Tiles<Element, 16> {
+  using Wide = Tile<Element, 16, 256, 128, 8, 1, 3, 2>;
+  using Middle = Wide;
+  using Narrow = Tile<Element, 16, 128, 128, 4, 1, 4, 3>;
+};
+template <class Element>
+struct Tiles<Element, 32> {
+  using Wide = Tile<Element, 32, 256, 128, 8, 1, 3, 2>;
+  using Middle = Wide;
+  using Narrow = Tile<Element, 32, 64, 128, 4, 1, 4, 4>;
+};
+template <class Element>
+struct Tiles<Element, 64> {
+  using Wide = Tile<Element, 64, 256, 64, 4, 1, 4, 2>;  // 128 bytes of k would leave two stages
+  using Middle = Wide;
+  using Narrow = Tile<Element, 64, 64, 128, 2, 2, 4, 3>;
+};
+template <class Element>
+struct Tiles<Element, 128> {
+  using Wide = Tile<Element, 128, 256, 128, 4, 2, 4, 1>;
+  using Middle = Tile<Element, 128, 128, 128, 2, 2, 3, 2>;
+  using Narrow = Tile<Element, 128, 64, 128, 2, 2, 4, 2>;
+};
+
+}  // namespace sparseloom::kernels::cuda::dds

@@ -1,0 +1,54 @@
+// How the FFMA decode kernel (decode_ffma.cuh) cuts its work, and how a chunk of k lies in shared memory.
+#pragma once
+
+#include "kernels/cuda/sm80/decode_params.cuh"
+
+namespace sparseloom::kernels::cuda::decode::ffma {
+
+template <class Walk_, int kStrip_, int kTokenTiles_>
+struct Config {
+  using Element = float;
+  using Walk = Walk_;
+  static constexpr int kStrip = kStrip_;            // outputs of a thread block
+  static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each
+  static constexpr int kOutputTiles = kStrip / 8;
+  static constexpr int kTokens = 16 * kTokenTiles;
+  static constexpr int kPiece = 16 / sizeof(Element);  // k in 16 bytes; block sides are multiples of 8, so a piece is of one block
+  static constexpr int kChunk = 4 * kPiece;            // k of one step of a warp: 64 bytes of each row
+  static constexpr int kPiecesAcross = kStrip / kPiece;  // dX: 16-byte pieces in a row of the strip
+  // In flight per warp: kStages - 1 chunks. 4.3 TB/s for 1 us is 33 KB of W per multiprocessor; 12 warps with strips of 32 keep 72
+  // KB (48 KB at 64 tokens, where a fourth stage would cost the third thread block per multiprocessor).
+  static constexpr int kStages = kTokenTiles == 4 ? 3 : 4;
+  static constexpr int kMostWarps = 8;
+  // What the registers allow: 80 per lane for 24 warps, 128 for 16.
+  static constexpr int kWarpsPerMultiprocessor = kStrip * kTokenTiles <= 32 ? 24 : 16;
+
+  static_assert(kStrip == 8 || kStrip == 16 || kStrip == 32, "strips divide every block side of at least their width");
+  static_assert(32 / kPiecesAcross % kPiece == 0, "dX: a lane copies the same k of every piece it takes");
+};
+
+/// One chunk: 64-byte rows, piece q of row r at [4 r + q]. Forward: lane 4 g + q copies piece q of rows g, g + 8, .. and multiplies
+/// just these, so the ring is a register file with room for the loads in flight.
+template <class C>
+struct Stage {
+  uint4 w[C::kStrip * 4];   // forward: [output][k]; dX: [k][output], placed by dx_row and dx_group
+  uint4 x[C::kTokens * 4];  // [token][k]
+};
+
+/// All warps' rings become their partial sums at the end.
+template <class C>
+inline constexpr bool kPartialsFit = C::kTokens* C::kStrip * sizeof(float) <= C::kStages * sizeof(Stage<C>);
+
+/// Where dX puts row k of a chunk: lane q multiplies k = 4 q + j for one j at a time, so these follow each other.
+__host__ __device__ constexpr int dx_row(int k) { return 4 * (k & 3) + (k >> 2); }
+
+/// Index of output group `group` (8 outputs, 32 bytes) of placed row `row`, in groups. Swizzled so that the 4 rows of a load fall
+/// into different banks.
+template <int kStrip>
+__host__ __device__ constexpr int dx_group(int row, int group) {
+  constexpr int kGroups = kStrip / 8;
+  constexpr int kGroupsPerBankLine = 4;
+  return row * kGroups + (group ^ (row * kGroups / kGroupsPerBankLine & (kGroups - 1)));
+}
+
+}  // namespace sparseloom::kernels::cuda::decode::ffma

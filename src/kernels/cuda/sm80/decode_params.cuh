@@ -1,0 +1,60 @@
+// What all decode kernels get, and the directions they know.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cuda::decode {
+
+/// Which way the blocks are walked.
+struct Forward {};  // out = a W^T: along a block row, k are columns of W
+struct Dx {};       // out = a W: down a block column, k are rows of W
+
+/// By value to the kernel. A line is a block row (forward) or block column (dX); "k side": the block side summed over, "out side":
+/// the other. Outputs of a line are cut into strips.
+template <class Element>
+struct Params {
+  const std::int32_t* first = nullptr;  // crow or ccol
+  const std::int32_t* outer = nullptr;  // [blocks] col or row: where a block's k lie in a. Ascending inside a line
+  const std::int32_t* slot = nullptr;   // dX: [blocks], place of the block in values
+  const Element* values = nullptr;
+  const Element* a = nullptr;
+  const Element* bias = nullptr;
+  Element* out = nullptr;
+  std::int64_t a_stride = 0, a_cols = 0;
+  std::int64_t out_stride = 0, out_cols = 0;
+  int m = 0;
+  unsigned block_bytes = 0;
+  unsigned block_row_bytes = 0;
+  int k_shift = 0;      // log2(k side)
+  int whole_outer = 0;  // blocks of a smaller `outer` lie inside a_cols with all their k
+  int out_side = 0;
+  int strips_shift = 0;  // log2(strips of a line)
+  Activation activation = Activation::none;
+  bool values_aligned = false;  // 16 bytes; else that operand is read one element at a time
+  bool a_aligned = false;
+  bool out_pairs = false;  // two elements may be stored at once
+};
+
+/// 16 bytes: the first `count` elements there, zeros behind them; any alignment.
+template <class Element>
+__device__ __forceinline__ uint4 read_elements(const char* from, int count) {
+  constexpr int kPerWord = 4 / sizeof(Element);
+  std::uint32_t words[4] = {};
+#pragma unroll
+  for (int e = 0; e < 4 * kPerWord; ++e) {
+    if (e >= count) continue;
+    if constexpr (sizeof(Element) == 2) {
+      words[e / 2] |= std::uint32_t{__ldg(reinterpret_cast<const unsigned short*>(from) + e)} << (16 * (e % 2));
+    } else {
+      words[e] = __ldg(reinterpret_cast<const unsigned*>(from) + e);
+    }
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+}  // namespace sparseloom::kernels::cuda::decode

@@ -1,0 +1,30 @@
+// Host side of TMA: descriptions of row-major matrices of 16-bit elements. Contract of the device side: ptx/sm90/tma.cuh.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "sparseloom/dtype.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// A matrix of height x width elements of dtype (bf16 or f16), stride_bytes from row to row.
+struct TensorMapMatrix {
+  const void* data;
+  DType dtype;
+  std::int64_t height, width, stride_bytes;
+};
+
+/// Rows and columns of one copy; at most 256 rows. swizzle_bytes: the width of a row, 128 or 64.
+struct TensorMapBox {
+  int rows, columns, swizzle_bytes;
+};
+
+/// Whether TMA can address the matrix: 16-byte aligned base and rows, fewer than 2^31 rows and columns (coordinates are signed).
+bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept;
+
+/// False when the driver refuses, or is too old to know tensor maps.
+bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const TensorMapBox& box) noexcept;
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,57 @@
+// forward: out [m, rows] = act(x [m, cols] W^T + bias)          dx: out [m, cols] = dy [m, rows] W          W block-sparse, fp32
+// sums
+//
+//   a thread block (one per multiprocessor, tile after tile): kTokens tokens x kOutputs outputs, those of kLines block lines
+//
+//   x      . # . . # # .  64 wide slabs, read once for all lines         producer  merges the lines' lists, starts TMA copies:
+//   tokens   |     | |                                                   warp      x's slab and the parts present, straight from
+//   values line 0   #     .  #   parts: what each line stores there             ring      kStages x (x slab, parts, record of what
+//   is present) line 1   .     #  #                                                  consumers two warpgroups, half of the tokens
+//   each: wgmma from
+//                                                                                  shared memory for the present parts, one group a
+//                                                                                  slab
+//
+// A stage is handed on by two barriers. full: one arrival of the producer and the bytes of its copies. empty: one arrival of each
+// consumer warp, behind its wgmma. Both sides pass the same sequence of records, one or more per tile, the last of a tile marked,
+// so that neither needs to know the other's place; a stage is awaited only in the order in which it was filled, so nothing can
+// block for good while lists are finite. Fixed order of summation: ascending along the reduction, for every tile shape and grid.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/sm90/registers.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_consume.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_produce.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) wgmma_dds_kernel(const __grid_constant__ Params params) {
+  extern __shared__ __align__(1024) std::byte shared_bytes[];
+  auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&params.x);
+    ptx::prefetch_tensor_map(&params.values);
+    ptx::prefetch_tensor_map(&params.out);
+    for (int stage = 0; stage < T::kStages; ++stage) {
+      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), T::kConsumers * 4);
+    }
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async();
+  }
+  __syncthreads();
+
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // uniform, and known to be
+  if (warpgroup == T::kConsumers) {
+    if constexpr (T::kProducerRegisters > 0) ptx::release_registers_to<T::kProducerRegisters>();
+    if (threadIdx.x / 32 % 4 == 0) produce<T>(params, shared);
+  } else {
+    if constexpr (T::kConsumerRegisters > 0) ptx::claim_registers_to<T::kConsumerRegisters>();
+    consume<T>(params, shared, warpgroup);
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds

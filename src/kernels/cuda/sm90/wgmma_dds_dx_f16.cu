@@ -1,0 +1,9 @@
+// wgmma_dds.cuh: dx, f16.
+#include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+int dx_f16(const MatmulArgs& args) noexcept { return launch<Dx, F16>(args); }
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds
