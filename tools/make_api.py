@@ -17,6 +17,7 @@ MODULES: dict[str, list[str] | None] = {
     "sparseloom": None,
     "sparseloom.nn": None,
     "sparseloom.patch": ["Change", "Patched", "Skip"],
+    "sparseloom.report": ["LayerReport", "ModelReport", "Totals"],
     "sparseloom.pattern": [
         *("random", "balanced", "biregular", "banded", "block_diagonal", "full", "from_mask", "top_k", "from_dense"),
         *("Pattern", "PatternStats"),

@@ -12,6 +12,8 @@ from typing import Any
 
 from generated import ROOT, table, update
 from gpu_tables import is_gpu, page, readme_table
+from model_tables import is_models
+from model_tables import page as models_page
 from speedup_svg import Panel, speedup_svg
 
 Record = dict[str, Any]
@@ -22,6 +24,7 @@ SHOWN = {"m": 1024, "k": 4096, "n": 4096, "block": [32, 32]}
 DIRECTIONS = ("forward", "dx", "dw")
 DTYPES = {"f32": "fp32", "fp32": "fp32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16"}
 MISSING = "No result files yet: `make bench` writes them."
+NO_MODELS = "No result files yet: `python -m sparseloom bench models` writes them, on a GPU."
 
 
 def cell(record: Record) -> tuple[Any, ...]:
@@ -123,7 +126,7 @@ def main() -> int:
     check = "--check" in sys.argv
     current = True
     readme = {"plot": "", "kernels": MISSING, "gpu": "", "quality": MISSING, "demo": ""}
-    pages = []
+    pages, models = [], []
     for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
         for run in runs_of(folder):
             if "summary" in run:
@@ -133,6 +136,8 @@ def main() -> int:
             if is_gpu(run):
                 pages.append(f"### {folder.name}\n\n{page(run, caption(run))}")
                 readme["gpu"] = readme_table(run, caption(run)) or readme["gpu"]  # the newest
+        if trained := [run for run in runs_of(folder) if is_models(run)]:
+            models.append(f"### {folder.name}\n\n{models_page(trained, caption)}")
         records = load(folder)
         if not records:
             continue
@@ -149,7 +154,8 @@ def main() -> int:
             readme["plot"] = f"![speed-up over density, by dtype and direction](docs/{path.name})"
             readme["kernels"] = f"{size}, blocks of 32 x 32, balanced rows:\n\n{record_table(shown(records), False)}\n\n{here}"
     current &= update(README, readme, check)
-    current &= update(PAGE, {"records": "\n\n".join(pages) or MISSING}, check)
+    parts = {"records": "\n\n".join(pages) or MISSING, "models": "\n\n".join(models) or NO_MODELS}
+    current &= update(PAGE, parts, check)
     if check and not current:
         print("README.md or docs/performance.md is not what bench/results says: run make docs-tables")
     return 1 if check and not current else 0

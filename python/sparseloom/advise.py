@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import ops
-from . import pattern as patterns
 from .advice import Advice, LayerAdvice, Option
 from .errors import Error
 from .nn import BlockSparseLinear
-from .nn.state import build_index
 from .patch.sites import refusal
 from .patch.survey import survey
 from .pattern import Block, block_shape
 from .report import medians
-
-_LADDER = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # where the break-even is looked for
+from .report.break_even import Size, break_even, predicted
+from .report.inputs import gpus_of, watched
 
 
 def advise(
@@ -44,8 +41,9 @@ def advise(
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
     groups, skipped = _groups(model, example_input)
     advice = Advice([], skipped, directions)
-    with torch.random.fork_rng(devices=[]):
-        for (shape, tokens, dtype, device, bias), names in groups.items():
+    with torch.random.fork_rng(devices=gpus_of(model)):
+        for size, names in groups.items():
+            shape, tokens, dtype, device, bias = size
             dense = _Timed(
                 nn.utils.skip_init(nn.Linear, shape[1], shape[0], bias=bias, device=device, dtype=dtype), tokens, training
             )
@@ -54,10 +52,9 @@ def advise(
             for block in (block_shape("advise", block) for block in blocks):
                 if shape[0] < block[0] or shape[1] < block[1]:
                     continue
-                curve = [(d, _predicted(shape, block, d, tokens, dtype, device, bias, directions)[0]) for d in _LADDER]
-                entry.break_even[block] = _crossing(curve, entry.dense_us)
+                entry.break_even[block] = break_even(size, block, directions, entry.dense_us)
                 for density in densities:
-                    us, kernels = _predicted(shape, block, density, tokens, dtype, device, bias, directions)
+                    us, kernels = predicted(size, block, density, directions)
                     measured = None
                     if measure and us is not None:
                         options: dict[str, Any] = {"density": density, "block": block, "device": device, "dtype": dtype}
@@ -67,14 +64,11 @@ def advise(
     return advice
 
 
-Key = tuple[tuple[int, int], int, torch.dtype, torch.device, bool]
-
-
-def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Key, list[str]], dict[str, str]]:
+def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]], dict[str, str]]:
     """Layers by size, and those that cannot become sparse with the reason."""
     sites = survey(model).sites
     seen = _tokens_seen(model, [site.module for site in sites], example_input)
-    groups: dict[Key, list[str]] = {}
+    groups: dict[Size, list[str]] = {}
     skipped = {}
     for site in sites:
         why = refusal(site.module, site.kind)
@@ -86,7 +80,8 @@ def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Key, list[str]],
             skipped[site.name] = why
             continue
         weight = site.parameter
-        groups.setdefault((site.shape, seen[site.module], weight.dtype, weight.device, site.bias is not None), []).append(site.name)
+        size = Size(site.shape, seen[site.module], weight.dtype, weight.device, site.bias is not None)
+        groups.setdefault(size, []).append(site.name)
     return groups, skipped
 
 
@@ -94,27 +89,12 @@ def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: 
     """The most tokens that each module gave in one call: elements of its result over its output features."""
     seen: dict[nn.Module, int] = {}
 
-    def see(module: nn.Module, arguments: Any, result: Any) -> None:
+    def see(module: nn.Module, arguments: Any, keywords: Any, result: Any) -> None:
         result = result[0] if isinstance(result, tuple) else result
         rows = module.embed_dim if isinstance(module, nn.MultiheadAttention) else _features(module)
         seen[module] = max(seen.get(module, 1), result.numel() // max(1, rows))
 
-    hooks = [module.register_forward_hook(see) for module in dict.fromkeys(modules)]
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad():
-            if isinstance(example_input, Mapping):
-                model(**example_input)
-            elif isinstance(example_input, (tuple, list)):
-                model(*example_input)
-            else:
-                model(example_input)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, mode in modes:
-            module.training = mode
+    watched(model, modules, example_input, see)
     return seen
 
 
@@ -144,32 +124,3 @@ class _Timed:
 
     def median(self, seconds: float) -> float:
         return medians([self.call], seconds, *([] if self.gpu is None else [self.gpu]))[0]
-
-
-def _predicted(
-    shape: tuple[int, int], block: tuple[int, int], density: float, tokens: int, dtype: torch.dtype, device: torch.device,
-    bias: bool, directions: Sequence[str],
-) -> tuple[float | None, dict[str, str]]:  # fmt: skip
-    """Microseconds of the sparse kernels that a balanced pattern would run, all directions together, and their names."""
-    index = build_index(patterns.balanced(*shape, block, density, 0))
-    total, kernels = 0.0, {}
-    for direction in directions:
-        plan = ops.plan(index, direction, dtype, tokens, bias and direction == "forward", device=device)
-        sparse = [row for row in plan["candidates"] if not row["refusal"] and row["kernel"] not in ("dense", "reference")]
-        if not sparse:
-            return None, {}
-        fastest = min(sparse, key=lambda row: float(row["predicted_us"]))
-        kernels[direction] = str(fastest["kernel"])
-        total += float(fastest["predicted_us"])
-    return total, kernels
-
-
-def _crossing(curve: Sequence[tuple[float, float | None]], dense_us: float) -> float | None:
-    """The density at which a line through the predictions meets dense; None when dense is faster everywhere."""
-    known = [(density, us) for density, us in curve if us is not None]
-    if not known or known[0][1] >= dense_us:
-        return None
-    for (low, fast), (high, slow) in itertools.pairwise(known):
-        if slow >= dense_us:
-            return low + (high - low) * (dense_us - fast) / (slow - fast)
-    return known[-1][0]

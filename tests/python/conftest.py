@@ -1,9 +1,11 @@
-"""Tests marked `gpu` run where torch sees a GPU, those marked `two_gpus` where it sees two.
+"""Tests marked `gpu` run where torch sees a GPU, those marked `two_gpus` where it sees two, `package(name)` where it is installed.
 
 Elsewhere they are deselected, not skipped: a machine that could run a test and did not is then the only thing that says "skipped".
 """
 
 from __future__ import annotations
+
+import importlib.util
 
 import pytest
 import torch
@@ -15,7 +17,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def needs(item: pytest.Item) -> int:
         return 2 if item.get_closest_marker("two_gpus") else 1 if item.get_closest_marker("gpu") else 0
 
-    unable = [item for item in items if needs(item) > gpus]
+    def lacks(item: pytest.Item) -> bool:
+        return any(importlib.util.find_spec(marker.args[0]) is None for marker in item.iter_markers("package"))
+
+    unable = [item for item in items if needs(item) > gpus or lacks(item)]
     if unable:
         config.hook.pytest_deselected(items=unable)
-        items[:] = [item for item in items if needs(item) <= gpus]
+        items[:] = [item for item in items if item not in set(unable)]

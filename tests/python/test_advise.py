@@ -9,6 +9,7 @@ from torch import nn
 import sparseloom
 from sparseloom import advise, sparsify_
 from sparseloom.nn import BlockSparseLinear
+from sparseloom.report.break_even import crossing
 
 
 def model():
@@ -67,7 +68,6 @@ def test_the_advice_goes_into_sparsify():
 
 
 def test_the_break_even_is_where_the_prediction_meets_dense():
-    crossing = sparseloom.advise.__globals__["_crossing"]
     assert crossing([(0.1, 10.0), (0.5, 50.0), (1.0, 100.0)], 70.0) == pytest.approx(0.7)
     assert crossing([(0.1, 10.0), (1.0, 100.0)], 5.0) is None and crossing([(0.1, 10.0), (1.0, 50.0)], 60.0) == 1.0
 

@@ -18,20 +18,25 @@ from .gpu import run as gpu_run
 from .gpu import table as gpu_table
 from .gpu.measure import DeadContext
 from .gpu.targets import failed
+from .models import run as model_run
+from .models.zoo import Spec
+from .models.zoo import select as select_models
 from .peak import rates
 from .results import default_folder, header, write_results
 from .timing import busy_share, load_average
 
 #: Above this share of the CPUs' time taken by others, medians drift by more than the 10 % that the targets are about.
 BUSY_LIMIT = 0.10
-SECONDS = {"cpu": 2.0, "plan": 1.0, "gpu": 0.0}  # gpu: the least rounds, some five minutes in all
+#: gpu: the least rounds, some five minutes in all; models: of the report, for each layer.
+SECONDS = {"cpu": 2.0, "plan": 1.0, "gpu": 0.0, "models": 0.1}
 
 
 def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help="cpu (share of the peak, against dense), plan (is the plan's choice the best) or gpu (against dense and peers)"
+            help="cpu (share of the peak, against dense), plan (is the plan's choice the best), gpu (against dense and peers) or "
+            "models (a ViT and a BERT patched, trained, reloaded and timed on a GPU)"
         ),
     ] = "cpu",
     only: Annotated[list[str] | None, typer.Option(help="cells whose name holds this text; repeat to narrow further")] = None,
@@ -49,9 +54,10 @@ def bench(
     wanted = only or []
     try:
         # The host's cost of a call is part of the GPU suite and no cell of it.
-        cells = [] if suite == "gpu" and wanted == [gpu_run.HOST] else select(suite, wanted)
+        models: list[Spec] = select_models(wanted) if suite == model_run.SUITE else []
+        cells = [] if models or (suite == "gpu" and wanted == [gpu_run.HOST]) else select(suite, wanted)
         if list_cells:
-            typer.echo("\n".join(str(cell) for cell in cells))
+            typer.echo("\n".join(str(each) for each in models or cells))
             return
         if threads is not None:
             torch.set_num_threads(threads)
@@ -61,6 +67,8 @@ def bench(
             on_gpu = gpu_run.Run(folder, name or suite, chosen, peers, resume)
             on_gpu.measure(cells, not wanted or gpu_run.HOST in wanted)
             records, path = on_gpu.records, on_gpu.save()
+        elif models:
+            head, records = model_run.run(models, chosen)
         else:
             head, records = run(suite, cells, chosen, busy)
         console = Console()
@@ -81,8 +89,8 @@ def bench(
         typer.echo(f"the plan's choice is within 10 % of the best in {targets.good_choices(records)} of {len(records)} cells")
     typer.echo(f"results: {path.resolve()}")
     # A wrong result is said also to those who did not ask.
-    broken = failed(records) if suite == "gpu" else []
-    missed = targets.missed(suite, records) if check else targets.wrong(records) + broken
+    broken = model_run.failed(records) if models else failed(records) if suite == "gpu" else []
+    missed = targets.missed(suite, records) if check and not models else targets.wrong(records) + broken
     for sentence in missed:
         typer.echo(f"missed: {sentence}", err=True)
     if (check and missed) or broken:
@@ -108,6 +116,8 @@ def run(suite: str, cells: list[Cell], seconds: float, busy: bool) -> tuple[dict
 
 def table(suite: str, records: list[measure.Record]) -> Table:
     """One row per cell."""
+    if suite == model_run.SUITE:
+        return model_run.table(records)
     if suite == "gpu":
         return gpu_table.table(records)
     last = ["of peak", "torch bsr us"] if suite == "cpu" else ["best", "over best"]

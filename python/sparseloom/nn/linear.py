@@ -131,6 +131,16 @@ class BlockSparseLinear(nn.Module):
         y = ops.linear(x, values, self.index, bias, self.activation, self.strict)
         return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
 
+    def __getattr__(self, name: str) -> Any:
+        """As nn.Module's, with a hint for those who read the dense layer's ``weight``. Not a property: Python asks this method when
+        a property raises AttributeError, and the hint would be lost. The hot path above reads nothing that comes here."""
+        if name == "weight":
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute 'weight': it stores blocks; call the layer instead of "
+                "multiplying with its weight, read dtype and device of layer.values, copy with layer.to_dense().weight"
+            )
+        return super().__getattr__(name)
+
     @property
     def pattern(self) -> Pattern:
         """Which blocks exist; immutable."""

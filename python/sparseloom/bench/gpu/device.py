@@ -20,11 +20,11 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "gpu"
 
 
-def require_gpu() -> torch.device:
+def require_gpu(suite: str = "gpu") -> torch.device:
     """The current CUDA device. Raises Error when torch sees none, or when this build has no kernels for it."""
     if not torch.cuda.is_available():
         why = "no CUDA in this torch" if torch.version.cuda is None else "no CUDA device that torch can see"
-        raise Error("bench", "a GPU for the suite gpu", why, "run it on a machine with one; `sparseloom bench cpu` needs none")
+        raise Error("bench", f"a GPU for the suite {suite}", why, "run it on a machine with one; `sparseloom bench cpu` needs none")
     device = torch.device("cuda", torch.cuda.current_device())
     if not ops.has_kernels_for(device):
         raise Error("bench", "a build with CUDA kernels", "a CPU-only build", "build with nvcc: cmake --preset cuda")

@@ -1,0 +1,1 @@
+"""Whole models of other packages, patched, trained, saved, reloaded and timed against their dense selves."""

@@ -1,0 +1,83 @@
+"""The suite as a whole: every model in order, its results file, its table, and what must hold."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from ..gpu.device import Monitor, describe, require_gpu, slug
+from ..results import header
+from .train import Record, measure
+from .zoo import Spec
+
+SUITE = "models"
+
+
+def run(specs: list[Spec], seconds: float) -> tuple[dict[str, Any], list[Record]]:
+    """Head and records of a results file. A model that fails leaves its error and does not take the others with it."""
+    device = require_gpu(SUITE)
+    for spec in specs:
+        spec.require()
+    gpu = describe(device, Monitor(device))
+    head = header("training", slug(gpu["name"])) | {"suite": SUITE, "gpu": gpu}
+    start = time.perf_counter()
+
+    def say(words: str) -> None:
+        print(f"[{time.perf_counter() - start:4.0f} s] {words}", flush=True)
+
+    records = []
+    for spec in specs:
+        try:
+            records.append(measure(spec, device, seconds, say))
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            words = (str(error).strip().splitlines() or [""])[0][:300]
+            records.append({"op": "model", "model": spec.name, "error": f"{type(error).__name__}: {words}"})
+        torch._dynamo.reset()  # its compiled graphs hold the model
+        torch.cuda.empty_cache()
+    return head | {"seconds": round(time.perf_counter() - start, 1)}, records
+
+
+def failed(records: list[Record]) -> list[str]:
+    """Sentences on what does not hold: an error, a loss that did not fall, a model that came back another one."""
+    sentences = []
+    for record in records:
+        name = record["model"]
+        if "error" in record:
+            sentences.append(f"{name}: {record['error']}")
+            continue
+        first, *_, last = record["losses"]
+        if not last < first:
+            sentences.append(f"{name}: the loss went from {first} to {last} on the batch it is trained on")
+        if not record["reloaded_equal"]:
+            sentences.append(f"{name}: the reloaded model computes something else")
+        if not record["fresh_differs"]:
+            sentences.append(f"{name}: two models of different seeds compute the same, so that the reload shows nothing")
+    return sentences
+
+
+def table(records: list[Record]) -> Table:
+    """One row per model."""
+    out = Table("model", "parameters", "loss", "steps/s", "dense steps/s", "speedup", "training GB", "dense GB", "reloaded")
+    for record in records:
+        if "error" in record:
+            out.add_row(record["model"], record["error"])
+            continue
+        before, after = record["parameters"]
+        rates, memory = record["steps_per_s"], record["training_bytes"]
+        out.add_row(
+            record["model"],
+            f"{before / 1e6:.1f}M -> {after / 1e6:.1f}M",
+            f"{record['losses'][0]:.3f} -> {record['losses'][-1]:.3f}",
+            f"{rates['sparse']['median']:.2f}",
+            f"{rates['dense']['median']:.2f}",
+            f"{record['speedup']:.2f}",
+            *("-" if memory[kind] is None else f"{memory[kind] / 1e9:.2f}" for kind in ("sparse", "dense")),
+            "equal" if record["reloaded_equal"] else "NOT EQUAL",
+        )
+    return out

@@ -1,0 +1,182 @@
+"""One model patched, trained, saved, reloaded and timed: a record of the results file."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...io import load, save
+from ...patch import Patched, sparsify_
+from ...report import report
+from ..timing import Spread
+from .zoo import Spec
+
+Record = dict[str, Any]
+Say = Callable[[str], None]
+
+STEPS = 20
+#: AdamW without warm-up: what a random transformer of this size bears.
+LEARNING_RATE = 1e-4
+#: Steps of one timed round, rounds, and steps before: both models take turns, so that a clock change meets both.
+ROUND, ROUNDS, WARM_UP = 10, 9, 3
+
+
+class Trainer:
+    """A model under torch.compile, bf16 autocast and fused AdamW, on one batch."""
+
+    def __init__(self, model: nn.Module, data: tuple[Tensor, Tensor], backend: str) -> None:
+        self.model, (self.x, self.target) = model, data
+        self.compiled = torch.compile(model, backend=backend)
+        self.optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=True)
+
+    def step(self) -> Tensor:
+        """One step; the loss before it, still on the device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.x.device.type, torch.bfloat16):
+            loss = F.cross_entropy(logits(self.compiled(self.x)), self.target)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def logits(result: Any) -> Tensor:
+    """Of what timm (a tensor) or transformers (an object that has them) returns."""
+    found: Tensor = getattr(result, "logits", result)
+    return found
+
+
+def evaluated(model: nn.Module, x: Tensor) -> Tensor:
+    """The eager model's logits under bf16 autocast."""
+    model.eval()
+    with torch.no_grad(), torch.autocast(x.device.type, torch.bfloat16):
+        return logits(model(x))
+
+
+def measure(spec: Spec, device: torch.device, seconds: float, say: Say = print, backend: str = "inductor") -> Record:
+    """The whole course. ``seconds``: of the report, for each layer and batch size."""
+    memory = _Memory(device)
+    data = spec.data(device)
+    model = spec.make(0, device)
+    # What a user writes: this call, and the optimizer after it.
+    patched = sparsify_(model, spec.patterns)
+    say(f"{spec}: {str(patched).splitlines()[0]}")
+    sparse = Trainer(model, data, backend)
+    losses, compile_s, graphs = trained(sparse, device)
+    sparse_bytes = memory.peak()
+    words = " ".join(f"{loss:.3f}" for loss in losses)
+    say(f"{spec}: {STEPS} steps, first {compile_s:.0f} s, compiled graphs: {graphs}; loss {words}")
+    file_bytes, equal, fresh_differs = reloaded(spec, model, data[0])
+    say(f"{spec}: saved {file_bytes / 1e6:.0f} MB, reloaded, {'equal' if equal else 'NOT EQUAL'}")
+    memory = _Memory(device)
+    dense = Trainer(spec.make(0, device), data, backend)
+    dense_losses, dense_compile_s, dense_graphs = trained(dense, device)
+    dense_bytes = memory.peak()
+    speeds = steps_per_second([sparse, dense], device)
+    say(f"{spec}: {speeds[0].median:.1f} steps/s, dense {speeds[1].median:.1f}")
+    made = report(copy.deepcopy(model).bfloat16(), _bf16(data[0]), seconds=seconds, batch_sizes=spec.batches)
+    say(str(made))
+    return {
+        "op": "model",
+        "model": spec.name,
+        "package": spec.version(),
+        "class": type(model).__name__,
+        "input": list(data[0].shape),
+        "patterns": {regex: {"block": list(each.shape), "density": each.density} for regex, each in spec.patterns.items()},
+        **_counts(patched),
+        "steps": STEPS,
+        "losses": losses,
+        "dense_losses": dense_losses,
+        "compile_s": {"sparse": round(compile_s, 1), "dense": round(dense_compile_s, 1)},
+        "graphs": {"sparse": graphs, "dense": dense_graphs},
+        "file_bytes": file_bytes,
+        "reloaded_equal": equal,
+        "fresh_differs": fresh_differs,
+        "steps_per_s": {"sparse": speeds[0].rounded(3), "dense": speeds[1].rounded(3)},
+        "speedup": round(speeds[0].median / speeds[1].median, 3),
+        "training_bytes": {"sparse": sparse_bytes, "dense": dense_bytes},
+        "report": made.to_dict(),
+    }
+
+
+def trained(trainer: Trainer, device: torch.device) -> tuple[list[float], float, int]:
+    """STEPS losses, the seconds that the first step took (nearly all of them compiling), and the graphs that it was cut into."""
+    from torch._dynamo.utils import counters  # all of dynamo: a second that only this suite pays
+
+    before = counters["stats"]["unique_graphs"]
+    _wait(device)
+    start = time.perf_counter()
+    losses = [trainer.step()]
+    _wait(device)
+    first = time.perf_counter() - start
+    losses += [trainer.step() for _ in range(STEPS - 1)]
+    return [round(float(loss), 4) for loss in losses], first, counters["stats"]["unique_graphs"] - before
+
+
+def reloaded(spec: Spec, model: nn.Module, x: Tensor) -> tuple[int, bool, bool]:
+    """Saves, and loads into a model made anew from other random weights: the file's size, whether both then have the same tensors
+    and give the same logits in every bit, and whether they did not before."""
+    expected = evaluated(model, x)
+    fresh = spec.make(1, x.device)
+    sparsify_(fresh, spec.patterns)
+    differs = not torch.equal(evaluated(fresh, x), expected)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        save(model, path)
+        load(path, fresh)
+        size = path.stat().st_size
+    mine, theirs = model.state_dict(), fresh.state_dict()
+    equal = mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    equal = equal and torch.equal(evaluated(fresh, x), expected)
+    model.train()
+    return size, equal, differs
+
+
+def steps_per_second(trainers: list[Trainer], device: torch.device) -> list[Spread]:
+    """Of each, in rounds taken in turn."""
+    for trainer in trainers:
+        for _ in range(WARM_UP):
+            trainer.step()
+    samples: list[list[float]] = [[] for _ in trainers]
+    for _ in range(ROUNDS):
+        for trainer, rates in zip(trainers, samples, strict=True):
+            _wait(device)
+            start = time.perf_counter()
+            for _ in range(ROUND):
+                trainer.step()
+            _wait(device)
+            rates.append(ROUND / (time.perf_counter() - start))
+    return [Spread.of(rates) for rates in samples]
+
+
+class _Memory:
+    """What torch allocated at most since then, beyond what was there; None on the CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._gpu = device if device.type == "cuda" else None
+        if self._gpu is not None:
+            torch.cuda.reset_peak_memory_stats(self._gpu)
+            self._before = torch.cuda.memory_allocated(self._gpu)
+
+    def peak(self) -> int | None:
+        return None if self._gpu is None else torch.cuda.max_memory_allocated(self._gpu) - self._before
+
+
+def _counts(patched: Patched) -> Record:
+    return {"layers": len(patched.changed), "skipped": len(patched.skipped), "parameters": list(patched.parameters)}
+
+
+def _bf16(x: Tensor) -> Tensor:
+    return x.bfloat16() if x.is_floating_point() else x
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,104 @@
+"""The models: the packages' own definitions with random weights, random data, and which layers become sparse."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import Error
+from ...patch import BlockSparse
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One model of the suite. ``build`` and ``inputs`` get the package and the sizes."""
+
+    name: str
+    package: str  # imported only when the model is measured
+    build: Callable[[ModuleType, Mapping[str, Any]], nn.Module]
+    inputs: Callable[[Mapping[str, Any], torch.Generator], Tensor]
+    classes: int
+    patterns: Mapping[str, BlockSparse]
+    batches: tuple[int, ...]  # the last one is trained with; the report has all
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # what differs from the package's defaults
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def batch(self) -> int:
+        return self.batches[-1]
+
+    def require(self) -> None:
+        """Raises Error when the package is not installed."""
+        if importlib.util.find_spec(self.package) is None:
+            remedy = f"pip install {self.package}, or choose another model with --only"
+            raise Error("bench", f"the package {self.package} for {self.name}", "an environment without it", remedy)
+
+    def version(self) -> str:
+        return f"{self.package} {importlib.metadata.version(self.package)}"
+
+    def make(self, seed: int, device: torch.device) -> nn.Module:
+        """The dense model with random weights, in training mode."""
+        self.require()
+        torch.manual_seed(seed)
+        return self.build(importlib.import_module(self.package), self.sizes).to(device).train()
+
+    def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """One random batch and its random classes."""
+        generator = torch.Generator().manual_seed(0)
+        x = self.inputs(dict(self.sizes) | {"batch": self.batch}, generator)
+        target = torch.randint(self.classes, (self.batch,), generator=generator)
+        return x.to(device), target.to(device)
+
+
+def _vit(timm: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
+    model: nn.Module = timm.create_model("vit_base_patch16_224", pretrained=False, **sizes)
+    return model
+
+
+def _images(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
+    side = sizes.get("img_size", 224)
+    return torch.randn(sizes["batch"], 3, side, side, generator=generator)
+
+
+def _bert(transformers: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
+    options = {key: value for key, value in sizes.items() if key != "tokens"}
+    model: nn.Module = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=BERT_CLASSES, **options))
+    return model
+
+
+def _texts(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
+    # From 1 on: 0 pads, and the model would warn that no mask was given.
+    return torch.randint(1, sizes.get("vocab_size", 30522), (sizes["batch"], sizes.get("tokens", 128)), generator=generator)
+
+
+BERT_CLASSES = 16
+#: The wide layers of the MLP keep a quarter of their blocks, the projections of attention, which suffer first, 30 %.
+MLP, ATTENTION = BlockSparse(block=64, density=0.25), BlockSparse(block=64, density=0.3)
+VIT_PATTERNS = {r".*\.mlp\.fc[12]": MLP, r".*\.attn\.(qkv|proj)": ATTENTION}
+BERT_PATTERNS = {
+    r".*\.layer\.\d+\.(intermediate|output)\.dense": MLP,
+    r".*\.attention\.(self\.(query|key|value)|output\.dense)": ATTENTION,
+}
+#: ViT-B/16 on 64 images of 224 x 224; BERT-base on 32 texts of 128 tokens.
+SPECS = (
+    Spec("vit_base_patch16_224", "timm", _vit, _images, 1000, VIT_PATTERNS, (1, 8, 64)),
+    Spec("bert_base", "transformers", _bert, _texts, BERT_CLASSES, BERT_PATTERNS, (1, 8, 32)),
+)
+
+
+def select(only: list[str]) -> list[Spec]:
+    """The models whose name holds every text of ``only``. Raises Error when there is none."""
+    found = [spec for spec in SPECS if all(text in spec.name for text in only)]
+    if not found:
+        raise Error("bench", f"a model of {', '.join(map(str, SPECS))}", " ".join(only), "`--list` prints the names")
+    return found

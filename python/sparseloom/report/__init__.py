@@ -1,0 +1,7 @@
+"""report(model, example_input): what every layer is, which kernel it runs, and its measured time against a dense twin."""
+
+from .measure import report
+from .result import LayerReport, ModelReport, Report, Times, Totals
+from .timing import medians
+
+__all__ = ["LayerReport", "ModelReport", "Report", "Times", "Totals", "medians", "report"]

@@ -1,0 +1,68 @@
+"""The density above which dense is faster, from the plans of balanced patterns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import ops
+from .. import pattern as patterns
+from ..nn.state import build_index
+
+LADDER = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # where the crossing is looked for
+#: Candidates that are no sparse kernel.
+FALLBACKS = ("dense", "reference")
+
+
+class Size(NamedTuple):
+    """What a prediction depends on beside block and density."""
+
+    shape: tuple[int, int]  # out features, in features
+    tokens: int
+    dtype: torch.dtype
+    device: torch.device
+    bias: bool
+
+
+def predicted(
+    size: Size, block: tuple[int, int], density: float, directions: Sequence[str]
+) -> tuple[float | None, dict[str, str]]:
+    """Microseconds of the sparse kernels that a balanced pattern would run, all directions together, and their names."""
+    index = build_index(patterns.balanced(*size.shape, block, density, 0))
+    total, kernels = 0.0, {}
+    for direction in directions:
+        bias = size.bias and direction == "forward"
+        fastest = fastest_sparse(ops.plan(index, direction, size.dtype, size.tokens, bias, device=size.device))
+        if fastest is None:
+            return None, {}
+        kernels[direction] = str(fastest["kernel"])
+        total += float(fastest["predicted_us"])
+    return total, kernels
+
+
+def fastest_sparse(plan: dict[str, Any]) -> dict[str, Any] | None:
+    """The plan's fastest candidate by prediction, dense and reference kernels apart; None where every other one refuses."""
+    sparse = [row for row in plan["candidates"] if not row["refusal"] and row["kernel"] not in FALLBACKS]
+    return min(sparse, key=lambda row: float(row["predicted_us"]), default=None)
+
+
+def break_even(
+    size: Size, block: tuple[int, int], directions: Sequence[str], dense_us: float, scale: float = 1.0
+) -> float | None:
+    """The density at which the predicted time, times ``scale``, meets dense; None when dense is faster everywhere."""
+    curve = [(density, predicted(size, block, density, directions)[0]) for density in LADDER]
+    return crossing([(density, None if us is None else scale * us) for density, us in curve], dense_us)
+
+
+def crossing(curve: Sequence[tuple[float, float | None]], dense_us: float) -> float | None:
+    """Where a line through (density, us) meets dense; None when dense is faster everywhere."""
+    known = [(density, us) for density, us in curve if us is not None]
+    if not known or known[0][1] >= dense_us:
+        return None
+    for (low, fast), (high, slow) in itertools.pairwise(known):
+        if slow >= dense_us:
+            return low + (high - low) * (dense_us - fast) / (slow - fast)
+    return known[-1][0]

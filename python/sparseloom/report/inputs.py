@@ -1,0 +1,78 @@
+"""Example inputs: how a model is called with one, and the same input at another batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def run(model: nn.Module, example_input: Any) -> Any:
+    """The model on a tensor, a tuple or list of arguments, or a mapping of keywords."""
+    if isinstance(example_input, Mapping):
+        return model(**example_input)
+    if isinstance(example_input, (tuple, list)):
+        return model(*example_input)
+    return model(example_input)
+
+
+@contextmanager
+def evaluated(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards every module as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def watched(model: nn.Module, modules: Sequence[nn.Module], example_input: Any, see: Callable[..., None]) -> None:
+    """Runs the model once, in evaluation and without gradients; ``see(module, arguments, keywords, result)`` is called after each
+    call of one of the modules. The hooks are gone afterwards, whatever the model raises."""
+    hooks = [module.register_forward_hook(see, with_kwargs=True) for module in dict.fromkeys(modules)]
+    try:
+        with evaluated(model), torch.no_grad():
+            run(model, example_input)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def gpus_of(model: nn.Module) -> list[int]:
+    """Ordinals of the GPUs that hold its parameters: whose random numbers a measurement must give back, too."""
+    return sorted({parameter.device.index for parameter in model.parameters() if parameter.is_cuda})
+
+
+def tensors_in(thing: Any) -> Iterator[Tensor]:
+    """The tensors of nested mappings, tuples and lists, in order."""
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, Mapping):
+        for value in thing.values():
+            yield from tensors_in(value)
+    elif isinstance(thing, (tuple, list)):
+        for value in thing:
+            yield from tensors_in(value)
+
+
+def batch_of(example_input: Any) -> int | None:
+    """First dimension of the first tensor that has one."""
+    return next((tensor.shape[0] for tensor in tensors_in(example_input) if tensor.dim()), None)
+
+
+def resized(example_input: Any, batch: int, wanted: int) -> Any:
+    """The input with every tensor whose first dimension is ``batch`` at ``wanted`` rows: its own in turn, as often as needed."""
+    if isinstance(example_input, Tensor):
+        if not example_input.dim() or example_input.shape[0] != batch:
+            return example_input
+        return example_input[torch.arange(wanted, device=example_input.device) % batch]
+    if isinstance(example_input, Mapping):
+        return {key: resized(value, batch, wanted) for key, value in example_input.items()}
+    if isinstance(example_input, (tuple, list)):
+        return type(example_input)(resized(value, batch, wanted) for value in example_input)
+    return example_input

@@ -1,0 +1,133 @@
+"""One sparse layer: its figures, its kernels, and its times beside nn.Linear of the same size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..errors import Error
+from ..nn import BlockSparseLinear
+from .break_even import FALLBACKS, Size, break_even, fastest_sparse
+from .result import LayerReport, Times
+from .timing import medians
+
+#: What the plans of a direction's time are: "backward" is both products.
+_PRODUCTS = {"forward": ("forward",), "backward": ("dx", "dw")}
+_FROZEN = "dense (frozen)"
+
+
+def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerReport:
+    """All but the times."""
+    weight = layer.values
+    saved = [weight, layer.crow, layer.col] + ([] if layer.bias is None else [layer.bias])
+    elements = layer.in_features * layer.out_features + (0 if layer.bias is None else layer.out_features)
+    dtype = product_dtype(weight)
+    entry = LayerReport(
+        name,
+        type(layer).__name__,
+        (layer.out_features, layer.in_features),
+        sum(tensor.numel() * tensor.element_size() for tensor in saved),
+        elements * weight.element_size(),
+        layer.block,
+        layer.density,
+        tokens,
+        str(dtype).removeprefix("torch."),
+        pattern=layer.pattern,
+    )
+    if not tokens:
+        entry.note = "not reached by the example input"
+    elif weight.is_meta:
+        entry.note = "on meta: nothing to measure"
+    elif layer.frozen:
+        entry.kernels = {"forward": _FROZEN}
+    else:
+        entry.kernels = {direction: layer.plan(tokens, direction, dtype)["kernel"] for direction in ops.DIRECTIONS}
+    return entry
+
+
+def dense_kernels(entry: LayerReport, layer: BlockSparseLinear) -> str:
+    """The directions in which a layer runs no sparse kernel, with what it runs; "" when there is none."""
+    trains = layer.values.requires_grad
+    found = [
+        f"{direction} {kernel}"
+        for direction, kernel in entry.kernels.items()
+        if kernel in (*FALLBACKS, _FROZEN) and (trains or direction == "forward")
+    ]
+    return f"{entry.name or 'model'} ({', '.join(found)})" if found else ""
+
+
+def require_sparse(entries: list[tuple[LayerReport, BlockSparseLinear]]) -> None:
+    """Raises Error naming every layer that would run a dense or reference kernel."""
+    if found := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
+        remedy = "layer.plan(tokens)['text'] says why; lower the density, or leave strict out"
+        raise Error("report", "sparse kernels in every layer (strict=True)", ", ".join(found), remedy)
+
+
+def measure(entry: LayerReport, layer: BlockSparseLinear, seconds: float) -> None:
+    """Fills in the times, where there is something to measure."""
+    if not entry.kernels or entry.tokens is None:
+        return
+    entry.times, entry.dense_times = _measured(layer, entry.tokens, seconds)
+    if entry.slower:
+        entry.note = f"slower than dense: {', '.join(entry.slower)}"
+
+
+def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float | None]:
+    """By direction, of a measured layer."""
+    if entry.times is None or entry.dense_times is None or entry.tokens is None or layer.frozen:
+        return {}
+    weight = layer.values
+    size = Size(
+        (layer.out_features, layer.in_features), entry.tokens, product_dtype(weight), weight.device, layer.bias is not None
+    )
+    found = {}
+    for direction, us in entry.times.items():
+        products = _PRODUCTS[direction]
+        own = [fastest_sparse(layer.plan(entry.tokens, product, size.dtype)) for product in products]
+        # Where the layer itself runs dense its time says nothing about the sparse kernels': the bare prediction is left.
+        sparse = all(row is not None and row["kernel"] == entry.kernels[p] for row, p in zip(own, products, strict=True))
+        expected = sum(float(row["predicted_us"]) for row in own if row is not None)
+        scale = us / expected if sparse and expected > 0 else 1.0
+        found[direction] = break_even(size, layer.block, products, entry.dense_times[direction], scale)
+    return found
+
+
+def product_dtype(weight: Tensor) -> torch.dtype:
+    """What the layer multiplies in here and now: autocast casts all but float64."""
+    kind = weight.device.type
+    if kind == "meta" or weight.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
+        return weight.dtype
+    return torch.get_autocast_dtype(kind)
+
+
+def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Times, Times]:
+    """Median times of the layer and of its dense twin."""
+    device, dtype = layer.values.device, layer.values.dtype
+    linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(tokens, layer.in_features, generator=generator).to(device, dtype)
+
+    def dense(x: Tensor) -> Tensor:
+        return ops.activate(linear(x), layer.activation)
+
+    gpu = device if device.type == "cuda" else None
+    with torch.no_grad():
+        forward = medians([lambda: layer(x), lambda: dense(x)], seconds / 2, gpu)
+    times, dense_times = {"forward": forward[0]}, {"forward": forward[1]}
+    trains = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+    if layer.frozen or not trains:
+        return times, dense_times
+    x.requires_grad_()
+    gradient = torch.randn(tokens, layer.out_features, generator=generator).to(device)
+
+    def backward(y: Tensor, inputs: list[Tensor]) -> Callable[[], object]:
+        dy = gradient.to(y.dtype)
+        return lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True)
+
+    with torch.enable_grad():
+        twin = [linear.weight] + ([] if linear.bias is None else [linear.bias])
+        back = medians([backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2, gpu)
+    return times | {"backward": back[0]}, dense_times | {"backward": back[1]}

@@ -1,0 +1,83 @@
+"""report: the layers of a model and the model itself, each beside a dense twin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..nn import BlockSparseLinear
+from . import layers, whole
+from .inputs import gpus_of, watched
+from .result import LayerReport, Report
+from .timing import without_cast_cache
+
+
+def report(
+    model: nn.Module,
+    example_input: Any,
+    *,
+    seconds: float = 0.3,
+    batch_sizes: Sequence[int] = (),
+    strict: bool = False,
+) -> Report:
+    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), then measures its sparse layers
+    and itself.
+
+    Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear of the same shape and dtype,
+    interleaved, for about ``seconds`` a layer. Layers that are not sparse are listed as they are. The whole model is timed on the
+    example input against a copy whose sparse layers are dense, forward without gradients and, where it trains, backward.
+    The model is left as it was (evaluation mode, no gradients kept). What torch.compile wraps is measured without it; under
+    autocast the products are those of autocast, weights cast in each call.
+
+    Args:
+        seconds: of timing for each layer, and for the whole model at each batch size.
+        batch_sizes: also times the whole model with so many rows, the example's own in turn: every tensor in it whose first
+            dimension is that of the first tensor.
+        strict: raises Error, before anything is timed, when a layer would run a dense or reference kernel, and names them.
+
+    Raises what the model itself raises on the input.
+    """
+    inner = getattr(model, "_orig_mod", model)
+    model = inner if isinstance(inner, nn.Module) else model
+    with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache():
+        # The dense twins draw initial values; the caller's random numbers go on untouched.
+        tokens = _tokens_seen(model, example_input)
+        entries = []
+        sparse: list[tuple[LayerReport, BlockSparseLinear]] = []
+        for name, module in model.named_modules():
+            if isinstance(module, BlockSparseLinear):
+                entries.append(layers.described(name, module, tokens.get(module)))
+                sparse.append((entries[-1], module))
+            elif parameters := list(module.parameters(recurse=False)):
+                size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
+                shape = tuple(max(parameters, key=Tensor.numel).shape)
+                entries.append(LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched"))
+        if strict:
+            layers.require_sparse(sparse)
+        own, batches = whole.measured(model, example_input, batch_sizes, seconds)
+        known: dict[tuple[Any, ...], dict[str, float | None]] = {}
+        for entry, layer in sparse:
+            layers.measure(entry, layer, seconds)
+            key = (entry.shape, entry.block, entry.tokens, entry.dtype, entry.times is None or tuple(entry.times))
+            if key not in known:  # once for each shape: it takes some twenty plans
+                known[key] = layers.break_evens(entry, layer)
+            entry.break_even = known[key]
+    gpus = {layer.values.device for _, layer in sparse if layer.values.is_cuda}
+    machine = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in gpus})) or str(ops.info().get("cpu", "cpu"))
+    return Report(entries, torch.get_num_threads(), machine, whole.totals(model), own, batches)
+
+
+def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:
+    """The most rows that each sparse layer saw in one call."""
+    tokens: dict[nn.Module, int] = {}
+
+    def see(module: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor], result: Tensor) -> None:
+        x = arguments[0] if arguments else keywords["x"]
+        tokens[module] = max(tokens.get(module, 0), x.numel() // max(1, x.shape[-1]))
+
+    watched(model, [module for module in model.modules() if isinstance(module, BlockSparseLinear)], example_input, see)
+    return tokens

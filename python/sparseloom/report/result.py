@@ -1,0 +1,122 @@
+"""What report found: printable, as HTML, and as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..pattern import Pattern
+
+Times = dict[str, float]  # "forward" and "backward": median microseconds of one call
+
+
+@dataclass
+class LayerReport:
+    """One layer. Sizes in bytes, times in microseconds; times are None for layers that are not measured."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]  # out features, in features for linear layers
+    bytes: int  # parameters and saved buffers as they are
+    dense_bytes: int  # the same layer dense
+    block: tuple[int, int] | None = None
+    density: float | None = None
+    tokens: int | None = None  # rows of the largest input seen
+    dtype: str | None = None  # of the products: the autocast one where that is on
+    kernels: dict[str, str] = field(default_factory=dict)  # forward, dx, dw
+    times: Times | None = None
+    dense_times: Times | None = None
+    #: By direction the density above which dense is faster, from the plan's predictions scaled to the time measured here; None
+    #: where dense is faster at every density, 1.0 where block-sparse is.
+    break_even: dict[str, float | None] = field(default_factory=dict)
+    note: str = ""
+    pattern: Pattern | None = None
+
+    @property
+    def speedups(self) -> Times:
+        """Dense time over this layer's time, by direction; below 1 the layer is slower than dense."""
+        return speedups(self.times, self.dense_times)
+
+    @property
+    def slower(self) -> list[str]:
+        """The directions in which dense is faster."""
+        return [direction for direction, speedup in self.speedups.items() if speedup < 1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, without the pattern's bits."""
+        plain = {key: value for key, value in asdict(self).items() if key != "pattern"}
+        return plain | {"speedups": self.speedups, "slower_than_dense": self.slower}
+
+
+@dataclass
+class ModelReport:
+    """The whole model at one batch size, beside its dense twin: the same model with every block-sparse layer dense."""
+
+    batch: int | None  # first dimension of the input; None when that holds no tensor
+    times: Times | None = None  # "backward" is missing where the model does not train
+    dense_times: Times | None = None
+    note: str = ""  # what could not be measured, and why
+
+    @property
+    def speedups(self) -> Times:
+        """Dense time over this model's time, by direction."""
+        return speedups(self.times, self.dense_times)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"speedups": self.speedups}
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The whole model and its dense twin; what is shared counts once."""
+
+    parameters: int
+    dense_parameters: int
+    bytes: int  # parameters, and the indices of sparse layers
+    dense_bytes: int
+    sparse_share: float  # share of the dense twin's parameters that are weights of sparse layers
+
+
+@dataclass
+class Report:
+    """The layers of a model in order, its totals, and the whole model against its dense twin; prints as a table."""
+
+    layers: list[LayerReport]
+    threads: int
+    machine: str
+    totals: Totals | None = None
+    model: ModelReport | None = None
+    batches: list[ModelReport] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"machine", "threads", "layers": [...], "totals", "model", "batches": [...]}: plain data for JSON."""
+        return {
+            "machine": self.machine,
+            "threads": self.threads,
+            "layers": [layer.to_dict() for layer in self.layers],
+            "totals": None if self.totals is None else asdict(self.totals),
+            "model": None if self.model is None else self.model.to_dict(),
+            "batches": [batch.to_dict() for batch in self.batches],
+        }
+
+    def __str__(self) -> str:
+        from .table import text  # the tables read this module's classes
+
+        return text(self)
+
+    def to_html(self) -> str:
+        """A self-contained fragment: the tables and a picture of every pattern; no scripts, nothing fetched."""
+        from .page import fragment
+
+        return fragment(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def speedups(times: Times | None, dense_times: Times | None) -> Times:
+    """Dense over sparse, by direction; empty where either is missing."""
+    if times is None or dense_times is None:
+        return {}
+    return {direction: dense_times[direction] / times[direction] for direction in times if direction in dense_times}

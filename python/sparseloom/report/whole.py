@@ -1,0 +1,150 @@
+"""The whole model beside its dense twin, at one batch size or several."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ..errors import Error
+from ..nn import BlockSparseLinear
+from ..patch.fast_path import update_fast_paths
+from ..patch.sites import SPARSE
+from ..patch.sparsify import replace, sparse_modules
+from .inputs import batch_of, evaluated, resized, run, tensors_in
+from .result import ModelReport, Totals
+from .timing import medians
+
+#: Rounds at least, and calls between two events: a model's call is long.
+_ROUNDS, _GPU_CALLS = 3, 3
+
+
+def totals(model: nn.Module) -> Totals:
+    """Of the model as it is, and of its dense twin."""
+    weights = {id(layer.values): layer for layer in model.modules() if isinstance(layer, BlockSparseLinear)}
+    unique = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
+    parameters = sum(parameter.numel() for parameter in unique)
+    size = sum(_bytes(parameter) for parameter in unique)
+    stored = sum(layer.values.numel() for layer in weights.values())
+    dense = {key: layer.in_features * layer.out_features for key, layer in weights.items()}
+    dense_parameters = parameters - stored + sum(dense.values())
+    dense_bytes = size + sum(
+        dense[key] * layer.values.element_size() - _bytes(layer.values) for key, layer in weights.items()
+    )
+    size += sum(_bytes(layer.crow) + _bytes(layer.col) for layer in weights.values())
+    return Totals(parameters, dense_parameters, size, dense_bytes, sum(dense.values()) / max(1, dense_parameters))
+
+
+def dense_twin(model: nn.Module) -> nn.Module:
+    """A copy with every block-sparse layer dense, absent blocks zero."""
+    twin = copy.deepcopy(model)
+    if isinstance(twin, SPARSE):
+        dense: nn.Module = twin.to_dense()
+        return dense
+    for module in sparse_modules(twin):
+        replace(twin, module, module.to_dense())  # type: ignore[operator]
+    update_fast_paths(twin)
+    return twin
+
+
+def measured(
+    model: nn.Module, example_input: Any, batch_sizes: Sequence[int], seconds: float
+) -> tuple[ModelReport, list[ModelReport]]:
+    """At the example's own size, and at each of batch_sizes. What cannot be measured is noted: the twin may not fit beside the
+    model, a copy may be impossible."""
+    batch = batch_of(example_input)
+    sizes = _checked(batch_sizes, batch)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return ModelReport(batch, note="on meta: nothing to measure"), []
+    models, note = [model], ""
+    if any(isinstance(module, SPARSE) for module in model.modules()):
+        try:
+            twin = dense_twin(model)
+            with evaluated(twin), torch.no_grad():
+                run(twin, example_input)
+            models.append(twin)
+        except Exception as error:  # whatever the model's own parts raise when copied, or called with dense layers inside
+            note = f"no dense twin: {_line(error)}"
+    own = _measured(models, example_input, batch, seconds, note)
+    found: dict[int | None, ModelReport] = {batch: own}
+    for size in sizes:
+        if size not in found:
+            assert batch is not None
+            found[size] = _measured(models, resized(example_input, batch, size), size, seconds, note)
+    return own, [found[size] for size in sizes]
+
+
+def _checked(sizes: Sequence[int], batch: int | None) -> list[int]:
+    if not sizes:
+        return []
+    if not batch:
+        raise Error("report", "a tensor with rows in example_input", str(batch), "batch_sizes repeats its first dimension")
+    if wrong := [size for size in sizes if not isinstance(size, int) or isinstance(size, bool) or size < 1]:
+        raise Error("report", "batch_sizes of ints >= 1", repr(wrong[0]), "pass batch_sizes=[1, 16, 256]")
+    return list(dict.fromkeys(sizes))
+
+
+def _measured(models: list[nn.Module], example_input: Any, batch: int | None, seconds: float, note: str) -> ModelReport:
+    entry = ModelReport(batch, note=note)
+    for direction, calls_of in (("forward", _forwards), ("backward", _backwards)):
+        try:
+            times = _in_turn(models, example_input, seconds / 2, calls_of)
+        except RuntimeError as error:  # no memory for both graphs; a module without a backward pass in evaluation
+            entry.note = "; ".join(part for part in (entry.note, f"{direction} not measured: {_line(error)}") if part)
+            break
+        if not times:
+            break
+        entry.times = (entry.times or {}) | {direction: times[0]}
+        if len(times) > 1:
+            entry.dense_times = (entry.dense_times or {}) | {direction: times[1]}
+    return entry
+
+
+Calls = list[Callable[[], object]]
+
+
+def _in_turn(models: list[nn.Module], example_input: Any, seconds: float, calls_of: Callable[..., Calls]) -> list[float]:
+    gpu = next((parameter.device for parameter in models[0].parameters() if parameter.is_cuda), None)
+    with evaluated(models[0]), evaluated(models[-1]):
+        calls = calls_of(models, example_input)
+        if not calls:
+            return []
+        with torch.set_grad_enabled(calls_of is _backwards):
+            return medians(calls, seconds, gpu, least=_ROUNDS, gpu_calls=_GPU_CALLS)
+
+
+def _forwards(models: list[nn.Module], example_input: Any) -> Calls:
+    return [lambda model=model: run(model, example_input) for model in models]  # type: ignore[misc]
+
+
+def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
+    """None where the model does not train: no parameter, or no result, needs a gradient, or a frozen layer would refuse."""
+    if any(isinstance(module, BlockSparseLinear) and module.frozen for module in models[0].modules()):
+        return []
+    calls: Calls = []
+    with torch.enable_grad():
+        for model in models:
+            inputs = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            outputs = [tensor for tensor in tensors_in(run(model, example_input)) if tensor.requires_grad] if inputs else []
+            if not outputs:
+                return []
+            calls.append(_backward(outputs, inputs))
+    return calls
+
+
+def _backward(outputs: list[Tensor], inputs: list[nn.Parameter]) -> Callable[[], object]:
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(tensor.shape, generator=generator).to(tensor.device, tensor.dtype) for tensor in outputs]
+    return lambda: torch.autograd.grad(outputs, inputs, gradients, retain_graph=True, allow_unused=True)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

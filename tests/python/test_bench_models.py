@@ -1,0 +1,162 @@
+"""bench models on tiny models of the same classes, on the CPU: the course, what its record says, and what is refused."""
+
+import dataclasses
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from sparseloom import Error, cli
+from sparseloom.bench.models import run, train, zoo
+from sparseloom.nn import BlockSparseLinear
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+model_tables = importlib.import_module("model_tables")
+
+TINY = {
+    "vit_base_patch16_224": {"img_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 1, "num_heads": 2, "num_classes": 10},
+    "bert_base": {
+        "hidden_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 256,
+        "vocab_size": 100,
+        "tokens": 16,
+    },
+}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Few rounds, one thread: tiny products on two busy cores wait for each other longer than they take."""
+    for name, value in (("ROUND", 1), ("ROUNDS", 2), ("WARM_UP", 1)):
+        monkeypatch.setattr(train, name, value)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch._dynamo.reset()
+
+
+def tiny(name):
+    (spec,) = [spec for spec in zoo.SPECS if spec.name == name]
+    return dataclasses.replace(spec, sizes=TINY[name], batches=(1, 2), classes=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        pytest.param("vit_base_patch16_224", 4, marks=pytest.mark.package("timm")),
+        pytest.param("bert_base", 6, marks=pytest.mark.package("transformers")),
+    ],
+)
+def test_the_course_of_a_model(name, layers, capsys):
+    record = json.loads(json.dumps(train.measure(tiny(name), CPU, 0.0, backend="eager")))
+    assert record["model"] == name and record["layers"] == layers and record["parameters"][1] < record["parameters"][0]
+    assert len(record["losses"]) == len(record["dense_losses"]) == train.STEPS == 20
+    assert max(record["losses"][-3:]) < min(record["losses"][:3]) and max(record["dense_losses"][-3:]) < record["dense_losses"][0]
+    assert record["reloaded_equal"] and record["fresh_differs"]
+    assert record["graphs"] == {"sparse": 1, "dense": 1}  # whole: a graph break would leave torch.compile little to do
+    assert min(record["steps_per_s"]["sparse"]["median"], record["steps_per_s"]["dense"]["median"], record["speedup"]) > 0
+    assert record["training_bytes"] == {"sparse": None, "dense": None} and record["file_bytes"] > 0
+    report = record["report"]
+    assert sum(layer["kind"] == "BlockSparseLinear" for layer in report["layers"]) == layers
+    assert {layer["dtype"] for layer in report["layers"] if layer["kernels"]} == {"bfloat16"}
+    assert [batch["batch"] for batch in report["batches"]] == [1, 2] and report["model"]["speedups"]["forward"] > 0
+    assert run.failed([record]) == []
+    out = capsys.readouterr().out
+    assert f"loss {record['losses'][0]:.3f}" in out and "became block-sparse" in out and "reloaded, equal" in out
+    console = Console(width=180, record=True)
+    console.print(run.table([record]))
+    assert name in console.export_text()
+    page = model_tables.page([{"records": [record], "gpu": {"name": "a GPU"}, "date": "2026-01-01"}], lambda run: "where and when")
+    assert f"{record['speedup']:.2f}x" in page and "where and when" in page and "a GPU" in page
+
+
+@pytest.mark.package("transformers")
+def test_the_full_sizes_are_the_published_ones_and_the_patterns_take_the_encoder():
+    """On meta: the packages' own definitions, unchanged."""
+    bert = zoo.SPECS[1]
+    with torch.device("meta"):
+        model = bert.make(0, torch.device("meta"))
+    assert sum(p.numel() for p in model.bert.parameters()) == 109_482_240  # BERT-base
+    random = {regex: dataclasses.replace(each, select="random", seed=0) for regex, each in bert.patterns.items()}
+    result = train.sparsify_(model, random)
+    assert len(result.changed) == 12 * 6 and {skip.name for skip in result.skipped} == {"bert.pooler.dense", "classifier"}
+    assert sum(isinstance(module, BlockSparseLinear) for module in model.modules()) == 72
+
+
+def test_what_does_not_hold_is_said():
+    good = {"model": "m", "losses": [2.0, 1.0], "reloaded_equal": True, "fresh_differs": True}
+    assert run.failed([good]) == []
+    wrong = [
+        good | {"losses": [1.0, 1.0]},
+        good | {"losses": [1.0, float("nan")]},
+        good | {"reloaded_equal": False},
+        good | {"fresh_differs": False},
+        {"model": "m", "error": "OutOfMemoryError: full"},
+    ]
+    words = [run.failed([record]) for record in wrong]
+    assert all(len(found) == 1 for found in words) and "full" in words[-1][0] and "reloaded" in words[2][0]
+
+
+@pytest.mark.package("transformers")
+def test_a_reload_that_changes_a_bit_is_noticed(monkeypatch):
+    real = train.load
+
+    def damaged(path, model):
+        real(path, model)
+        with torch.no_grad():
+            model.bert.encoder.layer[0].output.dense.values[0, 0, 0] += 1
+
+    monkeypatch.setattr(train, "load", damaged)
+    spec = tiny("bert_base")
+    model = spec.make(0, CPU)
+    train.sparsify_(model, spec.patterns)
+    assert train.reloaded(spec, model, spec.data(CPU)[0])[1:] == (False, True)
+
+
+def test_a_missing_package_and_a_missing_gpu_are_named(monkeypatch, capsys):
+    spec = dataclasses.replace(zoo.SPECS[0], package="no_such_package")
+    with pytest.raises(Error, match="the package no_such_package for vit_base_patch16_224"):
+        spec.require()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def bench(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["bench", *arguments])
+        return end.value.code
+
+    assert bench("models") == 2 and "a GPU for the suite models" in capsys.readouterr().err
+    assert bench("models", "--only", "resnet") == 2 and "a model of vit_base_patch16_224, bert_base" in capsys.readouterr().err
+
+
+def test_the_models_are_listed(capsys):
+    try:
+        status = cli.main(["bench", "models", "--list"])
+    except SystemExit as end:
+        status = end.code
+    assert not status and capsys.readouterr().out.split() == ["vit_base_patch16_224", "bert_base"]
+
+
+def test_one_model_that_fails_leaves_the_other_its_record(monkeypatch, capsys):
+    monkeypatch.setattr(run, "require_gpu", lambda suite: CPU)
+    monkeypatch.setattr(run, "describe", lambda *a: {"name": "NVIDIA H200"})
+    monkeypatch.setattr(run, "Monitor", lambda *a: None)
+    monkeypatch.setattr(zoo.Spec, "require", lambda spec: None)
+
+    def measure(spec, device, seconds, say):
+        if spec.package == "timm":
+            raise RuntimeError("CUDA error: misaligned address\nand more")
+        return {"op": "model", "model": spec.name}
+
+    monkeypatch.setattr(run, "measure", measure)
+    head, records = run.run(list(zoo.SPECS), 0.0)
+    assert head["device"] == "h200" and head["mode"] == "training" and head["suite"] == "models"
+    assert records[0]["error"] == "RuntimeError: CUDA error: misaligned address" and "error" not in records[1]
+    assert "misaligned" in capsys.readouterr().err

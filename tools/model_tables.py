@@ -1,0 +1,102 @@
+"""Tables of the whole models' results files (bench/results/<gpu>/models*.json)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from generated import table
+
+Record = dict[str, Any]
+
+
+def is_models(run: Record) -> bool:
+    return run.get("suite") == "models"
+
+
+def page(runs: list[Record], caption: Callable[[Record], str]) -> str:
+    """The newest record of each model: one table of the training, one of the products it is made of, one of batch sizes."""
+    newest: dict[str, tuple[Record, Record]] = {}
+    for run in sorted(runs, key=lambda run: str(run["date"])):
+        newest |= {record["model"]: (record, run) for record in run["records"]}
+    found = list(newest.values())
+    head = ["model", "layers", "parameters", "steps/s (p20 to p80)", "dense steps/s", "against dense", "memory GB", "dense GB",
+            "loss", "dense loss", "reloaded"]  # fmt: skip
+    parts = [table(head, [training_row(record) for record, _ in found])]
+    for record, _ in found:
+        if "error" not in record:
+            parts += [f"{about(record)}, eager, in bf16:", table(*layer_table(record)), table(*batch_table(record))]
+    gpus = ", ".join(dict.fromkeys(run["gpu"]["name"] for _, run in found))
+    captions = dict.fromkeys(caption(run) for _, run in found)
+    return "\n\n".join([f"{gpus}.", *parts, "\n".join(captions)])
+
+
+def about(record: Record) -> str:
+    chosen = ", ".join(f"`{regex}` {each['density']:g} of {'x'.join(map(str, each['block']))}"
+                       for regex, each in record["patterns"].items())  # fmt: skip
+    size = " x ".join(map(str, record["input"]))
+    return f"{record['model']} ({record['class']} of {record['package']}), input {size}; {chosen}"
+
+
+def training_row(record: Record) -> list[str]:
+    if "error" in record:
+        return [record["model"], f"failed: {record['error']}".replace("|", "/"), *[""] * 9]
+    (before, after), rates, memory = record["parameters"], record["steps_per_s"], record["training_bytes"]
+    sparse = rates["sparse"]
+    losses = (f"{record[kind][0]:.3f} to {record[kind][-1]:.3f}" for kind in ("losses", "dense_losses"))
+    return [
+        record["model"],
+        str(record["layers"]),
+        f"{before / 1e6:.1f}M to {after / 1e6:.1f}M",
+        f"{sparse['median']:.1f} ({sparse['p20']:.1f} to {sparse['p80']:.1f})",
+        f"{rates['dense']['median']:.1f}",
+        times(record["speedup"]),
+        *("-" if memory[kind] is None else f"{memory[kind] / 1e9:.2f}" for kind in ("sparse", "dense")),
+        *losses,
+        "equal in every bit" if record["reloaded_equal"] else "**different**",
+    ]
+
+
+def layer_table(record: Record) -> tuple[list[str], list[list[str]]]:
+    """The first layer of each shape."""
+    shapes: dict[tuple[Any, ...], list[Record]] = {}
+    for layer in record["report"]["layers"]:
+        if layer["times"]:
+            shapes.setdefault((*layer["shape"], *layer["block"], layer["tokens"]), []).append(layer)
+    rows = []
+    for layers in shapes.values():
+        first = layers[0]
+        kernels = ", ".join(dict.fromkeys(first["kernels"].values()))
+        even = (first["break_even"].get(direction) for direction in ("forward", "backward"))
+        rows.append(
+            [
+                f"{first['name']} and {len(layers) - 1} more",
+                " x ".join(map(str, first["shape"])),
+                str(first["tokens"]),
+                f"{first['density']:.3g}",
+                kernels,
+                *timed(first),
+                " / ".join("never" if density is None else f"{density:.2f}" for density in even),
+            ]
+        )
+    return ["layer", "shape", "tokens", "density", "kernels", "forward us", "backward us", "break-even"], rows
+
+
+def batch_table(record: Record) -> tuple[list[str], list[list[str]]]:
+    rows = [[str(batch["batch"]), *timed(batch), batch["note"].replace("|", "/")] for batch in record["report"]["batches"]]
+    return ["batch, whole model", "forward us", "backward us", "note"], rows
+
+
+def timed(entry: Record) -> list[str]:
+    """Forward and backward, beside dense."""
+    cells = []
+    for direction in ("forward", "backward"):
+        if direction not in (entry["times"] or {}):
+            cells.append("-")
+            continue
+        ours, dense = entry["times"][direction], (entry["dense_times"] or {}).get(direction)
+        cells.append(f"{ours:,.0f}" if dense is None else f"{ours:,.0f} / {dense:,.0f} = {times(dense / ours)}")
+    return cells
+
+
+def times(speedup: float) -> str:
+    """A speed-up; losses are marked."""
+    return f"{speedup:.2f}x" + (" **slower**" if speedup < 1 else "")
