@@ -9,6 +9,7 @@ what is missing; compute-sanitizer of the CUDA toolkit. Writes bench/results/<gp
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -30,6 +31,7 @@ LIBRARY = ROOT / "python" / "sparseloom" / "libsparseloom_torch.so"
 BUILD = ROOT / "build" / "gpu"
 #: GoogleTest filters: what needs a GPU, and the cases small enough for a sanitizer.
 GPU_TESTS, SMALL_TESTS = "Cuda*", "CudaSmall*"
+PYTEST_PROCESSES = 8
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 #: Seconds that a command may take; a sanitizer slows a kernel 10 to 1000 times.
 LIMITS = {"build": 1200, "cpp": 600, "python": 900, "sanitizer": 400, "bench": 900}
@@ -165,6 +167,8 @@ def python() -> Step:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ["-m", "gpu or two_gpus", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        if importlib.util.find_spec("xdist") is not None:  # 2200 tests: eight processes take 80 s, one takes ten minutes
+            options += ["-n", str(min(PYTEST_PROCESSES, os.cpu_count() or 1))]
         done = run([sys.executable, "-m", "pytest", *options, "tests/python"], LIMITS["python"])
         if not report.is_file():
             return Step("python", False, f"no report: {done.how}; pytest must be installed for {sys.executable}")

@@ -136,6 +136,8 @@ def test_a_compiled_bf16_step_trains_like_an_eager_one():
     assert losses[0] == pytest.approx(losses[1], rel=0.1)
 
 
+# torch 2.11.0+cu130 dies (signal 11) in aoti_load_package, with a package of nn.Linear alone as well.
+@pytest.mark.torch_at_least("2.12")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_export_and_aot_inductor(dtype, tmp_path):
     net = model()[:2].to(dtype).eval().requires_grad_(False)

@@ -20,7 +20,7 @@ constexpr double kWideTokens[] = {128, 128, 256, 256, 128};
 // Useful flops per clock and multiprocessor that the kernels reach on long reductions, by the side of a block across the reduction
 // (8, 16, 32, 64, 128): fitted to the cells of bench/results/h200/gpu.json (a multiprocessor at 1.98 GHz of 132; 1000 is 261 TF/s).
 constexpr double kMmaDds[] = {150, 545, 800, 1170, 1510};
-constexpr double kMmaSdd[] = {120, 535, 880, 1110, 1390};
+constexpr double kMmaSdd[] = {120, 375, 840, 1040, 1330};
 constexpr double kTf32OfMma = 0.43;
 constexpr double kFfma[] = {60, 130, 165, 175, 175};
 // Rows of 16 and 32 bytes, which is what 16-bit blocks of 8 and 16 gather, use half and less of the sectors L2 sends.
@@ -28,6 +28,12 @@ constexpr double kNarrowGather[] = {0.45, 0.57, 1, 1, 1, 1};
 
 // L2 to the multiprocessors for slabs of 128-byte rows: 9.3 TB/s on an H200.
 constexpr double kWgmmaL2BytesPerClock = 36;
+
+// Decode by the side of a block that lies along the outputs: fitted on an H200 to 16 x 4096 x 16384 and 32 x 12288 x 12288. Narrow
+// strips meet every token's fragment more often.
+constexpr double kDecodeUs[] = {13, 7.6, 5.2, 5.4, 5.6};
+constexpr double kDecodeXUs[] = {30e-6, 17e-6, 11e-6, 11e-6, 12e-6};  // for a byte of X
+constexpr double kDecodeStream[] = {0.68, 0.89, 0.81, 0.75, 0.69};    // of the memory's nominal rate
 
 int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
 
@@ -110,15 +116,17 @@ double predict_mma_us(const Problem& p, const runtime::CudaDevice& device) {
 
 double predict_ffma_us(const Problem& p, const runtime::CudaDevice& device) { return tiled_us(p, device, kFfma, kFfma, 1); }
 
+// What a thread block does before its first block and after its last, its share of X, and the stored bytes as a stream.
 double predict_decode_us(const Problem& p, const runtime::CudaDevice& device) {
+  const bool dx = p.direction == Direction::dx;
   const Bytes bytes = bytes_of(p);
-  const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
-  // Of the memory's rate: blocks of 32 and more; narrower lines spend their time on the tokens' fragments.
-  const double share = side >= 32 ? 0.9 : side == 16 ? 0.35 : 0.1;
+  const int side = log2_of(dx ? p.block.cols : p.block.rows);
+  const double x = static_cast<double>(p.m * (dx ? p.rows : p.cols)) * static_cast<double>(size_of(p.dtype));
+  const double stream = us(bytes.stored / (kDecodeStream[side] * device.memory_bytes));
   const double ffma =
-      p.dtype == DType::f32 && !p.tf32 ? useful_flops(p, static_cast<double>(p.m)) / (kFfma[4] * clocks(device)) : 0;
-  const double few = p.direction == Direction::dx ? 1.3 : 1;
-  return kLaunchUs + 1.5 + few * us(std::max(memory_seconds(bytes.stored / share + bytes.tokens, device), ffma));
+      p.dtype == DType::f32 && !p.tf32 ? us(useful_flops(p, static_cast<double>(p.m)) / (kFfma[4] * clocks(device))) : 0;
+  const double turned = dx ? 1.4 : 1;  // blocks are read across and in the transposed order
+  return turned * (kDecodeUs[side] + kDecodeXUs[side] * x + std::max(stream, ffma));
 }
 
 double predict_dense_us(const Problem& p, const runtime::CudaDevice& device) {

@@ -17,7 +17,7 @@ from .operands import Call
 
 #: One burst: about so many calls, more where they are short (two events and a graph's start cost some 5 us), fewer where a slow
 #: peer would take the suite's whole time.
-CALLS, MOST_CALLS, LEAST_CALLS = 20, 200, 3
+CALLS, MOST_CALLS, LEAST_CALLS = 10, 200, 3
 SHORT_US, LONG_US = 2_000.0, 40_000.0
 WARM_UP = 3
 #: The pause before a burst in lengths of the one before, within these seconds: the card's power then stays far below its cap, as
