@@ -102,6 +102,20 @@ def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("says", "ends", "status"),
+    [
+        ("ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized", 0, 1),
+        ("ptxas info : Used 168 registers", 0, 0),
+        ("error: no such file", 2, 2),
+    ],
+)
+def test_a_build_fails_on_serialised_wgmma(says: str, ends: int, status: int) -> None:
+    script = ROOT / "cmake" / "refuse_serialized_wgmma.sh"
+    done = subprocess.run([script, "sh", "-c", f"echo '{says}' >&2; exit {ends}"], capture_output=True, text=True)
+    assert done.returncode == status and says in done.stderr
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     for page in pages:
