@@ -29,11 +29,14 @@ constexpr double kNarrowGather[] = {0.45, 0.57, 1, 1, 1, 1};
 // L2 to the multiprocessors for slabs of 128-byte rows: 9.3 TB/s on an H200.
 constexpr double kWgmmaL2BytesPerClock = 36;
 
-// Decode by the side of a block that lies along the outputs: fitted on an H200 to 16 x 4096 x 16384 and 32 x 12288 x 12288. Narrow
-// strips meet every token's fragment more often.
-constexpr double kDecodeUs[] = {13, 7.6, 5.2, 5.4, 5.6};
-constexpr double kDecodeXUs[] = {30e-6, 17e-6, 11e-6, 11e-6, 12e-6};  // for a byte of X
-constexpr double kDecodeStream[] = {0.68, 0.89, 0.81, 0.75, 0.69};    // of the memory's nominal rate
+// dW walks down the tokens in step, so that many multiprocessors ask L2 for the same rows of X at about the same time: 10.5 TB/s
+// on an H200 for rows of 128 bytes, 9.4 TB/s for 64.
+constexpr double kWgmmaDwBytesPerClock[] = {36, 40};
+
+// Staged decode by the side of a block along the outputs, 8 and 16: fitted on an H200 to 16 x 4096 x 16384 and 32 x 12288 x 12288.
+constexpr double kStagedUs[] = {13, 7.6};
+constexpr double kStagedXUs[] = {30e-6, 17e-6};   // for a byte of X
+constexpr double kStagedStream[] = {0.68, 0.89};  // of the memory's nominal rate
 
 int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
 
@@ -82,11 +85,43 @@ double dense_peak(const Problem& p, const runtime::CudaDevice& device) {
   return (p.dtype != DType::f32 ? tensor : p.tf32 ? tensor / 2 : 512) / 2 * clocks(device);
 }
 
+// sm90_wgmma_sdd: thread block after thread block takes an item, some blocks of one block row. 64 tokens of it are read from L2 and
+// multiplied at the same time; all thread blocks move down the tokens together, so that memory is read once a round. Rows are taken
+// to be of one length.
+double predict_wgmma_dw_us(const Problem& p, const runtime::CudaDevice& device) {
+  constexpr double kStrips[] = {13, 8, 4};  // of 64 columns, that an item may hold, by the rows of a block: 32, 64, 128
+  constexpr double kStripClocks[] = {4 * 24, 4 * 32, 4 * 64};
+  constexpr double kUnderLoad = 1.12;  // the tensor cores' clock gives way by so much in a burst
+  const int rows_log2 = log2_of(p.block.rows) - 2;
+  const double blocks = static_cast<double>(p.blocks), m = static_cast<double>(p.m);
+  if (p.blocks == 0) return kLaunchUs;
+  const double lines = std::min(blocks, std::ceil(static_cast<double>(p.rows) / p.block.rows));
+  const double most_blocks = std::floor(kStrips[rows_log2] * 64 / p.block.cols);
+  const double items = lines * std::ceil(blocks / lines / most_blocks);
+  // Clusters of four do not fill the last multiprocessors of every group. The tokens of the last items are cut in two or four.
+  const double places = std::max(4.0, 4 * std::floor(0.975 * device.multiprocessors / 4)), steps = std::ceil(m / 64);
+  const double whole = std::floor(items / places), rest = items - whole * places;
+  const double pieces = rest * 4 <= places && steps >= 16 ? 4 : rest * 2 <= places && steps >= 8 ? 2 : 1;
+  const double rounds = whole + (rest > 0 ? 1 / pieces : 0);
+
+  const double columns = blocks / items * p.block.cols, strips = std::ceil(columns / 64);
+  const double read = 64 * 2 * (columns + p.block.rows) / kWgmmaDwBytesPerClock[p.block.cols == 32 ? 0 : 1];
+  // A warpgroup's products, and 450 clocks from barrier to barrier that only the other one's hide.
+  const double strip = kUnderLoad * kStripClocks[rows_log2],
+               multiply = std::max(strips * strip, std::ceil(strips / 2) * strip + 450);
+  const double walk = rounds * steps * std::max(read, multiply) / device.clock_hz;
+  const Bytes bytes = bytes_of(p);
+  const double memory = memory_seconds(std::max(1.0, rounds) * bytes.tokens + bytes.stored, device);
+  // Finding the item, the first copies, adding up pieces, the last stores.
+  return kLaunchUs + 4 + us(std::max(walk, memory));
+}
+
 }  // namespace
 
 // A tile of 256 tokens x 128 outputs reads a slab of 64 of the reduction for every line group that stores anything there; blocks
 // are taken to lie at random. What is read from L2, multiplied and read from memory overlaps.
 double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
+  if (p.direction == Direction::dw) return predict_wgmma_dw_us(p, device);
   const bool dx = p.direction == Direction::dx;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
@@ -116,17 +151,22 @@ double predict_mma_us(const Problem& p, const runtime::CudaDevice& device) {
 
 double predict_ffma_us(const Problem& p, const runtime::CudaDevice& device) { return tiled_us(p, device, kFfma, kFfma, 1); }
 
-// What a thread block does before its first block and after its last, its share of X, and the stored bytes as a stream.
 double predict_decode_us(const Problem& p, const runtime::CudaDevice& device) {
-  const bool dx = p.direction == Direction::dx;
   const Bytes bytes = bytes_of(p);
-  const int side = log2_of(dx ? p.block.cols : p.block.rows);
-  const double x = static_cast<double>(p.m * (dx ? p.rows : p.cols)) * static_cast<double>(size_of(p.dtype));
-  const double stream = us(bytes.stored / (kDecodeStream[side] * device.memory_bytes));
+  const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
+  // Of the memory's rate: blocks of 32 and more; narrower lines spend their time on the tokens' fragments.
+  const double share = side >= 32 ? 0.9 : side == 16 ? (p.m <= 16 ? 0.42 : 0.32) : 0.1;
   const double ffma =
-      p.dtype == DType::f32 && !p.tf32 ? us(useful_flops(p, static_cast<double>(p.m)) / (kFfma[4] * clocks(device))) : 0;
-  const double turned = dx ? 1.4 : 1;  // blocks are read across and in the transposed order
-  return turned * (kDecodeUs[side] + kDecodeXUs[side] * x + std::max(stream, ffma));
+      p.dtype == DType::f32 && !p.tf32 ? useful_flops(p, static_cast<double>(p.m)) / (kFfma[4] * clocks(device)) : 0;
+  const double few = p.direction == Direction::dx ? 1.3 : 1;
+  return kLaunchUs + 1.5 + few * us(std::max(memory_seconds(bytes.stored / share + bytes.tokens, device), ffma));
+}
+
+// What a thread block does before its first block and after its last, its share of X, and the stored bytes as a stream.
+double predict_decode_staged_us(const Problem& p, const runtime::CudaDevice& device) {
+  const int side = std::min(log2_of(p.block.rows), 1);
+  const double x = static_cast<double>(p.m * p.cols) * static_cast<double>(size_of(p.dtype));
+  return kStagedUs[side] + kStagedXUs[side] * x + us(bytes_of(p).stored / (kStagedStream[side] * device.memory_bytes));
 }
 
 double predict_dense_us(const Problem& p, const runtime::CudaDevice& device) {

@@ -11,6 +11,7 @@ double predict_wgmma_us(const Problem& problem, const runtime::CudaDevice& devic
 double predict_mma_us(const Problem& problem, const runtime::CudaDevice& device);
 double predict_ffma_us(const Problem& problem, const runtime::CudaDevice& device);
 double predict_decode_us(const Problem& problem, const runtime::CudaDevice& device);
+double predict_decode_staged_us(const Problem& problem, const runtime::CudaDevice& device);
 /// The scatter (dw: the gather) and the vendor's product.
 double predict_dense_us(const Problem& problem, const runtime::CudaDevice& device);
 

@@ -33,10 +33,18 @@ std::string refuse_decode(const Problem& p, const Machine&) {
   return {};
 }
 
+std::string refuse_decode_staged(const Problem& p, const Machine& machine) {
+  if (std::string why = refuse_decode(p, machine); !why.empty()) return why;
+  if (p.direction != Direction::forward) return "does forward only";
+  if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  if (std::max(p.block.rows, p.block.cols) > cuda::kStagedBlock)
+    return "takes blocks of at most " + std::to_string(cuda::kStagedBlock) + " on each side, the block is " + to_string(p.block);
+  return {};
+}
+
 std::string refuse_wgmma(const Problem& p, const Machine& machine) {
   if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
   if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
-  if (p.direction == Direction::dw) return "does forward and dx only";
   if (std::min(p.block.rows, p.block.cols) < 32)
     return "needs blocks of 32 or more on both sides, the block is " + to_string(p.block);
   return {};
@@ -44,18 +52,22 @@ std::string refuse_wgmma(const Problem& p, const Machine& machine) {
 
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
 
+// Also of the kernels that may hand over to it.
+std::size_t mma_workspace(const Problem& p, const Machine& machine) {
+  return p.direction == Direction::dw ? cuda::sm80_mma_sdd_workspace(p, machine.cuda.multiprocessors) : 0;
+}
+
 }  // namespace
 
 std::span<const Kernel> cuda_kernels() {
   static const Kernel kernels[] = {
       {{"sm90_wgmma", plan::Side::cuda, Isa::generic, refuse_wgmma,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, no_workspace},
-       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_dds(args); }},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, mma_workspace},
+       [](const MatmulArgs& args, const Executor&) {
+         return args.direction == Direction::dw ? cuda::sm90_wgmma_sdd(args) : cuda::sm90_wgmma_dds(args);
+       }},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine.cuda); },
-        [](const Problem& p, const Machine& machine) {
-          return p.direction == Direction::dw ? cuda::sm80_mma_sdd_workspace(p, machine.cuda.multiprocessors) : 0;
-        }},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine.cuda); }, mma_workspace},
        [](const MatmulArgs& args, const Executor&) {
          return args.direction == Direction::dw ? cuda::sm80_mma_sdd(args) : cuda::sm80_mma_dds(args);
        }},
@@ -70,6 +82,9 @@ std::span<const Kernel> cuda_kernels() {
       {{"sm80_decode", plan::Side::cuda, Isa::generic, refuse_decode,
         [](const Problem& p, const Machine& machine) { return cuda::predict_decode_us(p, machine.cuda); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm80_decode(args); }},
+      {{"sm80_decode_staged", plan::Side::cuda, Isa::generic, refuse_decode_staged,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_decode_staged_us(p, machine.cuda); }, no_workspace},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm80_decode_staged(args); }},
   };
   return kernels;
 }

@@ -17,6 +17,9 @@ int sm80_mma_dds(const MatmulArgs& args) noexcept;
 /// any m >= 1. Operands that TMA cannot address (bases or rows not in multiples of 16 bytes, no block stored) go to sm80_mma_dds.
 int sm90_wgmma_dds(const MatmulArgs& args) noexcept;
 
+/// dW on Hopper's wgmma and TMA, as sm90_wgmma_dds; what TMA cannot address goes to sm80_mma_sdd with its workspace.
+int sm90_wgmma_sdd(const MatmulArgs& args) noexcept;
+
 /// dW on tensor cores: bf16, f16, and f32 with args.tf32. Scratch: partial sums when the tokens are cut into pieces.
 int sm80_mma_sdd(const MatmulArgs& args) noexcept;
 std::size_t sm80_mma_sdd_workspace(const Problem& problem, int multiprocessors) noexcept;
@@ -29,6 +32,10 @@ std::size_t sm80_ffma_sdd_workspace(const Problem& problem, int multiprocessors)
 /// Forward and dX of few tokens, bound by the bytes of the stored blocks: m <= kDecodeTokens; bf16, f16, f32 (args.tf32 or not).
 inline constexpr int kDecodeTokens = 64;
 int sm80_decode(const MatmulArgs& args) noexcept;
+
+/// The same for many narrow blocks: forward, bf16 and f16, block sides of at most kStagedBlock. X goes through shared memory.
+inline constexpr int kStagedBlock = 16;
+int sm80_decode_staged(const MatmulArgs& args) noexcept;
 
 /// dense <- values at their places, zero elsewhere: the device twin of sparseloom::unpack. `stream`: a cudaStream_t.
 int sm80_bsr_unpack(const IndexView& index, const void* values, const MatrixView& dense, void* stream) noexcept;

@@ -1,4 +1,4 @@
-// What all decode kernels get, and the directions they know.
+// What all decode kernels get, the directions they know, and how they read what is not aligned.
 #pragma once
 
 #include <cuda_bf16.h>

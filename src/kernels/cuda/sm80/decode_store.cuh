@@ -10,27 +10,27 @@ __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-/// out[token, column] and out[token, column + apart] from their sums, where they exist.
-template <int apart, class Element>
+/// out[token, column] and out[token, column + 1] from their sums, where they exist.
+template <class Element>
 __device__ __forceinline__ void store_two(const Params<Element>& params, int token, std::int64_t column, float first,
                                           float second) {
   if (token >= params.m || column >= params.out_cols) return;
-  const bool both = column + apart < params.out_cols;
+  const bool both = column + 1 < params.out_cols;
   float y[2] = {first, second};
   if (params.bias != nullptr) {
     y[0] += to_float(params.bias[column]);
-    if (both) y[1] += to_float(params.bias[column + apart]);
+    if (both) y[1] += to_float(params.bias[column + 1]);
   }
   epilogue::activate(params.activation, y);
   struct alignas(2 * sizeof(Element)) Pair {
     Element first, second;
   };
   Element* to = params.out + token * params.out_stride + column;
-  if (apart == 1 && both && params.out_pairs) {
+  if (both && params.out_pairs) {
     *reinterpret_cast<Pair*>(to) = {static_cast<Element>(y[0]), static_cast<Element>(y[1])};
   } else {
     to[0] = static_cast<Element>(y[0]);
-    if (both) to[apart] = static_cast<Element>(y[1]);
+    if (both) to[1] = static_cast<Element>(y[1]);
   }
 }
 

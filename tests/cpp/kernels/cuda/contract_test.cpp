@@ -15,12 +15,31 @@ namespace {
 
 constexpr BlockShape kBlocks[] = {{8, 8}, {8, 128}, {16, 16}, {32, 8}, {64, 64}, {128, 16}, {128, 128}};
 
+struct BlockAndAlignment {
+  BlockShape block;
+  bool aligned;  // rows of x and dy in multiples of 16 bytes, which TMA asks for
+};
+
+// The kernels on TMA take large blocks alone.
+std::vector<BlockAndAlignment> blocks_and_alignments() {
+  std::vector<BlockAndAlignment> list;
+  for (const BlockShape block : kBlocks) list.push_back({block, false});
+  for (const BlockShape block : {BlockShape{32, 32}, {32, 128}, {64, 64}, {128, 128}}) list.push_back({block, true});
+  return list;
+}
+
 class CudaContract : public OnDevice {
  protected:
   // Several tiles of tokens and of everything else, ragged, with rows that are not aligned.
   Case ragged(std::int64_t m) const {
     Case c = base();
     c.m = m, c.rows = 290, c.cols = 331, c.block = {32, 16}, c.stride_padding = 2;
+    return c;
+  }
+  // For the kernels on TMA.
+  Case aligned(std::int64_t m) const {
+    Case c = base();
+    c.m = m, c.rows = 280, c.cols = 328, c.block = {32, 64};
     return c;
   }
 };
@@ -52,10 +71,10 @@ void expect_contained(Instance& instance, const kernels::Kernel& kernel, const M
 
 TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
   int tried = 0;
-  for (const BlockShape block : kBlocks)
+  for (const auto [block, aligned] : blocks_and_alignments())
     for (const std::int64_t m : {6, 60}) {
       Case c = base();
-      c.m = m, c.rows = 2 * block.rows + 61, c.cols = 2 * block.cols + 75, c.block = block;
+      c.m = m, c.rows = 2 * block.rows + (aligned ? 56 : 61), c.cols = 2 * block.cols + (aligned ? 72 : 75), c.block = block;
       Instance instance(c);
       for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
         const Matrix clean = run_on_device(instance, *kernel);
@@ -83,10 +102,11 @@ TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
 // Padded rows and columns of dW stay zero even when the other operand is infinite.
 TEST_P(CudaContract, PaddingOfDwIsZero) {
   if (GetParam().direction != Direction::dw) return;  // the other directions store no padding
-  for (const BlockShape block : kBlocks)
+  for (const auto [block, aligned] : blocks_and_alignments())
     for (const std::int64_t m : {9, 70}) {
       Case c = base();
-      c.m = m, c.rows = 2 * block.rows - 5, c.cols = 2 * block.cols - 3, c.block = block, c.density = 1;
+      c.m = m, c.rows = 2 * block.rows - (aligned ? 8 : 5), c.cols = 2 * block.cols - (aligned ? 8 : 3), c.block = block;
+      c.density = 1;
       Instance instance(c);
       instance.x.set(2, c.cols - 1, std::numeric_limits<double>::infinity());
       instance.dy.set(2, c.rows - 1, std::numeric_limits<double>::infinity());
@@ -130,8 +150,8 @@ TEST_P(CudaContract, NothingStoredIsStillWritten) {
 }
 
 TEST_P(CudaContract, SameBitsInEveryRun) {
-  for (const std::int64_t m : {5, 60, 700}) {
-    Instance instance(ragged(m));
+  for (const Case& c : {ragged(5), ragged(60), ragged(700), aligned(700)}) {
+    Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
       const Stream stream;
       DeviceCall call(instance, *kernel);
@@ -147,8 +167,8 @@ TEST_P(CudaContract, SameBitsInEveryRun) {
 }
 
 TEST_P(CudaContract, SameBitsOnTwoStreamsAtOnce) {
-  for (const std::int64_t m : {9, 300}) {
-    Instance instance(ragged(m));
+  for (const Case& c : {ragged(9), ragged(300), aligned(600)}) {
+    Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
       const Matrix alone = run_on_device(instance, *kernel);
       const Stream streams[2];

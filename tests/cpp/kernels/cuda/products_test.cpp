@@ -76,6 +76,27 @@ TEST_P(CudaProducts, Alignments) {
     }
 }
 
+// Rows in multiples of 16 bytes, which TMA asks for and most ragged widths are not: blocks that reach beyond the edges, and what
+// the dW kernel on TMA deals out: rows of more blocks than it sums at once, and tokens cut into pieces where there are few blocks.
+TEST_P(CudaProducts, AlignedRows) {
+  for (const std::int32_t bm : {32, 64, 128})
+    for (const std::int32_t bn : {32, 64, 128}) {
+      Case c = base();
+      c.block = {bm, bn}, c.density = 0.5;
+      c.m = 300, c.rows = 3 * bm - 8, c.cols = 5 * bn - 24, c.stride_padding = 8;
+      check_on_device(c);
+      if (c.direction != Direction::dw) continue;
+      c.m = 1100, c.rows = 2 * bm, c.cols = 3 * bn + 16, c.stride_padding = 0;
+      check_on_device(c);
+      c.m = 70, c.rows = 2 * bm, c.cols = 2048, c.density = 0.85;
+      check_on_device(c);
+    }
+  if (base().direction != Direction::dw) return;
+  Case c = base();  // more items than thread blocks, and a rest that is cut; more rows than a warp sees at once
+  c.m = 520, c.rows = 4800, c.cols = 64, c.block = {32, 32}, c.density = 0.9;
+  check_on_device(c);
+}
+
 TEST_P(CudaProducts, RaggedEdges) {
   for (const BlockShape block : kFewBlocks)
     for (const std::int64_t m : {3, 50})

@@ -35,6 +35,8 @@ TEST_P(CudaSmall, DeepAndEmpty) {
   check_on_device(c, Memory::exact);
   c.m = 20, c.density = 0, c.bias = c.direction == Direction::forward;
   check_on_device(c, Memory::exact);
+  c.m = 600, c.rows = 64, c.cols = 120, c.block = {32, 32}, c.density = 0.7;  // dw on TMA: tokens cut into pieces
+  check_on_device(c, Memory::exact);
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaSmall, ::testing::ValuesIn(products()), name_of);

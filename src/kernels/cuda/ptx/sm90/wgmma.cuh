@@ -4,14 +4,16 @@
 //   sums   warp w of the four holds rows 16 w ..; lane t: d[4 j + 0..3] = (t / 4, c) (t / 4, c + 1) (t / 4 + 8, c) (t / 4 + 8, c +
 //   1)
 //          with c = 8 j + 2 (t % 4)
-//   a      rows of 16 k side by side (K-major)
-//   b      K-major: b's columns as rows of 16 k, as a; MN-major: its rows, of N elements, as they are
+//   a      K-major: its rows of 16 k; MN-major: its columns, of 64 elements, as rows
+//   b      K-major: b's columns as rows of 16 k; MN-major: its rows, of N elements, as they are
 //
 // A descriptor names an operand in shared memory, made of units of 8 rows of 128 (or 64) bytes in which 16-byte chunk c of row r
 // lies at chunk c ^ r (64 bytes: c ^ r / 2 % 4), as TMA's swizzles write them; units start at multiples of their size, 1024 (512)
 // bytes.
-//   K-major   row: 64 (32) k of one column; stride_bytes: from 8 columns to the next 8; 16 k further: start 32 bytes later
-//   MN-major  row: 64 (32) columns of one k; stride_bytes: from 8 k to the next 8; leading_bytes: from 64 columns to the next 64
+//   K-major   row: 64 (32) k of one column of b (row of a); stride_bytes: from 8 columns to the next 8; 16 k further: start 32
+//             bytes later
+//   MN-major  row: 64 (32) columns of one k; stride_bytes: from 8 k to the next 8; leading_bytes: from 64 (32) columns to the next
+//             64 (32)
 #pragma once
 
 #include <cuda_runtime.h>
@@ -59,38 +61,38 @@ __device__ __forceinline__ void pin(float (&sums)[kCount]) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
   "%56, "                                                                                                                      \
   "%57, %58, %59, %60, %61, %62, %63"
-// Behind the operands: the predicate "add to d" (always), +a, +b, a not transposed, b transposed or not.
-#define SPARSELOOM_WGMMA(n, type, names, a_name, b_name, transposed_name, sums)                           \
+// Behind the operands: the predicate "add to d" (always), +a, +b, a and b transposed or not.
+#define SPARSELOOM_WGMMA(n, type, names, a_name, b_name, a_transposed, b_transposed, sums)                \
   asm volatile(                                                                                           \
       "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                                                      \
       "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" names "}, " a_name ", " b_name \
-      ", add, 1, 1, 0, " transposed_name ";\n}"                                                           \
+      ", add, 1, 1, " a_transposed ", " b_transposed ";\n}"                                               \
       : sums                                                                                              \
-      : "l"(a), "l"(b), "n"(kMnMajorB ? 1 : 0))
+      : "l"(a), "l"(b), "n"(kMnMajorA ? 1 : 0), "n"(kMnMajorB ? 1 : 0))
 
-template <bool kMnMajorB>
+template <bool kMnMajorB, bool kMnMajorA = false>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[16], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(32, "bf16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
+  SPARSELOOM_WGMMA(32, "bf16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", SPARSELOOM_SUMS_16(0));
 }
-template <bool kMnMajorB>
+template <bool kMnMajorB, bool kMnMajorA = false>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(64, "bf16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", SPARSELOOM_SUMS_32(0));
+  SPARSELOOM_WGMMA(64, "bf16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", SPARSELOOM_SUMS_32(0));
 }
-template <bool kMnMajorB>
+template <bool kMnMajorB, bool kMnMajorA = false>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[64], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(128, "bf16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", SPARSELOOM_SUMS_64(0));
+  SPARSELOOM_WGMMA(128, "bf16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", SPARSELOOM_SUMS_64(0));
 }
-template <bool kMnMajorB>
+template <bool kMnMajorB, bool kMnMajorA = false>
 __device__ __forceinline__ void wgmma_f16(float (&d)[16], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(32, "f16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
+  SPARSELOOM_WGMMA(32, "f16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", SPARSELOOM_SUMS_16(0));
 }
-template <bool kMnMajorB>
+template <bool kMnMajorB, bool kMnMajorA = false>
 __device__ __forceinline__ void wgmma_f16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(64, "f16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", SPARSELOOM_SUMS_32(0));
+  SPARSELOOM_WGMMA(64, "f16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", SPARSELOOM_SUMS_32(0));
 }
-template <bool kMnMajorB>
+template <bool kMnMajorB, bool kMnMajorA = false>
 __device__ __forceinline__ void wgmma_f16(float (&d)[64], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(128, "f16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", SPARSELOOM_SUMS_64(0));
+  SPARSELOOM_WGMMA(128, "f16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", SPARSELOOM_SUMS_64(0));
 }
 
 #undef SPARSELOOM_WGMMA

@@ -1,31 +1,26 @@
-// Host side of the tensor-core decode kernel: strips, tiling, instance.
+// Host side of the staged decode kernel: strips, tiling, instance.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/sm80/decode_host.cuh"
-#include "kernels/cuda/sm80/decode_mma.cuh"
+#include "kernels/cuda/sm80/decode_staged.cuh"
 #include "runtime/cuda.h"
 
-namespace sparseloom::kernels::cuda::decode {
+namespace sparseloom::kernels::cuda::decode::staged {
 
 inline constexpr std::int64_t kRangeAlign = 128;  // k; whole blocks of every side
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
-/// The widest strip that, with k split over a cluster, gives (nearly) every multiprocessor a thread block: narrow ones spend more
-/// loads of X on a byte of W.
+/// Strips of 16 or 8 outputs: the wider that, with k split over a cluster, gives (nearly) every multiprocessor a thread block;
+/// narrow ones spend more loads of X on a byte of W.
 template <class Element>
 int strip_width(const Params<Element>& params, int multiprocessors, bool clusters) {
-  const int widest = std::min(params.out_side, 32);
-  // dX reads rows of a block across: narrower ones than 32 bytes would leave half of each sector unused.
-  const int narrowest = params.slot != nullptr ? std::min(widest, static_cast<int>(32 / sizeof(Element))) : 8;
-  int strip = widest;
-  while (strip > narrowest && ceil_div(params.out_cols, strip) * (clusters ? 4 : 1) * 10 < std::int64_t{9} * multiprocessors)
-    strip /= 2;
-  return strip;
+  if (params.out_side == 8) return 8;
+  return ceil_div(params.out_cols, 16) * (clusters ? 4 : 1) * 10 < std::int64_t{9} * multiprocessors ? 8 : 16;
 }
 
 /// What a multiprocessor moves, in bytes; its port is the narrowest place for all but W.
@@ -75,7 +70,6 @@ Tiling tiling_of(const Params<typename C::Element>& params, const MatmulArgs& ar
   const std::int64_t wanted = std::max<std::int64_t>(steps, 8 / best.block_strips);
   best.strip_warps = static_cast<int>(std::max<std::int64_t>(std::min(most_warps / best.block_strips, wanted), 1));
   best.k_groups = static_cast<int>(k / C::kGroup);
-  best.group_shift = params.k_shift - std::countr_zero(static_cast<unsigned>(C::kGroup));
   // At least two chunks: the first is at work while the second comes.
   const std::int64_t range = std::int64_t{best.range} * C::kGroup;
   const std::int64_t most = shared / (2 * C::kTokens * C::kSize) / kRangeAlign * kRangeAlign;
@@ -87,7 +81,7 @@ Tiling tiling_of(const Params<typename C::Element>& params, const MatmulArgs& ar
 
 template <class C>
 int launch_instance(Params<typename C::Element> params, const MatmulArgs& args, const runtime::CudaDevice& device) {
-  const Readiness ready = make_ready<&decode_mma_kernel<C>>(args.device, device.shared_bytes, 32 * C::kMostWarps);
+  const Readiness ready = make_ready<&decode_staged_kernel<C>>(args.device, device.shared_bytes, 32 * C::kMostWarps);
   if (ready.status != cudaSuccess) return ready.status;
   params.strips_shift = std::countr_zero(static_cast<unsigned>(params.out_side / C::kStrip));
   const Tiling tiling = tiling_of<C>(params, args, device, ready.clusters);
@@ -105,45 +99,29 @@ int launch_instance(Params<typename C::Element> params, const MatmulArgs& args, 
   cluster.val.clusterDim = {static_cast<unsigned>(tiling.split), 1, 1};
   config.attrs = &cluster;
   config.numAttrs = tiling.split > 1 ? 1 : 0;
-  const cudaError_t error = cudaLaunchKernelEx(&config, decode_mma_kernel<C>, params, tiling);
+  const cudaError_t error = cudaLaunchKernelEx(&config, decode_staged_kernel<C>, params, tiling);
   if (error != cudaSuccess) cudaGetLastError();  // not for the next caller
   return error;
 }
 
-template <class Mma, class Walk, int kPieces, int kTiles>
+template <class Mma, int kPieces, int kTiles>
 int launch_tokens(const Params<typename Mma::Element>& params, const MatmulArgs& args, const runtime::CudaDevice& device) {
-  if (args.m <= 16) return launch_instance<Config<Mma, Walk, kPieces, kTiles, 1>>(params, args, device);
-  if (args.m <= 32) return launch_instance<Config<Mma, Walk, kPieces, kTiles, 2>>(params, args, device);
-  return launch_instance<Config<Mma, Walk, kPieces, kTiles, 4>>(params, args, device);
+  if (args.m <= 16) return launch_instance<Config<Mma, kPieces, kTiles, 1>>(params, args, device);
+  if (args.m <= 32) return launch_instance<Config<Mma, kPieces, kTiles, 2>>(params, args, device);
+  return launch_instance<Config<Mma, kPieces, kTiles, 4>>(params, args, device);
 }
 
-template <class Mma, class Walk, int kPieces>
+template <class Mma, int kPieces>
 int launch_strips(const Params<typename Mma::Element>& params, const MatmulArgs& args) {
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
-  switch (strip_width(params, device.multiprocessors, device.sm >= 90)) {
-    case 8: return launch_tokens<Mma, Walk, kPieces, 1>(params, args, device);
-    case 16: return launch_tokens<Mma, Walk, kPieces, 2>(params, args, device);
-    default: return launch_tokens<Mma, Walk, kPieces, 4>(params, args, device);
-  }
+  return strip_width(params, device.multiprocessors, device.sm >= 90) == 8 ? launch_tokens<Mma, kPieces, 1>(params, args, device)
+                                                                           : launch_tokens<Mma, kPieces, 2>(params, args, device);
 }
 
 template <class Mma>
-int launch_forward(const MatmulArgs& args) {
+int launch(const MatmulArgs& args) {
   const auto params = params_of<typename Mma::Element>(args);
-  if (params.block_row_bytes >= 64) return launch_strips<Mma, Forward, 4>(params, args);
-  if constexpr (sizeof(typename Mma::Element) == 2) {
-    if (params.block_row_bytes == 16) return launch_strips<Mma, Forward, 1>(params, args);
-  }
-  return launch_strips<Mma, Forward, 2>(params, args);
+  return args.index.block.cols == 8 ? launch_strips<Mma, 1>(params, args) : launch_strips<Mma, 2>(params, args);
 }
 
-template <class Mma>
-int launch_dx(const MatmulArgs& args) {
-  const auto params = params_of<typename Mma::Element>(args);
-  if constexpr (sizeof(typename Mma::Element) == 2) {
-    if (args.index.block.rows == 8) return launch_strips<Mma, Dx, 1>(params, args);
-  }
-  return launch_strips<Mma, Dx, 2>(params, args);
-}
-
-}  // namespace sparseloom::kernels::cuda::decode
+}  // namespace sparseloom::kernels::cuda::decode::staged

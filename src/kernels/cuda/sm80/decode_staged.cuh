@@ -1,6 +1,6 @@
-// Products of at most 64 tokens with a block-sparse W on tensor cores, bound by the bytes of the stored blocks.
+// Forward of at most 64 tokens with blocks of at most 16 x 16 on tensor cores, X in shared memory.
 //
-//   forward  out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])      dX  out[t, n] = sum_k a[t, k] W[k, n]
+//   out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])
 //
 //             k ->  chunk 0   chunk 1 | chunk 2   chunk 3     X of a chunk lies in shared memory, the next one is on its way;
 //   strip 0   ....[#].[#]..[#]....[#] | .[#]....[#][#].[#]    W goes from memory to the registers of the warp that multiplies it.
@@ -9,70 +9,37 @@
 //             thread block 0          | thread block 1  of a cluster (split = 2)
 //
 // At the end partial sums are added in the order of the thread blocks of the cluster, then of the warps: the same bits in every
-// run. X crosses from L2 once per cluster and thread block instead of once per strip. Measured before, with X read for every block:
-// strips of 32 outputs moved as much X as W and took 1.4 times the time of W's bytes, strips of 16, whose 32-byte rows of X fill a
-// quarter of a line, 3.3 times, strips of 8 11 times (H200, 32 x 12288 x 12288, density 0.5). Rejected: partial sums of ranges of k
-// through memory and a second launch, which costs the host 4.5 us.
+// run. X crosses from L2 once per cluster and thread block instead of once per block of W, whose 32-byte rows of X fill a quarter
+// of a line: decode.cuh takes 3.3 times the time of W's bytes with blocks of 16. On an H200, 32 x 12288 x 12288, blocks of 16,
+// density .05 / .1 / .2 / .5: 25, 29, 35, 56 us here, 16, 28, 54, 120 there. With blocks of 32 and more decode.cuh is the faster
+// one at every density (13 against 24 us at .1): they are left to it. Rejected: partial sums of ranges of k through memory and a
+// second launch, which costs the host 4.5 us.
 #pragma once
 
 #include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/ld_shared.cuh"
-#include "kernels/cuda/ptx/movmatrix.cuh"
-#include "kernels/cuda/sm80/decode_mma_config.cuh"
-#include "kernels/cuda/sm80/decode_mma_load.cuh"
+#include "kernels/cuda/sm80/decode_staged_config.cuh"
+#include "kernels/cuda/sm80/decode_staged_load.cuh"
 #include "kernels/cuda/sm80/decode_store.cuh"
 
-namespace sparseloom::kernels::cuda::decode {
+namespace sparseloom::kernels::cuda::decode::staged {
 
-/// This lane's words of X for one token.
+/// One group. `x`: shared address of this lane's words of its first token.
 template <class C>
-struct Fragment {
-  std::uint32_t word[C::kPieces];
-
-  explicit __device__ __forceinline__ Fragment(std::uint32_t shared) {
-    ptx::ld_shared(word, shared);
-#pragma unroll
-    for (std::uint32_t& w : word) w = C::Mma::operand(w);
-  }
-};
-
-/// Word `piece` of W for the mma of tile n, after prepare().
-template <class C>
-__device__ constexpr int word_of(int n, int piece) {
-  return C::kForward ? n * C::kPieces + piece : piece * C::kTiles + n;
-}
-
-/// Turns the words of a group, as load_group has left them, into operands. In place: a step's registers are not there twice.
-template <class C>
-__device__ __forceinline__ void prepare(std::uint32_t (&words)[C::kGroupWords]) {
-#pragma unroll
-  for (std::uint32_t& word : words) {
-    if constexpr (!C::kForward && C::kSize == 2) {
-      word = ptx::movmatrix_trans(word);
-    } else {
-      word = C::Mma::operand(word);
-    }
-  }
-}
-
-/// One group, once. `x`: this lane's words of its first token.
-template <class C>
-__device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles][4], std::uint32_t (&words)[C::kGroupWords],
+__device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles][4], const std::uint32_t (&words)[C::kGroupWords],
                                          std::uint32_t x, int m) {
-  prepare<C>(words);
 #pragma unroll
   for (int t = 0; t < C::kTokenTiles; ++t) {
     if (t == 3 && m <= 48) break;  // fewer tokens have kernels of fewer tiles
-    const Fragment<C> low(x + 16 * t * C::kGroupBytes), high(x + (16 * t + 8) * C::kGroupBytes);
-    if constexpr (C::kPieces == 1) {
+    std::uint32_t low[C::kPieces], high[C::kPieces];
+    ptx::ld_shared(low, x + 16 * t * C::kGroupBytes);
+    ptx::ld_shared(high, x + (16 * t + 8) * C::kGroupBytes);
 #pragma unroll
-      for (int n = 0; n < C::kTiles; ++n) C::Mma::half_mma(acc[t][n], low.word[0], high.word[0], words[n]);
-    } else {
-#pragma unroll
-      for (int h = 0; h < C::kPieces; h += 2) {
-        const std::uint32_t a[4] = {low.word[h], high.word[h], low.word[h + 1], high.word[h + 1]};
-#pragma unroll
-        for (int n = 0; n < C::kTiles; ++n) C::Mma::mma(acc[t][n], a, words[word_of<C>(n, h)], words[word_of<C>(n, h + 1)]);
+    for (int n = 0; n < C::kTiles; ++n) {
+      if constexpr (C::kPieces == 1) {
+        C::Mma::half_mma(acc[t][n], low[0], high[0], words[n]);
+      } else {
+        C::Mma::mma(acc[t][n], {low[0], high[0], low[1], high[1]}, words[2 * n], words[2 * n + 1]);
       }
     }
   }
@@ -172,20 +139,16 @@ __device__ __forceinline__ void finish(const Params<typename C::Element>& params
         sum.w += part.w;
       }
     }
-    const int n = tile % C::kTiles, q = lane % 4;
-    // Columns 2q and 2q + 1 of the tile; load_group says which they are of the strip.
-    constexpr int kApart = !C::kForward && C::kSize == 4 ? C::kTiles : 1;
-    const int in_strip = C::kForward ? 8 * n + 2 * q : 2 * C::kTiles * q + (C::kSize == 4 ? n : 2 * n);
     const int line = strip >> params.strips_shift, in_line = strip & ((1 << params.strips_shift) - 1);
-    const std::int64_t column = std::int64_t{line} * params.out_side + in_line * C::kStrip + in_strip;
-    store_two<kApart>(params, token, column, sum.x, sum.y);
-    store_two<kApart>(params, token + 8, column, sum.z, sum.w);
+    const std::int64_t column = std::int64_t{line} * params.out_side + in_line * C::kStrip + tile % C::kTiles * 8 + lane % 4 * 2;
+    store_two(params, token, column, sum.x, sum.y);
+    store_two(params, token + 8, column, sum.z, sum.w);
   }
 }
 
 template <class C>
 __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
-    decode_mma_kernel(const __grid_constant__ Params<typename C::Element> params, const __grid_constant__ Tiling tiling) {
+    decode_staged_kernel(const __grid_constant__ Params<typename C::Element> params, const __grid_constant__ Tiling tiling) {
   extern __shared__ uint4 shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int rank = static_cast<int>(blockIdx.x) % tiling.split;
@@ -203,12 +166,10 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
   chunks.start_first();
 
   if (tiling.split > 1) {
-    const int range = tiling.range >> tiling.group_shift;  // blocks
-    last = lower_bound(params.outer, first, last, (rank + 1) * range, lane);
-    first = lower_bound(params.outer, first, last, rank * range, lane);
+    last = lower_bound(params.outer, first, last, (rank + 1) * tiling.range, lane);
+    first = lower_bound(params.outer, first, last, rank * tiling.range, lane);
   }
-  const char* w = reinterpret_cast<const char*>(params.values) + lane_offset<C>(params.block_row_bytes, in_block, lane);
-  Blocks<C> blocks(params, tiling, w, first, last - first, warp % tiling.strip_warps);
+  Blocks<C> blocks(params, tiling, in_block, lane, first, last - first, warp % tiling.strip_warps);
   Step<C> steps[C::kSteps] = {};
 #pragma unroll
   for (Step<C>& step : steps) blocks.load(step);
@@ -254,4 +215,4 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
   if (tiling.split > 1) ptx::cluster_sync();  // the others may still read these partial sums
 }
 
-}  // namespace sparseloom::kernels::cuda::decode
+}  // namespace sparseloom::kernels::cuda::decode::staged

@@ -1,5 +1,4 @@
-// Products of at most 64 tokens with a block-sparse W in fp32 without rounding of operands: by FFMA, which up to about 16 tokens
-// keeps up with the bytes of the stored blocks.
+// Products of at most 64 tokens with a block-sparse W, bound by the bytes of the stored blocks.
 //
 //   forward  out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])      dX  out[t, n] = sum_k a[t, k] W[k, n]
 //
@@ -8,21 +7,22 @@
 //   the row's blocks, one after the other       [##][##][##][##][##]..
 //   cut into chunks of 64 bytes of k             0 1 2 3 0 1 2 3 0 1      warp = chunk % warps
 //
-// Each warp has a ring of kStages chunks of its own, W and X, filled by cp.async and drained by FFMA: no thread-block barrier until
+// Each warp has a ring of kStages chunks of its own, W and X, filled by cp.async and drained by mma: no thread-block barrier until
 // the warps add their partial sums at the end, in the order of the warps. W is read once from memory; X comes from L2, m / strip
-// times the bytes of W. Rejected: W in registers (64 bytes per lane in flight take the registers of the accumulators of 64 tokens);
-// X in shared memory for a slice of k (the slices of a row would meet in a second launch or in a cluster, which sm_80 lacks).
+// times the bytes of W: little for strips of 32, all the time for narrow ones, whose rows of X fill a quarter of a line and which
+// decode_staged.cuh serves where many blocks are stored. Rejected: W in registers (64 bytes per lane in flight take the registers
+// of the accumulators of 64 tokens).
 #pragma once
 
-#include "kernels/cuda/sm80/decode_ffma_config.cuh"
-#include "kernels/cuda/sm80/decode_ffma_load.cuh"
-#include "kernels/cuda/sm80/decode_ffma_math.cuh"
+#include "kernels/cuda/sm80/decode_config.cuh"
+#include "kernels/cuda/sm80/decode_load.cuh"
+#include "kernels/cuda/sm80/decode_math.cuh"
 #include "kernels/cuda/sm80/decode_store.cuh"
 
-namespace sparseloom::kernels::cuda::decode::ffma {
+namespace sparseloom::kernels::cuda::decode {
 
 /// This warp's share of the sum. On return the ring is free.
-template <class C>
+template <class Math, class C>
 __device__ __forceinline__ void accumulate(const Params<typename C::Element>& params, const Strip& strip, Stage<C>* ring, int warp,
                                            int warps, int lane, float (&acc)[C::kTokenTiles][C::kOutputTiles][4]) {
   constexpr int kAhead = C::kStages - 1;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
       load_x<C>(params, bases, piece, *empty, lane);
     }
     ptx::cp_async_commit();
-    Math::multiply<C>(acc, *full, lane, params.m);
+    Math::template multiply<C>(acc, *full, lane, params.m);
     empty = empty == ring + kAhead ? ring : empty + 1;
     full = full == ring + kAhead ? ring : full + 1;
   }
@@ -80,14 +80,14 @@ __device__ __forceinline__ void finish(const Params<typename C::Element>& params
     const int lane = i % 32, tile = i / 32;
     const int token = tile / C::kOutputTiles * 16 + lane / 4;
     const std::int64_t column = strip.column + tile % C::kOutputTiles * 8 + lane % 4 * 2;
-    store_two<1>(params, token, column, sum.x, sum.y);
-    store_two<1>(params, token + 8, column, sum.z, sum.w);
+    store_two(params, token, column, sum.x, sum.y);
+    store_two(params, token + 8, column, sum.z, sum.w);
   }
 }
 
-template <class C>
+template <class Math, class C>
 __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor / C::kMostWarps)
-    decode_ffma_kernel(const __grid_constant__ Params<typename C::Element> params) {
+    decode_kernel(const __grid_constant__ Params<typename C::Element> params) {
   static_assert(kPartialsFit<C>, "a warp's partial sums take the place of its ring");
   extern __shared__ uint4 shared[];
   auto* rings = reinterpret_cast<Stage<C>*>(shared);
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor
 
   float acc[C::kTokenTiles][C::kOutputTiles][4] = {};
   Stage<C>* ring = rings + warp * C::kStages;
-  accumulate<C>(params, strip, ring, warp, warps, lane, acc);
+  accumulate<Math, C>(params, strip, ring, warp, warps, lane, acc);
 
   auto* partials = reinterpret_cast<float4*>(ring);
 #pragma unroll
@@ -112,4 +112,4 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor
   finish(params, strip, rings, warps);
 }
 
-}  // namespace sparseloom::kernels::cuda::decode::ffma
+}  // namespace sparseloom::kernels::cuda::decode

@@ -1,17 +1,17 @@
-// How the FFMA decode kernel (decode_ffma.cuh) cuts its work, and how a chunk of k lies in shared memory.
+// What the parts of decode.cuh agree on: numbers, and how a chunk of k lies in shared memory.
 #pragma once
 
 #include "kernels/cuda/sm80/decode_params.cuh"
 
-namespace sparseloom::kernels::cuda::decode::ffma {
+namespace sparseloom::kernels::cuda::decode {
 
-template <class Walk_, int kStrip_, int kTokenTiles_>
+template <class Element_, class Walk_, int kStrip_, int kTokenTiles_>
 struct Config {
-  using Element = float;
+  using Element = Element_;
   using Walk = Walk_;
   static constexpr int kStrip = kStrip_;            // outputs of a thread block
-  static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each
-  static constexpr int kOutputTiles = kStrip / 8;
+  static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each, the M of an mma
+  static constexpr int kOutputTiles = kStrip / 8;   // the N of an mma
   static constexpr int kTokens = 16 * kTokenTiles;
   static constexpr int kPiece = 16 / sizeof(Element);  // k in 16 bytes; block sides are multiples of 8, so a piece is of one block
   static constexpr int kChunk = 4 * kPiece;            // k of one step of a warp: 64 bytes of each row
@@ -39,16 +39,21 @@ struct Stage {
 template <class C>
 inline constexpr bool kPartialsFit = C::kTokens* C::kStrip * sizeof(float) <= C::kStages * sizeof(Stage<C>);
 
-/// Where dX puts row k of a chunk: lane q multiplies k = 4 q + j for one j at a time, so these follow each other.
-__host__ __device__ constexpr int dx_row(int k) { return 4 * (k & 3) + (k >> 2); }
+/// Where dX puts row k of a chunk: the rows that one load instruction of the multiplication reads follow each other.
+/// 16 bits: ldmatrix 2h + s of 4 reads the rows whose k is 8 a + 4 h + 2 s + e, in the order 2 a + e (k order: see
+/// decode_math.cuh). 32 bits: lane q reads k = 4 q + j for one j at a time.
+template <class Element>
+__host__ __device__ constexpr int dx_row(int k) {
+  return sizeof(Element) == 2 ? 8 * (k >> 1 & 3) + 2 * (k >> 3) + (k & 1) : 4 * (k & 3) + (k >> 2);
+}
 
-/// Index of output group `group` (8 outputs, 32 bytes) of placed row `row`, in groups. Swizzled so that the 4 rows of a load fall
-/// into different banks.
-template <int kStrip>
+/// Index of output group `group` (8 outputs: 16 or 32 bytes) of placed row `row`, in groups. Swizzled so that the 8 rows of an
+/// ldmatrix (16 bits) or the 4 rows of a load (32 bits) fall into different banks.
+template <class Element, int kStrip>
 __host__ __device__ constexpr int dx_group(int row, int group) {
   constexpr int kGroups = kStrip / 8;
-  constexpr int kGroupsPerBankLine = 4;
+  constexpr int kGroupsPerBankLine = 128 / (8 * sizeof(Element));
   return row * kGroups + (group ^ (row * kGroups / kGroupsPerBankLine & (kGroups - 1)));
 }
 
-}  // namespace sparseloom::kernels::cuda::decode::ffma
+}  // namespace sparseloom::kernels::cuda::decode

@@ -1,12 +1,12 @@
-// Loads of the FFMA decode kernel: which block a piece of k lies in, and its copies into a stage. Included by decode_ffma.cuh.
+// Loads of the decode kernels: which block a piece of k lies in, and its copies into a stage. Included by decode.cuh.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/cuda/ptx/cp_async.cuh"
-#include "kernels/cuda/sm80/decode_ffma_config.cuh"
+#include "kernels/cuda/sm80/decode_config.cuh"
 
-namespace sparseloom::kernels::cuda::decode::ffma {
+namespace sparseloom::kernels::cuda::decode {
 
 /// The outputs of a thread block and the list of blocks they sum over.
 struct Strip {
@@ -27,7 +27,8 @@ __device__ __forceinline__ Strip strip_of(const Params<typename C::Element>& par
   return strip;
 }
 
-/// What a lane adds to every address of W and of X; bytes. Kept in registers so that a copy costs few instructions.
+/// What a lane adds to every address of W and of X; bytes. Kept in registers so that a copy costs few instructions: with strips of
+/// 32 and 32 tokens a multiprocessor must take a chunk every 107 cycles to keep up with memory.
 struct Bases {
   const char* w;
   const char* x;
@@ -93,6 +94,7 @@ __device__ __forceinline__ void load_w(Forward, const Params<typename C::Element
 template <class C>
 __device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& params, const char* base, const Piece& piece,
                                        Stage<C>& stage, int lane, bool aligned) {
+  using Element = typename C::Element;
   constexpr int kPiecesPerGroup = 8 / C::kPiece;
   constexpr std::int64_t kAbsent = -16;  // not -1: the address of a copy that reads nothing stays aligned
   const std::int64_t offset =
@@ -103,7 +105,7 @@ __device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& pa
   for (int t = 0; t < C::kOutputTiles; ++t) {
     const int k = (lane + 32 * t) / C::kPiecesAcross, across = lane % C::kPiecesAcross;
     const std::int64_t located = __shfl_sync(~0u, offset, k / C::kPiece);  // by the lane whose piece this k is of
-    const int group = dx_group<C::kStrip>(dx_row(k), across / kPiecesPerGroup);
+    const int group = dx_group<Element, C::kStrip>(dx_row<Element>(k), across / kPiecesPerGroup);
     copy_w<C>(stage.w[group * kPiecesPerGroup + across % kPiecesPerGroup], base + located, located >= 0, aligned);
   }
 }
@@ -144,4 +146,4 @@ __device__ __forceinline__ void load_x(const Params<typename C::Element>& params
   }
 }
 
-}  // namespace sparseloom::kernels::cuda::decode::ffma
+}  // namespace sparseloom::kernels::cuda::decode

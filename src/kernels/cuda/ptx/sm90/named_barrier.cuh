@@ -1,0 +1,16 @@
+// A barrier of some of a thread block's warps; barrier 0 is that of __syncthreads.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace sparseloom::kernels::cuda::ptx {
+
+/// Waits until kThreads threads, a multiple of 32, have come to barrier kIndex, 1 to 15. What they wrote before is visible behind
+/// it.
+template <int kIndex, int kThreads>
+__device__ __forceinline__ void named_barrier_sync() {
+  static_assert(kIndex > 0 && kIndex < 16 && kThreads % 32 == 0, "barriers count whole warps");
+  asm volatile("barrier.sync %0, %1;" ::"n"(kIndex), "n"(kThreads) : "memory");
+}
+
+}  // namespace sparseloom::kernels::cuda::ptx

@@ -1,0 +1,9 @@
+// wgmma_sdd.cuh: f16.
+#include "kernels/cuda/sm90/wgmma_sdd.h"
+#include "kernels/cuda/sm90/wgmma_sdd_launch.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_sdd {
+
+int dw_f16(const MatmulArgs& args) noexcept { return launch<F16>(args); }
+
+}  // namespace sparseloom::kernels::cuda::wgmma_sdd
