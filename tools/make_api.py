@@ -3,11 +3,13 @@
 python tools/make_api.py [--check]     --check: exit status 1 when the page is not up to date
 """
 
+import ast
+import dataclasses
 import importlib
 import inspect
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, ForwardRef
 
 from generated import ROOT, update
 
@@ -18,11 +20,16 @@ MODULES: dict[str, list[str] | None] = {
     "sparseloom.nn": None,
     "sparseloom.patch": ["Change", "Patched", "Skip"],
     "sparseloom.report": ["LayerReport", "ModelReport", "Totals"],
+    "sparseloom.advice": ["LayerAdvice", "Option"],
     "sparseloom.pattern": [
         *("random", "balanced", "biregular", "banded", "block_diagonal", "full", "from_mask", "top_k", "from_dense"),
         *("Pattern", "PatternStats"),
     ],
+    "sparseloom.ops": ["Index", "info", "linear", "linear_dw", "linear_dx", "make_index", "plan"],
 }
+#: Needs a package that is not always there: read, not imported.
+HF = ROOT / "python" / "sparseloom" / "hf.py"
+HF_NAMES = ("describe_",)
 
 
 def first_paragraph(thing: Any) -> str:
@@ -47,12 +54,16 @@ def signature(thing: Any) -> str:
 
 
 def bare(annotation: Any) -> Any:
+    if isinstance(annotation, ForwardRef):  # a NamedTuple's
+        annotation = annotation.__forward_arg__
     return Bare(annotation) if isinstance(annotation, str) else annotation
 
 
 def members(cls: type) -> list[str]:
     """Methods and properties that the class itself defines, in the order of the source."""
     lines = []
+    if not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple):  # theirs are in the signature
+        lines += [f"- `.{name}: {kind}`" for name, kind in inspect.get_annotations(cls).items() if not name.startswith("_")]
     for name, value in vars(cls).items():
         if name.startswith("_"):
             continue
@@ -68,8 +79,22 @@ def entry(name: str, thing: Any) -> list[str]:
     if isinstance(thing, ModuleType):
         return []
     if inspect.isclass(thing):
-        return [f"### {name}", "", f"`{name}{signature(thing)}`", "", first_paragraph(thing), "", *members(thing), ""]
+        bases = ", ".join(f"`{base.__name__}`" for base in thing.__bases__ if base not in (object, tuple))
+        about = (f"({bases}) " if bases else "") + first_paragraph(thing)
+        return [f"### {name}", "", f"`{name}{signature(thing)}`", "", about, "", *members(thing), ""]
     return [f"### {name}", "", f"`{name}{signature(thing)}`", "", first_paragraph(thing), ""]
+
+
+def read_entries(names: tuple[str, ...], source: str) -> list[str]:
+    """Functions of a module that is not imported."""
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    lines = []
+    for name in names:
+        node = functions[name]
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        text = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+        lines += [f"### {name}", "", f"`{name}({ast.unparse(node.args)}){returns}`", "", text, ""]
+    return lines
 
 
 def reference() -> str:
@@ -79,6 +104,7 @@ def reference() -> str:
         lines += [f"## {module_name}", ""]
         for name in sorted(names or module.__all__, key=str.lower):
             lines += entry(name, getattr(module, name))
+    lines += ["## sparseloom.hf", "", *read_entries(HF_NAMES, HF.read_text())]
     return "\n".join(lines).rstrip()
 
 

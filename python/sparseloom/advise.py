@@ -16,7 +16,7 @@ from .patch.sites import refusal
 from .patch.survey import survey
 from .pattern import Block, block_shape
 from .report import medians
-from .report.break_even import Size, break_even, predicted
+from .report.break_even import FALLBACKS, Size, break_even, chosen, predicted
 from .report.inputs import gpus_of, watched
 
 
@@ -29,17 +29,23 @@ def advise(
     training: bool = False,
     measure: bool = False,
     seconds: float = 0.2,
+    strict: bool = False,
 ) -> Advice:
     """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), changes nothing.
 
     Every dense linear layer that sparsify_ would take is timed (forward, and the backward products with ``training``) on random
     data of the size it saw, for about ``seconds``; each block and density is predicted from the plan of a balanced pattern, and
-    with ``measure`` timed beside it. Raises Error on a model without values, and what the model itself raises.
+    with ``measure`` timed beside it: by the sparse kernels, also where the plan would go dense. With ``strict`` a layer that runs
+    no sparse kernel at some block and density raises Error, before anything is timed, and is named with what it would run.
+    Raises Error on a model without values, and what the model itself raises.
     """
     if any(parameter.is_meta for parameter in model.parameters()):
         raise Error("advise", "a model with values", "parameters on the meta device", "call model.to_empty(device='cpu') first")
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
+    shapes = [block_shape("advise", block) for block in blocks]
     groups, skipped = _groups(model, example_input)
+    if strict:
+        _require_sparse(groups, shapes, densities, directions)
     advice = Advice([], skipped, directions)
     with torch.random.fork_rng(devices=gpus_of(model)):
         for size, names in groups.items():
@@ -49,7 +55,7 @@ def advise(
             )
             entry = LayerAdvice(names, shape, tokens, str(dtype).removeprefix("torch."), dense.median(seconds))
             advice.layers.append(entry)
-            for block in (block_shape("advise", block) for block in blocks):
+            for block in shapes:
                 if shape[0] < block[0] or shape[1] < block[1]:
                     continue
                 entry.break_even[block] = break_even(size, block, directions, entry.dense_us)
@@ -59,9 +65,28 @@ def advise(
                     if measure and us is not None:
                         options: dict[str, Any] = {"density": density, "block": block, "device": device, "dtype": dtype}
                         layer = BlockSparseLinear(shape[1], shape[0], bias, **options)
+                        layer.strict = True  # else the time of a plan that goes dense would pass for a sparse one
                         measured = _Timed(layer, tokens, training).median(seconds)
                     entry.options.append(Option(block, density, kernels, us, measured))
     return advice
+
+
+def _require_sparse(
+    groups: dict[Size, list[str]], blocks: Sequence[tuple[int, int]], densities: Sequence[float], directions: Sequence[str]
+) -> None:
+    """Raises Error naming every layer that would run a dense or reference kernel at a block and density."""
+    found = []
+    for size, names in groups.items():
+        for block in blocks:
+            if size.shape[0] >= block[0] and size.shape[1] >= block[1]:
+                for density in densities:
+                    kernels = chosen(size, block, density, directions)
+                    words = ", ".join(f"{direction} {kernel}" for direction, kernel in kernels.items() if kernel in FALLBACKS)
+                    if words:
+                        found.append(f"{', '.join(names)} at block {block[0]} x {block[1]}, density {density:.3g} ({words})")
+    if found:
+        remedy = "leave those blocks and densities out, or strict: the advice then says what no sparse kernel takes"
+        raise Error("advise", "sparse kernels in every layer (strict=True)", "; ".join(found), remedy)
 
 
 def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]], dict[str, str]]:

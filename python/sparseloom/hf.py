@@ -11,6 +11,7 @@ config.json has, "sparseloom". Needs the transformers package; ``import sparselo
 
 from __future__ import annotations
 
+import copy
 from typing import Any, TypeVar
 
 import torch
@@ -94,11 +95,12 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
 def describe_(model: Model) -> Model:
     """Writes into model.config which layers are block-sparse; call it before save_pretrained or a Trainer saves. Returns the model.
 
-    Call it again when a layer's number of blocks has changed. A model without block-sparse layers loses the entry.
+    Call it again when a layer's number of blocks has changed. A model without block-sparse layers loses the entry. The model gets a
+    config of its own: other models made from the same one are not described by this.
     """
-    config: Any = getattr(model, "config", None)
-    if config is None:
+    if getattr(model, "config", None) is None:
         raise Error("describe_", "a model of transformers", type(model).__name__, "other models: sparseloom.save")
+    config = _own_config(model)
     layers = {name: entry for module, names in sparse_modules(model).items() for name in names for entry in [module]}
     described: dict[str, Any] = {}
     for name, module in layers.items():
@@ -109,6 +111,17 @@ def describe_(model: Model) -> Model:
     elif hasattr(config, "quantization_config"):
         del config.quantization_config
     return model
+
+
+def _own_config(model: nn.Module) -> Any:
+    """A copy of the model's config, put wherever its modules hold the old one or a part of it."""
+    copies: dict[int, Any] = {}
+    config = copy.deepcopy(model.config, copies)
+    for module in model.modules():
+        held = vars(module).get("config")
+        if id(held) in copies:
+            module.config = copies[id(held)]
+    return config
 
 
 def _parts(name: str, module: nn.Module) -> list[tuple[str, BlockSparseLinear]]:

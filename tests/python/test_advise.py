@@ -1,6 +1,7 @@
 """advise: what would gain, before anything is changed."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 import sparseloom
 from sparseloom import advise, sparsify_
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.report.break_even import crossing
+from sparseloom.report.break_even import Size, break_even, crossing
 
 
 def model():
@@ -32,6 +33,8 @@ def test_every_size_is_predicted_against_a_measured_dense_layer_and_nothing_chan
     sparse = [o.predicted_us for o in first.options if o.block == (32, 32)]
     assert sparse == sorted(sparse) and sparse[0] < sparse[-1]  # less to multiply, less time
     assert not found.layers[2].options  # 4 outputs are less than any block
+    size = Size((512, 256), 64, torch.float32, torch.device("cpu"), True)
+    assert first.break_even == {(b, b): break_even(size, (b, b), ["forward"], first.dense_us) for b in (16, 32, 64)}
     json.dumps(found.to_dict())
 
 
@@ -58,6 +61,40 @@ def test_measured_when_asked_for_and_used_for_the_advice():
     assert layer.best(1.0) is None and "slower than dense" in str(found)
 
 
+def test_what_is_measured_is_the_block_sparse_layer_by_its_sparse_kernels(monkeypatch):
+    """A plan that goes dense would give the dense time for the sparse one."""
+    timed = []
+
+    class Timed:
+        def __init__(self, layer, tokens, training):
+            timed.append((type(layer), getattr(layer, "strict", None), getattr(layer, "density", None), tokens, training))
+
+        def median(self, seconds):
+            return 7.0 * len(timed)
+
+    monkeypatch.setattr(sys.modules["sparseloom.advise"], "_Timed", Timed)
+    found = advise(nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64), blocks=[16], densities=[0.25, 1.0], measure=True)
+    sparse = [(BlockSparseLinear, True, density, 8, False) for density in (0.25, 1.0)]
+    assert timed == [(nn.Linear, None, None, 8, False), *sparse]
+    assert found.layers[0].dense_us == 7.0 and [option.measured_us for option in found.layers[0].options] == [14.0, 21.0]
+
+
+def test_strict_names_every_layer_that_would_fall_back_and_times_nothing(monkeypatch):
+    monkeypatch.setattr(sys.modules["sparseloom.advise"], "medians", lambda *a, **k: pytest.fail("timed"))
+    net = nn.ModuleDict({"a": nn.Linear(64, 64), "b": nn.Linear(64, 64), "c": nn.Linear(4, 4)}).double()
+    model = nn.Sequential(*net.values())
+    model.forward = lambda x: net["c"](net["b"](net["a"](x))[..., :4])
+    named = r"0, 1 at block 16 x 16, density 0\.25 \(forward reference, dx reference, dw reference\)"
+    with pytest.raises(sparseloom.Error, match=named) as error:
+        advise(model, torch.randn(8, 64).double(), blocks=[16], densities=[0.25], training=True, strict=True)
+    assert "2 at" not in str(error.value) and "[advise] expected sparse kernels in every layer (strict=True)" in str(error.value)
+
+
+def test_strict_lets_layers_with_sparse_kernels_through():
+    net, x = nn.Sequential(nn.Linear(512, 512)), torch.randn(128, 512)
+    assert advise(net, x, blocks=[32], densities=[0.1], seconds=0.01, strict=True).layers[0].options
+
+
 def test_the_advice_goes_into_sparsify():
     net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 2))
     found = advise(net, torch.randn(128, 512), densities=[0.1], seconds=0.01)
@@ -65,6 +102,8 @@ def test_the_advice_goes_into_sparsify():
         layer.dense_us = 1e9
     result = sparsify_(net, found.patterns())
     assert [change.names for change in result.changed] == [("0",), ("2",)]
+    best = found.layers[0].best(0.25)
+    assert [(change.block, change.density) for change in result.changed] == [(best.block, pytest.approx(0.1, abs=0.03))] * 2
 
 
 def test_the_break_even_is_where_the_prediction_meets_dense():

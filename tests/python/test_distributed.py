@@ -18,6 +18,9 @@ SHOWN = [
     "patterns that differ are named",
     "values are sharded by blocks",
     "fsdp2 equals one rank",
+    "a rank without a block takes part",
+    "and computes the same",
+    "fully_shard's mixed precision leaves the indices int32",
     "patching under fully_shard is refused",
 ]
 
@@ -31,14 +34,18 @@ def test_two_ranks(tmp_path):
     ]
     done = [rank.communicate(timeout=300) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(stderr for _, stderr in done)
-    whole = "what is gathered loads into a whole model"
-    assert [line for line in done[0][0].splitlines() if line != whole] == SHOWN and whole in done[0][0]
+    gathered = ["what is gathered loads into a whole model", "b29: no absent block came back under fully_shard"]
+    first = done[0][0].splitlines()
+    assert [line for line in first if line not in gathered] == SHOWN and [line for line in first if line in gathered] == gathered
     assert done[1][0].splitlines() == SHOWN
+    assert "became block-sparse" in done[0][1] and "became block-sparse" not in done[1][1]  # said once, not once a rank
 
 
 def test_prepare_ddp_without_ranks_takes_the_indices_out():
     net = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32))
     sparsify_(net, {"0": BlockSparse(16, 0.5)})
+    net._ddp_params_and_buffers_to_ignore = ["1.running_mean"]  # the program's own
     assert prepare_ddp(net) is net
-    assert set(net._ddp_params_and_buffers_to_ignore) == {f"0.{name}" for name in ("crow", "col", "ccol", "row", "slot")}
+    indices = {f"0.{name}" for name in ("crow", "col", "ccol", "row", "slot")}
+    assert set(net._ddp_params_and_buffers_to_ignore) == indices | {"1.running_mean"}
     assert torch.is_tensor(net[0].crow)

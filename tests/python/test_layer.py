@@ -160,6 +160,37 @@ def test_strict_forbids_dense_by_name():
     assert "strict=True" in repr(layer)
 
 
+@pytest.mark.parametrize("kernel", ["dense", "reference"])
+def test_strict_names_the_fallback_that_it_forbids(kernel):
+    layer, x, dy = make(), torch.randn(3, 100), torch.randn(3, 70)
+    for call in (
+        lambda: sparseloom.ops.linear(x, layer.values, layer.index, strict=True, kernel=kernel),
+        lambda: sparseloom.ops.linear_dx(dy, layer.values, layer.index, strict=True, kernel=kernel),
+        lambda: sparseloom.ops.linear_dw(dy, x, layer.index, strict=True, kernel=kernel),
+        lambda: sparseloom.ops.plan(layer.index, "forward", x.dtype, 3, strict=True, kernel=kernel),
+    ):
+        with pytest.raises(sparseloom.Error, match=f"{kernel}: .*strict forbids"):
+            call()
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_layers_strictness_reaches_every_product(strict, monkeypatch):
+    layer, seen = make(), {}
+    layer.strict = strict
+    for name, position in (("_linear", 8), ("_linear_dx", 9), ("_linear_dw", 7)):
+        real = getattr(sparseloom.ops, name)
+
+        def spy(*arguments, name=name, real=real, position=position):
+            seen.setdefault(name, set()).add(arguments[position])
+            return real(*arguments)
+
+        monkeypatch.setattr(sparseloom.ops, name, spy)
+    layer(torch.randn(3, 100, requires_grad=True)).sum().backward()
+    with torch.no_grad():
+        layer(torch.randn(3, 100))
+    assert seen == {name: {strict} for name in ("_linear", "_linear_dx", "_linear_dw")}
+
+
 def test_plan_tells_what_would_run_and_why():
     layer = make(activation="gelu")
     for direction in ("forward", "dx", "dw"):
@@ -189,7 +220,7 @@ def test_freeze_multiplies_with_a_dense_copy_and_never_a_stale_one():
     close(layer.unfreeze()(x), expected)
     assert layer.frozen_weight is None
     layer.strict = True
-    with pytest.raises(sparseloom.Error, match="strict=False"):
+    with pytest.raises(sparseloom.Error, match=r"expected strict=False, got strict=True; strict forbids dense products"):
         layer.freeze()
 
 

@@ -140,6 +140,26 @@ def test_transformers_save_pretrained_and_from_pretrained(tmp_path):
     assert torch.equal(again(tokens).logits, model(tokens).logits)
 
 
+def test_models_that_share_a_config_are_described_apart(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    hf = pytest.importorskip("sparseloom.hf")
+    sizes = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
+    config = transformers.BertConfig(**sizes)
+    torch.manual_seed(0)
+    sparse, dense = (transformers.BertModel(config).eval() for _ in range(2))
+    sparsify_(sparse, {r".*\.intermediate\.dense": BlockSparse(16, 0.5)})
+    hf.describe_(sparse).save_pretrained(tmp_path / "sparse")
+    assert not hasattr(config, "quantization_config")
+    hf.describe_(dense).save_pretrained(tmp_path / "dense")  # of the same config, without a sparse layer
+    tokens = torch.randint(0, 60, (2, 9))
+    for model, name in ((sparse, "sparse"), (dense, "dense")):
+        again = transformers.BertModel.from_pretrained(tmp_path / name).eval()
+        assert torch.equal(again(tokens).last_hidden_state, model(tokens).last_hidden_state)
+    sparse.set_attn_implementation("eager")  # the model's own modules read the config that the model has now
+    held = {id(module.config) for module in sparse.modules() if hasattr(module, "config")}
+    assert held == {id(sparse.config)} and sparse.config._attn_implementation == "eager"
+
+
 def test_transformers_refuses_a_newer_format_and_layers_of_another_model(tmp_path):
     transformers = pytest.importorskip("transformers")
     hf = pytest.importorskip("sparseloom.hf")

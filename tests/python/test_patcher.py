@@ -31,15 +31,15 @@ def small(**changes):
 
 
 def test_the_roberta_example_84_million_parameters_become_68_million():
-    with torch.device("meta"):  # its sizes; the small one below has values
-        model = transformers.RobertaForMaskedLM(roberta_config())
+    model = transformers.RobertaForMaskedLM(config=roberta_config())
     dense = model.num_parameters()
     patcher = BlockSparseModelPatcher()
     for pattern in ROBERTA:
-        patcher.add_pattern(pattern, {"density": 0.5, "select": "random"})
+        patcher.add_pattern(pattern, {"density": 0.5})
     result = patcher.patch_model(model)
     assert len(result.changed) == 18
     assert result.parameters == (dense, model.num_parameters()) == (83_504_416, 67_579_168)
+    assert "no pattern matches: roberta.encoder.layer.0-5.attention.self.query (Linear), " in str(result)
 
 
 def test_the_patched_model_trains_with_what_it_kept():
@@ -92,6 +92,18 @@ def test_the_same_errors_as_sparsify():
         patcher.patch_model(model)
     with pytest.raises(sparseloom.Error, match="again"):
         patcher.add_pattern(r"roberta\.encoder\.layers\..*", {"density": 0.25})
+
+
+def test_strict_and_the_optimizer_go_through_the_patcher():
+    net = nn.ModuleDict({"a": nn.Linear(64, 64), "b": nn.Linear(4, 4)})
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    patcher = BlockSparseModelPatcher()
+    patcher.add_pattern("[ab]", {"density": 0.5, "block": 16})
+    with pytest.raises(sparseloom.Error, match=r"strict=True\), got b: too small"):
+        patcher.patch_model(net, strict=True, optimizer=optimizer)
+    result = patcher.patch_model(net, optimizer=optimizer)
+    assert [change.names for change in result.changed] == [("a",)]
+    assert any(parameter is net["a"].values for parameter in optimizer.param_groups[0]["params"])
 
 
 def test_a_tied_output_layer_is_refused_by_name():

@@ -1,5 +1,6 @@
 """Bugs of earlier sparse libraries, each as the test that would have found it; the names are those of the design notes."""
 
+import itertools
 import resource
 from dataclasses import replace
 
@@ -175,6 +176,17 @@ def dx_kernels(layer):
     return [c["kernel"] for c in layer.plan(8, "dx")["candidates"] if not c["refusal"]]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_b20_to_dense_is_a_copy_and_no_product(dtype):
+    """An Inf or a NaN stays where it is; a product with the identity would fill its row."""
+    weight = torch.randn(70, 100).to(dtype)
+    weight[3, 5], weight[40, 99], weight[69, 0] = torch.nan, torch.inf, -torch.inf
+    made = pattern.full(70, 100, 16)
+    layer = BlockSparseLinear.from_dense(weight, made)
+    again = layer.to_dense().weight.detach()
+    assert torch.equal(again.nan_to_num(7), weight.nan_to_num(7)) and int((~again.isfinite()).sum()) == 3
+
+
 @pytest.mark.parametrize("how", ["dx", "dw"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_b20_padding_never_reads_beyond_the_matrix(how, dtype):
@@ -206,12 +218,31 @@ def test_b21_bitwise_the_same_in_every_run_and_for_every_number_of_threads(dtype
         torch.set_num_threads(threads)
 
 
+def test_b21_nothing_changes_under_torchs_own_switch():
+    """Determinism is the default: the switch finds nothing to refuse, and the bits are the same."""
+    layer, x = BlockSparseLinear(128, 96, density=0.5, block=16), torch.randn(40, 128)
+
+    def step():
+        layer.zero_grad()
+        y = layer(x)
+        y.square().sum().backward()
+        return y.detach(), layer.values.grad.clone()
+
+    first = step()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert all(torch.equal(a, b) for a, b in zip(step(), first, strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_b22_threads_of_the_caller_at_once():
     from concurrent.futures import ThreadPoolExecutor
 
     layers = [BlockSparseLinear(64, 48, density=density, block=16) for density in (0.2, 0.5, 0.8, 1.0)]
     x = torch.randn(33, 64)
-    expected = [layer(x).detach() for layer in layers]
+    expected = [layer(x).detach().clone() for layer in layers]  # a copy: two results in one memory would agree with themselves
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(expected, 2))
 
     def work(i):
         with torch.no_grad():
@@ -243,13 +274,18 @@ def test_b26_memory_is_flat_over_a_thousand_steps():
     assert steps(100) + 16384 > steps(900)  # an output of 64 kB lost in each step would be 57 MB
 
 
-def test_b8_every_candidate_of_a_plan_gives_the_result_not_only_the_winner():
-    case = Case("b8", "forward", torch.float32, (64, 64), 128, 256, 256, "balanced", bias=True)
-    inputs = case.inputs()
-    kernels = kernels_for(case, inputs)
-    assert len(kernels) >= 2
-    for kernel in kernels:
-        require_product(case, inputs, kernel)
+@pytest.mark.parametrize("direction", ops.DIRECTIONS)
+def test_b8_every_candidate_of_a_plan_gives_the_result_not_only_the_winner(direction):
+    ran = set()
+    for m, made in ((128, "balanced"), (128, "full"), (4, "balanced")):  # dense is a candidate of the full one, decode of 4 tokens
+        case = Case("b8", direction, torch.float32, (64, 64), m, 256, 256, made, bias=direction == "forward")
+        inputs = case.inputs()
+        kernels = kernels_for(case, inputs)
+        assert len(kernels) >= 2
+        for kernel in kernels:
+            require_product(case, inputs, kernel)
+        ran.update(kernels)
+    assert ran >= {"reference"} | ({"dense"} if direction == "forward" else set())
 
 
 def test_b10_more_than_32767_blocks():

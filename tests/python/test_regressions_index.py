@@ -64,6 +64,21 @@ def test_b15_no_result_depends_on_who_was_first():
         assert all(pool.map(work, range(4)))
 
 
+def test_b14_many_rows_that_select_the_same_columns():
+    """The transposed index then has one long list: where duplicates were lost, dX was wrong and the forward pass exact."""
+    grid = torch.zeros(40, 9, dtype=torch.bool)
+    grid[:, 4] = grid[::3, 8] = True
+    made = pattern.from_mask(40 * 8, 9 * 16, (8, 16), grid)
+    layer = BlockSparseLinear(144, 320, pattern=made)
+    dense, x = layer.to_dense(), torch.randn(21, 144, requires_grad=True)
+    dy = torch.randn(21, 320)
+    mine = torch.autograd.grad(layer(x), [x, layer.values], dy)
+    theirs = torch.autograd.grad(dense(x), [x, dense.weight], dy)
+    torch.testing.assert_close(mine[0], theirs[0], atol=1e-4, rtol=1e-4)
+    packed = BlockSparseLinear.from_dense(theirs[1], made).values.detach()
+    torch.testing.assert_close(mine[1], packed, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("direction", ops.DIRECTIONS)
 def test_b16_the_indices_alone_define_the_pattern(direction):
     """Values that happen to be zero are stored all the same; indices in other memory give the same result or an error."""

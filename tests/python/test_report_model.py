@@ -170,6 +170,14 @@ def test_a_resized_input_repeats_its_own_rows():
     assert inputs.batch_of([{"a": torch.tensor(1.0)}, torch.zeros(6, 2)]) == 6 and inputs.batch_of((1, "b")) is None
 
 
+def test_batch_sizes_from_1_to_256():
+    net = nn.Sequential(BlockSparseLinear(64, 64, density=0.25, block=16)).requires_grad_(False)
+    found = sparseloom.report(net, torch.randn(4, 64), seconds=0.01, batch_sizes=[2**i for i in range(9)])
+    assert [batch.batch for batch in found.batches] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert all(batch.times["forward"] > 0 and batch.dense_times["forward"] > 0 for batch in found.batches)
+    assert all(f" {size} " in str(found) and f"<td>{size}</td>" in found.to_html() for size in (1, 64, 256))
+
+
 @pytest.mark.parametrize("sizes", [[0], [2.0], [True], [-1]])
 def test_wrong_batch_sizes_are_refused(sizes):
     with pytest.raises(Error, match="batch_sizes of ints >= 1"):
@@ -223,7 +231,7 @@ def test_freeze_refuses_a_strict_layer_and_strict_refuses_a_frozen_one():
     layer.strict = False
     layer.freeze()
     layer.strict = True
-    with pytest.raises(Error, match="strict=True"):
+    with pytest.raises(Error, match="got strict=True, which forbids the dense copy"):
         layer(x())
 
 
@@ -260,6 +268,8 @@ def test_every_layer_gets_the_break_even_of_its_shape():
     assert set(first.break_even) == {"forward", "backward"} and first.break_even is second.break_even and not dense.break_even
     assert all(even is None or 0 < even <= 1 for even in first.break_even.values())
     assert "Break-even" in str(found)
+    first.break_even.update(forward=0.375, backward=None)
+    assert "0.38 / never" in str(found) and "0.38 / never" in found.to_html()
 
 
 def test_under_autocast_products_and_plans_are_those_of_autocast_and_both_sides_cast():

@@ -62,6 +62,15 @@ def test_the_result_names_every_layer_and_every_reason():
     assert result.to_dict()["changed"][0]["block"] == (16, 16)
 
 
+def test_layers_that_differ_in_a_number_are_folded_into_one_name():
+    net = nn.ModuleDict({"h": nn.ModuleList(nn.ModuleDict({"a": nn.Linear(32, 32)}) for _ in range(5)), "b": nn.Linear(32, 32)})
+    net["c"] = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    text = str(sparsify_(net, {"b": HALF}))
+    assert "no pattern matches: h.0-4.a (Linear), c.0 (Linear), c.1 (Linear)" in text and "skipped 7:" in text
+    text = str(sparsify_(net, {r"h\.[13]\.a": HALF}))
+    assert "h.0,2,4.a (Linear)" in text and "h.1.a" in text and "h.3.a" in text
+
+
 def test_the_result_is_logged_and_nothing_is_printed(caplog, capsys):
     with caplog.at_level(logging.INFO, "sparseloom"):
         sparsify_(model(), {"0": HALF})

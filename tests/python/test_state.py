@@ -67,6 +67,17 @@ def test_b29_sparsity_survives_training_and_inplace_updates():
     assert (layer.to_dense().weight[dense_zeros] == 0).all()
 
 
+def test_b29_a_low_rank_update_merged_into_a_dense_checkpoint_keeps_the_pattern():
+    """What a merge of adapters writes is dense everywhere; loaded, it is packed by the layer's pattern again."""
+    layer = make()
+    made, absent = layer.pattern, layer.to_dense().weight == 0
+    merged = layer.to_dense().weight.detach() + 0.1 * torch.randn(70, 4) @ torch.randn(4, 100)
+    assert (merged[absent] != 0).all()
+    layer.load_state_dict({"weight": merged, "bias": layer.bias.detach()})
+    weight = layer.to_dense().weight
+    assert layer.pattern == made and (weight[absent] == 0).all() and torch.equal(weight[~absent], merged[~absent])
+
+
 def test_meta_layer_knows_its_pattern_and_gets_its_index_back():
     layer = make(device="meta")
     assert layer.values.is_meta and layer.crow.is_meta and layer.pattern.blocks == 18

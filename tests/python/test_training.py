@@ -55,6 +55,19 @@ def test_activation_checkpointing_of_both_kinds(reentrant):
     assert len(calls) == 2  # run again for the backward pass
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_a_sparse_layer_keeps_nothing_of_its_forward_pass(reentrant):
+    """The layer alone: what it saves has to go through autograd, where checkpointing takes it away."""
+    net, x = model()[:1], data()[0].requires_grad_()
+    runs, kept = [], []
+    net[0].register_forward_pre_hook(lambda *a: runs.append(1))
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.shape) or tensor, lambda tensor: tensor):
+        y = checkpoint(net, x, use_reentrant=reentrant)
+    assert net[0].values.shape not in kept and len(runs) == 1
+    y.sum().backward()
+    assert len(runs) == 2 and net[0].values.grad.abs().sum() > 0
+
+
 def test_gradient_accumulation_adds_up_to_the_whole_batch():
     net, (x, y) = model(), data()
     loss_of(net, x, y).backward()
@@ -72,11 +85,13 @@ def test_fused_and_foreach_optimizers_take_the_steps_of_the_plain_one(options):
     how = [options, {"foreach": False}]
     optimizers = [torch.optim.AdamW(net.parameters(), 1e-2, **each) for net, each in zip(nets, how, strict=True)]
     x, y = data()
+    before = nets[0][0].values.detach().clone()
     for _ in range(3):
         for net, optimizer in zip(nets, optimizers, strict=True):
             optimizer.zero_grad()
             loss_of(net, x, y).backward()
             optimizer.step()
+    assert (nets[0][0].values - before).abs().median() > 5e-3  # AdamW moves an element by up to 1e-2 a step
     require_close(dict(nets[0].named_parameters()), dict(nets[1].named_parameters()), 1e-4)
 
 
@@ -94,7 +109,7 @@ def test_an_exponential_moving_average_keeps_the_pattern_and_averages_the_values
     net, (x, y) = model(), data()
     average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.5), use_buffers=False)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    expected = None
+    before, expected = net[0].values.detach().clone(), None
     for step in range(3):
         optimizer.zero_grad()
         loss_of(net, x, y).backward()
@@ -102,7 +117,28 @@ def test_an_exponential_moving_average_keeps_the_pattern_and_averages_the_values
         average.update_parameters(net)
         expected = net[0].values.detach().clone() if step == 0 else 0.5 * expected + 0.5 * net[0].values.detach()
     torch.testing.assert_close(average.module[0].values.detach(), expected)
+    assert not torch.equal(expected, before) and not torch.equal(expected, net[0].values)
     assert average.module[0].pattern == net[0].pattern and average(x).isfinite().all()
+
+
+@pytest.mark.parametrize("way", ["eval", "state_dict"])
+def test_an_average_that_takes_buffers_along_does_not_round_the_indices_down(way, caplog):
+    """decay * 5 + (1 - decay) * 5 is 4.9999995 in fp32, and 4 in int32: AveragedModel(use_buffers=True) and its like do that."""
+    net, (x, _) = model(), data()
+    average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    average(x)  # its plan is made and kept
+    memory = average.module[0].col.data_ptr()
+    for _ in range(30):
+        average.update_parameters(net)
+    assert not torch.equal(average.module[0].col, net[0].col)  # or this test shows nothing
+    if way == "eval":
+        torch.testing.assert_close(average.eval()(x), net.eval()(x), atol=1e-5, rtol=1e-5)
+    saved = average.module.state_dict()
+    assert all(torch.equal(saved[name], net.state_dict()[name]) for name in saved if name.endswith(("crow", "col")))
+    assert average.module[0].col.data_ptr() == memory and "changed in place" in caplog.text
+    caplog.clear()
+    average.eval().train().eval()
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -35,7 +35,8 @@ class BlockSparseLinear(nn.Module):
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
         generator: CPU torch.Generator for the pattern and the initial values; torch's default ones otherwise.
 
-    ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run is then an Error.
+    ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run is then an Error naming them.
+    (float64 has the reference kernel alone: there it is the product, and ``strict`` forbids going dense.)
     All errors are ``sparseloom.Error``.
     """
 
@@ -82,6 +83,7 @@ class BlockSparseLinear(nn.Module):
         self.activation, self.strict = activation, False
         self._frozen_version = -1
         self._index: ops.Index | None = None
+        self._writes = 0
         self._set_index(pattern, where.device)
         shape = (pattern.blocks, *pattern.block)
         self.values = nn.Parameter(torch.empty(shape, device=where.device, dtype=where.dtype))
@@ -252,7 +254,9 @@ class BlockSparseLinear(nn.Module):
     def _forward_frozen(self, x: Tensor, bias: Tensor | None) -> Tensor:
         changed = not torch.compiler.is_compiling() and self.values._version != self._frozen_version
         if changed or self.strict or (self.values.requires_grad and torch.is_grad_enabled()):
-            got = "strict=True" if self.strict else "changed values" if changed else "values that need a gradient"
+            got = "changed values" if changed else "values that need a gradient"
+            if self.strict:
+                got = "strict=True, which forbids the dense copy"
             raise Error("frozen linear", "inference on unchanged values", got, "call unfreeze(), or run in torch.no_grad()")
         assert self.frozen_weight is not None
         return ops.activate(F.linear(x, self.frozen_weight.to(x.dtype), bias), self.activation)
@@ -285,6 +289,18 @@ class BlockSparseLinear(nn.Module):
         for name in state.INDEX_BUFFERS:
             self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
         self._pattern, self._version, self._index = pattern, index.version, None
+        self._writes = state.writes(self)
+
+    def train(self, mode: bool = True) -> BlockSparseLinear:
+        """As nn.Module's. Index buffers that something else has written to are as the pattern says again: an average of the weights
+        that takes buffers along, too, rounds them down."""
+        super().train(mode)
+        state.mend_index(self)
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        state.mend_index(self)
+        super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BlockSparseLinear:
         """.to(), .half(), .to_empty() and their like; memory that came from meta holds nothing, so the index is written again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from ..pattern import Pattern
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
 
+_LOG = logging.getLogger("sparseloom")
 INDEX_BUFFERS = ("crow", "col", "ccol", "row", "slot")
 _INT32_MAX = 2**31 - 1
 
@@ -22,6 +24,29 @@ _INT32_MAX = 2**31 - 1
 def build_index(pattern: Pattern) -> ops.Index:
     """The index of a pattern, on the CPU."""
     return ops.make_index(*pattern.index(), pattern.rows, pattern.cols, pattern.block)
+
+
+def writes(layer: BlockSparseLinear) -> int:
+    """How often the index buffers were written in place: torch's own count; -1 where it keeps none (inference tensors)."""
+    buffers = [layer.get_buffer(name) for name in INDEX_BUFFERS]
+    return -1 if any(buffer.is_inference() for buffer in buffers) else sum(buffer._version for buffer in buffers)
+
+
+def mend_index(layer: BlockSparseLinear) -> None:
+    """Writes the index buffers again, in their place, where something else has changed them. Costs nothing when nobody wrote."""
+    if layer.crow.is_meta or (count := writes(layer)) == layer._writes >= 0:
+        return
+    index = build_index(layer.pattern)
+    changed = False
+    with torch.no_grad():
+        for name in INDEX_BUFFERS:
+            buffer, right = layer.get_buffer(name), getattr(index, name)
+            if not torch.equal(buffer.cpu(), right):
+                buffer.copy_(right)
+                changed = True
+    if changed:
+        _LOG.warning("index buffers of a block-sparse layer were changed in place (an average of buffers?); written again")
+    layer._writes = writes(layer) if changed else count
 
 
 def fan_in(pattern: Pattern) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from ..errors import Error
 from .config import BlockSparse
@@ -51,8 +52,10 @@ class BlockSparseModelPatcher:
             if name and not refusal(site.module, site.kind)
         ]
 
-    def patch_model(self, model: nn.Module) -> Patched:
-        """Patches in place: see sparsify_ for what is returned and raised."""
+    def patch_model(
+        self, model: nn.Module, strict: bool = False, optimizer: Optimizer | Sequence[Optimizer] | None = None
+    ) -> Patched:
+        """Patches in place: see sparsify_ for the arguments, what is returned and what is raised."""
         if not self._patterns:
             raise Error("patch_model", "a pattern", "none", "call add_pattern first")
-        return sparsify_(model, self._patterns)
+        return sparsify_(model, self._patterns, strict, optimizer)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a whole part of a module's name
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Skip:
     reason: str
 
 
-@dataclass
+@dataclass(repr=False)
 class Patched:
     """The changed layers, the skipped ones with their reasons, and the model's parameter counts; prints as a table."""
 
@@ -43,6 +46,9 @@ class Patched:
         """Plain data for JSON."""
         return asdict(self)
 
+    def __repr__(self) -> str:
+        return f"<{str(self).splitlines()[0]}>"  # one line: sparsify_ has printed the table when a notebook shows this
+
     def __str__(self) -> str:
         layers = "1 layer" if len(self.changed) == 1 else f"{len(self.changed)} layers"
         before, after = self.parameters
@@ -52,8 +58,8 @@ class Patched:
         if reasons:
             lines.append(f"skipped {len(self.skipped)}:")
         for reason in reasons:
-            names = ", ".join(f"{skip.name} ({skip.kind})" for skip in self.skipped if skip.reason == reason)
-            lines.append(f"  {reason}: {names}")
+            names = _folded([f"{skip.name} ({skip.kind})" for skip in self.skipped if skip.reason == reason])
+            lines.append(f"  {reason}: {', '.join(names)}")
         return "\n".join([*lines, *self.notes])
 
 
@@ -69,6 +75,26 @@ def _row(change: Change) -> list[str]:
         f"density {change.density:.3g}",
         f"{before:,} -> {after:,}",
     ]
+
+
+def _folded(names: list[str]) -> list[str]:
+    """Three names or more that differ in one number as one: layer.0-5.dense, layer.0,2,5.dense. A deep model's list is unreadable
+    otherwise."""
+    groups: dict[str, list[int | None]] = {}
+    for name in names:
+        found = _NUMBER.findall(name)
+        key = _NUMBER.sub("{}", name) if len(found) == 1 and "{" not in name else name
+        groups.setdefault(key, []).append(int(found[0]) if key != name else None)
+    folded = []
+    for key, members in groups.items():
+        numbers = sorted(number for number in members if number is not None)
+        if len(numbers) < 3:
+            folded += [key.format(number) for number in numbers] if numbers else [key] * len(members)
+        elif numbers[-1] - numbers[0] == len(numbers) - 1:
+            folded.append(key.format(f"{numbers[0]}-{numbers[-1]}"))
+        else:
+            folded.append(key.format(",".join(map(str, numbers))))
+    return folded
 
 
 def aligned(rows: Iterable[list[str]]) -> list[str]:

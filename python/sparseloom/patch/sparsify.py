@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 
@@ -13,6 +12,7 @@ from ..errors import Error
 from ..nn import BlockSparseConv1x1, BlockSparseLinear, BlockSparseMultiheadAttention
 from ..nn.convert import Activation
 from ..nn.dense_entries import packed_layer
+from .announce import announce
 from .choose import Choice, choose
 from .config import BlockSparse
 from .fast_path import update_fast_paths
@@ -20,8 +20,6 @@ from .optimizer import Swap, apply, as_optimizers
 from .result import Change, Patched, Skip
 from .sites import SPARSE, Site, kind_of, made_sparse, names_of, sites_of, unpack
 from .survey import parameter_count, require_patchable
-
-_LOG = logging.getLogger("sparseloom")
 
 
 def sparsify_(
@@ -42,7 +40,8 @@ def sparsify_(
         optimizer: one or several that hold the model's parameters: they get the new ones, with the state of the kept blocks.
             Any other optimizer that holds a replaced Parameter raises at its next step.
 
-    Returns what changed and every linear layer that did not, with the reason: print it. Raises Error, the model untouched, when a
+    Returns what changed and every linear layer that did not, with the reason, and prints it: to the log at INFO, to stderr in a
+    program that configured no logging. Raises Error, the model untouched, when a
     pattern matches nothing or only layers that cannot change (tied, too small, ...), for a model under DistributedDataParallel
     or fully_shard, and for a choice by magnitude on the meta device.
     """
@@ -65,7 +64,7 @@ def sparsify_(
     update_fast_paths(model)
     result.notes += apply(swaps, optimizers)
     result.parameters = before, parameter_count(model)
-    _LOG.info("%s", result)
+    announce(result)
     return result
 
 
@@ -99,7 +98,7 @@ def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequenc
     update_fast_paths(model)
     result.notes += apply(swaps, optimizers)
     result.parameters = before, parameter_count(model)
-    _LOG.info("%s", result)
+    announce(result)
     return result
 
 

@@ -34,13 +34,23 @@ def predicted(
     index = build_index(patterns.balanced(*size.shape, block, density, 0))
     total, kernels = 0.0, {}
     for direction in directions:
-        bias = size.bias and direction == "forward"
-        fastest = fastest_sparse(ops.plan(index, direction, size.dtype, size.tokens, bias, device=size.device))
+        fastest = fastest_sparse(_plan(index, size, direction))
         if fastest is None:
             return None, {}
         kernels[direction] = str(fastest["kernel"])
         total += float(fastest["predicted_us"])
     return total, kernels
+
+
+def chosen(size: Size, block: tuple[int, int], density: float, directions: Sequence[str]) -> dict[str, str]:
+    """The kernels that the plans themselves choose for a balanced pattern, dense and reference ones too."""
+    index = build_index(patterns.balanced(*size.shape, block, density, 0))
+    return {direction: str(_plan(index, size, direction)["kernel"]) for direction in directions}
+
+
+def _plan(index: ops.Index, size: Size, direction: str) -> dict[str, Any]:
+    bias = size.bias and direction == "forward"
+    return ops.plan(index, direction, size.dtype, size.tokens, bias, device=size.device)
 
 
 def fastest_sparse(plan: dict[str, Any]) -> dict[str, Any] | None:
