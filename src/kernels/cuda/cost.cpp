@@ -142,7 +142,11 @@ double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
   // Stores hide behind nothing: the next tile's copies wait for the staging they leave from.
   const double size = static_cast<double>(size_of(p.dtype));
   const double stores = memory_seconds(m * out * size, device), loads = memory_seconds(bytes.stored + m * depth * size, device);
-  return kLaunchUs + 1 + us(1.1 * stores + std::max({l2, product, loads, steps}));
+  // Measured beside this model (bench/results/h200): slices of 32 lose to their many short wgmma where many blocks are stored, and
+  // tiles whose tokens are mostly absent take twice their bytes' time.
+  const double short_slices = std::min(side, gathered) == 32 ? 1 + 0.45 * std::max(0.0, density - 0.15) : 1;
+  const double empty_tiles = p.m <= 64 ? 2 : 1;
+  return kLaunchUs + 1 + us(1.1 * stores + short_slices * empty_tiles * std::max({l2, product, loads, steps}));
 }
 
 double predict_mma_us(const Problem& p, const runtime::CudaDevice& device) {

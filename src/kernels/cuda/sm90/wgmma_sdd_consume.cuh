@@ -90,7 +90,7 @@ template <class T>
 __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& shared, int warpgroup) {
   const int lane = threadIdx.x % 32;
   const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
-  const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
+  const std::uint32_t ring = ptx::wgmma_address(ptx::shared_address(shared.ring));
   const std::uint32_t staging = ptx::shared_address(shared.staging[threadIdx.x / 32]);
   unsigned parities = 0;  // of the full barriers; every end of a phase is awaited once
 

@@ -252,8 +252,11 @@ TEST_P(CudaKernels, EachIsExercisedOnThisMachine) {
   for (const Product& product : products()) {
     Problem p;
     p.direction = product.direction, p.dtype = product.dtype, p.tf32 = product.tf32, p.device = 0;
-    p.m = 4, p.rows = 64, p.cols = 64, p.block = {32, 32}, p.blocks = 1;
-    for (const kernels::Kernel* kernel : runnable_on_device(p)) seen.insert(kernel->info.name);
+    p.m = 4, p.rows = 64, p.cols = 64, p.blocks = 1;
+    for (const std::int32_t side : {16, 32}) {  // some take small blocks alone, others large ones
+      p.block = {side, side};
+      for (const kernels::Kernel* kernel : runnable_on_device(p)) seen.insert(kernel->info.name);
+    }
   }
   for (const kernels::Kernel& kernel : kernels::cuda_kernels()) EXPECT_EQ(seen.count(kernel.info.name), 1u) << kernel.info.name;
 }

@@ -24,7 +24,11 @@ namespace sparseloom::kernels::cuda::ptx {
 
 enum class Swizzle : std::uint64_t { bytes128 = 1, bytes64 = 2 };
 
-/// The part of a descriptor that does not move: add address / 16.
+/// What a descriptor says of a shared address. In a cluster, bits above these name the thread block; a descriptor has the leading
+/// bytes there, and operands of several units were read from anywhere.
+__device__ __forceinline__ std::uint32_t wgmma_address(std::uint32_t shared) { return (shared & 0x3ffff) / 16; }
+
+/// The part of a descriptor that does not move: add wgmma_address.
 constexpr std::uint64_t wgmma_descriptor(Swizzle swizzle, std::uint32_t stride_bytes, std::uint32_t leading_bytes) {
   return static_cast<std::uint64_t>(swizzle) << 62 | static_cast<std::uint64_t>(stride_bytes / 16) << 32 |
          static_cast<std::uint64_t>(leading_bytes / 16) << 16;
