@@ -36,6 +36,11 @@ need ninja-build command -v ninja
 if [ "$purpose" = test ]; then
   need libgtest-dev has_header gtest/gtest.h
   need libbenchmark-dev has_header benchmark/benchmark.h
+  # Older CPUs and another architecture, emulated: where they cannot be installed, their tests say that they were skipped.
+  if [ "$(uname -m)" = x86_64 ] && [ "$(id -u)" = 0 ]; then
+    need qemu-user command -v qemu-x86_64
+    need g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
+  fi
 fi
 
 if [ ${#packages[@]} -gt 0 ]; then
@@ -45,7 +50,7 @@ if [ ${#packages[@]} -gt 0 ]; then
     exit 1
   fi
   command -v apt-get >/dev/null || die "these packages are missing, and this system has no apt-get: ${packages[*]}"
-  printf '== installing system packages (up to 150 MB): %s\n' "${packages[*]}"
+  printf '== installing system packages (up to 220 MB to download): %s\n' "${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq || die "apt-get update failed; once it works, run: $line"
   $line -qq >/dev/null || die "this failed: $line"

@@ -59,6 +59,7 @@ struct Plan {
   std::string kernel_name;
   std::vector<Candidate> candidates;  // all, in registry order
   std::size_t workspace_bytes = 0;    // scratch the caller lends to each call; 64-byte aligned
+  std::string machine;                // one line: instruction set in force, the rates that decided, where they come from
   std::vector<std::int64_t>
       cost_prefix;  // forward: per block row, dx: per block column; [n + 1], what threads divide evenly; empty on CUDA
 

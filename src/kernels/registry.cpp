@@ -6,6 +6,7 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/dense/dense.h"
 #include "kernels/reference/reference.h"
+#include "runtime/cache_file.h"
 
 namespace sparseloom::kernels {
 
@@ -30,9 +31,16 @@ std::span<const plan::KernelInfo> registry_info() {
   return rows;
 }
 
-const plan::MachineRates& machine_rates() {
-  static const plan::MachineRates rates = measure_rates();
-  return rates;
+namespace {
+
+const KnownRates& machine() {
+  static const KnownRates known = known_rates(runtime::cache_folder(), runtime::active_isa());
+  return known;
 }
+
+}  // namespace
+
+const plan::MachineRates& machine_rates() { return machine().rates; }
+const std::string& machine_rates_origin() { return machine().origin; }
 
 }  // namespace sparseloom::kernels

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "kernels/args.h"
 
@@ -13,7 +14,10 @@ std::span<const Kernel> registry();
 /// The same rows as plan sees them.
 std::span<const plan::KernelInfo> registry_info();
 
-/// Rates of this machine, measured on first use; gemm_flops is left 0.
+/// Rates of this machine for the instruction set in force, read or measured on first use; gemm_flops is left 0.
 const plan::MachineRates& machine_rates();
+
+/// Where they come from, as KnownRates::origin.
+const std::string& machine_rates_origin();
 
 }  // namespace sparseloom::kernels

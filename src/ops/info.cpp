@@ -1,7 +1,6 @@
 // info_json: what this build holds and what this machine runs, with the reason for everything that is missing.
-#include <cstdlib>
-
 #include "core/json.h"
+#include "kernels/cpu/rates.h"
 #include "kernels/registry.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
@@ -26,12 +25,12 @@ std::string info_json() {
   using core::json_string;
   const plan::MachineRates& rates = kernels::machine_rates();
   const runtime::CudaSummary cuda = runtime::cuda_summary();
-  const char* forced = std::getenv("SPARSELOOM_ISA");
+  const std::string& forced = runtime::forced_isa();
   std::string text = "{\"version\": " + json_string(SPARSELOOM_VERSION) + ", \"compiler\": " + json_string("g++ " __VERSION__) +
                      ", \"build_type\": " + json_string(SPARSELOOM_BUILD_TYPE) + ", \"cpu\": " + json_string(runtime::cpu_name()) +
                      ", \"isa_detected\": " + json_string(runtime::name_of(runtime::detected_isa())) +
                      ", \"isa_active\": " + json_string(runtime::name_of(runtime::active_isa())) +
-                     ", \"isa_forced\": " + (forced && *forced ? json_string(forced) : "null") + ", \"kernels\": [";
+                     ", \"isa_forced\": " + (forced.empty() ? "null" : json_string(forced)) + ", \"kernels\": [";
   const char* comma = "";
   for (const plan::KernelInfo& row : kernels::registry_info()) {
     text += comma + json_string(row.name);
@@ -45,9 +44,14 @@ std::string info_json() {
     text += comma + json_string(row.name) + ": " + json_string(reason);
     comma = ", ";
   }
-  text += "}, \"rates\": {\"f32_avx2\": " + json_number(rates.f32_avx2) + ", \"f32_avx512\": " + json_number(rates.f32_avx512) +
-          ", \"bf16_avx512\": " + json_number(rates.bf16_avx512) + ", \"copy_bytes\": " + json_number(rates.copy_bytes) +
-          "}, \"cuda\": {\"compiled\": " + (cuda.compiled ? "true" : "false") + ", \"devices\": " + std::to_string(cuda.devices) +
+  text += "}, \"rates\": {";
+  comma = "";
+  for (const kernels::RateField& field : kernels::rate_fields()) {
+    text += comma + json_string(field.name) + ": " + json_number(rates.*field.rate);
+    comma = ", ";
+  }
+  text += "}, \"rates_origin\": " + json_string(kernels::machine_rates_origin()) +
+          ", \"cuda\": {\"compiled\": " + (cuda.compiled ? "true" : "false") + ", \"devices\": " + std::to_string(cuda.devices) +
           ", \"reason\": " + json_string(cuda.reason) + ", \"names\": [";
   comma = "";
   for (const std::string& name : cuda.names) {

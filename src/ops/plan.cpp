@@ -1,8 +1,12 @@
 // make_plan: the cache, the machine, the choice, the schedule.
+#include <pthread.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 
 #include "core/check.h"
+#include "kernels/cpu/rates.h"
 #include "kernels/registry.h"
 #include "ops/gemm_rate.h"
 #include "plan/cache.h"
@@ -16,7 +20,12 @@ namespace sparseloom {
 namespace {
 
 plan::Cache& plan_cache() {
-  static plan::Cache* cache = new plan::Cache;  // leaked: plans may outlive static destruction in a host's worker threads
+  // Leaked: plans may outlive static destruction in a host's worker threads.
+  static plan::Cache* cache = [] {
+    static plan::Cache* made = new plan::Cache;
+    pthread_atfork([] { made->lock_for_fork(); }, [] { made->unlock_after_fork(); }, [] { made->unlock_after_fork(); });
+    return made;
+  }();
   return *cache;
 }
 
@@ -73,6 +82,23 @@ void check_device(const Problem& problem) {
     core::fail("plan", "f32, f16 or bf16 on CUDA", "f64", "convert with .float(), or compute f64 on the CPU");
 }
 
+// "avx2 (forced by SPARSELOOM_ISA; this CPU runs up to avx512_bf16); per core f32_avx2 118 Gflop/s, copy 21 GB/s; rates read from
+// <file>". Rates of instruction sets that are not in force are 0 and left out.
+std::string machine_line(const plan::MachineRates& rates) {
+  std::string text = runtime::name_of(runtime::active_isa());
+  if (!runtime::forced_isa().empty())
+    text += std::string(" (forced by SPARSELOOM_ISA; this CPU runs up to ") + runtime::name_of(runtime::detected_isa()) + ")";
+  text += "; per core ";
+  for (const kernels::RateField& field : kernels::rate_fields()) {
+    const bool bytes = field.rate == &plan::MachineRates::copy_bytes;
+    if (rates.*field.rate <= 0) continue;
+    char number[32];
+    std::snprintf(number, sizeof number, "%.3g", rates.*field.rate / 1e9);
+    text += bytes ? "copy " + std::string(number) + " GB/s" : std::string(field.name) + " " + number + " Gflop/s, ";
+  }
+  return text + "; rates " + kernels::machine_rates_origin();
+}
+
 // Measured (CPU) or known (CUDA): what the rows' refusals and predictions ask for.
 plan::Machine machine_for(const Problem& problem, const Executor& executor, const std::string& kernel) {
   plan::Machine machine;
@@ -118,6 +144,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
                      {index.col, static_cast<std::size_t>(index.blocks)});
     Plan plan = plan::select(problem, kernels::registry_info(), machine_for(problem, executor, kernel), kernel);
     plan.pattern_version = version;
+    if (on_cpu) plan.machine = machine_line(kernels::machine_rates());
     if (on_cpu) plan.cost_prefix = plan::cost_prefix(problem.direction, index);
     return plan;
   });

@@ -32,6 +32,10 @@ class Cache {
   std::shared_ptr<const Plan> get(const CacheKey& key, const std::function<Plan()>& make);
   std::size_t size() const;
 
+  /// Around a fork: a child whose parent's other thread held the lock could never take it.
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+
  private:
   mutable std::mutex mutex_;
   std::size_t capacity_;

@@ -16,6 +16,7 @@ struct MachineRates {
   double f32_avx2 = 0;     // fp32 FMA flops, 256-bit
   double f32_avx512 = 0;   // fp32 FMA flops, 512-bit
   double bf16_avx512 = 0;  // VDPBF16PS flops
+  double bf16_amx = 0;     // TDPBF16PS flops, whole tiles
   double copy_bytes = 0;   // bytes read + written by a streaming copy larger than L2
   double gemm_flops = 0;   // the lent dense product's rate for this problem, all threads together; 0: none lent or not measured
 };

@@ -50,6 +50,7 @@ std::string Plan::describe() const {
   };
   std::string text = "plan: " + to_string(problem) + "\n  runs " + kernel_name + ", predicted " +
                      microseconds(candidates[kernel].predicted_us) + ", workspace " + std::to_string(workspace_bytes) + " bytes\n";
+  if (!machine.empty()) text += "  on " + machine + "\n";
   if (kernel_name == "dense")
     text += "  dense: W is scattered and multiplied whole in every call, so a NaN in x spreads to every output\n";
   for (const Candidate& c : candidates) {

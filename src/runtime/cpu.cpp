@@ -1,18 +1,50 @@
 #include "runtime/cpu.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string_view>
 
 #include "core/check.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace sparseloom::runtime {
 namespace {
 
-constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx};
+
+// The CPU's tiles, the system's saving of them (XCR0), and its permission: Linux gives each process the 8 KiB of tile state only
+// when asked, and a process without them dies of its first tile instruction. It refuses where a thread's alternate signal stack is
+// too small to hold them, and so do sandboxes that filter arch_prctl: then AMX counts as absent.
+[[maybe_unused]] bool amx_allowed() noexcept {
+#if defined(__x86_64__) && defined(__linux__)
+  unsigned eax, ebx, ecx, edx;
+  constexpr unsigned kOsSavesState = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & kOsSavesState)) return false;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kAmxBf16) || !(edx & kAmxTile)) return false;
+  unsigned low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  constexpr unsigned kTileState = 3u << 17;
+  if ((low & kTileState) != kTileState) return false;
+  // Palette 1 as the kernels know it: 8 tiles of 16 rows of 64 bytes.
+  if (!__get_cpuid_count(0x1d, 1, &eax, &ebx, &ecx, &edx)) return false;
+  if ((ebx & 0xffff) != 64 || (ebx >> 16) < 8 || (ecx & 0xffff) < 16) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM of <asm/prctl.h>, Linux 5.16
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 Isa detect() noexcept {
 #if defined(__x86_64__)
@@ -22,7 +54,8 @@ Isa detect() noexcept {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!avx512) return Isa::avx2;
-  return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
+  return amx_allowed() ? Isa::amx : Isa::avx512_bf16;
 #else
   return Isa::generic;
 #endif
@@ -36,6 +69,7 @@ const char* name_of(Isa isa) noexcept {
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
     case Isa::avx512_bf16: return "avx512_bf16";
+    case Isa::amx: return "amx";
   }
   return "?";
 }
@@ -54,11 +88,22 @@ Isa capped_isa(const char* forced) {
                  "unset SPARSELOOM_ISA or name a smaller one");
     return isa;
   }
-  core::fail("SPARSELOOM_ISA", "generic, avx2, avx512 or avx512_bf16", std::string("'") + forced + "'", "unset SPARSELOOM_ISA");
+  std::string names;
+  for (std::size_t i = 0; i < std::size(kAll); ++i)
+    names += (i == 0 ? "" : i + 1 < std::size(kAll) ? ", " : " or ") + std::string(name_of(kAll[i]));
+  core::fail("SPARSELOOM_ISA", names, std::string("'") + forced + "'", "unset SPARSELOOM_ISA");
+}
+
+const std::string& forced_isa() {
+  static const std::string* forced = [] {
+    const char* value = std::getenv("SPARSELOOM_ISA");
+    return new std::string(value ? value : "");
+  }();
+  return *forced;
 }
 
 Isa active_isa() {
-  static const Isa isa = capped_isa(std::getenv("SPARSELOOM_ISA"));
+  static const Isa isa = capped_isa(forced_isa().c_str());
   return isa;
 }
 
@@ -77,6 +122,41 @@ std::string cpu_name() {
 #else
   return "unknown";
 #endif
+}
+
+std::string cpuinfo_identity(const std::string& cpuinfo) {
+  // Of the first processor: a machine whose cores differ is measured on whichever core came first.
+  constexpr std::string_view kKeys[] = {"microcode", "CPU implementer", "CPU variant", "CPU part", "CPU revision", "uarch"};
+  const std::string first = cpuinfo.substr(0, cpuinfo.find("\n\n"));
+  std::string found;
+  for (std::size_t begin = 0; begin < first.size();) {
+    const std::size_t end = std::min(first.find('\n', begin), first.size());
+    const std::string line = first.substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
+    for (const std::string_view wanted : kKeys)
+      if (key == wanted && value != std::string::npos) found += ", " + key + " " + line.substr(value);
+  }
+  return found;
+}
+
+std::string cpu_identity() {
+#if defined(__x86_64__)
+  unsigned eax = 0, ebx, ecx, edx;
+  __get_cpuid(1, &eax, &ebx, &ecx, &edx);
+  char signature[16];
+  std::snprintf(signature, sizeof signature, "%08x", eax);
+  const std::string model = "x86_64, " + cpu_name() + ", signature " + signature;
+#elif defined(__aarch64__)
+  const std::string model = "aarch64";
+#else
+  const std::string model = "another architecture";
+#endif
+  std::ifstream file("/proc/cpuinfo");
+  return model + cpuinfo_identity({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
 }
 
 }  // namespace sparseloom::runtime

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparseloom import Error, cli, ops
-from sparseloom.bench import cells, measure, peak, results, targets, timing
+from sparseloom.bench import cells, measure, peak, results, skewed, targets, timing
 from sparseloom.bench import cli as bench_cli
 from sparseloom.bench.cells import Cell
 
@@ -118,39 +118,80 @@ def test_results_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_the_committed_lists() -> None:
     flagship, choices = cells.flagship(), cells.plan_cells()
-    assert len(set(flagship)) == len(flagship) == 48
-    assert {(c.m, c.k, c.n) for c in flagship} == {(1024, 4096, 4096)}
+    assert len(set(flagship)) == len(flagship)
+    assert {(c.k, c.n) for c in flagship} == {(4096, 4096)} and {c.m for c in flagship if not c.rotated} == {1024}
+    assert {c.pattern for c in flagship} == {"balanced", *skewed.KINDS}
+    assert {c.block[0] for c in flagship if c.dtype == "f32"} == {8, 16, 32, 64, 128}
     assert len(set(choices)) == len(choices) >= targets.CELLS
     for cell in choices:
         assert cell.density <= 1 and cell.direction in cells.DIRECTIONS
 
 
-def record(dtype: str, density: float, us: float, share: float, block: int = 32) -> dict[str, Any]:
-    cell = {"direction": "forward", "dtype": dtype, "m": 1024, "k": 4096, "n": 4096, "block": [block, block], "pattern": "balanced"}
-    return cell | {
-        "density": density,
-        "us": {"median": us},
-        "share_of_peak": share,
-        "threads": 2,
-        "kernel": "some",
-        "tile_excess": 0.5,
-    }
+def record(direction: str, density: float, share: float, block: int = 32, **more: Any) -> dict[str, Any]:
+    cell = {"direction": direction, "dtype": "f32", "m": 1024, "k": 4096, "n": 4096, "block": [block, block], "pattern": "balanced"}
+    measured = {"useful_tflops": share / 2, "share_of_peak": share, "peak": "f32_avx512", "speedup": 20.0}
+    return cell | measured | {"density": density, "threads": 2, "kernel": "some", "tile_excess": 0.5} | more
 
 
-def test_missed_targets_are_named() -> None:
-    good = [record("f32", 0.05, 60, 0.4), record("f32", 0.1, 70, 0.51), record("f32", 0.2, 100, 0.5), record("bf16", 0.1, 70, 0.45)]
+@pytest.mark.parametrize(
+    ("missed", "word"),
+    [
+        (record("forward", 0.1, 0.71), "71.0 % of f32_avx512, target 72 %"),
+        (record("forward", 0.1, 0.66, 8), "target 67 %"),
+        (record("forward", 0.2, 0.80, peak="f32_avx2"), "target 81 %"),
+        (record("forward", 0.2, 0.77, dtype="bf16", peak="bf16_avx512"), "target 78 %"),
+        (record("forward", 0.05, 0.9, speedup=11.9), "11.90x of torch's speed, target 12x"),
+        (record("dx", 0.1, 0.704), "0.88 of forward's rate, target 0.9"),
+        (record("dw", 0.1, 0.5), "0.62 of forward's rate, target 0.75"),
+        (record("forward", 0.1, 0.1, rotated=True, speedup=8.4), "target 8.5x"),
+        (record("forward", 0.1, 0.1, pattern="lognormal", over_balanced={"median": 1.16}), "1.16 of a balanced pattern's time"),
+        (record("forward", 0.5, 0.9, tile_excess=float("inf")), "inf of the error allowed"),
+    ],
+)
+def test_missed_targets_are_named(missed: dict[str, Any], word: str) -> None:
+    good = [
+        record("forward", 0.1, 0.8),
+        record("forward", 0.1, 0.68, 8, speedup=1.0),  # blocks of 8 promise no speed-up
+        record("forward", 0.8, 0.1, kernel="dense", speedup=0.98),
+        record("forward", 0.3, 0.01),  # no target at this density
+        record("forward", 0.1, 0.01, rotated=True, speedup=8.5),
+        record("forward", 0.1, 0.01, pattern="barabasi", over_balanced={"median": 1.15}),
+    ]
     assert targets.missed("cpu", good) == []
-    slow = [record("f32", 0.1, 70, 0.49), record("bf16", 0.1, 70, 0.44), record("bf16", 0.5, 70, 0.1)]
-    assert [sentence.split(":")[1].split("%")[0].strip() for sentence in targets.missed("cpu", slow)] == ["49.0", "44.0"]
-    densified = [record("f32", 0.05, 61, 0.9, 64), record("f32", 0.2, 100, 0.9, 64)]
-    assert ["0.61" in sentence for sentence in targets.missed("cpu", densified)] == [True]
-    wrong = record("f32", 0.5, 1, 0.9) | {"tile_excess": float("inf")}
-    assert ["inf" in sentence for sentence in targets.missed("cpu", [wrong])] == [True]
+    (sentence,) = targets.missed("cpu", [*good, missed] if missed["direction"] != "forward" else [*good[1:], missed])
+    assert word in sentence
+
+
+def test_skewed_rows_keep_the_total_and_are_skewed() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for total in (0, 1, 500, 128 * 64 - 5, 128 * 64):
+        lengths = skewed.row_lengths(128, 64, total, generator)
+        assert int(lengths.sum()) == total and int(lengths.max()) <= 64 and int(lengths.min()) >= 0
+    cell = Cell("forward", "f32", 4, 2048, 4096, (32, 32), 0.1, "lognormal")
+    pattern = cell.case().make_pattern(5)
+    assert pattern == cell.case().make_pattern(5) != cell.case().make_pattern(6)
+    assert pattern.blocks == round(0.1 * 128 * 64)
+    counts = pattern.mask.sum(1).double()
+    assert counts.std() > 0.8 * counts.mean()
+    hubs = Cell("forward", "f32", 4, 2048, 4096, (32, 32), 0.1, "barabasi").case().make_pattern()
+    assert hubs.density == pytest.approx(0.1, rel=0.15)
+    for side in (0, 1):
+        assert hubs.mask.sum(side).max() > 4 * hubs.mask.sum(side).double().mean()
+    with pytest.raises(Error, match="skewed pattern"):
+        skewed.SkewedCase("x", "forward", torch.float32, (32, 32), 1, 64, 64, "even").make_pattern()
+
+
+def test_rotated_weights_and_skewed_rows_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "ROTATED_BYTES", 1 << 20)
+    found = measure.measure_choice(Cell("forward", "f32", 2, 64, 96, (16, 16), 0.5, rotated=True), 0)
+    assert found["rotated"] and cells.cell_of(found).rotated and found["weight_gb_s"] > 0 and found["tile_excess"] <= 1
+    found = measure.measure_choice(Cell("forward", "f32", 64, 512, 512, (16, 16), 0.3, "lognormal"), 0)
+    assert found["over_balanced"]["median"] > 0 and cells.cell_of(found).pattern == "lognormal"
 
 
 def test_the_plan_target_counts_cells_candidates_and_losses() -> None:
     entry = {"kernel": "some", "tile_excess": 0.5}
-    full = [record("f32", 0.1, 1, 1) | {"candidates": [entry] * 3, "over_best": 1.0 if i < 32 else 1.2} for i in range(40)]
+    full = [record("forward", 0.1, 1) | {"candidates": [entry] * 3, "over_best": 1.0 if i < 32 else 1.2} for i in range(40)]
     assert targets.missed("plan", full) == [] and targets.good_choices(full) == 32
     full[0]["over_best"] = 1.11
     assert "78 %" in targets.missed("plan", full)[0]
@@ -171,7 +212,11 @@ def test_the_peak_is_vdpbf16ps_only_where_it_is_twice_fp32(monkeypatch: pytest.M
     monkeypatch.setattr(peak, "rates", lambda: fast)
     assert [peak.peak_flops(dtype, 2) for dtype in ("f32", "bf16", "f16")] == [200, 400, 200]
     fast["bf16_avx512"] = 50.0  # Sapphire Rapids: half of fp32
-    assert peak.peak_flops("bf16", 2) == 200
+    assert peak.peak_flops("bf16", 2) == 200 and peak.peak_name("bf16") == "f32_avx512"
+    fast["bf16_amx"] = 1600.0
+    assert peak.peak_flops("bf16", 2) == 3200 and peak.peak_flops("f16", 2) == 200
+    fast["f32_avx512"] = 0.0  # SPARSELOOM_ISA=avx2
+    assert peak.peak_name("f32") == "f32_avx2"
 
 
 @pytest.mark.parametrize(

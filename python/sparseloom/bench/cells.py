@@ -10,6 +10,7 @@ import torch
 
 from ..errors import Error
 from ..testing import Case
+from .skewed import KINDS, SkewedCase
 
 DIRECTIONS = ("forward", "dx", "dw")
 #: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch.
@@ -40,10 +41,12 @@ class Cell:
     block: tuple[int, int]
     density: float
     pattern: str = "balanced"
+    rotated: bool = False  # CPU: as many weights in turn as it takes to find none of them in a cache
 
     def __str__(self) -> str:
         bm, bn = self.block
-        return f"{self.direction}-{self.dtype}-{self.m}x{self.k}x{self.n}-{bm}x{bn}-d{self.density:g}-{self.pattern}"
+        shape = f"{self.m}x{self.k}x{self.n}-{bm}x{bn}-d{self.density:g}-{self.pattern}"
+        return f"{self.direction}-{self.dtype}-{shape}" + ("-rotated" if self.rotated else "")
 
     @property
     def tf32(self) -> bool:
@@ -52,23 +55,45 @@ class Cell:
     def case(self, device: str = "cpu") -> Case:
         """The same as a row that testing can draw inputs for and check."""
         shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
-        return Case("bench", self.direction, DTYPES[self.dtype], *shape, device=device, tf32=self.tf32)
+        made = SkewedCase if self.pattern in KINDS else Case
+        return made("bench", self.direction, DTYPES[self.dtype], *shape, device=device, tf32=self.tf32)
 
 
 def cell_of(record: dict[str, Any]) -> Cell:
     """The cell that a record of a results file was measured on."""
     return Cell(
-        **{key: record[key] for key in ("direction", "dtype", "m", "k", "n", "density", "pattern")}, block=tuple(record["block"])
+        **{key: record[key] for key in ("direction", "dtype", "m", "k", "n", "density", "pattern")},
+        block=tuple(record["block"]),
+        rotated=record.get("rotated", False),
     )
 
 
 def flagship() -> list[Cell]:
-    """The shape that the promises are about: an MLP-sized square layer at 1024 tokens, twice as large as any L2."""
-    return [
-        Cell(direction, dtype, 1024, 4096, 4096, (block, block), density)
+    """The shape that the promises are about, a square MLP layer: at 1024 tokens forward at every density and block, dx and dw
+    at blocks of 32 and 64, skewed rows; and 1 to 16 tokens with weights beyond every cache."""
+
+    def cells(direction: str, dtypes: str, blocks: tuple[int, ...], densities: tuple[float, ...]) -> list[Cell]:
+        return [
+            Cell(direction, dtype, 1024, 4096, 4096, (block, block), density)
+            for dtype in dtypes.split()
+            for block in blocks
+            for density in densities
+        ]
+
+    densities = (0.05, 0.1, 0.2, 0.5, 0.8)
+    found = cells("forward", "f32 bf16", (8, 16, 32, 64, 128), densities)
+    found += cells("forward", "f16", (32,), densities)  # its dense product takes seven times as long as fp32's
+    found += [cell for direction in ("dx", "dw") for cell in cells(direction, "f32 bf16", (32, 64), densities[:-1])]
+    found += [
+        Cell("forward", dtype, 1024, 4096, 4096, (32, 32), density, kind)
         for dtype in ("f32", "bf16")
-        for direction in DIRECTIONS
-        for block in (32, 64)
+        for kind in KINDS
+        for density in (0.05, 0.2)
+    ]
+    return found + [
+        Cell("forward", dtype, m, 4096, 4096, (32, 32), density, rotated=True)
+        for dtype in ("f32", "bf16", "f16")
+        for m in (1, 4, 8, 16)
         for density in (0.05, 0.1, 0.2, 0.5)
     ]
 

@@ -28,7 +28,7 @@ from .timing import busy_share, load_average
 #: Above this share of the CPUs' time taken by others, medians drift by more than the 10 % that the targets are about.
 BUSY_LIMIT = 0.10
 #: gpu: the least rounds, some five minutes in all; models: of the report, for each layer.
-SECONDS = {"cpu": 2.0, "plan": 1.0, "gpu": 0.0, "models": 0.1}
+SECONDS = {"cpu": 1.0, "plan": 1.0, "gpu": 0.0, "models": 0.1}
 
 
 def bench(
@@ -72,7 +72,7 @@ def bench(
         else:
             head, records = run(suite, cells, chosen, busy)
         console = Console()
-        console.width = max(console.width, 180 if suite == "gpu" else 132)  # a cut kernel name says nothing
+        console.width = max(console.width, 132 if suite == "plan" else 180)  # a cut kernel name says nothing
         console.print(table(suite, records))
         if suite != "gpu":
             path = write_results(folder, name or suite, head, records)
@@ -120,16 +120,20 @@ def table(suite: str, records: list[measure.Record]) -> Table:
         return model_run.table(records)
     if suite == "gpu":
         return gpu_table.table(records)
-    last = ["of peak", "torch bsr us"] if suite == "cpu" else ["best", "over best"]
+    last = ["of peak", "GB/s", "to even rows", "torch bsr us"] if suite == "cpu" else ["best", "over best"]
     out = Table("cell", "kernel", "us", "dense us", "speedup", *last)
     for column in out.columns:
         column.no_wrap = True
     for record in records:
         if suite == "cpu":
             peer = record["peers"].get("torch_bsr")
-            tail = [f"{100 * record['share_of_peak']:.1f} %", "" if peer is None else f"{peer:.0f}"]
+            over = record.get("over_balanced")
+            tail = [f"{100 * record['share_of_peak']:.1f} %", f"{record['weight_gb_s']:.1f}" if record["rotated"] else ""]
+            tail += ["" if over is None else f"{over['median']:.2f}", "" if peer is None else f"{peer:.0f}"]
         else:
             tail = [record["best"], f"{record['over_best']:.2f}"]
-        times = [f"{record['us']['median']:.0f}", f"{record['dense_us']:.0f}", f"{record['speedup']:.2f}"]
+        spread = record["speedup_spread"]
+        ratio = f"{record['speedup']:.2f} ({spread['p20']:.2f} to {spread['p80']:.2f})"
+        times = [f"{record['us']['median']:.0f}", f"{record['dense_us']:.0f}", ratio]
         out.add_row(str(cell_of(record)), record["kernel"], *times, *tail)
     return out

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,13 +16,18 @@ from .. import ops
 from ..testing import Case, Inputs, TileCheck, check_tiles, dense_product, exact_product, sparse_product
 from ..testing.tolerance import TILE_TOKENS
 from .cells import Cell
-from .peak import peak_flops
+from .peak import peak_flops, peak_name
+from .skewed import KINDS
 from .timing import Call, Spread, interleaved, ratios
 
 Record = dict[str, Any]
 # A candidate that the plan expects to take longer is left out of the comparison: it could not be within 10 % of any best.
 HOPELESS = 30.0
 LEAST_CANDIDATES = 3
+# Of equal weights used in turn: three times the largest L3 that a development machine has shown, so that each comes from memory.
+ROTATED_BYTES = 96 << 20
+# torch's own sparse product is timed here alone: it takes seconds a call at this size.
+PEER_DENSITY = 0.1
 
 
 class Bench:
@@ -35,15 +42,24 @@ class Bench:
         self.flops = 2.0 * cell.m * self.inputs.pattern.stats().elements
         self._check = Checker(self.case, self.inputs, self.weight)
 
+        copies = ROTATED_BYTES if cell.rotated else 0
+        self._inputs = itertools.cycle([replace(self.inputs, values=values) for values in _copies(self.inputs.values, copies)])
+        self._weights = itertools.cycle(_copies(self.weight, copies))
+
     def sparse(self, kernel: str) -> Tensor:
-        return sparse_product(self.case, self.inputs, kernel)
+        return sparse_product(self.case, next(self._inputs), kernel)
 
     def dense(self) -> Tensor:
-        return dense_product(self.case, self.inputs.x, self.inputs.dy, self.weight, None)
+        return dense_product(self.case, self.inputs.x, self.inputs.dy, next(self._weights), None)
 
     def check(self, kernel: str) -> TileCheck:
         """The kernel's result against fp64, tile by tile: a wrong kernel's time means nothing."""
         return self._check(self.sparse(kernel))
+
+
+def _copies(tensor: Tensor, least_bytes: int) -> list[Tensor]:
+    """The tensor itself, and equal ones until they hold ``least_bytes`` together."""
+    return [tensor] + [tensor.clone() for _ in range(-(-least_bytes // max(1, tensor.nbytes)) - 1)]
 
 
 class Checker:
@@ -77,10 +93,23 @@ def measure_choice(cell: Cell, seconds: float) -> Record:
     kernel = bench.plan["kernel"]
     found = bench.check(kernel)
     calls: list[Call] = [lambda: bench.sparse(kernel), bench.dense]
-    sparse, dense = interleaved(calls, seconds)
+    even = None
+    if cell.pattern in KINDS:
+        even = Bench(_balanced(cell, bench))
+        calls.append(lambda: even.sparse(kernel))
+    sparse, dense, *balanced = interleaved(calls, seconds)
     record = _record(bench, kernel, found, sparse, dense)
-    peer = torch_bsr_us(bench)
+    if even is not None:
+        # Per stored block: a grown graph's number of them is what it is.
+        share = even.flops / bench.flops
+        record["over_balanced"] = Spread.of([share * a / b for a, b in zip(sparse, balanced[0], strict=True)]).rounded(3)
+    peer = torch_bsr_us(bench) if cell.density == PEER_DENSITY and not cell.rotated else None
     return record | {"peers": {} if peer is None else {"torch_bsr": round(peer, 2)}}
+
+
+def _balanced(cell: Cell, skewed: Bench) -> Cell:
+    """The same with even rows, of as nearly as many blocks."""
+    return replace(cell, pattern="balanced", density=skewed.inputs.pattern.density)
 
 
 def measure_candidates(cell: Cell, seconds: float) -> Record:
@@ -126,6 +155,7 @@ def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], de
         "block": list(cell.block),
         "density": cell.density,
         "pattern": cell.pattern,
+        "rotated": cell.rotated,
         "kernel": kernel,
         "us": us.rounded(2),
         "dense_us": round(Spread.of(dense).median, 2),
@@ -133,6 +163,8 @@ def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], de
         "speedup_spread": ratio.rounded(3),
         "useful_tflops": round(rate / 1e12, 5),
         "share_of_peak": round(rate / peak_flops(cell.dtype, threads), 4),
+        "peak": peak_name(cell.dtype),
+        "weight_gb_s": round(bench.inputs.values.nbytes / us.median / 1e3, 2),
         "worst_tile_error": found.worst_tile_error,
         "dense_tile_error": found.dense_tile_error,
         "tile_excess": round(found.excess, 4),  # over the allowed error; above 1 the kernel is wrong here

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from .. import ops
 
+#: From this much over fp32's rate on, VDPBF16PS is what bf16 is held against: below, converting and multiplying in fp32 is as good.
+WORTH_IT = 1.8
+
 
 def rates() -> dict[str, float]:
-    """Flops per second of one core, by instruction set (f32_avx2, f32_avx512, bf16_avx512; 0 where the CPU has none)."""
+    """Flops per second of one core, by instruction set (f32_avx2, f32_avx512, bf16_avx512 ...; 0 where the CPU has none or
+    SPARSELOOM_ISA forbids it), and copy_bytes."""
     return {name: float(rate) for name, rate in ops.info()["rates"].items()}
 
 
-def peak_flops(dtype: str, threads: int) -> float:
-    """The peak a dtype is held against. fp32: the fastest FMA. 16-bit: VDPBF16PS where that is about twice fp32 (bf16 only),
-    else fp32's, since converting and multiplying in fp32 is then as good. threads beyond the CPUs add nothing."""
+def peak_name(dtype: str) -> str:
+    """The rate that a dtype is held against. fp32 and fp16: the FMA of the widest vectors in force. bf16: AMX where there is one,
+    VDPBF16PS where that is about twice fp32, else fp32's."""
     found = rates()
-    f32 = max(found["f32_avx2"], found["f32_avx512"])
-    one = found["bf16_avx512"] if dtype == "bf16" and found["bf16_avx512"] > 1.8 * f32 else f32
-    return one * threads
+    f32 = "f32_avx512" if found["f32_avx512"] > 0 else "f32_avx2"
+    if dtype != "bf16":
+        return f32
+    if found.get("bf16_amx", 0) > 0:
+        return "bf16_amx"
+    return "bf16_avx512" if found["bf16_avx512"] > WORTH_IT * found[f32] else f32
+
+
+def peak_flops(dtype: str, threads: int) -> float:
+    """Flops per second of ``threads`` cores at the rate of peak_name. Threads beyond the CPUs add nothing."""
+    return rates()[peak_name(dtype)] * threads

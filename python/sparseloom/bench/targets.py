@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .cells import cell_of
+from .cpu_targets import missed_cpu
 from .gpu.targets import missed_gpu
-from .peak import peak_flops
 
 Record = dict[str, Any]
 
-SHARE_OF_PEAK = {"f32": 0.50, "bf16": 0.45}
-PROMISED_DENSITY = 0.1
-SPARSER_AT_MOST = 0.6  # time at density .05 over time at .2: nothing is densified
 CELLS, CANDIDATES = 40, 3
 WITHIN, IN_SHARE = 1.1, 0.8
 
@@ -32,24 +29,6 @@ def wrong(records: list[Record]) -> list[str]:
                 sentences.append(
                     f"{cell_of(record)} by {entry['kernel']}: {entry['tile_excess']:.2f} of the error allowed in a tile"
                 )
-    return sentences
-
-
-def missed_cpu(records: list[Record]) -> list[str]:
-    """Share of the peak at density .1, and forward's time at .05 against .2."""
-    sentences = []
-    for record in records:
-        least = SHARE_OF_PEAK.get(record["dtype"])
-        if record["density"] == PROMISED_DENSITY and least is not None and record["share_of_peak"] < least:
-            share = f"{100 * record['share_of_peak']:.1f} % of the peak, target {100 * least:.0f} %"
-            sentences.append(f"{cell_of(record)}: {share} ({peak_flops(record['dtype'], record['threads']) / 1e9:.0f} GF/s)")
-    forward = {(tuple(r["block"]), r["density"]): r for r in records if r["direction"] == "forward" and r["dtype"] == "f32"}
-    for (block, density), record in forward.items():
-        other = forward.get((block, 0.2))
-        if density == 0.05 and other is not None:
-            ratio = record["us"]["median"] / other["us"]["median"]
-            if ratio > SPARSER_AT_MOST:
-                sentences.append(f"{cell_of(record)}: {ratio:.2f} of the time at density 0.2, target <= {SPARSER_AT_MOST}")
     return sentences
 
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "kernels/cpu/amx/tile.h"
 #include "kernels/cpu/cost.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/panel.h"
@@ -23,7 +24,7 @@ template <Isa kIsa>
 std::string refuse_panel(const Problem& problem, const Machine& machine) {
   if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
   if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
-  if (kIsa == Isa::avx512_bf16 && problem.dtype != DType::bf16)
+  if (kIsa >= Isa::avx512_bf16 && problem.dtype != DType::bf16)
     return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
   return {};
 }
@@ -80,6 +81,19 @@ Kernel panel_row(const char* name) {
           }};
 }
 
+Kernel tile_row(const char* name) {
+  return {{name, plan::Side::cpu, Isa::amx, refuse_panel<Isa::amx>,
+           [](const Problem& problem, const Machine& machine) { return cpu::predict_tile_us(problem, machine.rates.bf16_amx); },
+           [](const Problem& problem, const Machine&) {
+             return problem.direction == Direction::dw ? cpu::tile_dw_workspace(problem) : cpu::tile_workspace(problem);
+           }},
+          [](const MatmulArgs& args, const Executor& executor) {
+            args.direction == Direction::dw ? cpu::run_tile_dw(cpu::kAmxTile, args, executor)
+                                            : cpu::run_tile(cpu::kAmxTile, args, executor);
+            return 0;
+          }};
+}
+
 template <Isa kIsa>
 Kernel decode_row(const char* name) {
   static constexpr const cpu::DecodeOps& kOps = kIsa == Isa::avx2 ? cpu::kAvx2Decode : cpu::kAvx512Decode;
@@ -105,8 +119,12 @@ Kernel decode_row(const char* name) {
 std::span<const Kernel> cpu_kernels() {
 #if defined(__x86_64__)
   static const Kernel kernels[] = {
-      panel_row<Isa::avx512_bf16>("avx512bf16_panel"), panel_row<Isa::avx512>("avx512_panel"), panel_row<Isa::avx2>("avx2_panel"),
-      decode_row<Isa::avx512>("avx512_decode"),        decode_row<Isa::avx2>("avx2_decode"),
+      tile_row("amx_tile"),
+      panel_row<Isa::avx512_bf16>("avx512bf16_panel"),
+      panel_row<Isa::avx512>("avx512_panel"),
+      panel_row<Isa::avx2>("avx2_panel"),
+      decode_row<Isa::avx512>("avx512_decode"),
+      decode_row<Isa::avx2>("avx2_decode"),
   };
   return kernels;
 #else

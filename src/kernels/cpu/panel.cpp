@@ -36,32 +36,6 @@ struct Panels {
   int width(std::int64_t panel) const { return static_cast<int>(first(panel + 1) - first(panel)); }
 };
 
-PanelJob job_of(const MatmulArgs& args) {
-  const IndexView& w = args.index;
-  PanelJob job;
-  job.dtype = args.dtype;
-  job.direction = args.direction;
-  job.activation = args.activation;
-  job.in = args.a, job.in_stride = args.a_stride, job.tokens = args.m;
-  job.out = args.out, job.out_stride = args.out_stride;
-  job.bias = args.bias;
-  job.values = args.values;
-  job.block_cols = w.block.cols, job.block_elements = w.block_elements();
-  job.cost_prefix = args.cost_prefix;
-  if (args.direction == Direction::forward) {
-    job.depth = w.cols, job.outputs = w.rows;
-    job.output_block = w.block.rows, job.depth_block = w.block.cols;
-    job.output_blocks = w.block_rows(), job.depth_blocks = w.block_cols();
-    job.offsets = w.crow, job.depth_index = w.col;
-  } else {
-    job.depth = w.rows, job.outputs = w.cols;
-    job.output_block = w.block.cols, job.depth_block = w.block.rows;
-    job.output_blocks = w.block_cols(), job.depth_blocks = w.block_rows();
-    job.offsets = args.transposed.ccol, job.depth_index = args.transposed.row, job.slot = args.transposed.slot;
-  }
-  return job;
-}
-
 // [bm][bn] elements -> [bm / 2][bn] cells of two rows: dx multiplies pairs of dY features.
 void interleave_rows(const std::uint16_t* values, std::int64_t block_cols, Range rows, std::uint16_t* out) {
   for (std::int64_t r = rows.begin; r < rows.end; ++r) {
@@ -77,7 +51,7 @@ class PanelRun {
   PanelRun(const PanelOps& ops, const MatmulArgs& args, const Executor& executor)
       : ops_(ops),
         executor_(executor),
-        job_(job_of(args)),
+        job_(panel_job(args)),
         steps_(job_.depth_blocks * job_.depth_block / ops.depth_step),
         subs_(job_.output_block / kGroup),
         panels_memory_(reinterpret_cast<float*>(args.workspace)) {
@@ -153,6 +127,32 @@ class PanelRun {
 };
 
 }  // namespace
+
+PanelJob panel_job(const MatmulArgs& args) {
+  const IndexView& w = args.index;
+  PanelJob job;
+  job.dtype = args.dtype;
+  job.direction = args.direction;
+  job.activation = args.activation;
+  job.in = args.a, job.in_stride = args.a_stride, job.tokens = args.m;
+  job.out = args.out, job.out_stride = args.out_stride;
+  job.bias = args.bias;
+  job.values = args.values;
+  job.block_cols = w.block.cols, job.block_elements = w.block_elements();
+  job.cost_prefix = args.cost_prefix;
+  if (args.direction == Direction::forward) {
+    job.depth = w.cols, job.outputs = w.rows;
+    job.output_block = w.block.rows, job.depth_block = w.block.cols;
+    job.output_blocks = w.block_rows(), job.depth_blocks = w.block_cols();
+    job.offsets = w.crow, job.depth_index = w.col;
+  } else {
+    job.depth = w.rows, job.outputs = w.cols;
+    job.output_block = w.block.cols, job.depth_block = w.block.rows;
+    job.output_blocks = w.block_cols(), job.depth_blocks = w.block_rows();
+    job.offsets = args.transposed.ccol, job.depth_index = args.transposed.row, job.slot = args.transposed.slot;
+  }
+  return job;
+}
 
 void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor) {
   const std::int64_t outputs = args.direction == Direction::forward ? args.index.rows : args.index.cols;

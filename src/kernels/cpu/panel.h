@@ -82,6 +82,9 @@ struct PanelOps {
 
 extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512Bf16Panel;
 
+/// The walk of a forward or dx call.
+PanelJob panel_job(const MatmulArgs& args);
+
 /// Forward and dx; dw.
 void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
 void run_panel_dw(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);

@@ -1,5 +1,7 @@
 // dW of the panel kernels, at the stored blocks only: both operands packed into columns, then one register tile per
 // (8 outputs, up to 3 vectors of the block row's stored columns), summed over all tokens of a chunk.
+#if defined(__x86_64__)  // write_run is AVX2 code
+
 #include <algorithm>
 #include <cstring>
 
@@ -180,3 +182,5 @@ std::size_t panel_dw_workspace(int depth_step, const Problem& problem) {
 }
 
 }  // namespace sparseloom::kernels::cpu
+
+#endif

@@ -1,9 +1,11 @@
 // Register peaks and copy bandwidth of one core.
+#include "kernels/cpu/rates.h"
+
 #include <chrono>
 #include <cstring>
 #include <memory>
 
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/amx/tile.h"
 #include "kernels/cpu/panel.h"
 
 namespace sparseloom::kernels {
@@ -24,10 +26,14 @@ double best_rate(int windows, const Work& work) {
   return best;
 }
 
+#if defined(__x86_64__)
 // 5000 rounds are some 30 us: long against the clock's 20 ns, short against a time slice, so that one of them is undisturbed.
-double register_peak(const cpu::PanelOps& ops) {
-  return best_rate(12, [&] { return ops.spin(5000); });
+// Sixty of them: what is kept for weeks may take two milliseconds.
+template <class Ops>  // PanelOps or TileOps
+double register_peak(const Ops& ops) {
+  return best_rate(60, [&] { return ops.spin(5000); });
 }
+#endif
 
 // 4 MiB to 4 MiB: beyond the L2 of every machine so far; the first window maps the pages and loses.
 double copy_rate() {
@@ -42,6 +48,16 @@ double copy_rate() {
 
 }  // namespace
 
+std::span<const RateField> rate_fields() {
+  using plan::MachineRates;
+  static constexpr RateField kFields[] = {{"f32_avx2", &MachineRates::f32_avx2},
+                                          {"f32_avx512", &MachineRates::f32_avx512},
+                                          {"bf16_avx512", &MachineRates::bf16_avx512},
+                                          {"bf16_amx", &MachineRates::bf16_amx},
+                                          {"copy_bytes", &MachineRates::copy_bytes}};
+  return kFields;
+}
+
 plan::MachineRates measure_rates(runtime::Isa isa) {
   plan::MachineRates rates;
 #if defined(__x86_64__)
@@ -49,6 +65,7 @@ plan::MachineRates measure_rates(runtime::Isa isa) {
   if (isa >= Isa::avx2) rates.f32_avx2 = register_peak(cpu::kAvx2Panel);
   if (isa >= Isa::avx512) rates.f32_avx512 = register_peak(cpu::kAvx512Panel);
   if (isa >= Isa::avx512_bf16) rates.bf16_avx512 = register_peak(cpu::kAvx512Bf16Panel);
+  if (isa >= Isa::amx) rates.bf16_amx = register_peak(cpu::kAmxTile);
 #else
   static_cast<void>(isa);
 #endif

@@ -109,13 +109,18 @@ TEST(Half, RoundsOnceFromDouble) {
   EXPECT_EQ(to_bf16(1 + 0x1p-8 - 0x1p-40).bits, 0x3f80);
 }
 
-#ifdef __FLT16_MAX__
+#if defined(__aarch64__)
+using NativeHalf = __fp16;  // g++ 12 has no _Float16 in C++ there
+#elif defined(__FLT16_MAX__)
+using NativeHalf = _Float16;
+#endif
+#if defined(__aarch64__) || defined(__FLT16_MAX__)
 TEST(Half, AgreesWithTheCompilersFloat16) {
   Rng rng(16);
   const auto expect_same = [](double x) {
     const auto narrow = static_cast<float>(x);
-    ASSERT_EQ(to_f16(narrow).bits, std::bit_cast<std::uint16_t>(static_cast<_Float16>(narrow))) << narrow;
-    ASSERT_EQ(to_f16(x).bits, std::bit_cast<std::uint16_t>(static_cast<_Float16>(x))) << x;
+    ASSERT_EQ(to_f16(narrow).bits, std::bit_cast<std::uint16_t>(static_cast<NativeHalf>(narrow))) << narrow;
+    ASSERT_EQ(to_f16(x).bits, std::bit_cast<std::uint16_t>(static_cast<NativeHalf>(x))) << x;
   };
   for (int i = 0; i < 200000; ++i) {
     const double significand = 1 + rng.uniform();

@@ -11,6 +11,7 @@
 
 #include "core/half.h"
 #include "core/rng.h"
+#include "kernels/amx_emulated.h"
 #include "kernels/cpu/kernels.h"
 #include "plan/schedule.h"
 #include "runtime/cpu.h"
@@ -316,6 +317,9 @@ std::vector<const kernels::Kernel*> runnable(const Problem& problem) {
   std::vector<const kernels::Kernel*> list;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
     if (kernel.info.refusal(problem, machine).empty()) list.push_back(&kernel);
+#if defined(__x86_64__)
+  if (emulated_amx_kernel().info.refusal(problem, machine).empty()) list.push_back(&emulated_amx_kernel());
+#endif
   return list;
 }
 

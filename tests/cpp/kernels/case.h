@@ -87,7 +87,7 @@ struct Instance {
   Matrix run(const kernels::Kernel& kernel, const Executor& executor);
 };
 
-/// The kernels that this machine and problem allow, of the fast ones.
+/// The kernels that this machine and problem allow, of the fast ones; and AMX's on emulated tiles (amx_emulated.h).
 std::vector<const kernels::Kernel*> runnable(const Problem& problem);
 
 /// Per tile of 16 rows x a block of columns: the error against fp64 is at most twice the plain product's, plus norm times eps.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -65,7 +66,7 @@ TEST(Pool, AThrowingCallbackPassesThrough) {
 TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
   EXPECT_EQ(capped_isa(nullptr), detected_isa());
   EXPECT_EQ(capped_isa(""), detected_isa());
-  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
+  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
     if (isa <= detected_isa())
       EXPECT_EQ(capped_isa(name_of(isa)), isa);
     else
@@ -75,8 +76,17 @@ TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
     capped_isa("sse9");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "[SPARSELOOM_ISA] expected generic, avx2, avx512 or avx512_bf16, got 'sse9'; unset SPARSELOOM_ISA");
+    EXPECT_STREQ(error.what(),
+                 "[SPARSELOOM_ISA] expected generic, avx2, avx512, avx512_bf16 or amx, got 'sse9'; unset SPARSELOOM_ISA");
   }
+}
+
+// Runs under a ceiling or an emulator say what they expect to find: else a dispatch that always answered "generic" would pass
+// there.
+TEST(ActiveIsa, IsWhatTheRunnerExpects) {
+  const char* expected = std::getenv("SPARSELOOM_TEST_ISA");
+  if (expected == nullptr) GTEST_SKIP() << "SPARSELOOM_TEST_ISA names none";
+  EXPECT_STREQ(name_of(active_isa()), expected);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/cpu/intrinsics.h"
+#include "kernels/cpu/stream.h"
 #include "kernels/cpu/tile.h"
 
 // clang-format off

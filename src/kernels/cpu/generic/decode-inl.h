@@ -4,7 +4,7 @@
 
 // Tokens are computed 1, 2, 4 or 8 at a time; those beyond m repeat the last and are not written.
 template <int kTokens>
-constexpr int kDotOutputs = std::clamp(kRegisters / 2 / kTokens, 1, 4);
+constexpr int kDotOutputs = std::clamp(kRegisters / 2 / kTokens, 1, kRegisters / 4);
 
 template <class T, int kTokens>
 void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
@@ -24,12 +24,15 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
     if (output >= w.rows) continue;
     const std::int64_t row = output / bm, first = w.crow[row], last = w.crow[row + 1];
     const T* strip = static_cast<const T*>(args.values) + output % bm * bn;
+    const T* next_row = cpu::next_row(static_cast<const T*>(args.values) + last * elements, (last - first) * elements);
     alignas(64) float tile[cpu::kGroup][cpu::kDecodeTokens] = {};
     for (int o = 0; o < cpu::kGroup; o += kOutputs) {
       Vec acc[kOutputs][kTokens];
       unroll<kOutputs>(SPARSELOOM_UNROLLED(i) { unroll<kTokens>(SPARSELOOM_UNROLLED(t) { acc[i.value][t.value] = zero(); }); });
       for (std::int64_t b = first; b < last; ++b) {
         const T* block = strip + b * elements + o * bn;
+        // Each pass over the row's blocks asks for its share of the next row: see stream.h.
+        cpu::stream_to_l2(next_row, ((output % bm + o) * (last - first) + (b - first) * kOutputs) * bn, kOutputs * bn);
         const bool at_edge = ragged && w.col[b] == last_column;
         const std::int64_t column = std::int64_t{w.col[b]} * bn;
         const T* row_x[kTokens];

@@ -1,0 +1,69 @@
+"""Patterns whose rows differ much in length, as trained and grown networks have them: what a split by rows would be late with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from ..pattern import Pattern
+from ..testing import Case
+
+KINDS = ("lognormal", "barabasi")
+SIGMA = 1.0
+
+
+def row_lengths(rows: int, cols: int, total: int, generator: torch.Generator) -> Tensor:
+    """int64 [rows], log-normal with sigma 1, none above ``cols``, the sum exactly ``total`` (at most rows * cols)."""
+    weight = torch.randn(rows, generator=generator, dtype=torch.float64).mul(SIGMA).exp()
+    low, high = 0.0, float(cols * rows) / float(weight.min())
+    for _ in range(200):  # the scale at which the clipped rows hold the total
+        scale = (low + high) / 2
+        low, high = (scale, high) if (weight * scale).clamp(max=cols).sum() < total else (low, scale)
+    exact = (weight * high).clamp(max=cols)
+    lengths = exact.floor().long()
+    most_cut = (exact - lengths).masked_fill(lengths >= cols, -1).argsort(descending=True, stable=True)
+    lengths[most_cut[: total - int(lengths.sum())]] += 1
+    return lengths
+
+
+def lognormal(grid: tuple[int, int], density: float, generator: torch.Generator) -> Tensor:
+    """bool [rows, cols] with row_lengths blocks a row, their columns drawn evenly."""
+    rows, cols = grid
+    lengths = row_lengths(rows, cols, round(density * rows * cols), generator)
+    rank = torch.rand(rows, cols, generator=generator).argsort(dim=1).argsort(dim=1)
+    return rank < lengths[:, None]
+
+
+def barabasi(grid: tuple[int, int], density: float, generator: torch.Generator) -> Tensor:
+    """bool [rows, cols]: the adjacency of a Barabasi-Albert graph, each block of the diagonal beside it. Every new node joins
+    ``links`` others, drawn in proportion to their degree; both rows and columns have hubs. The density is the nearest reached."""
+    rows, cols = grid
+    nodes = max(grid)
+    # (2 links (nodes - links) + nodes) / nodes^2 blocks; the smaller root of the quadratic.
+    links = max(1, round((nodes - math.sqrt(max(0.0, nodes**2 - 2 * (density * nodes**2 - nodes)))) / 2))
+    mask = torch.eye(nodes, dtype=torch.bool)
+    ends = list(range(links))  # each node as often as its degree
+    for node in range(links, nodes):
+        chosen: set[int] = set()
+        while len(chosen) < min(links, node):
+            chosen.add(ends[int(torch.randint(len(ends), (1,), generator=generator))])
+        for other in sorted(chosen):
+            mask[node, other] = mask[other, node] = True
+            ends += [node, other]
+    order = torch.randperm(nodes, generator=generator)  # else all hubs would lie in the corner that is kept
+    return mask[order][:, order][:rows, :cols]
+
+
+class SkewedCase(Case):
+    """A case of one of KINDS: ``pattern`` names it."""
+
+    def make_pattern(self, seed: int = 0) -> Pattern:
+        """The same for the same seed, everywhere. Raises Error on another kind."""
+        if self.pattern not in KINDS:
+            raise Error("bench", f"a skewed pattern ({', '.join(KINDS)})", repr(self.pattern), "name one of them")
+        draw = lognormal if self.pattern == "lognormal" else barabasi
+        grid = -(-self.n // self.block[0]), -(-self.k // self.block[1])
+        return Pattern(self.n, self.k, self.block, draw(grid, self.density, torch.Generator().manual_seed(seed)))

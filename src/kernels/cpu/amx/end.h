@@ -1,0 +1,2 @@
+}  // namespace sparseloom::kernels::amx
+#pragma GCC pop_options

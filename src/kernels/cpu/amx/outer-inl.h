@@ -1,0 +1,64 @@
+// dW on tiles. Included inside a region, after strip-inl.h.
+
+// The sums of one piece, to its block: bf16, zero in the padding (not the product with padded zeros, which is NaN where the other
+// operand is infinite).
+inline void write_piece(const float* sums, std::int64_t row, std::int64_t outputs, const cpu::TileOuter& o, int piece) {
+  const std::int64_t width = std::min<std::int64_t>(kLanes, o.block_cols);
+  const __mmask16 valid = first16(std::min(width, o.valid_columns[piece])), all = first16(width);
+  for (std::int64_t i = 0; i < outputs; ++i) {
+    const Vec sum = _mm512_maskz_loadu_ps(i < o.valid_rows ? valid : __mmask16{0}, sums + i * row);
+    _mm256_mask_storeu_epi16(o.out[piece] + i * o.block_cols, all, (__m256i)_mm512_cvtneps_pbh(sum));
+  }
+}
+
+template <int kOutputs, int kPieces>
+void outer(const cpu::TileOuter& o) {
+  constexpr int kUp = kOutputs == 32 ? 2 : 1, kSide = kOutputs / kUp, kFirstB = kFirstA + kUp, kBs = 8 - kFirstB;
+  constexpr std::int64_t kRow = kPieces * kLanes;
+  const std::int64_t sums_row = o.block_cols * 4;  // bytes
+  const float* piece[kPieces];
+  std::copy_n(o.pieces, kPieces, piece);
+  unroll<kUp>(SPARSELOOM_UNROLLED(u) {
+    unroll<kPieces>(SPARSELOOM_UNROLLED(p) {
+      constexpr int kSum = u.value * kPieces + p.value;
+      if (o.first)
+        tile_zero<kSum>();
+      else
+        tile_load<kSum>(o.sums[p.value] + u.value * kSide * o.block_cols, sums_row);
+    });
+  });
+  const float* dy = o.dy;
+  for (std::int64_t t = 0; t < o.tiles; ++t, dy += cpu::kTileCells) {
+    unroll<kUp>(SPARSELOOM_UNROLLED(u) { tile_load<kFirstA + u.value>(dy + u.value * o.dy_group, 64); });
+    unroll<kPieces>(SPARSELOOM_UNROLLED(p) {
+      constexpr int kB = kFirstB + p.value % kBs;
+      tile_load<kB>(piece[p.value] + t * cpu::kTileCells, 64);
+      unroll<kUp>(SPARSELOOM_UNROLLED(u) { tile_dot<u.value * kPieces + p.value, kFirstA + u.value, kB>(); });
+    });
+  }
+  alignas(64) float sums[kOutputs * kRow];
+  unroll<kUp>(SPARSELOOM_UNROLLED(u) {
+    unroll<kPieces>(SPARSELOOM_UNROLLED(p) {
+      constexpr int kSum = u.value * kPieces + p.value;
+      if (o.last)
+        tile_store<kSum>(sums + u.value * kSide * kRow + p.value * kLanes, kRow * 4);
+      else
+        tile_store<kSum>(o.sums[p.value] + u.value * kSide * o.block_cols, sums_row);
+    });
+  });
+  for (int p = 0; o.last && p < kPieces; ++p) write_piece(sums + p * kLanes, kRow, kOutputs, o, p);
+}
+
+template <int kOutputs>
+cpu::TileOuterFunction outer_of(int pieces) {
+  if constexpr (kOutputs == 32)
+    return pieces == 2 ? outer<32, 2> : outer<32, 1>;
+  else
+    return pieces == 4   ? outer<kOutputs, 4>
+           : pieces == 3 ? outer<kOutputs, 3>
+           : pieces == 2 ? outer<kOutputs, 2>
+                         : outer<kOutputs, 1>;
+}
+cpu::TileOuterFunction choose_outer(int outputs, int pieces) {
+  return outputs == 32 ? outer_of<32>(pieces) : outputs == 16 ? outer_of<16>(pieces) : outer_of<8>(pieces);
+}

@@ -1,0 +1,25 @@
+// What AMX gives the tile drivers.
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/amx/tile.h"
+#include "kernels/cpu/intrinsics.h"
+
+// clang-format off
+#include "kernels/cpu/amx/begin.h"
+namespace {
+#include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/amx/tile-inl.h"
+}  // namespace
+#include "kernels/cpu/amx/end.h"
+// clang-format on
+
+namespace sparseloom::kernels::cpu {
+const TileOps kAmxTile = amx::kOps;
+}  // namespace sparseloom::kernels::cpu
+
+#endif

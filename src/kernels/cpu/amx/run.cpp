@@ -1,0 +1,197 @@
+// Forward and dx on tiles: pack tokens into panels and run the strips over a few panels at a time, which stay in L2.
+#if defined(__x86_64__)
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "kernels/cpu/amx/tile.h"
+#include "kernels/cpu/share.h"
+#include "runtime/parallel.h"
+
+namespace sparseloom::kernels::cpu {
+namespace {
+
+using core::ceil_div;
+using core::round_up;
+
+// Packed input of one chunk of tokens, as the panel kernels', and the part of it that strips walk over at a time: half an L2 of
+// the smallest machine with AMX, so that the weights of a strip and the outputs pass through the other half.
+constexpr std::int64_t kPanelBytes = 16 << 20, kMacroBytes = 1 << 20;
+constexpr std::int64_t kCellBytes = 4;
+constexpr std::int64_t kAlign = 64;
+constexpr double kTileTaskProducts = 10 * kTaskProducts;  // as kTaskProducts, at ten times the rate
+
+/// What workspace_bytes() and the run must agree on: a function of the problem without its threads.
+struct Panels {
+  int outputs;         // of a strip: two tiles high where a block is
+  int vectors;         // of a panel: four sums in all
+  std::int64_t steps;  // depth pairs, padded to whole blocks
+  std::int64_t count;  // of all tokens
+  std::int64_t chunk;  // that fit into the workspace
+
+  Panels(std::int64_t m, std::int64_t output_block, std::int64_t depth_block, std::int64_t depth)
+      : outputs(static_cast<int>(std::min<std::int64_t>(output_block, 2 * kTileSide))),
+        vectors(outputs == 2 * kTileSide ? 2 : 4),
+        steps(round_up(depth, depth_block) / 2),
+        count(ceil_div(ceil_div(m, kTileSide), vectors)),
+        chunk(std::min(count, std::max<std::int64_t>(1, kPanelBytes / std::max<std::int64_t>(1, cells() * kCellBytes)))) {}
+  std::int64_t cells() const { return steps * vectors * kTileSide; }
+  std::int64_t bytes() const { return round_up(chunk * cells() * kCellBytes, kAlign); }
+  std::int64_t macro() const { return std::max<std::int64_t>(1, kMacroBytes / std::max<std::int64_t>(1, cells() * kCellBytes)); }
+};
+
+class TileRun {
+ public:
+  TileRun(const TileOps& ops, const MatmulArgs& args, const Executor& executor)
+      : ops_(ops),
+        args_(args),
+        executor_(executor),
+        job_(panel_job(args)),
+        panels_(args.m, job_.output_block, job_.depth_block, job_.depth),
+        buffer_(reinterpret_cast<float*>(args.workspace)) {
+    const double m = static_cast<double>(args.m);
+    const double tasks = m * static_cast<double>(args.index.blocks * args.index.block_elements()) / kTileTaskProducts +
+                         m * static_cast<double>(job_.depth + job_.outputs) / kTaskProducts;
+    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(tasks), 1, std::max(1, executor.num_threads));
+    for (int v = 1; v <= panels_.vectors; ++v) strips_[v] = ops.strip(panels_.outputs, v);
+  }
+
+  void run() {
+    if (args_.direction == Direction::dx) transpose();
+    if (cut_by_tokens())
+      each_task([this](std::int64_t task) { tokens_of(task); });
+    else
+      for (std::int64_t first = 0; first < panels_.count; first += panels_.chunk) {
+        const Range chunk = {first, std::min(panels_.count, first + panels_.chunk)};
+        each_task([&](std::int64_t task) { pack_part(chunk, task); });
+        each_task([&](std::int64_t task) { outputs_of(chunk, task); });
+      }
+  }
+
+ private:
+  template <class Body>
+  void each_task(const Body& body) {
+    runtime::parallel_for(executor_, tasks_, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t task = begin; task < end; ++task) body(task);
+    });
+  }
+
+  void transpose() {
+    auto* const out = reinterpret_cast<std::uint16_t*>(args_.workspace + panels_.bytes());
+    const std::int64_t blocks = args_.index.blocks;
+    each_task([&](std::int64_t task) {
+      const Range mine = share(blocks, task, tasks_);
+      ops_.transpose(static_cast<const std::uint16_t*>(args_.values), args_.transposed.slot, args_.index.block, mine.begin,
+                     mine.end, out);
+    });
+    job_.values = out, job_.slot = nullptr;
+  }
+
+  // Tasks own either tokens, and pack what they alone read into an L2 of their own; or, where panels are too few to go round,
+  // outputs of all tokens. In between, what moves least from beyond L2: every owner of tokens reads all weights once for each of
+  // its macro tiles, every owner of outputs reads all packed tokens.
+  bool cut_by_tokens() const {
+    if (tasks_ == 1) return true;
+    if (panels_.chunk < tasks_ || ceil_div(panels_.count, tasks_) * tasks_ * 8 > panels_.count * 9) return false;
+    const double input = static_cast<double>(panels_.count * panels_.cells() * kCellBytes);
+    const double weights = static_cast<double>(args_.index.blocks * args_.index.block_elements()) * 2;
+    const auto passes = [this](std::int64_t count) { return static_cast<double>(ceil_div(count, panels_.macro())); };
+    const double tasks = static_cast<double>(tasks_);
+    const double by_tokens = input / tasks + weights * passes(ceil_div(panels_.count, tasks_));
+    const double by_outputs = input * (1 + 2 / tasks) + weights / tasks * passes(panels_.count);
+    return by_tokens <= by_outputs;
+  }
+
+  int width(std::int64_t panel) const {
+    return static_cast<int>(std::min<std::int64_t>(panels_.vectors, ceil_div(job_.tokens, kTileSide) - panel * panels_.vectors));
+  }
+
+  // Pairs [begin, end) of the depth of a panel.
+  void pack(std::int64_t panel, std::int64_t begin, std::int64_t end, float* to) const {
+    kAvx512Bf16Panel.pack(job_, {panel * panels_.vectors * kTileSide, width(panel), begin, end, to});
+  }
+
+  void tokens_of(std::int64_t task) {
+    const Range mine = share(panels_.count, task, tasks_), room = share(panels_.chunk, task, tasks_);
+    const std::int64_t fit = std::min(panels_.macro(), room.end - room.begin);
+    const std::int64_t groups = ceil_div(mine.end - mine.begin, fit);
+    float* const buffer = buffer_ + room.begin * panels_.cells();
+    ops_.begin(shape());
+    for (std::int64_t g = 0; g < groups; ++g) {  // as even as they go
+      const Range part = share(mine.end - mine.begin, g, groups);
+      const Range group = {mine.begin + part.begin, mine.begin + part.end};
+      for (std::int64_t p = group.begin; p < group.end; ++p)
+        pack(p, 0, panels_.steps, buffer + (p - group.begin) * panels_.cells());
+      strips(group, buffer, {0, units()});
+    }
+    ops_.end();
+  }
+
+  // Runs of 256 pairs, so that a single panel is packed by all threads too.
+  void pack_part(Range chunk, std::int64_t task) {
+    constexpr std::int64_t kRun = 256;
+    const std::int64_t runs = ceil_div(panels_.steps, kRun);
+    const Range mine = share((chunk.end - chunk.begin) * runs, task, tasks_);
+    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) {
+      const std::int64_t p = unit / runs, begin = unit % runs * kRun;
+      pack(chunk.begin + p, begin, std::min(panels_.steps, begin + kRun), buffer_ + p * panels_.cells());
+    }
+  }
+
+  void outputs_of(Range chunk, std::int64_t task) {
+    const std::int64_t* prefix = job_.cost_prefix;
+    const Range mine = units_in_share(prefix, job_.output_blocks, subs(), 0, 1, share(prefix[job_.output_blocks], task, tasks_));
+    if (mine.begin == mine.end) return;
+    ops_.begin(shape());
+    for (std::int64_t first = chunk.begin; first < chunk.end; first += panels_.macro())
+      strips({first, std::min(chunk.end, first + panels_.macro())}, buffer_ + (first - chunk.begin) * panels_.cells(), mine);
+    ops_.end();
+  }
+
+  void strips(Range group, const float* buffer, Range units) const {
+    const std::int64_t together = kTileOutputs / panels_.outputs;
+    for (std::int64_t unit = units.begin; unit < units.end; unit += together) {
+      const std::int64_t output = unit * panels_.outputs, outputs = std::min(together, units.end - unit) * panels_.outputs;
+      if (output >= job_.outputs) break;
+      for (std::int64_t p = group.begin; p < group.end; ++p) {
+        const std::int64_t token = p * panels_.vectors * kTileSide;
+        strips_[width(p)](
+            job_, {buffer + (p - group.begin) * panels_.cells(), output, outputs, token, job_.tokens - token, p == group.begin});
+      }
+    }
+  }
+
+  TileShape shape() const {
+    return {std::min(panels_.outputs, kTileSide), static_cast<int>(std::min<std::int64_t>(job_.depth_block, kTileDepth)), kTileSide,
+            panels_.outputs > kTileSide ? 2 : 1};
+  }
+  std::int64_t subs() const { return job_.output_block / panels_.outputs; }
+  std::int64_t units() const { return job_.output_blocks * subs(); }
+
+  const TileOps& ops_;
+  const MatmulArgs& args_;
+  const Executor& executor_;
+  PanelJob job_;
+  Panels panels_;
+  std::int64_t tasks_ = 1;
+  float* buffer_;
+  TileStripFunction strips_[5] = {};
+};
+
+}  // namespace
+
+void run_tile(const TileOps& ops, const MatmulArgs& args, const Executor& executor) {
+  const std::int64_t outputs = args.direction == Direction::forward ? args.index.rows : args.index.cols;
+  if (args.m > 0 && outputs > 0) TileRun(ops, args, executor).run();  // depth 0 writes act(bias)
+}
+
+std::size_t tile_workspace(const Problem& problem) {
+  const bool forward = problem.direction == Direction::forward;
+  const std::int64_t bm = problem.block.rows, bn = problem.block.cols;
+  const Panels panels(problem.m, forward ? bm : bn, forward ? bn : bm, forward ? problem.cols : problem.rows);
+  return static_cast<std::size_t>(panels.bytes() + (forward ? 0 : problem.blocks * bm * bn * 2));
+}
+
+}  // namespace sparseloom::kernels::cpu
+
+#endif

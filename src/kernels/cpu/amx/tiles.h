@@ -1,0 +1,36 @@
+// The vocabulary of AMX tiles: 8 registers of up to 16 rows x 64 bytes, whose sizes the thread configures. Included inside a
+// region, after <cstdint>. tests/cpp/kernels/amx_emulated_tiles.h is the same vocabulary in plain C++.
+//
+// Own instructions rather than <amxtileintrin.h>: g++ 12's _tile_loadd does not say that it reads memory, so that stores into a
+// buffer that only tiles read may be moved behind it.
+
+// Memory format of LDTILECFG, palette 1.
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64, "LDTILECFG reads 64 bytes");
+
+inline void tiles_begin(const TileConfig& config) { asm volatile("ldtilecfg %0" : : "m"(config)); }
+// Also tells the system that it need not save 8 KiB of tiles with this thread any more.
+inline void tiles_end() { asm volatile("tilerelease" : : : "memory"); }
+
+template <int kTile>
+[[gnu::always_inline]] inline void tile_zero() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
+}
+// Row r of the tile is at base + r * stride bytes.
+template <int kTile>
+[[gnu::always_inline]] inline void tile_load(const void* base, std::int64_t stride) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(base), "r"(stride), "i"(kTile) : "memory");
+}
+template <int kTile>
+[[gnu::always_inline]] inline void tile_store(void* base, std::int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(base), "r"(stride), "i"(kTile) : "memory");
+}
+// sums[m][n] += sum over pairs k: a[m][2 k] b[k][2 n] + a[m][2 k + 1] b[k][2 n + 1], bf16 products in fp32.
+template <int kSums, int kA, int kB>
+[[gnu::always_inline]] inline void tile_dot() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
+}

@@ -1,0 +1,21 @@
+// amx_tile on emulated tiles: the kernel's own code, drivers included, on any machine with AVX-512 BF16 (its packing uses that).
+#pragma once
+
+#include "kernels/args.h"
+#include "kernels/cpu/amx/tile.h"
+
+namespace sparseloom::testing {
+
+/// The same operations, tiles in memory. See amx_emulated_tiles.h.
+extern const kernels::cpu::TileOps kEmulatedTile;
+
+/// Whether the calling thread holds configured tiles.
+bool emulated_tiles_in_use();
+
+/// old + the sum of a[i] b[i], i of 32, as one emulated TDPBF16PS gives it.
+float emulated_dot(const std::uint16_t* a, const std::uint16_t* b, float old);
+
+/// A row as amx_tile's, called amx_tile_emulated. Refuses what that refuses, and machines below avx512_bf16.
+const kernels::Kernel& emulated_amx_kernel();
+
+}  // namespace sparseloom::testing
