@@ -62,8 +62,8 @@ def device_slug(threads: int | None = None) -> str:
 def commit() -> str:
     """The source tree's commit, "-dirty" appended when files differ from it; "unknown" outside a checkout.
 
-    A copy of a checkout without its .git, on a machine lent for a measurement, brings its commit in a file:
-    `git rev-parse HEAD >.commit` before it is copied.
+    A copy of a checkout on a machine lent for a measurement, without its .git or with that of another commit, brings its own in a
+    file: `git rev-parse HEAD >.commit` in the copy.
     """
     folder = Path(__file__).resolve().parent
     brought = folder.parents[2] / ".commit"
@@ -71,6 +71,8 @@ def commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20).stdout
 
+    if brought.is_file():
+        return brought.read_text().strip()
     try:
         # An environment inside somebody else's repository must not lend its commit.
         if not Path(git("rev-parse", "--show-toplevel").strip(), "include", "sparseloom", "version.h").is_file():
@@ -79,7 +81,7 @@ def commit() -> str:
         dirty = git("status", "--porcelain", "--", ":/", ":(exclude,top)bench/results").strip()
         return git("rev-parse", "HEAD").strip() + ("-dirty" if dirty else "")
     except (OSError, subprocess.SubprocessError):
-        return brought.read_text().strip() if brought.is_file() else "unknown"
+        return "unknown"
 
 
 def header(mode: str, device: str | None = None) -> dict[str, Any]:
