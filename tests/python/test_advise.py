@@ -84,7 +84,9 @@ def test_strict_names_every_layer_that_would_fall_back_and_times_nothing(monkeyp
     net = nn.ModuleDict({"a": nn.Linear(64, 64), "b": nn.Linear(64, 64), "c": nn.Linear(4, 4)}).double()
     model = nn.Sequential(*net.values())
     model.forward = lambda x: net["c"](net["b"](net["a"](x))[..., :4])
-    named = r"0, 1 at block 16 x 16, density 0\.25 \(forward reference, dx reference, dw reference\)"
+    # fp64 has no sparse kernel: which of the other two is predicted faster is the machine's matter.
+    none = "(reference|dense)"
+    named = rf"0, 1 at block 16 x 16, density 0\.25 \(forward {none}, dx {none}, dw {none}\)"
     with pytest.raises(sparseloom.Error, match=named) as error:
         advise(model, torch.randn(8, 64).double(), blocks=[16], densities=[0.25], training=True, strict=True)
     assert "2 at" not in str(error.value) and "[advise] expected sparse kernels in every layer (strict=True)" in str(error.value)
