@@ -45,7 +45,6 @@ std::string refuse_decode_staged(const Problem& p, const Machine& machine) {
 std::string refuse_wgmma(const Problem& p, const Machine& machine) {
   if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
   if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
-  if (p.direction == Direction::dw) return "its dw has not been right on a GPU yet (docs/performance.md)";
   if (std::min(p.block.rows, p.block.cols) < 32)
     return "needs blocks of 32 or more on both sides, the block is " + to_string(p.block);
   return {};
