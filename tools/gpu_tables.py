@@ -1,5 +1,7 @@
-"""Tables of a GPU's results file (bench/results/<gpu>/gpu.json): the README's part and the whole list."""
+"""Tables of a GPU's results files (bench/results/<gpu>/gpu*.json): the README's part and the whole list."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 from generated import table
@@ -8,7 +10,9 @@ Record = dict[str, Any]
 #: What the README shows: 8192 tokens through a 4096 x 4096 layer in bf16, forward, square blocks.
 SHOWN = {"op": "linear", "direction": "forward", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096}
 SHOWN_BLOCKS = (32, 64, 128)
-DTYPES = {"f32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16"}
+DTYPES = {"f32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp8": "fp8"}
+#: What tells one record from another.
+NAMES = ("op", "name", "direction", "dtype", "m", "k", "n", "block", "density", "pattern")
 DIRECTIONS = ("forward", "dx", "dw")
 MODES = {"without_gradients": "without gradients", "with_gradients": "with gradients"}
 
@@ -17,11 +21,35 @@ def is_gpu(run: Record) -> bool:
     return run.get("suite") == "gpu"
 
 
+def merged(runs: list[Record], caption: Callable[[Record], str]) -> Record:
+    """The runs of one GPU, oldest first, as one: the newest record of all that was measured, and the captions of what is shown."""
+    newest: dict[str, tuple[Record, Record]] = {}
+    for run in runs:
+        newest |= {json.dumps([record.get(name) for name in NAMES]): (record, run) for record in run["records"]}
+    captions = dict.fromkeys(caption(run) for _, run in newest.values())
+    return {
+        "suite": "gpu",
+        "gpu": runs[-1]["gpu"],
+        "records": [record for record, _ in newest.values()],
+        "caption": "\n".join(captions),
+    }
+
+
 def cells(run: Record) -> list[Record]:
     """The run's cells in order: direction, dtype, shape, block, density. Those that failed come too; they show their error."""
     found = [record for record in run["records"] if record["op"] == "linear"]
     return sorted(
-        found, key=lambda r: (DIRECTIONS.index(r["direction"]), r["dtype"], -r["m"], r["k"], r["n"], r["block"], r["density"])
+        found,
+        key=lambda r: (
+            DIRECTIONS.index(r["direction"]),
+            r["dtype"],
+            -r["m"],
+            r["k"],
+            r["n"],
+            r["block"],
+            r["density"],
+            r["pattern"],
+        ),
     )
 
 
@@ -42,7 +70,7 @@ def readme_table(run: Record, caption: str) -> str:
     for record in cells(run):
         if "error" in record or any(record[key] != value for key, value in SHOWN.items()):
             continue
-        if record["block"][0] not in SHOWN_BLOCKS or record["block"][0] != record["block"][1]:
+        if record["block"][0] not in SHOWN_BLOCKS or record["block"][0] != record["block"][1] or record["pattern"] != "balanced":
             continue
         us, peers = record["us"]["median"], record["peers"]
         rows.append(
@@ -52,15 +80,26 @@ def readme_table(run: Record, caption: str) -> str:
                 record["kernel"],
                 number(us),
                 times(record["dense_us"], us),
+                target(record),
                 times(record["sustained"]["dense_us"], record["sustained"]["us"]),
                 *("-" if peers.get(name) is None else times(peers[name], us) for name in ("torch_bsr", "cusparse_ell")),
             ]
         )
     if not rows:
         return ""
-    head = ["block", "density", "kernel", "us", "against dense", "the same, sustained", "against torch BSR", "against cuSPARSE"]
-    about = "{m} tokens, {k} x {n}, bf16, forward, the same number of blocks in every row:".format(**SHOWN)
+    head = ["block", "density", "kernel", "us", "against dense", "target", "sustained", "against torch BSR", "against cuSPARSE"]
+    if all(row[5] == "-" for row in rows):  # a file from before there were targets
+        head, rows = [*head[:5], *head[6:]], [[*row[:5], *row[6:]] for row in rows]
+    about = "{m} tokens, {k} x {n}, bf16, forward, balanced rows:".format(**SHOWN)
     return "\n\n".join(part for part in (about, table(head, rows), host_line(run), caption) if part)
+
+
+def target(record: Record) -> str:
+    """The speed-up over dense that a cell is to have; misses are marked."""
+    goal = record.get("goal")
+    if not goal:
+        return "-"
+    return f"{goal['figure']:g}x" + ("" if record["speedup"] >= goal["least"] else " **missed**")
 
 
 def host_line(run: Record) -> str:
@@ -77,7 +116,7 @@ def host_line(run: Record) -> str:
 
 
 def cell_row(record: Record) -> list[str]:
-    shape = [f"{record['m']} x {record['k']} x {record['n']}", "{}x{}".format(*record["block"]), f"{record['density']:.3g}"]
+    shape = [f"{record['m']} x {record['k']} x {record['n']}", "{}x{}".format(*record["block"]), density(record)]
     start = [DTYPES[record["dtype"]], record["direction"], *shape]
     if "error" in record:
         return [*start, f"failed: {record['error']}".replace("|", "/"), *[""] * 7]
@@ -94,6 +133,11 @@ def cell_row(record: Record) -> list[str]:
         number(record["peers"].get("torch_bsr")),
         number(record["peers"].get("cusparse_ell")),
     ]
+
+
+def density(record: Record) -> str:
+    """Patterns that are not balanced say so."""
+    return f"{record['density']:.3g}" + ("" if record["pattern"] == "balanced" else f" {record['pattern']}")
 
 
 def page(run: Record, caption: str) -> str:

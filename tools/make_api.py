@@ -19,13 +19,28 @@ MODULES: dict[str, list[str] | None] = {
     "sparseloom": None,
     "sparseloom.nn": None,
     "sparseloom.patch": ["Change", "Patched", "Skip"],
+    "sparseloom.quantize": ["Quantized", "QuantizedLayer"],
     "sparseloom.report": ["LayerReport", "ModelReport", "Totals"],
     "sparseloom.advice": ["LayerAdvice", "Option"],
     "sparseloom.pattern": [
         *("random", "balanced", "biregular", "banded", "block_diagonal", "full", "from_mask", "top_k", "from_dense"),
         *("Pattern", "PatternStats"),
     ],
-    "sparseloom.ops": ["Index", "info", "linear", "linear_dw", "linear_dx", "make_index", "plan"],
+    "sparseloom.ops": [
+        *(
+            "Index",
+            "info",
+            "linear",
+            "linear_dw",
+            "linear_dx",
+            "make_index",
+            "move_blocks",
+            "plan",
+            "quantize_rows",
+            "scaled_linear",
+        ),
+        "set_topology",
+    ],
 }
 #: Needs a package that is not always there: read, not imported.
 HF = ROOT / "python" / "sparseloom" / "hf.py"

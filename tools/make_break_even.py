@@ -13,7 +13,7 @@ from typing import Any
 from generated import ROOT, table, update
 
 PAGE = ROOT / "docs" / "when_not.md"
-DTYPES = {"f32": "fp32", "fp32": "fp32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16"}
+DTYPES = {"f32": "fp32", "fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16", "fp8": "fp8"}
 Curve = list[tuple[float, float]]  # (density, dense time over sparse time), by density
 
 
@@ -24,6 +24,8 @@ def curves(folder: Path) -> dict[tuple[Any, ...], Curve]:
     for run in sorted((run for run in runs if "records" in run), key=lambda run: str(run["date"])):
         for record in run["records"]:
             if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES and "us" in record:
+                if record.get("pattern", "balanced") not in ("balanced", "random"):
+                    continue  # a skewed pattern is no other density
                 size = (record["m"], record["k"], record["n"], tuple(record["block"]))
                 key = (*size, DTYPES[record["dtype"]], record["direction"])
                 found[key][record["density"]] = record["dense_us"] / record["us"]["median"]

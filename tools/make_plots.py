@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from generated import ROOT, table, update
-from gpu_tables import is_gpu, page, readme_table
+from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, profile_part
+from gpu_tables import is_gpu, merged, page, readme_table
 from model_tables import is_models
 from model_tables import page as models_page
 from speedup_svg import Panel, speedup_svg
@@ -126,16 +127,21 @@ def main() -> int:
     check = "--check" in sys.argv
     current = True
     readme = {"plot": "", "kernels": MISSING, "gpu": "", "quality": MISSING, "demo": ""}
-    pages, models = [], []
+    pages, models, goals, profiles = [], [], [], []
     for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
         for run in runs_of(folder):
             if "summary" in run:
                 readme["quality"] = quality_table(run)
             if run.get("preset") == "h200":
                 readme["demo"] = demo_table(run)
-            if is_gpu(run):
-                pages.append(f"### {folder.name}\n\n{page(run, caption(run))}")
-                readme["gpu"] = readme_table(run, caption(run)) or readme["gpu"]  # the newest
+            if is_profile(run):
+                profiles.append(f"### {folder.name}\n\n{profile_part(run, caption(run))}")
+        if measured := [run for run in runs_of(folder) if is_gpu(run)]:
+            whole = merged(measured, caption)
+            pages.append(f"### {folder.name}\n\n{page(whole, whole['caption'])}")
+            if shown_there := readme_table(whole, whole["caption"]):
+                readme["gpu"] = "\n\n".join(part for part in (shown_there, goals_line(whole["records"])) if part)
+            goals.append(f"### {folder.name}\n\n{goals_part(whole['records'])}")
         if trained := [run for run in runs_of(folder) if is_models(run)]:
             models.append(f"### {folder.name}\n\n{models_page(trained, caption)}")
         records = load(folder)
@@ -154,7 +160,12 @@ def main() -> int:
             readme["plot"] = f"![speed-up over density, by dtype and direction](docs/{path.name})"
             readme["kernels"] = f"{size}, blocks of 32 x 32, balanced rows:\n\n{record_table(shown(records), False)}\n\n{here}"
     current &= update(README, readme, check)
-    parts = {"records": "\n\n".join(pages) or MISSING, "models": "\n\n".join(models) or NO_MODELS}
+    parts = {
+        "records": "\n\n".join(pages) or MISSING,
+        "models": "\n\n".join(models) or NO_MODELS,
+        "goals": "\n\n".join(goals) or NO_GOALS,
+        "limits": "\n\n".join(profiles) or NO_PROFILE,
+    }
     current &= update(PAGE, parts, check)
     if check and not current:
         print("README.md or docs/performance.md is not what bench/results says: run make docs-tables")

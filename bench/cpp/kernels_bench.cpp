@@ -27,6 +27,7 @@ double peak_of(const kernels::Kernel& kernel, const plan::MachineRates& rates) {
   switch (kernel.info.isa) {
     case runtime::Isa::amx: return rates.bf16_amx;
     case runtime::Isa::avx512_bf16: return rates.bf16_avx512;
+    case runtime::Isa::avx512_vnni: return rates.i8_avx512;
     case runtime::Isa::avx512: return rates.f32_avx512;
     default: return rates.f32_avx2;
   }
@@ -55,10 +56,9 @@ void run_cell(benchmark::State& state, const Cell& cell, const kernels::Kernel& 
 
 // The peaks as benchmarks of their own, so that every report carries the denominator of its shares.
 void report_rates(const plan::MachineRates& rates) {
-  const std::pair<const char*, double> all[] = {{"rate/f32_avx2", rates.f32_avx2},
-                                                {"rate/f32_avx512", rates.f32_avx512},
-                                                {"rate/bf16_avx512", rates.bf16_avx512},
-                                                {"rate/bf16_amx", rates.bf16_amx},
+  const std::pair<const char*, double> all[] = {{"rate/f32_avx2", rates.f32_avx2},       {"rate/f32_avx512", rates.f32_avx512},
+                                                {"rate/bf16_avx512", rates.bf16_avx512}, {"rate/bf16_amx", rates.bf16_amx},
+                                                {"rate/i8_avx512", rates.i8_avx512},     {"rate/i8_amx", rates.i8_amx},
                                                 {"rate/copy_bytes", rates.copy_bytes}};
   for (const auto& [name, rate] : all) {
     benchmark::RegisterBenchmark(name, [rate = rate](benchmark::State& state) {

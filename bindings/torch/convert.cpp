@@ -71,6 +71,8 @@ DType dtype_of(const char* op, const char* name, const Tensor& tensor) {
     case ScalarType::Half: return DType::f16;
     case ScalarType::BFloat16: return DType::bf16;
     case ScalarType::Double: return DType::f64;
+    case ScalarType::Char: return DType::i8;
+    case ScalarType::Float8_e4m3fn: return DType::f8e4m3;
     default:
       core::fail(op, std::string(name) + " of dtype float32, float16, bfloat16 or float64",
                  "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())),
@@ -84,12 +86,18 @@ ScalarType scalar_type_of(DType dtype) noexcept {
     case DType::f16: return ScalarType::Half;
     case DType::bf16: return ScalarType::BFloat16;
     case DType::f64: return ScalarType::Double;
+    case DType::i8: return ScalarType::Char;
+    case DType::f8e4m3: return ScalarType::Float8_e4m3fn;
   }
   return ScalarType::Float;
 }
 
 Tensor new_like(const char* op, const Tensor& like, const std::vector<std::int64_t>& sizes) {
   return allocate(op, sizes, like.scalar_type(), device_of(op, "x", like));
+}
+
+Tensor new_tensor(const char* op, const std::vector<std::int64_t>& sizes, ScalarType type, int device) {
+  return allocate(op, sizes, type, device);
 }
 
 Tensor new_bytes(const char* op, std::int64_t bytes, int device) { return allocate(op, {bytes}, ScalarType::Byte, device); }

@@ -60,6 +60,7 @@ std::string shape_of(const Tensor& tensor);
 /// Uninitialised, of torch's allocator. On CUDA too little memory arrives as an Error whose `actual` is "out of memory", which
 /// Python turns into torch.OutOfMemoryError.
 Tensor new_like(const char* op, const Tensor& like, const std::vector<std::int64_t>& sizes);
+Tensor new_tensor(const char* op, const std::vector<std::int64_t>& sizes, ScalarType type, int device);
 Tensor new_bytes(const char* op, std::int64_t bytes, int device);
 Tensor new_cpu(const std::vector<std::int64_t>& sizes, ScalarType type);
 

@@ -19,9 +19,9 @@ Direction direction_of(const std::string& name) {
 }
 
 DType dtype_named(const std::string& name) {
-  for (DType d : {DType::f32, DType::f16, DType::bf16, DType::f64})
+  for (DType d : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i8, DType::f8e4m3})
     if (name == name_of(d)) return d;
-  core::fail("plan", "dtype 'f32', 'f16', 'bf16' or 'f64'", "'" + name + "'", "pass one of them");
+  core::fail("plan", "dtype 'f32', 'f16', 'bf16', 'f64', 'int8' or 'float8_e4m3fn'", "'" + name + "'", "pass one of them");
 }
 
 // Planning queues nothing, so it needs no stream, and no GPU that this torch could reach.
@@ -37,7 +37,11 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
                       std::string direction, std::string dtype, std::int64_t m, bool bias, std::int64_t activation,
                       std::int64_t version, bool strict, bool tf32, std::int64_t device, std::int64_t kernel) {
   const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
-  Problem problem = problem_of(direction_of(direction), dtype_named(dtype), m, index, strict, tf32);
+  // "int8 to bf16", as plans print it; other dtypes write themselves.
+  const std::string kTo = " to ";
+  const std::size_t to = dtype.find(kTo);
+  Problem problem = problem_of(direction_of(direction), dtype_named(dtype.substr(0, to)), m, index, strict, tf32);
+  if (to != std::string::npos) problem.out = dtype_named(dtype.substr(to + kTo.size()));
   problem.bias = bias;
   problem.activation = activation_of("plan", activation);
   const auto plan = make_plan(problem, index, version, planner(device), kernel_name("plan", kernel));

@@ -16,6 +16,22 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int version, bool strict, bool "
       "tf32, int kernel) -> Tensor");
 
+  // A training step's two calls. linear_train: y = act(z), z = x W^T + bias, with an activation. linear_backward: dx when values
+  // are given, dvalues when x is, dbias when it is needed; what is not asked for comes empty. `saved`: relu's y, the others' z, or
+  // none without activation.
+  m.def(
+      "linear_train(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int activation, "
+      "int version, bool strict, bool tf32, int kernel) -> (Tensor y, Tensor z)");
+  m.def(
+      "linear_backward(Tensor dy, Tensor? saved, Tensor? x, Tensor? values, Tensor crow, Tensor col, Tensor ccol, Tensor row, "
+      "Tensor slot, SymInt in_features, int block_rows, int block_cols, int activation, int version, bool strict, bool tf32, "
+      "bool need_bias) -> (Tensor dx, Tensor dvalues, Tensor dbias)");
+
+  // x and values int8 or float8_e4m3fn, scales float32 with one element or one for each token and output, bias of out_dtype.
+  m.def(
+      "scaled_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor x_scale, Tensor w_scale, Tensor? bias, SymInt "
+      "out_features, ScalarType out_dtype, int activation, int version, bool strict, int kernel) -> Tensor");
+
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
   m.def("block_scores(Tensor dense, int block_rows, int block_cols, str norm) -> Tensor");
@@ -25,6 +41,11 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "Tensor slot)");
   m.def("mask_to_index(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> (Tensor crow, Tensor col)");
   m.def("index_to_mask(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> Tensor");
+
+  m.def(
+      "set_topology(Tensor mask, Tensor(a!) crow, Tensor(b!) col, Tensor(c!) ccol, Tensor(d!) row, Tensor(e!) slot, Tensor(f!) "
+      "moved, Tensor(g!) requested) -> ()");
+  m.def("move_blocks(Tensor(a!) values, Tensor moved) -> ()");
 
   m.def("pattern_random(int rows, int cols, int block_rows, int block_cols, float density, int seed) -> Tensor");
   m.def("pattern_balanced(int rows, int cols, int block_rows, int block_cols, float density, int seed) -> Tensor");
@@ -37,8 +58,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
 
   m.def(
-      "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str dtype, int m, bool "
-      "bias, "
-      "int activation, int version, bool strict, bool tf32, int device, int kernel) -> str");
+      "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str dtype, int m, "
+      "bool bias, int activation, int version, bool strict, bool tf32, int device, int kernel) -> str");
   m.def("info() -> str");
 }

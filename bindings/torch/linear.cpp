@@ -7,6 +7,8 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "ops/activation.h"
+#include "scratch.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
@@ -35,36 +37,6 @@ Problem problem_of(Direction direction, DType dtype, std::int64_t m, const Index
 
 namespace {
 
-// Scratch of one call. On the CPU up to kKept bytes stay with the calling thread: a fresh 16 MB block is 4096 page faults, some 4
-// ms of a product of 20. More, as dense needs it, comes from torch's allocator and goes back: keeping it would double the layer
-// behind its back. On CUDA all of it is torch's, whose caching allocator knows of streams and of graphs.
-class Scratch {
- public:
-  Scratch(const char* op, std::size_t bytes, int device) {
-    if (device >= 0) {
-      if (bytes == 0) return;
-      memory_ = new_bytes(op, static_cast<std::int64_t>(bytes), device);  // aligned to 512
-      span_ = {static_cast<std::byte*>(memory_->mutable_data_ptr()), bytes};
-      return;
-    }
-    static thread_local Workspace kept;
-    if (bytes <= kKept) {
-      span_ = kept.at_least(bytes);
-      return;
-    }
-    memory_ = new_bytes(op, static_cast<std::int64_t>(bytes + 63), device);
-    // Aligned by hand: torch promises 64 bytes on the CPU today, nothing says for ever.
-    const auto at = (reinterpret_cast<std::uintptr_t>(memory_->mutable_data_ptr()) + 63) & ~std::uintptr_t{63};
-    span_ = {reinterpret_cast<std::byte*>(at), bytes};
-  }
-  std::span<std::byte> span() const { return span_; }
-
- private:
-  static constexpr std::size_t kKept = 48 << 20;
-  std::optional<Tensor> memory_;
-  std::span<std::byte> span_;
-};
-
 void require_same_dtype(const char* op, DType expected, const char* name, const Tensor& tensor) {
   const DType actual = dtype_of(op, name, tensor);
   if (actual != expected)
@@ -86,9 +58,9 @@ Tensor as_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? ten
 
 }  // namespace
 
-Tensor linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col, std::optional<Tensor> bias,
-              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, bool tf32,
-              std::int64_t kernel) {
+Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
+               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation, std::int64_t version,
+               bool strict, bool tf32, std::int64_t kernel, std::optional<Tensor>* pre) {
   constexpr const char* op = "linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -113,9 +85,21 @@ Tensor linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, c
   const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
   const Tensor y = new_like(op, x, with_features(x, out_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
-  sparseloom::linear(*plan, input.view, index, data, dense_bias ? dense_bias->const_data_ptr() : nullptr,
-                     writable(y, input.view.dtype, input.view.rows, out_features), workspace.span(), executor);
+  const void* bias_data = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  const auto view = [&](const Tensor& t) { return writable(t, input.view.dtype, input.view.rows, out_features); };
+  if (pre == nullptr) {
+    sparseloom::linear(*plan, input.view, index, data, bias_data, view(y), workspace.span(), executor);
+  } else {
+    *pre = new_like(op, x, with_features(x, out_features));
+    ops::linear_saving(*plan, input.view, index, data, bias_data, view(**pre), view(y), workspace.span(), executor);
+  }
   return y;
+}
+
+Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col, std::optional<Tensor> bias,
+              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, bool tf32,
+              std::int64_t kernel) {
+  return forward(x, values, crow, col, bias, out_features, activation, version, strict, tf32, kernel, nullptr);
 }
 
 Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col, const Tensor& ccol,

@@ -1,7 +1,9 @@
 // Patterns as bool masks [block rows, block cols].
 #include "sparseloom/pattern.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <span>
 
 #include "convert.h"
@@ -10,9 +12,9 @@
 namespace sparseloom::binding {
 namespace {
 
-BlockPattern from_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm,
-                       std::int64_t bn) {
-  const BlockShape block = block_of(op, rows, cols, bm, bn);
+// Contiguous, of the grid's shape, on the CPU; else Error.
+Tensor checked_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols, BlockShape block) {
+  const std::int64_t bm = block.rows, bn = block.cols;
   require_cpu(op, "mask", given);
   const std::int64_t r = core::ceil_div(rows, bm), c = core::ceil_div(cols, bn);
   if (given.scalar_type() != ScalarType::Bool || given.dim() != 2 || given.size(0) != r || given.size(1) != c)
@@ -20,9 +22,15 @@ BlockPattern from_mask(const char* op, const Tensor& given, std::int64_t rows, s
                "a bool mask of shape " + core::shape(r, c) + ", one entry for each " + to_string(block) + " block of " +
                    core::shape(rows, cols),
                shape_of(given), "pass mask.bool() with one entry a block");
-  const Tensor mask = torch::stable::contiguous(given);
-  return pattern::from_mask(rows, cols, block,
-                            std::span(static_cast<const std::uint8_t*>(mask.const_data_ptr()), static_cast<std::size_t>(r * c)));
+  return torch::stable::contiguous(given);
+}
+
+BlockPattern from_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm,
+                       std::int64_t bn) {
+  const BlockShape block = block_of(op, rows, cols, bm, bn);
+  const Tensor mask = checked_mask(op, given, rows, cols, block);
+  const std::span cells(static_cast<const std::uint8_t*>(mask.const_data_ptr()), static_cast<std::size_t>(mask.numel()));
+  return pattern::from_mask(rows, cols, block, cells);
 }
 
 template <BlockPattern (*generate)(std::int64_t, std::int64_t, BlockShape, double, std::uint64_t)>
@@ -69,17 +77,24 @@ std::string svg(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::i
 // [crow, col] of a mask.
 std::tuple<Tensor, Tensor> mask_to_index(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm,
                                          std::int64_t bn) {
-  const BlockPattern pattern = from_mask("mask_to_index", mask, rows, cols, bm, bn);
-  Tensor crow = new_cpu({pattern.block_rows() + 1}, ScalarType::Int), col = new_cpu({pattern.count()}, ScalarType::Int);
+  const Tensor checked = checked_mask("mask_to_index", mask, rows, cols, block_of("mask_to_index", rows, cols, bm, bn));
+  const std::int64_t block_rows = checked.size(0), block_cols = checked.size(1);
+  const auto* cell = static_cast<const std::uint8_t*>(checked.const_data_ptr());
+  const std::int64_t blocks = std::count_if(cell, cell + checked.numel(), [](std::uint8_t present) { return present != 0; });
+  if (blocks > std::numeric_limits<std::int32_t>::max())
+    core::fail("mask_to_index", "at most 2^31 - 1 blocks", std::to_string(blocks), "use a larger block");
+  Tensor crow = new_cpu({block_rows + 1}, ScalarType::Int), col = new_cpu({blocks}, ScalarType::Int);
   auto* starts = static_cast<std::int32_t*>(crow.mutable_data_ptr());
   auto* columns = static_cast<std::int32_t*>(col.mutable_data_ptr());
-  std::int32_t blocks = 0;
-  for (std::int64_t r = 0; r < pattern.block_rows(); ++r) {
-    starts[r] = blocks;
-    for (std::int64_t c = 0; c < pattern.block_cols(); ++c)
-      if (pattern.test(r, c)) columns[blocks++] = static_cast<std::int32_t>(c);
+  // Every column is written and counted only if present: no branch, which half of the cells of a random mask would mispredict.
+  std::vector<std::int32_t> in_row(static_cast<std::size_t>(block_cols) + 1);
+  starts[0] = 0;
+  for (std::int64_t r = 0; r < block_rows; ++r) {
+    std::size_t found = 0;
+    for (std::int64_t c = 0; c < block_cols; ++c) in_row[found] = static_cast<std::int32_t>(c), found += *cell++ != 0;
+    columns = std::copy_n(in_row.begin(), found, columns);
+    starts[r + 1] = starts[r] + static_cast<std::int32_t>(found);
   }
-  starts[pattern.block_rows()] = blocks;
   return {crow, col};
 }
 

@@ -6,10 +6,24 @@
 
 namespace sparseloom {
 
-/// f32, f16 and bf16 accumulate in fp32; f64 runs on the reference kernel only.
-enum class DType : std::uint8_t { f32, f16, bf16, f64 };
+/// f32, f16 and bf16 accumulate in fp32; f64 runs on the reference kernel only. i8 and f8e4m3 (the OCP format without infinities:
+/// largest 448, NaN 0x7f and 0xff) are multiplied forward only and carry scales: see Scales in ops.h. i8 accumulates in int32.
+enum class DType : std::uint8_t { f32, f16, bf16, f64, i8, f8e4m3 };
 
-constexpr std::size_t size_of(DType type) noexcept { return type == DType::f64 ? 8 : type == DType::f32 ? 4 : 2; }
+/// Whether products of this type carry scales and write another type, Problem::out.
+constexpr bool is_scaled(DType type) noexcept { return type == DType::i8 || type == DType::f8e4m3; }
+
+constexpr std::size_t size_of(DType type) noexcept {
+  switch (type) {
+    case DType::f64: return 8;
+    case DType::f32: return 4;
+    case DType::f16:
+    case DType::bf16: return 2;
+    case DType::i8:
+    case DType::f8e4m3: return 1;
+  }
+  return 0;
+}
 
 constexpr const char* name_of(DType type) noexcept {
   switch (type) {
@@ -17,6 +31,8 @@ constexpr const char* name_of(DType type) noexcept {
     case DType::f16: return "f16";
     case DType::bf16: return "bf16";
     case DType::f64: return "f64";
+    case DType::i8: return "int8";
+    case DType::f8e4m3: return "float8_e4m3fn";
   }
   return "?";
 }

@@ -44,6 +44,28 @@ SPARSELOOM_API void transpose_index(const IndexView& index, std::int32_t* ccol, 
 /// Hash of the shape and the indices: the same pattern has the same version in every process. Never negative.
 SPARSELOOM_API std::int64_t pattern_version(const IndexView& index);
 
+/// The version of every index whose tables are rewritten in place: its plans depend on shape and number of blocks alone.
+inline constexpr std::int64_t kDynamicVersion = -1;
+
+/// Both directions of an index over a grid of block_rows x block_cols cells, in arrays that keep their place and size while the
+/// topology changes: always exactly `capacity` blocks, so that every plan, grid and workspace made for that number stays right.
+struct TopologyTables {
+  std::int64_t block_rows = 0, block_cols = 0;
+  std::int64_t capacity = 0;          // 0 .. block_rows * block_cols
+  std::int32_t* crow = nullptr;       // [block_rows + 1], as IndexView
+  std::int32_t* col = nullptr;        // [capacity]
+  std::int32_t* ccol = nullptr;       // [block_cols + 1], as TransposedView
+  std::int32_t* row = nullptr;        // [capacity]
+  std::int32_t* slot = nullptr;       // [capacity]
+  std::int32_t* moved = nullptr;      // [capacity]: where the block in this slot lay before; -1: it is new
+  std::int32_t* requested = nullptr;  // [1]: cells that the last mask named; other than capacity: it was cut or filled up
+};
+
+/// Rewrites the tables, which hold a valid index, for mask [block_rows * block_cols], row-major, != 0: present. Of more cells than
+/// `capacity` the first in row-major order are taken. Fewer are filled up with the first other cells; those are new blocks even
+/// where one lay there before, so that after move_blocks they hold zeros and the product is the mask's. Allocates nothing.
+SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables& tables);
+
 /// Owning, validated, immutable index with both directions.
 class SPARSELOOM_API BlockIndex {
  public:

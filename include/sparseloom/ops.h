@@ -18,7 +18,7 @@ namespace sparseloom {
 /// Decides for this problem and pattern, or returns the cached decision (key: version and problem). Host only; costs microseconds
 /// when cached. `kernel`: force a candidate by name (tests, benchmarks). Throws Error when no candidate can run, with every
 /// refusal, and on a device without kernels. With a CUDA executor the index arrays lie on the device and are not looked at:
-/// validate them on the host before (pattern_version gives the version).
+/// validate them on the host before (pattern_version gives the version). Of kDynamicVersion the plan holds nothing of the pattern.
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const IndexView& index, std::int64_t version,
                                                      const Executor& executor, const std::string& kernel = {});
 
@@ -39,6 +39,19 @@ SPARSELOOM_API std::vector<std::string> kernel_names();
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
                            const MatrixView& y, std::span<std::byte> workspace, const Executor& executor);
 
+/// Factors of an 8-bit product, fp32, on the device of x: one for all of it, or one for each token (x) or output feature (w).
+/// Neither may be empty (x's may when there is no token). Zero, Inf and NaN are multiplied as IEEE 754 says.
+struct Scales {
+  std::span<const float> x;  // [1] or [m]
+  std::span<const float> w;  // [1] or [rows]
+};
+
+/// The 8-bit product: y[t, o] = act(scales.x[t] scales.w[o] sum_i x[t, i] W[o, i] + bias[o]); kernels/args.h fixes the order of the
+/// roundings. x and values of the plan's dtype (i8 or f8e4m3), y and bias of plan.problem.out. Throws as above.
+SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
+                           const Scales& scales, const void* bias, const MatrixView& y, std::span<std::byte> workspace,
+                           const Executor& executor);
+
 /// dX = dY W. dy [m, rows], dx [m, cols].
 SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index, const TransposedView& transposed,
                               const void* values, const MatrixView& dx, std::span<std::byte> workspace, const Executor& executor);
@@ -52,10 +65,24 @@ SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const
 SPARSELOOM_API void pack(const ConstMatrixView& dense, const IndexView& index, void* values, const Executor& executor);
 SPARSELOOM_API void unpack(const IndexView& index, const void* values, const MatrixView& dense, const Executor& executor);
 
+/// set_topology (layout.h) where the tables and the mask lie, of fewer than 2^28 cells. `workspace`: set_topology_workspace bytes,
+/// 0 on the CPU and for grids of up to some 600 x 600 blocks. On a CUDA device one launch, queued and not waited for, which a graph
+/// may capture: every replay takes the mask as it is then. Throws Error when a size does not fit or the device has no kernels.
+SPARSELOOM_API std::size_t set_topology_workspace(const TopologyTables& tables, const Executor& executor);
+SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::span<std::byte> workspace,
+                                 const Executor& executor);
+
+/// values[slot] <- values[moved[slot]], zero where moved names none of the moved.size() blocks of `block_bytes` each: values and
+/// optimizer state after set_topology. `workspace`: as many bytes as values. Place and errors as above.
+SPARSELOOM_API void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::int32_t> moved,
+                                std::span<std::byte> workspace, const Executor& executor);
+
 /// The three products of a matrix of one's own, on the CPU. dw must have w's pattern and dtype, else Error; its padding becomes
 /// zero.
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const void* bias, const MatrixView& y,
                            Workspace& workspace, const Executor& executor);
+SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales, const void* bias,
+                           const MatrixView& y, Workspace& workspace, const Executor& executor);
 SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx,
                               Workspace& workspace, const Executor& executor);
 SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, BsrMatrix& dw,

@@ -35,10 +35,11 @@ struct Problem {
   bool bias = false;
   Activation activation = Activation::none;
   int threads = 1;
-  bool can_gemm = false;  // the executor lends a dense product
-  int device = -1;        // CUDA ordinal, -1: the CPU; the executor's
-  bool tf32 = false;      // f32 on CUDA only: operands may be rounded to TF32 (10 explicit mantissa bits); sums stay fp32
-  bool strict = false;    // forbids the dense and reference candidates; they are refused by name
+  bool can_gemm = false;   // the executor lends a dense product
+  int device = -1;         // CUDA ordinal, -1: the CPU; the executor's
+  bool tf32 = false;       // f32 on CUDA only: operands may be rounded to TF32 (10 explicit mantissa bits); sums stay fp32
+  bool strict = false;     // forbids the dense and reference candidates; they are refused by name
+  DType out = DType::f32;  // what an 8-bit product writes: bf16 or f32; every other dtype writes itself, whatever stands here
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 

@@ -16,11 +16,13 @@ from .io import load, save
 from .ops import info
 from .patch import BlockSparse, BlockSparseModelPatcher, densify_, sparsify_
 from .pattern import Pattern
+from .quantize import quantize_
 from .report import Report, report
 
 __all__ = [
     "Advice", "BlockSparse", "BlockSparseModelPatcher", "Error", "Pattern", "Report",
-    "advise", "densify_", "info", "load", "nn", "ops", "pattern", "prepare_ddp", "report", "save", "sparsify_",
+    "advise", "densify_", "info", "load", "nn", "ops", "pattern", "prepare_ddp", "quantize_", "report", "save",
+    "sparsify_",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Every call into the C++ operators: fake kernels, error texts and the one route for gradients. Nobody else touches torch.ops.
+"""Every call into the C++ operators: error texts and the one route for gradients. Nobody else touches torch.ops.
 
 The operators have no autograd kernel: registering one costs every eager call several microseconds, with or without gradients
 (2.6 us against 6.0 without and 18.8 with, on two cores). They are called straight when nothing needs a gradient, and inside one
@@ -21,20 +21,33 @@ from . import _library
 from .errors import Error, translated
 
 _library.load()
+from . import _fakes as _fakes  # noqa: E402 - the operators must exist
+
 warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
 
 #: Activations a forward product can fuse, by name, with the operators' code for each. "gelu" is the erf form.
 ACTIVATIONS: dict[str | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 DIRECTIONS = ("forward", "dx", "dw")
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+#: 8-bit operands: forward only, with scales; see scaled_linear.
+SCALED_DTYPES = {torch.int8: "int8", torch.float8_e4m3fn: "float8_e4m3fn"}
+OUT_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 PLAN_CHOOSES = -1
+#: Version of an index that set_topology rewrites in place: its plans depend on shape and number of blocks alone.
+DYNAMIC = -1
 
 # Overloads are looked up once: the packet's own resolution costs about a microsecond a call.
 _linear = torch.ops.sparseloom.linear.default
 _linear_dx = torch.ops.sparseloom.linear_dx.default
 _linear_dw = torch.ops.sparseloom.linear_dw.default
+_linear_train = torch.ops.sparseloom.linear_train.default
+_linear_backward = torch.ops.sparseloom.linear_backward.default
 
 _FORWARD, _DX, _DW = range(3)
+_RELU = ACTIVATIONS["relu"]
+# What training fuses on the CPU. Inductor's loops for the others take 4 us of a small layer's step, torch's operators, which ours
+# would call, 60; outside of inductor both routes call the same.
+_CPU_FUSES: tuple[str | None, ...] = (None, "relu")
 
 
 class Index(NamedTuple):
@@ -49,7 +62,7 @@ class Index(NamedTuple):
     cols: int  # in features
     bm: int
     bn: int
-    version: int  # content hash: the key of cached plans
+    version: int  # content hash, or DYNAMIC: the key of cached plans
 
     def to(self, device: torch.device | str | int) -> Index:
         """The same with its tensors on a device."""
@@ -112,6 +125,71 @@ class _Product(torch.autograd.Function):
         return da, db, dbias, None
 
 
+class _LayerHow(NamedTuple):
+    """What a layer is beside its operands."""
+
+    activation: str | None
+    strict: bool
+    kernel: int
+    where: Index
+
+
+class _Layer(torch.autograd.Function):
+    """act(x W^T + bias) in one dispatch forward and one backward, which has dz = dy act'(z), dX, dW and the bias's gradient.
+
+    Relu saves its output, which the next layer keeps anyway: one product with the activation fused. The other activations save
+    the pre-activation z. z is an output too, so that a second differentiation finds its way through it; nobody else sees it. Not
+    when compiled: there is no second one there, and AOTAutograd would add a matrix of zeros for z's gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, how: _LayerHow) -> Tensor | tuple[Tensor, Tensor]:
+        activation, strict, kernel, index = ctx.how = how
+        ctx.set_materialize_grads(False)
+        need_x, need_values, *_ = ctx.needs_input_grad
+        code, tf32, z = ACTIVATIONS[activation], _tf32(x), None
+        product = _linear if code <= _RELU else _linear_train
+        y = product(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, kernel)
+        if code > _RELU:
+            y, z = y
+        ctx.save_for_backward(x if need_values else None, values if need_x else None, y if code == _RELU else z)
+        return y if z is None or torch.compiler.is_compiling() else (y, z)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, more_dz: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        (x, values, saved), (activation, strict, _, index) = ctx.saved_tensors, ctx.how
+        need_x, need_values, need_bias, _ = ctx.needs_input_grad
+        again = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # the gradient may be differentiated
+        if activation and (again or more_dz is not None):
+            dz = None if dy is None else _activation_gradient(dy, saved, activation)
+            dy = more_dz if dz is None else dz if more_dz is None else dz + more_dz
+            activation = saved = None
+        if dy is None:
+            return None, None, None, None
+        if again:
+            dx = _product(_DX, dy, values, strict, index) if need_x else None
+            dvalues = _product(_DW, dy, x, strict, index) if need_values else None
+            dbias = (dy.flatten(0, -2).sum(0) if dy.dim() > 1 else dy) if need_bias else None
+            return dx, dvalues, dbias, None
+        crow, col, ccol, row, slot, _, cols, bm, bn, version = index
+        code, tf32 = ACTIVATIONS[activation], _tf32(dy)
+        dx, dvalues, dbias = _linear_backward(
+            dy, saved, x, values, crow, col, ccol, row, slot, cols, bm, bn, code, version, strict, tf32, need_bias
+        )
+        return dx if need_x else None, dvalues if need_values else None, dbias if need_bias else None, None
+
+
+def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
+    """dy act', by torch's operators, which are differentiable. ``saved``: relu's output, the others' pre-activation."""
+    aten = torch.ops.aten
+    if activation == "relu":
+        return aten.threshold_backward(dy, saved, 0)
+    if activation == "silu":
+        share = torch.sigmoid(saved)  # aten's silu_backward has no derivative
+        return dy * share * (1 + saved * (1 - share))
+    return aten.gelu_backward(dy, saved, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
 def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: _How) -> Tensor:
     direction, strict, kernel, (crow, col, ccol, row, slot, rows, cols, bm, bn, version) = how
     if direction == _FORWARD:
@@ -152,13 +230,17 @@ def linear(
 
     x [..., cols] of 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, all of one dtype and, with the index, on one
     device. Returns [..., rows]. On CUDA the work is queued on torch's current stream; float32 follows torch's TF32 switch.
-    The activation is fused when nothing needs a gradient. ``kernel`` forces a candidate by name; ``strict`` forbids the dense
-    and reference ones. Raises Error when a shape, dtype, device or index does not fit, torch.OutOfMemoryError when a GPU is full.
+    Kept for the gradient: x, values, and relu's output or the other activations' input. ``kernel`` forces a candidate by name;
+    ``strict`` forbids the dense and reference ones. Raises Error when a shape, dtype, device or index does not fit,
+    torch.OutOfMemoryError when a GPU is full.
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
         if torch.is_grad_enabled() and (x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)):
-            return activate(_Product.apply(x, values, bias, _How(_FORWARD, strict, number, index)), activation)
+            fused = activation if x.is_cuda or activation in _CPU_FUSES else None
+            y = _Layer.apply(x, values, bias, _LayerHow(fused, strict, number, index))
+            y = y[0] if isinstance(y, tuple) else y
+            return y if fused == activation else activate(y, activation)
         code, tf32 = ACTIVATIONS[activation], _tf32(x)
         return _linear(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, number)
     except RuntimeError as error:
@@ -181,6 +263,68 @@ def linear_dw(dy: Tensor, x: Tensor, index: Index, strict: bool = False, kernel:
         raise translated(error) from None
 
 
+def scaled_linear(
+    x: Tensor,
+    values: Tensor,
+    index: Index,
+    x_scale: Tensor,
+    w_scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype,
+    activation: str | None = None,
+    strict: bool = False,
+    kernel: str | None = None,
+) -> Tensor:
+    """act(x_scale w_scale (x W^T) + bias) of 8-bit operands, for inference: no gradients.
+
+    x [..., cols] and values [blocks, bm, bn], both int8 or both float8_e4m3fn; x_scale float32, one element or one for each token;
+    w_scale float32, one element or one for each output feature [rows]; bias [rows] of ``out_dtype`` or None. Returns [..., rows] of
+    ``out_dtype``, bfloat16 or float32. int8 sums are exact in int32; y = act(fma(float(sum) * x_scale, w_scale, bias)) in float32,
+    rounded once to ``out_dtype``, so that every int8 kernel gives the same bits but for activations. Scales of zero, Inf and NaN
+    multiply as any number does.
+
+    ``kernel`` forces a candidate by name, ``strict`` forbids the reference one, which runs 8-bit operands only when it is named.
+    Raises Error when a shape, dtype, device or index does not fit, when a gradient is asked for, and when no kernel multiplies the
+    dtype on that device (float8_e4m3fn on CPUs).
+    """
+    asked = next(
+        (name for name, t in (("x_scale", x_scale), ("w_scale", w_scale), ("bias", bias), ("x", x)) if _differentiable(t)), ""
+    )
+    if asked:
+        remedy = "call it in torch.no_grad(), or train the float layer"
+        raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
+    number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
+    arguments = (index.rows, out_dtype, ACTIVATIONS[activation], index.version, strict, number)
+    result: Tensor = call("scaled_linear", x, values, index.crow, index.col, x_scale, w_scale, bias, *arguments)
+    return result
+
+
+def _differentiable(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad and torch.is_grad_enabled()
+
+
+def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """x [..., n] as 8 bits and the factors that it was divided by: x ~ quantized * scale.
+
+    ``dtype``: int8, to -127 .. 127 by rounding to nearest even, or float8_e4m3fn, to at most 448. Without ``scale`` each row has
+    its own, [..., 1] float32, its largest |x| over 127 or 448; a row that holds NaN or Inf gets that as its factor and so does not
+    pass for a number. With ``scale`` (float32, broadcast against x) what lies beyond is cut off.
+    """
+    most = 127.0 if dtype is torch.int8 else 448.0
+    given = scale is not None
+    if scale is None:
+        # torch.aminmax reads x once where this does twice, and takes five times as long on CPUs.
+        largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
+        scale = largest.float() / most
+    inverse = scale.reciprocal()
+    inverse = torch.where(inverse.isfinite(), inverse, 0.0)  # of 0 and of what rounds to it
+    quotient = x * inverse  # in float32: inverse is
+    if given:
+        quotient.clamp_(-most, most)
+    return (quotient.round_() if dtype is torch.int8 else quotient).to(dtype), scale
+
+
 def call(name: str, *arguments: Any) -> Any:
     """An operator that is not differentiated, by name: patterns, indices, packing, plans. Raises Error for what C++ refuses."""
     try:
@@ -196,6 +340,23 @@ def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int
     return Index(crow, col, ccol, row, slot, rows, cols, block[0], block[1], version)
 
 
+def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
+    """Rewrites the tensors of an index in place for another mask, on the CPU or, queued and capturable in a graph, on CUDA.
+
+    mask bool or uint8 [block rows, block columns]; moved int32 [blocks] becomes each block's slot before, -1 for a new one;
+    requested int32 [1] the number of blocks that the mask names. There are exactly as many blocks as before: of more named ones the
+    first in row-major order, fewer are filled up with the first other cells. The index has to be of version DYNAMIC from then on.
+    Raises Error when a shape or dtype does not fit.
+    """
+    call("set_topology", mask, *index[:5], moved, requested)
+
+
+def move_blocks(values: Tensor, moved: Tensor) -> None:
+    """values[slot] <- values[moved[slot]], zero where moved is -1, in place: values [blocks, ...] and what else has blocks as its
+    first dimension, after set_topology. Any dtype, contiguous; on CUDA queued. Raises Error when it does not fit."""
+    call("move_blocks", values, moved)
+
+
 def plan(
     index: Index,
     direction: str,
@@ -206,21 +367,30 @@ def plan(
     strict: bool = False,
     kernel: str | None = None,
     device: torch.device | str | int = "cpu",
+    out_dtype: torch.dtype = torch.bfloat16,
 ) -> dict[str, Any]:
     """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal, predicted_us), text.
 
-    ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product would run. Raises Error
-    when no candidate can run, with every refusal.
+    ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product would run; ``out_dtype``
+    is what int8 and float8_e4m3fn operands give. Raises Error when no candidate can run, with every refusal.
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
     text = call(
         "plan",
-        *(index.crow, index.col, index.rows, index.cols, index.bm, index.bn, direction, dtype_name("plan", dtype), m),
+        *(index.crow, index.col, index.rows, index.cols, index.bm, index.bn, direction, _planned_dtype(dtype, out_dtype), m),
         *(bias, ACTIVATIONS[activation], index.version, strict, dtype is torch.float32 and tf32_allowed(), ordinal(device)),
         PLAN_CHOOSES if kernel is None else kernel_number(kernel),
     )
     return dict(json.loads(text))
+
+
+def _planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
+    if dtype not in SCALED_DTYPES:
+        return dtype_name("plan", dtype)
+    if out_dtype not in OUT_DTYPES:
+        raise Error("plan", "out_dtype bfloat16 or float32", str(out_dtype), "pass one of them")
+    return f"{SCALED_DTYPES[dtype]} to {OUT_DTYPES[out_dtype]}"
 
 
 @cache
@@ -261,35 +431,3 @@ def ordinal(device: torch.device | str | int) -> int:
     if device.index is not None:
         return device.index
     return torch.cuda.current_device() if torch.cuda.is_available() else 0
-
-
-# Fake kernels: shapes and dtypes only, for torch.compile, export and meta tensors.
-
-
-@torch.library.register_fake("sparseloom::linear")
-def _linear_fake(
-    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], out_features))
-
-
-@torch.library.register_fake("sparseloom::linear_dx")
-def _linear_dx_fake(
-    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, ccol: Tensor, row: Tensor, slot: Tensor, in_features: int, *rest: Any
-) -> Tensor:
-    return dy.new_empty((*dy.shape[:-1], in_features))
-
-
-@torch.library.register_fake("sparseloom::linear_dw")
-def _linear_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int, *rest: Any) -> Tensor:
-    return dy.new_empty((col.shape[0], block_rows, block_cols))
-
-
-@torch.library.register_fake("sparseloom::pack")
-def _pack_fake(dense: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int) -> Tensor:
-    return dense.new_empty((col.shape[0], block_rows, block_cols))
-
-
-@torch.library.register_fake("sparseloom::unpack")
-def _unpack_fake(values: Tensor, crow: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
-    return values.new_empty((rows, cols))

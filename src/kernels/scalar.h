@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/float8.h"
 #include "core/half.h"
 #include "sparseloom/dtype.h"
 #include "sparseloom/plan.h"
@@ -16,17 +17,21 @@ inline double load(DType type, const void* data, std::int64_t i) noexcept {
     case DType::f32: return static_cast<const float*>(data)[i];
     case DType::f16: return core::to_f32(static_cast<const core::F16*>(data)[i]);
     case DType::bf16: return core::to_f32(static_cast<const core::Bf16*>(data)[i]);
+    case DType::i8: return static_cast<const std::int8_t*>(data)[i];
+    case DType::f8e4m3: return core::to_f32(static_cast<const core::F8E4M3*>(data)[i]);
   }
   return 0;
 }
 
-/// Rounds once, to nearest even.
+/// Rounds once, to nearest even. No product writes 8 bits.
 inline void store(DType type, void* data, std::int64_t i, double value) noexcept {
   switch (type) {
     case DType::f64: static_cast<double*>(data)[i] = value; break;
     case DType::f32: static_cast<float*>(data)[i] = static_cast<float>(value); break;
     case DType::f16: static_cast<core::F16*>(data)[i] = core::to_f16(value); break;
     case DType::bf16: static_cast<core::Bf16*>(data)[i] = core::to_bf16(value); break;
+    case DType::i8:
+    case DType::f8e4m3: break;
   }
 }
 

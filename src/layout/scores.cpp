@@ -67,6 +67,9 @@ void block_scores(const ConstMatrixView& dense, BlockShape block, BlockNorm norm
     case DType::f16: return score<core::F16>(dense, block, norm, grid, scores);
     case DType::bf16: return score<core::Bf16>(dense, block, norm, grid, scores);
     case DType::f64: return score<double>(dense, block, norm, grid, scores);
+    case DType::i8:
+    case DType::f8e4m3:
+      core::fail(op, "dense of dtype f32, f16, bf16 or f64", name_of(dense.dtype), "score the weight before it is quantized");
   }
 }
 

@@ -30,6 +30,12 @@ void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, cons
   linear(plan, x, w.index().view(), w.values(), bias, y, workspace.at_least(plan.workspace_bytes), executor);
 }
 
+void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales, const void* bias,
+            const MatrixView& y, Workspace& workspace, const Executor& executor) {
+  require_cpu("linear", executor);
+  linear(plan, x, w.index().view(), w.values(), scales, bias, y, workspace.at_least(plan.workspace_bytes), executor);
+}
+
 void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx, Workspace& workspace,
                const Executor& executor) {
   require_cpu("linear_dx", executor);

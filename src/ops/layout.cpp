@@ -13,6 +13,9 @@ void check(const char* op, const ConstMatrixView& dense, const IndexView& index,
   if (dense.rows != index.rows || dense.cols != index.cols)
     core::fail(op, "dense of the index's shape " + core::shape(index.rows, index.cols), core::shape(dense.rows, dense.cols),
                "pass the matrix that the index belongs to");
+  if (is_scaled(dense.dtype))
+    core::fail(op, "elements of 16, 32 or 64 bits on a CUDA device", name_of(dense.dtype),
+               "pack on the host, or before quantizing");
   if (runtime::cuda_device(executor.device).sm < 80)
     core::fail(op, "a GPU of compute capability 8.0 or newer, and a build with CUDA kernels",
                "cuda:" + std::to_string(executor.device), "copy it to the CPU");

@@ -3,6 +3,8 @@
 
 #include "core/check.h"
 #include "kernels/registry.h"
+#include "ops/activation.h"
+#include "plan/schedule.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
@@ -60,6 +62,7 @@ kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const Co
   args.device = executor.device;
   args.stream = executor.stream;
   args.tf32 = plan.problem.tf32;
+  args.out_dtype = plan.problem.out;
   return args;
 }
 
@@ -71,24 +74,73 @@ void launch(const char* op, const Plan& plan, const kernels::MatmulArgs& args, c
                "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
-}  // namespace
+void check_scale(const char* name, std::span<const float> scale, std::int64_t each, const char* of) {
+  const auto count = static_cast<std::int64_t>(scale.size());
+  if ((count != 1 && count != each) || (count > 0 && scale.data() == nullptr))
+    core::fail("linear", std::string(name) + " with 1 or " + std::to_string(each) + " fp32 factors, one for each " + of,
+               scale.data() == nullptr ? std::to_string(count) + " at address null" : std::to_string(count),
+               "pass one factor, or one for each " + std::string(of));
+}
 
-void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
-            const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+// All kinds of product; `scales` is null for operands that carry none, `pre` when nobody asks for the pre-activation.
+void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const Scales* scales,
+             const void* bias, const MatrixView* pre, const MatrixView& y, std::span<std::byte> workspace,
+             const Executor& executor) {
   const Problem& p = plan.problem;
   check_call("linear", Direction::forward, plan, index, workspace, executor);
+  if (is_scaled(p.dtype) != (scales != nullptr))
+    core::fail("linear",
+               is_scaled(p.dtype) ? std::string("scales beside ") + name_of(p.dtype) + " operands"
+                                  : "operands of i8 or f8e4m3 beside scales",
+               scales ? name_of(p.dtype) : "none",
+               scales ? "leave the scales out, or plan for 8-bit operands" : "pass Scales (from torch: scaled_linear)");
   check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
-  check_matrix("linear", "y", y, p.m, p.rows, p.dtype);
+  check_matrix("linear", "y", y, p.m, p.rows, p.out);
   if (p.m == 0 || p.rows == 0) return;  // before the bias is looked at: an empty one may be null
   if ((bias != nullptr) != p.bias)
     core::fail("linear", p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
                "plan for what the call passes");
   kernels::MatmulArgs args = arguments(plan, index, x, workspace, executor);
+  if (plan.pattern_version == kDynamicVersion) args.cost_prefix = plan::live_prefix(plan, index.crow, workspace.data());
   args.values = values;
   args.bias = bias;
   args.out = y.data;
   args.out_stride = y.stride;
+  if (scales != nullptr) {
+    check_scale("x's scales", scales->x, p.m, "token");
+    check_scale("w's scales", scales->w, p.rows, "output feature");
+    args.a_scale = scales->x.data(), args.a_scale_each = scales->x.size() > 1;
+    args.w_scale = scales->w.data(), args.w_scale_each = scales->w.size() > 1;
+  }
+  if (pre == nullptr) return launch("linear", plan, args, executor);
+  check_matrix("linear", "pre", *pre, p.m, p.rows, p.out);
+  if (kernels::registry()[static_cast<std::size_t>(plan.kernel)].stores_pre) {
+    args.pre = pre->data;
+    args.pre_stride = pre->stride;
+    return launch("linear", plan, args, executor);
+  }
+  args.activation = Activation::none;
+  args.out = pre->data;
+  args.out_stride = pre->stride;
   launch("linear", plan, args, executor);
+  ops::activate(*pre, p.activation, y, executor);
+}
+
+}  // namespace
+
+void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
+            const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+  forward(plan, x, index, values, nullptr, bias, nullptr, y, workspace, executor);
+}
+
+void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const Scales& scales,
+            const void* bias, const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+  forward(plan, x, index, values, &scales, bias, nullptr, y, workspace, executor);
+}
+
+void ops::linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
+                        const MatrixView& pre, const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+  forward(plan, x, index, values, nullptr, bias, &pre, y, workspace, executor);
 }
 
 void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index, const TransposedView& transposed,
@@ -99,6 +151,7 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& ind
   check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
   kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
+  if (plan.pattern_version == kDynamicVersion) args.cost_prefix = plan::live_prefix(plan, transposed.ccol, workspace.data());
   args.transposed = transposed;
   args.values = values;
   args.out = dx.data;

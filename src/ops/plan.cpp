@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <string_view>
 
 #include "core/check.h"
 #include "kernels/cpu/rates.h"
@@ -41,15 +42,32 @@ double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
 // than the product at the machine's peak.
 bool dense_could_win(const Problem& problem, const plan::Machine& machine, const std::string& kernel) {
   if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw || problem.device >= 0) return false;
+  if (is_scaled(problem.dtype)) return false;  // no GEMM that is lent takes scales
   if (kernel == "dense") return true;
   if (!kernel.empty()) return false;
   double best = std::numeric_limits<double>::infinity();
   for (const plan::KernelInfo& row : kernels::registry_info())
-    if (row.refusal(problem, machine).empty()) best = std::min(best, row.predict_us(problem, machine));
+    if (plan::refusal_of(row, problem, machine).empty()) best = std::min(best, row.predict_us(problem, machine));
   const double peak = peak_flops(problem, machine.rates);
   if (peak <= 0) return true;
   return best >
          1e6 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.rows) * static_cast<double>(problem.cols) / peak;
+}
+
+// 2^17 products of (-128)^2 are 2^31, one more than int32 holds.
+constexpr std::int64_t kInt8Inputs = (std::int64_t{1} << 17) - 1;
+
+void check_scaled(const Problem& problem) {
+  const std::string dtype = name_of(problem.dtype);
+  if (problem.direction != Direction::forward)
+    core::fail("plan", "direction forward: " + dtype + " products have no gradients", name_of(problem.direction),
+               "train in f32, f16 or bf16 and quantize the trained weight");
+  if (problem.out != DType::bf16 && problem.out != DType::f32)
+    core::fail("plan", "an output of bf16 or f32 for " + dtype + " operands", name_of(problem.out),
+               "set Problem::out (out_dtype) to one of them");
+  if (problem.dtype == DType::i8 && problem.cols > kInt8Inputs)
+    core::fail("plan", "int8 operands of at most " + std::to_string(kInt8Inputs) + " input features, whose sums fit int32",
+               std::to_string(problem.cols), "split the layer along its inputs, or use bf16");
 }
 
 void check_problem(const Problem& problem, const IndexView& index) {
@@ -64,6 +82,7 @@ void check_problem(const Problem& problem, const IndexView& index) {
   if (problem.m < 0) core::fail("plan", "m >= 0", "m = " + std::to_string(problem.m), "pass the number of tokens");
   if (problem.direction != Direction::forward && (problem.bias || problem.activation != Activation::none))
     core::fail("plan", "bias and activation on forward only", name_of(problem.direction), "apply them in the forward product");
+  if (is_scaled(problem.dtype)) check_scaled(problem);
 }
 
 // What no kernel of this build could do on that device, said once instead of by every row.
@@ -94,7 +113,8 @@ std::string machine_line(const plan::MachineRates& rates) {
     if (rates.*field.rate <= 0) continue;
     char number[32];
     std::snprintf(number, sizeof number, "%.3g", rates.*field.rate / 1e9);
-    text += bytes ? "copy " + std::string(number) + " GB/s" : std::string(field.name) + " " + number + " Gflop/s, ";
+    const char* unit = std::string_view(field.name).starts_with("i8_") ? " Gop/s, " : " Gflop/s, ";
+    text += bytes ? "copy " + std::string(number) + " GB/s" : std::string(field.name) + " " + number + unit;
   }
   return text + "; rates " + kernels::machine_rates_origin();
 }
@@ -132,6 +152,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   problem.device = executor.device;
   problem.threads = problem.device >= 0 ? 1 : std::max(1, executor.num_threads);
   problem.can_gemm = executor.gemm != nullptr;
+  if (!is_scaled(problem.dtype)) problem.out = problem.dtype;
   problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;  // elsewhere it says nothing: one plan, not two
   check_problem(problem, index);
   return plan_cache().get({version, problem, kernel}, [&] {
@@ -145,7 +166,10 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
     Plan plan = plan::select(problem, kernels::registry_info(), machine_for(problem, executor, kernel), kernel);
     plan.pattern_version = version;
     if (on_cpu) plan.machine = machine_line(kernels::machine_rates());
-    if (on_cpu) plan.cost_prefix = plan::cost_prefix(problem.direction, index);
+    if (version == kDynamicVersion)
+      plan.workspace_bytes = plan::with_live_prefix(plan.workspace_bytes, problem);
+    else if (on_cpu)
+      plan.cost_prefix = plan::cost_prefix(problem.direction, index);
     return plan;
   });
 }

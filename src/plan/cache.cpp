@@ -14,7 +14,8 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
   mix(static_cast<std::uint64_t>(p.direction) | static_cast<std::uint64_t>(p.dtype) << 8 |
       static_cast<std::uint64_t>(p.activation) << 16 | static_cast<std::uint64_t>(p.bias) << 24 |
       static_cast<std::uint64_t>(p.can_gemm) << 25 | static_cast<std::uint64_t>(p.strict) << 26 |
-      static_cast<std::uint64_t>(p.tf32) << 27 | static_cast<std::uint64_t>(p.threads) << 32);
+      static_cast<std::uint64_t>(p.tf32) << 27 | static_cast<std::uint64_t>(p.out) << 28 |
+      static_cast<std::uint64_t>(p.threads) << 32);
   mix(static_cast<std::uint64_t>(p.device));
   mix(std::hash<std::string>{}(key.forced));
   return hash;

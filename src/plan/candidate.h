@@ -17,6 +17,8 @@ struct MachineRates {
   double f32_avx512 = 0;   // fp32 FMA flops, 512-bit
   double bf16_avx512 = 0;  // VDPBF16PS flops
   double bf16_amx = 0;     // TDPBF16PS flops, whole tiles
+  double i8_avx512 = 0;    // VPDPBUSD operations, two a product
+  double i8_amx = 0;       // TDPBSSD operations, whole tiles
   double copy_bytes = 0;   // bytes read + written by a streaming copy larger than L2
   double gemm_flops = 0;   // the lent dense product's rate for this problem, all threads together; 0: none lent or not measured
 };
@@ -40,6 +42,11 @@ struct KernelInfo {
   std::string (*refusal)(const Problem& problem, const Machine& machine);
   double (*predict_us)(const Problem& problem, const Machine& machine);
   std::size_t (*workspace_bytes)(const Problem& problem, const Machine& machine);
+  /// Takes 8-bit operands with scales. select() refuses the other rows for those, so that they need not; a row that takes them says
+  /// in `refusal` which dtypes it does not multiply.
+  bool scaled = false;
+  /// 8-bit operands only when the caller names the row: so slow that nobody wants it unasked.
+  bool scaled_by_name = false;
 };
 
 }  // namespace sparseloom::plan

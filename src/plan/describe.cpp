@@ -31,7 +31,8 @@ std::string to_string(const Problem& p) {
                                 : 0;
   char density[32];
   std::snprintf(density, sizeof density, "%.3g", grid ? static_cast<double>(p.blocks) / static_cast<double>(grid) : 0.0);
-  std::string text = std::string(name_of(p.direction)) + " " + name_of(p.dtype) + " m=" + std::to_string(p.m) + " W=[" +
+  const std::string dtype = is_scaled(p.dtype) ? std::string(name_of(p.dtype)) + " to " + name_of(p.out) : name_of(p.dtype);
+  std::string text = std::string(name_of(p.direction)) + " " + dtype + " m=" + std::to_string(p.m) + " W=[" +
                      std::to_string(p.rows) + ", " + std::to_string(p.cols) + "] block=" + to_string(p.block) +
                      " blocks=" + std::to_string(p.blocks) + " density=" + density;
   if (p.bias) text += " bias";

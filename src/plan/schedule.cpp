@@ -1,5 +1,7 @@
 #include "plan/schedule.h"
 
+#include "core/check.h"
+
 namespace sparseloom::plan {
 namespace {
 
@@ -20,6 +22,32 @@ std::vector<std::int64_t> cost_prefix(Direction direction, const IndexView& inde
   else
     for (std::int64_t i = 0; i < index.blocks; ++i) ++prefix[index.col[i] + 1];
   for (std::int64_t l = 0; l < lines; ++l) prefix[l + 1] = prefix[l] + prefix[l + 1] * steps + kStoreSteps;
+  return prefix;
+}
+
+namespace {
+
+std::int64_t lines_of(const Problem& p) {
+  const bool forward = p.direction == Direction::forward;
+  return core::ceil_div(forward ? p.rows : p.cols, std::int64_t{forward ? p.block.rows : p.block.cols});
+}
+
+std::size_t prefix_bytes(const Problem& p) { return static_cast<std::size_t>(lines_of(p) + 1) * sizeof(std::int64_t); }
+
+}  // namespace
+
+std::size_t with_live_prefix(std::size_t workspace_bytes, const Problem& problem) {
+  if (problem.direction == Direction::dw || problem.device >= 0) return workspace_bytes;
+  return static_cast<std::size_t>(core::round_up(static_cast<std::int64_t>(workspace_bytes), alignof(std::int64_t))) +
+         prefix_bytes(problem);
+}
+
+const std::int64_t* live_prefix(const Plan& plan, const std::int32_t* starts, std::byte* workspace) {
+  const Problem& p = plan.problem;
+  if (p.direction == Direction::dw || p.device >= 0) return nullptr;
+  auto* const prefix = reinterpret_cast<std::int64_t*>(workspace + plan.workspace_bytes - prefix_bytes(p));
+  const std::int64_t lines = lines_of(p), steps = p.direction == Direction::forward ? p.block.cols : p.block.rows;
+  for (std::int64_t l = 0; l <= lines; ++l) prefix[l] = starts[l] * steps + l * kStoreSteps;
   return prefix;
 }
 

@@ -22,12 +22,22 @@ std::string refuse_side(const Problem& problem, Side side) {
 
 }  // namespace
 
+std::string refusal_of(const KernelInfo& row, const Problem& problem, const Machine& machine, const std::string& forced) {
+  if (std::string why = refuse_side(problem, row.side); !why.empty()) return why;
+  if (is_scaled(problem.dtype) && !row.scaled)
+    return std::string("multiplies no 8-bit operands, the dtype is ") + name_of(problem.dtype);
+  std::string why = row.refusal(problem, machine);
+  if (why.empty() && is_scaled(problem.dtype) && row.scaled_by_name && forced != row.name)
+    why = std::string("multiplies ") + name_of(problem.dtype) +
+          " a thousand times slower than a fast kernel, so only by name: kernel=" + row.name;
+  return why;
+}
+
 Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Machine& machine, const std::string& forced) {
   Plan plan;
   plan.problem = problem;
   for (const KernelInfo& row : rows) {
-    Candidate candidate{row.name, refuse_side(problem, row.side), 0};
-    if (candidate.refusal.empty()) candidate.refusal = row.refusal(problem, machine);
+    Candidate candidate{row.name, refusal_of(row, problem, machine, forced), 0};
     if (candidate.refusal.empty()) {
       candidate.predicted_us = row.predict_us(problem, machine);
       const bool wanted = forced.empty() ? plan.kernel < 0 || candidate.predicted_us < plan.candidates[plan.kernel].predicted_us

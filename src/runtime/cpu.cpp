@@ -21,7 +21,7 @@
 namespace sparseloom::runtime {
 namespace {
 
-constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx};
+constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
 
 // The CPU's tiles, the system's saving of them (XCR0), and its permission: Linux gives each process the 8 KiB of tile state only
 // when asked, and a process without them dies of its first tile instruction. It refuses where a thread's alternate signal stack is
@@ -29,9 +29,9 @@ constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16, 
 [[maybe_unused]] bool amx_allowed() noexcept {
 #if defined(__x86_64__) && defined(__linux__)
   unsigned eax, ebx, ecx, edx;
-  constexpr unsigned kOsSavesState = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  constexpr unsigned kOsSavesState = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & kOsSavesState)) return false;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kAmxBf16) || !(edx & kAmxTile)) return false;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kAmxBf16) || !(edx & kAmxTile) || !(edx & kAmxInt8)) return false;
   unsigned low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr unsigned kTileState = 3u << 17;
@@ -54,7 +54,8 @@ Isa detect() noexcept {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!avx512) return Isa::avx2;
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
+  if (!__builtin_cpu_supports("avx512vnni")) return Isa::avx512;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512_vnni;
   return amx_allowed() ? Isa::amx : Isa::avx512_bf16;
 #else
   return Isa::generic;
@@ -68,6 +69,7 @@ const char* name_of(Isa isa) noexcept {
     case Isa::generic: return "generic";
     case Isa::avx2: return "avx2";
     case Isa::avx512: return "avx512";
+    case Isa::avx512_vnni: return "avx512_vnni";
     case Isa::avx512_bf16: return "avx512_bf16";
     case Isa::amx: return "amx";
   }

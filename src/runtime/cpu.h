@@ -6,12 +6,12 @@
 namespace sparseloom::runtime {
 
 /// In ascending order: a machine with one has those before it. generic: plain C++.
-enum class Isa : unsigned char { generic, avx2, avx512, avx512_bf16, amx };
+enum class Isa : unsigned char { generic, avx2, avx512, avx512_vnni, avx512_bf16, amx };
 
 const char* name_of(Isa isa) noexcept;
 
-/// What CPUID and XCR0 allow. avx2 includes FMA and F16C; avx512 is F, BW, DQ and VL; amx is TILE and BF16, and the system's
-/// permission for this process to use them, which the first call asks for.
+/// What CPUID and XCR0 allow. avx2 includes FMA and F16C; avx512 is F, BW, DQ and VL; amx is TILE, BF16 and INT8, and the
+/// system's permission for this process to use them, which the first call asks for.
 Isa detected_isa() noexcept;
 
 /// detected_isa(), capped at the one called `forced` (a name_of); null or empty: not capped. Throws Error on an unknown name or on

@@ -5,10 +5,11 @@ if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
 endif()
 # Every product, epilogue and edge once, on few sizes: some seconds under an emulator.
 set(small_tests "*/Products.SmallIntegersExactly/*:Epilogue.*:NotANumber.*:Threads.SkewedRowsAreRight:Kernels.*:Refusals.*"
-                ":Rates.*:RatesOnDisk.AreMeasured*:MachineLine.*:*Isa.*:*/EveryKernel.*:Dense.*:Info.*:Fork.AfterUse*")
+                ":Rates.*:RatesOnDisk.AreMeasured*:MachineLine.*:*Isa.*:*/EveryKernel.*:Dense.*:Info.*:Fork.AfterUse*"
+                ":Scaled.EveryScale*:Scaled.NoBlocks*:ScaledLinear.*")
 list(JOIN small_tests "" small_tests)
 
-foreach(isa generic avx2 avx512 avx512_bf16)
+foreach(isa generic avx2 avx512 avx512_vnni avx512_bf16)
   add_test(NAME forced_${isa} COMMAND sparseloom_tests --gtest_brief=1 --gtest_filter=${small_tests})
   set_tests_properties(forced_${isa} PROPERTIES
     ENVIRONMENT "SPARSELOOM_ISA=${isa};SPARSELOOM_TEST_ISA=${isa};SPARSELOOM_CACHE=${CMAKE_CURRENT_BINARY_DIR}/cache"

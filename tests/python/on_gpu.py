@@ -32,9 +32,7 @@ def plan_of(case: Case, inputs: Inputs, kernel: str | None = None) -> dict:
     """The case's plan, or the one of a forced kernel."""
     with tf32_switch(case.tf32):
         fused = (case.bias, case.activation)
-        return ops.plan(
-            build_index(inputs.pattern), case.direction, case.dtype, case.m, *fused, kernel=kernel, device=case.device
-        )
+        return ops.plan(build_index(inputs.pattern), case.direction, case.dtype, case.m, *fused, kernel=kernel, device=case.device)
 
 
 def poison(*sizes: int, device: str = "cuda") -> None:

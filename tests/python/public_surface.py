@@ -9,6 +9,7 @@ import torch
 import sparseloom
 from sparseloom import Advice, BlockSparse, BlockSparseModelPatcher, Pattern, Report, nn, ops, pattern
 from sparseloom.patch import Change, Patched, Skip
+from sparseloom.quantize import Quantized, QuantizedLayer
 from sparseloom.report import LayerReport, ModelReport, Totals
 
 model = torch.nn.Sequential(torch.nn.Linear(64, 64))
@@ -18,6 +19,8 @@ assert_type(result.changed, list[Change])
 assert_type(result.skipped, list[Skip])
 assert_type(result.parameters, tuple[int, int])
 assert_type(sparseloom.densify_(model), Patched)
+quantized = assert_type(sparseloom.quantize_(model, {"0": torch.int8}, x_scale=0.1), Quantized)
+assert_type(quantized.changed, list[QuantizedLayer])
 patcher = BlockSparseModelPatcher()
 patcher.add_pattern("0", {"density": 0.5})
 assert_type(patcher.get_patchable_layers(model), list[dict[str, Any]])
@@ -38,6 +41,9 @@ assert_type(made.density, float)
 layer = nn.BlockSparseLinear(64, 64, pattern=made, activation="gelu")
 assert_type(layer.values, torch.nn.Parameter)
 assert_type(layer.bias, torch.nn.Parameter | None)
+eight = assert_type(nn.QuantizedBlockSparseLinear.from_sparse(layer, torch.int8), nn.QuantizedBlockSparseLinear)
+assert_type(eight.dequantized(), nn.BlockSparseLinear)
+assert_type(ops.quantize_rows(x, torch.int8), tuple[torch.Tensor, torch.Tensor])
 assert_type(layer.strict, bool)
 assert_type(layer.pattern, Pattern)
 assert_type(layer.forward(x), torch.Tensor)

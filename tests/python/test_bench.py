@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparseloom import Error, cli, ops
-from sparseloom.bench import cells, measure, peak, results, skewed, targets, timing
+from sparseloom.bench import cells, int8, measure, peak, results, skewed, targets, timing
 from sparseloom.bench import cli as bench_cli
 from sparseloom.bench.cells import Cell
 
@@ -122,6 +122,7 @@ def test_the_committed_lists() -> None:
     assert {(c.k, c.n) for c in flagship} == {(4096, 4096)} and {c.m for c in flagship if not c.rotated} == {1024}
     assert {c.pattern for c in flagship} == {"balanced", *skewed.KINDS}
     assert {c.block[0] for c in flagship if c.dtype == "f32"} == {8, 16, 32, 64, 128}
+    assert {(c.block[0], c.density) for c in flagship if c.dtype == "int8"} >= {(32, 0.2), (64, 0.2), (32, 0.5), (64, 0.5)}
     assert len(set(choices)) == len(choices) >= targets.CELLS
     for cell in choices:
         assert cell.density <= 1 and cell.direction in cells.DIRECTIONS
@@ -146,6 +147,7 @@ def record(direction: str, density: float, share: float, block: int = 32, **more
         (record("forward", 0.1, 0.1, rotated=True, speedup=8.4), "target 8.5x"),
         (record("forward", 0.1, 0.1, pattern="lognormal", over_balanced={"median": 1.16}), "1.16 of a balanced pattern's time"),
         (record("forward", 0.5, 0.9, tile_excess=float("inf")), "inf of the error allowed"),
+        (record("forward", 0.2, 0.5, 64, dtype="int8", over_bf16={"median": 1.59}), "1.59x of our bf16's speed, target 1.6x"),
     ],
 )
 def test_missed_targets_are_named(missed: dict[str, Any], word: str) -> None:
@@ -156,6 +158,8 @@ def test_missed_targets_are_named(missed: dict[str, Any], word: str) -> None:
         record("forward", 0.3, 0.01),  # no target at this density
         record("forward", 0.1, 0.01, rotated=True, speedup=8.5),
         record("forward", 0.1, 0.01, pattern="barabasi", over_balanced={"median": 1.15}),
+        record("forward", 0.2, 0.01, dtype="int8", over_bf16={"median": 1.6}),
+        record("forward", 0.2, 0.01, 16, dtype="int8", over_bf16={"median": 1.0}),  # promised for blocks of 32 and 64
     ]
     assert targets.missed("cpu", good) == []
     (sentence,) = targets.missed("cpu", [*good, missed] if missed["direction"] != "forward" else [*good[1:], missed])
@@ -187,6 +191,21 @@ def test_rotated_weights_and_skewed_rows_are_measured(monkeypatch: pytest.Monkey
     assert found["rotated"] and cells.cell_of(found).rotated and found["weight_gb_s"] > 0 and found["tile_excess"] <= 1
     found = measure.measure_choice(Cell("forward", "f32", 64, 512, 512, (16, 16), 0.3, "lognormal"), 0)
     assert found["over_balanced"]["median"] > 0 and cells.cell_of(found).pattern == "lognormal"
+
+
+@pytest.mark.skipif(not int8.runs_here(), reason="no fast int8 kernel on this CPU")
+def test_int8_is_measured_beside_bf16_and_dense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cells, "SUITES", {"cpu": lambda: [Cell("forward", "int8", 33, 64, 96, (16, 16), 0.5)]})
+    assert bench("cpu", "--busy", "--seconds", 0, "--results", tmp_path) == 0
+    (found,) = written(tmp_path, "cpu")["records"]
+    assert found["tile_excess"] == 0 and found["over_bf16"]["median"] > 0 and found["bf16_us"] > 0
+    assert found["dense_by"] in found["peers"] and found["dense_us"] == found["peers"][found["dense_by"]]
+    assert found["kernel"] != "reference" and found["peak"].startswith("i8_")
+    assert "over bf16" in capsys.readouterr().out
+    with pytest.raises(Error, match="no gradients"):
+        int8.measure_int8(Cell("dx", "int8", 8, 64, 64, (16, 16), 0.5), 0)
 
 
 def test_the_plan_target_counts_cells_candidates_and_losses() -> None:

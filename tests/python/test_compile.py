@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from sparseloom import ops
 from sparseloom.nn import BlockSparseLinear
 
 
@@ -97,12 +98,23 @@ def samples():
     crow, col, ccol, row, slot, rows, cols, bm, bn, version = layer.index
     x, dy, values = torch.randn(5, 37), torch.randn(5, 27), layer.values.detach()
     raw, strided = torch.ops.sparseloom, torch.randn(37, 5).t()
+
+    def backward(dy, x, values, activation, need_bias):
+        saved = torch.randn_like(dy) if activation else None
+        operands = (dy, saved, x, values, crow, col, ccol, row, slot, cols, bm, bn, activation, version, False, False, need_bias)
+        return raw.linear_backward.default, operands
+
     return {
         "linear": (raw.linear.default, (x, values, crow, col, layer.bias.detach(), rows, 1, version, False, False, -1)),
         "linear_1d": (raw.linear.default, (x[0], values, crow, col, None, rows, 0, version, False, False, -1)),
         "linear_strided": (raw.linear.default, (strided, values, crow, col, None, rows, 0, version, False, False, -1)),
         "linear_dx": (raw.linear_dx.default, (dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1)),
         "linear_dw": (raw.linear_dw.default, (dy, x, crow, col, bm, bn, version, False, False, -1)),
+        "linear_train": (raw.linear_train.default, (x, values, crow, col, layer.bias.detach(), rows, 2, version, False, False, -1)),
+        "linear_backward": backward(dy, x, values, 2, True),
+        "linear_backward_relu_dx": backward(dy, None, values, 1, False),
+        "linear_backward_dw": backward(dy, x, None, 0, False),
+        "linear_backward_bias": backward(dy, None, None, 0, True),
         "pack": (raw.pack.default, (torch.randn(27, 37), crow, col, bm, bn)),
         "unpack": (raw.unpack.default, (values, crow, col, rows, cols)),
     }
@@ -118,5 +130,21 @@ def test_opcheck(name):
 def test_meta_tensors_give_the_shape_of_the_result(name):
     op, arguments = samples()[name]
     meta = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
-    got, expected = op(*meta), op(*arguments)
-    assert got.is_meta and got.shape == expected.shape and got.dtype == expected.dtype and got.stride() == expected.stride()
+    results = [result if isinstance(result, tuple) else (result,) for result in (op(*meta), op(*arguments))]
+    for got, expected in zip(*results, strict=True):
+        assert got.is_meta and got.shape == expected.shape and got.dtype == expected.dtype and got.stride() == expected.stride()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_inductor_calls_one_operator_forward_and_one_backward_and_copies_nothing(monkeypatch):
+    from torch._inductor.utils import run_fw_bw_and_get_code
+
+    monkeypatch.setattr(ops, "_CPU_FUSES", (None, "gelu"))  # as on CUDA
+    layer = BlockSparseLinear(64, 96, density=0.5, activation="gelu")
+    x = torch.randn(4, 8, 64, requires_grad=True)
+    compiled = torch.compile(layer, fullgraph=True)
+    _, (forward, backward) = run_fw_bw_and_get_code(lambda: compiled(x))
+    for code, name in ((forward, "linear_train"), (backward, "linear_backward")):
+        calls = code.split("def call")[1].split("def get_args")[0]
+        assert calls.count("= torch.ops.") == calls.count(f"= torch.ops.sparseloom.{name}.default(") == 1
+        assert "cpp_fused" not in calls and "empty_strided" not in calls  # no kernel of inductor's own, so no clone

@@ -118,11 +118,13 @@ def test_a_backward_pass_is_our_kernels_and_nothing_else():
 def recorded(monkeypatch):
     """Every operator call of a forward and a backward pass of a layer, with its arguments."""
     calls = []
-    for name in ("_linear", "_linear_dx", "_linear_dw"):
+    for name in ("_linear", "_linear_train", "_linear_backward"):
         real = getattr(ops, name)
         monkeypatch.setattr(ops, name, lambda *a, real=real: calls.append((real, a)) or real(*a))
     layer = make(37, 27, block=8)
-    for x in (random(5, 37), random(37), random(37, 5).t(), random(130, 37)):
+    for layer.activation, x in zip(
+        (None, "relu", "gelu", "silu"), (random(5, 37), random(37), random(37, 5).t(), random(130, 37)), strict=True
+    ):
         layer(x.requires_grad_()).sum().backward()
     with torch.no_grad():
         layer(random(5, 37))

@@ -40,8 +40,69 @@ def test_gradcheck_the_products_of_the_backward_pass(block):
 def test_gradgradcheck():
     (x, values, bias, _), index = operands((8, 8), m=2, k=19, n=13)
     assert gradgradcheck(lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2]), (x, values, bias))
-    layer = BlockSparseLinear(19, 13, density=0.5, block=8, activation="gelu_tanh", dtype=torch.float64)
-    assert gradgradcheck(layer, (torch.randn(2, 19, dtype=torch.float64, requires_grad=True),))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_gradgradcheck_through_an_activation(activation, monkeypatch):
+    monkeypatch.setattr(ops, "_CPU_FUSES", tuple(ops.ACTIVATIONS))  # as on CUDA
+    (x, values, bias, _), index = operands((8, 8), m=2, k=19, n=13)
+    function = lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2], activation)  # noqa: E731
+    assert gradcheck(function, (x, values, bias)) and gradgradcheck(function, (x, values, bias), fast_mode=True)
+    for only in range(3):  # what the others' gradients would need is not kept then
+        leaves = [leaf.detach().requires_grad_(i == only) for i, leaf in enumerate((x, values, bias))]
+        assert gradgradcheck(function, tuple(leaves), fast_mode=True)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_equal_those_of_separate_operators(activation, dtype, monkeypatch):
+    monkeypatch.setattr(ops, "_CPU_FUSES", tuple(ops.ACTIVATIONS))
+    layer = BlockSparseLinear(64, 96, density=0.5, block=16, activation=activation, dtype=dtype)
+    x, dy = torch.randn(2, 5, 64, dtype=dtype, requires_grad=True), torch.randn(2, 5, 96, dtype=dtype)
+    leaves = [x, layer.values, layer.bias]
+    got = torch.autograd.grad(layer(x), leaves, dy)
+    expected = torch.autograd.grad(ops.activate(ops.linear(x, layer.values, layer.index, layer.bias), activation), leaves, dy)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5 if dtype is torch.float32 else 2e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_relu_lets_a_gradient_through_where_its_output_is_nan(dtype):
+    x = torch.tensor([[1.0, -1.0, 0.0, float("nan"), float("inf"), -float("inf")]], dtype=dtype).T.requires_grad_()
+    layer = BlockSparseLinear(1, 1, bias=False, density=1.0, block=8, activation="relu", dtype=dtype)
+    with torch.no_grad():
+        layer.values[0, 0, 0] = 1
+    dy = torch.arange(1.0, 7.0, dtype=dtype)[:, None]
+    (dx,) = torch.autograd.grad(layer(x), x, dy)
+    assert dx.flatten().tolist() == [1, 0, 0, 4, 5, 0] == torch.autograd.grad(x.relu(), x, dy)[0].flatten().tolist()
+
+
+@pytest.mark.parametrize("fused", [(None, "relu"), (None, "relu", "gelu")], ids=["CPU", "as on CUDA"])
+def test_a_relu_layer_saves_its_output_and_a_gelu_layer_its_input(fused, monkeypatch):
+    monkeypatch.setattr(ops, "_CPU_FUSES", fused)
+    (x, values, bias, _), index = operands()
+    for activation in ("relu", "gelu"):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t.detach()) or t, lambda t: t):
+            y = ops.linear(x, values, index, bias, activation)
+        assert len(saved) == 3
+        torch.testing.assert_close(saved[2], y if activation == "relu" else ops.linear(x, values, index, bias))
+
+
+def test_what_does_not_belong_to_a_backward_pass_is_refused():
+    (x, values, bias, dy), index = operands()
+    crow, col, ccol, row, slot, rows, cols, bm, bn, version = index
+    where = (crow, col, ccol, row, slot, cols, bm, bn)
+    for saved, code, text in (
+        (None, 2, "an activation"),
+        (dy, 0, "an activation"),
+        (dy[:, :-1], 2, "dy's shape"),
+        (x, 9, "activation 0"),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            torch.ops.sparseloom.linear_backward(dy, saved, x, values, *where, code, version, False, False, True)
+    with pytest.raises(RuntimeError, match="call linear"):
+        torch.ops.sparseloom.linear_train(x, values, crow, col, bias, rows, 0, version, False, False, -1)
 
 
 @pytest.mark.parametrize("need", list(itertools.product([False, True], repeat=3)), ids=str)
@@ -52,17 +113,17 @@ def test_b26_every_combination_computes_only_what_is_needed(need, monkeypatch):
     for module in (layer, dense):
         for parameter, wanted in zip(module.parameters(), need[1:], strict=True):
             parameter.requires_grad_(wanted)
-    called = []
-    for name in ("_linear_dx", "_linear_dw"):
-        real = getattr(ops, name)
-        monkeypatch.setattr(ops, name, lambda *a, name=name, real=real: called.append(name) or real(*a))
+    called, real = [], ops._linear_backward
+    monkeypatch.setattr(ops, "_linear_backward", lambda *a: called.append((a, real(*a))) or called[-1][1])
     y = layer(x)
     assert y.requires_grad == any(need)
     if not any(need):
         return
     y.square().sum().backward()
     dense(twin_x).square().sum().backward()
-    assert called == ["_linear_dx"] * need[0] + ["_linear_dw"] * need[1]
+    ((arguments, results),) = called  # one dispatch
+    assert [arguments[3] is not None, arguments[2] is not None, arguments[-1]] == list(need)
+    assert [result.numel() > 0 for result in results] == list(need)
     assert [t.grad is not None for t in (x, layer.values, layer.bias)] == list(need)
     if need[0]:
         torch.testing.assert_close(x.grad, twin_x.grad, atol=1e-4, rtol=1e-4)

@@ -177,7 +177,9 @@ def test_strict_names_the_fallback_that_it_forbids(kernel):
 def test_a_layers_strictness_reaches_every_product(strict, monkeypatch):
     layer, seen = make(), {}
     layer.strict = strict
-    for name, position in (("_linear", 8), ("_linear_dx", 9), ("_linear_dw", 7)):
+    monkeypatch.setattr(sparseloom.ops, "_CPU_FUSES", (None, "gelu"))  # as on CUDA
+    names = {"_linear": 8, "_linear_train": 8, "_linear_backward": 14}
+    for name, position in names.items():
         real = getattr(sparseloom.ops, name)
 
         def spy(*arguments, name=name, real=real, position=position):
@@ -185,10 +187,11 @@ def test_a_layers_strictness_reaches_every_product(strict, monkeypatch):
             return real(*arguments)
 
         monkeypatch.setattr(sparseloom.ops, name, spy)
-    layer(torch.randn(3, 100, requires_grad=True)).sum().backward()
+    for layer.activation in (None, "gelu"):
+        layer(torch.randn(3, 100, requires_grad=True)).sum().backward()
     with torch.no_grad():
         layer(torch.randn(3, 100))
-    assert seen == {name: {strict} for name in ("_linear", "_linear_dx", "_linear_dw")}
+    assert seen == {name: {strict} for name in names}
 
 
 def test_plan_tells_what_would_run_and_why():

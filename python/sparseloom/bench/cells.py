@@ -10,23 +10,19 @@ import torch
 
 from ..errors import Error
 from ..testing import Case
-from .skewed import KINDS, SkewedCase
+from .skewed import KINDS, STRUCTURED, SkewedCase
 
 DIRECTIONS = ("forward", "dx", "dw")
-#: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch.
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "tf32": torch.float32}
-#: Tokens x in x out of the GPU suite: a transformer's square and widening layers, decode steps, ViT-B's MLP at 256 images.
-GPU_SHAPES = (
-    (8192, 4096, 4096),
-    (8192, 4096, 16384),
-    (32, 12288, 12288),
-    (50432, 768, 3072),
-    (50432, 3072, 768),
-    (256, 4096, 4096),
-    (16, 4096, 16384),
-)
-GPU_BLOCKS = (16, 32, 64, 128)
-SPARSE, DENSER = (0.05, 0.1, 0.2), (0.3, 0.5, 0.8)
+#: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch. fp8: e4m3 with a scale for each tensor, bf16 results.
+#: int8: with a scale for each token and output, bf16 results.
+DTYPES = {
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "tf32": torch.float32,
+    "fp8": torch.float8_e4m3fn,
+    "int8": torch.int8,
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Cell:
     def case(self, device: str = "cpu") -> Case:
         """The same as a row that testing can draw inputs for and check."""
         shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
-        made = SkewedCase if self.pattern in KINDS else Case
+        made = SkewedCase if self.pattern in (*KINDS, *STRUCTURED) else Case
         return made("bench", self.direction, DTYPES[self.dtype], *shape, device=device, tf32=self.tf32)
 
 
@@ -70,7 +66,7 @@ def cell_of(record: dict[str, Any]) -> Cell:
 
 def flagship() -> list[Cell]:
     """The shape that the promises are about, a square MLP layer: at 1024 tokens forward at every density and block, dx and dw
-    at blocks of 32 and 64, skewed rows; and 1 to 16 tokens with weights beyond every cache."""
+    at blocks of 32 and 64, skewed rows; int8 beside bf16; and 1 to 16 tokens with weights beyond every cache."""
 
     def cells(direction: str, dtypes: str, blocks: tuple[int, ...], densities: tuple[float, ...]) -> list[Cell]:
         return [
@@ -84,6 +80,7 @@ def flagship() -> list[Cell]:
     found = cells("forward", "f32 bf16", (8, 16, 32, 64, 128), densities)
     found += cells("forward", "f16", (32,), densities)  # its dense product takes seven times as long as fp32's
     found += [cell for direction in ("dx", "dw") for cell in cells(direction, "f32 bf16", (32, 64), densities[:-1])]
+    found += cells("forward", "int8", (16, 32, 64, 128), densities[2:])
     found += [
         Cell("forward", dtype, 1024, 4096, 4096, (32, 32), density, kind)
         for dtype in ("f32", "bf16")
@@ -124,44 +121,13 @@ def plan_cells() -> list[Cell]:
     return cells
 
 
-def even_density(density: float, k: int, block_cols: int) -> float:
-    """The nearest density that gives every block row the same number of blocks, at least one: a peer's format needs that, and
-    published tables are of such patterns. On few block columns several densities fall together."""
-    grid = -(-k // block_cols)
-    return max(1, round(density * grid)) / grid
+def gpu() -> list[Cell]:
+    from .gpu.groups import gpu_cells  # which is made of this module's Cell
+
+    return gpu_cells()
 
 
-def gpu_cell(direction: str, dtype: str, shape: tuple[int, int, int], block: tuple[int, int], density: float) -> Cell:
-    """`density` is nominal: the cell's own is the even one next to it."""
-    return Cell(direction, dtype, *shape, block, even_density(density, shape[1], block[1]))
-
-
-def gpu_cells() -> list[Cell]:
-    """bf16 forward on every shape, what training adds on the first, and the other dtypes and block shapes there."""
-    first = GPU_SHAPES[0]
-    cells = [
-        gpu_cell("forward", "bf16", shape, (block, block), density)
-        for shape in GPU_SHAPES
-        for block in GPU_BLOCKS
-        for density in ((*SPARSE, *DENSER) if shape == first else (*SPARSE, 0.5))
-    ]
-    cells += [
-        gpu_cell(direction, "bf16", first, (block, block), density)
-        for direction in ("dx", "dw")
-        for block in GPU_BLOCKS
-        for density in (*SPARSE, 0.5)
-    ]
-    cells += [
-        gpu_cell("forward", dtype, first, (block, block), density)
-        for dtype in ("f16", "f32", "tf32")
-        for block in GPU_BLOCKS
-        for density in (0.1, 0.5)
-    ]
-    cells += [gpu_cell(direction, "bf16", first, block, 0.1) for direction in DIRECTIONS for block in ((8, 8), (16, 64))]
-    return list(dict.fromkeys(cells))
-
-
-SUITES = {"cpu": flagship, "plan": plan_cells, "gpu": gpu_cells}
+SUITES = {"cpu": flagship, "plan": plan_cells, "gpu": gpu}
 
 
 def select(suite: str, only: Iterable[str]) -> list[Cell]:

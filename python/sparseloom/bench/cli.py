@@ -12,8 +12,9 @@ from rich.table import Table
 from tqdm import tqdm
 
 from ..errors import Error
-from . import measure, targets
+from . import int8, measure, targets
 from .cells import Cell, cell_of, select
+from .gpu import jobs as gpu_jobs
 from .gpu import run as gpu_run
 from .gpu import table as gpu_table
 from .gpu.measure import DeadContext
@@ -40,32 +41,35 @@ def bench(
         ),
     ] = "cpu",
     only: Annotated[list[str] | None, typer.Option(help="cells whose name holds this text; repeat to narrow further")] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help=f"gpu: a part of it ({', '.join(gpu_jobs.names())}); repeat for more")
+    ] = None,
     list_cells: Annotated[bool, typer.Option("--list", help="print the cells' names and end")] = False,
     seconds: Annotated[float | None, typer.Option(min=0.0, help="of timing per cell; seven rounds at least")] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="default: torch's own number")] = None,
     check: Annotated[bool, typer.Option("--check", help="exit 1 and name the targets that were missed")] = False,
     busy: Annotated[bool, typer.Option("--busy", help="measure also while others use the machine")] = False,
     results: Annotated[Path | None, typer.Option(help="default: bench/results of the checkout, else here")] = None,
-    name: Annotated[str | None, typer.Option(help="of the results file; default: the suite's")] = None,
+    name: Annotated[str | None, typer.Option(help="of the results file; default: the suite's, and its groups'")] = None,
     peers: Annotated[bool, typer.Option(help="gpu: time torch BSR and cuSPARSE too")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="gpu: go on with the file of a run that was stopped")] = False,
 ) -> None:
     """Measure block-sparse products beside torch's dense ones; writes <results>/<device>/<name>.json."""
-    wanted = only or []
+    wanted, groups = only or [], group or []
     try:
-        # The host's cost of a call is part of the GPU suite and no cell of it.
         models: list[Spec] = select_models(wanted) if suite == model_run.SUITE else []
-        cells = [] if models or (suite == "gpu" and wanted == [gpu_run.HOST]) else select(suite, wanted)
+        jobs = gpu_jobs.choose(groups, wanted) if suite == "gpu" else []
+        cells = [] if models or jobs else select(suite, wanted)
         if list_cells:
-            typer.echo("\n".join(str(each) for each in models or cells))
+            typer.echo("\n".join(str(each) for each in models or jobs or cells))
             return
         if threads is not None:
             torch.set_num_threads(threads)
         chosen = SECONDS[suite] if seconds is None else seconds
         folder = results or default_folder(Path("."))
         if suite == "gpu":
-            on_gpu = gpu_run.Run(folder, name or suite, chosen, peers, resume)
-            on_gpu.measure(cells, not wanted or gpu_run.HOST in wanted)
+            on_gpu = gpu_run.Run(folder, name or "-".join((suite, *groups)), chosen, peers, resume)
+            on_gpu.measure(jobs)
             records, path = on_gpu.records, on_gpu.save()
         elif models:
             head, records = model_run.run(models, chosen)
@@ -87,6 +91,8 @@ def bench(
         raise typer.Exit(130) from None
     if suite == "plan":
         typer.echo(f"the plan's choice is within 10 % of the best in {targets.good_choices(records)} of {len(records)} cells")
+    if suite == "gpu":
+        typer.echo("\n".join(gpu_table.summary(records)))
     typer.echo(f"results: {path.resolve()}")
     # A wrong result is said also to those who did not ask.
     broken = model_run.failed(records) if models else failed(records) if suite == "gpu" else []
@@ -104,11 +110,12 @@ def run(suite: str, cells: list[Cell], seconds: float, busy: bool) -> tuple[dict
         share = f"{100 * taken:.0f} % of its CPU time used by others"
         raise Error("bench", "an idle machine", share, "wait until it is idle, or pass --busy and trust the ratios alone")
     one = measure.measure_choice if suite == "cpu" else measure.measure_candidates
+    cells = [cell for cell in cells if cell.dtype != "int8" or int8.runs_here()]
     records = []
     with torch.no_grad(), tqdm(cells, unit="cell", disable=None) as bar:
         for cell in bar:
             bar.set_postfix_str(str(cell))
-            records.append(one(cell, seconds))
+            records.append((int8.measure_int8 if cell.dtype == "int8" else one)(cell, seconds))
     load = {"busy_before": round(taken, 3), "busy_after": round(busy_share(), 3), "load_average": round(load_average(), 2)}
     per_core = {key: round(rate) for key, rate in rates().items()}
     return header("burst") | {"suite": suite, "load": load, "seconds_per_cell": seconds, "rates_per_core": per_core}, records
@@ -120,7 +127,7 @@ def table(suite: str, records: list[measure.Record]) -> Table:
         return model_run.table(records)
     if suite == "gpu":
         return gpu_table.table(records)
-    last = ["of peak", "GB/s", "to even rows", "torch bsr us"] if suite == "cpu" else ["best", "over best"]
+    last = ["of peak", "GB/s", "to even rows", "over bf16", "torch bsr us"] if suite == "cpu" else ["best", "over best"]
     out = Table("cell", "kernel", "us", "dense us", "speedup", *last)
     for column in out.columns:
         column.no_wrap = True
@@ -129,7 +136,8 @@ def table(suite: str, records: list[measure.Record]) -> Table:
             peer = record["peers"].get("torch_bsr")
             over = record.get("over_balanced")
             tail = [f"{100 * record['share_of_peak']:.1f} %", f"{record['weight_gb_s']:.1f}" if record["rotated"] else ""]
-            tail += ["" if over is None else f"{over['median']:.2f}", "" if peer is None else f"{peer:.0f}"]
+            tail += ["" if over is None else f"{over['median']:.2f}"]
+            tail += [f"{record['over_bf16']['median']:.2f}" if "over_bf16" in record else "", "" if peer is None else f"{peer:.0f}"]
         else:
             tail = [record["best"], f"{record['over_best']:.2f}"]
         spread = record["speedup_spread"]

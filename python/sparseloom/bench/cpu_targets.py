@@ -22,6 +22,8 @@ SPEEDUP_BLOCK = 32
 #: dx and dw over forward's rate, for blocks of SPEEDUP_BLOCK and more.
 OF_FORWARD = {"dx": 0.90, "dw": 0.75}
 OVER_BALANCED = 1.15
+#: int8 over our own bf16, x in int8 already.
+OVER_BF16, OVER_BF16_BLOCKS, OVER_BF16_DENSITY = 1.6, (32, 64), 0.2
 
 
 def missed_cpu(records: list[Record]) -> list[str]:
@@ -35,6 +37,10 @@ def missed_cpu(records: list[Record]) -> list[str]:
 
 
 def _missed(cell: Cell, record: Record, forward: dict[Cell, float]) -> list[str]:
+    if cell.dtype == "int8":
+        promised = min(cell.block) in OVER_BF16_BLOCKS and cell.density >= OVER_BF16_DENSITY
+        over = record["over_bf16"]["median"]
+        return [f"{over:.2f}x of our bf16's speed, target {OVER_BF16}x"] if promised and over < OVER_BF16 else []
     if cell.rotated:
         return _speedup(record, decode_speedup(cell.density))
     if cell.pattern in KINDS:

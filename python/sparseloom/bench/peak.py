@@ -16,9 +16,11 @@ def rates() -> dict[str, float]:
 
 def peak_name(dtype: str) -> str:
     """The rate that a dtype is held against. fp32 and fp16: the FMA of the widest vectors in force. bf16: AMX where there is one,
-    VDPBF16PS where that is about twice fp32, else fp32's."""
+    VDPBF16PS where that is about twice fp32, else fp32's. int8: AMX or VPDPBUSD, in operations."""
     found = rates()
     f32 = "f32_avx512" if found["f32_avx512"] > 0 else "f32_avx2"
+    if dtype == "int8":
+        return "i8_amx" if found.get("i8_amx", 0) > 0 else "i8_avx512"
     if dtype != "bf16":
         return f32
     if found.get("bf16_amx", 0) > 0:

@@ -1,4 +1,5 @@
-"""Patterns whose rows differ much in length, as trained and grown networks have them: what a split by rows would be late with."""
+"""Patterns that are not evenly random: rows that differ much in length, as trained and grown networks have them (a split by rows
+would be late with those), and structured ones."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ import math
 import torch
 from torch import Tensor
 
+from .. import pattern as patterns
 from ..errors import Error
 from ..pattern import Pattern
 from ..testing import Case
 
 KINDS = ("lognormal", "barabasi")
+STRUCTURED = ("banded", "block_diagonal")
 SIGMA = 1.0
 
 
@@ -57,13 +60,30 @@ def barabasi(grid: tuple[int, int], density: float, generator: torch.Generator) 
     return mask[order][:, order][:rows, :cols]
 
 
+def banded(rows: int, cols: int, block: tuple[int, int], density: float) -> Pattern:
+    """The band whose density is the nearest to the one asked for: the corners of the grid cut the outer diagonals short."""
+    widest = max(-(-rows // block[0]), -(-cols // block[1]))
+    made = (patterns.banded(rows, cols, block, width) for width in range(widest))
+    return min(made, key=lambda pattern: abs(pattern.density - density))
+
+
+def block_diagonal(rows: int, cols: int, block: tuple[int, int], density: float) -> Pattern:
+    """Dense boxes along the diagonal, as many as come nearest to the density."""
+    shorter = min(-(-rows // block[0]), -(-cols // block[1]))
+    return patterns.block_diagonal(rows, cols, block, min(shorter, max(1, round(1 / density))))
+
+
 class SkewedCase(Case):
-    """A case of one of KINDS: ``pattern`` names it."""
+    """A case of one of KINDS or STRUCTURED: ``pattern`` names it."""
 
     def make_pattern(self, seed: int = 0) -> Pattern:
         """The same for the same seed, everywhere. Raises Error on another kind."""
+        if self.pattern in STRUCTURED:
+            made = banded if self.pattern == "banded" else block_diagonal
+            return made(self.n, self.k, self.block, self.density)
         if self.pattern not in KINDS:
-            raise Error("bench", f"a skewed pattern ({', '.join(KINDS)})", repr(self.pattern), "name one of them")
+            known = ", ".join((*KINDS, *STRUCTURED))
+            raise Error("bench", f"a skewed pattern or a structured one ({known})", repr(self.pattern), "name one of them")
         draw = lognormal if self.pattern == "lognormal" else barabasi
         grid = -(-self.n // self.block[0]), -(-self.k // self.block[1])
         return Pattern(self.n, self.k, self.block, draw(grid, self.density, torch.Generator().manual_seed(seed)))

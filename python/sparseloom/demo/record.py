@@ -18,9 +18,7 @@ from .train import Settings
 FIGURES = ("held_out", "parameters", "layer_parameters", "file_bytes", "training", "scoring", "generation")
 
 
-def write_record(
-    folder: Path, settings: Settings, text: Text, outcomes: list[Outcome], layers: Report, seconds: float
-) -> Path:
+def write_record(folder: Path, settings: Settings, text: Text, outcomes: list[Outcome], layers: Report, seconds: float) -> Path:
     """The header of all results and: `preset`, `gpu`, `text`, `settings`, `seconds` (of the whole job), `table` (rows of figure,
     dense, sparse, sparse against dense, as shown); records of op "demo", one for each model, and "demo_layer", one for each sparse
     layer with its kernels and times. Raises sparseloom.Error when it cannot be written."""

@@ -2,6 +2,13 @@
 
 from .attention import BlockSparseMultiheadAttention
 from .linear import BlockSparseLinear
+from .quantized import QuantizedBlockSparseLinear
 from .variants import BlockSparseConv1D, BlockSparseConv1x1
 
-__all__ = ["BlockSparseConv1D", "BlockSparseConv1x1", "BlockSparseLinear", "BlockSparseMultiheadAttention"]
+__all__ = [
+    "BlockSparseConv1D",
+    "BlockSparseConv1x1",
+    "BlockSparseLinear",
+    "BlockSparseMultiheadAttention",
+    "QuantizedBlockSparseLinear",
+]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .. import ops
 from .. import pattern as patterns
 from ..errors import Error
 from ..pattern import Block, Pattern
-from . import convert, dense_entries, state
+from . import convert, dense_entries, state, topology
 
 _OP = "BlockSparseLinear"
 
@@ -82,6 +83,7 @@ class BlockSparseLinear(nn.Module):
         self.in_features, self.out_features, self.block = in_features, out_features, pattern.block
         self.activation, self.strict = activation, False
         self._frozen_version = -1
+        self._version = 0
         self._index: ops.Index | None = None
         self._writes = 0
         self._set_index(pattern, where.device)
@@ -102,11 +104,11 @@ class BlockSparseLinear(nn.Module):
         if self.values.is_meta:
             return
         with torch.no_grad():
-            fan_in = state.fan_in(self._pattern)  # per block row
+            fan_in = state.fan_in(self.pattern)  # per block row
             bound = torch.where(fan_in > 0, fan_in.clamp(min=1).rsqrt(), 0.0)
             per_block = bound.repeat_interleave(self.crow.diff().cpu().long())[:, None, None]
             _uniform_(self.values, generator).mul_(per_block.to(self.values))
-            state.zero_padding_(self.values, self._pattern)
+            state.zero_padding_(self.values, self.pattern)
             if self.bias is not None:
                 per_output = bound.repeat_interleave(self.block[0])[: self.out_features]
                 _uniform_(self.bias, generator).mul_(per_output.to(self.bias))
@@ -145,8 +147,8 @@ class BlockSparseLinear(nn.Module):
 
     @property
     def pattern(self) -> Pattern:
-        """Which blocks exist; immutable."""
-        return self._pattern
+        """Which blocks exist; immutable. Of a dynamic layer (set_topology_) as it is now, which waits for the device."""
+        return topology.current_pattern(self) if self.dynamic else self._pattern
 
     @property
     def density(self) -> float:
@@ -261,6 +263,44 @@ class BlockSparseLinear(nn.Module):
         assert self.frozen_weight is not None
         return ops.activate(F.linear(x, self.frozen_weight.to(x.dtype), bias), self.activation)
 
+    @property
+    def dynamic(self) -> bool:
+        """Whether set_topology_ was called: the index tensors, not a pattern on the host, then say which blocks exist."""
+        return self._version == ops.DYNAMIC
+
+    def set_topology_(
+        self,
+        mask: Tensor | Pattern,
+        *,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        grown: Tensor | None = None,
+    ) -> Tensor:
+        """Other blocks, as many as before, in place: on CUDA without a wait, and after a first call capturable in a CUDA graph.
+
+        Blocks that stay keep values, gradient and state; new ones start at zero, or with their part of ``grown``. Index tensors and
+        ``values`` keep their place, so captured graphs and compiled code see the new topology. The layer is ``dynamic`` from then
+        on: ``pattern``, ``state_dict`` and ``save`` tell the topology of that moment.
+
+        Args:
+            mask: bool or uint8 [block rows, block columns], or a Pattern. It should name exactly the layer's number of blocks.
+                Nothing waits to count them: of more, the first in row-major order are taken; fewer are filled up with the first
+                other blocks, which start at zero. ``requested_blocks`` (int32 [1], on the layer's device) has the mask's number.
+            optimizer: one or several whose state of ``values`` (moments, not step counts) moves with the blocks.
+            grown: [out_features, in_features] on the layer's device; new blocks take their values from it.
+
+        Returns:
+            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one. ``ops.move_blocks`` moves anything else
+            that has blocks as its first dimension (an average, a master copy) by it.
+        """
+        return topology.set_topology(self, mask, optimizer, grown)
+
+    def fix_topology_(self) -> BlockSparseLinear:
+        """Ends ``dynamic`` with the topology of this moment (waits for the device), which plans may then look at; returns self."""
+        if self.dynamic:
+            pattern = self.pattern
+            self._pattern, self._version, self._index = pattern, state.build_index(pattern).version, None
+        return self
+
     def extra_repr(self) -> str:
         parts = [f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"]
         parts.append(f"block={self.block[0]}x{self.block[1]}, blocks={self._pattern.blocks}, density={self.density:.4g}")
@@ -281,14 +321,17 @@ class BlockSparseLinear(nn.Module):
 
     def _cpu_index(self) -> ops.Index:
         """The index on the CPU, wherever the layer is."""
-        return state.build_index(self._pattern) if self.crow.device.type != "cpu" else self.index
+        if self.crow.device.type == "cpu":
+            return self.index
+        return state.build_index(self.pattern)._replace(version=self._version)
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
         """Makes ``pattern`` the layer's: fills all index buffers; leaves the values alone."""
         index = state.build_index(pattern)
-        for name in state.INDEX_BUFFERS:
-            self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
-        self._pattern, self._version, self._index = pattern, index.version, None
+        if not topology.write_index(self, index):
+            for name in state.INDEX_BUFFERS:
+                self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
+            self._pattern, self._version, self._index = pattern, index.version, None
         self._writes = state.writes(self)
 
     def train(self, mode: bool = True) -> BlockSparseLinear:
@@ -307,7 +350,7 @@ class BlockSparseLinear(nn.Module):
         was_meta = self.crow.is_meta
         super()._apply(fn, recurse)
         if (was_meta and not self.crow.is_meta) or self.crow.dtype != torch.int32:
-            self._set_index(self._pattern, self.crow.device)
+            self._set_index(self._pattern if was_meta else self.pattern, self.crow.device)
         if self.frozen:
             self._frozen_version = self.values._version
         return self
@@ -323,7 +366,7 @@ class BlockSparseLinear(nn.Module):
         except Error as error:
             error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")
             return
-        if pattern is not None and pattern != self._pattern:
+        if pattern is not None and pattern != self.pattern:
             if pattern.blocks != self._pattern.blocks:
                 # Through .data, so that the Parameter stays the one that an optimizer made earlier holds.
                 self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))

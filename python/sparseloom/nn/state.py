@@ -15,6 +15,7 @@ from ..pattern import Pattern
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
+    from .quantized import QuantizedBlockSparseLinear
 
 _LOG = logging.getLogger("sparseloom")
 INDEX_BUFFERS = ("crow", "col", "ccol", "row", "slot")
@@ -96,7 +97,7 @@ def int32_index(op: str, name: str, index: Tensor) -> Tensor:
     return index.to(torch.int32).contiguous()
 
 
-def read_pattern(layer: BlockSparseLinear, tensors: Mapping[str, Any], prefix: str) -> Pattern | None:
+def read_pattern(layer: BlockSparseLinear | QuantizedBlockSparseLinear, tensors: Mapping[str, Any], prefix: str) -> Pattern | None:
     """The pattern of the entries values, crow and col under ``prefix``, None when there are none of them.
 
     Raises Error when some are missing (values alone do not say where they go), do not fit the layer or do not describe a pattern.

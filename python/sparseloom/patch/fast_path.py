@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import nn
 
+from ..nn import QuantizedBlockSparseLinear
 from .sites import SPARSE
 
 _SAVED = "_sparseloom_nested_tensor"
@@ -26,7 +27,7 @@ def update_fast_paths(model: nn.Module) -> None:
 
 
 def _holds_sparse(module: nn.Module) -> bool:
-    return any(isinstance(part, SPARSE) for part in module.modules())
+    return any(isinstance(part, (*SPARSE, QuantizedBlockSparseLinear)) for part in module.modules())
 
 
 def _fused_activation(layer: nn.TransformerEncoderLayer) -> int:

@@ -27,9 +27,7 @@ class Size(NamedTuple):
     bias: bool
 
 
-def predicted(
-    size: Size, block: tuple[int, int], density: float, directions: Sequence[str]
-) -> tuple[float | None, dict[str, str]]:
+def predicted(size: Size, block: tuple[int, int], density: float, directions: Sequence[str]) -> tuple[float | None, dict[str, str]]:
     """Microseconds of the sparse kernels that a balanced pattern would run, all directions together, and their names."""
     index = build_index(patterns.balanced(*size.shape, block, density, 0))
     total, kernels = 0.0, {}
@@ -59,9 +57,7 @@ def fastest_sparse(plan: dict[str, Any]) -> dict[str, Any] | None:
     return min(sparse, key=lambda row: float(row["predicted_us"]), default=None)
 
 
-def break_even(
-    size: Size, block: tuple[int, int], directions: Sequence[str], dense_us: float, scale: float = 1.0
-) -> float | None:
+def break_even(size: Size, block: tuple[int, int], directions: Sequence[str], dense_us: float, scale: float = 1.0) -> float | None:
     """The density at which the predicted time, times ``scale``, meets dense; None when dense is faster everywhere."""
     curve = [(density, predicted(size, block, density, directions)[0]) for density in LADDER]
     return crossing([(density, None if us is None else scale * us) for density, us in curve], dense_us)

@@ -80,9 +80,7 @@ def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float
     if entry.times is None or entry.dense_times is None or entry.tokens is None or layer.frozen:
         return {}
     weight = layer.values
-    size = Size(
-        (layer.out_features, layer.in_features), entry.tokens, product_dtype(weight), weight.device, layer.bias is not None
-    )
+    size = Size((layer.out_features, layer.in_features), entry.tokens, product_dtype(weight), weight.device, layer.bias is not None)
     found = {}
     for direction, us in entry.times.items():
         products = _PRODUCTS[direction]

@@ -32,9 +32,7 @@ def totals(model: nn.Module) -> Totals:
     stored = sum(layer.values.numel() for layer in weights.values())
     dense = {key: layer.in_features * layer.out_features for key, layer in weights.items()}
     dense_parameters = parameters - stored + sum(dense.values())
-    dense_bytes = size + sum(
-        dense[key] * layer.values.element_size() - _bytes(layer.values) for key, layer in weights.items()
-    )
+    dense_bytes = size + sum(dense[key] * layer.values.element_size() - _bytes(layer.values) for key, layer in weights.items())
     size += sum(_bytes(layer.crow) + _bytes(layer.col) for layer in weights.values())
     return Totals(parameters, dense_parameters, size, dense_bytes, sum(dense.values()) / max(1, dense_parameters))
 

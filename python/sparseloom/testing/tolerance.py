@@ -119,4 +119,3 @@ def require_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Ti
     if not found.ok:
         raise AssertionError(f"{case} by {kernel or 'the plan'}: {found}")
     return found
-

@@ -30,7 +30,7 @@ struct DecodeCosts {
   double row;                     // dx: per row of a stored block and token, widened
 };
 
-extern const PanelCosts kAvx2PanelCosts, kAvx512PanelCosts, kAvx512Bf16PanelCosts;
+extern const PanelCosts kAvx2PanelCosts, kAvx512PanelCosts, kAvx512VnniPanelCosts, kAvx512Bf16PanelCosts;
 extern const DecodeCosts kAvx2ForwardCosts, kAvx512ForwardCosts, kAvx2DxCosts, kAvx512DxCosts;
 
 /// `peak`: flops per second of one core by the kernel's own instruction.

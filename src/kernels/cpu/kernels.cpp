@@ -30,6 +30,14 @@ std::string refuse_panel(const Problem& problem, const Machine& machine) {
 }
 
 template <Isa kIsa>
+std::string refuse_int8(const Problem& problem, const Machine& machine) {
+  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
+  if (problem.dtype != DType::i8) return std::string("multiplies int8 only, the dtype is ") + name_of(problem.dtype);
+  if (problem.direction != Direction::forward) return "does forward only: int8 products have no gradients";
+  return {};
+}
+
+template <Isa kIsa>
 std::string refuse_decode(const Problem& problem, const Machine& machine) {
   if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
   if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
@@ -58,6 +66,12 @@ struct Panel<Isa::avx512> {
   static double peak(const plan::MachineRates& rates) { return rates.f32_avx512; }
 };
 template <>
+struct Panel<Isa::avx512_vnni> {
+  static constexpr const cpu::PanelOps& kOps = cpu::kAvx512VnniPanel;
+  static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx512VnniPanelCosts;
+  static double peak(const plan::MachineRates& rates) { return rates.i8_avx512; }
+};
+template <>
 struct Panel<Isa::avx512_bf16> {
   static constexpr const cpu::PanelOps& kOps = cpu::kAvx512Bf16Panel;
   static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx512Bf16PanelCosts;
@@ -67,14 +81,16 @@ struct Panel<Isa::avx512_bf16> {
 template <Isa kIsa>
 Kernel panel_row(const char* name) {
   using P = Panel<kIsa>;
-  return {{name, plan::Side::cpu, kIsa, refuse_panel<kIsa>,
+  constexpr bool kInt8 = kIsa == Isa::avx512_vnni;
+  return {{name, plan::Side::cpu, kIsa, kInt8 ? refuse_int8<kIsa> : refuse_panel<kIsa>,
            [](const Problem& problem, const Machine& machine) {
              return cpu::predict_panel_us(problem, machine.rates, P::peak(machine.rates), P::kCosts);
            },
            [](const Problem& problem, const Machine&) {
              return problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
                                                        : cpu::panel_workspace(P::kOps.lanes, P::kOps.depth_step, problem);
-           }},
+           },
+           kInt8},
           [](const MatmulArgs& args, const Executor& executor) {
             args.direction == Direction::dw ? cpu::run_panel_dw(P::kOps, args, executor) : cpu::run_panel(P::kOps, args, executor);
             return 0;
@@ -90,6 +106,16 @@ Kernel tile_row(const char* name) {
           [](const MatmulArgs& args, const Executor& executor) {
             args.direction == Direction::dw ? cpu::run_tile_dw(cpu::kAmxTile, args, executor)
                                             : cpu::run_tile(cpu::kAmxTile, args, executor);
+            return 0;
+          }};
+}
+
+Kernel int8_tile_row(const char* name) {
+  return {{name, plan::Side::cpu, Isa::amx, refuse_int8<Isa::amx>,
+           [](const Problem& problem, const Machine& machine) { return cpu::predict_tile_us(problem, machine.rates.i8_amx); },
+           [](const Problem& problem, const Machine&) { return cpu::tile_workspace(problem); }, true},
+          [](const MatmulArgs& args, const Executor& executor) {
+            cpu::run_tile(cpu::kAmxInt8Tile, args, executor);
             return 0;
           }};
 }
@@ -120,7 +146,9 @@ std::span<const Kernel> cpu_kernels() {
 #if defined(__x86_64__)
   static const Kernel kernels[] = {
       tile_row("amx_tile"),
+      int8_tile_row("amx_int8_tile"),
       panel_row<Isa::avx512_bf16>("avx512bf16_panel"),
+      panel_row<Isa::avx512_vnni>("avx512vnni_panel"),
       panel_row<Isa::avx512>("avx512_panel"),
       panel_row<Isa::avx2>("avx2_panel"),
       decode_row<Isa::avx512>("avx512_decode"),

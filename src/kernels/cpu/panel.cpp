@@ -65,13 +65,20 @@ class PanelRun {
       interleave(static_cast<const std::uint16_t*>(job_.values), args.index.blocks * args.index.block.rows / 2, cells);
       job_.values = cells;
     }
+    if (ops.sum_rows != nullptr && ceil_div(args.m, ops.lanes) > kMaxVectors) {
+      row_sums_ = reinterpret_cast<std::int32_t*>(args.workspace + panel_bytes());
+      job_.row_sums = row_sums_;
+    }
   }
 
   void run() {
     const std::int64_t vectors = ceil_div(job_.tokens, ops_.lanes);
     for (std::int64_t first = 0; first < vectors; first += chunk_) {
       const Panels panels(std::min(chunk_, vectors - first));
-      each_task([&](std::int64_t task) { pack(panels, first, task); });
+      each_task([&](std::int64_t task) {
+        pack(panels, first, task);
+        if (first == 0 && row_sums_ != nullptr) sum_rows(task);
+      });
       each_task([&](std::int64_t task) { multiply(panels, first, task); });
     }
   }
@@ -103,6 +110,13 @@ class PanelRun {
     }
   }
 
+  // Once for all panels. A call of one panel has each strip make its own, just before it reads the same weights again.
+  void sum_rows(std::int64_t task) {
+    const std::int64_t* prefix = job_.cost_prefix;
+    const Range mine = units_in_share(prefix, job_.output_blocks, subs_, 0, 1, share(prefix[job_.output_blocks], task, tasks_));
+    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
+  }
+
   void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
     const std::int64_t* prefix = job_.cost_prefix;
     const Range mine = share(prefix[job_.output_blocks] * panels.vectors, task, tasks_);
@@ -123,6 +137,7 @@ class PanelRun {
   PanelJob job_;
   std::int64_t steps_, subs_, tasks_ = 1, chunk_ = 0;
   float* panels_memory_;
+  std::int32_t* row_sums_ = nullptr;
   StripFunction strips_[kMaxVectors + 1] = {};
 };
 
@@ -140,6 +155,9 @@ PanelJob panel_job(const MatmulArgs& args) {
   job.values = args.values;
   job.block_cols = w.block.cols, job.block_elements = w.block_elements();
   job.cost_prefix = args.cost_prefix;
+  job.out_dtype = is_scaled(args.dtype) ? args.out_dtype : args.dtype;
+  job.token_scale = args.a_scale, job.token_scale_each = args.a_scale_each;
+  job.output_scale = args.w_scale, job.output_scale_each = args.w_scale_each;
   if (args.direction == Direction::forward) {
     job.depth = w.cols, job.outputs = w.rows;
     job.output_block = w.block.rows, job.depth_block = w.block.cols;
@@ -164,6 +182,7 @@ std::size_t panel_workspace(int lanes, int depth_step, const Problem& problem) {
   const std::int64_t side = forward ? problem.block.cols : problem.block.rows;
   const std::int64_t steps = round_up(forward ? problem.cols : problem.rows, side) / depth_step;
   std::int64_t bytes = round_up(chunk_vectors(problem.m, steps, lanes) * lanes * steps * kCellBytes, kAlign);
+  if (depth_step == 4) bytes += round_up(problem.rows, problem.block.rows) * static_cast<std::int64_t>(sizeof(std::int32_t));
   if (!forward && depth_step == 2) bytes += problem.blocks * problem.block.rows * problem.block.cols * 2;
   return static_cast<std::size_t>(bytes);
 }

@@ -31,6 +31,11 @@ struct PanelJob {
   const void* values = nullptr;                     // elements, or cells when interleaved
   std::int64_t block_cols = 0, block_elements = 0;  // bn, bm * bn
   const std::int64_t* cost_prefix = nullptr;
+  // Of 8-bit products, see MatmulArgs; out_dtype is dtype for all others.
+  DType out_dtype = DType::f32;
+  const float *token_scale = nullptr, *output_scale = nullptr;
+  bool token_scale_each = false, output_scale_each = false;
+  const std::int32_t* row_sums = nullptr;  // PanelOps::sum_rows of each output, or null: a strip makes its own
 };
 
 struct Strip {
@@ -71,16 +76,18 @@ using OuterFunction = void (*)(const Outer& outer, float* tile);  // tile [8][3 
 
 struct PanelOps {
   int lanes;            // tokens, or columns, per vector
-  int depth_step;       // k values per cell: 1, or 2 for bf16 dots
+  int depth_step;       // k values per cell: 1, 2 for bf16 dots, 4 for int8 dots
   bool interleaves_dx;  // dx wants the values as [bm / 2][bn] cells
   void (*pack)(const PanelJob& job, const Pack& pack);
   StripFunction (*strip)(DType dtype, Direction direction, int vectors);
   void (*pack_columns)(DType dtype, const ColumnPack& pack);
   OuterFunction (*outer)(int vectors, bool half_pieces);
   std::int64_t (*spin)(std::int64_t rounds);  // register tiles on nothing but registers; returns the flops done
+  /// sums[o] = 128 times the sum of stored row output + o, of 8 rows, modulo 2^32; null where the product needs none.
+  void (*sum_rows)(const PanelJob& job, std::int64_t output, std::int32_t* sums) = nullptr;
 };
 
-extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512Bf16Panel;
+extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512VnniPanel, kAvx512Bf16Panel;
 
 /// The walk of a forward or dx call.
 PanelJob panel_job(const MatmulArgs& args);

@@ -50,10 +50,9 @@ double copy_rate() {
 
 std::span<const RateField> rate_fields() {
   using plan::MachineRates;
-  static constexpr RateField kFields[] = {{"f32_avx2", &MachineRates::f32_avx2},
-                                          {"f32_avx512", &MachineRates::f32_avx512},
-                                          {"bf16_avx512", &MachineRates::bf16_avx512},
-                                          {"bf16_amx", &MachineRates::bf16_amx},
+  static constexpr RateField kFields[] = {{"f32_avx2", &MachineRates::f32_avx2},       {"f32_avx512", &MachineRates::f32_avx512},
+                                          {"bf16_avx512", &MachineRates::bf16_avx512}, {"bf16_amx", &MachineRates::bf16_amx},
+                                          {"i8_avx512", &MachineRates::i8_avx512},     {"i8_amx", &MachineRates::i8_amx},
                                           {"copy_bytes", &MachineRates::copy_bytes}};
   return kFields;
 }
@@ -64,8 +63,9 @@ plan::MachineRates measure_rates(runtime::Isa isa) {
   using runtime::Isa;
   if (isa >= Isa::avx2) rates.f32_avx2 = register_peak(cpu::kAvx2Panel);
   if (isa >= Isa::avx512) rates.f32_avx512 = register_peak(cpu::kAvx512Panel);
+  if (isa >= Isa::avx512_vnni) rates.i8_avx512 = register_peak(cpu::kAvx512VnniPanel);
   if (isa >= Isa::avx512_bf16) rates.bf16_avx512 = register_peak(cpu::kAvx512Bf16Panel);
-  if (isa >= Isa::amx) rates.bf16_amx = register_peak(cpu::kAmxTile);
+  if (isa >= Isa::amx) rates.bf16_amx = register_peak(cpu::kAmxTile), rates.i8_amx = register_peak(cpu::kAmxInt8Tile);
 #else
   static_cast<void>(isa);
 #endif

@@ -1,5 +1,5 @@
 // Rates on disk.
-//   sparseloom rates 1
+//   sparseloom rates 2           1 had no int8: another header, so measured anew
 //   key <rates_key>
 //   f32_avx2 115000000000        one line for each field
 //   sum <fingerprint of all lines above>
@@ -14,7 +14,7 @@
 namespace sparseloom::kernels {
 namespace {
 
-constexpr const char* kHeader = "sparseloom rates 1\n";
+constexpr const char* kHeader = "sparseloom rates 2\n";
 
 // Of one core; no CPU does more than some 1e13, and a rate of a million is a stopped machine.
 constexpr double kLeast = 1e6, kMost = 1e15;

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/cuda/sm90/wgmma_sdd_region.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
@@ -23,20 +27,25 @@ constexpr double kMmaDds[] = {150, 545, 800, 1170, 1510};
 constexpr double kMmaSdd[] = {120, 375, 840, 1040, 1330};
 constexpr double kTf32OfMma = 0.43;
 constexpr double kFfma[] = {60, 130, 165, 175, 175};
+constexpr double kF8OfFfma = 0.3;  // one load from shared memory for each product
 // Rows of 16 and 32 bytes, which is what 16-bit blocks of 8 and 16 gather, use half and less of the sectors L2 sends.
 constexpr double kNarrowGather[] = {0.45, 0.57, 1, 1, 1, 1};
 
 // L2 to the multiprocessors for slabs of 128-byte rows: 9.3 TB/s on an H200.
 constexpr double kWgmmaL2BytesPerClock = 36;
 
-// dW walks down the tokens in step, so that many multiprocessors ask L2 for the same rows of X at about the same time: 10.5 TB/s
-// on an H200 for rows of 128 bytes, 9.4 TB/s for 64.
-constexpr double kWgmmaDwBytesPerClock[] = {36, 40};
-
 // Staged decode by the side of a block along the outputs, 8 and 16: fitted on an H200 to 16 x 4096 x 16384 and 32 x 12288 x 12288.
 constexpr double kStagedUs[] = {13, 7.6};
 constexpr double kStagedXUs[] = {30e-6, 17e-6};   // for a byte of X
 constexpr double kStagedStream[] = {0.68, 0.89};  // of the memory's nominal rate
+
+// sm90_decode: from the launch to the first bytes and from the last to the end, and for a byte of X; fitted on an H200 to
+// 32 x 12288 x 12288, 16 x 4096 x 16384 and, blocks of 16, 256 x 4096 x 4096.
+constexpr double kHopperDecodeUs = 5, kHopperDecodeXUs = 6.1e-6;
+constexpr double kHopperDecodeStream = 0.84, kResidentStream = 0.74;  // of the memory's nominal rate
+constexpr double kHopperDecodeBytesPerClock = 32;  // from L2 to a multiprocessor: W, and the tokens under every 32 rows of a block
+constexpr double kResidentBytesPerClock = 17;      // blocks of 16: of W, whose fragments and 32 tokens' come from shared memory
+constexpr double kHopperSumBytesPerClock = 14;     // from other thread blocks of a cluster: sums, with blocks of 16
 
 int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
 
@@ -80,86 +89,106 @@ double tiled_us(const Problem& p, const runtime::CudaDevice& device, const doubl
 }
 
 double dense_peak(const Problem& p, const runtime::CudaDevice& device) {
-  // Flops per clock and multiprocessor: 16-bit, TF32 and FFMA on sm_80 and sm_90; consumer parts have less and only rank alike.
+  // Flops per clock and multiprocessor: 8-bit, 16-bit, TF32 and FFMA on sm_80 and sm_90; consumer parts have less and only rank
+  // alike.
   const double tensor = device.sm >= 90 ? 8192 : 4096;
-  return (p.dtype != DType::f32 ? tensor : p.tf32 ? tensor / 2 : 512) / 2 * clocks(device);
+  return (is_scaled(p.dtype) ? 2 * tensor : p.dtype != DType::f32 ? tensor : p.tf32 ? tensor / 2 : 512) / 2 * clocks(device);
 }
 
-// sm90_wgmma_sdd: thread block after thread block takes an item, some blocks of one block row. 64 tokens of it are read from L2 and
-// multiplied at the same time; all thread blocks move down the tokens together, so that memory is read once a round. Rows are taken
-// to be of one length.
+// sm90_wgmma_sdd: what its launcher expects of the items it deals, and the memory's rate where that is less.
 double predict_wgmma_dw_us(const Problem& p, const runtime::CudaDevice& device) {
-  constexpr double kStrips[] = {13, 8, 4};  // of 64 columns, that an item may hold, by the rows of a block: 32, 64, 128
-  constexpr double kStripClocks[] = {4 * 24, 4 * 32, 4 * 64};
-  constexpr double kUnderLoad = 1.12;  // the tensor cores' clock gives way by so much in a burst
-  const int rows_log2 = log2_of(p.block.rows) - 2;
-  const double blocks = static_cast<double>(p.blocks), m = static_cast<double>(p.m);
   if (p.blocks == 0) return kLaunchUs;
-  const double lines = std::min(blocks, std::ceil(static_cast<double>(p.rows) / p.block.rows));
-  const double most_blocks = std::floor(kStrips[rows_log2] * 64 / p.block.cols);
-  const double items = lines * std::ceil(blocks / lines / most_blocks);
-  // Clusters of four do not fill the last multiprocessors of every group. The tokens of the last items are cut in two or four.
-  const double places = std::max(4.0, 4 * std::floor(0.975 * device.multiprocessors / 4)), steps = std::ceil(m / 64);
-  const double whole = std::floor(items / places), rest = items - whole * places;
-  const double pieces = rest * 4 <= places && steps >= 16 ? 4 : rest * 2 <= places && steps >= 8 ? 2 : 1;
-  const double rounds = whole + (rest > 0 ? 1 / pieces : 0);
-
-  const double columns = blocks / items * p.block.cols, strips = std::ceil(columns / 64);
-  const double read = 64 * 2 * (columns + p.block.rows) / kWgmmaDwBytesPerClock[p.block.cols == 32 ? 0 : 1];
-  // A warpgroup's products, and 450 clocks from barrier to barrier that only the other one's hide.
-  const double strip = kUnderLoad * kStripClocks[rows_log2],
-               multiply = std::max(strips * strip, std::ceil(strips / 2) * strip + 450);
-  const double walk = rounds * steps * std::max(read, multiply) / device.clock_hz;
+  const std::int64_t block_rows = (p.rows + p.block.rows - 1) / p.block.rows,
+                     block_columns = (p.cols + p.block.cols - 1) / p.block.cols;
+  const wgmma_sdd::Size size = wgmma_sdd::size_of_product(p.block, block_rows, p.blocks, p.m, device.multiprocessors);
+  const wgmma_sdd::Way way = choose_way(size, block_rows, block_columns);
   const Bytes bytes = bytes_of(p);
-  const double memory = memory_seconds(std::max(1.0, rounds) * bytes.tokens + bytes.stored, device);
-  // Finding the item, the first copies, adding up pieces, the last stores.
-  return kLaunchUs + 4 + us(std::max(walk, memory));
+  // The first items of all thread blocks read the same tokens for the first time, in bursts.
+  const double memory = memory_seconds(1.1 * std::max(1.0, way.rounds()) * bytes.tokens + bytes.stored, device);
+  // Finding the item, the first copies, the last stores.
+  return kLaunchUs + 5 + us(std::max(way.clocks() / device.clock_hz, memory));
 }
 
 }  // namespace
 
-// A tile of 256 tokens x 128 outputs reads a slab of 64 of the reduction for every line group that stores anything there; blocks
-// are taken to lie at random. What is read from L2, multiplied and read from memory overlaps.
+// A tile of 256 tokens x 128 outputs reads a slab of 128 bytes along the reduction for every line group that stores anything there;
+// blocks are taken to lie at random. What is read from L2, multiplied and read from memory overlaps.
 double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
   if (p.direction == Direction::dw) return predict_wgmma_dw_us(p, device);
-  const bool dx = p.direction == Direction::dx;
+  const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
+  const double size = static_cast<double>(size_of(p.dtype)), out_size = f8 ? static_cast<double>(size_of(p.out)) : size;
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
-  const double m = static_cast<double>(p.m), groups = std::ceil(out / 128), slabs = std::ceil(depth / 64);
   const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
+  // Half a slab: 16-bit blocks of 32 share one with their neighbours where there are many; else they, and 8-bit ones of 64, are
+  // slabs of 64 bytes, two to a step.
+  const bool half = gathered * size == 64,
+             own = half && (f8 || wgmma_dds::narrow_slabs(p.block, p.blocks, static_cast<std::int64_t>(grid)));
+  const double row = own ? 64 : 128, slabs = std::ceil(depth * size / row);
+  const double m = static_cast<double>(p.m), groups = std::ceil(out / 128);
   const double density = static_cast<double>(p.blocks) / grid;
-  const double slab = gathered == 32 ? 1 - (1 - density) * (1 - density) : density;
+  const double slab = half && !own ? 1 - (1 - density) * (1 - density) : density;
   const double touched = 1 - std::pow(1 - slab, 128.0 / side);
   // Few tokens: tiles of 128 x 64, whose slabs serve half as many outputs.
   const bool narrow = std::ceil(m / 256) * groups < device.multiprocessors;
   const double panels = std::ceil(m / (narrow ? 128 : 256)), tiles = panels * groups * (narrow ? 2 : 1);
   const Bytes bytes = bytes_of(p);
-  const double reads = tiles * slabs * touched * (narrow ? 16384 : 32768) + panels * bytes.stored;
-  const double l2 = reads / (kWgmmaL2BytesPerClock * clocks(device));
+  const double reads = tiles * slabs * touched * (narrow ? 128 : 256) * row + panels * bytes.stored;
+  const double l2 = reads / ((own ? 0.87 : 1.0) * kWgmmaL2BytesPerClock * clocks(device));
   const double product = useful_flops(p, panels * (narrow ? 128 : 256)) / (kVendorShare * 0.95 * dense_peak(p, device));
   const double each = slabs * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
-  const double steps = each * ((narrow ? 250 : 300) + 256.0 * density / touched) / device.clock_hz;
+  // A step's latency; 8-bit sums pass through registers besides.
+  const double latency = (narrow ? 250 : 300) * (f8 ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
+  const double steps = each * (latency + 256.0 * (row / 128) * density / touched) / device.clock_hz;
   // Stores hide behind nothing: the next tile's copies wait for the staging they leave from.
-  const double size = static_cast<double>(size_of(p.dtype));
-  const double stores = memory_seconds(m * out * size, device), loads = memory_seconds(bytes.stored + m * depth * size, device);
-  // Measured beside this model (bench/results/h200): slices of 32 lose to their many short wgmma where many blocks are stored, and
-  // tiles whose tokens are mostly absent take twice their bytes' time.
-  const double short_slices = std::min(side, gathered) == 32 ? 1 + 0.45 * std::max(0.0, density - 0.15) : 1;
+  const double stores = memory_seconds(m * out * out_size, device), loads = memory_seconds(bytes.stored + m * depth * size, device);
+  // Measured beside this model on an H200: slices of 32 lose to their many short wgmma where many blocks are stored, 16-bit ones
+  // less since X is in registers, and tiles whose tokens are mostly absent take twice their bytes' time.
+  const bool short_slice = std::min(side, gathered) == 32;
+  const double short_slices = !short_slice ? 1
+                              : size == 2  ? (own ? (dx ? 1.15 : 1) : 0.87 + 0.25 * density)
+                                           : 1 + 0.45 * std::max(0.0, density - 0.15);
   const double empty_tiles = p.m <= 64 ? 2 : 1;
-  return kLaunchUs + 1 + us(1.1 * stores + short_slices * empty_tiles * std::max({l2, product, loads, steps}));
+  const double transposing = dx && p.dtype == DType::f32 ? kLaunchUs + us(2 * memory_seconds(bytes.stored, device)) : 0;
+  return kLaunchUs + 1 + transposing + us(1.1 * stores + short_slices * empty_tiles * std::max({l2, product, loads, steps}));
+}
+
+// Tiles of 128 x 128 outputs step through slabs of 32 of the reduction; six 16-bit products for each of fp32.
+double predict_split_us(const Problem& p, const runtime::CudaDevice& device) {
+  const bool dx = p.direction == Direction::dx;
+  const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
+  const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
+  const double m = static_cast<double>(p.m), panels = std::ceil(m / 128), groups = std::ceil(out / 128),
+               slabs = std::ceil(depth / 32);
+  const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
+  const double density = static_cast<double>(p.blocks) / grid, touched = 1 - std::pow(1 - density, 128.0 / side);
+  const Bytes bytes = bytes_of(p);
+  const double reads = panels * (groups * slabs * touched * 16384 + 1.5 * bytes.stored);
+  const double l2 = reads / (kWgmmaL2BytesPerClock * clocks(device));
+  // In a slab both warpgroups multiply in turn, 12 products of 64 x 128 x 16 each where all lines store it; one alone takes half of
+  // that and its latency: loads, splitting X, adding up.
+  const double multiply = 2 * 12 * 64 * density / touched;
+  const double step = std::max(multiply, multiply / 2 + 650) / (0.9 * device.clock_hz);  // the clock gives way under load
+  const double steps = slabs * touched * std::ceil(panels * groups / device.multiprocessors) * step;
+  const double stores = memory_seconds(m * out * 4, device), loads = memory_seconds(bytes.stored + m * depth * 4, device);
+  const double splitting = kLaunchUs + 2 + us(2.5 * memory_seconds(bytes.stored, device));
+  // An H200 took 1.5 to 2 times what these steps come to.
+  return kLaunchUs + 1 + splitting + us(0.5 * stores + std::max({l2, loads, 1.7 * steps}));
 }
 
 double predict_mma_us(const Problem& p, const runtime::CudaDevice& device) {
   return tiled_us(p, device, kMmaDds, kMmaSdd, p.dtype == DType::f32 ? kTf32OfMma : 1);
 }
 
-double predict_ffma_us(const Problem& p, const runtime::CudaDevice& device) { return tiled_us(p, device, kFfma, kFfma, 1); }
+double predict_ffma_us(const Problem& p, const runtime::CudaDevice& device) {
+  return tiled_us(p, device, kFfma, kFfma, p.dtype == DType::f8e4m3 ? kF8OfFfma : 1);
+}
 
 double predict_decode_us(const Problem& p, const runtime::CudaDevice& device) {
   const Bytes bytes = bytes_of(p);
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   // Of the memory's rate: blocks of 32 and more; narrower lines spend their time on the tokens' fragments.
-  const double share = side >= 32 ? 0.9 : side == 16 ? (p.m <= 16 ? 0.42 : 0.32) : 0.1;
+  const double share = side >= 32 ? (p.m <= 16 ? 0.9 : 0.82) : side == 16 ? (p.m <= 16 ? 0.42 : 0.32) : 0.1;
   const double ffma =
       p.dtype == DType::f32 && !p.tf32 ? useful_flops(p, static_cast<double>(p.m)) / (kFfma[4] * clocks(device)) : 0;
   const double few = p.direction == Direction::dx ? 1.3 : 1;
@@ -173,12 +202,29 @@ double predict_decode_staged_us(const Problem& p, const runtime::CudaDevice& dev
   return kStagedUs[side] + kStagedXUs[side] * x + us(bytes_of(p).stored / (kStagedStream[side] * device.memory_bytes));
 }
 
+double predict_hopper_decode_us(const Problem& p, const runtime::CudaDevice& device) {
+  const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
+  const double start = kHopperDecodeUs + kHopperDecodeXUs * static_cast<double>(p.m * p.cols) * 2;
+  if (p.block.rows == 16) {  // X stays in shared memory, cut into as many ranges as its size asks for, whose sums are added up
+    const double groups = std::ceil(tokens / 32), cols = static_cast<double>(p.cols), rows = static_cast<double>(p.rows);
+    const double ranges = std::clamp(std::exp2(std::ceil(std::log2(std::min(tokens, 32.0) * cols * 2 / 96e3))), 1.0, 8.0);
+    const double passes = std::ceil(rows / 16 * groups * ranges / (64.0 * device.multiprocessors));
+    const double sums = rows * tokens * 4 * (ranges - 1) / (kHopperSumBytesPerClock * clocks(device));
+    const double multiplied = groups * stored / (kResidentBytesPerClock * clocks(device));
+    return start + 1 + 3 * (passes - 1) + us(std::max(stored / (kResidentStream * device.memory_bytes), multiplied) + sums);
+  }
+  const double moved = stored * (1 + tokens / 32) / (kHopperDecodeBytesPerClock * clocks(device));
+  return start + us(std::max(stored / (kHopperDecodeStream * device.memory_bytes), moved));
+}
+
 double predict_dense_us(const Problem& p, const runtime::CudaDevice& device) {
   const Bytes bytes = bytes_of(p);
   const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const double product =
       std::max(flops / (kVendorShare * dense_peak(p, device)), memory_seconds(bytes.dense + bytes.tokens, device));
-  return 2 * kLaunchUs + us(product + memory_seconds(bytes.stored + bytes.dense, device));
+  // dW's product is gathered while L2 still has it: 4 to 10 us over cuBLAS at 4096 x 4096 on an H200.
+  const double moved = p.direction == Direction::dw ? bytes.stored : bytes.stored + bytes.dense;
+  return 2 * kLaunchUs + us(product + memory_seconds(moved, device));
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -8,10 +8,12 @@ namespace sparseloom::kernels::cuda {
 
 /// In microseconds, with inputs outside L2. Densities are those of the problem; how the blocks lie does not enter.
 double predict_wgmma_us(const Problem& problem, const runtime::CudaDevice& device);
+double predict_split_us(const Problem& problem, const runtime::CudaDevice& device);
 double predict_mma_us(const Problem& problem, const runtime::CudaDevice& device);
 double predict_ffma_us(const Problem& problem, const runtime::CudaDevice& device);
 double predict_decode_us(const Problem& problem, const runtime::CudaDevice& device);
 double predict_decode_staged_us(const Problem& problem, const runtime::CudaDevice& device);
+double predict_hopper_decode_us(const Problem& problem, const runtime::CudaDevice& device);
 /// The scatter (dw: the gather) and the vendor's product.
 double predict_dense_us(const Problem& problem, const runtime::CudaDevice& device);
 

@@ -22,7 +22,8 @@ std::string refuse_mma(const Problem& p, const Machine&) {
 }
 
 std::string refuse_ffma(const Problem& p, const Machine&) {
-  if (p.dtype != DType::f32) return std::string("multiplies f32 only, the dtype is ") + name_of(p.dtype);
+  if (p.dtype != DType::f32 && p.dtype != DType::f8e4m3)
+    return std::string("multiplies f32 and float8_e4m3fn only, the dtype is ") + name_of(p.dtype);
   return {};
 }
 
@@ -42,9 +43,48 @@ std::string refuse_decode_staged(const Problem& p, const Machine& machine) {
   return {};
 }
 
+std::string refuse_hopper_decode(const Problem& p, const Machine& machine) {
+  if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
+  if (p.direction != Direction::forward) return "does forward only";
+  if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  const bool narrow = p.block == BlockShape{16, 16};
+  if (!narrow && std::min(p.block.rows, p.block.cols) < 32)
+    return "needs blocks of 16x16, or of 32 or more on both sides, the block is " + to_string(p.block);
+  if (const int most = narrow ? cuda::kResidentTokens : cuda::kDecodeTokens; p.m > most)
+    return "takes at most " + std::to_string(most) + " tokens with such blocks, the call has " + std::to_string(p.m);
+  if (const std::int64_t rows = (p.rows + p.block.rows - 1) / p.block.rows; rows > cuda::kHopperDecodeRows)
+    return "takes at most " + std::to_string(cuda::kHopperDecodeRows) + " block rows, there are " + std::to_string(rows);
+  if (!narrow && p.cols % 8 != 0)
+    return "reads tokens 8 columns at a time: columns must be a multiple of 8, there are " + std::to_string(p.cols);
+  const std::int64_t column_bytes = p.m <= 8 ? 16 : p.m <= 16 ? 32 : 64, most_cols = cuda::kResidentBytes / column_bytes * 8;
+  if (narrow && p.cols > most_cols)
+    return "keeps an eighth of the tokens' columns in shared memory: at most " + std::to_string(most_cols) +
+           " columns, there are " + std::to_string(p.cols);
+  return {};
+}
+
 std::string refuse_wgmma(const Problem& p, const Machine& machine) {
   if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
-  if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
+  if (p.dtype == DType::f32 && !p.tf32)
+    return "would round f32 operands to TF32, which torch.backends.cuda.matmul.allow_tf32 (or Problem::tf32) does not allow";
+  if (p.dtype == DType::f32 && p.direction == Direction::dw) return "does forward and dx of f32 only";
+  if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
+    if (cuda::sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors)) return {};
+    return "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 stay below 12288; the "
+           "block is " +
+           to_string(p.block) + ", the matrix " + std::to_string(p.rows) + " x " + std::to_string(p.cols);
+  }
+  const int least = p.dtype == DType::f8e4m3 ? 64 : 32;  // 32 would be rows of 32 bytes, at a third of the copy engine's rate
+  if (std::min(p.block.rows, p.block.cols) < least)
+    return "needs blocks of " + std::to_string(least) + " or more on both sides, the block is " + to_string(p.block);
+  return {};
+}
+
+std::string refuse_split(const Problem& p, const Machine& machine) {
+  if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
+  if (p.dtype != DType::f32) return std::string("multiplies f32 only, the dtype is ") + name_of(p.dtype);
+  if (p.direction == Direction::dw) return "does forward and dx only";
   if (std::min(p.block.rows, p.block.cols) < 32)
     return "needs blocks of 32 or more on both sides, the block is " + to_string(p.block);
   return {};
@@ -52,7 +92,11 @@ std::string refuse_wgmma(const Problem& p, const Machine& machine) {
 
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
 
-// Also of the kernels that may hand over to it.
+std::size_t wgmma_workspace(const Problem& p, const Machine& machine) {
+  return p.direction == Direction::dw ? cuda::sm90_wgmma_sdd_workspace(p, machine.cuda.multiprocessors)
+                                      : cuda::sm90_wgmma_dds_workspace(p);
+}
+
 std::size_t mma_workspace(const Problem& p, const Machine& machine) {
   return p.direction == Direction::dw ? cuda::sm80_mma_sdd_workspace(p, machine.cuda.multiprocessors) : 0;
 }
@@ -62,10 +106,11 @@ std::size_t mma_workspace(const Problem& p, const Machine& machine) {
 std::span<const Kernel> cuda_kernels() {
   static const Kernel kernels[] = {
       {{"sm90_wgmma", plan::Side::cuda, Isa::generic, refuse_wgmma,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, mma_workspace},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, wgmma_workspace, true},
        [](const MatmulArgs& args, const Executor&) {
          return args.direction == Direction::dw ? cuda::sm90_wgmma_sdd(args) : cuda::sm90_wgmma_dds(args);
-       }},
+       },
+       true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine.cuda); }, mma_workspace},
        [](const MatmulArgs& args, const Executor&) {
@@ -75,16 +120,25 @@ std::span<const Kernel> cuda_kernels() {
         [](const Problem& p, const Machine& machine) { return cuda::predict_ffma_us(p, machine.cuda); },
         [](const Problem& p, const Machine& machine) {
           return p.direction == Direction::dw ? cuda::sm80_ffma_sdd_workspace(p, machine.cuda.multiprocessors) : 0;
-        }},
+        },
+        true},
        [](const MatmulArgs& args, const Executor&) {
+         if (args.dtype == DType::f8e4m3) return cuda::sm80_f8_dds(args);
          return args.direction == Direction::dw ? cuda::sm80_ffma_sdd(args) : cuda::sm80_ffma_dds(args);
        }},
+      {{"sm90_split", plan::Side::cuda, Isa::generic, refuse_split,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine.cuda); },
+        [](const Problem& p, const Machine&) { return cuda::sm90_split_workspace(p); }},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_split_dds(args); }},
       {{"sm80_decode", plan::Side::cuda, Isa::generic, refuse_decode,
         [](const Problem& p, const Machine& machine) { return cuda::predict_decode_us(p, machine.cuda); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm80_decode(args); }},
       {{"sm80_decode_staged", plan::Side::cuda, Isa::generic, refuse_decode_staged,
         [](const Problem& p, const Machine& machine) { return cuda::predict_decode_staged_us(p, machine.cuda); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm80_decode_staged(args); }},
+      {{"sm90_decode", plan::Side::cuda, Isa::generic, refuse_hopper_decode,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_hopper_decode_us(p, machine.cuda); }, no_workspace},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_decode(args); }},
   };
   return kernels;
 }

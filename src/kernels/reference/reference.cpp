@@ -1,10 +1,12 @@
 // forward: y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o])
 // dx:      dx[t][i] = sum over stored (o, i) of dy[t][o] W[o][i]
 // dw:      dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i)
+// 8-bit: the scaled forward product as args.h rounds it; sums in fp64, which holds i8's exactly, f8's rounded to fp32 once.
 // One output at a time, in fp64. Nothing here is clever: what is fast is compared with it.
 #include "kernels/reference/reference.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/scalar.h"
 #include "runtime/parallel.h"
@@ -12,16 +14,23 @@
 namespace sparseloom::kernels {
 namespace {
 
+DType out_dtype(const MatmulArgs& args) { return is_scaled(args.dtype) ? args.out_dtype : args.dtype; }
+
 double forward_element(const MatmulArgs& args, std::int64_t t, std::int64_t o) {
   const IndexView& w = args.index;
   const std::int64_t r = o / w.block.rows;
-  double sum = args.bias ? load(args.dtype, args.bias, o) : 0;
+  const double bias = args.bias ? load(out_dtype(args), args.bias, o) : 0;
+  double sum = is_scaled(args.dtype) ? 0 : bias;
   for (std::int64_t b = w.crow[r]; b < w.crow[r + 1]; ++b) {
     const std::int64_t first = std::int64_t{w.col[b]} * w.block.cols;
     const std::int64_t inputs = std::min<std::int64_t>(w.block.cols, w.cols - first);
     const std::int64_t at = b * w.block_elements() + o % w.block.rows * w.block.cols;
     for (std::int64_t i = 0; i < inputs; ++i)
       sum += load(args.dtype, args.a, t * args.a_stride + first + i) * load(args.dtype, args.values, at + i);
+  }
+  if (is_scaled(args.dtype)) {
+    const float scaled = static_cast<float>(sum) * args.a_scale[args.a_scale_each ? t : 0];
+    sum = std::fma(scaled, args.w_scale[args.w_scale_each ? o : 0], static_cast<float>(bias));
   }
   return activate(args.activation, sum);
 }
@@ -67,7 +76,7 @@ int launch(const MatmulArgs& args, const Executor& executor) {
   runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t)
       for (std::int64_t j = 0; j < width; ++j)
-        store(args.dtype, args.out, t * args.out_stride + j, forward ? forward_element(args, t, j) : dx_element(args, t, j));
+        store(out_dtype(args), args.out, t * args.out_stride + j, forward ? forward_element(args, t, j) : dx_element(args, t, j));
   });
   return 0;
 }
@@ -89,7 +98,7 @@ std::size_t workspace_bytes(const Problem&, const plan::Machine&) { return 0; }
 }  // namespace
 
 Kernel reference_kernel() {
-  return {{"reference", plan::Side::cpu, runtime::Isa::generic, refusal, predict_us, workspace_bytes}, launch};
+  return {{"reference", plan::Side::cpu, runtime::Isa::generic, refusal, predict_us, workspace_bytes, true, true}, launch};
 }
 
 }  // namespace sparseloom::kernels

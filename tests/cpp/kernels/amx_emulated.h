@@ -15,6 +15,10 @@ bool emulated_tiles_in_use();
 /// old + the sum of a[i] b[i], i of 32, as one emulated TDPBF16PS gives it.
 float emulated_dot(const std::uint16_t* a, const std::uint16_t* b, float old);
 
+/// int8's of both: tiles are of one translation unit.
+bool emulated_int8_tiles_in_use();
+const kernels::Kernel& emulated_amx_int8_kernel();
+
 /// A row as amx_tile's, called amx_tile_emulated. Refuses what that refuses, and machines below avx512_bf16.
 const kernels::Kernel& emulated_amx_kernel();
 

@@ -104,3 +104,29 @@ void tile_dot() {
     }
   }
 }
+
+// Products and sums of integers, modulo 2^32.
+template <int kSums, int kA, int kB>
+void tile_dot_int8() {
+  static_assert(kSums != kA && kSums != kB && kA != kB, "#UD: operands must be three tiles");
+  Tile& sums = configured(kSums);
+  const Tile &a = configured(kA), &b = configured(kB);
+  const int quads = a.row_bytes / 4, columns = sums.row_bytes / 4;
+  tile_check(a.row_bytes % 4 == 0 && sums.row_bytes % 4 == 0 && b.row_bytes == sums.row_bytes, "TDPBSSD columns differ", kSums);
+  tile_check(a.rows == sums.rows, "TDPBSSD rows of A and of the sums differ", kSums);
+  tile_check(b.rows == quads, "TDPBSSD rows of B are not the quads of A", kB);
+  for (int m = 0; m < sums.rows; ++m) {
+    std::uint8_t* const row = sums.data[static_cast<std::size_t>(m)].data();
+    for (int n = 0; n < columns; ++n) {
+      std::uint32_t sum;
+      std::memcpy(&sum, row + 4 * n, 4);
+      for (int k = 0; k < quads; ++k)
+        for (int i = 0; i < 4; ++i) {
+          const int left = static_cast<std::int8_t>(a.data[static_cast<std::size_t>(m)][static_cast<std::size_t>(4 * k + i)]);
+          const int right = static_cast<std::int8_t>(b.data[static_cast<std::size_t>(k)][static_cast<std::size_t>(4 * n + i)]);
+          sum += static_cast<std::uint32_t>(left * right);
+        }
+      std::memcpy(row + 4 * n, &sum, 4);
+    }
+  }
+}

@@ -15,6 +15,7 @@
 #include "kernels/amx_emulated.h"
 #include "kernels/case.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/scaled_case.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::testing {
@@ -144,12 +145,48 @@ TEST_F(AmxEmulated, PlanNeedsTheMachineAndItsRate) {
   EXPECT_NE(tile->info.refusal(p, machine).find("needs amx"), std::string::npos);
   machine.isa = runtime::Isa::amx;
   EXPECT_EQ(tile->info.refusal(p, machine), "");
-  machine.rates = {107e9, 214e9, 107e9, 3.14e12, 20e9, 0};  // a Sapphire Rapids core
+  machine.rates = {107e9, 214e9, 107e9, 3.14e12, 428e9, 6.3e12, 20e9, 0};  // a Sapphire Rapids core
   EXPECT_LT(tile->info.predict_us(p, machine), panel->info.predict_us(p, machine) / 4);
   machine.rates.bf16_amx = 50e9;  // tiles that something emulates
   EXPECT_GT(tile->info.predict_us(p, machine), panel->info.predict_us(p, machine));
   p.dtype = DType::f16;
   EXPECT_NE(tile->info.refusal(p, machine).find("bf16"), std::string::npos);
+}
+
+// The paths of int8's walk that small products do not reach.
+TEST_F(AmxEmulated, EveryCutOfTokensAndOutputsInInt8) {
+  for (const std::int32_t side : {8, 32, 64})
+    for (const std::int64_t m : {16, 33, 49, 160, 320}) {
+      ScaledCase c;
+      c.m = m, c.rows = 544, c.cols = 2080, c.block = {side, side}, c.density = 0.15, c.stride_padding = m % 3;
+      c.out = m % 2 ? DType::f32 : DType::bf16, c.bias = true, c.skewed = m == 49;
+      ScaledInstance instance(c);
+      const Matrix one = instance.run(emulated_amx_int8_kernel(), Executor::serial());
+      instance.expect_right(one);
+      for (const int n : {2, 3, 5, 16})
+        EXPECT_EQ(instance.run(emulated_amx_int8_kernel(), backwards(n)).bytes, one.bytes) << describe(c) << " on " << n;
+    }
+  EXPECT_FALSE(emulated_int8_tiles_in_use()) << "a task kept its tiles";
+}
+
+// All of int8's machine code against exact sums; the tests of scaled_test.cpp run it too where there is AMX.
+TEST(AmxMachine, Int8GivesTheBitsOfTheEmulation) {
+  if (runtime::active_isa() < runtime::Isa::amx) GTEST_SKIP() << "no AMX, or not allowed";
+  const kernels::Kernel* tile = nullptr;
+  for (const kernels::Kernel& kernel : kernels::cpu_kernels())
+    if (kernel.info.name == std::string("amx_int8_tile")) tile = &kernel;
+  ASSERT_NE(tile, nullptr);
+  for (const std::int32_t bm : {8, 16, 32, 64, 128})
+    for (const std::int32_t bn : {8, 16, 32, 64, 128})
+      for (const std::int64_t m : {1, 50, 131}) {
+        ScaledCase c;
+        c.m = m, c.rows = 250, c.cols = 390, c.block = {bm, bn}, c.density = 0.5, c.stride_padding = 3, c.bias = true;
+        c.out = m == 50 ? DType::bf16 : DType::f32;
+        ScaledInstance instance(c);
+        const Matrix machine = instance.run(*tile, Executor::pool(3));
+        ASSERT_EQ(machine.bytes, instance.run(emulated_amx_int8_kernel(), Executor::serial()).bytes) << describe(c);
+        instance.expect_right(machine);
+      }
 }
 
 // The instruction as Intel describes it, the same code around it: the same bits.

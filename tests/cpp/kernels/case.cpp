@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/float8.h"
 #include "core/half.h"
 #include "core/rng.h"
 #include "kernels/amx_emulated.h"
@@ -113,6 +114,8 @@ double load(DType dtype, const void* data, std::int64_t i) {
     std::memcpy(&v, p, sizeof v);
     return v;
   }
+  if (dtype == DType::i8) return static_cast<std::int8_t>(*p);
+  if (dtype == DType::f8e4m3) return core::to_f32(core::F8E4M3{static_cast<std::uint8_t>(*p)});
   std::uint16_t bits;
   std::memcpy(&bits, p, sizeof bits);
   return dtype == DType::f16 ? core::to_f32(core::F16{bits}) : core::to_f32(core::Bf16{bits});
@@ -124,6 +127,13 @@ void store(DType dtype, void* data, std::int64_t i, double value) {
     const float v = static_cast<float>(value);
     std::memcpy(p, &v, sizeof v);
     return;
+  }
+  if (is_scaled(dtype)) {  // the byte that stands for it: 8-bit operands are drawn as bytes, few are set by value
+    for (int bits = 0; bits < 256; ++bits) {
+      *p = static_cast<std::byte>(bits);
+      if (load(dtype, p, 0) == value) return;
+    }
+    std::abort();
   }
   const std::uint16_t bits = dtype == DType::f16 ? core::to_f16(value).bits : core::to_bf16(value).bits;
   std::memcpy(p, &bits, sizeof bits);

@@ -129,6 +129,15 @@ TEST(Refusals, SayWhyNot) {
     Problem f64 = p;
     f64.dtype = DType::f64, f64.m = 1;
     EXPECT_NE(kernel.info.refusal(f64, all).find("f64"), std::string::npos) << kernel.info.name;
+    if (kernel.info.scaled) {
+      Problem i8 = p;
+      i8.dtype = DType::i8;
+      EXPECT_EQ(kernel.info.refusal(i8, all), "") << kernel.info.name;
+      i8.direction = Direction::dx;
+      EXPECT_NE(kernel.info.refusal(i8, all).find("forward only"), std::string::npos) << kernel.info.name;
+      EXPECT_NE(kernel.info.refusal(p, all).find("int8 only"), std::string::npos) << kernel.info.name;
+      continue;
+    }
     const bool decode = std::string(kernel.info.name).find("decode") != std::string::npos;
     if (decode) {
       EXPECT_NE(kernel.info.refusal(p, all).find("64"), std::string::npos) << kernel.info.name;
@@ -148,6 +157,8 @@ TEST(Rates, AreMeasuredForWhatTheMachineRuns) {
   const runtime::Isa isa = runtime::detected_isa();
   EXPECT_EQ(rates.f32_avx2 > 0, isa >= runtime::Isa::avx2);
   EXPECT_EQ(rates.f32_avx512 > 0, isa >= runtime::Isa::avx512);
+  EXPECT_EQ(rates.i8_avx512 > 0, isa >= runtime::Isa::avx512_vnni);
+  EXPECT_EQ(rates.i8_amx > 0, isa >= runtime::Isa::amx);
   EXPECT_EQ(rates.bf16_avx512 > 0, isa >= runtime::Isa::avx512_bf16);
   EXPECT_EQ(rates.bf16_amx > 0, isa >= runtime::Isa::amx);
   EXPECT_GT(rates.copy_bytes, 0);

@@ -5,6 +5,7 @@
 
 #include "kernels/case.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/scaled_case.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::testing {
@@ -127,6 +128,9 @@ TEST(Kernels, EachIsExercisedOnThisMachine) {
       p.direction = direction, p.dtype = dtype, p.m = 4, p.rows = 64, p.cols = 64, p.block = {32, 32}, p.blocks = 1, p.threads = 1;
       for (const kernels::Kernel* kernel : runnable(p)) seen.insert(kernel->info.name);
     }
+  Problem i8;  // by scaled_test.cpp
+  i8.dtype = DType::i8, i8.m = 4, i8.rows = 64, i8.cols = 64, i8.block = {32, 32}, i8.blocks = 1, i8.threads = 1;
+  for (const kernels::Kernel* kernel : scaled_runnable(i8)) seen.insert(kernel->info.name);
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
     EXPECT_EQ(seen.count(kernel.info.name), runtime::active_isa() >= kernel.info.isa ? 1u : 0u) << kernel.info.name;
 }

@@ -64,12 +64,12 @@ TEST_F(RatesOnDisk, DamagedFilesAreMeasuredAnew) {
   ASSERT_TRUE(parse_rates(good, key).has_value());
   std::vector<std::string> damaged = {"",
                                       "\n",
-                                      "sparseloom rates 1\n",
+                                      "sparseloom rates 2\n",
                                       std::string(1 << 20, 'x'),
                                       std::string(300, '\0'),
                                       good + good,
                                       good.substr(1),
-                                      "sparseloom rates 2" + good.substr(18)};
+                                      "sparseloom rates 3" + good.substr(18)};
   for (std::size_t cut = 1; cut < good.size(); cut += 7) damaged.push_back(good.substr(0, cut));
   for (std::size_t at = 0; at < good.size(); at += 5) {
     damaged.push_back(good);
@@ -80,6 +80,16 @@ TEST_F(RatesOnDisk, DamagedFilesAreMeasuredAnew) {
     put(text);
     expect_measured_anew();
   }
+}
+
+// What a version without int8 wrote, well signed, under a key that happens to be this one's.
+TEST_F(RatesOnDisk, OfTheFormatWithoutInt8AreMeasuredAnew) {
+  const std::string key = rates_key(isa_);
+  std::string old = "sparseloom rates 1\nkey " + key + "\n";
+  for (const RateField& field : rate_fields())
+    if (!std::string(field.name).starts_with("i8_")) old += std::string(field.name) + " 100000000000\n";
+  put(old + "sum " + runtime::fingerprint(old) + "\n");
+  expect_measured_anew();
 }
 
 TEST_F(RatesOnDisk, ImpossibleRatesAreMeasuredAnewThoughWellSigned) {

@@ -44,6 +44,21 @@ TEST(Select, ForcedRowWinsOverAFasterOne) {
   EXPECT_EQ(select({}, rows, {}, "slow").kernel_name, "slow");
 }
 
+TEST(Select, EightBitOperandsGoToRowsThatTakeThem) {
+  KernelInfo scaled = row<30>("scaled"), by_name = row<10>("by_name");
+  scaled.scaled = by_name.scaled = by_name.scaled_by_name = true;
+  const KernelInfo rows[] = {row<1>("floats"), scaled, by_name};
+  Problem p;
+  EXPECT_EQ(select(p, rows, {}).kernel_name, "floats");
+  p.dtype = DType::i8;
+  const Plan plan = select(p, rows, {});
+  EXPECT_EQ(plan.kernel_name, "scaled");
+  EXPECT_EQ(plan.candidates[0].refusal, "multiplies no 8-bit operands, the dtype is int8");
+  EXPECT_NE(plan.candidates[2].refusal.find("only by name"), std::string::npos);
+  EXPECT_EQ(select(p, rows, {}, "by_name").kernel_name, "by_name");
+  EXPECT_EQ(select(Problem{}, rows, {}, "by_name").kernel_name, "by_name");
+}
+
 TEST(Select, NothingToRunNamesEveryRefusal) {
   const KernelInfo rows[] = {refusing("a"), refusing("b")};
   Problem strict;

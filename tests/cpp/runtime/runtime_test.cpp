@@ -66,7 +66,7 @@ TEST(Pool, AThrowingCallbackPassesThrough) {
 TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
   EXPECT_EQ(capped_isa(nullptr), detected_isa());
   EXPECT_EQ(capped_isa(""), detected_isa());
-  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
+  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx}) {
     if (isa <= detected_isa())
       EXPECT_EQ(capped_isa(name_of(isa)), isa);
     else
@@ -76,8 +76,9 @@ TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
     capped_isa("sse9");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "[SPARSELOOM_ISA] expected generic, avx2, avx512, avx512_bf16 or amx, got 'sse9'; unset SPARSELOOM_ISA");
+    EXPECT_STREQ(
+        error.what(),
+        "[SPARSELOOM_ISA] expected generic, avx2, avx512, avx512_vnni, avx512_bf16 or amx, got 'sse9'; unset SPARSELOOM_ISA");
   }
 }
 

@@ -77,26 +77,36 @@ def library() -> Library:
     return Library(find_library())
 
 
-def ell_values(values: Tensor, per_row: int) -> Tensor:
-    """Blocks [blocks, b, b] of rows with `per_row` blocks each, as Blocked-ELL's row-major matrix [rows, per_row * b]."""
+def padded_ell(values: Tensor, crow: Tensor, col: Tensor) -> tuple[Tensor, Tensor]:
+    """Blocks [blocks, b, b] as Blocked-ELL's row-major matrix [rows, width * b], and int32 column indices [block rows, width].
+
+    Every row is as long as the longest: zeros, and the format's own mark -1, where it has no block.
+    """
     _, bm, bn = values.shape
-    return values.reshape(-1, per_row, bm, bn).transpose(1, 2).reshape(-1, per_row * bn).contiguous()
+    counts = crow.diff().long()
+    row = torch.arange(len(counts), device=values.device).repeat_interleave(counts)
+    place = torch.arange(len(col), device=values.device) - crow.long()[row]
+    width = int(counts.max()) if len(counts) else 0
+    columns = col.new_full((len(counts), width), -1)
+    columns[row, place] = col
+    grid = values.new_zeros(len(counts), width, bm, bn)
+    grid[row, place] = values
+    return grid.transpose(1, 2).reshape(-1, width * bn).contiguous(), columns
 
 
 class BlockedEll:
     """One set: y^T [n, m] = W [n, k] x^T [k, m], which is y = x W^T with every matrix where it lies."""
 
-    def __init__(self, x: Tensor, values: Tensor, col: Tensor, rows: int, cols: int) -> None:
+    def __init__(self, x: Tensor, values: Tensor, crow: Tensor, col: Tensor, rows: int, cols: int) -> None:
         m, side = x.shape[0], values.shape[1]
-        per_row = len(col) // (rows // side)
         self._lib, kind = library(), VALUE_TYPES[x.dtype]
-        self._x, self._col, self._values = x, col, ell_values(values, per_row)
+        self._x, (self._values, self._col) = x, padded_ell(values, crow, col)
         self.y = x.new_empty(m, rows)
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
         self._weight, self._input, self._output = _POINTER(), _POINTER(), _POINTER()
         self._lib.call(
             "cusparseCreateBlockedEll",
-            *(ctypes.byref(self._weight), rows, cols, side, per_row * side, col.data_ptr(), self._values.data_ptr()),
+            *(ctypes.byref(self._weight), rows, cols, side, self._values.shape[1], self._col.data_ptr(), self._values.data_ptr()),
             *(INDEX_32I, INDEX_BASE_ZERO, kind),
         )
         for descriptor, matrix in ((self._input, x), (self._output, self.y)):
@@ -126,8 +136,6 @@ def blocked_ell_calls(operands: Operands) -> list[Call]:
     cell = operands.cell
     if cell.block[0] != cell.block[1]:
         raise ValueError("Blocked-ELL has square blocks only")
-    if not operands.even:
-        raise ValueError("Blocked-ELL needs the same number of blocks in every row")
     if cell.n % cell.block[0] or cell.k % cell.block[1]:
         raise ValueError("Blocked-ELL has no ragged blocks")
-    return [BlockedEll(copy.x, copy.values, copy.index.col, cell.n, cell.k) for copy in operands.copies]
+    return [BlockedEll(copy.x, copy.values, copy.index.crow, copy.index.col, cell.n, cell.k) for copy in operands.copies]

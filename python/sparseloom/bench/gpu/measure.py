@@ -12,18 +12,23 @@ import torch
 from ... import ops
 from ...testing import TileCheck, tf32_switch
 from ..cells import Cell
-from ..timing import LEAST_ROUNDS, Spread, ratios
+from ..timing import Spread, ratios
+from . import fp8, goals
 from .device import Monitor, alive
-from .operands import Operands, Reference
+from .groups import compared
+from .operands import DENSE, DENSE_FAST, Operands, Reference
 from .peers import PEERS, enter
 from .replay import Replay, pause_after
 
 Record = dict[str, Any]
 #: Candidates that are no sparse kernel.
 NOT_SPARSE = ("dense", "reference")
-DENSE = "torch"  # the dense baseline's name among the contenders
-#: A peer whose call takes longer than this takes part in so many rounds only.
-SLOW_PEER_US, SLOW_PEER_ROUNDS = 1500.0, 3
+#: Rounds of ours and of dense: five where the speed-ups of those agree within 1 %, else up to nine. Most samples of an H200 agree
+#: within .3 %.
+CALM_ROUNDS, MOST_ROUNDS, CALM = 5, 9, 0.01
+#: Rounds of peers, and of candidates that are behind the fastest by more than this; a first round shows who is far behind. The
+#: pauses between bursts are what a run of the suite waits for.
+SHORT_ROUNDS, OUT_OF_REACH, FAR = 3, 1.15, 2.0
 
 
 class DeadContext(RuntimeError):
@@ -42,7 +47,20 @@ class Candidate:
     predicted_us: float
     replay: Replay | None = None
     found: TileCheck | None = None
+    accuracy: dict[str, float] | None = None  # fp32: beside cuBLAS fp32's
     error: str = ""
+
+
+class Stopwatch:
+    """Seconds of a cell's parts, in order: what the suite's time goes into."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = round(now - self._last, 3), now
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,12 @@ def cell_fields(cell: Cell) -> Record:
     return {"op": "linear"} | {name: getattr(cell, name) for name in fields} | {"block": list(cell.block)}
 
 
+def failed_record(cell: Cell, error: str) -> Record:
+    """Of a cell that could not be measured; its goal is missed."""
+    promised = goals.goal(cell)
+    return cell_fields(cell) | {"goal": promised.record() if promised else None, "error": error}
+
+
 def one_line(error: BaseException) -> str:
     """The kind of error and its first line: torch appends advice and stacks."""
     text = str(error).strip().splitlines()
@@ -76,15 +100,17 @@ def measure(cell: Cell, settings: Settings) -> Record:
     except DeadContext:
         raise
     except Exception as error:
-        record = cell_fields(cell) | {"error": one_line(error)}
+        record = failed_record(cell, one_line(error))
         if not alive():
             raise DeadContext(record) from error
         return record
 
 
 def _measure(cell: Cell, settings: Settings) -> Record:
+    watch = Stopwatch()
     operands = Operands(cell, settings.device, settings.l2_bytes)
     plan = plan_of(operands)
+    watch.lap("operands")
     reference = Reference(operands)
     candidates = [
         _entered(Candidate(each["kernel"], each["predicted_us"]), operands, reference)
@@ -95,24 +121,35 @@ def _measure(cell: Cell, settings: Settings) -> Record:
     if chosen.replay is None:
         raise RuntimeError(f"the plan's choice {chosen.kernel}: {chosen.error}")
     contenders = {each.kernel: each.replay for each in candidates if each.replay is not None}
-    contenders[DENSE] = Replay(operands.dense_calls())
+    ours = list(contenders)
+    contenders |= {name: Replay(calls) for name, calls in operands.dense_calls().items()}
     peers, absent = _peers(operands, reference, settings)
     del reference
-    samples, burst_clock = _rounds(contenders | peers, set(peers), settings)
+    watch.lap("checks")
+    samples, burst_clock = _rounds(contenders | peers, chosen.kernel, set(peers), settings)
     medians = {name: Spread.of(times).median for name, times in samples.items()}
-    sparse = min((name for name in contenders if name not in (*NOT_SPARSE, DENSE)), key=medians.__getitem__, default=None)
-    names = dict.fromkeys([DENSE, chosen.kernel, *([sparse] if sparse else [])])
+    dense = min((name for name in (DENSE, DENSE_FAST) if name in contenders), key=medians.__getitem__)
+    sparse = min((name for name in ours if name not in NOT_SPARSE), key=medians.__getitem__, default=None)
+    watch.lap("bursts")
+    names = dict.fromkeys([dense, chosen.kernel, *([sparse] if sparse else [])])
     sustained, sustained_clock, watts = _sustained({name: contenders[name] for name in names}, settings.monitor)
+    watch.lap("sustained")
 
-    us, ratio = Spread.of(samples[chosen.kernel]), ratios(samples[DENSE], samples[chosen.kernel])
+    us, ratio = Spread.of(samples[chosen.kernel]), ratios(samples[dense], samples[chosen.kernel])
     assert chosen.found is not None
-    best = min((each.kernel for each in candidates if each.replay is not None), key=medians.__getitem__)
+    best = min(ours, key=medians.__getitem__)
+    promised = goals.goal(cell)
     return cell_fields(cell) | {
         "kernel": chosen.kernel,
         "us": us.rounded(2),
-        "dense_us": round(medians[DENSE], 2),
+        "dense_us": round(medians[dense], 2),
+        "dense": dense,
         "speedup": round(ratio.median, 3),
         "speedup_spread": ratio.rounded(3),
+        "goal": promised.record() if promised else None,
+        "predicted_us": round(chosen.predicted_us, 2),
+        "over_predicted": round(us.median / chosen.predicted_us, 3) if chosen.predicted_us else None,
+        "stored": round(operands.elements / (cell.k * cell.n), 5),
         "useful_tflops": round(2.0 * cell.m * operands.elements / us.median / 1e6, 3),
         "sparse_kernel": sparse,
         "sparse_us": round(medians[sparse], 2) if sparse else None,
@@ -121,14 +158,15 @@ def _measure(cell: Cell, settings: Settings) -> Record:
         "worst_tile_error": chosen.found.worst_tile_error,
         "dense_tile_error": chosen.found.dense_tile_error,
         "tile_excess": round(chosen.found.excess, 4),
+        "accuracy": chosen.accuracy,
         "samples": len(samples[chosen.kernel]),
-        "launches": {"ours": contenders[chosen.kernel].launches, "dense": contenders[DENSE].launches},
-        "sets": {"ours": len(operands.copies), "dense": len(operands.dense_calls())},
+        "launches": {"ours": contenders[chosen.kernel].launches, "dense": contenders[dense].launches},
+        "sets": {"ours": len(operands.copies), "dense": len(operands.dense_calls()[dense])},
         "sustained": {
             "us": sustained[chosen.kernel],
-            "dense_us": sustained[DENSE],
+            "dense_us": sustained[dense],
             "sparse_us": sustained[sparse] if sparse else None,
-            "speedup": round(sustained[DENSE] / sustained[chosen.kernel], 3),
+            "speedup": round(sustained[dense] / sustained[chosen.kernel], 3),
         },
         "clock_mhz": {"burst": burst_clock, "sustained": sustained_clock},
         "sustained_watts": watts,
@@ -136,24 +174,29 @@ def _measure(cell: Cell, settings: Settings) -> Record:
         "peers": {name: round(medians[name], 2) if name in peers else None for name in PEERS},
         "peers_by": {name: "graph" if replay.graphed else "events" for name, replay in peers.items()},
         "peers_absent": absent,
+        "seconds": watch.laps,
     }
 
 
 def plan_of(operands: Operands) -> Record:
     """What the plan says of the cell on the current device, under torch's switches as they stand."""
-    return ops.plan(operands.host_index, operands.cell.direction, operands.case.dtype, operands.cell.m, device="cuda")
+    cell = operands.cell
+    return ops.plan(operands.host_index, cell.direction, operands.case.dtype, cell.m, device="cuda", out_dtype=fp8.OUT)
 
 
 def _entered(candidate: Candidate, operands: Operands, reference: Reference) -> Candidate:
     """The candidate ready to be timed and checked, or with its error. Raises DeadContext when it took the context with it."""
     try:
         replay = Replay(operands.calls(candidate.kernel))
-        candidate.found = reference.check(replay.poisoned())
+        result = replay.poisoned()
+        candidate.found = reference.check(result)
+        if operands.cell.dtype == "f32" and operands.cell.direction == "forward":
+            candidate.accuracy = reference.accuracy(result)
         candidate.replay = replay
     except Exception as error:
         candidate.error = one_line(error)
         if not alive():
-            raise DeadContext(cell_fields(operands.cell) | {"error": f"{candidate.kernel}: {candidate.error}"}) from error
+            raise DeadContext(failed_record(operands.cell, f"{candidate.kernel}: {candidate.error}")) from error
     return candidate
 
 
@@ -161,8 +204,8 @@ def _peers(operands: Operands, reference: Reference, settings: Settings) -> tupl
     """The peers that take part, and why the others do not."""
     cell, present, absent = operands.cell, {}, {}
     for name in PEERS:
-        if cell.direction != "forward" or cell.dtype != "bf16":
-            absent[name] = "compared in bf16 forward only"
+        if not compared(cell):
+            absent[name] = "compared in bf16 forward, on the cells that groups.compared names"
         elif not settings.peers:
             absent[name] = "left out by --no-peers"
         else:
@@ -171,21 +214,25 @@ def _peers(operands: Operands, reference: Reference, settings: Settings) -> tupl
             except Exception as error:
                 absent[name] = one_line(error)
                 if not alive():
-                    raise DeadContext(cell_fields(cell) | {"error": f"peer {name}: {absent[name]}"}) from error
+                    raise DeadContext(failed_record(cell, f"peer {name}: {absent[name]}")) from error
     return present, absent
 
 
-def _rounds(contenders: dict[str, Replay], peers: set[str], settings: Settings) -> tuple[dict[str, list[float]], int | None]:
+def _rounds(
+    contenders: dict[str, Replay], chosen: str, peers: set[str], settings: Settings
+) -> tuple[dict[str, list[float]], int | None]:
     """Microseconds of a call by contender and round; one burst of each in a new order every round, so that samples of one round
     belong together. And the clock right after the last burst of ours or dense's."""
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     draw, order, spent, clock = random.Random(0), list(contenders), 0.0, None
     end, done = time.perf_counter() + settings.seconds, 0
-    while done < LEAST_ROUNDS or time.perf_counter() < end:
+    while done < CALM_ROUNDS or time.perf_counter() < end or (done < MOST_ROUNDS and not _calm(samples, chosen)):
+        if done == 1:
+            order = _in_reach(samples, chosen, peers, FAR) + sorted(peers)
+        if done == SHORT_ROUNDS:
+            order = _in_reach(samples, chosen, peers, OUT_OF_REACH)
         draw.shuffle(order)
         for name in order:
-            if name in peers and done >= SLOW_PEER_ROUNDS and Spread.of(samples[name]).median > SLOW_PEER_US:
-                continue
             time.sleep(pause_after(spent))
             samples[name].append(contenders[name].burst())
             spent = samples[name][-1] * contenders[name].launches * 1e-6
@@ -193,6 +240,21 @@ def _rounds(contenders: dict[str, Replay], peers: set[str], settings: Settings) 
                 clock = settings.monitor.clock_mhz()
         done += 1
     return samples, clock
+
+
+def _calm(samples: dict[str, list[float]], chosen: str) -> bool:
+    """Whether the speed-ups of all rounds so far agree."""
+    found = ratios(samples[DENSE], samples[chosen])
+    return found.p80 - found.p20 <= CALM * found.median
+
+
+def _in_reach(samples: dict[str, list[float]], chosen: str, peers: set[str], times: float) -> list[str]:
+    """Who is timed on: dense, the plan's choice, and what of ours is within `times` the fastest or the fastest sparse kernel."""
+    dense = [name for name in (DENSE, DENSE_FAST) if name in samples]
+    ours = {name: Spread.of(found).median for name, found in samples.items() if name not in peers and name not in dense}
+    near = [name for name, us in ours.items() if us <= times * min(ours.values())]
+    sparse = [name for name in ours if name not in NOT_SPARSE]
+    return list(dict.fromkeys([*dense, chosen, *near, *([min(sparse, key=ours.__getitem__)] if sparse else [])]))
 
 
 def _sustained(contenders: dict[str, Replay], monitor: Monitor) -> tuple[dict[str, float], int | None, float | None]:
@@ -211,6 +273,7 @@ def _candidate_record(candidate: Candidate, samples: dict[str, list[float]]) -> 
         return record | {"error": candidate.error}
     return record | {
         "us": Spread.of(samples[candidate.kernel]).rounded(2),
+        "samples": len(samples[candidate.kernel]),
         "worst_tile_error": candidate.found.worst_tile_error,
         "tile_excess": round(candidate.found.excess, 4),
         "same_bits": candidate.replay.same_bits(),

@@ -12,12 +12,17 @@ from torch import Tensor
 
 from ... import ops
 from ...nn.state import build_index, zero_padding_
-from ...testing import TileCheck, check_tiles, dense_product
+from ...testing import Case, TileCheck, check_tiles, dense_product
 from ...testing.cases import round_to_tf32
 from ...testing.tolerance import TILE_TOKENS, TRUNCATION
 from ..cells import Cell
+from . import fp8
 
 Call = Callable[[], Tensor]
+#: The dense contenders' names; the second sums fp8 products in shorter accumulators.
+DENSE, DENSE_FAST = "torch", "torch_fast_accum"
+#: Tokens in one tile whose rms error is compared: with blocks of 32 and more, thousands of errors each.
+RMS_TOKENS = 128
 
 
 def sets_needed(bytes_of_one: int, l2_bytes: int) -> int:
@@ -28,9 +33,12 @@ def sets_needed(bytes_of_one: int, l2_bytes: int) -> int:
 def scatter(values: Tensor, row: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
     """The dense matrix [rows, cols] by torch's own indexing, not by the kernels under test. row, col: of each block, int64."""
     _, bm, bn = values.shape
+    kind = values.dtype
+    if kind.itemsize == 1:  # torch indexes bytes, but not every 8-bit float
+        values = values.view(torch.uint8)
     grid = values.new_zeros(-(-rows // bm), -(-cols // bn), bm, bn)
     grid[row, col] = values
-    return grid.transpose(1, 2).reshape(grid.shape[0] * bm, grid.shape[1] * bn)[:rows, :cols].contiguous()
+    return grid.transpose(1, 2).reshape(grid.shape[0] * bm, grid.shape[1] * bn)[:rows, :cols].contiguous().view(kind)
 
 
 def gather(matrix: Tensor, row: Tensor, col: Tensor, block: tuple[int, int]) -> Tensor:
@@ -61,7 +69,6 @@ class Operands:
         self.host_index = build_index(pattern)
         index = self.host_index.to(device)
         counts = self.host_index.crow.diff().long()
-        self.even = len(counts) > 0 and bool((counts == counts[0]).all())
         self.block_row = torch.arange(len(counts)).repeat_interleave(counts).to(device)
         self.block_col = index.col.long()
 
@@ -79,9 +86,12 @@ class Operands:
         first = Copy(x, dy, values, index)
         self.weight = scatter(values, self.block_row, self.block_col, cell.n, cell.k)
 
+        self._fp8 = cell.dtype == "fp8"
+        self._scales = fp8.scales(device)
         size = self.case.dtype.itemsize
         ours = (x.nbytes + dy.nbytes) + values.nbytes  # dw writes values' size, forward and dx read it
-        out = {"forward": cell.m * cell.n * size, "dx": cell.m * cell.k * size, "dw": 0}[cell.direction]
+        written = fp8.OUT.itemsize if self._fp8 else size
+        out = {"forward": cell.m * cell.n * written, "dx": cell.m * cell.k * size, "dw": 0}[cell.direction]
         copies = sets_needed(ours + out, l2_bytes) - 1
         self.copies = [first] + [Copy(x.clone(), dy.clone(), values.clone(), self.host_index.to(device)) for _ in range(copies)]
         # The dense layer that ours replaces has no zeros: cuBLAS on the scattered weight of density .05 took 311 us where random
@@ -94,6 +104,8 @@ class Operands:
         """Ours by that kernel, one call for each copy."""
 
         def one(copy: Copy) -> Tensor:
+            if self._fp8:
+                return fp8.sparse(copy.x, copy.values, copy.index, self._scales, kernel)
             if self.cell.direction == "forward":
                 return ops.linear(copy.x, copy.values, copy.index, kernel=kernel)
             if self.cell.direction == "dx":
@@ -102,13 +114,27 @@ class Operands:
 
         return [lambda copy=copy: one(copy) for copy in self.copies]  # type: ignore[misc]
 
-    def dense_calls(self) -> list[Call]:
-        """torch's product of the same x or dy with a weight that has no zeros (dw: the whole dW), one call for each copy."""
+    def dense_calls(self) -> dict[str, list[Call]]:
+        """torch's product of the same x or dy with a weight that has no zeros (dw: the whole dW), one call for each copy.
 
-        def one(x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
-            return dense_product(self.case, x, dy, weight, None)
+        By contender: fp8 has two ways of adding up, of which the faster is the one to beat.
+        """
 
-        return [lambda own=own: one(*own) for own in self._dense]  # type: ignore[misc]
+        def turns(product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Call]:
+            return [lambda own=own: product(*own) for own in self._dense]  # type: ignore[misc]
+
+        if not self._fp8:
+            return {DENSE: turns(self.dense)}
+        return {DENSE: turns(self.dense), DENSE_FAST: turns(lambda x, _, w: fp8.dense(x, w, self._scales, fast=True))}
+
+    def dense(self, x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
+        """torch's product in the dtype under test, of operands as calls have them."""
+        return fp8.dense(x, weight, self._scales) if self._fp8 else dense_product(self.case, x, dy, weight, None)
+
+    @property
+    def scale(self) -> float:
+        """What the product of the stored numbers is multiplied by."""
+        return fp8.X_SCALE * fp8.W_SCALE if self._fp8 else 1.0
 
 
 class Reference:
@@ -117,9 +143,10 @@ class Reference:
     def __init__(self, operands: Operands) -> None:
         self._operands, case, first = operands, operands.case, operands.copies[0]
         x, dy, weight = (part.double() for part in (first.x, first.dy, operands.weight))
-        self._dense = self._tiled(dense_product(case, first.x, first.dy, operands.weight, None))
-        self._exact = self._tiled(dense_product(case, x, dy, weight, None))
-        self._magnitude = self._tiled(dense_product(case, x.abs(), dy.abs(), weight.abs(), None))
+        self._dense = self._tiled(operands.dense(first.x, first.dy, operands.weight))
+        exact = Case(case.name, case.direction, torch.float64, case.block, case.m, case.k, case.n)
+        self._exact = self._tiled(dense_product(exact, x, dy, weight, None) * operands.scale)
+        self._magnitude = self._tiled(dense_product(exact, x.abs(), dy.abs(), weight.abs(), None) * operands.scale)
 
     def _tiled(self, matrix: Tensor) -> Tensor:
         """dw: the stored blocks one under another, else the matrix itself."""
@@ -135,3 +162,28 @@ class Reference:
         shaped = actual.reshape(-1, bn) if direction == "dw" else actual
         accumulation = TRUNCATION if self._operands.cell.tf32 else 2.0
         return check_tiles(shaped, self._dense, self._exact, self._magnitude, tile, accumulation)
+
+    def accuracy(self, actual: Tensor) -> dict[str, float]:
+        """Errors of a forward result over those of torch's dense one, on the same matrix.
+
+        Rms in the median and in the worst tile of RMS_TOKENS tokens by one block row, the largest anywhere; elements of a tile.
+        """
+        side = self._operands.cell.block[0]
+        rms, dense_rms = (_rms(each.double() - self._exact, (RMS_TOKENS, side)) for each in (actual, self._dense))
+        smallest = torch.finfo(torch.float64).tiny
+        ratios = rms / dense_rms.clamp(min=smallest)
+        largest, dense_largest = (float((each.double() - self._exact).abs().max()) for each in (actual, self._dense))
+        return {
+            "median_tile_rms": round(float(ratios.median()), 4),
+            "worst_tile_rms": round(float(ratios.max()), 4),
+            "largest": round(largest / max(dense_largest, smallest), 4),
+            "tile_elements": RMS_TOKENS * side,
+        }
+
+
+def _rms(errors: Tensor, tile: tuple[int, int]) -> Tensor:
+    """Of each whole tile of a matrix; a matrix smaller than one tile is one."""
+    height, width = min(tile[0], errors.shape[0]), min(tile[1], errors.shape[1])
+    whole = errors[: errors.shape[0] // height * height, : errors.shape[1] // width * width]
+    grid = whole.reshape(whole.shape[0] // height, height, whole.shape[1] // width, width)
+    return grid.square().mean((1, 3)).sqrt()

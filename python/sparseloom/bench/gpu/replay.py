@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,13 +19,13 @@ from .operands import Call
 #: One burst: about so many calls, more where they are short (two events and a graph's start cost some 5 us), fewer where a slow
 #: peer would take the suite's whole time.
 CALLS, MOST_CALLS, LEAST_CALLS = 10, 200, 3
-SHORT_US, LONG_US = 2_000.0, 40_000.0
+SHORT_US, LONG_US = 2_000.0, 15_000.0
 WARM_UP = 3
 #: The pause before a burst in lengths of the one before, within these seconds: the card's power then stays far below its cap, as
 #: in a burst of 20 calls after a long idle. 100 calls in a row lose 13 % of the clock to that cap (dense bf16 on an H200).
 PAUSE_LENGTHS, PAUSE_LEAST, PAUSE_MOST = 4.0, 0.005, 0.06
-#: "Sustained": so many calls at least, after so much of the same load.
-SUSTAINED_CALLS, SUSTAINED_REPLAYS, HEAT_US = 100, 7, 20_000.0
+#: "Sustained": so many calls at least, or this long where they are long, after so much of the same load.
+SUSTAINED_CALLS, SUSTAINED_US, SUSTAINED_REPLAYS, HEAT_US = 100, 100_000.0, 7, 20_000.0
 #: Cycles of a kernel that does nothing, some 0.2 ms: the host queues a whole burst behind it, so that no gap is timed.
 SPIN = 400_000
 
@@ -152,7 +153,8 @@ class Replay:
 
     def sustained(self, during: Callable[[], None] = lambda: None) -> list[float]:
         """Microseconds of one call in each of several replays without a pause; `during` is called while they run."""
-        replays = max(SUSTAINED_REPLAYS, math.ceil(SUSTAINED_CALLS / self.launches))
+        wanted = min(SUSTAINED_CALLS, SUSTAINED_US / self.us)
+        replays = max(SUSTAINED_REPLAYS, math.ceil(wanted / self.launches))
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
         for _ in range(math.ceil(HEAT_US / (self.us * self.launches))):
             self.replay()
@@ -163,3 +165,16 @@ class Replay:
         during()
         torch.cuda.synchronize()
         return [1e3 * before.elapsed_time(after) / self.launches for before, after in pairwise(marks)]
+
+
+def in_turn(contenders: dict[str, Replay], rounds: int) -> dict[str, list[float]]:
+    """Microseconds of a call by contender and round; one burst of each in a new order every round, after a pause."""
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    draw, order, spent = random.Random(0), list(contenders), 0.0
+    for _ in range(rounds):
+        draw.shuffle(order)
+        for name in order:
+            time.sleep(pause_after(spent))
+            samples[name].append(contenders[name].burst())
+            spent = samples[name][-1] * contenders[name].launches * 1e-6
+    return samples

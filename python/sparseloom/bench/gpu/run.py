@@ -1,4 +1,4 @@
-"""The suite as a whole: cells in order, a results file that grows with them, a new process where a kernel broke the old one's."""
+"""The suite as a whole: jobs in order, a results file that grows with them, a new process where a kernel broke the old one's."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ import torch
 from tqdm import tqdm
 
 from ...errors import Error
-from ..cells import Cell
 from ..results import header, write_results
 from ..timing import busy_share, load_average
 from .device import Monitor, describe, require_gpu, slug
-from .host import host_cost
-from .measure import DeadContext, Record, Settings, cell_fields, measure, one_line
-from .targets import unmeasured
+from .jobs import Job
+from .measure import DeadContext, Record, Settings
 
 #: Seconds between two writes of the growing results file: a run that is stopped from outside loses no more than these.
 SAVE_EVERY = 15.0
-#: Seconds after which a cell is given up: a kernel that never ends would otherwise take the whole run with it. The slowest cell,
-#: with its peers' kernels to compile, should take some ten.
+#: Seconds after which a cell is given up: a kernel that never ends would otherwise take the whole run with it. The slowest part,
+#: the compiled MLP, should take some forty.
 CELL_LIMIT = 120.0
 #: Share of the GPU's memory above which what graphs of former cells kept is given back; doing it always costs 0.1 s a cell.
 RESERVED_LIMIT = 0.3
-HOST = "host"  # what --only names the host's cost by
 
 
 class Run:
@@ -61,40 +58,34 @@ class Run:
         self.records = before.pop("records")
         self.head = before
 
-    def measure(self, cells: list[Cell], host: bool) -> None:
-        """All cells that have no record yet, and the host's cost. Raises DeadContext after its record was saved; a cell that does
-        not end is recorded and left to a new process."""
-        with tqdm(unmeasured(cells, self.records), unit="cell", disable=None) as bar:
-            for cell in bar:
-                bar.set_postfix_str(str(cell))
+    def measure(self, jobs: list[Job]) -> None:
+        """All that has no record yet. Raises DeadContext after its record was saved; a job that does not end is recorded, and a new
+        process goes on."""
+        start = time.monotonic()
+        with tqdm([job for job in jobs if not job.done(self.records)], unit="cell", disable=None) as bar:
+            for job in bar:
+                bar.set_postfix_str(str(job))
                 self._trim()
-                watch = threading.Timer(CELL_LIMIT, self._give_up, [cell])
+                watch = threading.Timer(CELL_LIMIT, self._give_up, [job])
                 watch.daemon = True
                 watch.start()
                 try:
-                    self._measured(lambda cell=cell: measure(cell, self.settings))  # type: ignore[misc]
+                    self._measured(lambda job=job: job.run(self.settings))  # type: ignore[misc]
                 finally:
                     watch.cancel()
-        if host and not any(record["op"] == HOST for record in self.records):
-            self._measured(self._host)
+        self.head["seconds"] = round(self.head.get("seconds", 0.0) + time.monotonic() - start, 1)
         self.head["gpu"]["clock_mhz_at_end"] = self.settings.monitor.clock_mhz()
 
     def _trim(self) -> None:
         if torch.cuda.memory_reserved() > RESERVED_LIMIT * self.head["gpu"]["memory_bytes"]:
             torch.cuda.empty_cache()
 
-    def _give_up(self, cell: Cell) -> None:
+    def _give_up(self, job: Job) -> None:
         """In another thread, while the measuring one waits for the GPU."""
-        death = DeadContext(cell_fields(cell) | {"error": f"did not end within {CELL_LIMIT:.0f} s"})
+        death = DeadContext(job.fields | {"error": f"did not end within {CELL_LIMIT:.0f} s"})
         self.records.append(death.record)
         self.save()
         start_again(death)
-
-    def _host(self) -> Record:
-        try:
-            return host_cost(self.settings.device)
-        except Exception as error:
-            return {"op": HOST, "error": one_line(error)}
 
     def _measured(self, one: Callable[[], Record]) -> None:
         try:

@@ -7,8 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from ..cells import cell_of
+from ..timing import Spread
+from . import goals, targets
 
-HEAD = ("kernel", "us", "dense us", "speedup", "sustained", "best sparse us", "torch bsr us", "cusparse ell us")
+HEAD = ("kernel", "us", "dense us", "speedup", "target", "sustained", "best sparse us", "torch bsr us", "cusparse ell us")
 
 
 def table(records: list[dict[str, Any]]) -> Table:
@@ -19,7 +21,12 @@ def table(records: list[dict[str, Any]]) -> Table:
     for record in records:
         if record["op"] == "linear":
             out.add_row(str(cell_of(record)), *row(record))
-        elif "error" not in record:
+        elif record["op"] in ("step", "mlp") and "error" not in record:
+            tail = [""] * (len(HEAD) - 4)
+            out.add_row(
+                record["name"], "", f"{record['us']['median']:.1f}", f"{record['dense_us']:.1f}", f"{record['speedup']:.2f}", *tail
+            )
+        elif record["op"] == "host" and "error" not in record:
             out.caption = host_line(record)
     return out
 
@@ -36,6 +43,7 @@ def row(record: dict[str, Any]) -> list[str]:
         f"{record['us']['median']:.1f}",
         f"{record['dense_us']:.1f}",
         f"{record['speedup']:.2f}",
+        target(record),
         f"{record['sustained']['speedup']:.2f}",
         sparse,
         *peers,
@@ -49,3 +57,31 @@ def host_line(record: dict[str, Any]) -> str:
         ours, linear = record[mode]["us"]["median"], record[mode]["linear_us"]["median"]
         modes.append(f"{mode.replace('_', ' ')} {ours:.1f} us (F.linear {linear:.1f})")
     return f"host, one module call: {', '.join(modes)}"
+
+
+def target(record: dict[str, Any]) -> str:
+    """The promised speed-up, of dense or of the forward cell."""
+    goal = record["goal"]
+    return "" if goal is None else f"{goal['figure']:g} of F" if goal["of_forward"] else f"{goal['figure']:g}"
+
+
+def summary(records: list[dict[str, Any]]) -> list[str]:
+    """How the plan did over the cells, and where the time of a run went; sentences, none when no cell was measured."""
+    cells = [record for record in records if record["op"] == "linear" and "error" not in record]
+    if not cells:
+        return []
+    good, many = targets.well_chosen(cells), sum(targets.timed(record) >= goals.CANDIDATES for record in cells)
+    few = sum(len(record["candidates"]) < goals.CANDIDATES for record in cells)
+    lines = [
+        f"the plan's choice is within {100 * (goals.WITHIN - 1):.0f} % of the best in {good} of {len(cells)} cells",
+        f"{goals.CANDIDATES} or more candidates timed in {many} of {len(cells)} cells; fewer can run in {few}",
+    ]
+    if ratios := [record["over_predicted"] for record in cells if record["over_predicted"]]:
+        spread = Spread.of(ratios)
+        lines.append(f"measured over predicted time: {spread.median:.2f} ({spread.p20:.2f} to {spread.p80:.2f})")
+    spent: dict[str, float] = {}
+    for record in cells:
+        for part, seconds in record["seconds"].items():
+            spent[part] = spent.get(part, 0.0) + seconds
+    lines.append(f"seconds: {', '.join(f'{part} {seconds:.0f}' for part, seconds in spent.items())}")
+    return lines

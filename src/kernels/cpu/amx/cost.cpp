@@ -12,7 +12,7 @@ namespace {
 
 using core::ceil_div;
 
-constexpr double kFlopsPerCycle = 1024;  // 2 * 16 * 16 * 32 in 16 cycles
+constexpr double kFlopsPerCycle = 1024;  // 2 * 16 * 16 * 32 in 16 cycles; int8 twice that
 constexpr double kDotCycles[2] = {16, 8.5};
 // A row of a tile from L2 or a cold L1. 1.33 is the hardware's best; blocks that lie anywhere reached 44 % of the peak in a
 // prototype of the inner loop, which is two cycles.
@@ -25,9 +25,9 @@ constexpr double kMacroTokens = 128;   // that stay in L2 while the weights pass
 constexpr double kCallUs = 0.5, kForkUs = 4;
 
 // One step of depth of one set of sums: `high` tiles of A against `wide` tiles of B.
-double step_cycles(int side, double depth, int high, int wide) {
+double step_cycles(int side, double b_rows, int high, int wide) {
   const double dots = high * wide * kDotCycles[side < kTileSide];
-  return std::max(dots, kRowCycles * (high * side + wide * depth / 2));
+  return std::max(dots, kRowCycles * (high * side + wide * b_rows));
 }
 
 struct Work {
@@ -38,9 +38,10 @@ struct Work {
 
 Work strips(const Problem& p, double cycle) {
   const bool forward = p.direction == Direction::forward;
+  const int element = static_cast<int>(size_of(p.dtype)), per_cell = 4 / element;
   const int output_block = forward ? p.block.rows : p.block.cols, depth_block = forward ? p.block.cols : p.block.rows;
   const int outputs = std::min(output_block, 2 * kTileSide), side = std::min(outputs, kTileSide),
-            depth = std::min(depth_block, kTileDepth);
+            depth = std::min(depth_block, kTileSide * per_cell);
   const int vectors = outputs > kTileSide ? 2 : 4;
   const double features_out = static_cast<double>(forward ? p.rows : p.cols),
                features_in = static_cast<double>(forward ? p.cols : p.rows);
@@ -49,11 +50,11 @@ Work strips(const Problem& p, double cycle) {
   const int rest = static_cast<int>(all % vectors);
   const auto panel = [&](int width) {
     return elements / outputs / depth_block *
-           (depth_block / depth * step_cycles(side, depth, outputs / side, width) + kBlockCycles);
+           (depth_block / depth * step_cycles(side, depth / per_cell, outputs / side, width) + kBlockCycles);
   };
   double cycles = static_cast<double>(whole) * panel(vectors) + (rest ? panel(rest) : 0);
   const double passes = static_cast<double>(ceil_div(p.m, static_cast<std::int64_t>(kMacroTokens)));
-  const double us = std::max(cycle * cycles, 1e6 * 2 * elements * passes / kSharedBytes);
+  const double us = std::max(cycle * cycles, 1e6 * element * elements * passes / kSharedBytes);
   cycles = static_cast<double>(all * kTileSide) * (features_out * kOutCycles + features_in * kPackCycles) +
            (forward ? 0 : elements * kTransposeCycles);
   return {us + cycle * cycles, m * elements / (10 * kTaskProducts) + m * (features_in + features_out) / kTaskProducts,
@@ -67,7 +68,7 @@ Work outer(const Problem& p, double cycle) {
   const double elements = static_cast<double>(p.blocks) * p.block.rows * p.block.cols, m = static_cast<double>(p.m);
   const double tiles = static_cast<double>(ceil_div(p.m, kTileDepth)), features = static_cast<double>(p.rows + p.cols);
   const double sets = elements / outputs / piece / wide;
-  const double cycles = sets * (tiles * step_cycles(side, kTileDepth, outputs / side, wide) + kBlockCycles) +
+  const double cycles = sets * (tiles * step_cycles(side, kTileSide, outputs / side, wide) + kBlockCycles) +
                         elements * kOuterOutCycles + tiles * kTileDepth * features * kOuterPackCycles;
   return {cycle * cycles, m * elements / (10 * kTaskProducts) + m * features / kTaskProducts, 2.0};
 }
@@ -75,7 +76,7 @@ Work outer(const Problem& p, double cycle) {
 }  // namespace
 
 double predict_tile_us(const Problem& problem, double peak) {
-  const double cycle = 1e6 * kFlopsPerCycle / (peak > 0 ? peak : 100e9);
+  const double cycle = 1e6 * kFlopsPerCycle * (problem.dtype == DType::i8 ? 2 : 1) / (peak > 0 ? peak : 100e9);
   const Work work = problem.direction == Direction::dw ? outer(problem, cycle) : strips(problem, cycle);
   const double tasks = std::clamp(work.tasks, 1.0, static_cast<double>(std::max(1, problem.threads)));
   return kCallUs + work.us / tasks + (tasks > 1 ? work.loops * kForkUs : 0);

@@ -25,14 +25,14 @@ constexpr double kTileTaskProducts = 10 * kTaskProducts;  // as kTaskProducts, a
 struct Panels {
   int outputs;         // of a strip: two tiles high where a block is
   int vectors;         // of a panel: four sums in all
-  std::int64_t steps;  // depth pairs, padded to whole blocks
+  std::int64_t steps;  // cells of depth, padded to whole blocks
   std::int64_t count;  // of all tokens
   std::int64_t chunk;  // that fit into the workspace
 
-  Panels(std::int64_t m, std::int64_t output_block, std::int64_t depth_block, std::int64_t depth)
+  Panels(int per_cell, std::int64_t m, std::int64_t output_block, std::int64_t depth_block, std::int64_t depth)
       : outputs(static_cast<int>(std::min<std::int64_t>(output_block, 2 * kTileSide))),
         vectors(outputs == 2 * kTileSide ? 2 : 4),
-        steps(round_up(depth, depth_block) / 2),
+        steps(round_up(depth, depth_block) / per_cell),
         count(ceil_div(ceil_div(m, kTileSide), vectors)),
         chunk(std::min(count, std::max<std::int64_t>(1, kPanelBytes / std::max<std::int64_t>(1, cells() * kCellBytes)))) {}
   std::int64_t cells() const { return steps * vectors * kTileSide; }
@@ -47,7 +47,7 @@ class TileRun {
         args_(args),
         executor_(executor),
         job_(panel_job(args)),
-        panels_(args.m, job_.output_block, job_.depth_block, job_.depth),
+        panels_(ops.per_cell, args.m, job_.output_block, job_.depth_block, job_.depth),
         buffer_(reinterpret_cast<float*>(args.workspace)) {
     const double m = static_cast<double>(args.m);
     const double tasks = m * static_cast<double>(args.index.blocks * args.index.block_elements()) / kTileTaskProducts +
@@ -94,7 +94,8 @@ class TileRun {
     if (tasks_ == 1) return true;
     if (panels_.chunk < tasks_ || ceil_div(panels_.count, tasks_) * tasks_ * 8 > panels_.count * 9) return false;
     const double input = static_cast<double>(panels_.count * panels_.cells() * kCellBytes);
-    const double weights = static_cast<double>(args_.index.blocks * args_.index.block_elements()) * 2;
+    const double weights =
+        static_cast<double>(args_.index.blocks * args_.index.block_elements()) * static_cast<double>(size_of(args_.dtype));
     const auto passes = [this](std::int64_t count) { return static_cast<double>(ceil_div(count, panels_.macro())); };
     const double tasks = static_cast<double>(tasks_);
     const double by_tokens = input / tasks + weights * passes(ceil_div(panels_.count, tasks_));
@@ -106,9 +107,9 @@ class TileRun {
     return static_cast<int>(std::min<std::int64_t>(panels_.vectors, ceil_div(job_.tokens, kTileSide) - panel * panels_.vectors));
   }
 
-  // Pairs [begin, end) of the depth of a panel.
+  // Cells [begin, end) of the depth of a panel.
   void pack(std::int64_t panel, std::int64_t begin, std::int64_t end, float* to) const {
-    kAvx512Bf16Panel.pack(job_, {panel * panels_.vectors * kTileSide, width(panel), begin, end, to});
+    ops_.pack_panel(job_, {panel * panels_.vectors * kTileSide, width(panel), begin, end, to});
   }
 
   void tokens_of(std::int64_t task) {
@@ -127,7 +128,7 @@ class TileRun {
     ops_.end();
   }
 
-  // Runs of 256 pairs, so that a single panel is packed by all threads too.
+  // Runs of 256 cells, so that a single panel is packed by all threads too.
   void pack_part(Range chunk, std::int64_t task) {
     constexpr std::int64_t kRun = 256;
     const std::int64_t runs = ceil_div(panels_.steps, kRun);
@@ -162,7 +163,8 @@ class TileRun {
   }
 
   TileShape shape() const {
-    return {std::min(panels_.outputs, kTileSide), static_cast<int>(std::min<std::int64_t>(job_.depth_block, kTileDepth)), kTileSide,
+    return {std::min(panels_.outputs, kTileSide),
+            static_cast<int>(std::min<std::int64_t>(job_.depth_block, kTileSide * ops_.per_cell)), kTileSide,
             panels_.outputs > kTileSide ? 2 : 1};
   }
   std::int64_t subs() const { return job_.output_block / panels_.outputs; }
@@ -188,7 +190,8 @@ void run_tile(const TileOps& ops, const MatmulArgs& args, const Executor& execut
 std::size_t tile_workspace(const Problem& problem) {
   const bool forward = problem.direction == Direction::forward;
   const std::int64_t bm = problem.block.rows, bn = problem.block.cols;
-  const Panels panels(problem.m, forward ? bm : bn, forward ? bn : bm, forward ? problem.cols : problem.rows);
+  const Panels panels(problem.dtype == DType::i8 ? 4 : 2, problem.m, forward ? bm : bn, forward ? bn : bm,
+                      forward ? problem.cols : problem.rows);
   return static_cast<std::size_t>(panels.bytes() + (forward ? 0 : problem.blocks * bm * bn * 2));
 }
 

@@ -1,4 +1,7 @@
-// Forward and dx on tiles. Included inside a region, after the tile vocabulary, avx512/vector.h, activations and pairs-inl.h.
+// Strips on tiles: forward and, of bf16, dx. Included inside a region, after the tile vocabulary, avx512/vector.h and
+//   Element, kPerCell                  of A, and how many of them one cell holds
+//   product<kSums, kA, kB>()           the instruction
+//   write_sums<kVectors>(job, s, sums) sums [output][vector][lane] to the output
 
 constexpr int kFirstA = 4;  // tiles 0 .. 3 sum
 
@@ -16,46 +19,14 @@ constexpr std::int64_t kWeightsAhead = 8 << 10, kWeightLines = 64, kPanelLines =
 
 // One step of depth: kUp tiles of weights, 16 rows apart, against kVectors tiles of tokens side by side.
 template <int kUp, int kVectors>
-[[gnu::always_inline]] inline void multiply(const std::uint16_t* w, std::int64_t w_row, const float* x) {
+[[gnu::always_inline]] inline void multiply(const Element* w, std::int64_t w_row, const float* x) {
   constexpr int kFirstB = kFirstA + kUp, kBs = 8 - kFirstB;
-  const std::int64_t w_stride = 2 * w_row;  // bytes
+  const std::int64_t w_stride = w_row * static_cast<std::int64_t>(sizeof(Element));
   unroll<kUp>(SPARSELOOM_UNROLLED(u) { tile_load<kFirstA + u.value>(w + u.value * kLanes * w_row, w_stride); });
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     constexpr int kB = kFirstB + v.value % kBs;
     tile_load<kB>(x + v.value * kLanes, kVectors * kLanes * 4);
-    unroll<kUp>(SPARSELOOM_UNROLLED(u) { tile_dot<u.value * kVectors + v.value, kFirstA + u.value, kB>(); });
-  });
-}
-
-// sums [output][vector][lane] -> out [token][output], up to 32 outputs. Pairs of outputs become cells; 16 x 16 cells are turned at
-// a time.
-template <int kVectors>
-void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) {
-  constexpr std::int64_t kRow = kVectors * kLanes;
-  const std::int64_t outputs = std::min(s.outputs, job.outputs - s.output);
-  alignas(64) float bias[cpu::kTileOutputs] = {};
-  if (job.bias) widen_bias(static_cast<const std::uint16_t*>(job.bias) + s.output, outputs, bias);
-  if (job.activation != Activation::none) {
-    for (std::int64_t o = 0; o < outputs; ++o) activate_row(job.activation, bias[o], sums + o * kRow, kRow);
-    std::fill_n(bias, cpu::kTileOutputs, 0.0f);
-  }
-  auto* const out = static_cast<std::uint16_t*>(job.out) + s.token * job.out_stride + s.output;
-  const __mmask32 mask = first32(outputs);
-  unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
-    Vec cells[kLanes];
-    unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
-      const float* at = sums + 2 * i.value * kRow + v.value * kLanes;
-      cells[i.value] = pair_up(load(at), load(at + kRow), bias[2 * i.value], bias[2 * i.value + 1]);
-    });
-    transpose(cells);
-    const std::int64_t token = v.value * kLanes;
-    unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
-      if (token + t.value >= s.tokens) return;
-      std::uint16_t* const row = out + (token + t.value) * job.out_stride;
-      // Masked stores of 16-bit elements cost AMD three times a plain one, and Intel its forwarding.
-      const __m512i bits = _mm512_castps_si512(cells[t.value]);
-      outputs == cpu::kTileOutputs ? _mm512_storeu_si512(row, bits) : _mm512_mask_storeu_epi16(row, mask, bits);
-    });
+    unroll<kUp>(SPARSELOOM_UNROLLED(u) { product<u.value * kVectors + v.value, kFirstA + u.value, kB>(); });
   });
 }
 
@@ -64,23 +35,21 @@ template <int kOutputs, int kVectors>
 [[gnu::always_inline]] inline void sum_blocks(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t output, float* sums) {
   constexpr int kUp = kOutputs == 32 ? 2 : 1, kSide = kOutputs / kUp;
   constexpr std::int64_t kRow = kVectors * kLanes;
-  const std::int64_t depth = job.depth_block, pairs = depth / 2;
-  const std::int64_t step = std::min<std::int64_t>(depth, cpu::kTileDepth);
+  const std::int64_t depth = job.depth_block, cells = depth / kPerCell, bytes = depth * static_cast<std::int64_t>(sizeof(Element));
+  const std::int64_t step = std::min<std::int64_t>(depth, cpu::kTileSide * kPerCell);
   const std::int64_t block = output / job.output_block;
   const std::int64_t first = job.offsets[block], last = job.offsets[block + 1];
   // Of a block; a list's blocks lie in memory as it names them. Not a pointer yet: without blocks the values may be null.
   const std::int64_t offset = output % job.output_block * depth;
-  const auto weights = [&](std::int64_t i) {
-    return static_cast<const std::uint16_t*>(job.values) + i * job.block_elements + offset;
-  };
-  const std::int64_t ahead = std::max<std::int64_t>(1, kWeightsAhead / (kOutputs * depth * 2));
+  const auto weights = [&](std::int64_t i) { return static_cast<const Element*>(job.values) + i * job.block_elements + offset; };
+  const std::int64_t ahead = std::max<std::int64_t>(1, kWeightsAhead / (kOutputs * bytes));
   unroll<kUp * kVectors>(SPARSELOOM_UNROLLED(i) { tile_zero<i.value>(); });
   for (std::int64_t i = first; i < last; ++i) {
-    if (i + 1 < last) prefetch_lines(s.panel + job.depth_index[i + 1] * pairs * kRow, std::min(kPanelLines, pairs * kVectors));
-    if (s.fetch && i + ahead < last) prefetch_lines(weights(i + ahead), std::min(kWeightLines, kOutputs * depth / 32));
-    const float* x = s.panel + job.depth_index[i] * pairs * kRow;
-    const std::uint16_t* w = weights(i);
-    for (std::int64_t k = 0; k < depth; k += step) multiply<kUp, kVectors>(w + k, depth, x + k / 2 * kRow);
+    if (i + 1 < last) prefetch_lines(s.panel + job.depth_index[i + 1] * cells * kRow, std::min(kPanelLines, cells * kVectors));
+    if (s.fetch && i + ahead < last) prefetch_lines(weights(i + ahead), std::min(kWeightLines, kOutputs * bytes / 64));
+    const float* x = s.panel + job.depth_index[i] * cells * kRow;
+    const Element* w = weights(i);
+    for (std::int64_t k = 0; k < depth; k += step) multiply<kUp, kVectors>(w + k, depth, x + k / kPerCell * kRow);
   }
   unroll<kUp>(SPARSELOOM_UNROLLED(u) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {

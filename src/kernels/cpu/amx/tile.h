@@ -5,6 +5,7 @@
 //   forward  A = stored blocks as they are, B = X packed into panels of token columns; sums are Y^T: no copy of W is ever made
 //   dx       the same on blocks transposed into the workspace, once per call, in the order of the column lists
 //   dw       A = dY^T and B = X, both packed into whole tiles; sums are the blocks themselves
+// int8 is TDPBSSD, quads of 64 values in a row in place of pairs of 32: forward, the same walk on half the bytes.
 // The other way round (A = X as it lies, B = W packed) needs a pack of W per version of its values, for which the contract has no
 // place; made in every call it would cost some 6 % at density .5, where packing X costs 2 %.
 #pragma once
@@ -17,7 +18,7 @@
 namespace sparseloom::kernels::cpu {
 
 inline constexpr int kTileSide = 16;     // rows of a tile, and its columns of 4 bytes
-inline constexpr int kTileDepth = 32;    // bf16 values in a row
+inline constexpr int kTileDepth = 32;    // bf16 values in a row; int8: 64
 inline constexpr int kTileOutputs = 32;  // written together: a cache line of bf16
 inline constexpr std::int64_t kTileCells = kTileSide * kTileSide;
 
@@ -67,13 +68,15 @@ struct TilePack {
 };
 
 struct TileOps {
+  int per_cell;                           // elements in the 4 bytes of a cell
   void (*begin)(const TileShape& shape);  // configures the calling thread's
                                           // tiles: before any strip or outer
   void (*end)();
+  void (*pack_panel)(const PanelJob& job, const Pack& pack);
   TileStripFunction (*strip)(int outputs,
                              int vectors);              // outputs: 8, 16 or 32; vectors: up
                                                         // to 4, with 32 outputs up to 2
-  TileOuterFunction (*outer)(int outputs, int pieces);  // the same limits
+  TileOuterFunction (*outer)(int outputs, int pieces);  // the same limits; this and the next two are null for int8
   void (*pack)(const TilePack& pack);
   /// out[i] [bn][bm] = values[slot[i]] [bm][bn] transposed, for i of [begin, end).
   void (*transpose)(const std::uint16_t* values, const std::int32_t* slot, BlockShape block, std::int64_t begin, std::int64_t end,
@@ -82,9 +85,9 @@ struct TileOps {
                                               // registers; returns the flops done
 };
 
-extern const TileOps kAmxTile;
+extern const TileOps kAmxTile, kAmxInt8Tile;
 
-/// Forward and dx; dw. All operands are bf16.
+/// Forward and dx; dw. All operands are bf16, or int8 by kAmxInt8Tile, forward only.
 void run_tile(const TileOps& ops, const MatmulArgs& args, const Executor& executor);
 void run_tile_dw(const TileOps& ops, const MatmulArgs& args, const Executor& executor);
 std::size_t tile_workspace(const Problem& problem);

@@ -34,3 +34,8 @@ template <int kSums, int kA, int kB>
 [[gnu::always_inline]] inline void tile_dot() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
 }
+// sums[m][n] += sum over quads k and i of 4: a[m][4 k + i] b[k][4 n + i], int8 products in int32.
+template <int kSums, int kA, int kB>
+[[gnu::always_inline]] inline void tile_dot_int8() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
+}

@@ -24,17 +24,19 @@ template <class T, class Function>
   const Vec8 bias = !o.bias          ? _mm256_setzero_ps()
                     : o.outputs == 8 ? widen8(static_cast<const T*>(o.bias))
                                      : widen8_first(static_cast<const T*>(o.bias), o.outputs);
+  const Vec8 scale = o.scale ? widen8(o.scale) : all8(1.0f);
+  const auto finish = [&](Vec8 x) __attribute__((always_inline)) { return act(_mm256_fmadd_ps(x, scale, bias)); };
   for (std::int64_t t = 0; t < o.tokens; t += 8) {
     Vec8 square[8];
     unroll<8>(SPARSELOOM_UNROLLED(i) { square[i.value] = widen8(o.tile + i.value * o.tile_stride + t); });
     transpose8(square);
     T* out = static_cast<T*>(o.out) + t * o.out_stride;
     if (o.outputs == 8 && t + 8 <= o.tokens) {
-      unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(out + i.value * o.out_stride, act(_mm256_add_ps(square[i.value], bias))); });
+      unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(out + i.value * o.out_stride, finish(square[i.value])); });
     } else {
       const std::int64_t tokens = std::min<std::int64_t>(8, o.tokens - t);
       alignas(32) float rows[8][8];
-      unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(rows[i.value], act(_mm256_add_ps(square[i.value], bias))); });
+      unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(rows[i.value], finish(square[i.value])); });
       for (std::int64_t i = 0; i < tokens; ++i) narrow8_first(out + i * o.out_stride, widen8(rows[i]), o.outputs);
     }
   }

@@ -18,14 +18,16 @@ namespace {
 #include "kernels/cpu/generic/unroll-inl.h"
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx512/vector.h"
+#include "kernels/cpu/generic/product-inl.h"
 // clang-format on
 
 constexpr int kDepthStep = 1;
-struct Product {
+struct Product : FloatProduct {
   [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) { return fma(acc, x, w); }
 };
 // clang-format off
 #include "kernels/cpu/generic/pack-inl.h"
+#include "kernels/cpu/generic/pack_columns-inl.h"
 #include "kernels/cpu/generic/panel-inl.h"
 #include "kernels/cpu/generic/outer-inl.h"
 #include "kernels/cpu/avx512/half_pieces.h"

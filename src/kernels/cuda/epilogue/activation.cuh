@@ -8,12 +8,17 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/ptx/math.cuh"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::epilogue {
 
+constexpr float kLog2E = 1.4426950409f;
+
 /// x sigmoid(z), given -z. For z <= -87 the quotient is 0 where its value would be below 1e-35.
-__device__ __forceinline__ float gated(float x, float minus_z) { return __fdividef(x, 1.0f + __expf(minus_z)); }
+__device__ __forceinline__ float gated(float x, float minus_z) {
+  return x * ptx::rcp_approx(1.0f + ptx::ex2_approx(minus_z * kLog2E));
+}
 
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }  // not fmaxf, which drops a NaN
 
@@ -25,11 +30,16 @@ __device__ __forceinline__ float gelu_tanh(float x) {
   return gated(x, x * fmaf(x * x, kMinusTwoSqrt2OverPi * 0.044715f, kMinusTwoSqrt2OverPi));
 }
 
-// x Phi(x), with the polynomial of the CPU kernels: Phi(-a) = e^(-a^2 / 2) t P(t), t = 1 / (1 + 0.3 a / sqrt 2), so that the left
-// tail keeps its relative accuracy, which 1 + erf(x) loses.
-__device__ __forceinline__ float gelu_erf(float x) {
+struct NormalTail {
+  float exponential;  // e^(-x^2 / 2)
+  float mass;         // Phi(-|x|)
+};
+
+// The polynomial of the CPU kernels: Phi(-a) = e^(-a^2 / 2) t P(t), t = 1 / (1 + 0.3 a / sqrt 2), so that the left tail keeps its
+// relative accuracy, which 1 + erf(x) loses.
+__device__ __forceinline__ NormalTail normal_tail(float x) {
   const float a = fabsf(x);
-  const float t = __fdividef(1.0f, fmaf(a, 0.3f * 0.70710678f, 1.0f));
+  const float t = ptx::rcp_approx(fmaf(a, 0.3f * 0.70710678f, 1.0f));
   float p = -0.0647703335f;
   p = fmaf(p, t, 0.24282828f);
   p = fmaf(p, t, -0.256244153f);
@@ -39,7 +49,13 @@ __device__ __forceinline__ float gelu_erf(float x) {
   p = fmaf(p, t, 0.0741553232f);
   p = fmaf(p, t, 0.085359931f);
   p = fmaf(p, t, 0.0845938399f);
-  const float tail = p * t * __expf(-0.5f * a * a);
+  const float exponential = ptx::ex2_approx(x * (x * (-0.5f * kLog2E)));
+  return {exponential, p * t * exponential};
+}
+
+// x Phi(x)
+__device__ __forceinline__ float gelu_erf(float x) {
+  const float tail = normal_tail(x).mass;
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 

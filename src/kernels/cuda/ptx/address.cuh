@@ -17,6 +17,11 @@ __device__ __forceinline__ std::uint32_t ld_shared_b32(std::uint32_t shared) {
   return value;
 }
 
+/// 8-byte aligned.
+__device__ __forceinline__ void st_shared_v2_f32(std::uint32_t shared, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(x), "f"(y) : "memory");
+}
+
 /// 16-byte aligned.
 __device__ __forceinline__ void st_shared_v4_b32(std::uint32_t shared, const std::uint32_t (&value)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(value[0]), "r"(value[1]), "r"(value[2]), "r"(value[3])

@@ -14,6 +14,13 @@ __device__ __forceinline__ std::uint32_t cvt_rn_bf16x2(float low, float high) {
   return pair;
 }
 
+/// Two bf16 towards zero: never larger than what they stand for, so finite stays finite. NaN stays NaN.
+__device__ __forceinline__ std::uint32_t cvt_rz_bf16x2(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rz.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 /// Two f16 to nearest even, beyond 65504 infinite, `low` in the lower half. NaN stays NaN.
 __device__ __forceinline__ std::uint32_t cvt_rn_f16x2(float low, float high) {
   std::uint32_t pair;

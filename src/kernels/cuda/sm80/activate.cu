@@ -1,4 +1,4 @@
-// y <- activation(y), in place, in fp32 and rounded once: what the dense product's own epilogue cannot do.
+// y <- activation(z), in place or not, in fp32 and rounded once: what a product's own epilogue cannot do.
 //
 //   grid.x: 16-byte vectors of a row    grid.y: rows, in strides; a matrix without gaps between its rows counts as one row
 #include <cuda_bf16.h>
@@ -21,8 +21,9 @@ struct Config {
 
 template <class Element>
 struct Params {
-  Element* y;
-  std::int64_t rows, cols, stride;
+  const Element* z;
+  Element* y;  // may be z
+  std::int64_t rows, cols, z_stride, y_stride;
   Activation activation;
   bool aligned;  // 16 bytes, every row
 };
@@ -38,13 +39,14 @@ __global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid
   if (col >= params.cols) return;
   const bool whole = params.aligned && col + kVector <= params.cols;
   for (std::int64_t row = blockIdx.y; row < params.rows; row += gridDim.y) {
-    Element* y = params.y + row * params.stride + col;
+    const Element* z = params.z + row * params.z_stride + col;
+    Element* y = params.y + row * params.y_stride + col;
     float x[kVector] = {};
     Vector<Element> vector;
-    if (whole) vector = *reinterpret_cast<const Vector<Element>*>(y);
+    if (whole) vector = *reinterpret_cast<const Vector<Element>*>(z);
 #pragma unroll
     for (int e = 0; e < kVector; ++e) {
-      if (!whole && col + e < params.cols) vector.element[e] = y[e];
+      if (!whole && col + e < params.cols) vector.element[e] = z[e];
       if (whole || col + e < params.cols) x[e] = to_float(vector.element[e]);
     }
     epilogue::activate(params.activation, x);
@@ -58,13 +60,16 @@ __global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid
 }
 
 template <class Element>
-cudaError_t launch(const MatrixView& y, Activation activation, cudaStream_t stream) {
-  Params<Element> params{static_cast<Element*>(y.data), y.rows, y.cols, y.stride, activation, false};
-  if (y.stride == y.cols || y.rows == 1) {
+cudaError_t launch(const ConstMatrixView& z, Activation activation, const MatrixView& y, cudaStream_t stream) {
+  Params<Element> params{
+      static_cast<const Element*>(z.data), static_cast<Element*>(y.data), y.rows, y.cols, z.stride, y.stride, activation, false};
+  if ((y.stride == y.cols && z.stride == z.cols) || y.rows == 1) {
     params.cols = y.rows * y.cols;
     params.rows = 1;
   }
-  params.aligned = vector_aligned(y.data, params.rows == 1 ? 0 : y.stride * static_cast<std::int64_t>(sizeof(Element)));
+  constexpr std::int64_t kSize = sizeof(Element);
+  params.aligned = vector_aligned(y.data, params.rows == 1 ? 0 : y.stride * kSize) &&
+                   vector_aligned(z.data, params.rows == 1 ? 0 : z.stride * kSize);
   constexpr std::int64_t kPerThreadBlock = Config::kThreads * Vector<Element>::kCount;
   const dim3 grid(static_cast<unsigned>((params.cols + kPerThreadBlock - 1) / kPerThreadBlock),
                   static_cast<unsigned>(std::min<std::int64_t>(params.rows, 65535)));
@@ -74,16 +79,22 @@ cudaError_t launch(const MatrixView& y, Activation activation, cudaStream_t stre
 
 }  // namespace
 
-int sm80_activate(const MatrixView& y, Activation activation, void* stream) noexcept {
-  if (activation == Activation::none || y.rows == 0 || y.cols == 0) return cudaSuccess;
+int sm80_activate(const ConstMatrixView& z, Activation activation, const MatrixView& y, void* stream) noexcept {
+  if (y.rows == 0 || y.cols == 0) return cudaSuccess;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (y.dtype) {
-    case DType::f32: return launch<float>(y, activation, cuda_stream);
-    case DType::f16: return launch<__half>(y, activation, cuda_stream);
-    case DType::bf16: return launch<__nv_bfloat16>(y, activation, cuda_stream);
-    case DType::f64: break;
+    case DType::f32: return launch<float>(z, activation, y, cuda_stream);
+    case DType::f16: return launch<__half>(z, activation, y, cuda_stream);
+    case DType::bf16: return launch<__nv_bfloat16>(z, activation, y, cuda_stream);
+    case DType::f64:
+    case DType::i8:
+    case DType::f8e4m3: break;
   }
   return cudaErrorInvalidValue;
+}
+
+int sm80_activate(const MatrixView& y, Activation activation, void* stream) noexcept {
+  return activation == Activation::none ? int{cudaSuccess} : sm80_activate(y, activation, y, stream);
 }
 
 }  // namespace sparseloom::kernels::cuda

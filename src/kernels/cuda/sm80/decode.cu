@@ -16,7 +16,9 @@ int sm80_decode(const MatmulArgs& args) noexcept {
     case DType::bf16: return decode::launch_bf16(args);
     case DType::f16: return decode::launch_f16(args);
     case DType::f32: return args.tf32 ? decode::launch_tf32(args) : decode::launch_ffma(args);
-    case DType::f64: break;
+    case DType::f64:
+    case DType::i8:
+    case DType::f8e4m3: break;
   }
   return cudaErrorInvalidValue;
 }

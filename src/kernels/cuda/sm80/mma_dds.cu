@@ -15,7 +15,9 @@ int sm80_mma_dds(const MatmulArgs& args) noexcept {
     case DType::f32:
       if (!args.tf32) return cudaErrorInvalidValue;  // not rounded unasked: sm80_ffma_dds
       return dx ? dds::dx_tf32(args) : dds::forward_tf32(args);
-    case DType::f64: break;
+    case DType::f64:
+    case DType::i8:
+    case DType::f8e4m3: break;
   }
   return cudaErrorInvalidValue;
 }

@@ -25,6 +25,15 @@ Encode find_encode() noexcept {
   return result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found) : nullptr;
 }
 
+CUtensorMapDataType type_of(const TensorMapMatrix& matrix) noexcept {
+  switch (matrix.dtype) {
+    case DType::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DType::f16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::f32: return matrix.tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    default: return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  }
+}
+
 }  // namespace
 
 bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept {
@@ -41,9 +50,8 @@ bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const Te
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(matrix.stride_bytes)};
   const cuuint32_t box_size[2] = {static_cast<cuuint32_t>(box.columns), static_cast<cuuint32_t>(box.rows)};
   const cuuint32_t every[2] = {1, 1};
-  return encode(&map, matrix.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-                const_cast<void*>(matrix.data), size, stride, box_size, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                box.swizzle_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+  return encode(&map, type_of(matrix), 2, const_cast<void*>(matrix.data), size, stride, box_size, every,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, box.swizzle_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

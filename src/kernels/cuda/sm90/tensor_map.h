@@ -1,4 +1,4 @@
-// Host side of TMA: descriptions of row-major matrices of 16-bit elements. Contract of the device side: ptx/sm90/tma.cuh.
+// Host side of TMA: descriptions of row-major matrices. Contract of the device side: ptx/sm90/tma.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -9,11 +9,13 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// A matrix of height x width elements of dtype (bf16 or f16), stride_bytes from row to row.
+/// A matrix of height x width elements of dtype (any but f64), stride_bytes from row to row. tf32: what is read of f32 is rounded
+/// on its way to 10 explicit mantissa bits; wgmma alone would cut them off, at twice the error and all of it towards zero.
 struct TensorMapMatrix {
   const void* data;
   DType dtype;
   std::int64_t height, width, stride_bytes;
+  bool tf32 = false;
 };
 
 /// Rows and columns of one copy; at most 256 rows. swizzle_bytes: the width of a row, 128 or 64.

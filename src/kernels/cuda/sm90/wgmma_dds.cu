@@ -12,8 +12,28 @@ int launch(const MatmulArgs& args) noexcept {
   switch (args.dtype) {
     case DType::bf16: return dx ? wgmma_dds::dx_bf16(args) : wgmma_dds::forward_bf16(args);
     case DType::f16: return dx ? wgmma_dds::dx_f16(args) : wgmma_dds::forward_f16(args);
+    case DType::f32:
+      if (!args.tf32) return cudaErrorInvalidValue;  // not rounded unasked
+      return dx ? wgmma_dds::dx_tf32(args) : wgmma_dds::forward_tf32(args);
+    case DType::f8e4m3:
+      if (dx) return cudaErrorInvalidValue;
+      return args.out_dtype == DType::bf16 ? wgmma_dds::forward_e4m3_bf16(args) : wgmma_dds::forward_e4m3_f32(args);
     default: return cudaErrorInvalidValue;
   }
+}
+
+// With args.pre: the kernel that takes over stores one output, so a pass makes the other of it.
+int hand_over(const MatmulArgs& args) noexcept {
+  if (args.dtype == DType::f8e4m3) return sm80_f8_dds(args);
+  if (args.pre == nullptr) return sm80_mma_dds(args);
+  MatmulArgs product = args;
+  product.activation = Activation::none;
+  product.out = args.pre;
+  product.out_stride = args.pre_stride;
+  const int status = sm80_mma_dds(product);
+  if (status != 0) return status;
+  const ConstMatrixView pre{args.pre, args.dtype, args.m, args.index.rows, args.pre_stride};
+  return sm80_activate(pre, args.activation, {args.out, args.dtype, args.m, args.index.rows, args.out_stride}, args.stream);
 }
 
 }  // namespace
@@ -23,7 +43,13 @@ int sm90_wgmma_dds(const MatmulArgs& args) noexcept {
   // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view that begins or strides otherwise
   // is found out here, and the kernel that takes any alignment runs instead.
   const int status = launch(args);
-  return status == wgmma_dds::kCannotMap ? sm80_mma_dds(args) : status;
+  return status == wgmma_dds::kCannotMap ? hand_over(args) : status;
+}
+
+std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept {
+  if (problem.direction != Direction::dx || problem.dtype != DType::f32) return 0;
+  return static_cast<std::size_t>(problem.blocks) * static_cast<std::size_t>(problem.block.rows) *
+         static_cast<std::size_t>(problem.block.cols) * sizeof(float);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,15 +1,15 @@
-// forward: out [m, rows] = act(x [m, cols] W^T + bias)          dx: out [m, cols] = dy [m, rows] W          W block-sparse, fp32
-// sums
+// forward: out [m, rows] = act(x [m, cols] W^T + bias)    dx: out [m, cols] = dy [m, rows] W    W block-sparse, fp32 sums
 //
-//   a thread block (one per multiprocessor, tile after tile): kTokens tokens x kOutputs outputs, those of kLines block lines
+// A thread block (one per multiprocessor, tile after tile): kTokens tokens x kOutputs outputs, those of kLines block lines.
 //
-//   x      . # . . # # .  64 wide slabs, read once for all lines         producer  merges the lines' lists, starts TMA copies:
-//   tokens   |     | |                                                   warp      x's slab and the parts present, straight from
-//   values line 0   #     .  #   parts: what each line stores there             ring      kStages x (x slab, parts, record of what
-//   is present) line 1   .     #  #                                                  consumers two warpgroups, half of the tokens
-//   each: wgmma from
-//                                                                                  shared memory for the present parts, one group a
-//                                                                                  slab
+//   x             . # . . # # .     slabs, read once for all lines
+//                   |     | |
+//   values line 0   #     .  #      parts: what each line stores there (a record says which are present)
+//          line 1   .     #  #
+//
+//   producers     merge the lines' lists, start TMA copies: x's slab and the parts present, straight from values
+//   ring          kStages x (slabs of x, parts, record)
+//   consumers     two warpgroups, half of the tokens each: wgmma for the present parts, one group a stage
 //
 // A stage is handed on by two barriers. full: one arrival of the producer and the bytes of its copies. empty: one arrival of each
 // consumer warp, behind its wgmma. Both sides pass the same sequence of records, one or more per tile, the last of a tile marked,
@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) wgmma_dds_kernel
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // uniform, and known to be
   if (warpgroup == T::kConsumers) {
     if constexpr (T::kProducerRegisters > 0) ptx::release_registers_to<T::kProducerRegisters>();
-    if (threadIdx.x / 32 % 4 == 0) produce<T>(params, shared);
+    const int producer = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
+    if (producer < T::kProducers) produce<T>(params, shared, producer);
   } else {
     if constexpr (T::kConsumerRegisters > 0) ptx::claim_registers_to<T::kConsumerRegisters>();
     consume<T>(params, shared, warpgroup);

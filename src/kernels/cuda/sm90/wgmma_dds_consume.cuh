@@ -8,35 +8,127 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
 #include "kernels/cuda/ptx/sm90/mbarrier.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_split.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_store.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
+
+/// Of what one wgmma reads of x, from the warpgroup's first row of a stage; / 16.
+template <class T>
+__device__ constexpr std::uint32_t x_offset(int part, int step, int block) {
+  const int slab = part / T::kParts, within = part % T::kParts;
+  return (slab * T::kSlabBytes + block * 64 * T::kRowBytes + (within * T::kSteps + step) * 32) / 16;
+}
 
 /// sums += x parts^T over the slab's present parts; one group. x and parts: shared addresses / 16.
 template <class T>
 __device__ __forceinline__ void multiply_slab(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record) {
   ptx::wgmma_fence();
 #pragma unroll
-  for (int part = 0; part < T::kParts; ++part) {
+  for (int part = 0; part < T::kStageParts; ++part) {
 #pragma unroll
     for (int line = 0; line < T::kLines; ++line) {
       if ((record & T::present(line, part)) == 0) continue;
-      const std::uint32_t w = parts + (line * T::kParts + part) * (T::kPartBytes / 16);
+      const std::uint32_t w = parts + (line * T::kStageParts + part) * (T::kPartBytes / 16);
 #pragma unroll
-      for (int step = 0; step < T::kPart / 16; ++step) {
+      for (int step = 0; step < T::kSteps; ++step) {
 #pragma unroll
         for (int block = 0; block < T::kTokenBlocks; ++block) {
-          T::Element::template mma<T::kIsDx>(sums[block][line],
-                                             T::kDescriptorX | (x + block * (64 * 128 / 16) + (part * T::kPart / 16 + step) * 2),
+          T::Element::template mma<T::kIsDx>(sums[block][line], T::kDescriptorX | (x + x_offset<T>(part, step, block)),
                                              T::kDescriptorPart | (w + step * (T::kStepBytes / 16)));
         }
       }
     }
   }
   ptx::wgmma_commit();
+}
+
+/// The same with x in registers. rows: shared address of the slab's row that this lane reads for ldmatrix, of the first 16.
+template <class T>
+__device__ __forceinline__ void multiply_slab_from_registers(Sums<T>& sums, std::uint32_t rows, std::uint32_t parts,
+                                                             std::uint32_t record) {
+  const int lane = threadIdx.x % 32, swizzle = T::kRowBytes == 128 ? lane % 8 : lane / 2 % 4;
+  std::uint32_t x[T::kTokenBlocks][T::kStageParts][T::kSteps][4];
+#pragma unroll
+  for (int block = 0; block < T::kTokenBlocks; ++block) {
+#pragma unroll
+    for (int part = 0; part < T::kStageParts; ++part) {
+#pragma unroll
+      for (int step = 0; step < T::kSteps; ++step) {
+        const int slab = part / T::kParts, chunk = (part % T::kParts * T::kSteps + step) * 2 + lane / 16;
+        ptx::ldmatrix_x4(x[block][part][step], rows + slab * T::kSlabBytes + block * 64 * T::kRowBytes + (chunk ^ swizzle) * 16);
+      }
+    }
+  }
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int part = 0; part < T::kStageParts; ++part) {
+#pragma unroll
+    for (int line = 0; line < T::kLines; ++line) {
+      if ((record & T::present(line, part)) == 0) continue;
+      const std::uint32_t w = parts + (line * T::kStageParts + part) * (T::kPartBytes / 16);
+#pragma unroll
+      for (int step = 0; step < T::kSteps; ++step) {
+#pragma unroll
+        for (int block = 0; block < T::kTokenBlocks; ++block) {
+          T::Element::template mma<T::kIsDx>(sums[block][line], x[block][part][step],
+                                             T::kDescriptorPart | (w + step * (T::kStepBytes / 16)));
+        }
+      }
+    }
+  }
+  ptx::wgmma_commit();
+}
+
+/// The same where the tensor cores' sums are added up in registers: those of one line at a time, in as many registers as the kernel
+/// has left. The other warpgroup multiplies meanwhile.
+template <class T>
+__device__ __forceinline__ void multiply_slab_promoted(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record) {
+  constexpr int kAtOnce = T::kSlice * T::kTokenBlocks <= 128 ? T::kTokenBlocks : 1;  // 64 registers
+  constexpr std::uint32_t kNextX = x_offset<T>(1, 0, 0), kNextPart = T::kPartBytes / 16;
+#pragma unroll
+  for (int line = 0; line < T::kLines; ++line) {
+    const std::uint32_t w = parts + line * T::kStageParts * kNextPart;
+    const auto add_up = [&](std::uint32_t first_x, std::uint32_t first_w, bool both) {
+#pragma unroll
+      for (int first = 0; first < T::kTokenBlocks; first += kAtOnce) {
+        float sum[kAtOnce][T::kSlice / 2];
+        const auto multiply = [&](std::uint32_t from_x, std::uint32_t from_w, bool add) {
+#pragma unroll
+          for (int step = 0; step < T::kSteps; ++step) {
+#pragma unroll
+            for (int block = 0; block < kAtOnce; ++block) {
+              T::Element::mma(sum[block], T::kDescriptorX | (from_x + x_offset<T>(0, step, first + block)),
+                              T::kDescriptorPart | (from_w + step * (T::kStepBytes / 16)), add || step > 0);
+            }
+          }
+        };
+        ptx::wgmma_fence();
+        multiply(first_x, first_w, false);
+        if (both) multiply(x + kNextX, w + kNextPart, true);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+#pragma unroll
+        for (int block = 0; block < kAtOnce; ++block) {
+          ptx::pin(sum[block]);
+#pragma unroll
+          for (int i = 0; i < T::kSlice / 2; ++i) sums[first + block][line][i] += sum[block][i];
+        }
+      }
+    };
+    const bool low = record & T::present(line, 0), high = T::kStageParts > 1 && (record & T::present(line, 1));
+    if constexpr (T::kSlice < 128) {
+      // The first part present by address, the second behind a branch: a branch around each cost 300 spilled registers.
+      if (low || high) add_up(low ? x : x + kNextX, low ? w : w + kNextPart, low && high);
+    } else {  // one after the other, for the same reason
+      if (low) add_up(x, w, false);
+      if (high) add_up(x + kNextX, w + kNextPart, false);
+    }
+  }
 }
 
 /// Of the ring, in the order of the producer's records.
@@ -54,7 +146,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
                       records = ptx::shared_address(shared.record),
                       staging = ptx::shared_address(shared.staging[warpgroup * 4 + warp]);
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
-  const std::uint32_t own_rows = warpgroup * (T::kTokens / T::kConsumers) * 128 / 16;
+  const std::uint32_t own_rows = warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
+  [[maybe_unused]] const std::uint32_t lane_row = (warp * 16 + lane % 16) * T::kRowBytes;
   const int first_row = warpgroup * (T::kTokens / T::kConsumers) + warp * T::kStoreRows;
   // The same in all lanes; said so that the branches on it are uniform.
   const auto record_of = [&](unsigned stage) { return __shfl_sync(0xffffffff, ptx::ld_shared_b32(records + stage * 4), 0); };
@@ -64,6 +157,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   for (unsigned tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
     const Place place = place_of<T>(params, tile);
     const Bias<T> bias = fetch_bias<T>(params, place);
+    Scales<T> scales;
+    if constexpr (T::kBlocksPerSm == 1) scales = fetch_scales<T>(params, place, first_row);
     Sums<T> sums = {};
     Stage<T> stage(turn);
     ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
@@ -71,7 +166,15 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
 #pragma unroll 1
     while (true) {
       const std::uint32_t at = ring + stage.index * (T::kStageBytes / 16);
-      multiply_slab<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
+      if constexpr (T::Element::kSplit) {
+        multiply_slab_split<T>(params, sums, at + own_rows, at + T::kXBytes / 16, record, shared.origin[stage.index]);
+      } else if constexpr (T::Element::kPromoted) {
+        multiply_slab_promoted<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
+      } else if constexpr (T::kXInRegisters) {
+        multiply_slab_from_registers<T>(sums, (at + own_rows) * 16 + lane_row, at + T::kXBytes / 16, record);
+      } else {
+        multiply_slab<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
+      }
       // While the tensor cores work, the next record, if it is there; to wait for it now would keep this stage from the producer.
       const std::uint32_t done = empty + stage.index * 8;
       const bool last = record & T::kLast;
@@ -95,7 +198,9 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
 #pragma unroll
       for (auto& slice : block) ptx::pin(slice);
     }
-    store_tile<T>(params, place, bias, staging, first_row, sums);
+    // With a second thread block to multiply meanwhile, and registers for half as much.
+    if constexpr (T::kBlocksPerSm > 1) scales = fetch_scales<T>(params, place, first_row);
+    store_tile<T>(params, place, bias, scales, staging, first_row, sums);
   }
   if (ptx::elect_lane()) ptx::bulk_wait_read<0>();  // shared memory goes with the thread block
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/cuda/sm90/split_blocks.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/wgmma_dds.cuh"
 #include "kernels/cuda/sm90/wgmma_dds.h"
@@ -18,15 +19,24 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 
 /// The matrices as TMA sees them: [m, reduction], [blocks * bm, bn], [m, outputs].
 struct Operands {
-  TensorMapMatrix x, values, out;
+  TensorMapMatrix x, values, out, pre;  // pre: as out, when args.pre is given
 };
 
-inline Operands operands_of(const MatmulArgs& args) {
+template <class Direction, class Element>
+Operands operands_of(const MatmulArgs& args) {
+  constexpr std::int64_t kIn = Element::kBytes, kOut = size_of(Element::Out::kDtype);
   const IndexView& index = args.index;
-  const bool dx = args.direction == Direction::dx;
-  return {{args.a, args.dtype, args.m, dx ? index.rows : index.cols, args.a_stride * 2},
-          {args.values, args.dtype, index.blocks * index.block.rows, index.block.cols, index.block.cols * 2},
-          {args.out, args.dtype, args.m, dx ? index.cols : index.rows, args.out_stride * 2}};
+  constexpr bool dx = Direction::kIsDx, tf32 = Element::kValueBytes == 4;
+  return {{args.a, args.dtype, args.m, dx ? index.rows : index.cols, args.a_stride * kIn, tf32},
+          {args.values, args.dtype, index.blocks * index.block.rows, index.block.cols, index.block.cols * kIn, tf32},
+          {args.out, Element::Out::kDtype, args.m, dx ? index.cols : index.rows, args.out_stride * kOut},
+          {args.pre, Element::Out::kDtype, args.m, index.rows, args.pre_stride * kOut}};
+}
+
+/// Whether TMA can address them; not when no block is stored, or there is nothing to sum over.
+inline bool possible(const Operands& operands) {
+  return tensor_map_possible(operands.x) && tensor_map_possible(operands.values) && tensor_map_possible(operands.out) &&
+         (operands.pre.data == nullptr || tensor_map_possible(operands.pre));
 }
 
 /// Fills the maps and the tile counts.
@@ -36,15 +46,17 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, s
   if (panels * groups >= std::int64_t{1} << 31) return false;
   // Half of L2 for the values that all panels read, the rest for the panels under way and the outputs.
   const std::int64_t budget = std::max<std::int64_t>(static_cast<std::int64_t>(l2_bytes / 2), std::int64_t{8} << 20);
-  const std::int64_t chunks =
-      std::clamp<std::int64_t>(ceil_div(args.index.blocks * args.index.block_elements() * 2, budget), 1, groups);
+  const std::int64_t chunks = std::clamp<std::int64_t>(
+      ceil_div(args.index.blocks * args.index.block_elements() * T::Element::kValueBytes, budget), 1, groups);
   params.panels = static_cast<unsigned>(panels);
   params.groups = static_cast<unsigned>(groups);
   params.chunk = static_cast<unsigned>(ceil_div(groups, chunks));
   params.tiles = static_cast<unsigned>(panels * groups);
-  return encode_tensor_map(params.x, operands.x, {T::kTokens, kSlab, 128}) &&
-         encode_tensor_map(params.values, operands.values, {T::kBoxRows, T::kBoxColumns, T::kBoxColumns * 2}) &&
-         encode_tensor_map(params.out, operands.out, {T::kStoreRows, T::kStoreColumns, 128});
+  return encode_tensor_map(params.x, operands.x, {T::kTokens, T::kSlab, T::kRowBytes}) &&
+         (T::Element::kSplit ||
+          encode_tensor_map(params.values, operands.values, {T::kBoxRows, T::kBoxColumns, T::kBoxRowBytes})) &&
+         encode_tensor_map(params.out, operands.out, {T::kStoreRows, T::kStoreColumns, 128}) &&
+         (!params.store_pre || encode_tensor_map(params.pre, operands.pre, {T::kStoreRows, T::kStoreColumns, 128}));
 }
 
 template <class T>
@@ -82,7 +94,7 @@ std::int64_t bytes_in_turn(const Params& params, const MatmulArgs& args, int mul
 }
 
 template <class Direction, class Element, int kSlice, int kPart>
-int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
+int launch_wide_or_narrow(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
   using WideTile = Tile<Direction, Element, Wide, kSlice, kPart>;
   using NarrowTile = Tile<Direction, Element, Narrow, (kSlice < 64 ? kSlice : 64), kPart>;  // side 128: half a line
   const int multiprocessors = runtime::cuda_device(args.device).multiprocessors;
@@ -91,21 +103,40 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
   return wide ? launch_tile<WideTile>(params, args, operands) : launch_tile<NarrowTile>(params, args, operands);
 }
 
+template <class Direction, class Element, int kSlice, int kPart>
+int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
+  if constexpr (Element::kSplit) {
+    return launch_tile<Tile<Direction, Element, HalfWide, kSlice, kPart>>(params, args, operands);
+  } else {
+    return launch_wide_or_narrow<Direction, Element, kSlice, kPart>(params, args, operands);
+  }
+}
+
 template <class Direction, class Element, int kSlice>
 int launch_line(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
-  return params.side_log2 == 5 ? launch_slice<Direction, Element, kSlice, 32>(params, args, operands)
-                               : launch_slice<Direction, Element, kSlice, 64>(params, args, operands);
+  constexpr int kWhole = 128 / Element::kBytes;  // a part as wide as a slab
+  if constexpr (Element::kBytes < 4) {
+    if (1 << params.side_log2 < kWhole) {
+      if constexpr (kSlice == 32 && Element::kBytes == 2) {
+        const IndexView& index = args.index;
+        if (narrow_slabs(index.block, index.blocks, std::int64_t{index.block_rows()} * index.block_cols())) {
+          return launch_slice<Direction, Narrowed<Element>, kSlice, kWhole / 2>(params, args, operands);
+        }
+      }
+      return launch_slice<Direction, Element, kSlice, kWhole / 2>(params, args, operands);
+    }
+  }
+  return launch_slice<Direction, Element, kSlice, kWhole>(params, args, operands);
 }
 
 template <class Direction, class Element>
 int launch(const MatmulArgs& args) noexcept {
   constexpr bool dx = Direction::kIsDx;
+  constexpr int kLeast = Element::kBytes == 1 ? 64 : 32;  // side of a block
   const IndexView& index = args.index;
-  const Operands operands = operands_of(args);
+  const Operands operands = operands_of<Direction, Element>(args);
   if (args.m == 0 || operands.out.width == 0) return cudaSuccess;
-  if (!tensor_map_possible(operands.x) || !tensor_map_possible(operands.values) || !tensor_map_possible(operands.out)) {
-    return kCannotMap;  // also when no block is stored, or there is nothing to sum over
-  }
+  if (!possible(operands)) return kCannotMap;
   const int line_side = dx ? index.block.cols : index.block.rows, side = dx ? index.block.rows : index.block.cols;
   Params params{};
   params.list_begin = dx ? args.transposed.ccol : index.crow;
@@ -117,9 +148,27 @@ int launch(const MatmulArgs& args) noexcept {
   params.line_log2 = std::countr_zero(static_cast<unsigned>(line_side));
   params.side_log2 = std::countr_zero(static_cast<unsigned>(side));
   params.activation = dx ? Activation::none : args.activation;
-  if (side != 32 && side != 64 && side != 128) return cudaErrorInvalidValue;
+  params.store_pre = args.pre != nullptr;
+  if constexpr (Element::kSplit) {
+    params.planes = args.workspace;
+    params.kind = split_kinds(args.workspace, index.blocks, index.block);
+    params.slot = args.transposed.slot;
+    params.exact = static_cast<const float*>(args.values);
+    params.line_step = params.slot != nullptr ? 1 : side;
+    params.step = params.slot != nullptr ? line_side : 1;
+  }
+  if constexpr (Element::kScaled) {
+    params.x_scale = args.a_scale, params.x_scale_each = args.a_scale_each;
+    params.out_scale = args.w_scale, params.out_scale_each = args.w_scale_each;
+    params.tokens = static_cast<std::int32_t>(args.m);
+  }
+  if (side < kLeast || side > 128) return cudaErrorInvalidValue;
   switch (line_side) {
-    case 32: return launch_line<Direction, Element, 32>(params, args, operands);
+    case 32:
+      if constexpr (kLeast > 32)
+        return cudaErrorInvalidValue;
+      else
+        return launch_line<Direction, Element, 32>(params, args, operands);
     case 64: return launch_line<Direction, Element, 64>(params, args, operands);
     case 128: return launch_line<Direction, Element, 128>(params, args, operands);
     default: return cudaErrorInvalidValue;

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/sm90/bulk.cuh"
 #include "kernels/cuda/ptx/sm90/mbarrier.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
@@ -39,7 +40,8 @@ __device__ __forceinline__ Bounds fetch_bounds(const Params& params, unsigned ti
   return bounds;
 }
 
-/// One entry of a list: the block's place along the reduction, and of its values. Forward: the values lie in list order.
+/// One entry of a list: the block's place along the reduction, and of its values. Forward: the values lie in list order, and
+/// kSplit keeps the block's kind in place of theirs.
 struct Entry {
   std::int32_t along = 0, slot = 0;
 };
@@ -50,6 +52,7 @@ __device__ __forceinline__ Entry fetch_entry(const Params& params, std::int32_t 
   if (i < end) {
     entry.along = __ldg(params.along + i);
     if constexpr (T::kIsDx) entry.slot = __ldg(params.slot + i);
+    if constexpr (T::Element::kSplit) entry.slot = __ldg(params.kind + i);
   }
   return entry;
 }
@@ -59,13 +62,13 @@ struct Cursor {
   std::int32_t position, end;  // next entry of the list
   std::int32_t window;         // position of the group's first lane in `now`; `next` follows it
   Entry now, next;
-  int half = 0;  // of a block of side 128: which half is next
+  int share = 0;  // of a block that spans several slabs: which is next
 };
 
 /// What one step copies of a lane's line.
 struct Step {
   std::uint32_t record;   // the whole tile's
-  std::int32_t slab;      // position along the reduction / 64
+  std::int32_t slab;      // position along the reduction / kSlab
   int column;             // of the part within its block, along the reduction
   std::int32_t block[2];  // of the line's parts
 };
@@ -79,9 +82,9 @@ __device__ __forceinline__ Step next_step(const Params& params, Cursor& cursor) 
   std::int32_t block = cursor.position;
   if constexpr (T::kIsDx) block = __shfl_sync(kWarp, cursor.now.slot, group + index);
 
-  // Blocks of side 128 are two slabs, of side 64 one, of side 32 half of one.
-  const int halves_log2 = params.side_log2 - 6;
-  const std::int32_t own = T::kParts == 2 ? along >> 1 : (along << halves_log2) + cursor.half;
+  // A block is one slab or several, or half of one.
+  const int shares_log2 = params.side_log2 - T::kSlabLog2;
+  const std::int32_t own = T::kParts == 2 ? along >> 1 : (along << shares_log2) + cursor.share;
   constexpr unsigned kNone = 0x7fffffff;
   unsigned slab = more ? static_cast<unsigned>(own) : kNone;
   if constexpr (T::kLines > 1) slab = __reduce_min_sync(kWarp, slab);
@@ -89,11 +92,11 @@ __device__ __forceinline__ Step next_step(const Params& params, Cursor& cursor) 
 
   Step step;
   step.slab = static_cast<std::int32_t>(slab);
-  step.column = cursor.half * kSlab;
+  step.column = cursor.share * T::kSlab;
   step.block[0] = step.block[1] = block;
   int taken;  // entries
   if constexpr (T::kParts == 2) {
-    // Side 32: the entry behind may be the other half of this slab. It may lie in the window after this one.
+    // The entry behind may be the other half of this slab. It may lie in the window after this one.
     const int behind = index + 1;
     const std::int32_t in_now = __shfl_sync(kWarp, cursor.now.along, group + (behind & (T::kGroup - 1)));
     const std::int32_t in_next = __shfl_sync(kWarp, cursor.next.along, group);
@@ -111,12 +114,17 @@ __device__ __forceinline__ Step next_step(const Params& params, Cursor& cursor) 
     taken = both ? 2 : 1;
   } else {
     step.record = __ballot_sync(kWarp, leader && hit);
-    taken = (cursor.half + 1) >> halves_log2;
+    if constexpr (T::Element::kSplit) {
+      const std::int32_t kind = __shfl_sync(kWarp, cursor.now.slot, group + index);
+      step.record |= __ballot_sync(kWarp, leader && hit && (kind & 1)) << T::kSpecialBit;
+      step.record |= __ballot_sync(kWarp, leader && hit && (kind & 2)) << T::kTinyBit;
+    }
+    taken = (cursor.share + 1) >> shares_log2;
   }
 
   if (hit) {
     cursor.position += taken;
-    if constexpr (T::kParts == 1) cursor.half = taken ? 0 : 1;
+    if constexpr (T::kParts == 1) cursor.share = taken ? 0 : cursor.share + 1;
     if (cursor.position - cursor.window >= T::kGroup) {
       cursor.window += T::kGroup;
       cursor.now = cursor.next;
@@ -127,51 +135,88 @@ __device__ __forceinline__ Step next_step(const Params& params, Cursor& cursor) 
   return step;
 }
 
-/// Starts the copies of a step into its stage, which is free. A tile without any block is one empty record.
+/// Starts the copies of a stage's steps, of which those behind the last of a tile are empty; the stage is free. A tile without any
+/// block is one empty record.
 template <class T>
-__device__ __forceinline__ void start_copies(const Params& params, const Step& step, const Place& place, std::uint32_t stage,
-                                             std::uint32_t full, std::uint32_t* record) {
+__device__ __forceinline__ void start_copies(const Params& params, const Step (&steps)[T::kSlabs], const Place& place,
+                                             std::uint32_t stage, std::uint32_t full, std::uint32_t* record,
+                                             [[maybe_unused]] std::int32_t* origin, int producer) {
   // By one lane: its coordinates and the others' are gathered first.
-  std::int32_t row[T::kLines][T::kParts];
+  constexpr int kOwn = T::kLines / T::kProducers;
+  std::int32_t row[T::kSlabs][kOwn][T::kParts], column[T::kSlabs];
+  [[maybe_unused]] std::int32_t first[T::kLines];
+  std::uint32_t parts = 0, x_bytes = 0;
 #pragma unroll
-  for (int line = 0; line < T::kLines; ++line) {
+  for (int slab = 0; slab < T::kSlabs; ++slab) {
+    const Step& step = steps[slab];
+    const std::uint32_t present = step.record & T::kAllParts;
 #pragma unroll
-    for (int part = 0; part < T::kParts; ++part) row[line][part] = __shfl_sync(kWarp, step.block[part], line * T::kGroup);
+    for (int i = 0; i < kOwn; ++i) {
+#pragma unroll
+      for (int part = 0; part < T::kParts; ++part) {
+        row[slab][i][part] = __shfl_sync(kWarp, step.block[part], (i * T::kProducers + producer) * T::kGroup);
+      }
+    }
+    column[slab] = T::kLines == 1 ? step.column : __shfl_sync(kWarp, step.column, (__ffs(present) - 1) & 31);
+    parts |= present << (slab * T::kParts);
+    if (present != 0) x_bytes += T::kSlabBytes;
   }
-  const int column = T::kLines == 1 ? step.column : __shfl_sync(kWarp, step.column, (__ffs(step.record & ~T::kLast) - 1) & 31);
+  if constexpr (T::Element::kSplit) {
+#pragma unroll
+    for (int line = 0; line < T::kLines; ++line) first[line] = __shfl_sync(kWarp, steps[0].block[0], line * T::kGroup);
+  }
   if (!ptx::elect_lane()) return;
-  *record = step.record;
-
-  const std::uint32_t parts = step.record & ~T::kLast;
-  if (parts == 0) {
-    ptx::mbarrier_arrive(full);
-    return;
+  if (producer == 0) {  // what all of them copy is announced by one
+    if constexpr (T::Element::kSplit) {
+#pragma unroll
+      for (int line = 0; line < T::kLines; ++line)
+        origin[line] = (first[line] << (params.side_log2 - T::kSlabLog2)) + column[0] / T::kSlab;
+    }
+    *record = parts | (steps[T::kSlabs - 1].record & ~T::kAllParts);
+    if (parts == 0) {
+      ptx::mbarrier_arrive(full);
+      return;
+    }
+    ptx::mbarrier_arrive_expect_tx(full, x_bytes + __popc(parts) * T::kPartBytes);
   }
-  ptx::mbarrier_arrive_expect_tx(full, T::kXBytes + __popc(parts) * T::kPartBytes);
-  ptx::tma_load_2d(stage, &params.x, step.slab * kSlab, place.token, full);
   const std::int32_t output = place.output & ((1 << params.line_log2) - 1);  // within a line that is wider than the tile
 #pragma unroll
-  for (int line = 0; line < T::kLines; ++line) {
+  for (int slab = 0; slab < T::kSlabs; ++slab) {
+    if ((steps[slab].record & T::kAllParts) == 0) break;
+    if (producer == 0) {
+      ptx::tma_load_2d(stage + slab * T::kSlabBytes, &params.x, steps[slab].slab * T::kSlab, place.token, full);
+    }
 #pragma unroll
-    for (int part = 0; part < T::kParts; ++part) {
-      if ((parts & T::present(line, part)) == 0) continue;
-      const std::uint32_t to = stage + T::kXBytes + (line * T::kParts + part) * T::kPartBytes;
+    for (int i = 0; i < kOwn; ++i) {
+      const int line = i * T::kProducers + producer;
 #pragma unroll
-      for (int box = 0; box < T::kBoxes; ++box) {
-        if constexpr (T::kIsDx) {
-          ptx::tma_load_2d(to + box * T::kBoxBytes, &params.values, output + box * T::kBoxColumns,
-                           (row[line][part] << params.side_log2) + column, full);
+      for (int part = 0; part < T::kParts; ++part) {
+        const int index = slab * T::kParts + part;
+        if ((parts & T::present(line, index)) == 0) continue;
+        const std::uint32_t to = stage + T::kXBytes + (line * T::kStageParts + index) * T::kPartBytes;
+        const std::int32_t from = row[slab][i][part];
+        if constexpr (T::Element::kSplit) {
+          const std::int64_t part_of_all = (from << (params.side_log2 - T::kSlabLog2)) + column[slab] / T::kSlab;
+          ptx::bulk_load(to, params.planes + part_of_all * T::kPartBytes, T::kPartBytes, full);
         } else {
-          ptx::tma_load_2d(to, &params.values, column, (row[line][part] << params.line_log2) + output, full);
+#pragma unroll
+          for (int box = 0; box < T::kBoxes; ++box) {
+            if constexpr (T::kIsDx) {
+              ptx::tma_load_2d(to + box * T::kBoxBytes, &params.values, output + box * T::kBoxColumns,
+                               (from << params.side_log2) + column[slab], full);
+            } else {
+              ptx::tma_load_2d(to, &params.values, column[slab], (from << params.line_log2) + output, full);
+            }
+          }
         }
       }
     }
   }
 }
 
-/// One warp.
+/// One warp of kProducers, all of which walk the same lists.
 template <class T>
-__device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared) {
+__device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared, int producer) {
   const int within = threadIdx.x % T::kGroup;
   const std::uint32_t ring = ptx::shared_address(shared.ring), full = ptx::shared_address(shared.full),
                       empty = ptx::shared_address(shared.empty);
@@ -190,12 +235,15 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
 
     bool last = false;
     while (!last) {
-      const Step step = next_step<T>(params, cursor);
-      last = step.record & T::kLast;
+      Step steps[T::kSlabs];
+#pragma unroll
+      for (Step& step : steps) step = next_step<T>(params, cursor);
+      last = steps[T::kSlabs - 1].record & T::kLast;
       const unsigned stage = turn % T::kStages, parity = turn / T::kStages % 2;
       ++turn;
       ptx::mbarrier_wait(empty + stage * 8, parity ^ 1);
-      start_copies<T>(params, step, place, ring + stage * T::kStageBytes, full + stage * 8, &shared.record[stage]);
+      start_copies<T>(params, steps, place, ring + stage * T::kStageBytes, full + stage * 8, &shared.record[stage],
+                      shared.origin[T::Element::kSplit ? stage : 0], producer);
       __syncwarp();
     }
   }

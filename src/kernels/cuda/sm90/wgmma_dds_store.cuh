@@ -1,5 +1,6 @@
-// out = round(act(sums + bias)): every warp on its own, 16 tokens x 64 columns at a time through its staging buffers, written by
-// TMA, which clips at the last token and column. The writes run on while the next tile is multiplied.
+// out = round(act(sums + bias)), for a gradient's sake also round(sums + bias): every warp on its own, 16 tokens x 128 bytes at a
+// time through its staging buffers, written by TMA, which clips at the last token and column. The writes run on while the next tile
+// is multiplied.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,49 +22,110 @@ using Sums = float[T::kTokenBlocks][T::kLines][T::kSlice / 2];
 /// behind.
 template <class T>
 struct Bias {
-  std::uint16_t bits[T::kOutputs / 32];
+  typename T::Element::Out::Bits bits[T::kOutputs / 32];
+};
+
+/// The scales likewise: lane t has those of outputs t, t + 32, .. and of the tokens t / 4 and t / 4 + 8 of each 16. Empty where the
+/// operands have none.
+template <class T, bool kScaled = T::Element::kScaled>
+struct Scales {};
+template <class T>
+struct Scales<T, true> {
+  float out[T::kOutputs / 32], x[T::kTokenBlocks][2];
 };
 
 template <class T>
 __device__ __forceinline__ Bias<T> fetch_bias(const Params& params, const Place& place) {
+  using Bits = typename T::Element::Out::Bits;
   Bias<T> bias;
 #pragma unroll
   for (int i = 0; i < T::kOutputs / 32; ++i) {
     const std::int32_t column = place.output + i * 32 + static_cast<int>(threadIdx.x % 32);
     const bool exists = params.bias != nullptr && column < params.out_width;
-    bias.bits[i] = exists ? __ldg(static_cast<const std::uint16_t*>(params.bias) + column) : std::uint16_t{0};
+    bias.bits[i] = exists ? __ldg(static_cast<const Bits*>(params.bias) + column) : Bits{0};
   }
   return bias;
 }
 
-/// Four 8 x 8 matrices: 16 rows x 16 columns of a box, whose rows TMA's 128-byte swizzle permutes.
 template <class T>
-__device__ __forceinline__ void stage_columns(std::uint32_t box, int columns_16, const float (&y)[8]) {
-  const int lane = threadIdx.x % 32, row = lane % 16, chunk = columns_16 * 2 + lane / 16;
-  std::uint32_t pairs[4];
+__device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Place& place, int first_row) {
+  Scales<T> scales;
+  if constexpr (T::Element::kScaled) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[2 * i], y[2 * i + 1]);
-  ptx::stmatrix_x4(box + row * 128 + ((chunk ^ row % 8) * 16), pairs);
+    for (int i = 0; i < T::kOutputs / 32; ++i) {
+      const std::int32_t column = params.out_scale_each ? min(place.output + i * 32 + lane, params.out_width - 1) : 0;
+      scales.out[i] = __ldg(params.out_scale + column);
+    }
+#pragma unroll
+    for (int i = 0; i < T::kTokenBlocks * 2; ++i) {
+      const std::int32_t row = place.token + first_row + i / 2 * 64 + lane / 4 + i % 2 * 8;
+      scales.x[i / 2][i % 2] = __ldg(params.x_scale + (params.x_scale_each ? min(row, params.tokens - 1) : 0));
+    }
+  }
+  return scales;
+}
+
+/// Two fragments of 16 rows x 8 columns into a box, whose rows TMA's 128-byte swizzle permutes: fragments 2 i and 2 i + 1 of a
+/// 16-bit type, i and i + 2 of fp32.
+template <class T>
+__device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const float (&y)[8]) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (T::kStoreColumns == 64) {
+    const int row = lane % 16, chunk = i * 2 + lane / 16;
+    std::uint32_t pairs[4];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) pairs[pair] = T::Element::Out::pair(y[2 * pair], y[2 * pair + 1]);
+    ptx::stmatrix_x4(box + row * 128 + ((chunk ^ row % 8) * 16), pairs);
+  } else {
+    // Stores of 8 bytes are served 16 lanes, four rows, at a time: odd rows begin with the other fragment, and no two meet in a
+    // bank.
+    const int row = lane / 4, quarter = lane % 4;
+    const bool odd = row % 2 == 1;
+#pragma unroll
+    for (int turn = 0; turn < 2; ++turn) {
+      const int fragment = odd == (turn == 0) ? i + 2 : i;
+      const std::uint32_t to = box + row * 128 + ((fragment * 2 + quarter / 2) ^ row) * 16 + quarter % 2 * 8;
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        const int e = below * 2;
+        const float low = odd == (turn == 0) ? y[4 + e] : y[e], high = odd == (turn == 0) ? y[5 + e] : y[1 + e];
+        ptx::st_shared_v2_f32(to + below * 8 * 128, low, high);
+      }
+    }
+  }
+}
+
+/// The j-th of the columns whose sums a lane holds in box column c, less 2 (lane % 4).
+template <class T>
+__device__ constexpr int own_column(int c, int j) {
+  return c * T::kStoreColumns + j / 2 * 8 + j % 2;
 }
 
 template <class T, class Function>
 __device__ __forceinline__ void store_activated(const Params& params, const Place& place, const Bias<T>& bias,
-                                                std::uint32_t staging, int first_row, const Sums<T>& sums, Function activation) {
+                                                const Scales<T>& scales, std::uint32_t staging, int first_row, const Sums<T>& sums,
+                                                Function activation) {
   const int lane = threadIdx.x % 32;
   int buffer = 0;
 #pragma unroll
   for (int c = 0; c < T::kOutputs / T::kStoreColumns; ++c) {
-    float shift[T::kStoreColumns / 4] = {};  // bias of this lane's columns
+    // Of this lane's columns.
+    float shift[T::kStoreColumns / 4] = {};
     if (params.bias != nullptr) {
 #pragma unroll
       for (int j = 0; j < T::kStoreColumns / 4; ++j) {
-        const int column = c * T::kStoreColumns + j / 2 * 8 + j % 2;  // + 2 (lane % 4)
-        const float own = T::Element::to_f32(bias.bits[column / 32]);
-        shift[j] = __shfl_sync(0xffffffff, own, column % 32 + lane % 4 * 2);
+        const float own = T::Element::Out::to_f32(bias.bits[own_column<T>(c, j) / 32]);
+        shift[j] = __shfl_sync(0xffffffff, own, own_column<T>(c, j) % 32 + lane % 4 * 2);
       }
     }
+    [[maybe_unused]] float factor[T::kStoreColumns / 4];
+    if constexpr (T::Element::kScaled) {
 #pragma unroll
-    for (int block = 0; block < T::kTokenBlocks; ++block) {
+      for (int j = 0; j < T::kStoreColumns / 4; ++j)
+        factor[j] = __shfl_sync(0xffffffff, scales.out[own_column<T>(c, j) / 32], own_column<T>(c, j) % 32 + lane % 4 * 2);
+    }
+    const auto put = [&](const CUtensorMap& map, int block, auto function) {
       const std::uint32_t box = staging + buffer * T::kStoreBytes;
       if (ptx::elect_lane()) ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
       __syncwarp();
@@ -72,28 +134,43 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         float y[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-          const int fragment = (c * T::kStoreColumns + i * 16) / 8 + e / 4;  // of 8 columns
+          const int within = T::kStoreColumns == 64 ? i * 2 + e / 4 : i + e / 4 * 2;  // of the box's fragments of 8 columns
+          const int fragment = c * T::kStoreColumns / 8 + within, column = within * 2 + e % 2;
           constexpr int kPerSlice = T::kSlice / 8;
-          y[e] = activation(sums[block][fragment / kPerSlice][fragment % kPerSlice * 4 + e % 4] + shift[i * 4 + e / 4 * 2 + e % 2]);
+          const float sum = sums[block][fragment / kPerSlice][fragment % kPerSlice * 4 + e % 4];
+          if constexpr (T::Element::kScaled) {
+            y[e] = function(fmaf(sum * scales.x[block][e % 4 / 2], factor[column], shift[column]));
+          } else {
+            y[e] = function(sum + shift[column]);
+          }
         }
-        stage_columns<T>(box, i, y);
+        stage_fragments<T>(box, i, y);
       }
       ptx::fence_proxy_async();
       __syncwarp();
       if (ptx::elect_lane()) {
-        ptx::tma_store_2d(&params.out, place.output + c * T::kStoreColumns, place.token + first_row + block * 64, box);
+        ptx::tma_store_2d(&map, place.output + c * T::kStoreColumns, place.token + first_row + block * 64, box);
         ptx::bulk_commit();
       }
       buffer = (buffer + 1) % T::kStagingBuffers;
+    };
+#pragma unroll
+    for (int block = 0; block < T::kTokenBlocks; ++block) {
+      if constexpr (T::kStoresPre) {
+        if (params.store_pre) put(params.pre, block, [](float v) { return v; });
+      }
+      put(params.out, block, activation);
     }
   }
 }
 
 /// One copy of the code per activation: inside the loops, a choice per value would cost more than the activation.
 template <class T>
-__device__ __forceinline__ void store_tile(const Params& params, const Place& place, const Bias<T>& bias, std::uint32_t staging,
-                                           int first_row, const Sums<T>& sums) {
-  const auto store = [&](auto activation) { store_activated<T>(params, place, bias, staging, first_row, sums, activation); };
+__device__ __forceinline__ void store_tile(const Params& params, const Place& place, const Bias<T>& bias, const Scales<T>& scales,
+                                           std::uint32_t staging, int first_row, const Sums<T>& sums) {
+  const auto store = [&](auto activation) {
+    store_activated<T>(params, place, bias, scales, staging, first_row, sums, activation);
+  };
   const auto none = [](float v) { return v; };
   if constexpr (T::kIsDx) {
     store(none);

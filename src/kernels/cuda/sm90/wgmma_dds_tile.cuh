@@ -1,20 +1,24 @@
-// Compile-time side of wgmma_dds: element types, the shape of a tile, and where its bytes lie in shared memory.
+// Compile-time side of wgmma_dds: the shape of a tile, and where its bytes lie in shared memory.
 //
 //   line    block row of W (forward) or block column (dx); its blocks' places along the reduction are a sorted list
-//   slab    64 consecutive positions of the reduction, from a multiple of 64: 128 bytes, which TMA and L2 move at full rate
-//           (rows of 64 bytes reach 85 %, of 32 bytes 45 % of that)
-//   part    what one line stores in a slab: half a block of side 128, a block of side 64, or up to two blocks of side 32
+//   slab    consecutive positions of the reduction, 64 of a 16-bit type, from a multiple of their number: 128 bytes, which TMA and
+//           L2 move at full rate (rows of 64 bytes reach 85 %, of 32 bytes 45 % of that)
+//   part    what one line stores in a slab: a block or its share of 128 bytes, or up to two blocks of 64 bytes
 //   slice   a line's columns of the tile: N of its wgmma
+//
+// Blocks of 64 e4m3 are slabs of 64 bytes, and a stage holds any two of them: at the densities that matter, rows at 85 % of the
+// rate beat reading X under the absent neighbours, and two to a stage halve the consumers' latency.
 #pragma once
 
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_element.cuh"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
@@ -25,24 +29,6 @@ struct Forward {
 };
 struct Dx {
   static constexpr bool kIsDx = true;
-};
-
-struct Bf16 {
-  template <bool kMnMajorB, int kSums>
-  static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b) {
-    ptx::wgmma_bf16<kMnMajorB>(d, a, b);
-  }
-  static __device__ __forceinline__ float to_f32(std::uint16_t bits) { return ptx::cvt_f32_bf16(bits); }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_bf16x2(low, high); }
-};
-
-struct F16 {
-  template <bool kMnMajorB, int kSums>
-  static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b) {
-    ptx::wgmma_f16<kMnMajorB>(d, a, b);
-  }
-  static __device__ __forceinline__ float to_f32(std::uint16_t bits) { return ptx::cvt_f32_f16(bits); }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
 };
 
 /// 256 tokens beat 128 tokens x 256 outputs by up to 17 %: fewer lines to test per slab, and each has twice the tensor work to hide
@@ -57,59 +43,99 @@ struct Narrow {
   static constexpr int kProducerRegisters = 0, kConsumerRegisters = 0;  // as launched: 32 sums leave room
 };
 
-constexpr int kSlab = 64;
+/// Half of the tokens, so that the partial sums of each slab and x's three parts have registers. Values are six bytes each and X
+/// four: 27 bytes a clock at the tensor cores' rate.
+struct HalfWide {
+  static constexpr int kTokens = 128, kOutputs = 128, kStages = 4, kStagingBuffers = 2, kBlocksPerSm = 1;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+};
+
+constexpr ptx::Swizzle swizzle_of(int row_bytes) { return row_bytes == 128 ? ptx::Swizzle::bytes128 : ptx::Swizzle::bytes64; }
 
 template <class Direction, class Element_, class Shape, int kSlice_, int kPart_>
 struct Tile : Shape {
   using Element = Element_;
   using Shape::kOutputs, Shape::kStages, Shape::kStagingBuffers, Shape::kTokens;
   static constexpr bool kIsDx = Direction::kIsDx;
+  static constexpr bool kStoresPre = !kIsDx && !Element::kScaled;  // for gradients, which 8-bit products have none of
   static constexpr int kSlice = kSlice_, kPart = kPart_;
+  static constexpr int kSlabs = Element::kNarrowSlabs && kPart * Element::kBytes == 64 ? 2 : 1;  // of a stage
+  static constexpr int kRowBytes = 128 / kSlabs, kSlab = kRowBytes / Element::kBytes;
+  static constexpr int kSlabLog2 = std::countr_zero(static_cast<unsigned>(kSlab));
   static constexpr int kLines = kOutputs / kSlice, kParts = kSlab / kPart;  // of a slab: lines, and parts of each line
+  static constexpr int kStageParts = kSlabs * kParts;                       // of a line
 
-  // Two warpgroups multiply, each for half of the tokens; of the third one warp starts the copies.
+  // Two warpgroups multiply, each for half of the tokens; of the third, warps start the copies, each those of its own lines where a
+  // stage has many: a thread starts a box in some 100 cycles, and a stage of blocks of side 32 has up to nine. Of bf16 blocks of
+  // side 64 it has three, and a second warp made the product 2 to 20 % slower.
   static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
   static constexpr int kTokenBlocks = kTokens / kConsumers / 64;  // of a warpgroup: M of wgmma
+  static constexpr int kProducers = kSlice == 32 || kStageParts == 2 ? kLines : 1;
+  // Wgmma of 32 outputs reads x longer than it multiplies; from registers it runs at full rate: 8 % at density .2, 14 % at .5.
+  static constexpr bool kXInRegisters = kSlice == 32 && kTokenBlocks == 2 && Element::kBytes == 2;
 
-  static constexpr int kXBytes = kTokens * kSlab * 2, kPartBytes = kSlice * kPart * 2;
-  static constexpr int kStageBytes = kXBytes + kLines * kParts * kPartBytes;
+  static constexpr int kSlabBytes = kTokens * kRowBytes, kXBytes = kSlabs * kSlabBytes;
+  static constexpr int kPartBytes = kSlice * kPart * Element::kValueBytes;
+  static constexpr int kStageBytes = kXBytes + kLines * kStageParts * kPartBytes;
 
   // A part lies as in values: forward [kSlice][kPart], K-major; dx [kPart][kSlice], MN-major. A swizzled box is at most 128 bytes
   // wide, so a slice of 128 columns is two boxes.
   static constexpr int kBoxColumns = kIsDx ? (kSlice < 64 ? kSlice : 64) : kPart, kBoxRows = kIsDx ? kPart : kSlice;
-  static constexpr int kBoxes = kIsDx ? kSlice / kBoxColumns : 1, kBoxBytes = kBoxColumns * kBoxRows * 2;
-  static constexpr ptx::Swizzle kSwizzle = kBoxColumns == 64 ? ptx::Swizzle::bytes128 : ptx::Swizzle::bytes64;
-  static constexpr int kStepBytes = kIsDx ? 16 * kBoxColumns * 2 : 32;  // 16 k further in a part
-  static constexpr std::uint64_t kDescriptorX = ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 8 * 128, 16);
-  static constexpr std::uint64_t kDescriptorPart = ptx::wgmma_descriptor(kSwizzle, 8 * kBoxColumns * 2, kIsDx ? kBoxBytes : 16);
+  static constexpr int kBoxes = kIsDx ? kSlice / kBoxColumns : 1, kBoxRowBytes = kBoxColumns * Element::kBytes;
+  static constexpr int kBoxBytes = kBoxRowBytes * kBoxRows;
+  static constexpr int kSteps = kPart * Element::kBytes / 32;        // wgmma of a part
+  static constexpr int kStepBytes = kIsDx ? 16 * kBoxRowBytes : 32;  // from one to the next
+  static constexpr std::uint64_t kDescriptorX = ptx::wgmma_descriptor(swizzle_of(kRowBytes), 8 * kRowBytes, 16);
+  static constexpr std::uint64_t kDescriptorPart =
+      ptx::wgmma_descriptor(swizzle_of(kBoxRowBytes), 8 * kBoxRowBytes, kIsDx ? kBoxBytes : 16);
 
-  // Outputs leave by boxes of one warp: 16 tokens x 64 columns.
-  static constexpr int kStoreRows = 16, kStoreColumns = 64, kStoreBytes = kStoreRows * kStoreColumns * 2;
+  // kSplit: three planes [kSlice][32] of bf16 to a part.
+  static constexpr std::uint32_t kPlaneBytes = kSlice * 64;
+  static constexpr std::uint64_t kDescriptorPlane = ptx::wgmma_descriptor(ptx::Swizzle::bytes64, 8 * 64, 16);
+
+  // Outputs leave by boxes of one warp: 16 tokens x 128 bytes.
+  static constexpr int kStoreRows = 16, kStoreColumns = 128 / static_cast<int>(size_of(Element::Out::kDtype));
+  static constexpr int kStoreBytes = kStoreRows * 128;
 
   // Lanes of the producer that hold index entries of the same line.
   static constexpr int kGroup = 32 / kLines;
   // A stage's record: which parts are present, and whether it ends the tile. Line i of part h: as ballots of the producer give it.
+  // The second slab's parts count on from the first's.
   static __device__ constexpr std::uint32_t present(int line, int part) { return std::uint32_t{1} << (line * kGroup + part); }
   static constexpr std::uint32_t kLast = 4;
+  static constexpr std::uint32_t kAllParts = [] {
+    std::uint32_t all = 0;
+    for (int line = 0; line < kLines; ++line) all |= std::uint32_t{3} << (line * kGroup);
+    return all;
+  }();
+  // kSplit, of a line's part: some of it, or all of it, is not in the planes (split_blocks.h).
+  static constexpr int kSpecialBit = 3, kTinyBit = 4;
+  static constexpr std::uint32_t kAnySpecial = (kAllParts & kAllParts >> 1) << kSpecialBit;
+  static __device__ constexpr std::uint32_t special(int line) { return std::uint32_t{1} << (line * kGroup + kSpecialBit); }
+  static __device__ constexpr std::uint32_t tiny(int line) { return std::uint32_t{1} << (line * kGroup + kTinyBit); }
 
-  static_assert(kSlice % 32 == 0 && kOutputs % kStoreColumns == 0 && kGroup > 2);
-  static_assert(kXBytes % 1024 == 0 && kBoxBytes % 1024 == 0 && kStoreBytes % 1024 == 0,
+  static_assert(kSlice % 32 == 0 && kOutputs % kStoreColumns == 0 && kGroup > kTinyBit && kStageParts <= 2);
+  static_assert((kBoxRowBytes == 128 || kBoxRowBytes == 64) && !(kIsDx && Element::kBytes != 2), "what wgmma reads");
+  static_assert(kSlabBytes % 1024 == 0 && kBoxBytes % 1024 == 0 && kStoreBytes % 1024 == 0,
                 "swizzled boxes start at multiples of 1024");
 };
 
 /// Dynamic shared memory, from a multiple of 1024.
 template <class T>
 struct SharedStorage {
-  std::byte ring[T::kStages][T::kStageBytes];  // x [kTokens][64], then parts [kLines][kParts]; absent ones keep their place
+  // x [kSlabs][kTokens][kSlab], then parts [kLines][kStageParts]; absent ones keep their place
+  std::byte ring[T::kStages][T::kStageBytes];
   std::byte staging[T::kConsumers * 4][T::kStagingBuffers][T::kStoreBytes];
   std::uint64_t full[T::kStages], empty[T::kStages];  // mbarriers
   std::uint32_t record[T::kStages];
+  std::int32_t origin[T::Element::kSplit ? T::kStages : 1][T::kLines];  // kSplit: of the parts among all, in list order
 };
 
 struct Params {
-  CUtensorMap x;                   // [m, width]: x or dy; boxes of kTokens x 64
+  CUtensorMap x;                   // [m, width]: x or dy; boxes of a slab
   CUtensorMap values;              // [blocks * bm, bn]; boxes of a part
-  CUtensorMap out;                 // [m, out_width]; boxes of 16 x 64
+  CUtensorMap out;                 // [m, out_width]; boxes of kStoreRows x kStoreColumns
+  CUtensorMap pre;                 // with store_pre: the same, before the activation
   const std::int32_t* list_begin;  // crow or ccol, [lines + 1]
   const std::int32_t* along;       // col or row, [blocks]
   const std::int32_t* slot;        // dx only, [blocks]
@@ -118,6 +144,14 @@ struct Params {
   unsigned tiles, panels, groups, chunk;  // see place_of
   int line_log2, side_log2;               // of the block's extents along the outputs and along the reduction
   Activation activation;
+  const std::byte* planes;           // kSplit: the values' parts as they are to lie in the ring
+  const std::int32_t* kind;          // kSplit: [blocks], see split_blocks.h
+  const float* exact;                // kSplit: the values, of block slot[i] where slot is given and else of block i
+  std::int32_t line_step, step;      // kSplit: from line to line of a block of them, and along the reduction
+  const float *x_scale, *out_scale;  // kScaled: one factor or, if each, one for every token or output
+  std::int32_t tokens;               // kScaled: of x_scale
+  bool x_scale_each = false, out_scale_each = false;
+  bool store_pre = false;
 };
 
 /// First token and output of a tile.

@@ -1,21 +1,56 @@
-// sm90_wgmma_sdd: dtype to the instance of wgmma_sdd.cuh.
+// sm90_wgmma_sdd: by block rows or by regions, and the dtype to the instance.
 #include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/wgmma_sdd.h"
+#include "kernels/cuda/sm90/wgmma_sdd_region.h"
+#include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
 
+using wgmma_sdd::Size;
+using wgmma_sdd::Way;
+
+Size size_of_problem(const Problem& p, int multiprocessors) {
+  return wgmma_sdd::size_of_product(p.block, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.m, multiprocessors);
+}
+
+Way way_of(const Problem& p, const Size& size) {
+  return choose_way(size, (p.rows + p.block.rows - 1) / p.block.rows, (p.cols + p.block.cols - 1) / p.block.cols);
+}
+
 int launch(const MatmulArgs& args) noexcept {
+  const IndexView& index = args.index;
+  if (index.blocks == 0) return cudaSuccess;
+  const Size size = wgmma_sdd::size_of_product(index.block, index.block_rows(), index.blocks, args.m,
+                                               runtime::cuda_device(args.device).multiprocessors);
+  const Way way = choose_way(size, index.block_rows(), index.block_cols());
+  if (!way.exists()) return wgmma_sdd::kCannotMap;
   switch (args.dtype) {
-    case DType::bf16: return wgmma_sdd::dw_bf16(args);
-    case DType::f16: return wgmma_sdd::dw_f16(args);
+    case DType::bf16:
+      return way.by_regions ? wgmma_sdd::dw_region_bf16(args, way.regions) : wgmma_sdd::dw_bf16(args, way.deal.most_blocks);
+    case DType::f16:
+      return way.by_regions ? wgmma_sdd::dw_region_f16(args, way.regions) : wgmma_sdd::dw_f16(args, way.deal.most_blocks);
     default: return cudaErrorInvalidValue;
   }
 }
 
 }  // namespace
+
+std::size_t sm90_wgmma_sdd_workspace(const Problem& p, int multiprocessors) noexcept {
+  if (p.blocks == 0) return 0;
+  const Size size = size_of_problem(p, multiprocessors);
+  return std::max(wgmma_sdd::workspace_bytes(size, way_of(p, size)), sm80_mma_sdd_workspace(p, multiprocessors));
+}
+
+bool sm90_wgmma_sdd_takes(const Problem& p, int multiprocessors) noexcept {
+  return p.blocks == 0 || way_of(p, size_of_problem(p, multiprocessors)).exists();
+}
 
 int sm90_wgmma_sdd(const MatmulArgs& args) noexcept {
   if (args.direction != Direction::dw) return cudaErrorInvalidValue;

@@ -9,23 +9,21 @@
 //
 // Both operands are transposed on their way into the tensor cores, which 16-bit types allow. A stage is handed on by two barriers.
 // full: one arrival of each producer warp and the bytes of its copies. empty: one arrival of each consumer warp, behind its wgmma.
-// An item's first stage comes with its record; the ring is empty between items. Tokens of the last items are cut into pieces, one
-// for each thread block of half a cluster or of a whole one, where that fills the GPU better (wgmma_sdd_schedule.cuh); where they
-// are cut depends on the sizes, the row lengths and the GPU alone, so every run gives the same bits.
+// An item's first stage comes with its record; the ring is empty between items. What full rounds of the grid leave is cut by its
+// tokens (wgmma_sdd_cut.h) and added up through the workspace (wgmma_sdd_parts.cuh): where, depends on the sizes, the row lengths
+// and the number of multiprocessors alone, so every run gives the same bits.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "kernels/cuda/ptx/cluster.cuh"
 #include "kernels/cuda/ptx/sm90/registers.cuh"
 #include "kernels/cuda/sm90/wgmma_sdd_consume.cuh"
 #include "kernels/cuda/sm90/wgmma_sdd_produce.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// Launched in clusters of kCluster.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1) wgmma_sdd_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
@@ -45,11 +43,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) wgmma_sdd_kernel(const __grid_
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // uniform, and known to be
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
-    const int pieces = produce<T>(params, shared);
-    if (pieces > 1) {  // as the consumers do
-      ptx::cluster_sync();
-      ptx::cluster_sync();
-    }
+    produce<T>(params, shared);
   } else {
     ptx::claim_registers_to<T::kConsumerRegisters>();
     consume<T>(params, shared, warpgroup);

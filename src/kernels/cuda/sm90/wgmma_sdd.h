@@ -1,14 +1,21 @@
-// The instances of wgmma_sdd.cuh, one dtype per translation unit, so that two cores compile them side by side. Contract: launch.h.
+// The instances of wgmma_sdd.cuh and wgmma_sdd_region.cuh, one dtype per translation unit, so that two cores compile them side by
+// side. Contract: launch.h.
 #pragma once
 
 #include "kernels/args.h"
+#include "kernels/cuda/sm90/wgmma_sdd_region.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
 /// What TMA cannot address: the caller falls back.
 constexpr int kCannotMap = -1;
 
-int dw_bf16(const MatmulArgs& args) noexcept;
-int dw_f16(const MatmulArgs& args) noexcept;
+/// Items of at most this many blocks.
+int dw_bf16(const MatmulArgs& args, int most_blocks) noexcept;
+int dw_f16(const MatmulArgs& args, int most_blocks) noexcept;
+
+/// By regions: blocks of 16 and 32 on both sides (wgmma_sdd_region.cuh).
+int dw_region_bf16(const MatmulArgs& args, const Regions& regions) noexcept;
+int dw_region_f16(const MatmulArgs& args, const Regions& regions) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

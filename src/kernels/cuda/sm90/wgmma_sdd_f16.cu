@@ -4,6 +4,6 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-int dw_f16(const MatmulArgs& args) noexcept { return launch<F16>(args); }
+int dw_f16(const MatmulArgs& args, int most_blocks) noexcept { return launch<F16>(args, most_blocks); }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -80,34 +80,26 @@ __device__ __forceinline__ void fill(const Params& params, const Record& record,
   ring.used = min(record.steps, stages);
 }
 
-/// One of the four warps. Returns the pieces that the last items' tokens are cut into.
+/// One of the four warps.
 template <class T>
-__device__ __forceinline__ int produce(const Params& params, SharedStorage<T>& shared) {
+__device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared) {
   Ring ring{ptx::shared_address(shared.ring), ptx::shared_address(shared.full), ptx::shared_address(shared.empty)};
-  const Cut cut = cut_items(params, count_items(params));
+  const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
+  Agenda agenda(cut_items(count_items(params), grid, params.steps), static_cast<std::int32_t>(blockIdx.x), grid, params.steps);
   Cursor cursor;
-  std::int32_t index = static_cast<std::int32_t>(blockIdx.x);
+  Part part;
+  Slots others;
 #pragma unroll 1
-  for (; index < cut.whole; index += static_cast<std::int32_t>(gridDim.x)) {
-    const Item item = find_item(params, index, cursor);
-    fill<T>(params, {item.row, item.first, item.blocks, params.steps, 1}, 0, ring, &shared.record);
-  }
-  const std::int32_t within = static_cast<std::int32_t>(blockIdx.x) / cut.pieces;
-  if (within < cut.rest) {
-    const Item item = find_item(params, cut.whole + within, cursor);
-    const std::int32_t piece = static_cast<std::int32_t>(blockIdx.x) % cut.pieces;
-    const std::int32_t least = params.steps / cut.pieces, longer = params.steps % cut.pieces;
-    fill<T>(params, {item.row, item.first, item.blocks, least + (piece < longer ? 1 : 0), cut.pieces},
-            piece * least + min(piece, longer), ring, &shared.record);
-    if (cut.pieces > 1) return cut.pieces;  // the consumers know that this was the last
+  while (agenda.next(part, others)) {
+    const Item item = find_item(params, part.item, cursor);
+    fill<T>(params, {item.row, item.first, item.blocks, part.steps, part.slot, others}, part.first, ring, &shared.record);
   }
   ring.drain();
   if (ptx::elect_lane()) {
-    if (threadIdx.x / 32 % 4 == 0) shared.record = {0, 0, 0, 0, cut.pieces};
+    if (threadIdx.x / 32 % 4 == 0) shared.record.blocks = 0;
     ptx::mbarrier_arrive(ring.full);
   }
   __syncwarp();
-  return cut.pieces;
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -1,10 +1,6 @@
-// Which blocks a thread block sums. The indices lie on the device and the host sees only their number, so each warp that needs it
-// counts the items itself, from crow.
-//
-//   items       of every row: its blocks, dealt evenly to as few items as may hold them; numbered through, row after row
-//   whole       as many full rounds of the grid as there are: thread block c takes items c, c + grid, ..
-//   rest        what is left, fewer items than thread blocks: where it fits, the tokens of each are cut into 2 or 4 pieces, for as
-//               many neighbours in a cluster, whose sums meet at the end
+// Which blocks an item is. The indices lie on the device and the host sees only their number, so each warp that needs it counts the
+// items itself, from crow: of every row, its blocks are dealt evenly to as few items as may hold them; numbered through, row after
+// row. Who sums an item, and which of its tokens: wgmma_sdd_cut.h.
 //
 // All thread blocks begin at the first token and move at nearly the same pace: rows of X and dY are read from memory once a round
 // and from L2 by all who need them.
@@ -101,21 +97,6 @@ __device__ __forceinline__ Item find_item(const Params& params, std::int32_t ind
   }
   const int source = __ffs(static_cast<int>(__ballot_sync(kWarp, here))) - 1;
   return {__shfl_sync(kWarp, item.row, source), __shfl_sync(kWarp, item.first, source), __shfl_sync(kWarp, item.blocks, source)};
-}
-
-struct Cut {
-  std::int32_t whole, rest;
-  int pieces;  // of each item of the rest
-};
-
-__device__ __forceinline__ Cut cut_items(const Params& params, std::int32_t items) {
-  // Pieces of fewer steps would spend their time on filling the ring and on adding up.
-  constexpr int kFewestSteps = 4;
-  const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
-  Cut cut{items / grid * grid, items % grid, 1};
-  while (cut.pieces < kCluster && cut.rest * cut.pieces * 2 <= grid && params.steps >= cut.pieces * 2 * kFewestSteps)
-    cut.pieces *= 2;
-  return cut;
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -17,6 +17,7 @@
 
 #include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
+#include "kernels/cuda/sm90/wgmma_sdd_deal.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
@@ -36,10 +37,7 @@ struct F16 {
   static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
 };
 
-constexpr int kTokens = 64, kStripColumns = 64, kStripBytes = kTokens * kStripColumns * 2;
-// Thread blocks of a cluster: into so many pieces the tokens of the last items may be cut. 32 clusters of 4 fit on the 132
-// multiprocessors of an H200, so that 128 of them work.
-constexpr int kCluster = 4;
+constexpr int kTokens = kStepTokens, kStripBytes = kTokens * kStripColumns * 2;
 
 /// kRows: of a block. kBoxColumns: columns of X that one copy brings, 32 for blocks of 32 columns, else 64.
 template <class Element_, int kRows_, int kBoxColumns_>
@@ -60,9 +58,8 @@ struct Tile {
   // Two stages of the largest item, more of smaller ones: the number of stages follows the item.
   static constexpr int kRingBytes = 216 * 1024, kMostStages = 8;
   static __host__ __device__ constexpr int stage_bytes(int strips) { return kDyBytes + strips * kStripBytes; }
-  // 128 sums a thread; blocks of 32 rows are held back by the ring.
-  static constexpr int kStrips = kRows == 32 ? 13 : 512 / kRows, kWarpgroupStrips = (kStrips + 1) / 2;
-  static constexpr int kStripChunks = kRows / 32, kChunks = kWarpgroupStrips * kStripChunks;
+  static constexpr int kStrips = most_strips(kRows), kWarpgroupStrips = (kStrips + 1) / 2;
+  static constexpr int kStripSums = kRows / 2, kStripChunks = kRows / 32, kChunks = chunks_of(kRows, kStrips);
   static constexpr int kOwnBoxes = (kStrips * (kStripColumns / kBoxColumns) + kProducers - 1) / kProducers;  // of a producer warp
 
   static constexpr int kDyStepBytes = 16 * kDyBoxColumns * 2, kXStepBytes = 16 * kBoxColumns * 2;  // 16 tokens further
@@ -74,7 +71,6 @@ struct Tile {
   static constexpr int kStoreBytes = 32 * 16 * 2;
 
   static_assert(2 * (kDyBytes + kStrips * kStripBytes) <= kRingBytes, "the producer fills one stage while another is used");
-  static_assert(kConsumers * kChunks * 16 * 128 * 4 <= kRingBytes, "pieces are added up in the ring");
   static_assert(kDyBytes % 1024 == 0 && kXBoxBytes % 1024 == 0, "swizzled boxes start at multiples of 1024");
 };
 
@@ -82,7 +78,8 @@ struct Tile {
 struct Record {
   std::int32_t row, first, blocks;  // blocks == 0: there are no more items
   std::int32_t steps;               // of 64 tokens
-  std::int32_t pieces;              // that the tokens are cut into; more than one: the last item
+  std::int32_t slot;                // where the sums are left; -1: they are stored, with those of
+  Slots others;
 };
 
 /// Dynamic shared memory, from a multiple of 1024.
@@ -103,7 +100,11 @@ struct Params {
   std::int32_t steps;  // of 64 tokens
   int bn_log2;
   int most_blocks;  // of an item
-  bool ragged;      // some blocks reach beyond the last row or column
+  int part_chunks;  // of a warpgroup in a slot
+  float4* parts;    // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
+  std::uint64_t* flags;
+  std::uint64_t nonce;
+  bool ragged;  // some blocks reach beyond the last row or column
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -1,5 +1,7 @@
-// d[64][N] += a[64][16] b[16][N] on tensor cores by one warpgroup (four warps, all of which execute it), both operands read from
+// d[64][N] += a[64][k] b[k][N] on tensor cores by one warpgroup (four warps, all of which execute it), both operands read from
 // shared memory, fp32 sums. Asynchronous: fence (sums written by ordinary instructions before), wgmma.., commit, wait.
+// k is 32 bytes of an operand's row: 16 of bf16 and f16, 8 of tf32, 32 of e4m3. The last two are K-major only. What follows counts
+// 16-bit elements.
 //
 //   sums   warp w of the four holds rows 16 w ..; lane t: d[4 j + 0..3] = (t / 4, c) (t / 4, c + 1) (t / 4 + 8, c) (t / 4 + 8, c +
 //   1)
@@ -99,6 +101,57 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[64], std::uint64_t a, std::
   SPARSELOOM_WGMMA(128, "f16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", SPARSELOOM_SUMS_64(0));
 }
 
+// K-major operands of any type; "add to d" is the caller's: without, d is overwritten.
+#define SPARSELOOM_WGMMA_K(n, k, type, names, a_name, b_name, add_name, sums)                                          \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                                        \
+               ", 0;\n"                                                                                                \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k" #k ".f32." type "." type " {" names "}, " a_name ", " b_name \
+               ", add, 1, 1;\n}"                                                                                       \
+               : sums                                                                                                  \
+               : "l"(a), "l"(b), "r"(add ? 1 : 0))
+
+/// Reads the upper 19 bits of each fp32: TMA rounds them (TensorMapMatrix::tf32), or else they are cut off.
+__device__ __forceinline__ void wgmma_tf32(float (&d)[16], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA_K(32, 8, "tf32", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
+}
+__device__ __forceinline__ void wgmma_tf32(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA_K(64, 8, "tf32", SPARSELOOM_NAMES_32, "%32", "%33", "%34", SPARSELOOM_SUMS_32(0));
+}
+__device__ __forceinline__ void wgmma_tf32(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA_K(128, 8, "tf32", SPARSELOOM_NAMES_64, "%64", "%65", "%66", SPARSELOOM_SUMS_64(0));
+}
+/// Keeps some 14 bits of its sums, not 24: add them up elsewhere every now and then.
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[16], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA_K(32, 32, "e4m3", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA_K(64, 32, "e4m3", SPARSELOOM_NAMES_32, "%32", "%33", "%34", SPARSELOOM_SUMS_32(0));
+}
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA_K(128, 32, "e4m3", SPARSELOOM_NAMES_64, "%64", "%65", "%66", SPARSELOOM_SUMS_64(0));
+}
+
+// a in registers: lane t of warp w has a[0] = (16 w + t / 4, 2 (t % 4) and the next k), a[1] = 8 rows further, a[2] = 8 k further,
+// a[3] = both. Not to be written before the group is complete.
+#define SPARSELOOM_WGMMA_RS(n, names, a_names, b_name, add_name, sums)                                                             \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                                                    \
+               ", 0;\n"                                                                                                            \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {" a_names "}, " b_name ", add, 1, 1, 0;\n}" \
+               : sums                                                                                                              \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0))
+
+__device__ __forceinline__ void wgmma_bf16_k_major(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
+  SPARSELOOM_WGMMA_RS(32, SPARSELOOM_NAMES_16, "%16, %17, %18, %19", "%20", "%21", SPARSELOOM_SUMS_16(0));
+}
+__device__ __forceinline__ void wgmma_bf16_k_major(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
+  SPARSELOOM_WGMMA_RS(64, SPARSELOOM_NAMES_32, "%32, %33, %34, %35", "%36", "%37", SPARSELOOM_SUMS_32(0));
+}
+__device__ __forceinline__ void wgmma_bf16_k_major(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
+  SPARSELOOM_WGMMA_RS(128, SPARSELOOM_NAMES_64, "%64, %65, %66, %67", "%68", "%69", SPARSELOOM_SUMS_64(0));
+}
+
+#undef SPARSELOOM_WGMMA_RS
+#undef SPARSELOOM_WGMMA_K
 #undef SPARSELOOM_WGMMA
 #undef SPARSELOOM_NAMES_64
 #undef SPARSELOOM_NAMES_32

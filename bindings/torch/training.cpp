@@ -1,0 +1,175 @@
+// linear_train and linear_backward: a training step's two calls. One dispatch where the products and passes by themselves would be
+// four or five, each some microseconds of the host's time.
+#include <array>
+#include <cstring>
+#include <optional>
+#include <tuple>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+#include "linear.h"
+#include "ops/activation.h"
+
+namespace sparseloom::binding {
+namespace {
+
+using torch::stable::detail::from;
+
+// On the CPU torch's own vectorised passes are as good as any, and inductor calls the same.
+Tensor cpu_activate(const Tensor& z, Activation activation) {
+  std::array<StableIValue, 2> stack{from(z), 0};
+  const char* name = activation == Activation::relu ? "aten::relu" : activation == Activation::silu ? "aten::silu" : "aten::gelu";
+  if (activation == Activation::gelu_erf || activation == Activation::gelu_tanh)
+    stack[1] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+// dz = y <= 0 ? 0 : dy, in bits: aten::threshold_backward takes a Scalar, which the stable ABI cannot pass. A NaN in y lets dy
+// through, as there.
+template <class Bits>
+void relu_gradient(const Tensor& dy, const Tensor& y, const Tensor& dz, Bits infinity) {
+  constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
+  const auto *gradient = static_cast<const Bits*>(dy.const_data_ptr()), *output = static_cast<const Bits*>(y.const_data_ptr());
+  auto* result = static_cast<Bits*>(dz.mutable_data_ptr());
+  torch::stable::parallel_for(0, dy.numel(), 1 << 15, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Bits magnitude = output[i] & static_cast<Bits>(~kSign);
+      const bool zero = magnitude == 0 || ((output[i] & kSign) != 0 && magnitude <= infinity);
+      result[i] = zero ? Bits{0} : gradient[i];
+    }
+  });
+}
+
+Tensor cpu_relu_gradient(const char* op, const Tensor& given_dy, const Tensor& given_y) {
+  const Tensor dy = torch::stable::contiguous(given_dy), y = torch::stable::contiguous(given_y);
+  const std::vector<std::int64_t> sizes(dy.sizes().begin(), dy.sizes().end());
+  Tensor dz = new_like(op, dy, sizes);
+  switch (dtype_of(op, "dy", dy)) {
+    case DType::f32: relu_gradient<std::uint32_t>(dy, y, dz, 0x7f800000u); break;
+    case DType::f16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7c00); break;
+    case DType::bf16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7f80); break;
+    case DType::f64: relu_gradient<std::uint64_t>(dy, y, dz, 0x7ff0000000000000u); break;
+    default: core::fail(op, "a gradient of floating point", name_of(dtype_of(op, "dy", dy)), "8-bit products are forward only");
+  }
+  return dz;
+}
+
+Tensor cpu_gradient(const char* op, const Tensor& dy, const Tensor& saved, Activation activation) {
+  if (activation == Activation::relu) return cpu_relu_gradient(op, dy, saved);
+  std::array<StableIValue, 3> stack{from(dy), from(saved), 0};
+  const bool silu = activation == Activation::silu;
+  if (!silu) stack[2] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      torch_call_dispatcher(silu ? "aten::silu_backward" : "aten::gelu_backward", "", stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+Tensor cpu_column_sums(const Tensor& dz) {
+  if (dz.dim() == 1) return torch::stable::clone(dz);  // an operator's results share no memory
+  const std::int64_t rows = 0;
+  const Tensor matrix = dz.dim() == 2 ? dz : torch::stable::flatten(dz, 0, dz.dim() - 2);
+  return torch::stable::sum(matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
+}
+
+MatrixView writable(const Tensor& tensor, const ConstMatrixView& like) {
+  return {tensor.mutable_data_ptr(), like.dtype, like.rows, like.cols, like.cols};
+}
+
+std::vector<std::int64_t> sizes_of(const Tensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
+
+struct Gradient {
+  Tensor dz;
+  std::optional<Tensor> dbias;
+};
+
+// dz is dy itself where there is no activation.
+Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Tensor>& saved, Activation activation, int device,
+                       bool need_bias) {
+  const Executor executor = torch_executor(device);
+  const Matrix grad = matrix_of(op, "dy", dy);
+  Matrix kept{dy, {}};
+  MatrixView dz_view;
+  Gradient result{dy, {}};
+  if (activation != Activation::none) {
+    kept = matrix_of(op, "saved", *saved);
+    result.dz = new_like(op, dy, sizes_of(dy));
+    dz_view = writable(result.dz, grad.view);
+  }
+  std::optional<Tensor> memory;
+  std::span<std::byte> workspace;
+  if (need_bias) {
+    result.dbias = new_like(op, dy, {grad.view.cols});
+    const std::size_t bytes = ops::activation_gradient_workspace(grad.view, executor);
+    if (bytes > 0) {
+      memory = new_bytes(op, static_cast<std::int64_t>(bytes), device);
+      workspace = {static_cast<std::byte*>(memory->mutable_data_ptr()), bytes};
+    }
+  }
+  ops::activation_gradient(grad.view, activation, kept.view, dz_view, need_bias ? result.dbias->mutable_data_ptr() : nullptr,
+                           workspace, executor);
+  return result;
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
+                                        std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation_code,
+                                        std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
+  constexpr const char* op = "linear";
+  const Activation activation = activation_of(op, activation_code);
+  const int device = device_of(op, "x", x);
+  if (activation == Activation::none) core::fail(op, "an activation", "none", "call linear");
+  if (device < 0) {
+    Tensor z = linear(x, values, crow, col, bias, out_features, 0, version, strict, tf32, kernel);
+    return {cpu_activate(z, activation), z};
+  }
+  std::optional<Tensor> z;
+  Tensor y = forward(x, values, crow, col, bias, out_features, activation_code, version, strict, tf32, kernel, &z);
+  return {y, *z};
+}
+
+std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::optional<Tensor> saved, std::optional<Tensor> x,
+                                                   std::optional<Tensor> values, const Tensor& crow, const Tensor& col,
+                                                   const Tensor& ccol, const Tensor& row, const Tensor& slot,
+                                                   std::int64_t in_features, std::int64_t block_rows, std::int64_t block_cols,
+                                                   std::int64_t activation_code, std::int64_t version, bool strict, bool tf32,
+                                                   bool need_bias) {
+  constexpr const char* op = "linear_backward";
+  const Activation activation = activation_of(op, activation_code);
+  const int device = device_of(op, "dy", dy);
+  if (saved) {
+    require_device(op, "saved", *saved, device, "dy");
+    if (sizes_of(*saved) != sizes_of(dy) || saved->scalar_type() != dy.scalar_type())
+      core::fail(op, "what the forward pass saved, of dy's shape " + shape_of(dy) + " and dtype", shape_of(*saved),
+                 "pass that call's own gradient");
+  }
+  if (saved.has_value() != (activation != Activation::none))
+    core::fail(op, "saved together with an activation", saved ? "no activation" : "no saved tensor", "pass both, or neither");
+  Gradient gradient{dy, {}};
+  if (device >= 0 && (activation != Activation::none || need_bias)) {
+    gradient = cuda_gradient(op, dy, saved, activation, device, need_bias);
+  } else if (device < 0) {
+    if (activation != Activation::none) gradient.dz = cpu_gradient(op, dy, *saved, activation);
+    if (need_bias) gradient.dbias = cpu_column_sums(gradient.dz);
+  }
+  const Tensor& dz = gradient.dz;
+  Tensor dx =
+      values ? linear_dx(dz, *values, crow, col, ccol, row, slot, in_features, version, strict, tf32, -1) : new_like(op, dy, {0});
+  Tensor dvalues =
+      x ? linear_dw(dz, *x, crow, col, block_rows, block_cols, version, strict, tf32, -1) : new_like(op, dy, {0, 0, 0});
+  return {dx, dvalues, need_bias ? *gradient.dbias : new_like(op, dy, {0})};
+}
+
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  m.impl("linear_train", TORCH_BOX(&sparseloom::binding::linear_train));
+  m.impl("linear_backward", TORCH_BOX(&sparseloom::binding::linear_backward));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+  m.impl("linear_train", TORCH_BOX(&sparseloom::binding::linear_train));
+  m.impl("linear_backward", TORCH_BOX(&sparseloom::binding::linear_backward));
+}

@@ -1,0 +1,70 @@
+"""Shapes and dtypes of the operators' results for torch.compile and torch.export; ops.py imports it once the library is loaded."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@torch.library.register_fake("sparseloom::linear")
+def _linear_fake(
+    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
+@torch.library.register_fake("sparseloom::linear_dx")
+def _linear_dx_fake(
+    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, ccol: Tensor, row: Tensor, slot: Tensor, in_features: int, *rest: Any
+) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], in_features))
+
+
+@torch.library.register_fake("sparseloom::linear_dw")
+def _linear_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int, *rest: Any) -> Tensor:
+    return dy.new_empty((col.shape[0], block_rows, block_cols))
+
+
+@torch.library.register_fake("sparseloom::linear_train")
+def _linear_train_fake(
+    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    sizes = (*x.shape[:-1], out_features)
+    return x.new_empty(sizes), x.new_empty(sizes)
+
+
+@torch.library.register_fake("sparseloom::linear_backward")
+def _linear_backward_fake(
+    dy: Tensor, saved: Tensor | None, x: Tensor | None, values: Tensor | None, crow: Tensor, col: Tensor,
+    ccol: Tensor, row: Tensor, slot: Tensor, in_features: int, block_rows: int, block_cols: int,
+    activation: int, version: int, strict: bool, tf32: bool, need_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dx = dy.new_empty((0,) if values is None else (*dy.shape[:-1], in_features))
+    dvalues = dy.new_empty((0, 0, 0) if x is None else (col.shape[0], block_rows, block_cols))
+    return dx, dvalues, dy.new_empty((dy.shape[-1] if need_bias else 0,))
+
+
+@torch.library.register_fake("sparseloom::pack")
+def _pack_fake(dense: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int) -> Tensor:
+    return dense.new_empty((col.shape[0], block_rows, block_cols))
+
+
+@torch.library.register_fake("sparseloom::unpack")
+def _unpack_fake(values: Tensor, crow: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
+    return values.new_empty((rows, cols))
+
+
+@torch.library.register_fake("sparseloom::scaled_linear")
+def _scaled_linear_fake(
+    x: Tensor,
+    values: Tensor,
+    crow: Tensor,
+    col: Tensor,
+    x_scale: Tensor,
+    w_scale: Tensor,
+    bias: Tensor | None,
+    out_features: int,
+    out_dtype: torch.dtype,
+    *rest: Any,
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)

@@ -1,0 +1,85 @@
+"""The suite's cells by group, so that a part can be run alone: `--group dw`. The committed list that tests read too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..cells import DIRECTIONS, Cell
+from ..skewed import KINDS, STRUCTURED
+from .goals import DECODE, DECODE_SMALL, DENSITIES, SPEEDUPS, SQUARE, VIT_DOWN, VIT_UP, WIDE, Shape
+
+#: Shapes that peers are compared on, and the block sides: what torch BSR and cuSPARSE both take.
+SMALL_BATCH: Shape = (256, 4096, 4096)
+PEER_SHAPES = (SQUARE, WIDE, DECODE, VIT_UP, VIT_DOWN, SMALL_BATCH, DECODE_SMALL)
+PEER_BLOCKS = (16, 32, 64, 128)
+PEER_DENSITIES = (0.1, 0.2, 0.5)
+TRAINED = (SQUARE, WIDE, VIT_UP, VIT_DOWN)
+
+
+def cells(direction: str, dtype: str, shape: Shape, blocks: Iterable[int], densities: Iterable[float] = DENSITIES) -> list[Cell]:
+    """Square blocks, every block with every density, floor or ceiling of its share in each block row."""
+    return [Cell(direction, dtype, *shape, (side, side), density) for side in blocks for density in densities]
+
+
+def forward() -> list[Cell]:
+    return [cell for shape in TRAINED for cell in cells("forward", "bf16", shape, SPEEDUPS["forward", "bf16", shape])]
+
+
+def dx() -> list[Cell]:
+    return [cell for shape in TRAINED for cell in cells("dx", "bf16", shape, SPEEDUPS["forward", "bf16", shape])]
+
+
+def dw() -> list[Cell]:
+    return cells("dw", "bf16", SQUARE, SPEEDUPS["dw", "bf16", SQUARE])
+
+
+def decode() -> list[Cell]:
+    return [cell for shape in (DECODE, DECODE_SMALL) for cell in cells("forward", "bf16", shape, reversed(PEER_BLOCKS))]
+
+
+def fp8() -> list[Cell]:
+    return cells("forward", "fp8", SQUARE, SPEEDUPS["forward", "fp8", SQUARE])
+
+
+def tf32() -> list[Cell]:
+    return [cell for direction in DIRECTIONS for cell in cells(direction, "tf32", SQUARE, SPEEDUPS["forward", "tf32", SQUARE])]
+
+
+def fp32() -> list[Cell]:
+    return cells("forward", "f32", SQUARE, SPEEDUPS["forward", "f32", SQUARE])
+
+
+def patterns() -> list[Cell]:
+    """Skewed and structured ones, each beside the balanced pattern that it is compared with."""
+    return [
+        Cell("forward", "bf16", *SQUARE, (64, 64), density, kind)
+        for density in (0.1, 0.2)
+        for kind in ("balanced", *KINDS, *STRUCTURED)
+    ]
+
+
+def others() -> list[Cell]:
+    """Where peers are compared beyond the cells above, and dtypes and block shapes that are promised to be right, not fast."""
+    found = [cell for shape in PEER_SHAPES for cell in cells("forward", "bf16", shape, PEER_BLOCKS, PEER_DENSITIES)]
+    found += cells("forward", "bf16", SQUARE, PEER_BLOCKS, (0.3,))
+    found += cells("forward", "f16", SQUARE, PEER_BLOCKS, (0.1, 0.5))
+    found += cells("forward", "f32", SQUARE, (16,), (0.1, 0.5)) + cells("forward", "tf32", SQUARE, (16, 32), (0.1, 0.5))
+    return found + [Cell(direction, "bf16", *SQUARE, block, 0.1) for direction in DIRECTIONS for block in ((8, 8), (16, 64))]
+
+
+GROUPS: dict[str, Callable[[], list[Cell]]] = {
+    "forward": forward, "dx": dx, "dw": dw, "decode": decode, "patterns": patterns, "fp8": fp8, "tf32": tf32, "fp32": fp32,
+    "others": others,
+}  # fmt: skip
+
+
+def gpu_cells(groups: Iterable[str] = GROUPS) -> list[Cell]:
+    """Of these groups, each cell once, where it comes first."""
+    return list(dict.fromkeys(cell for name in groups for cell in GROUPS[name]()))
+
+
+def compared(cell: Cell) -> bool:
+    """Whether peers take part in the cell."""
+    known = (cell.m, cell.k, cell.n) in PEER_SHAPES and cell.block[0] == cell.block[1] and cell.block[0] in PEER_BLOCKS
+    wanted = cell.density in PEER_DENSITIES or (cell.m, cell.k, cell.n) == SQUARE
+    return known and wanted and (cell.direction, cell.dtype, cell.pattern) == ("forward", "bf16", "balanced")

@@ -1,0 +1,92 @@
+"""What a run does, one record each: the cells, and what is timed that is no single product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...errors import Error
+from ..cells import SUITES, Cell
+from . import host, topology, training
+from .device import alive
+from .goals import DENSITIES
+from .groups import GROUPS, gpu_cells
+from .measure import DeadContext, Record, Settings, cell_fields, measure, one_line
+
+
+@dataclass(frozen=True)
+class Job:
+    """`fields` stand in the record and tell it from all others; a record of an error has no more than these and the error."""
+
+    name: str
+    group: str
+    fields: Record
+    run: Callable[[Settings], Record]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def done(self, records: Iterable[Record]) -> bool:
+        return any(all(record.get(key) == value for key, value in self.fields.items()) for record in records)
+
+
+def of_cell(cell: Cell) -> Job:
+    return Job(str(cell), "", cell_fields(cell), partial(measure, cell))
+
+
+def _guarded(fields: Record, one: Callable[[Settings], Record]) -> Callable[[Settings], Record]:
+    """What it raises becomes its record; DeadContext is raised when it took the context with it."""
+
+    def run(settings: Settings) -> Record:
+        try:
+            return one(settings)
+        except Exception as error:
+            record = fields | {"error": one_line(error)}
+            if not alive():
+                raise DeadContext(record) from error
+            return record
+
+    return run
+
+
+def _extra(group: str, fields: Record, one: Callable[[Settings], Record]) -> Job:
+    return Job(str(fields.get("name", fields["op"])), group, fields, _guarded(fields, one))
+
+
+def extras() -> list[Job]:
+    """Training steps, the MLP, plans of a changed topology, and what a module call costs the host."""
+
+    def layer(block: int, density: float) -> Callable[[Settings], Record]:
+        return lambda settings: training.layer_step(settings, block, density)
+
+    made = [
+        _extra("step", training.step_fields(block, density), layer(block, density))
+        for block in training.BLOCKS
+        for density in DENSITIES
+    ]
+    made.append(_extra("mlp", training.mlp_fields(), lambda settings: training.compiled_mlp(settings)))
+    made.append(_extra("topology", topology.fields("host"), lambda settings: topology.host_plan(settings.device)))
+    made.append(_extra("topology", topology.fields("device"), lambda settings: topology.device_plan(settings.device)))
+    made.append(_extra("host", {"op": "host"}, lambda settings: host.host_cost(settings.device)))
+    return made
+
+
+def names() -> list[str]:
+    """Of the groups, in the order of a run."""
+    return list(dict.fromkeys([*GROUPS, *(job.group for job in extras())]))
+
+
+def choose(groups: list[str], only: list[str]) -> list[Job]:
+    """Of these groups (none: all), what has every text of `only` in its name. Raises Error on an unknown group, or when none."""
+    known = names()
+    for group in groups:
+        if group not in known:
+            raise Error("bench", f"a group of {', '.join(known)}", repr(group), "name one of them, or leave --group out")
+    cells: list[Any] = gpu_cells([group for group in groups if group in GROUPS]) if groups else SUITES["gpu"]()
+    jobs = [of_cell(cell) for cell in cells] + [job for job in extras() if not groups or job.group in groups]
+    found = [job for job in jobs if all(text in job.name for text in only)]
+    if not found:
+        raise Error("bench", "--only to match a part of gpu", " and ".join(only), "see --list for the names")
+    return found

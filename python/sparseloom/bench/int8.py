@@ -1,0 +1,120 @@
+"""int8 cells of the cpu suite: x in int8 already, factors for each token and output, bf16 out; beside our own bf16 product of the
+same blocks, and torch's dense int8 products of the same sizes."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..errors import Error
+from ..testing import sparse_product
+from .cells import Cell
+from .peak import peak_flops, peak_name
+from .timing import Call, Spread, interleaved, ratios
+
+Record = dict[str, Any]
+
+
+def runs_here() -> bool:
+    """Whether a fast kernel multiplies int8 on this CPU."""
+    rates = ops.info()["rates"]
+    return max(rates.get("i8_avx512", 0), rates.get("i8_amx", 0)) > 0
+
+
+class Int8Bench:
+    """The operands of one cell, drawn as bf16's and rounded, and the result that every int8 kernel has to give."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell, self.case = cell, replace(cell, dtype="bf16").case()
+        self.inputs = self.case.inputs()
+        self.x, self.x_scale = ops.quantize_rows(self.inputs.x, torch.int8)
+        weight = self.inputs.weight().float()
+        self.weight, self.w_scale = ops.quantize_rows(weight, torch.int8)
+        index = self.inputs.index
+        self.values = ops.call("pack", self.weight, index.crow, index.col, index.bm, index.bn)
+        self.kernel = str(ops.plan(index, "forward", torch.int8, cell.m)["kernel"])
+        self.bf16_kernel = str(ops.plan(index, "forward", torch.bfloat16, cell.m, strict=True)["kernel"])
+        self.flops = 2.0 * cell.m * self.inputs.pattern.stats().elements
+
+    def sparse(self) -> Tensor:
+        scales = self.x_scale, self.w_scale
+        return ops.scaled_linear(self.x, self.values, self.inputs.index, *scales, out_dtype=torch.bfloat16, kernel=self.kernel)
+
+    def bf16(self) -> Tensor:
+        return sparse_product(self.case, self.inputs, self.bf16_kernel)
+
+    def expected(self) -> Tensor:
+        """Sums are below 2^53: exact in fp64, in any order."""
+        sums = (self.x.double() @ self.weight.double().t()).float()
+        return ((sums * self.x_scale).double() * self.w_scale.flatten().double()).float().bfloat16()
+
+    def dense(self) -> dict[str, Call]:
+        """torch's dense int8 products: the plain one into int32, and the quantized linear layer's of the engine that torch prefers
+        here, 8 bits in and out."""
+        turned = self.weight.t()
+        calls: dict[str, Call] = {"int_mm": lambda: torch._int_mm(self.x, turned)}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # "deprecated"
+                n = self.cell.n
+                scales, zeros = self.w_scale.flatten().double(), torch.zeros(n, dtype=torch.long)
+                weight = torch._make_per_channel_quantized_tensor(self.weight, scales, zeros, 0)
+                packed = torch.ops.quantized.linear_prepack(weight, torch.zeros(n))
+                x = torch._make_per_tensor_quantized_tensor(self.x.to(torch.int16).add(128).to(torch.uint8), 0.02, 128)
+            calls["quantized_linear"] = lambda: torch.ops.quantized.linear(x, packed, 1.0, 128)
+            calls["quantized_linear"]()
+        except RuntimeError:  # a build without that engine
+            calls.pop("quantized_linear", None)
+        return calls
+
+
+def measure_int8(cell: Cell, seconds: float) -> Record:
+    """All of them in turn for about ``seconds``; ``over_bf16`` is our bf16 product's time over int8's."""
+    if cell.direction != "forward":
+        raise Error("bench", "int8 cells of the forward product", str(cell), "8-bit products have no gradients")
+    bench = Int8Bench(cell)
+    wrong = int((bench.sparse() != bench.expected()).sum())
+    dense = bench.dense()
+    ours, bf16, *others = interleaved([bench.sparse, bench.bf16, *dense.values()], seconds)
+    times = dict(zip(dense, others, strict=True))
+    best = min(times, key=lambda name: Spread.of(times[name]).median)
+    threads = torch.get_num_threads()
+    us, speedup = Spread.of(ours), ratios(times[best], ours)
+    rate = bench.flops / us.median * 1e6
+    return {
+        "op": "linear",
+        "direction": cell.direction,
+        "dtype": cell.dtype,
+        "m": cell.m,
+        "k": cell.k,
+        "n": cell.n,
+        "block": list(cell.block),
+        "density": cell.density,
+        "pattern": cell.pattern,
+        "rotated": cell.rotated,
+        "kernel": bench.kernel,
+        "us": us.rounded(2),
+        "bf16_kernel": bench.bf16_kernel,
+        "bf16_us": round(Spread.of(bf16).median, 2),
+        "over_bf16": ratios(bf16, ours).rounded(3),
+        "dense_us": round(Spread.of(times[best]).median, 2),
+        "dense_by": best,
+        "speedup": round(speedup.median, 3),
+        "speedup_spread": speedup.rounded(3),
+        "useful_tflops": round(rate / 1e12, 5),
+        "share_of_peak": round(rate / peak_flops(cell.dtype, threads), 4),
+        "peak": peak_name(cell.dtype),
+        "weight_gb_s": round(bench.values.nbytes / us.median / 1e3, 2),
+        # Exact by contract: one element of other bits is as wrong as all.
+        "worst_tile_error": float(wrong > 0),
+        "dense_tile_error": 0.0,
+        "tile_excess": float("inf") if wrong else 0.0,
+        "threads": threads,
+        "samples": len(ours),
+        "peers": {name: round(Spread.of(samples).median, 2) for name, samples in times.items()},
+    }

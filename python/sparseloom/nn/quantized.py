@@ -1,0 +1,245 @@
+"""QuantizedBlockSparseLinear: a trained block-sparse layer in 8 bits, for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import ops
+from ..errors import Error
+from ..pattern import Pattern
+from . import state
+from .linear import BlockSparseLinear
+
+_OP = "QuantizedBlockSparseLinear"
+#: Kept in their dtype whatever the model is converted to.
+_EXACT = ("values", "w_scale", "x_scale")
+
+
+class QuantizedBlockSparseLinear(nn.Module):
+    """y = activation(x W^T + bias) with x and W in int8 or float8_e4m3fn; made by ``from_sparse`` or ``sparseloom.quantize_``.
+
+    Buffers, all saved but the derived index of the columns: ``values`` [blocks, bm, bn] in 8 bits; ``w_scale`` float32
+    [out_features], the factor of each output's weights; ``x_scale`` float32 [1], or None when every token gets a factor of its own
+    in each call; ``bias`` [out_features] or None, in the dtype of the layer it came from; ``crow`` and ``col`` as BlockSparseLinear
+    has them. ``.to(dtype)``, ``.half()`` and their like change the bias alone.
+
+    Args:
+        pattern: which blocks.
+        dtype: torch.int8 or torch.float8_e4m3fn.
+        bias: whether there is one.
+        x_scale: a factor for x that was found beforehand, the largest |x| that should not be cut off over 127 (int8) or 448.
+        activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu"; fused.
+        device, bias_dtype: as in BlockSparseLinear.
+
+    ``strict = True`` forbids the reference kernel; ``kernel`` (None: the plan's choice) forces one by name. float8_e4m3fn has no
+    fast kernel on CPUs: there a call is an Error unless ``kernel = "reference"``, which is slow. All errors are
+    ``sparseloom.Error``.
+    """
+
+    values: Tensor
+    w_scale: Tensor
+    x_scale: Tensor | None
+    bias: Tensor | None
+    crow: Tensor
+    col: Tensor
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        dtype: torch.dtype = torch.int8,
+        *,
+        bias: bool = True,
+        x_scale: float | None = None,
+        activation: str | None = None,
+        device: torch.device | str | int | None = None,
+        bias_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if dtype not in ops.SCALED_DTYPES:
+            raise Error(_OP, "dtype int8 or float8_e4m3fn", str(dtype), "pass torch.int8")
+        if x_scale is not None and not 0 < float(x_scale) < float("inf"):
+            raise Error(_OP, "x_scale > 0 and finite", repr(x_scale), "leave it out: every token then gets its own")
+        self.out_features, self.in_features, self.block = pattern.rows, pattern.cols, pattern.block
+        self.activation, self.strict = activation, False
+        self.kernel: str | None = None
+        self.register_buffer("values", torch.zeros((pattern.blocks, *pattern.block), device=device).to(dtype))
+        self.register_buffer("w_scale", torch.ones(pattern.rows, device=device, dtype=torch.float32))
+        given = None if x_scale is None else torch.tensor([x_scale], device=device, dtype=torch.float32)
+        self.register_buffer("x_scale", given)
+        self.register_buffer("bias", torch.zeros(pattern.rows, device=device, dtype=bias_dtype) if bias else None)
+        self._set_index(pattern, self.values.device)
+
+    @classmethod
+    def from_sparse(
+        cls, layer: BlockSparseLinear, dtype: torch.dtype = torch.int8, *, x_scale: float | None = None
+    ) -> QuantizedBlockSparseLinear:
+        """The layer's weights rounded, each output's by its own factor: its largest stored |w| over 127 (int8) or 448.
+
+        The layer stays as it is. Raises Error for weights that hold NaN or Inf and, in int8, for more inputs than int32 sums.
+        """
+        options: dict[str, Any] = {"device": layer.values.device, "bias_dtype": layer.values.dtype}
+        if layer.dynamic:
+            raise Error("quantize", "a layer of fixed topology", "a dynamic one", "call layer.fix_topology_() first")
+        bias = layer.bias
+        made = cls(layer.pattern, dtype, bias=bias is not None, x_scale=x_scale, activation=layer.activation, **options)
+        made.strict = layer.strict
+        values = layer.values.detach().float()
+        if not values.is_meta and not bool(values.isfinite().all()):
+            raise Error("quantize", "finite weights", "NaN or Inf among them", "look at the training run")
+        rows = made._block_rows()
+        most = torch.zeros((made._grid_rows(), layer.block[0]), device=values.device)
+        most.scatter_reduce_(0, rows[:, None].expand(-1, layer.block[0]), values.abs().amax(-1), "amax")
+        scale = most / (127.0 if dtype is torch.int8 else 448.0)
+        quantized, _ = ops.quantize_rows(values, dtype, scale[rows][:, :, None])
+        made.values.copy_(quantized)
+        made.w_scale.copy_(scale.flatten()[: layer.out_features])
+        if bias is not None and made.bias is not None:
+            made.bias.copy_(bias.detach())
+        return made.train(layer.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in_features] of float32, bfloat16 or float16 -> [..., out_features] of x's dtype, under autocast of its dtype.
+
+        A bias of another dtype is rounded to the output's. float16 comes by way of a float32 product. A NaN or Inf in x reaches all
+        outputs of its token, by the token's factor (with a given ``x_scale`` it is cut off like any large number, NaN is not a
+        number any more). Raises Error when x needs a gradient.
+        """
+        kind = "cuda" if x.is_cuda else x.device.type
+        dtype = x.dtype
+        if kind != "meta" and torch.is_autocast_enabled(kind) and x.is_floating_point() and dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+        if not x.shape or x.shape[-1] != self.in_features or dtype not in (*ops.OUT_DTYPES, torch.float16):
+            self._refuse(x)
+        if x.device != self.values.device:
+            raise Error("linear", f"x on {self.values.device}, the layer's device", str(x.device), "move one of them with .to()")
+        if x.requires_grad and torch.is_grad_enabled():
+            remedy = "run it in torch.no_grad(); to train, keep the BlockSparseLinear"
+            raise Error("linear", "x without a gradient: a quantized layer has none", "x that requires one", remedy)
+        out_dtype = dtype if dtype in ops.OUT_DTYPES else torch.float32
+        quantized, x_scale = ops.quantize_rows(x.detach(), self.values.dtype, self.x_scale)
+        bias = None if self.bias is None else self.bias.to(out_dtype)
+        y = ops.scaled_linear(
+            quantized, self.values, self.index, x_scale, self.w_scale, bias,
+            out_dtype=out_dtype, activation=self.activation, strict=self.strict, kernel=self.kernel,
+        )  # fmt: skip
+        return y if dtype is out_dtype else y.to(dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        """As nn.Module's, with a hint for those who read the dense layer's ``weight``."""
+        if name == "weight":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'weight': call the layer, or read dequantized()")
+        return super().__getattr__(name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """int8 or float8_e4m3fn."""
+        return self.values.dtype
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which blocks exist; immutable."""
+        return self._pattern
+
+    @property
+    def density(self) -> float:
+        """Present blocks over blocks of the grid."""
+        return self._pattern.density
+
+    @property
+    def index(self) -> ops.Index:
+        """The index tensors, as the operators take them."""
+        b: dict[str, Any] = self._buffers
+        (bm, bn), (rows, cols) = self.block, (self.out_features, self.in_features)
+        return ops.Index(b["crow"], b["col"], b["ccol"], b["row"], b["slot"], rows, cols, bm, bn, self._version)
+
+    def plan(self, tokens: int, out_dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
+        """What would run for so many tokens, what it should take, and why: see ``ops.plan``."""
+        index, device = state.build_index(self.pattern), "cpu" if self.values.is_meta else self.values.device
+        flags = self.bias is not None, self.activation, self.strict, self.kernel
+        return ops.plan(index, "forward", self.dtype, tokens, *flags, device=device, out_dtype=out_dtype)
+
+    def dequantized(self, dtype: torch.dtype = torch.float32) -> BlockSparseLinear:
+        """A BlockSparseLinear with the rounded weights, in ``dtype``: what this layer computes but for the rounding of x."""
+        options: dict[str, Any] = {"device": self.values.device, "dtype": dtype}
+        layer = BlockSparseLinear(
+            self.in_features, self.out_features, self.bias is not None, pattern=self.pattern, activation=self.activation, **options
+        )
+        padded = F.pad(self.w_scale, (0, self._grid_rows() * self.block[0] - self.out_features)).unflatten(0, (-1, self.block[0]))
+        with torch.no_grad():
+            layer.values.copy_(self.values.float() * padded[self._block_rows()][:, :, None])
+            if layer.bias is not None and self.bias is not None:
+                layer.bias.copy_(self.bias)
+        return layer.train(self.training)
+
+    def extra_repr(self) -> str:
+        parts = [f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"]
+        parts.append(f"block={self.block[0]}x{self.block[1]}, blocks={self._pattern.blocks}, density={self.density:.4g}")
+        parts.append(f"dtype={ops.SCALED_DTYPES[self.dtype]}, x_scale={'given' if self.x_scale is not None else 'per token'}")
+        parts += [f"activation={self.activation}"] if self.activation else []
+        parts += ["strict=True"] if self.strict else []
+        return ", ".join(parts)
+
+    def _grid_rows(self) -> int:
+        return self.pattern.mask.shape[0]
+
+    def _block_rows(self) -> Tensor:
+        """The block row of each block, int64 [blocks]."""
+        counts = self.crow.diff().long()
+        return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=self.pattern.blocks)
+
+    def _set_index(self, pattern: Pattern, device: torch.device) -> None:
+        index = state.build_index(pattern)
+        for name in state.INDEX_BUFFERS:
+            self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
+        self._pattern, self._version = pattern, index.version
+
+    def _refuse(self, x: Tensor) -> None:
+        if not x.shape or x.shape[-1] != self.in_features:
+            raise Error("linear", f"x [..., {self.in_features}]", f"{list(x.shape)}", "the last dimension is in_features")
+        got = str(x.dtype)
+        remedy = "convert x; x that is in 8 bits already goes to ops.scaled_linear with its factors"
+        raise Error("linear", "x of float32, bfloat16 or float16, which the layer quantizes", got, remedy)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedBlockSparseLinear:
+        """.to(), .half(), .to_empty() and their like move everything and convert the bias alone."""
+        was_meta = self.crow.is_meta
+        before = {name: self._buffers[name] for name in _EXACT}
+        super()._apply(fn, recurse)
+        for name, kept in before.items():
+            moved = self._buffers[name]
+            if kept is not None and moved is not None and moved.dtype != kept.dtype:
+                self._buffers[name] = kept.to(moved.device)
+        if was_meta and not self.crow.is_meta:  # such memory holds nothing
+            self._set_index(self._pattern, self.crow.device)
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Checks indices and values before anything changes; another number of blocks gives ``values`` new memory."""
+        try:
+            pattern = self._read_pattern(state_dict, prefix)
+        except Error as error:
+            error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")
+            return
+        if pattern is not None and pattern != self._pattern:
+            self.values = self.values.new_empty((pattern.blocks, *self.block))
+            self._set_index(pattern, self.crow.device)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        if pattern is not None:
+            self._set_index(pattern, self.values.device)  # load_state_dict(assign=True) may have brought int64 indices
+
+    def _read_pattern(self, tensors: dict[str, Any], prefix: str) -> Pattern | None:
+        values = tensors.get(prefix + "values")
+        if isinstance(values, Tensor) and values.dtype != self.dtype:
+            expected = f"values of {self.dtype}, as the layer has"
+            raise Error("load", expected, str(values.dtype), "load a float checkpoint before quantize_, or quantize to that dtype")
+        if isinstance(values, Tensor):  # zero is zero in both, and float8 has few operators
+            tensors = {**tensors, prefix + "values": values.view(torch.int8)}
+        return state.read_pattern(self, tensors, prefix)

@@ -1,0 +1,28 @@
+// Everything of int8's TileOps over a tile vocabulary, as tile-inl.h: TDPBSSD multiplies signed by signed, so nothing is offset.
+
+using Element = std::int8_t;
+constexpr int kPerCell = 4;
+template <int kSums, int kA, int kB>
+[[gnu::always_inline]] inline void product() {
+  tile_dot_int8<kSums, kA, kB>();
+}
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/cpu/generic/unroll-inl.h"
+#include "kernels/cpu/avx2/simd.h"
+#include "kernels/cpu/avx512/vector.h"
+#include "kernels/cpu/generic/activation-inl.h"
+#include "kernels/cpu/amx/rows-inl.h"
+#include "kernels/cpu/amx/write_int8-inl.h"
+#include "kernels/cpu/amx/strip-inl.h"
+#include "kernels/cpu/amx/configure-inl.h"
+// clang-format on
+
+constexpr int kDepthStep = kPerCell;
+struct Product {
+  [[gnu::always_inline]] static Vec prepare(Vec cell) { return cell; }
+};
+#include "kernels/cpu/generic/pack-inl.h"
+
+constexpr cpu::TileOps kOps = {kPerCell, begin, end, pack_panel, choose_strip, nullptr, nullptr, nullptr, spin};

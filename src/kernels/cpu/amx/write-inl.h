@@ -1,0 +1,33 @@
+// Finished sums of bf16 products to the output. Included inside a region, after pairs-inl.h.
+
+// sums [output][vector][lane] -> out [token][output], up to 32 outputs. Pairs of outputs become cells; 16 x 16 cells are turned at
+// a time.
+template <int kVectors>
+void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) {
+  constexpr std::int64_t kRow = kVectors * kLanes;
+  const std::int64_t outputs = std::min(s.outputs, job.outputs - s.output);
+  alignas(64) float bias[cpu::kTileOutputs] = {};
+  if (job.bias) widen_bias(static_cast<const std::uint16_t*>(job.bias) + s.output, outputs, bias);
+  if (job.activation != Activation::none) {
+    for (std::int64_t o = 0; o < outputs; ++o) activate_row(job.activation, bias[o], sums + o * kRow, kRow);
+    std::fill_n(bias, cpu::kTileOutputs, 0.0f);
+  }
+  auto* const out = static_cast<std::uint16_t*>(job.out) + s.token * job.out_stride + s.output;
+  const __mmask32 mask = first32(outputs);
+  unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+    Vec cells[kLanes];
+    unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
+      const float* at = sums + 2 * i.value * kRow + v.value * kLanes;
+      cells[i.value] = pair_up(load(at), load(at + kRow), bias[2 * i.value], bias[2 * i.value + 1]);
+    });
+    transpose(cells);
+    const std::int64_t token = v.value * kLanes;
+    unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
+      if (token + t.value >= s.tokens) return;
+      std::uint16_t* const row = out + (token + t.value) * job.out_stride;
+      // Masked stores of 16-bit elements cost AMD three times a plain one, and Intel its forwarding.
+      const __m512i bits = _mm512_castps_si512(cells[t.value]);
+      outputs == cpu::kTileOutputs ? _mm512_storeu_si512(row, bits) : _mm512_mask_storeu_epi16(row, mask, bits);
+    });
+  });
+}

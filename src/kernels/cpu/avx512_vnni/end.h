@@ -1,0 +1,2 @@
+}  // namespace sparseloom::kernels::avx512_vnni
+#pragma GCC pop_options

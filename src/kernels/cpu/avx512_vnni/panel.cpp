@@ -1,0 +1,107 @@
+// avx512vnni_panel: quads of int8 products by VPDPBUSD, summed in int32.
+//
+// The instruction multiplies unsigned by signed. So x is packed as x + 128, and 128 times the sum of each stored row of W, made
+// once per call at a token's price, is taken off at the end. All of it is exact: sums wrap modulo 2^32, the true one fits. The
+// alternative, |x| against W with x's signs, needs an instruction more for each product, since a weight is broadcast to sixteen
+// tokens of sixteen signs.
+#if defined(__x86_64__)
+
+#include "kernels/cpu/panel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/intrinsics.h"
+#include "kernels/cpu/stream.h"
+#include "kernels/cpu/tile.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/cpu/avx512_vnni/begin.h"
+namespace {
+#include "kernels/cpu/generic/unroll-inl.h"
+#include "kernels/cpu/avx2/simd.h"
+#include "kernels/cpu/avx512/vector.h"
+// clang-format on
+
+constexpr int kDepthStep = 4;
+
+[[gnu::always_inline]] inline __m512i bits(Vec x) { return _mm512_castps_si512(x); }
+[[gnu::always_inline]] inline Vec cells(__m512i x) { return _mm512_castsi512_ps(x); }
+
+// Row sums of 8 outputs, kChunks 64-byte vectors of each block: 8 rows of 8 columns in one, or half a row of 128.
+template <int kChunks>
+void sum_rows_of(const cpu::PanelJob& job, std::int64_t output, std::int32_t* sums) {
+  const std::int64_t block = output / job.output_block, first = job.offsets[block], last = job.offsets[block + 1];
+  const auto* from = static_cast<const std::int8_t*>(job.values) + output % job.output_block * job.block_cols;
+  const __m512i offset = _mm512_set1_epi8(static_cast<char>(128));
+  __m512i acc[kChunks];
+  unroll<kChunks>(SPARSELOOM_UNROLLED(c) { acc[c.value] = _mm512_setzero_si512(); });
+  for (std::int64_t i = first; i < last; ++i) {
+    const std::int8_t* const piece = from + i * job.block_elements;
+    unroll<kChunks>(SPARSELOOM_UNROLLED(c) {
+      __builtin_prefetch(piece + job.block_elements + c.value * 64);  // behind the last block nobody reads it
+      acc[c.value] = _mm512_dpbusd_epi32(acc[c.value], offset, _mm512_loadu_si512(piece + c.value * 64));
+    });
+  }
+  alignas(64) std::uint32_t parts[kChunks * kLanes];
+  unroll<kChunks>(SPARSELOOM_UNROLLED(c) { _mm512_store_si512(parts + c.value * kLanes, acc[c.value]); });
+  constexpr int kParts = kChunks * kLanes / cpu::kGroup;  // of one row
+  for (int o = 0; o < cpu::kGroup; ++o) {
+    std::uint32_t sum = 0;
+    for (int i = 0; i < kParts; ++i) sum += parts[o * kParts + i];
+    sums[o] = static_cast<std::int32_t>(sum);
+  }
+}
+
+void sum_rows(const cpu::PanelJob& job, std::int64_t output, std::int32_t* sums) {
+  switch (job.block_cols) {
+    case 8: return sum_rows_of<1>(job, output, sums);
+    case 16: return sum_rows_of<2>(job, output, sums);
+    case 32: return sum_rows_of<4>(job, output, sums);
+    case 64: return sum_rows_of<8>(job, output, sums);
+    default: return sum_rows_of<16>(job, output, sums);
+  }
+}
+
+struct Product {
+  static constexpr bool kExact = true;
+  [[gnu::always_inline]] static Vec prepare(Vec cell) { return cells(_mm512_xor_si512(bits(cell), _mm512_set1_epi32(0x80808080))); }
+  [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) { return cells(_mm512_dpbusd_epi32(bits(acc), bits(x), bits(w))); }
+
+  // float(sum) * the token's scale; the outputs' scales are write_tile's.
+  [[gnu::always_inline]] static const float* finish(const cpu::PanelJob& job, const cpu::Strip& s, float* tile, std::int64_t row,
+                                                    float* factors) {
+    std::int32_t own[cpu::kGroup];
+    if (job.row_sums == nullptr) sum_rows(job, s.output, own);
+    const std::int32_t* const excess = job.row_sums ? job.row_sums + s.output : own;
+    for (std::int64_t t = 0; t < row; t += kLanes) {
+      const std::int64_t valid = std::clamp<std::int64_t>(s.tokens - t, 0, kLanes);
+      const Vec scale = job.token_scale_each ? _mm512_maskz_loadu_ps(first(valid), job.token_scale + s.token + t)
+                                             : _mm512_set1_ps(*job.token_scale);
+      for (int o = 0; o < cpu::kGroup; ++o) {
+        float* const at = tile + o * row + t;
+        const __m512i sum = _mm512_sub_epi32(bits(load(at)), _mm512_set1_epi32(excess[o]));
+        store(at, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale));
+      }
+    }
+    for (int o = 0; o < cpu::kGroup; ++o)
+      factors[o] = job.output_scale[job.output_scale_each ? std::min(s.output + o, job.outputs - 1) : 0];
+    return factors;
+  }
+};
+// clang-format off
+#include "kernels/cpu/generic/pack-inl.h"
+#include "kernels/cpu/generic/panel-inl.h"
+// clang-format on
+}  // namespace
+#include "kernels/cpu/avx512_vnni/end.h"
+
+namespace sparseloom::kernels::cpu {
+const PanelOps kAvx512VnniPanel = {
+    avx512_vnni::kLanes, avx512_vnni::kDepthStep, false, avx512_vnni::pack_panel, avx512_vnni::choose_strip, nullptr, nullptr,
+    avx512_vnni::spin,   avx512_vnni::sum_rows};
+}  // namespace sparseloom::kernels::cpu
+
+#endif

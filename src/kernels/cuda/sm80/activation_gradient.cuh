@@ -1,0 +1,179 @@
+// The pass between an output's gradient and the two products of a backward pass: dz = dy act'(saved) and, in the same pass, the
+// bias's gradient, the column sums of dz.
+//
+//   grid.x: strips of 32 vectors of columns    grid.y: pieces of the rows    a warp: one row at a time, a vector to each lane
+//
+// A thread block adds up its piece of a strip and writes the fp32 sums; a second kernel adds the pieces in their order. Every
+// sum's order is fixed by the shape and the device, so runs agree bitwise, which float atomics would not.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/epilogue/activation_gradient.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/sm80/vector.cuh"
+
+namespace sparseloom::kernels::cuda::activation_gradient {
+
+struct Config {
+  static constexpr int kWarps = 8;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kUnroll = 2;   // rows of a warp in flight, two loads each
+  static constexpr int kPerSm = 4;    // thread blocks: 64 KB in flight on an SM, twice what 4.4 TB/s needs at 1 us of latency
+  static constexpr int kSumRows = 8;  // of the second kernel's threads, 32 columns wide
+  static constexpr int kRowsInStep = kWarps * kUnroll;
+};
+
+struct Params {
+  const void* dy;
+  const void* saved;  // null: no activation
+  void* dz;           // null: not wanted
+  float* sums;        // [pieces, cols]; null: no bias, or dbias is written at once
+  void* dbias;        // null: sums, or no bias
+  std::int64_t rows, cols, dy_stride, saved_stride, dz_stride, rows_per_piece;
+  Activation activation;
+};
+
+struct F32 {
+  using Bits = std::uint32_t;
+  static __device__ __forceinline__ float to_f32(Bits bits) { return __uint_as_float(bits); }
+  static __device__ __forceinline__ Bits from_f32(float x) { return __float_as_uint(x); }
+};
+struct F16 {
+  using Bits = std::uint16_t;
+  static __device__ __forceinline__ float to_f32(Bits bits) { return ptx::cvt_f32_f16(bits); }
+  static __device__ __forceinline__ Bits from_f32(float x) { return static_cast<Bits>(ptx::cvt_rn_f16x2(x, x)); }
+  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
+};
+struct Bf16 {
+  using Bits = std::uint16_t;
+  static __device__ __forceinline__ float to_f32(Bits bits) { return ptx::cvt_f32_bf16(bits); }
+  static __device__ __forceinline__ Bits from_f32(float x) { return static_cast<Bits>(ptx::cvt_rn_bf16x2(x, x)); }
+  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_bf16x2(low, high); }
+};
+
+/// 16 bytes of elements as registers. kWhole: every row of every matrix is vectors, else all elements go one by one.
+template <class Element, bool kWhole>
+struct Row {
+  using Bits = typename Element::Bits;
+  static constexpr int kCount = 16 / sizeof(Bits);
+
+  static __device__ __forceinline__ uint4 load(const void* matrix, std::int64_t at, std::int64_t columns) {
+    const auto* source = static_cast<const Bits*>(matrix) + at;
+    if constexpr (kWhole) {
+      return __ldcs(reinterpret_cast<const uint4*>(source));  // read once: dz is what should stay in L2
+    } else {
+      Vector<Bits> vector{};
+#pragma unroll
+      for (int e = 0; e < kCount; ++e)
+        if (e < columns) vector.element[e] = source[e];
+      return *reinterpret_cast<const uint4*>(&vector);
+    }
+  }
+  static __device__ __forceinline__ void unpack(const uint4& vector, float (&x)[kCount]) {
+    const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+      if constexpr (sizeof(Bits) == 4)
+        x[e] = Element::to_f32(words[e]);
+      else
+        x[e] = Element::to_f32(static_cast<Bits>(words[e / 2] >> (e % 2 * 16)));
+    }
+  }
+  static __device__ __forceinline__ void store(void* matrix, std::int64_t at, std::int64_t columns, const float (&x)[kCount]) {
+    auto* target = static_cast<Bits*>(matrix) + at;
+    if constexpr (kWhole) {
+      uint4 vector;
+      if constexpr (sizeof(Bits) == 4)
+        vector = make_uint4(Element::from_f32(x[0]), Element::from_f32(x[1]), Element::from_f32(x[2]), Element::from_f32(x[3]));
+      else
+        vector =
+            make_uint4(Element::pair(x[0], x[1]), Element::pair(x[2], x[3]), Element::pair(x[4], x[5]), Element::pair(x[6], x[7]));
+      __stcg(reinterpret_cast<uint4*>(target), vector);  // a plain store was split into four of 4 bytes
+    } else {
+#pragma unroll
+      for (int e = 0; e < kCount; ++e)
+        if (e < columns) target[e] = Element::from_f32(x[e]);
+    }
+  }
+};
+
+template <class Element, bool kWhole>
+__global__ void __launch_bounds__(Config::kThreads, Config::kPerSm) gradient_kernel(const __grid_constant__ Params params) {
+  using Lane = Row<Element, kWhole>;
+  constexpr int kCount = Lane::kCount, kStrip = 32 * kCount;
+  __shared__ float shared[Config::kWarps][kStrip];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::int64_t col = std::int64_t{blockIdx.x} * kStrip + lane * kCount;
+  const std::int64_t columns = params.cols - col;  // from this lane's first on; <= 0: none of its own
+  const std::int64_t begin = std::int64_t{blockIdx.y} * params.rows_per_piece;
+  const std::int64_t end = min(params.rows, begin + params.rows_per_piece);
+
+  float sums[kCount] = {};
+  if (columns > 0) {
+    for (std::int64_t row = begin + warp; row < end; row += Config::kRowsInStep) {
+      uint4 dy[Config::kUnroll], saved[Config::kUnroll];
+#pragma unroll
+      for (int u = 0; u < Config::kUnroll; ++u) {
+        const std::int64_t at = row + u * Config::kWarps;
+        if (at >= end) continue;
+        dy[u] = Lane::load(params.dy, at * params.dy_stride + col, columns);
+        if (params.saved != nullptr) saved[u] = Lane::load(params.saved, at * params.saved_stride + col, columns);
+      }
+#pragma unroll
+      for (int u = 0; u < Config::kUnroll; ++u) {
+        const std::int64_t at = row + u * Config::kWarps;
+        if (at >= end) continue;
+        float gradient[kCount];
+        Lane::unpack(dy[u], gradient);
+        if (params.saved != nullptr) {
+          float from[kCount];
+          Lane::unpack(saved[u], from);
+          epilogue::activation_gradient(params.activation, gradient, from);
+        }
+        if (params.dz != nullptr) Lane::store(params.dz, at * params.dz_stride + col, columns, gradient);
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) sums[e] += gradient[e];
+      }
+    }
+  }
+  if (params.sums == nullptr && params.dbias == nullptr) return;
+
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) shared[warp][e * 32 + lane] = sums[e];  // columns permuted, so that banks do not collide
+  __syncthreads();
+  for (int c = threadIdx.x; c < kStrip; c += Config::kThreads) {
+    const std::int64_t column = std::int64_t{blockIdx.x} * kStrip + c;
+    if (column >= params.cols) break;
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < Config::kWarps; ++w) sum += shared[w][c % kCount * 32 + c / kCount];
+    if (params.dbias != nullptr)
+      static_cast<typename Element::Bits*>(params.dbias)[column] = Element::from_f32(sum);
+    else
+      params.sums[blockIdx.y * params.cols + column] = sum;
+  }
+}
+
+/// dbias <- the sums of `pieces` rows of [pieces, cols]
+template <class Element>
+__global__ void __launch_bounds__(32 * Config::kSumRows)
+    pieces_kernel(const float* sums, std::int64_t pieces, std::int64_t cols, void* dbias) {
+  __shared__ float shared[Config::kSumRows][32];
+  const std::int64_t column = std::int64_t{blockIdx.x} * 32 + threadIdx.x;
+  float sum = 0.0f;
+  if (column < cols) {
+#pragma unroll 4
+    for (std::int64_t piece = threadIdx.y; piece < pieces; piece += Config::kSumRows) sum += sums[piece * cols + column];
+  }
+  shared[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= cols) return;
+#pragma unroll
+  for (int r = 1; r < Config::kSumRows; ++r) sum += shared[r][threadIdx.x];
+  static_cast<typename Element::Bits*>(dbias)[column] = Element::from_f32(sum);
+}
+
+}  // namespace sparseloom::kernels::cuda::activation_gradient

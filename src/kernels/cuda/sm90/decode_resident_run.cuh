@@ -1,0 +1,158 @@
+// The runs of blocks that a warp of decode_resident.cuh multiplies, and their way through its ring. Included by it.
+#pragma once
+
+#include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/ld_global.cuh"
+#include "kernels/cuda/ptx/sm90/bulk.cuh"
+#include "kernels/cuda/ptx/sm90/mbarrier.cuh"
+#include "kernels/cuda/ptx/sm90/tma.cuh"
+#include "kernels/cuda/sm90/decode_math.cuh"
+#include "kernels/cuda/sm90/decode_resident_config.cuh"
+
+namespace sparseloom::kernels::cuda::decode90::resident {
+
+/// What a line stores inside a range of columns: so many blocks, one after the other in memory. Their columns are bits of a mask.
+struct Run {
+  int first = 0, count = 0;
+};
+
+/// The runs of a warp's lines (first_line + i kWarps) in a range of columns, of line i in lane i. All columns of the lines are
+/// read, sixteen loads under way at a time: probing for the ends of a run would wait for memory at every probe. masks: `words` for
+/// each line, zero; complete behind a __syncwarp. All lanes of a warp together.
+template <class C>
+__device__ __forceinline__ Run find_runs(const std::int32_t* col, const std::int32_t* crow, int first_line, int end_line, int begin,
+                                         int end, std::uint32_t* masks, int words, int lane) {
+  constexpr int kEach = 4;
+  int first[C::kLines], last[C::kLines], before[C::kLines] = {}, inside[C::kLines] = {}, longest = 0;
+#pragma unroll
+  for (int i = 0; i < C::kLines; ++i) {
+    const int line = first_line + i * C::kWarps;
+    first[i] = line < end_line ? crow[line] : 0;
+    last[i] = line < end_line ? crow[line + 1] : 0;
+    longest = max(longest, last[i] - first[i]);
+  }
+  for (int from = lane; from < longest + lane; from += 32 * kEach) {
+    int column[C::kLines][kEach];
+#pragma unroll
+    for (int i = 0; i < C::kLines; ++i) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const int at = first[i] + from + 32 * j;
+        column[i][j] = at < last[i] ? ptx::ld_global(col + at) : end;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < C::kLines; ++i) {
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const int in_range = column[i][j] - begin;
+        before[i] += in_range < 0;
+        if (in_range < 0 || column[i][j] >= end) continue;
+        ++inside[i];
+        atomicOr(masks + i * words + in_range / 32, 1u << (in_range & 31));
+      }
+    }
+  }
+  Run runs;
+#pragma unroll
+  for (int i = 0; i < C::kLines; ++i) {
+    const int skipped = static_cast<int>(__reduce_add_sync(~0u, static_cast<unsigned>(before[i])));
+    const int count = static_cast<int>(__reduce_add_sync(~0u, static_cast<unsigned>(inside[i])));
+    if (lane == i) runs = {first[i] + skipped, count};
+  }
+  return runs;
+}
+
+/// A warp's ring. Copies are started in the order in which the stages are used, kStages ahead, from line to line of a pass.
+template <class C>
+class Ring {
+ public:
+  __device__ __forceinline__ Ring(const void* values, std::uint32_t stages, std::uint32_t full)
+      : values_(static_cast<const char*>(values)), stages_(stages), full_(full) {}
+
+  /// runs: of line i in lane i. Starts the first copies.
+  __device__ __forceinline__ void begin(const Run& runs) {
+    line_ = 0;
+    from_ = 0;
+#pragma unroll
+    for (int i = 0; i < C::kStages; ++i) fill(runs);
+  }
+
+  /// Waits for the next stage and returns its address.
+  __device__ __forceinline__ std::uint32_t wait() {
+    ptx::mbarrier_wait(full_ + used_ * 8, parity_);
+    return stages_ + used_ * C::kStageBytes;
+  }
+
+  /// The stage has been read by all lanes.
+  __device__ __forceinline__ void release(const Run& runs) {
+    __syncwarp();
+    if (++used_ == C::kStages) {
+      used_ = 0;
+      parity_ ^= 1;
+    }
+    fill(runs);
+  }
+
+ private:
+  __device__ __forceinline__ void fill(const Run& runs) {
+    int count = 0;
+    while (line_ < C::kLines && from_ >= (count = __shfl_sync(~0u, runs.count, line_))) {
+      ++line_;
+      from_ = 0;
+    }
+    if (line_ == C::kLines) return;
+    const int first = __shfl_sync(~0u, runs.first, line_) + from_;
+    const auto bytes = static_cast<std::uint32_t>(min(count - from_, C::kStageBlocks)) * kBlockBytes;
+    const std::uint32_t stage = filled_;
+    from_ += C::kStageBlocks;
+    filled_ = filled_ + 1 == C::kStages ? 0 : filled_ + 1;
+    if (!ptx::elect_lane()) return;
+    ptx::mbarrier_arrive_expect_tx(full_ + stage * 8, bytes);
+    ptx::bulk_load(stages_ + stage * C::kStageBytes, values_ + std::int64_t{first} * kBlockBytes, bytes, full_ + stage * 8);
+  }
+
+  const char* const values_;
+  const std::uint32_t stages_, full_;
+  int line_ = 0, from_ = 0;  // of the next copy
+  std::uint32_t filled_ = 0, used_ = 0, parity_ = 0;
+};
+
+/// The columns of a run, in order.
+class Columns {
+ public:
+  __device__ __forceinline__ explicit Columns(const std::uint32_t* mask) : mask_(mask), bits_(*mask) {}
+
+  __device__ __forceinline__ unsigned next() {
+    while (bits_ == 0) {
+      bits_ = *++mask_;
+      base_ += 32;
+    }
+    const unsigned column = base_ + static_cast<unsigned>(__ffs(static_cast<int>(bits_))) - 1;
+    bits_ &= bits_ - 1;
+    return column;
+  }
+
+ private:
+  const std::uint32_t* mask_;
+  std::uint32_t bits_;
+  unsigned base_ = 0;
+};
+
+/// One block. w: shared address of this lane's words of its row g; x: of this lane's words of token token_of(g) of a tile, at the
+/// block's columns. k is shared out as in decode_math.cuh, four to a lane.
+template <class C>
+__device__ __forceinline__ void multiply(float (&sums)[C::kTokenTiles][4], std::uint32_t w, std::uint32_t x) {
+  std::uint32_t low[2], high[2];
+  ptx::ld_shared(low, w);
+  ptx::ld_shared(high, w + kBlockBytes / 2);
+  const std::uint32_t a[4] = {low[0], high[0], low[1], high[1]};
+#pragma unroll
+  for (int t = 0; t < C::kTokenTiles; ++t) {
+    std::uint32_t b[2];
+    ptx::ld_shared(b, x + t * (8 * kBox * 2));
+    C::Mma::mma(sums[t], a, b[0], b[1]);
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::decode90::resident

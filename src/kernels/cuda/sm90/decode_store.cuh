@@ -1,0 +1,108 @@
+// The end of sm90_decode: sums to slots of shared memory, slots to outputs. Included by decode.cuh.
+#pragma once
+
+#include "kernels/cuda/ptx/cluster.cuh"
+#include "kernels/cuda/ptx/opaque.cuh"
+#include "kernels/cuda/sm90/decode_cut.cuh"
+#include "kernels/cuda/sm90/decode_math.cuh"
+
+namespace sparseloom::kernels::cuda::decode90 {
+
+/// A warp's sums, to be added to those of other warps.
+template <class C>
+__device__ __forceinline__ void store_slot(const Sums<C>& sums, float4* slot, int lane) {
+  ptx::opaque(lane);  // else the addresses fill the registers of the main loop
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+    for (int t = 0; t < C::kTokenTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = line_row<C>(tile, lane / 4 + i / 2 * 8), token = 8 * t + lane % 4 * 2 + i % 2;
+        reinterpret_cast<float*>(slot + slot_four(token, row / 4))[row % 4] = sums[tile][t][i];
+      }
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ float bias_of(const Params& params, int row) {
+  if (params.bias == nullptr || row >= params.rows) return 0;
+  return C::Mma::to_float(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + row));
+}
+
+/// Outputs of a line that this warp has summed alone: lines of few blocks, whose number a slot each could not hold.
+template <class C>
+__device__ __forceinline__ void store_line(const Params& params, const Sums<C>& sums, int line, int lane) {
+  ptx::opaque(lane);
+  auto* out = static_cast<std::uint16_t*>(params.out);
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    const int row = line * kLine + line_row<C>(tile, lane / 4), other = line * kLine + line_row<C>(tile, lane / 4 + 8);
+    const float bias = bias_of<C>(params, row), other_bias = bias_of<C>(params, other);
+#pragma unroll
+    for (int t = 0; t < C::kTokenTiles; ++t) {
+      float y[4] = {sums[tile][t][0] + bias, sums[tile][t][1] + bias, sums[tile][t][2] + other_bias, sums[tile][t][3] + other_bias};
+      epilogue::activate(params.activation, y);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = 8 * t + lane % 4 * 2 + i % 2, at = i < 2 ? row : other;
+        if (token < params.m && at < params.rows)
+          out[token * params.out_stride + at] = static_cast<std::uint16_t>(C::Mma::rounded(y[i], 0));
+      }
+    }
+  }
+}
+
+/// Four outputs of a token.
+template <class C>
+__device__ __forceinline__ void store_four(const Params& params, const float4& sum, int token, int row) {
+  if (token >= params.m || row >= params.rows) return;
+  float y[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) y[i] += bias_of<C>(params, row + i);
+  epilogue::activate(params.activation, y);
+  const std::uint32_t low = C::Mma::rounded(y[0], y[1]), high = C::Mma::rounded(y[2], y[3]);
+  auto* out = static_cast<std::uint16_t*>(params.out) + token * params.out_stride + row;
+  if (params.out_fours && row + 3 < params.rows) {
+    *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
+    return;
+  }
+  const std::uint32_t words[2] = {low, high};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (row + i < params.rows) out[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
+}
+
+/// Adds what the warps of the cluster have of the lines they share, in the order of their units, and stores all lines but those of
+/// store_line. A warp takes four tokens of a line at a time. number: this warp's in the cluster.
+template <class C>
+__device__ __forceinline__ void finish(const Params& params, const Rows& rows, const Share& share, const Shared<C>& shared,
+                                       int number, int lane) {
+  const int tasks = (share.last_line - share.first_line) << params.fours_log2, four = lane % 8;
+  for (int task = number; task < tasks; task += share.warps) {
+    const int line = share.first_line + (task >> params.fours_log2);
+    const int token = (task & ((1 << params.fours_log2) - 1)) * 4 + lane / 8;
+    const int begin = rows.unit_of(line) - share.first_unit, length = rows.length(line >> rows.strips_log2);
+    float4 sum = {};
+    if (length > 0) {
+      const int first = share.warp_of(begin, lane), last = share.warp_of(begin + length - 1, lane);
+      if (first == last) continue;
+      const unsigned rank_mask = (1u << params.cluster_log2) - 1;
+      const auto add = [&](const float4* place, int warp) {
+        const float4 sums = ptx::ld_shared_cluster(place + slot_four(token, four), warp & rank_mask);
+        sum.x += sums.x;
+        sum.y += sums.y;
+        sum.z += sums.z;
+        sum.w += sums.w;
+      };
+#pragma unroll 4
+      for (int warp = first; warp < last; ++warp)
+        add(reinterpret_cast<const float4*>(shared.rings[warp >> params.cluster_log2]), warp);
+      add(shared.heads[last >> params.cluster_log2], last);
+    }
+    store_four<C>(params, sum, token, line * kLine + four * 4);
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::decode90

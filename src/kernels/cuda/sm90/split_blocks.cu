@@ -1,0 +1,86 @@
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/sm90/split_blocks.h"
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+constexpr int kSide = 32, kThreads = 256;
+
+// A thread block takes a block: its largest magnitude first, then tiles of 32 lines x 32 k through shared memory.
+__global__ void __launch_bounds__(kThreads)
+    split(std::byte* __restrict__ planes, std::int32_t* __restrict__ kinds, const float* __restrict__ values,
+          const std::int32_t* __restrict__ slot, int rows, int cols) {
+  __shared__ float tile[kSide][kSide + 1];  // [line][k]
+  __shared__ unsigned largest;              // bits of a magnitude: they order as the magnitudes do, NaN above all
+  const std::int64_t block = blockIdx.x, elements = std::int64_t{rows} * cols;
+  const bool turned = slot != nullptr;
+  const float* const from = values + (turned ? slot[block] : block) * elements;
+  const int lines = turned ? cols : rows, side = turned ? rows : cols;
+
+  unsigned mine = 0;
+  bool infinity = false;
+  for (int i = threadIdx.x; i < elements; i += kThreads) {
+    const unsigned bits = __float_as_uint(from[i]) & 0x7fffffffu;
+    infinity |= bits == 0x7f800000u;
+    mine = max(mine, bits);
+  }
+  if (threadIdx.x == 0) largest = 0;
+  __syncthreads();
+  atomicMax(&largest, mine);
+  infinity = __syncthreads_or(infinity);
+  const bool tiny = largest != 0 && largest < __float_as_uint(0x1p-100f);
+  if (threadIdx.x == 0) kinds[block] = infinity ? kHasInfinity : tiny ? kTiny : 0;
+
+  const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
+  const int line = threadIdx.x / 8, chunk = threadIdx.x % 8 / 2, half = threadIdx.x % 2;  // of 8 k in the row; 4 k of it
+  for (int first_k = 0; first_k < side; first_k += kSide) {
+    std::byte* const part = planes + (block * elements + std::int64_t{first_k} * lines) * 6;
+    for (int first_line = 0; first_line < lines; first_line += kSide) {
+      __syncthreads();  // what lay here before was read
+#pragma unroll
+      for (int i = y; i < kSide; i += kThreads / kSide) {
+        if (turned) {
+          tile[x][i] = from[(first_k + i) * cols + first_line + x];
+        } else {
+          tile[i][x] = from[(first_line + i) * cols + first_k + x];
+        }
+      }
+      __syncthreads();
+      // Positions chunk * 8 + half * 4 .. of the row: two pairs of consecutive k.
+      std::uint32_t bits[3][2];
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        const int k = chunk / 2 * 16 + (half * 2 + pair) * 4 + chunk % 2 * 2;
+        float low = tile[line][k], high = tile[line][k + 1];
+        if (tiny || isinf(low)) low = 0;
+        if (tiny || isinf(high)) high = 0;
+#pragma unroll
+        for (int plane = 0; plane < 3; ++plane) {
+          const std::uint32_t cut = ptx::cvt_rz_bf16x2(low, high);
+          bits[plane][pair] = cut;
+          low -= __uint_as_float(cut << 16), high -= __uint_as_float(cut & 0xffff0000u);
+        }
+      }
+      const int row = first_line + line;
+      std::byte* const to = part + row * 64 + (chunk ^ row / 2 % 4) * 16 + half * 8;
+#pragma unroll
+      for (int plane = 0; plane < 3; ++plane)
+        *reinterpret_cast<uint2*>(to + plane * lines * 64) = make_uint2(bits[plane][0], bits[plane][1]);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t split_blocks(std::byte* workspace, const float* values, const std::int32_t* slot, std::int64_t blocks, BlockShape block,
+                         cudaStream_t stream) noexcept {
+  if (blocks > 0) {
+    auto* const kinds = const_cast<std::int32_t*>(split_kinds(workspace, blocks, block));
+    split<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(workspace, kinds, values, slot, block.rows, block.cols);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace sparseloom::kernels::cuda

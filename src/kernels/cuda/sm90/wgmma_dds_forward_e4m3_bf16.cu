@@ -1,0 +1,9 @@
+// wgmma_dds.cuh: forward, e4m3 to bf16.
+#include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+int forward_e4m3_bf16(const MatmulArgs& args) noexcept { return launch<Forward, E4m3<OutBf16>>(args); }
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -1,0 +1,9 @@
+// wgmma_dds.cuh: forward, e4m3 to f32.
+#include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+int forward_e4m3_f32(const MatmulArgs& args) noexcept { return launch<Forward, E4m3<OutF32>>(args); }
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds

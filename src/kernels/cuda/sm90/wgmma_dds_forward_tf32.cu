@@ -1,0 +1,9 @@
+// wgmma_dds.cuh: forward, f32 operands rounded to TF32.
+#include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+int forward_tf32(const MatmulArgs& args) noexcept { return launch<Forward, Tf32>(args); }
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -1,0 +1,42 @@
+// sm90_split: the values' planes, then the forward product over them; dx over the planes of the transposed blocks.
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/split_blocks.h"
+#include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
+
+namespace sparseloom::kernels::cuda {
+namespace wgmma_dds {
+namespace {
+
+int split(const MatmulArgs& args) noexcept {
+  const IndexView& index = args.index;
+  const bool dx = args.direction == Direction::dx;
+  if (args.m == 0 || (dx ? index.cols : index.rows) == 0) return cudaSuccess;
+  MatmulArgs forward = args;
+  forward.transposed = {};
+  if (dx) {
+    forward.transposed.slot = args.transposed.slot;
+    forward.direction = Direction::forward;
+    forward.index = {index.cols,   index.rows,           {index.block.cols, index.block.rows},
+                     index.blocks, args.transposed.ccol, args.transposed.row};
+    forward.bias = nullptr;
+    forward.activation = Activation::none;
+  }
+  if (!possible(operands_of<Forward, Split>(forward))) return kCannotMap;  // before anything is launched for it
+  const cudaError_t status = split_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
+                                          index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
+  return status != cudaSuccess ? status : launch<Forward, Split>(forward);
+}
+
+}  // namespace
+}  // namespace wgmma_dds
+
+int sm90_split_dds(const MatmulArgs& args) noexcept {
+  if (args.direction == Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
+  const int status = wgmma_dds::split(args);
+  return status == wgmma_dds::kCannotMap ? sm80_ffma_dds(args) : status;
+}
+
+std::size_t sm90_split_workspace(const Problem& problem) noexcept { return split_bytes(problem.blocks, problem.block); }
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,144 @@
+// fp32 products by bf16 tensor cores: x and w are each three bf16, cut off towards zero (split_blocks.h), and
+//
+//   x w ~ xh wh + (xh wm + xm wh) + (xm wm + xh wl + xl wh)       left out: xm wl, xl wm, xl wl, below 2^-21 of x w
+//
+// summed from the smallest to the largest over 32 k in the tensor cores, whose sums lose bits when they are longer, and from there
+// in fp32 registers. x comes as fp32 and is split on its way into registers: planes of X would cost writing and reading half again
+// its size. What the parts cannot hold is zero in them and multiplied as it is, by FFMA: tokens of whose 32 k here some are
+// infinite or all below 2^-100, and blocks of that kind. So no element's bits depend on what other tokens or other blocks hold.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/ld_shared.cuh"
+#include "kernels/cuda/ptx/sm90/wgmma.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_store.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+/// Operand registers of a warp's 16 tokens x 32 k.
+struct SplitX {
+  std::uint32_t part[3][2][4];  // high, middle, low; step of 16 k
+  bool special[2];              // tokens lane / 4 and lane / 4 + 8 are zero in the parts
+};
+
+/// row: shared address of token lane / 4 of the warp's 16, its row of 128 bytes.
+__device__ __forceinline__ SplitX split_x(std::uint32_t row) {
+  const int lane = threadIdx.x % 32, token = lane / 4, quarter = lane % 4;
+  const bool odd = token % 2 == 1;
+  SplitX x;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    // 16 bytes are served 8 lanes, two tokens, at a time: odd tokens begin with the other step, and no two meet in a bank.
+    std::uint32_t loaded[2][4];
+#pragma unroll
+    for (int turn = 0; turn < 2; ++turn) {
+      const int chunk = (odd ? 1 - turn : turn) * 4 + quarter;
+      ptx::ld_shared<4>(loaded[turn], row + below * 8 * 128 + (chunk ^ token) * 16);
+    }
+    float largest = 0;  // drops NaN, which the parts can hold
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(__uint_as_float(loaded[i / 4][i % 4])));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
+    const bool special = largest == __uint_as_float(0x7f800000u) || (largest < 0x1p-100f && largest > 0);
+    x.special[below] = special;
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        float low = __uint_as_float(odd ? loaded[1 - step][pair * 2] : loaded[step][pair * 2]);
+        float high = __uint_as_float(odd ? loaded[1 - step][pair * 2 + 1] : loaded[step][pair * 2 + 1]);
+        if (special) low = high = 0;
+#pragma unroll
+        for (int part = 0; part < 3; ++part) {
+          const std::uint32_t cut = ptx::cvt_rz_bf16x2(low, high);
+          x.part[part][step][pair * 2 + below] = cut;
+          low -= __uint_as_float(cut << 16), high -= __uint_as_float(cut & 0xffff0000u);
+        }
+      }
+    }
+  }
+  return x;
+}
+
+/// Adds what the parts of x and w leave out. w: the block's values from the slab's first k. A block without special elements of a
+/// warp without special tokens gets zeros added, which change no bit.
+template <class T>
+__device__ __forceinline__ void add_special(const Params& params, float (&sums)[T::kSlice / 2], std::uint32_t row,
+                                            const bool (&special)[2], const float* w, bool tiny) {
+  const int lane = threadIdx.x % 32, token = lane / 4;
+#pragma unroll 1
+  for (int k = 0; k < 32; ++k) {
+    const std::uint32_t from = row + ((k / 4) ^ token) * 16 + k % 4 * 4;
+    const float x[2] = {__uint_as_float(ptx::ld_shared_b32(from)), __uint_as_float(ptx::ld_shared_b32(from + 8 * 128))};
+#pragma unroll
+    for (int i = 0; i < T::kSlice / 4; ++i) {
+      const float value = __ldg(w + (i / 2 * 8 + lane % 4 * 2 + i % 2) * params.line_step + k * params.step);
+      const bool infinite = fabsf(value) == __uint_as_float(0x7f800000u);
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        float& sum = sums[i / 2 * 4 + below * 2 + i % 2];
+        if (special[below] || tiny || infinite) sum = fmaf(x[below], value, sum);
+      }
+    }
+  }
+}
+
+/// As multiply_slab_promoted, all lines at once. x and parts: shared addresses / 16; x of the warpgroup's first row. origin: of
+/// each line present, its block in list order and the slab within it.
+template <class T>
+__device__ __forceinline__ void multiply_slab_split(const Params& params, Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
+                                                    std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+  static_assert(T::kTokenBlocks == 1 && T::kPart == 32 && T::kSlabs == 1, "one fragment of x to a warp, and its sums twice");
+  constexpr std::uint32_t kPlane = T::kPlaneBytes / 16;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const std::uint32_t row = x * 16 + (warp * 16 + lane / 4) * 128;
+  const SplitX split = split_x(row);
+  float sum[T::kLines][T::kSlice / 2] = {};
+  if constexpr (T::kLines > 1) {  // zero here and not in the branches where a line is absent, which would make each wgmma wait
+#pragma unroll
+    for (auto& of_line : sum) ptx::pin(of_line);
+  }
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int line = 0; line < T::kLines; ++line) {
+    if ((record & T::present(line, 0)) == 0) continue;
+    const std::uint32_t w = parts + line * 3 * kPlane;
+    constexpr int kProducts[6][2] = {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};  // parts of x and of w
+#pragma unroll
+    for (int product = 0; product < 6; ++product) {
+#pragma unroll
+      for (int step = 0; step < 2; ++step)
+        ptx::wgmma_bf16_k_major(sum[line], split.part[kProducts[product][0]][step],
+                                T::kDescriptorPlane | (w + kProducts[product][1] * kPlane + step * 2), true);
+    }
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+#pragma unroll
+  for (int line = 0; line < T::kLines; ++line) {
+    ptx::pin(sum[line]);
+#pragma unroll
+    for (int i = 0; i < T::kSlice / 2; ++i) sums[0][line][i] += sum[line][i];
+  }
+  const bool special = __any_sync(0xffffffff, split.special[0] || split.special[1]);
+  if (!special && (record & T::kAnySpecial) == 0) return;
+#pragma unroll
+  for (int line = 0; line < T::kLines; ++line) {
+    if ((record & T::present(line, 0)) == 0 || !(special || (record & T::special(line)) != 0)) continue;
+    const int shares_log2 = params.side_log2 - T::kSlabLog2, share = origin[line] & ((1 << shares_log2) - 1);
+    const std::int32_t block = origin[line] >> shares_log2;
+    const std::int64_t slot = params.slot != nullptr ? __ldg(params.slot + block) : block;
+    const float* const values = params.exact + (slot << (params.line_log2 + params.side_log2)) + share * T::kSlab * params.step;
+    add_special<T>(params, sums[0][line], row, split.special, values, (record & T::tiny(line)) != 0);
+  }
+  __syncwarp();  // all lanes have read the stage
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -1,0 +1,104 @@
+// How many blocks an item of sm90_wgmma_sdd may hold, and what the product will take: host side, for the launcher, its workspace
+// and the cost model. Row lengths lie on the device; here all rows are taken to be of one length, up to one block.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/sm90/wgmma_sdd_cut.h"
+#include "sparseloom/layout.h"
+
+namespace sparseloom::kernels::cuda::wgmma_sdd {
+
+constexpr int kStripColumns = 64;
+
+/// Strips that an item may hold: by 128 sums a thread; blocks of 32 rows are held back by two stages in shared memory.
+constexpr int most_strips(int block_rows) { return block_rows == 32 ? 13 : 512 / block_rows; }
+
+constexpr int strips_of(int blocks, int block_columns) { return (blocks * block_columns + kStripColumns - 1) / kStripColumns; }
+
+/// 16-sum chunks of a warpgroup, which has every other strip.
+constexpr int chunks_of(int block_rows, int strips) { return (strips + 1) / 2 * (block_rows / 32); }
+
+struct Size {
+  int block_rows, block_columns;
+  std::int64_t rows;  // of blocks, that are not empty
+  std::int64_t blocks;
+  std::int32_t steps, grid;
+};
+
+struct Deal {
+  int most_blocks;  // of an item
+  double rounds;    // that the tokens are read
+  double clocks;    // from the first item's first product to the last one's last store
+};
+
+// Measured on an H200 whose 8192 x 4096 x 4096 dW all had one item a step per multiprocessor: bytes that one multiprocessor draws
+// from L2 in a clock of 1.98 GHz, and all together. Rows of 64 bytes cost TMA as much as rows of 128.
+constexpr double kPortBytes = 60, kNarrowPortBytes = 31, kL2Bytes = 5350;
+// The tensor cores' clock gives way under load, by so much.
+constexpr double kUnderLoad = 1.41;
+
+inline double step_clocks(const Size& size, double mean_blocks, double most_blocks, double busy) {
+  const auto bytes = [&](double blocks) { return 2 * kStepTokens * (blocks * size.block_columns + size.block_rows); };
+  const double port = size.block_columns == 32 ? kNarrowPortBytes : kPortBytes;
+  const double read = std::max(bytes(mean_blocks) * busy / kL2Bytes, bytes(most_blocks) / port);
+  const double strip = kUnderLoad * 4 * (size.block_rows == 32 ? 24 : size.block_rows / 2);
+  const int strips = strips_of(static_cast<int>(most_blocks), size.block_columns);
+  // A warpgroup's products, and 450 clocks from barrier to barrier that only the other one's hide.
+  return std::max({read, strips * strip, (strips + 1) / 2 * strip + 450});
+}
+
+inline Deal deal_with(const Size& size, int most) {
+  const std::int64_t least = size.blocks / size.rows, longer = size.blocks % size.rows;
+  const auto items_of = [&](std::int64_t length) { return (length + most - 1) / most; };
+  const std::int64_t items = longer * items_of(least + 1) + (size.rows - longer) * items_of(least);
+  const auto largest_of = [&](std::int64_t length) { return length == 0 ? 0 : (length + items_of(length) - 1) / items_of(length); };
+  const double largest = static_cast<double>(std::max(largest_of(least), longer > 0 ? largest_of(least + 1) : 0));
+  const double mean = static_cast<double>(size.blocks) / static_cast<double>(items), grid = size.grid;
+  const std::int64_t in_rounds = std::min<std::int64_t>(items, std::int64_t{1} << 30);
+  const Cut cut = cut_items(static_cast<std::int32_t>(in_rounds), size.grid, size.steps);
+
+  const double whole = static_cast<double>(cut.whole / size.grid);
+  double rounds = whole, clocks = whole * size.steps * step_clocks(size, mean, largest, grid);
+  if (cut.rest > 0) {
+    const std::int32_t length = (size.steps - cut.tail + cut.pieces - 1) / cut.pieces;
+    const double busy = static_cast<double>(cut.rest) * cut.pieces + cut.helpers;
+    const double part = largest * size.block_rows * size.block_columns * 4 / kPortBytes + 1000;
+    rounds += static_cast<double>(cut.rest) / grid;
+    clocks += length * step_clocks(size, mean, largest, busy) + (cut.pieces - 1 + (cut.tail > 0 ? 2 : 0)) * part;
+  }
+  return {most, rounds, clocks};
+}
+
+/// The fewest items that hold a row, or one, two or three more where that fills the GPU better.
+inline Deal deal(const Size& size) {
+  const int room = most_strips(size.block_rows) * kStripColumns / size.block_columns;
+  const std::int64_t length = (size.blocks + size.rows - 1) / size.rows, fewest = (length + room - 1) / room;
+  Deal best{};
+  for (std::int64_t shares = fewest; shares < fewest + 4 && shares <= length; ++shares) {
+    const Deal next = deal_with(size, static_cast<int>((length + shares - 1) / shares));
+    if (best.most_blocks == 0 || next.clocks < best.clocks) best = next;
+  }
+  return best;
+}
+
+/// Room for the sums of one part; none where nothing can be cut.
+inline std::size_t part_bytes(const Size& size, int most_blocks) {
+  if (size.steps < 2 * kFewestSteps) return 0;
+  return std::size_t{2} * static_cast<std::size_t>(chunks_of(size.block_rows, strips_of(most_blocks, size.block_columns))) * 16 *
+         128 * 4;
+}
+
+inline Size size_of_product(const BlockShape& block, std::int64_t block_rows, std::int64_t blocks, std::int64_t m,
+                            int multiprocessors) {
+  return {block.rows,
+          block.cols,
+          std::min(block_rows, blocks),
+          blocks,
+          static_cast<std::int32_t>((m + kStepTokens - 1) / kStepTokens),
+          std::max(1, multiprocessors)};
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -1,0 +1,38 @@
+// What the launchers of wgmma_sdd and wgmma_sdd_region share.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace sparseloom::kernels::cuda::wgmma_sdd {
+
+/// A number that no other launch of this process has, and memory's former contents hardly: splitmix64 of a counter.
+inline std::uint64_t next_nonce() noexcept {
+  static std::atomic<std::uint64_t> counter{
+      static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};
+  std::uint64_t mixed = counter.fetch_add(0x9e3779b97f4a7c15, std::memory_order_relaxed);
+  mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
+  mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
+  mixed ^= mixed >> 31;
+  return mixed == 0 ? 1 : mixed;  // 0: a flag that was taken down
+}
+
+/// More than 48 KB of shared memory are allowed once per device and kernel, the one of tile T; beyond device 63 in every launch.
+template <class T, class Kernel>
+cudaError_t allow_shared_memory(Kernel kernel, int bytes, int device) noexcept {
+  static std::atomic<std::uint64_t> allowed{0};
+  const std::uint64_t bit = device >= 0 && device < 64 ? std::uint64_t{1} << device : 0;
+  if ((allowed.load(std::memory_order_acquire) & bit) != 0) return cudaSuccess;
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status == cudaSuccess) {
+    allowed.fetch_or(bit, std::memory_order_release);
+  } else {
+    cudaGetLastError();  // not for the next caller
+  }
+  return status;
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_sdd

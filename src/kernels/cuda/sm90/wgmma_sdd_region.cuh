@@ -1,0 +1,122 @@
+// dW[block] = sum over tokens of dY^T X at the stored blocks, region by region: for blocks of 16 and 32 on both sides.
+//
+//             64-wide boxes of dY         and of X, those that stored blocks      a thread block, one per multiprocessor, item
+//             after that the region's rows      of the region touch                     item: strips of one region
+//   tokens    need                                                                producers  four warps: TMA copies of 64 tokens
+//     |       # # # # # #                 # # # # # #                             consumers  two warpgroups, every other strip
+//     v       # # # # # #                 # # # # # #                                        each: X by ldmatrix, dY from the stage
+//
+// Regions lie where they lie; how many strips each has is counted on the device, and one with more than a thread block holds is
+// dealt to several. Items are cut by their tokens and added up as in wgmma_sdd.cuh: the same bits in every run.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/sm90/registers.cuh"
+#include "kernels/cuda/ptx/sm90/tma.cuh"
+#include "kernels/cuda/sm90/wgmma_sdd_region_consume.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_sdd {
+
+/// Where bit `index` of those set stands.
+__device__ __forceinline__ int place_of_bit(std::uint32_t bits, int index) {
+  for (; index > 0; --index) bits &= bits - 1;
+  return __ffs(static_cast<int>(bits)) - 1;
+}
+
+/// One of the four warps, which share the boxes of a stage.
+template <class T>
+__device__ __forceinline__ void produce_region(const RegionParams& params, RegionStorage<T>& shared) {
+  const int warp = threadIdx.x / 32 % 4;
+  const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
+  const std::uint32_t ring = ptx::shared_address(shared.ring);
+  unsigned parities = 0;  // of the empty barriers; every end of a phase is awaited once
+  if (warp == 0) {
+    const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
+    const Cut cut = cut_items(count_items(params, shared), grid, params.steps);
+    if (threadIdx.x % 32 == 0) shared.agenda = Agenda(cut, static_cast<std::int32_t>(blockIdx.x), grid, params.steps);
+    __syncwarp();
+  }
+#pragma unroll 1
+  while (true) {
+    ptx::named_barrier_sync<1, T::kThreads>();  // nobody needs the item before
+    if (warp == 0) {
+      if (threadIdx.x % 32 == 0 && !shared.agenda.next(shared.item.part, shared.item.others)) shared.item.part.steps = 0;
+      __syncwarp();
+      if (shared.item.part.steps > 0) list_strips<T>(params, shared);
+    }
+    ptx::named_barrier_sync<1, T::kThreads>();
+    const RegionItem item = shared.item;
+    const Part& part = item.part;
+    if (part.steps == 0) return;
+    const int dy_boxes = __popc(item.row_boxes), boxes = dy_boxes + __popc(item.column_boxes);
+    const int stages = min(T::kMostStages, T::kRingBytes / (boxes * T::kBoxBytes));
+    std::int32_t column[T::kOwnBoxes];
+#pragma unroll
+    for (int i = 0; i < T::kOwnBoxes; ++i) {
+      const int box = warp + i * T::kProducers;
+      column[i] = box < dy_boxes ? (item.down * params.row_boxes + place_of_bit(item.row_boxes, box)) * kBoxSide
+                                 : (item.across * params.column_boxes + place_of_bit(item.column_boxes, box - dy_boxes)) * kBoxSide;
+    }
+    const std::uint32_t bytes = static_cast<std::uint32_t>((boxes - warp + T::kProducers - 1) / T::kProducers) * T::kBoxBytes;
+
+    int stage = 0;
+    std::int32_t token = part.first * kStepTokens;
+#pragma unroll 1
+    for (std::int32_t step = 0; step < part.steps; ++step, token += kStepTokens) {
+      if (step >= stages) {
+        ptx::mbarrier_wait(empty + stage * 8, parities >> stage & 1);
+        parities ^= 1u << stage;
+      }
+      if (ptx::elect_lane()) {
+        const std::uint32_t barrier = full + stage * 8, to = ring + stage * boxes * T::kBoxBytes;
+        if (bytes == 0) {
+          ptx::mbarrier_arrive(barrier);
+        } else {
+          ptx::mbarrier_arrive_expect_tx(barrier, bytes);
+        }
+#pragma unroll
+        for (int i = 0; i < T::kOwnBoxes; ++i) {
+          const int box = warp + i * T::kProducers;
+          if (box < boxes)
+            ptx::tma_load_2d(to + box * T::kBoxBytes, box < dy_boxes ? &params.dy : &params.x, column[i], token, barrier);
+        }
+      }
+      __syncwarp();
+      stage = stage + 1 == stages ? 0 : stage + 1;
+    }
+    for (int used = 0; used < min(part.steps, stages); ++used) {  // the next item's stages are of another size
+      ptx::mbarrier_wait(empty + used * 8, parities >> used & 1);
+      parities ^= 1u << used;
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1) wgmma_sdd_region_kernel(const __grid_constant__ RegionParams params) {
+  extern __shared__ __align__(1024) std::byte region_bytes[];
+  auto& shared = *reinterpret_cast<RegionStorage<T>*>(region_bytes);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&params.dy);
+    ptx::prefetch_tensor_map(&params.x);
+    for (int stage = 0; stage < T::kMostStages; ++stage) {
+      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), T::kProducers);
+      ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), T::kConsumers * 4);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  count_regions<T>(params, shared);  // and a barrier of all threads
+
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // uniform, and known to be
+  if (warpgroup == T::kConsumers) {
+    ptx::release_registers_to<T::kProducerRegisters>();
+    produce_region<T>(params, shared);
+  } else {
+    ptx::claim_registers_to<T::kConsumerRegisters>();
+    consume_region<T>(params, shared, warpgroup);
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -1,0 +1,161 @@
+// The consumers of a region: two warpgroups, each with every other strip of the item.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/ld_shared.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/sm90/mbarrier.cuh"
+#include "kernels/cuda/ptx/sm90/named_barrier.cuh"
+#include "kernels/cuda/ptx/sm90/stmatrix.cuh"
+#include "kernels/cuda/sm90/wgmma_sdd_parts.cuh"
+#include "kernels/cuda/sm90/wgmma_sdd_region_items.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_sdd {
+
+/// 32 tokens of this warp's 16 columns, turned: two of wgmma's a.
+using PieceOfX = std::uint32_t[2][4];
+
+/// sums += x^T dy of one stage. Pieces of the next half strip are on their way while this one multiplies.
+/// place: shared address of this warp's first entry of `places`; lane_x: what the swizzle and ldmatrix make of the lane.
+template <class T>
+__device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t stage, std::uint32_t place, std::uint32_t lane_x,
+                                                int strips) {
+  constexpr int kPlaceStep = T::kConsumers * 4 * 4, kTokens16 = 16 * kBoxSide * 2;
+  PieceOfX x[2];
+  const auto load = [&](PieceOfX& to, std::uint32_t entry, int half) {
+    const std::uint32_t row = stage + (((entry & 0xffff) * 16) ^ lane_x) + half * (2 * kTokens16);
+    ptx::ldmatrix_x4_trans(to[0], row);
+    ptx::ldmatrix_x4_trans(to[1], row + kTokens16);
+  };
+  std::uint32_t entry = ptx::ld_shared_b32(place);
+  load(x[0], entry, 0);
+  const std::uint32_t base = ptx::wgmma_address(stage);
+#pragma unroll
+  for (int strip = 0; strip < T::kWarpgroupStrips; ++strip) {
+    if (strip >= strips) break;
+    const std::uint64_t dy = T::kDescriptorDy | (base + __shfl_sync(0xffffffff, entry, 0) / 0x10000);
+    ptx::wgmma_fence();
+    T::Element::mma(sums[strip], x[0][0], dy);
+    T::Element::mma(sums[strip], x[0][1], dy + kTokens16 / 16);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();  // the half strip before has read its pieces
+    load(x[1], entry, 1);
+    ptx::wgmma_fence();
+    T::Element::mma(sums[strip], x[1][0], dy + 2 * kTokens16 / 16);
+    T::Element::mma(sums[strip], x[1][1], dy + 3 * kTokens16 / 16);
+    ptx::wgmma_commit();
+    if (strip + 1 >= T::kWarpgroupStrips || strip + 1 >= strips) break;
+    entry = ptx::ld_shared_b32(place + (strip + 1) * kPlaceStep);
+    ptx::wgmma_wait<1>();
+    load(x[0], entry, 0);
+  }
+  ptx::wgmma_wait<0>();
+}
+
+/// This warp's 16 columns of one strip to their block, from the first of 16 rows on: rounded, turned, by way of the staging.
+template <class T>
+__device__ __forceinline__ void store_rows(const RegionParams& params, const Strip& strip, std::uint32_t staging, int first_row,
+                                           const float (&sums)[8]) {
+  const int lane = threadIdx.x % 32, piece = threadIdx.x / 32 % 4, pieces_log2 = params.bn_log2 - 4;
+  const std::int32_t block = strip.first + (piece >> pieces_log2);
+  if (piece >> pieces_log2 >= strip.blocks) return;  // what was multiplied for it goes nowhere
+  const int column = (piece & ((1 << pieces_log2) - 1)) * 16;
+  float y[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) y[i] = sums[i];
+  if (params.ragged) {  // zeros where the block reaches beyond the matrix: what was summed there may be NaN
+    const std::int32_t columns = params.cols - (__ldg(params.col + block) << params.bn_log2) - column - lane / 4;
+    const std::int32_t rows = params.rows - strip.row * T::kRows - first_row - 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const bool exists = i / 2 % 2 * 8 < columns && i / 4 * 8 + i % 2 < rows;
+      if (!exists) y[i] = 0;
+    }
+  }
+  const auto offset = [](int row, int chunk) { return static_cast<std::uint32_t>(row * 32 + ((chunk ^ row / 4 % 2) * 16)); };
+  __syncwarp();  // the rows before have been read
+  std::uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[2 * i], y[2 * i + 1]);
+  ptx::stmatrix_x4_trans(staging + offset(lane / 16 * 8 + lane % 8, lane / 8 % 2), pairs);
+  __syncwarp();
+  auto* out = static_cast<std::uint16_t*>(params.out) +
+              ((static_cast<std::int64_t>(block) * T::kRows + first_row) << params.bn_log2) + column;
+  std::uint32_t words[4];
+  ptx::ld_shared(words, staging + offset(lane / 2, lane % 2));
+  *reinterpret_cast<uint4*>(out + (lane / 2 << params.bn_log2) + lane % 2 * 8) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/// A part's sums are left for others, or completed and stored.
+template <class T>
+__device__ __forceinline__ void finish_part(const RegionParams& params, RegionStorage<T>& shared, int warpgroup, int strips,
+                                            const Sums<T>& sums) {
+  constexpr int kParts = 16 / T::kStripSums, kHalves = T::kRows / 16;  // strips of a chunk, 16-row parts of a strip
+  const int chunks = (strips + kParts - 1) / kParts;
+  const std::int32_t slot = __shfl_sync(0xffffffff, shared.item.part.slot, 0);
+  if (slot >= 0) {
+    leave_part<T>(params, slot, warpgroup, chunks, sums);
+    return;
+  }
+  const std::uint32_t staging = ptx::shared_address(shared.staging[threadIdx.x / 32]);
+  const Slots others = shared.item.others;
+  await_parts<T>(params, others);
+#pragma unroll
+  for (int first = 0; first < T::kChunks; first += kChunksAtOnce) {
+    if (first >= chunks) break;
+    float y[kChunksAtOnce][16] = {};
+#pragma unroll
+    for (int c = 0; c < kChunksAtOnce && first + c < T::kChunks; ++c) chunk_of<T>(sums, first + c, y[c]);
+    add_parts<T>(params, others, warpgroup, first, chunks, y);
+#pragma unroll
+    for (int i = 0; i < kChunksAtOnce * 2; ++i) {  // 8 sums, 16 rows at a time
+      const int own = first * kParts + i / kHalves;
+      if (own >= strips) break;
+      float rows[8];
+#pragma unroll
+      for (int sum = 0; sum < 8; ++sum) rows[sum] = y[i / 2][i % 2 * 8 + sum];
+      store_rows<T>(params, shared.strips[own * T::kConsumers + warpgroup], staging, i % kHalves * 16, rows);
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void consume_region(const RegionParams& params, RegionStorage<T>& shared, int warpgroup) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
+  const std::uint32_t ring = ptx::shared_address(shared.ring), place = ptx::shared_address(&shared.places[warpgroup][warp]);
+  // ldmatrix: lanes 8 i .. name the rows (tokens) of matrix i; two of 8 columns side by side, then 8 tokens further.
+  const std::uint32_t lane_x =
+      static_cast<std::uint32_t>((lane / 16 * 8 + lane % 8) * (kBoxSide * 2) + (((lane / 8 % 2) ^ (lane % 8)) * 16));
+  unsigned parities = 0;  // of the full barriers; every end of a phase is awaited once
+#pragma unroll 1
+  while (true) {
+    ptx::named_barrier_sync<1, T::kThreads>();  // nobody needs the item before
+    ptx::named_barrier_sync<1, T::kThreads>();  // this one is there
+    const std::int32_t steps = __shfl_sync(0xffffffff, shared.item.part.steps, 0);
+    if (steps == 0) return;
+    const int boxes = __popc(shared.item.row_boxes) + __popc(shared.item.column_boxes);
+    const int strips = __shfl_sync(0xffffffff, (shared.item.strips + 1 - warpgroup) / T::kConsumers, 0);
+    const int stages = min(T::kMostStages, T::kRingBytes / (boxes * T::kBoxBytes));
+    Sums<T> sums = {};
+    int stage = 0;
+#pragma unroll 1
+    for (std::int32_t step = 0; step < steps; ++step) {
+      ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
+      parities ^= 1u << stage;
+      if (strips > 0) multiply_region<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, strips);
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
+      stage = stage + 1 == stages ? 0 : stage + 1;
+    }
+#pragma unroll
+    for (auto& strip : sums) ptx::pin(strip);
+    finish_part<T>(params, shared, warpgroup, strips, sums);
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_sdd

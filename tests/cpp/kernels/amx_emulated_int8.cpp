@@ -1,0 +1,54 @@
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "core/half.h"
+#include "kernels/amx_emulated.h"
+#include "kernels/cpu/intrinsics.h"
+
+// clang-format off
+#include "kernels/cpu/amx/begin.h"
+namespace {
+#include "kernels/amx_emulated_tiles.h"
+#include "kernels/cpu/amx/tile_int8-inl.h"
+}  // namespace
+#include "kernels/cpu/amx/end.h"
+// clang-format on
+
+namespace sparseloom::testing {
+
+namespace {
+const kernels::cpu::TileOps kEmulatedInt8Tile = kernels::amx::kOps;
+}
+
+bool emulated_int8_tiles_in_use() {
+  return std::any_of(kernels::amx::tiles.begin(), kernels::amx::tiles.end(), [](const auto& tile) { return tile.rows > 0; });
+}
+
+const kernels::Kernel& emulated_amx_int8_kernel() {
+  using namespace kernels;
+  static const Kernel kernel = {
+      {"amx_int8_tile_emulated", plan::Side::cpu, runtime::Isa::avx512_bf16,
+       [](const Problem& problem, const plan::Machine& machine) -> std::string {
+         if (machine.isa < runtime::Isa::avx512_bf16) return "needs avx512_bf16";
+         return problem.dtype == DType::i8 && problem.direction == Direction::forward ? "" : "multiplies int8 only, forward only";
+       },
+       [](const Problem& problem, const plan::Machine&) { return cpu::predict_tile_us(problem, 0); },
+       [](const Problem& problem, const plan::Machine&) { return cpu::tile_workspace(problem); }, true},
+      [](const MatmulArgs& args, const Executor& executor) {
+        cpu::run_tile(kEmulatedInt8Tile, args, executor);
+        return 0;
+      }};
+  return kernel;
+}
+
+}  // namespace sparseloom::testing
+
+#endif

@@ -1,0 +1,133 @@
+// Products of few tokens where sm90_decode cuts them: lines of 32 outputs to clusters, units of 32 rows of a block to warps, 8, 16,
+// 32 or 64 tokens; with blocks of 16, lines of 16 outputs to warps, columns to the thread blocks of a cluster. CudaSmall*: for
+// compute-sanitizer too.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "kernels/cuda/device_call.h"
+
+namespace sparseloom::testing {
+namespace {
+
+std::vector<Product> halves() {
+  std::vector<Product> list = products_of(Direction::forward);
+  std::erase_if(list, [](const Product& p) { return size_of(p.dtype) != 2; });
+  return list;
+}
+
+const kernels::Kernel* hopper_decode(const Instance& instance) {
+  for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0)))
+    if (std::string_view(kernel->info.name) == "sm90_decode") return kernel;
+  return nullptr;
+}
+
+class CudaSmallDecode : public OnDevice {};
+
+TEST_P(CudaSmallDecode, RaggedEdgesAndTokens) {
+  for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 32}, {32, 64}, {128, 128}})
+    for (const std::int64_t m : {1, 9, 24, 33, 64}) {
+      Case c = base();
+      c.m = m, c.rows = 3 * block.rows - 5, c.cols = 5 * block.cols - 24, c.block = block, c.density = 0.6;
+      c.bias = m > 1, c.activation = m % 2 == 0 ? Activation::silu : Activation::none;
+      check_on_device(c, Memory::exact);
+    }
+}
+
+TEST_P(CudaSmallDecode, SkewedRows) {  // a full row, then fewer and fewer blocks, most rows empty
+  for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {128, 64}}) {
+    Case c = base();
+    c.m = 20, c.rows = 14 * block.rows - 1, c.cols = 24 * block.cols, c.block = block, c.density = 0.5, c.skewed = true;
+    c.bias = true, c.activation = Activation::relu;
+    check_on_device(c, Memory::exact);
+  }
+}
+
+TEST_P(CudaSmallDecode, NoBlocks) {
+  Case c = base();
+  c.m = 12, c.rows = 100, c.cols = 64, c.block = {32, 32}, c.density = 0, c.bias = true;
+  check_on_device(c, Memory::exact);
+}
+
+TEST_P(CudaSmallDecode, MisalignedOperandsAreHandedOver) {
+  for (const BlockShape block : {BlockShape{16, 16}, {32, 32}}) {
+    Case c = base();
+    c.m = 17, c.rows = 96, c.cols = 160, c.block = block, c.density = 0.5, c.stride_padding = 3;
+    check_on_device(c, Memory::exact);
+    c.stride_padding = 0, c.values_shift = 1;
+    check_on_device(c, Memory::exact);
+    c.values_shift = 0, c.cols = 157;
+    check_on_device(c, Memory::exact);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaSmallDecode, ::testing::ValuesIn(halves()), name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallDecode);
+
+class CudaHopperDecode : public OnDevice {};
+
+TEST_P(CudaHopperDecode, EveryTokenCount) {
+  for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 128}})
+    for (std::int64_t m = 1; m <= 64; ++m) {
+      Case c = base();
+      c.m = m, c.rows = 200, c.cols = 456, c.block = block, c.density = 0.5, c.bias = m % 2 == 0, c.integers = m % 5 == 0;
+      check_on_device(c);
+    }
+}
+
+TEST_P(CudaHopperDecode, LinesOfAnyLength) {  // alone in a warp, over many warps, over all of a cluster
+  for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 64}, {128, 32}, {32, 128}, {128, 128}})
+    for (const double density : {0.01, 0.1, 0.9})
+      for (const auto& [rows, cols] : {std::pair{30, 16384}, {300, 8192}, {5000, 256}}) {
+        Case c = base();
+        c.m = 32, c.rows = rows, c.cols = cols, c.block = block, c.density = density, c.skewed = density > 0.5 && rows == 300;
+        check_on_device(c);
+      }
+}
+
+TEST_P(CudaHopperDecode, MoreLinesThanAPassTakes) {  // of blocks of 16, with X in eight ranges
+  Case c = base();
+  c.m = 32, c.rows = 20000, c.cols = 12280, c.block = {16, 16}, c.density = 0.002, c.bias = true;
+  check_on_device(c);
+  c.m = 7, c.rows = 30000, c.cols = 300, c.density = 0.1;
+  check_on_device(c);
+}
+
+TEST_P(CudaHopperDecode, GroupsOfTokens) {  // 32 at a time, with blocks of 16
+  for (const std::int64_t m : {33, 96, 250, 256}) {
+    Case c = base();
+    c.m = m, c.rows = 500, c.cols = 2000, c.block = {16, 16}, c.density = 0.2, c.bias = true, c.activation = Activation::gelu_erf;
+    check_on_device(c);
+  }
+}
+
+TEST_P(CudaHopperDecode, SameBitsInEveryRun) {
+  for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {128, 128}}) {
+    Case c = base();
+    c.m = 32, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3;
+    Instance instance(c);
+    const kernels::Kernel* kernel = hopper_decode(instance);
+    if (kernel == nullptr) continue;
+    const Stream stream;
+    DeviceCall call(instance, *kernel);
+    call.upload(stream);
+    EXPECT_CUDA(call.launch(stream.get()));
+    const Matrix first = call.download(stream);
+    Matrix out = instance.poisoned_output();
+    for (int i = 0; i < 200; ++i) {
+      call.poison(stream);
+      // One launch begins while the other ends.
+      EXPECT_CUDA(call.launch(stream.get()));
+      EXPECT_CUDA(call.launch(stream.get()));
+      call.download(stream, out);
+      ASSERT_TRUE(out.bytes == first.bytes) << "run " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaHopperDecode, ::testing::ValuesIn(halves()), name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaHopperDecode);
+
+}  // namespace
+}  // namespace sparseloom::testing

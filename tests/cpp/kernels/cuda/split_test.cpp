@@ -1,0 +1,123 @@
+// fp32 as three bf16: what the parts cannot hold, against fp64 element by element, and no element hears of its neighbours'
+// extremes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "kernels/cuda/device_call.h"
+
+namespace sparseloom::testing {
+namespace {
+
+constexpr BlockShape kBlocks[] = {{32, 32}, {64, 32}, {32, 128}, {64, 64}, {128, 128}};
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+const kernels::Kernel* split_kernel(const Problem& problem) {
+  for (const kernels::Kernel* kernel : runnable_on_device(problem))
+    if (std::string(kernel->info.name) == "sm90_split") return kernel;
+  return nullptr;
+}
+
+class CudaSmallSplit : public ::testing::TestWithParam<Direction> {
+ protected:
+  Case base(BlockShape block) const {
+    Case c;
+    c.direction = GetParam(), c.dtype = DType::f32;
+    c.m = 70, c.rows = 3 * block.rows - 8, c.cols = 3 * block.cols - 12, c.block = block, c.density = 0.7;
+    return c;
+  }
+  static Matrix& tokens(Instance& instance) { return instance.c.direction == Direction::forward ? instance.x : instance.dy; }
+
+  // Every element within fp32's own reach of the answer: as many roundings as there are products, of the sum of magnitudes, and the
+  // least denormal.
+  static void expect_fp32(Instance& instance, const Matrix& out) {
+    const Instance::Answer answer = instance.answer();
+    for (std::int64_t r = 0; r < out.rows; ++r)
+      for (std::int64_t c = 0; c < out.cols; ++c) {
+        const auto i = static_cast<std::size_t>(r * out.cols + c);
+        const double exact = answer.exact[i], got = out.at(r, c);
+        if (std::isnan(exact)) {
+          ASSERT_TRUE(std::isnan(got)) << describe(instance.c) << " at " << r << ", " << c << ": " << got;
+        } else if (std::abs(exact) > std::numeric_limits<float>::max()) {
+          ASSERT_EQ(got, std::copysign(kInf, exact)) << describe(instance.c) << " at " << r << ", " << c;
+        } else {
+          ASSERT_NEAR(got, exact, 0x1p-20 * answer.magnitude[i] + 0x1p-148) << describe(instance.c) << " at " << r << ", " << c;
+        }
+      }
+  }
+  void scale(Matrix& matrix, double factor) {
+    for (std::int64_t r = 0; r < matrix.rows; ++r)
+      for (std::int64_t c = 0; c < matrix.cols; ++c) matrix.set(r, c, matrix.at(r, c) * factor);
+  }
+};
+
+TEST_P(CudaSmallSplit, Magnitudes) {
+  for (const BlockShape block : kBlocks)
+    for (const auto& [of_x, of_w] : {std::pair{1.0, 1.0},
+                                     {1e-38, 1.0},
+                                     {1.0, 1e-38},
+                                     {1e-44, 1e30},
+                                     {1e30, 1e-44},
+                                     {1e-38, 1e38},
+                                     {1e38, 1e-38},
+                                     {1e20, 1e-20},
+                                     {1e-25, 1e-25}}) {
+      Instance instance(base(block));
+      const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
+      if (kernel == nullptr) return;
+      scale(tokens(instance), of_x), scale(instance.values, of_w);
+      const Matrix out = run_on_device(instance, *kernel, Memory::exact);
+      expect_fp32(instance, out);
+      if (HasFatalFailure()) return;
+    }
+}
+
+// All of one sign: what overflows does so to that infinity in every part.
+TEST_P(CudaSmallSplit, OverflowIsInfinite) {
+  Instance instance(base({64, 64}));
+  const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
+  if (kernel == nullptr) return;
+  for (Matrix* matrix : {&tokens(instance), &instance.values})
+    for (std::int64_t r = 0; r < matrix->rows; ++r)
+      for (std::int64_t c = 0; c < matrix->cols; ++c) matrix->set(r, c, std::abs(matrix->at(r, c)) * (r % 2 ? 3e38 : 1e37));
+  expect_fp32(instance, run_on_device(instance, *kernel, Memory::exact));
+}
+
+// Inf meets zeros, numbers that are one bf16 exactly, and another Inf; elements that none of them reaches keep their bits.
+TEST_P(CudaSmallSplit, InfinitiesAreMultipliedAsTheyAre) {
+  for (const BlockShape block : kBlocks) {
+    Instance instance(base(block));
+    const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
+    if (kernel == nullptr) return;
+    Matrix &a = tokens(instance), &w = instance.values;
+    for (std::int64_t r = 0; r < w.rows; r += 3)
+      for (std::int64_t c = 0; c < w.cols; ++c)
+        if (w.at(r, c) != 0) w.set(r, c, c % 5 ? 1.5 : 0);
+    const Matrix clean = run_on_device(instance, *kernel, Memory::exact);
+    expect_fp32(instance, clean);
+    a.set(3, 1, kInf), a.set(40, a.cols - 1, -kInf), a.set(40, a.cols / 2, kInf), a.set(69, 0, 1e-40);
+    if (w.rows > 0) w.set(1, 2, -kInf);
+    const Matrix out = run_on_device(instance, *kernel, Memory::exact);
+    expect_fp32(instance, out);
+    if (HasFatalFailure()) return;
+    for (std::int64_t c = 0; c < out.cols; ++c)
+      for (const std::int64_t r : {0, 4, 41, 64}) {
+        if (!std::isfinite(out.at(r, c))) continue;
+        EXPECT_EQ(out.at(r, c), clean.at(r, c)) << describe(instance.c) << " " << r << ", " << c;
+      }
+    EXPECT_EQ(run_on_device(instance, *kernel, Memory::exact).bytes, out.bytes) << "another run gave other bits";
+  }
+}
+
+std::vector<Direction> directions() {
+  if (when_devices(1).empty()) return {};
+  return {Direction::forward, Direction::dx};
+}
+INSTANTIATE_TEST_SUITE_P(, CudaSmallSplit, ::testing::ValuesIn(directions()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallSplit);
+
+}  // namespace
+}  // namespace sparseloom::testing

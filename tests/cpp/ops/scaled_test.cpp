@@ -1,0 +1,126 @@
+// The scaled product at the op boundary: what is asked of the caller, and that the plan says what it is.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/expect_error.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom {
+namespace {
+
+using test::expect_error;
+
+struct Call {
+  BsrMatrix w;
+  std::vector<std::int8_t> x = std::vector<std::int8_t>(5 * 32, 3);
+  std::vector<float> y = std::vector<float>(5 * 16), x_scale = std::vector<float>(5, 0.5f), w_scale = std::vector<float>(16, 2.0f);
+  Problem problem;
+  Workspace workspace;
+
+  Call() : w(BlockIndex(16, 32, {8, 16}, std::vector<std::int32_t>{0, 2, 3}, std::vector<std::int32_t>{0, 1, 1}), DType::i8) {
+    auto* const values = static_cast<std::int8_t*>(w.values());
+    for (int i = 0; i < 3 * 8 * 16; ++i) values[i] = 1;
+    problem = describe(w, Direction::forward, 5);
+  }
+  void run(const Scales& scales) { run(scales, {x.data(), DType::i8, 5, 32, 32}, view(y.data(), 5, 16)); }
+  void run(const Scales& scales, const ConstMatrixView& in, const MatrixView& out) {
+    linear(*make_plan(problem, w, Executor::serial(), "reference"), in, w, scales, nullptr, out, workspace, Executor::serial());
+  }
+};
+
+TEST(ScaledLinear, MultipliesBySumsAndScales) {
+  Call call;
+  call.run({call.x_scale, call.w_scale});
+  EXPECT_EQ(call.y[0], 96.0f);  // two blocks of 16 inputs
+  EXPECT_EQ(call.y[15], 48.0f);
+  const float one = 0.25f;
+  call.run({{&one, 1}, {&one, 1}});
+  EXPECT_EQ(call.y[0], 6.0f);
+}
+
+TEST(ScaledLinear, PlanNamesBothDtypes) {
+  Call call;
+  call.problem.out = DType::bf16;
+  const std::string text = make_plan(call.problem, call.w, Executor::serial(), "reference")->describe();
+  EXPECT_NE(text.find("forward int8 to bf16 m=5"), std::string::npos) << text;
+  EXPECT_NE(text.find("not avx2_panel: multiplies no 8-bit operands, the dtype is int8"), std::string::npos) << text;
+  EXPECT_NE(text.find("not dense: "), std::string::npos) << text;
+}
+
+TEST(ScaledLinear, OtherDtypesWriteThemselves) {
+  Call call;
+  call.problem.dtype = DType::bf16, call.problem.out = DType::f32;
+  EXPECT_EQ(make_plan(call.problem, call.w, Executor::serial())->problem.out, DType::bf16);
+  call.problem.out = DType::i8;
+  EXPECT_EQ(make_plan(call.problem, call.w, Executor::serial())->problem.out, DType::bf16);
+}
+
+TEST(ScaledLinear, RefusesWhatDoesNotFit) {
+  Call call;
+  const Scales good{call.x_scale, call.w_scale};
+  for (const Direction direction : {Direction::dx, Direction::dw}) {
+    Problem backward = call.problem;
+    backward.direction = direction;
+    expect_error("plan", {"forward", "int8", "no gradients"}, [&] { make_plan(backward, call.w, Executor::serial()); });
+  }
+  for (const DType out : {DType::f16, DType::f64, DType::i8}) {
+    Problem other = call.problem;
+    other.out = out;
+    expect_error("plan", {"bf16 or f32", name_of(out)}, [&] { make_plan(other, call.w, Executor::serial()); });
+  }
+  expect_error("linear", {"x's scales", "1 or 5", "token"}, [&] { call.run({}); });
+  expect_error("linear", {"1 or 5", "got 4"}, [&] { call.run({std::span(call.x_scale).first(4), call.w_scale}); });
+  expect_error("linear", {"w's scales", "1 or 16", "got 8"}, [&] { call.run({call.x_scale, std::span(call.w_scale).first(8)}); });
+  expect_error("linear", {"x's scales", "null"}, [&] { call.run({{static_cast<const float*>(nullptr), 5}, call.w_scale}); });
+  expect_error("linear", {"x of dtype int8", "f32"},
+               [&] { call.run(good, view(call.y.data(), 5, 32, 32), view(call.y.data(), 5, 16)); });
+  expect_error("linear", {"y of dtype f32", "bf16"}, [&] {
+    call.run(good, {call.x.data(), DType::i8, 5, 32, 32}, {call.y.data(), DType::bf16, 5, 16, 16});
+  });
+  const auto plan = make_plan(call.problem, call.w, Executor::serial(), "reference");
+  expect_error("linear", {"scales beside int8", "none"}, [&] {
+    linear(*plan, {call.x.data(), DType::i8, 5, 32, 32}, call.w, nullptr, view(call.y.data(), 5, 16), call.workspace,
+           Executor::serial());
+  });
+}
+
+TEST(ScaledLinear, ScalesAreForEightBits) {
+  const BsrMatrix w(BlockIndex(16, 32, {8, 16}, std::vector<std::int32_t>{0, 1, 1}, std::vector<std::int32_t>{0}), DType::f32);
+  const auto plan = make_plan(describe(w, Direction::forward, 2), w, Executor::serial());
+  std::vector<float> x(64), y(32), one(1, 1.0f);
+  Workspace workspace;
+  expect_error("linear", {"i8 or f8e4m3 beside scales", "f32"}, [&] {
+    linear(*plan, view(x.data(), 2, 32), w, Scales{one, one}, nullptr, view(y.data(), 2, 16), workspace, Executor::serial());
+  });
+}
+
+TEST(ScaledLinear, Int8SumsThatCouldOverflowAreRefused) {
+  Problem p;
+  p.dtype = DType::i8, p.m = 1, p.rows = 8, p.cols = 131072, p.block = {8, 8};
+  std::vector<std::int32_t> crow{0, 0};
+  const IndexView index{8, 131072, {8, 8}, 0, crow.data(), nullptr};
+  expect_error("plan", {"131071", "131072"}, [&] { make_plan(p, index, 0, Executor::serial()); });
+  p.dtype = DType::f8e4m3;
+  EXPECT_EQ(make_plan(p, index, 0, Executor::serial(), "reference")->kernel_name, "reference");
+}
+
+// The only kernel for f8 on a CPU: nobody gets it by accident.
+TEST(ScaledLinear, TheReferenceRunsWhenItIsNamed) {
+  Call call;
+  call.problem.dtype = DType::f8e4m3;
+  expect_error("plan", {"reference: multiplies float8_e4m3fn", "only by name"},
+               [&] { make_plan(call.problem, call.w, Executor::serial()); });
+  EXPECT_EQ(make_plan(call.problem, call.w, Executor::serial(), "reference")->kernel_name, "reference");
+}
+
+TEST(ScaledLinear, StrictNamesTheReference) {
+  Call call;
+  call.problem.dtype = DType::f8e4m3, call.problem.strict = true;
+  expect_error("plan", {"reference: strict forbids the reference kernel", "float8_e4m3fn"},
+               [&] { make_plan(call.problem, call.w, Executor::serial()); });
+}
+
+}  // namespace
+}  // namespace sparseloom

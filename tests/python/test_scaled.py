@@ -1,0 +1,186 @@
+"""scaled_linear: the int8 product's bits by torch's integers, the float8 reference, what is refused, fake kernels and graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import sparseloom
+from sparseloom import Error, ops, pattern
+from sparseloom.nn.state import build_index
+
+
+def fast_int8() -> bool:
+    return ops.info()["isa_active"] in ("avx512_vnni", "avx512_bf16", "amx")
+
+
+#: What runs int8 here: the plan's choice where there is a fast kernel, else the reference, which has to be named.
+KERNEL = None if fast_int8() else "reference"
+FLOAT8 = torch.float8_e4m3fn
+
+
+def operands(
+    rows: int, cols: int, block: tuple[int, int], m: int, dtype: torch.dtype = torch.int8
+) -> tuple[Tensor, Tensor, ops.Index]:
+    made = pattern.random(rows, cols, block, 0.4, 1)
+    index = build_index(made)
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randint(-128, 128, (m, cols), generator=generator, dtype=torch.int8)
+    dense = torch.randint(-128, 128, (rows, cols), generator=generator, dtype=torch.int8)
+    values = ops.call("pack", dense, index.crow, index.col, *block)
+    if dtype is FLOAT8:
+        return (x / 64).to(FLOAT8), (values / 64).to(FLOAT8), index
+    return x, values, index
+
+
+def dense_of(values: Tensor, index: ops.Index) -> Tensor:
+    return torch.as_tensor(ops.call("unpack", values, index.crow, index.col, index.rows, index.cols))
+
+
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("block", [(8, 8), (16, 64), (32, 32), (128, 32)])
+def test_int8_has_the_documented_bits(block: tuple[int, int], out_dtype: torch.dtype) -> None:
+    for m in (1, 17, 100):
+        x, values, index = operands(150, 210, block, m)
+        x_scale, w_scale = torch.rand(m, 1) / 100, torch.rand(150) / 100
+        sums = (x.int() @ dense_of(values, index).int().t()).float()
+        y = ops.scaled_linear(x, values, index, x_scale, w_scale, out_dtype=out_dtype, kernel=KERNEL)
+        assert y.dtype is out_dtype
+        torch.testing.assert_close(y, (sums * x_scale * w_scale).to(out_dtype), rtol=0, atol=0)
+        bias = torch.randn(150).to(out_dtype)
+        y = ops.scaled_linear(
+            x, values, index, x_scale[:1], w_scale[0], bias, out_dtype=out_dtype, activation="relu", kernel=KERNEL
+        )
+        expected = ((sums * x_scale[0]).double() * w_scale[0].double() + bias.double()).float().relu().to(out_dtype)
+        torch.testing.assert_close(y, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(210,), (2, 3, 210), (2, 1, 2, 2, 210), (0, 210)])
+def test_leading_dimensions(shape: tuple[int, ...]) -> None:
+    _, values, index = operands(150, 210, (32, 32), 1)
+    x = torch.randint(-128, 128, shape, dtype=torch.int8)
+    scale = torch.rand(*shape[:-1], 1)
+    y = ops.scaled_linear(x, values, index, scale, torch.ones(1), out_dtype=torch.float32, kernel=KERNEL)
+    assert y.shape == (*shape[:-1], 150)
+    torch.testing.assert_close(y, (x.int() @ dense_of(values, index).int().t()).float() * scale, rtol=0, atol=0)
+
+
+def test_float8_by_the_reference_when_it_is_named() -> None:
+    x, values, index = operands(100, 90, (16, 16), 9, FLOAT8)
+    scales = torch.rand(9), torch.rand(100)
+    with pytest.raises(Error, match=r"reference: multiplies float8_e4m3fn.*only by name"):
+        ops.scaled_linear(x, values, index, *scales, out_dtype=torch.float32)
+    with pytest.raises(Error, match="strict forbids the reference kernel"):
+        ops.scaled_linear(x, values, index, *scales, out_dtype=torch.float32, strict=True, kernel="reference")
+    y = ops.scaled_linear(x, values, index, *scales, out_dtype=torch.float32, kernel="reference")
+    sums = x.double() @ dense_of(values, index).double().t()
+    torch.testing.assert_close(y, (sums * scales[0][:, None] * scales[1]).float(), rtol=1e-6, atol=0)
+
+
+def test_scales_follow_ieee() -> None:
+    x, values, index = operands(40, 64, (8, 8), 4)
+    scale = torch.tensor([0.0, float("inf"), float("nan"), 1.0])
+    y = ops.scaled_linear(x, values, index, scale, torch.ones(40), out_dtype=torch.float32, kernel=KERNEL)
+    sums = (x.int() @ dense_of(values, index).int().t()).float()
+    torch.testing.assert_close(y, sums * scale[:, None], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x": torch.zeros(5, 64)}, "int8 or float8_e4m3fn, got f32"),
+        ({"x": torch.zeros(5, 64, dtype=FLOAT8)}, "values of x's dtype float8_e4m3fn, got int8"),
+        ({"x_scale": torch.ones(4)}, r"x_scale of dtype float32 with 1 or 5 elements.*\[4\]"),
+        ({"x_scale": torch.ones(5).double()}, "x_scale of dtype float32"),
+        ({"w_scale": torch.ones(5)}, "w_scale of dtype float32 with 1 or 40 elements"),
+        ({"bias": torch.zeros(40).half()}, "bias of shape .40. and of out_dtype, f32, got f16"),
+        ({"bias": torch.zeros(39)}, r"bias of shape .40.*\[39\]"),
+        ({"out_dtype": torch.float16}, "out_dtype bfloat16 or float32"),
+        ({"bias": torch.zeros(40, requires_grad=True)}, "operands without gradients, got bias that requires one"),
+        ({"w_scale": torch.ones(40, requires_grad=True)}, "got w_scale that requires one"),
+    ],
+)
+def test_refuses_what_does_not_fit(change: dict[str, object], words: str) -> None:
+    x, values, index = operands(40, 64, (8, 8), 5)
+    given = {"x": x, "x_scale": torch.ones(5), "w_scale": torch.ones(40), "bias": None, "out_dtype": torch.float32, **change}
+    with pytest.raises(Error, match=words):
+        ops.scaled_linear(
+            given["x"], values, index, given["x_scale"], given["w_scale"], given["bias"], out_dtype=given["out_dtype"]
+        )  # type: ignore[arg-type]
+
+
+def test_the_float_product_asks_for_scales() -> None:
+    x, values, index = operands(40, 64, (8, 8), 5)
+    with pytest.raises(Error, match=r"scales beside int8 operands, got none; .*scaled_linear"):
+        ops.linear(x, values, index, kernel=KERNEL)
+
+
+def test_gradients_through_the_raw_operator_are_an_error() -> None:
+    x, values, index = operands(40, 64, (8, 8), 5)
+    w_scale = torch.ones(40, requires_grad=True)
+    arguments = (x, values, index.crow, index.col, torch.ones(5), w_scale, None, 40, torch.float32, 0, index.version, False)
+    y = torch.ops.sparseloom.scaled_linear(*arguments, ops.PLAN_CHOOSES if KERNEL is None else ops.kernel_number(KERNEL))
+    with pytest.warns(UserWarning, match="autograd kernel was not registered"):  # an error outside pytest, whose filters win here
+        y.sum().backward()
+
+
+def test_opcheck_and_compile() -> None:
+    x, values, index = operands(40, 64, (8, 8), 5)
+    number = ops.PLAN_CHOOSES if KERNEL is None else ops.kernel_number(KERNEL)
+    for out_dtype, bias in ((torch.float32, None), (torch.bfloat16, torch.zeros(40, dtype=torch.bfloat16))):
+        arguments = (x, values, index.crow, index.col, torch.ones(5), torch.ones(40), bias, 40, out_dtype, 0, index.version, False)
+        torch.library.opcheck(torch.ops.sparseloom.scaled_linear.default, (*arguments, number))
+
+    def product(x: Tensor) -> Tensor:
+        quantized, scale = ops.quantize_rows(x, torch.int8)
+        return ops.scaled_linear(quantized, values, index, scale, torch.ones(1), out_dtype=torch.float32, kernel=KERNEL) + 1
+
+    if KERNEL is not None:
+        pytest.skip("a kernel named by name is looked up in Python, which is not traced")
+    compiled = torch.compile(product, fullgraph=True, backend="eager")
+    floats = torch.randn(5, 64)
+    torch.testing.assert_close(compiled(floats), product(floats), rtol=0, atol=0)
+
+
+def test_plan_names_both_dtypes() -> None:
+    _, _, index = operands(40, 64, (8, 8), 5)
+    text = ops.plan(index, "forward", torch.int8, 5, kernel=KERNEL)["text"]
+    assert text.startswith("plan: forward int8 to bf16 m=5")
+    assert "int8 to f32" in ops.plan(index, "forward", torch.int8, 5, out_dtype=torch.float32, kernel=KERNEL)["text"]
+    with pytest.raises(Error, match="no gradients"):
+        ops.plan(index, "dx", torch.int8, 5)
+    with pytest.raises(Error, match="out_dtype bfloat16 or float32"):
+        ops.plan(index, "forward", torch.int8, 5, out_dtype=torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, FLOAT8])
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
+def test_quantize_rows_is_near(dtype: torch.dtype, given: torch.dtype) -> None:
+    x = torch.randn(50, 70).to(given)
+    x[3] = 0
+    quantized, scale = ops.quantize_rows(x, dtype)
+    assert quantized.dtype is dtype
+    assert scale.shape == (50, 1)
+    assert scale.dtype is torch.float32
+    assert not torch.isnan(quantized.float()).any()
+    error = (quantized.float() * scale - x.float()).abs()
+    # Half a step of int8's, or of 3 bits of fraction (and of the smallest step).
+    allowed = scale * 0.5001 if dtype is torch.int8 else x.float().abs() * 2**-4 * 1.0001 + scale * 2**-10
+    assert (error <= allowed).all()
+    cut, one = ops.quantize_rows(x, dtype, torch.tensor([1e-3]))
+    assert cut.float().abs().max() == (127 if dtype is torch.int8 else 448)
+    assert one.numel() == 1
+
+
+def test_quantize_rows_passes_no_nan_for_a_number() -> None:
+    x = torch.tensor([[float("nan"), 1.0], [float("inf"), 1.0], [1.0, 2.0], [1e-45, 0.0]])
+    _, scale = ops.quantize_rows(x, torch.int8)
+    assert scale.flatten().isfinite().tolist() == [False, False, True, True]
+    assert ops.quantize_rows(torch.zeros(3, 0), torch.int8)[1].tolist() == [[0.0]] * 3
+
+
+def test_information_names_the_rates() -> None:
+    rates = sparseloom.info()["rates"]
+    assert (rates["i8_avx512"] > 0) == fast_int8()
+    assert {"amx_int8_tile", "avx512vnni_panel"} <= set(sparseloom.info()["kernels"])
