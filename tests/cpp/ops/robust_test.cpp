@@ -176,7 +176,7 @@ TEST(Fork, AfterUseTheChildUsesTheLibraryToo) {
 
 TEST(Fork, WhileOtherThreadsPlanAndComputeLeavesNoLockBehind) {
 #ifdef __SANITIZE_ADDRESS__
-  // glibc takes its malloc's locks around fork; the allocator that GCC 12's ASan puts in its place does not, and a child forked while
+  // glibc takes its malloc's locks around fork; the allocator that GCC 12's ASan puts in its place does not. A child forked while
   // another thread allocates waits for ever in its first free (seen in gdb: SizeClassAllocator64::GetFromAllocator).
   GTEST_SKIP() << "ASan's allocator does not survive a fork beside allocating threads";
 #endif
