@@ -186,6 +186,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       }
       ++turn;
       ptx::wgmma_wait<0>();
+      __syncwarp();  // all lanes have read the stage and its record
       if (lane == 0) ptx::mbarrier_arrive(done);
       if (last) break;
       if (!ready) {

@@ -68,6 +68,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       stage = stage + 1 == stages ? 0 : stage + 1;
       const bool ready = last || __all_sync(0xffffffff, ptx::mbarrier_test_wait(full + stage * 8, parities >> stage & 1));
       ptx::wgmma_wait<0>();
+      __syncwarp();  // all lanes have read the item's record
       if (lane == 0) ptx::mbarrier_arrive(done);
       if (last) break;
       if (!ready) ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
