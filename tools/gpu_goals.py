@@ -54,7 +54,7 @@ def promised(records: list[Record]) -> list[tuple[Record, bool, str]]:
 def goals_line(records: list[Record]) -> str:
     """For the README; empty when nothing was promised of these records."""
     met = [reached for _, reached, _ in promised(records)]
-    text = f"{sum(met)} of {len(met)} promised speed-ups are reached; docs/performance.md has all of them and marks the others."
+    text = f"{sum(met)} of {len(met)} targets are reached; docs/performance.md has all of them and marks the others."
     return text if met else ""
 
 

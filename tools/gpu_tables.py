@@ -80,26 +80,15 @@ def readme_table(run: Record, caption: str) -> str:
                 record["kernel"],
                 number(us),
                 times(record["dense_us"], us),
-                target(record),
                 times(record["sustained"]["dense_us"], record["sustained"]["us"]),
                 *("-" if peers.get(name) is None else times(peers[name], us) for name in ("torch_bsr", "cusparse_ell")),
             ]
         )
     if not rows:
         return ""
-    head = ["block", "density", "kernel", "us", "against dense", "target", "sustained", "against torch BSR", "against cuSPARSE"]
-    if all(row[5] == "-" for row in rows):  # a file from before there were targets
-        head, rows = [*head[:5], *head[6:]], [[*row[:5], *row[6:]] for row in rows]
+    head = ["block", "density", "kernel", "us", "against dense", "sustained", "against torch BSR", "against cuSPARSE"]
     about = "{m} tokens, {k} x {n}, bf16, forward, balanced rows:".format(**SHOWN)
     return "\n\n".join(part for part in (about, table(head, rows), host_line(run), caption) if part)
-
-
-def target(record: Record) -> str:
-    """The speed-up over dense that a cell is to have; misses are marked."""
-    goal = record.get("goal")
-    if not goal:
-        return "-"
-    return f"{goal['figure']:g}x" + ("" if record["speedup"] >= goal["least"] else " **missed**")
 
 
 def host_line(run: Record) -> str:
