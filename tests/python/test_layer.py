@@ -160,6 +160,13 @@ def test_strict_forbids_dense_by_name():
     assert "strict=True" in repr(layer)
 
 
+def test_strict_says_that_only_the_reference_kernel_takes_float64():
+    layer = make().double()
+    layer.strict = True
+    with pytest.raises(sparseloom.Error, match="reference: strict forbids"):
+        layer(torch.randn(3, 100, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("kernel", ["dense", "reference"])
 def test_strict_names_the_fallback_that_it_forbids(kernel):
     layer, x, dy = make(), torch.randn(3, 100), torch.randn(3, 70)
