@@ -107,7 +107,7 @@ def build() -> Step:
     """Builds what is missing."""
     tests = test_binary()
     if LIBRARY.is_file() and tests is not None:
-        return Step("build", True, f"built before: {LIBRARY.name}, {tests}")
+        return Step("build", True, f"built before: {LIBRARY.name}, {tests.name}")
     options = {"SPARSELOOM_CUDA": "ON", "SPARSELOOM_TESTS": "ON", "SPARSELOOM_INPLACE": "ON", "Python3_EXECUTABLE": sys.executable}
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     configure = ["cmake", "-S", str(ROOT), "-B", str(BUILD), *generator, *(f"-D{name}={value}" for name, value in options.items())]
