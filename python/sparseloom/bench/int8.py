@@ -14,7 +14,7 @@ from .. import ops
 from ..errors import Error
 from ..testing import sparse_product
 from .cells import Cell
-from .peak import peak_flops, peak_name
+from .measure import timed_record
 from .timing import Call, Spread, interleaved, ratios
 
 Record = dict[str, Any]
@@ -83,38 +83,18 @@ def measure_int8(cell: Cell, seconds: float) -> Record:
     ours, bf16, *others = interleaved([bench.sparse, bench.bf16, *dense.values()], seconds)
     times = dict(zip(dense, others, strict=True))
     best = min(times, key=lambda name: Spread.of(times[name]).median)
-    threads = torch.get_num_threads()
-    us, speedup = Spread.of(ours), ratios(times[best], ours)
-    rate = bench.flops / us.median * 1e6
-    return {
-        "op": "linear",
-        "direction": cell.direction,
-        "dtype": cell.dtype,
-        "m": cell.m,
-        "k": cell.k,
-        "n": cell.n,
-        "block": list(cell.block),
-        "density": cell.density,
-        "pattern": cell.pattern,
-        "rotated": cell.rotated,
-        "kernel": bench.kernel,
-        "us": us.rounded(2),
-        "bf16_kernel": bench.bf16_kernel,
-        "bf16_us": round(Spread.of(bf16).median, 2),
-        "over_bf16": ratios(bf16, ours).rounded(3),
-        "dense_us": round(Spread.of(times[best]).median, 2),
-        "dense_by": best,
-        "speedup": round(speedup.median, 3),
-        "speedup_spread": speedup.rounded(3),
-        "useful_tflops": round(rate / 1e12, 5),
-        "share_of_peak": round(rate / peak_flops(cell.dtype, threads), 4),
-        "peak": peak_name(cell.dtype),
-        "weight_gb_s": round(bench.values.nbytes / us.median / 1e3, 2),
+    check = {
         # Exact by contract: one element of other bits is as wrong as all.
         "worst_tile_error": float(wrong > 0),
         "dense_tile_error": 0.0,
         "tile_excess": float("inf") if wrong else 0.0,
-        "threads": threads,
-        "samples": len(ours),
+    }
+    weight_bytes = bench.values.nbytes
+    record = timed_record(cell, bench.kernel, ours, times[best], flops=bench.flops, weight_bytes=weight_bytes, check=check)
+    return record | {
+        "bf16_kernel": bench.bf16_kernel,
+        "bf16_us": round(Spread.of(bf16).median, 2),
+        "over_bf16": ratios(bf16, ours).rounded(3),
+        "dense_by": best,
         "peers": {name: round(Spread.of(samples).median, 2) for name, samples in times.items()},
     }

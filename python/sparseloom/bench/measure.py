@@ -141,10 +141,13 @@ def measure_candidates(cell: Cell, seconds: float) -> Record:
     return record | {"peers": {}, "best": best, "over_best": round(loss, 4), "candidates": candidates}
 
 
-def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], dense: list[float]) -> Record:
-    cell, threads = bench.cell, torch.get_num_threads()
+def timed_record(
+    cell: Cell, kernel: str, sparse: list[float], dense: list[float], *, flops: float, weight_bytes: int, check: Record
+) -> Record:
+    """What every timed cell tells. ``sparse``, ``dense``: microseconds a call, in turn; ``check``: errors of a tile, by name."""
+    threads = torch.get_num_threads()
     us, ratio = Spread.of(sparse), ratios(dense, sparse)
-    rate = bench.flops / us.median * 1e6
+    rate = flops / us.median * 1e6
     return {
         "op": "linear",
         "direction": cell.direction,
@@ -164,13 +167,21 @@ def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], de
         "useful_tflops": round(rate / 1e12, 5),
         "share_of_peak": round(rate / peak_flops(cell.dtype, threads), 4),
         "peak": peak_name(cell.dtype),
-        "weight_gb_s": round(bench.inputs.values.nbytes / us.median / 1e3, 2),
-        "worst_tile_error": found.worst_tile_error,
-        "dense_tile_error": found.dense_tile_error,
-        "tile_excess": round(found.excess, 4),  # over the allowed error; above 1 the kernel is wrong here
+        "weight_gb_s": round(weight_bytes / us.median / 1e3, 2),
+        **check,
         "threads": threads,
         "samples": len(sparse),
     }
+
+
+def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], dense: list[float]) -> Record:
+    check = {
+        "worst_tile_error": found.worst_tile_error,
+        "dense_tile_error": found.dense_tile_error,
+        "tile_excess": round(found.excess, 4),  # over the allowed error; above 1 the kernel is wrong here
+    }
+    weight_bytes = bench.inputs.values.nbytes
+    return timed_record(bench.cell, kernel, sparse, dense, flops=bench.flops, weight_bytes=weight_bytes, check=check)
 
 
 def torch_bsr_us(bench: Bench, seconds: float = 1.0) -> float | None:
