@@ -161,7 +161,8 @@ __device__ __forceinline__ void write_rows(const TopologyTables& tables, const B
     const std::int32_t slot = min(p, capacity) + min(others, fill);
     const bool exists = c < cols && ((word >> lane & 1u) != 0 ? p < capacity : others < fill);
     if (exists) tables.col[slot] = c;
-    const std::uint32_t blocks = __ballot_sync(kWarp, exists);  // behind it all lanes have read the entry
+    const std::uint32_t blocks = __ballot_sync(kWarp, exists);
+    __syncwarp();  // all lanes have read the entry
     if (lane == 0) {
       table.words[entry] = blocks;
       table.before[entry] = slot;

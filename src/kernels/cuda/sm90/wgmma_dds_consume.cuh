@@ -149,8 +149,11 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   const std::uint32_t own_rows = warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
   [[maybe_unused]] const std::uint32_t lane_row = (warp * 16 + lane % 16) * T::kRowBytes;
   const int first_row = warpgroup * (T::kTokens / T::kConsumers) + warp * T::kStoreRows;
-  // The same in all lanes; said so that the branches on it are uniform.
-  const auto record_of = [&](unsigned stage) { return __shfl_sync(0xffffffff, ptx::ld_shared_b32(records + stage * 4), 0); };
+  // By the lane that hands the stage back, which orders its read before the producer's next write. The others get it by a shuffle,
+  // which also tells the compiler that branches on it are uniform.
+  const auto record_of = [&](unsigned stage) {
+    return __shfl_sync(0xffffffff, lane == 0 ? ptx::ld_shared_b32(records + stage * 4) : 0, 0);
+  };
 
   unsigned turn = 0;
 #pragma unroll 1
@@ -186,7 +189,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       }
       ++turn;
       ptx::wgmma_wait<0>();
-      __syncwarp();  // all lanes have read the stage and its record
+      __syncwarp();  // all lanes have read the stage
       if (lane == 0) ptx::mbarrier_arrive(done);
       if (last) break;
       if (!ready) {

@@ -132,13 +132,14 @@ __device__ __forceinline__ void multiply_slab_split(const Params& params, Sums<T
 #pragma unroll
   for (int line = 0; line < T::kLines; ++line) {
     if ((record & T::present(line, 0)) == 0 || !(special || (record & T::special(line)) != 0)) continue;
-    const int shares_log2 = params.side_log2 - T::kSlabLog2, share = origin[line] & ((1 << shares_log2) - 1);
-    const std::int32_t block = origin[line] >> shares_log2;
+    // By the lane that hands the stage back, see consume.
+    const std::int32_t from = __shfl_sync(0xffffffff, lane == 0 ? origin[line] : 0, 0);
+    const int shares_log2 = params.side_log2 - T::kSlabLog2, share = from & ((1 << shares_log2) - 1);
+    const std::int32_t block = from >> shares_log2;
     const std::int64_t slot = params.slot != nullptr ? __ldg(params.slot + block) : block;
     const float* const values = params.exact + (slot << (params.line_log2 + params.side_log2)) + share * T::kSlab * params.step;
     add_special<T>(params, sums[0][line], row, split.special, values, (record & T::tiny(line)) != 0);
   }
-  __syncwarp();  // all lanes have read the stage
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -30,10 +30,11 @@ __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, st
   ptx::wgmma_commit();
 }
 
-/// The same in all lanes; said so that the branches on it are uniform.
+/// By the lane that hands the stage back, which orders its read before the producer's next write. The others get it by a shuffle,
+/// which also tells the compiler that branches on it are uniform.
 __device__ __forceinline__ Record read_record(std::uint32_t record) {
   const auto word = [&](int i) {
-    return static_cast<std::int32_t>(__shfl_sync(0xffffffff, ptx::ld_shared_b32(record + i * 4), 0));
+    return static_cast<std::int32_t>(__shfl_sync(0xffffffff, threadIdx.x % 32 == 0 ? ptx::ld_shared_b32(record + i * 4) : 0, 0));
   };
   return {word(0), word(1), word(2), word(3), word(4), {word(5), word(6), word(7), word(8)}};
 }
@@ -68,7 +69,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       stage = stage + 1 == stages ? 0 : stage + 1;
       const bool ready = last || __all_sync(0xffffffff, ptx::mbarrier_test_wait(full + stage * 8, parities >> stage & 1));
       ptx::wgmma_wait<0>();
-      __syncwarp();  // all lanes have read the item's record
+      __syncwarp();  // all lanes have read the stage
       if (lane == 0) ptx::mbarrier_arrive(done);
       if (last) break;
       if (!ready) ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
