@@ -23,7 +23,7 @@ README, PAGE = ROOT / "README.md", ROOT / "docs" / "performance.md"
 #: The product that README shows: 1024 tokens, 4096 features in and out, square blocks of 32.
 SHOWN = {"m": 1024, "k": 4096, "n": 4096, "block": [32, 32]}
 DIRECTIONS = ("forward", "dx", "dw")
-DTYPES = {"f32": "fp32", "fp32": "fp32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16"}
+DTYPES = {"f32": "fp32", "fp32": "fp32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16", "int8": "int8"}
 MISSING = "No result files yet: `make bench` writes them."
 NO_MODELS = "No result files yet: `python -m sparseloom bench models` writes them, on a GPU."
 
@@ -34,14 +34,18 @@ def cell(record: Record) -> tuple[Any, ...]:
             tuple(record["block"]), record["density"], record.get("pattern", ""))  # fmt: skip
 
 
-def load(folder: Path) -> list[Record]:
-    """The records of all CPU runs of one device, newest per cell, in the order of cells; each with its run's caption."""
-    newest: dict[tuple[Any, ...], Record] = {}
+def load(folder: Path) -> dict[str, list[Record]]:
+    """The records of all CPU runs of one device by instruction set and threads, the most records first: newest per cell, in the
+    order of cells, each with its run's caption."""
+    newest: dict[str, dict[tuple[Any, ...], Record]] = defaultdict(dict)
     for run in (run for run in runs_of(folder) if not is_gpu(run)):
+        machine = run.get("machine", {})
+        setting = f"{machine.get('isa', '?')}, {machine.get('threads', '?')} threads"
         for record in run["records"]:
             if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES:
-                newest[cell(record)] = record | {"caption": caption(run)}
-    return [newest[key] for key in sorted(newest)]
+                newest[setting][cell(record)] = record | {"caption": caption(run)}
+    by_size = sorted(newest.items(), key=lambda item: (-len(item[1]), item[0]))
+    return {setting: [records[key] for key in sorted(records)] for setting, records in by_size}
 
 
 def runs_of(folder: Path) -> list[Record]:
@@ -82,6 +86,7 @@ def record_row(record: Record, with_shape: bool) -> list[str]:
         f"{record['density']:g}",
         record["kernel"],
         f"{number(sparse)} ({number(record['us']['p20'])} to {number(record['us']['p80'])})",
+        f"{100 * record['share_of_peak']:.0f} % {record['peak']}" if record.get("peak") else "-",
         number(dense),
         number(torch_bsr) if torch_bsr else "-",
         f"{speedup:.2f}x" + (" **slower**" if speedup < 1 else ""),
@@ -90,7 +95,7 @@ def record_row(record: Record, with_shape: bool) -> list[str]:
 
 def record_table(records: list[Record], with_shape: bool) -> str:
     shape = ["tokens x in x out", "block", "pattern"] if with_shape else []
-    head = ["dtype", "direction", *shape, "density", "kernel", "us (p20 to p80)", "dense us", "torch BSR us", "against dense"]
+    head = ["dtype", "direction", *shape, "density", "kernel", "us (p20 to p80)", "of the peak", "dense us", "torch BSR us", "against dense"]
     return table(head, [record_row(record, with_shape) for record in records])
 
 
@@ -144,10 +149,12 @@ def main() -> int:
             goals.append(f"### {folder.name}\n\n{goals_part(whole['records'])}")
         if trained := [run for run in runs_of(folder) if is_models(run)]:
             models.append(f"### {folder.name}\n\n{models_page(trained, caption)}")
-        records = load(folder)
-        if not records:
+        settings = load(folder)
+        for setting, records in settings.items():
+            pages.append(f"### {folder.name}: {setting}\n\n{captions(records)}\n\n{record_table(records, True)}")
+        if not settings:
             continue
-        pages.append(f"### {folder.name}\n\n{captions(records)}\n\n{record_table(records, True)}")
+        records = next(iter(settings.values()))
         drawn = panels(records)
         if drawn and not readme["plot"]:  # one plot: the first device that has the shown product
             size = "{m} tokens, {k} x {n}".format(**SHOWN)

@@ -78,7 +78,11 @@ def test_a_loss_against_dense_is_shown_and_the_newest_measurement_counts(tmp_pat
     for date, measured in (("2026-01-02", slower), ("2026-01-01", record)):
         run = {"device": "d", "commit": "c", "date": date, "versions": {}, "mode": "burst", "records": [measured]}
         (tmp_path / f"{date}.json").write_text(json.dumps(run))
-    records = make_plots.load(tmp_path)
+    other = {"machine": {"isa": "avx2", "threads": 4}, "device": "d", "commit": "c", "date": "2026-01-03", "versions": {}}
+    (tmp_path / "other.json").write_text(json.dumps(other | {"mode": "burst", "records": [record]}))
+    settings = make_plots.load(tmp_path)  # what another instruction set took replaces nothing
+    assert list(settings) == ["?, ? threads", "avx2, 4 threads"]
+    records = settings["?, ? threads"]
     assert [record["us"] for record in records] == [slower["us"]]
     assert make_plots.captions(records) == "d; commit c, 2026-01-02; ."
     assert "0.50x **slower**" in make_plots.record_table(records, True)
