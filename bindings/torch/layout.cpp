@@ -61,7 +61,10 @@ std::int64_t validate(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   const BlockShape block = block_of("validate_index", rows, cols, bm, bn);
   validate_index("validate_index", rows, cols, block, span_of("validate_index", "crow", crow),
                  span_of("validate_index", "col", col));
-  return pattern_version(index_of("validate_index", crow, col, rows, cols, block));
+  const IndexView index = index_of("validate_index", crow, col, rows, cols, block);
+  const std::int64_t version = pattern_version(index);
+  remember_index(version, index);
+  return version;
 }
 
 std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,

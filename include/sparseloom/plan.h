@@ -60,9 +60,12 @@ struct Plan {
   std::string kernel_name;
   std::vector<Candidate> candidates;  // all, in registry order
   std::size_t workspace_bytes = 0;    // scratch the caller lends to each call; 64-byte aligned
+  std::string caveat;                 // what else the kernel multiplies than stored blocks, and so spreads NaN from; or empty
   std::string machine;                // one line: instruction set in force, the rates that decided, where they come from
   std::vector<std::int64_t>
       cost_prefix;  // forward: per block row, dx: per block column; [n + 1], what threads divide evenly; empty on CUDA
+  std::vector<std::uint16_t>
+      line_order;  // CUDA: block rows (forward) or columns (dx) as they are multiplied, like ones together; empty: as they lie
 
   /// A few lines: the problem, the choice and its prediction, every refusal and why.
   SPARSELOOM_API std::string describe() const;

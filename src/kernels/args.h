@@ -48,6 +48,12 @@ struct MatmulArgs {
   /// [n + 1] running cost over block rows (forward) or block columns (dx); tasks cut [0, cost_prefix[n]) evenly. Null for dw and on
   /// CUDA.
   const std::int64_t* cost_prefix = nullptr;
+  /// CUDA, forward and dx: the order of block rows or columns, one uint16 for each, on the host. Null: as they lie.
+  const std::uint16_t* line_order = nullptr;
+  /// CUDA, kernels that merge blocks: the lists of index (forward) or transposed (dx) begin where those say and end here, [lines];
+  /// index.blocks is what there is room for, likely_blocks what is expected. Null and 0: each list ends where the next begins.
+  const std::int32_t* line_end = nullptr;
+  std::int64_t likely_blocks = 0;
   std::byte* workspace = nullptr;  // KernelInfo::workspace_bytes bytes, 64-byte aligned (256 on CUDA), of any content
   // CUDA kernels only. All pointers above are then device pointers of `device`, which is the thread's current one.
   int device = -1;

@@ -58,6 +58,7 @@ kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const Co
   args.a_stride = a.stride;
   args.index = index;
   args.cost_prefix = plan.cost_prefix.empty() ? nullptr : plan.cost_prefix.data();
+  args.line_order = plan.line_order.empty() ? nullptr : plan.line_order.data();
   args.workspace = workspace.data();
   args.device = executor.device;
   args.stream = executor.stream;

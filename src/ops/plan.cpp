@@ -11,6 +11,7 @@
 #include "kernels/registry.h"
 #include "ops/gemm_rate.h"
 #include "plan/cache.h"
+#include "plan/known_indices.h"
 #include "plan/schedule.h"
 #include "plan/select.h"
 #include "runtime/cpu.h"
@@ -20,14 +21,15 @@
 namespace sparseloom {
 namespace {
 
-plan::Cache& plan_cache() {
-  // Leaked: plans may outlive static destruction in a host's worker threads.
-  static plan::Cache* cache = [] {
-    static plan::Cache* made = new plan::Cache;
+// Leaked: plans may outlive static destruction in a host's worker threads.
+template <class Shared>
+Shared& shared_by_threads() {
+  static Shared* shared = [] {
+    static Shared* made = new Shared;
     pthread_atfork([] { made->lock_for_fork(); }, [] { made->unlock_after_fork(); }, [] { made->unlock_after_fork(); });
     return made;
   }();
-  return *cache;
+  return *shared;
 }
 
 // All threads together for this dtype: what no dense product can beat. 16-bit products may run on AMX behind the lent GEMM, which
@@ -155,7 +157,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   if (!is_scaled(problem.dtype)) problem.out = problem.dtype;
   problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;  // elsewhere it says nothing: one plan, not two
   check_problem(problem, index);
-  return plan_cache().get({version, problem, kernel}, [&] {
+  return shared_by_threads<plan::Cache>().get({version, problem, kernel}, [&] {
     check_device(problem);
     const bool on_cpu = problem.device < 0;
     // Once for each new key, so that indices which do not fit the problem (an x of other features, say) cannot reach a kernel. On a
@@ -163,15 +165,22 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
     if (on_cpu)
       validate_index("plan", index.rows, index.cols, index.block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
                      {index.col, static_cast<std::size_t>(index.blocks)});
-    Plan plan = plan::select(problem, kernels::registry_info(), machine_for(problem, executor, kernel), kernel);
+    const plan::Machine machine = machine_for(problem, executor, kernel);
+    Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
     plan.pattern_version = version;
     if (on_cpu) plan.machine = machine_line(kernels::machine_rates());
     if (version == kDynamicVersion)
       plan.workspace_bytes = plan::with_live_prefix(plan.workspace_bytes, problem);
     else if (on_cpu)
       plan.cost_prefix = plan::cost_prefix(problem.direction, index);
+    else if (const auto groups = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].line_groups; groups != nullptr)
+      plan.line_order = shared_by_threads<plan::KnownIndices>().line_order(version, problem.direction, groups(problem, machine));
     return plan;
   });
+}
+
+void remember_index(std::int64_t version, const IndexView& index) {
+  if (runtime::cuda_compiled()) shared_by_threads<plan::KnownIndices>().remember(version, index);
 }
 
 std::vector<std::string> kernel_names() {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "plan/line_order.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
 #include "sparseloom/plan.h"
@@ -47,6 +48,10 @@ struct KernelInfo {
   bool scaled = false;
   /// 8-bit operands only when the caller names the row: so slow that nobody wants it unasked.
   bool scaled_by_name = false;
+  /// How the kernel groups block rows (forward) or columns (dx), whose order it takes from Plan::line_order; null: as they lie.
+  LineGroups (*line_groups)(const Problem& problem, const Machine& machine) = nullptr;
+  /// What describe() says of its products where their NaN rule is not that of the sparse kernels.
+  const char* caveat = nullptr;
 };
 
 }  // namespace sparseloom::plan

@@ -52,8 +52,10 @@ std::string Plan::describe() const {
   std::string text = "plan: " + to_string(problem) + "\n  runs " + kernel_name + ", predicted " +
                      microseconds(candidates[kernel].predicted_us) + ", workspace " + std::to_string(workspace_bytes) + " bytes\n";
   if (!machine.empty()) text += "  on " + machine + "\n";
-  if (kernel_name == "dense")
-    text += "  dense: W is scattered and multiplied whole in every call, so a NaN in x spreads to every output\n";
+  if (!caveat.empty()) text += "  " + kernel_name + ": " + caveat + "\n";
+  if (!line_order.empty())
+    text += std::string("  multiplies block ") + (problem.direction == Direction::dx ? "columns" : "rows") +
+            " that read the same parts of the other operand together\n";
   for (const Candidate& c : candidates) {
     if (c.kernel == kernel_name) continue;
     text += "  not " + c.kernel + ": " + (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : c.refusal) + "\n";

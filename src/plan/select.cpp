@@ -55,6 +55,7 @@ Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Mach
   }
   const KernelInfo& chosen = rows[plan.kernel];
   plan.kernel_name = chosen.name;
+  if (chosen.caveat != nullptr) plan.caveat = chosen.caveat;
   plan.workspace_bytes = chosen.workspace_bytes(problem, machine);
   return plan;
 }

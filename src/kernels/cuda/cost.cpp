@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/sm90/merge_blocks.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_sdd_region.h"
 
@@ -31,8 +32,8 @@ constexpr double kF8OfFfma = 0.3;  // one load from shared memory for each produ
 // Rows of 16 and 32 bytes, which is what 16-bit blocks of 8 and 16 gather, use half and less of the sectors L2 sends.
 constexpr double kNarrowGather[] = {0.45, 0.57, 1, 1, 1, 1};
 
-// L2 to the multiprocessors for slabs of 128-byte rows: 9.3 TB/s on an H200.
-constexpr double kWgmmaL2BytesPerClock = 36;
+// L2 to the multiprocessors for slabs of 128-byte rows, thread blocks in step: 10 TB/s on an H200.
+constexpr double kWgmmaL2BytesPerClock = 38.5;
 
 // Staged decode by the side of a block along the outputs, 8 and 16: fitted on an H200 to 16 x 4096 x 16384 and 32 x 12288 x 12288.
 constexpr double kStagedUs[] = {13, 7.6};
@@ -46,6 +47,9 @@ constexpr double kHopperDecodeStream = 0.84, kResidentStream = 0.74;  // of the 
 constexpr double kHopperDecodeBytesPerClock = 32;  // from L2 to a multiprocessor: W, and the tokens under every 32 rows of a block
 constexpr double kResidentBytesPerClock = 17;      // blocks of 16: of W, whose fragments and 32 tokens' come from shared memory
 constexpr double kHopperSumBytesPerClock = 14;     // from other thread blocks of a cluster: sums, with blocks of 16
+
+// sm90_wgmma_merged: finding the units, three dependent reads of the index.
+constexpr double kMergeUs = 3;
 
 int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
 
@@ -128,7 +132,9 @@ double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
   const double m = static_cast<double>(p.m), groups = std::ceil(out / 128);
   const double density = static_cast<double>(p.blocks) / grid;
   const double slab = half && !own ? 1 - (1 - density) * (1 - density) : density;
-  const double touched = 1 - std::pow(1 - slab, 128.0 / side);
+  // Like lines are multiplied together (plan/line_order.h), which saves less where most slabs are read in any case.
+  const double at_random = 1 - std::pow(1 - slab, 128.0 / side);
+  const double touched = side < 128 && !f8 ? at_random * (1 - 0.14 * std::min(1.0, (1 - at_random) / 0.2)) : at_random;
   // Few tokens: tiles of 128 x 64, whose slabs serve half as many outputs.
   const bool narrow = std::ceil(m / 256) * groups < device.multiprocessors;
   const double panels = std::ceil(m / (narrow ? 128 : 256)), tiles = panels * groups * (narrow ? 2 : 1);
@@ -146,11 +152,18 @@ double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
   // less since X is in registers, and tiles whose tokens are mostly absent take twice their bytes' time.
   const bool short_slice = std::min(side, gathered) == 32;
   const double short_slices = !short_slice ? 1
-                              : size == 2  ? (own ? (dx ? 1.15 : 1) : 0.87 + 0.25 * density)
+                              : size == 2  ? (own ? (dx ? 1.03 : 1) : 0.81 + 0.38 * density)
                                            : 1 + 0.45 * std::max(0.0, density - 0.15);
   const double empty_tiles = p.m <= 64 ? 2 : 1;
   const double transposing = dx && p.dtype == DType::f32 ? kLaunchUs + us(2 * memory_seconds(bytes.stored, device)) : 0;
   return kLaunchUs + 1 + transposing + us(1.1 * stores + short_slices * empty_tiles * std::max({l2, product, loads, steps}));
+}
+
+// The units are written once, from blocks read once, and read while L2 has them.
+double predict_merged_us(const Problem& p, const runtime::CudaDevice& device) {
+  const Problem units = merged(p);
+  return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(p).stored + bytes_of(units).stored, device)) +
+         predict_wgmma_us(units, device);
 }
 
 // Tiles of 128 x 128 outputs step through slabs of 32 of the reduction; six 16-bit products for each of fp32.

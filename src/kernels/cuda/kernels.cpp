@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/cost.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/merge_blocks.h"
+#include "kernels/cuda/sm90/wgmma_dds.h"
 
 namespace sparseloom::kernels {
 
@@ -81,6 +83,19 @@ std::string refuse_wgmma(const Problem& p, const Machine& machine) {
   return {};
 }
 
+std::string refuse_merged(const Problem& p, const Machine& machine) {
+  if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
+  if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
+  if (p.direction == Direction::dw) return "does forward and dx only";
+  if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  if (std::min(p.block.rows, p.block.cols) >= cuda::Merging::kLeast)
+    return "merges blocks with a side below 32, the block is " + to_string(p.block);
+  if (!cuda::sm90_wgmma_merged_takes(p))
+    return "keeps a table of a row's blocks in shared memory, which " + std::to_string(p.rows) + " x " + std::to_string(p.cols) +
+           " in blocks of " + to_string(p.block) + " do not fit";
+  return {};
+}
+
 std::string refuse_split(const Problem& p, const Machine& machine) {
   if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
   if (p.dtype != DType::f32) return std::string("multiplies f32 only, the dtype is ") + name_of(p.dtype);
@@ -88,6 +103,31 @@ std::string refuse_split(const Problem& p, const Machine& machine) {
   if (std::min(p.block.rows, p.block.cols) < 32)
     return "needs blocks of 32 or more on both sides, the block is " + to_string(p.block);
   return {};
+}
+
+// Lines of a tile of wgmma_dds, blocks of a slab along the reduction, and which tiles a thread block takes.
+plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
+  const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
+  const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
+  // Two slabs of 8-bit blocks share a stage and a sum before it is rounded to fp32: which two, the lines of the tile decide.
+  if (p.direction == Direction::dw || is_scaled(p.dtype)) return {0, 1};
+  const std::int64_t grid = ((p.rows + p.block.rows - 1) / p.block.rows) * ((p.cols + p.block.cols - 1) / p.block.cols);
+  const bool halves = size_of(p.dtype) == 2 && gathered == 32 && !cuda::wgmma_dds::narrow_slabs(p.block, p.blocks, grid);
+  const std::int64_t out = p.direction == Direction::dx ? p.cols : p.rows, tokens = p.dtype == DType::f32 && !p.tf32 ? 128 : 256;
+  const auto panels = static_cast<unsigned>(std::clamp<std::int64_t>((p.m + tokens - 1) / tokens, 1, 1 << 15)),
+             groups = static_cast<unsigned>(std::clamp<std::int64_t>((out + 127) / 128, 1, 1 << 15));
+  const auto multiprocessors = static_cast<unsigned>(std::max(1, machine.cuda.multiprocessors));
+  const auto step = static_cast<int>(cuda::wgmma_dds::walk_over(panels, groups, multiprocessors).step);
+  return {128 / side, halves ? 2 : 1, step};
+}
+
+plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
+  const cuda::Merging merging(p.direction, p.rows, p.cols, p.block);
+  const bool dx = p.direction == Direction::dx;
+  plan::LineGroups groups = tile_lines(cuda::merged(p), machine);
+  groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
+  groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
+  return groups;
 }
 
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
@@ -106,10 +146,18 @@ std::size_t mma_workspace(const Problem& p, const Machine& machine) {
 std::span<const Kernel> cuda_kernels() {
   static const Kernel kernels[] = {
       {{"sm90_wgmma", plan::Side::cuda, Isa::generic, refuse_wgmma,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, wgmma_workspace, true},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, wgmma_workspace, true,
+        false, tile_lines},
        [](const MatmulArgs& args, const Executor&) {
          return args.direction == Direction::dw ? cuda::sm90_wgmma_sdd(args) : cuda::sm90_wgmma_dds(args);
        },
+       true},
+      {{"sm90_wgmma_merged", plan::Side::cuda, Isa::generic, refuse_merged,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine.cuda); },
+        [](const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }, false, false, merged_tile_lines,
+        "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above "
+        "it"},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine.cuda); }, mma_workspace},
@@ -128,7 +176,7 @@ std::span<const Kernel> cuda_kernels() {
        }},
       {{"sm90_split", plan::Side::cuda, Isa::generic, refuse_split,
         [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine.cuda); },
-        [](const Problem& p, const Machine&) { return cuda::sm90_split_workspace(p); }},
+        [](const Problem& p, const Machine&) { return cuda::sm90_split_workspace(p); }, false, false, tile_lines},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_split_dds(args); }},
       {{"sm80_decode", plan::Side::cuda, Isa::generic, refuse_decode,
         [](const Problem& p, const Machine& machine) { return cuda::predict_decode_us(p, machine.cuda); }, no_workspace},

@@ -104,6 +104,10 @@ int launch(const MatmulArgs& args, const Executor& executor) {
 
 }  // namespace
 
-Kernel dense_kernel() { return {{"dense", plan::Side::any, runtime::Isa::generic, refusal, predict_us, workspace_bytes}, launch}; }
+Kernel dense_kernel() {
+  return {{"dense", plan::Side::any, runtime::Isa::generic, refusal, predict_us, workspace_bytes, false, false, nullptr,
+           "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output"},
+          launch};
+}
 
 }  // namespace sparseloom::kernels

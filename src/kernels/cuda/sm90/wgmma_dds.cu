@@ -1,8 +1,10 @@
-// sm90_wgmma_dds: dtype and direction to the instance of wgmma_dds.cuh.
+// sm90_wgmma_dds and sm90_wgmma_merged: dtype and direction to the instance of wgmma_dds.cuh.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/merge_blocks.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
 
 namespace sparseloom::kernels::cuda {
 namespace {
@@ -44,6 +46,29 @@ int sm90_wgmma_dds(const MatmulArgs& args) noexcept {
   // is found out here, and the kernel that takes any alignment runs instead.
   const int status = launch(args);
   return status == wgmma_dds::kCannotMap ? hand_over(args) : status;
+}
+
+int sm90_wgmma_merged(const MatmulArgs& args) noexcept {
+  if (args.direction == Direction::dw || size_of(args.dtype) != 2) return cudaErrorInvalidValue;
+  const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block);
+  if (args.m == 0 || merging.lines == 0) return cudaSuccess;
+  const MatmulArgs product = merged(args, merging);
+  // All that could be found out behind the merging is found out before it.
+  const auto operands = args.direction == Direction::dx ? wgmma_dds::operands_of<wgmma_dds::Dx, wgmma_dds::Bf16>(product)
+                                                        : wgmma_dds::operands_of<wgmma_dds::Forward, wgmma_dds::Bf16>(product);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(args.values) % 16 == 0;
+  if (!aligned || args.index.blocks == 0 || !wgmma_dds::possible(operands)) return hand_over(args);
+  const int status = merge_blocks(args, merging);
+  return status != cudaSuccess ? status : launch(product);
+}
+
+std::size_t sm90_wgmma_merged_workspace(const Problem& p) noexcept {
+  return Merging(p.direction, p.rows, p.cols, p.block).workspace_bytes();
+}
+
+bool sm90_wgmma_merged_takes(const Problem& p) noexcept {
+  const Merging merging(p.direction, p.rows, p.cols, p.block);
+  return merging.table_bytes() <= Merging::kMostTableBytes && merging.units() * merging.unit.rows < std::int64_t{1} << 31;
 }
 
 std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept {

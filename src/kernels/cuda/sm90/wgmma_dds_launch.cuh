@@ -39,6 +39,10 @@ inline bool possible(const Operands& operands) {
          (operands.pre.data == nullptr || tensor_map_possible(operands.pre));
 }
 
+inline std::int64_t stored_blocks(const MatmulArgs& args) {
+  return args.likely_blocks > 0 ? args.likely_blocks : args.index.blocks;
+}
+
 /// Fills the maps and the tile counts.
 template <class T>
 bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, std::size_t l2_bytes) noexcept {
@@ -47,7 +51,7 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, s
   // Half of L2 for the values that all panels read, the rest for the panels under way and the outputs.
   const std::int64_t budget = std::max<std::int64_t>(static_cast<std::int64_t>(l2_bytes / 2), std::int64_t{8} << 20);
   const std::int64_t chunks = std::clamp<std::int64_t>(
-      ceil_div(args.index.blocks * args.index.block_elements() * T::Element::kValueBytes, budget), 1, groups);
+      ceil_div(stored_blocks(args) * args.index.block_elements() * T::Element::kValueBytes, budget), 1, groups);
   params.panels = static_cast<unsigned>(panels);
   params.groups = static_cast<unsigned>(groups);
   params.chunk = static_cast<unsigned>(ceil_div(groups, chunks));
@@ -55,8 +59,8 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, s
   return encode_tensor_map(params.x, operands.x, {T::kTokens, T::kSlab, T::kRowBytes}) &&
          (T::Element::kSplit ||
           encode_tensor_map(params.values, operands.values, {T::kBoxRows, T::kBoxColumns, T::kBoxRowBytes})) &&
-         encode_tensor_map(params.out, operands.out, {T::kStoreRows, T::kStoreColumns, 128}) &&
-         (!params.store_pre || encode_tensor_map(params.pre, operands.pre, {T::kStoreRows, T::kStoreColumns, 128}));
+         encode_tensor_map(params.out, operands.out, {T::kStoreRows, T::kStoreColumns, T::kStoreRowBytes}) &&
+         (!params.store_pre || encode_tensor_map(params.pre, operands.pre, {T::kStoreRows, T::kStoreColumns, T::kStoreRowBytes}));
 }
 
 template <class T>
@@ -80,8 +84,14 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
     prepared.fetch_or(bit, std::memory_order_relaxed);
   }
   const unsigned places = static_cast<unsigned>(std::max(device.multiprocessors, 1) * T::kBlocksPerSm);
-  wgmma_dds_kernel<T>
-      <<<std::min(params.tiles, places), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(params);
+  unsigned grid = std::min(params.tiles, places);
+  params.stride = 1;
+  if constexpr (T::kBlocksPerSm == 1) {
+    const Walk walk = walk_over(params.panels, params.groups, places);
+    grid = walk.grid;
+    params.stride = walk.stride;
+  }
+  wgmma_dds_kernel<T><<<grid, T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(params);
   return cudaGetLastError();
 }
 
@@ -119,7 +129,7 @@ int launch_line(Params& params, const MatmulArgs& args, const Operands& operands
     if (1 << params.side_log2 < kWhole) {
       if constexpr (kSlice == 32 && Element::kBytes == 2) {
         const IndexView& index = args.index;
-        if (narrow_slabs(index.block, index.blocks, std::int64_t{index.block_rows()} * index.block_cols())) {
+        if (narrow_slabs(index.block, stored_blocks(args), std::int64_t{index.block_rows()} * index.block_cols())) {
           return launch_slice<Direction, Narrowed<Element>, kSlice, kWhole / 2>(params, args, operands);
         }
       }
@@ -140,6 +150,7 @@ int launch(const MatmulArgs& args) noexcept {
   const int line_side = dx ? index.block.cols : index.block.rows, side = dx ? index.block.rows : index.block.cols;
   Params params{};
   params.list_begin = dx ? args.transposed.ccol : index.crow;
+  params.list_end = args.line_end != nullptr ? args.line_end : params.list_begin + 1;
   params.along = dx ? args.transposed.row : index.col;
   params.slot = dx ? args.transposed.slot : nullptr;
   params.bias = dx ? nullptr : args.bias;
@@ -149,6 +160,10 @@ int launch(const MatmulArgs& args) noexcept {
   params.side_log2 = std::countr_zero(static_cast<unsigned>(side));
   params.activation = dx ? Activation::none : args.activation;
   params.store_pre = args.pre != nullptr;
+  if (args.line_order != nullptr && params.lines <= plan::kMostOrderedLines) {
+    params.ordered = true;
+    std::copy_n(args.line_order, params.lines, params.order);
+  }
   if constexpr (Element::kSplit) {
     params.planes = args.workspace;
     params.kind = split_kinds(args.workspace, index.blocks, index.block);

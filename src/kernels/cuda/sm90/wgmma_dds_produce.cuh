@@ -32,10 +32,11 @@ template <class T>
 __device__ __forceinline__ Bounds fetch_bounds(const Params& params, unsigned tile) {
   Bounds bounds;
   if (tile >= params.tiles) return bounds;
-  const std::int32_t line = (place_of<T>(params, tile).output >> params.line_log2) + threadIdx.x % 32 / T::kGroup;
+  std::int32_t line = (place_of<T>(params, tile).output >> params.line_log2) + threadIdx.x % 32 / T::kGroup;
   if (line < params.lines) {
+    if (params.ordered) line = params.order[line];
     bounds.begin = __ldg(params.list_begin + line);
-    bounds.end = __ldg(params.list_begin + line + 1);
+    bounds.end = __ldg(params.list_end + line);
   }
   return bounds;
 }

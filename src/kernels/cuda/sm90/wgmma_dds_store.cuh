@@ -1,6 +1,6 @@
-// out = round(act(sums + bias)), for a gradient's sake also round(sums + bias): every warp on its own, 16 tokens x 128 bytes at a
-// time through its staging buffers, written by TMA, which clips at the last token and column. The writes run on while the next tile
-// is multiplied.
+// out = round(act(sums + bias)), for a gradient's sake also round(sums + bias): every warp on its own, 16 tokens x 128 bytes or one
+// line at a time through its staging buffers, written by TMA, which clips at the last token and column. The writes run on while the
+// next tile is multiplied.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -40,7 +40,7 @@ __device__ __forceinline__ Bias<T> fetch_bias(const Params& params, const Place&
   Bias<T> bias;
 #pragma unroll
   for (int i = 0; i < T::kOutputs / 32; ++i) {
-    const std::int32_t column = place.output + i * 32 + static_cast<int>(threadIdx.x % 32);
+    const std::int32_t column = in_matrix(params, place.output + i * 32) + static_cast<int>(threadIdx.x % 32);
     const bool exists = params.bias != nullptr && column < params.out_width;
     bias.bits[i] = exists ? __ldg(static_cast<const Bits*>(params.bias) + column) : Bits{0};
   }
@@ -54,7 +54,8 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < T::kOutputs / 32; ++i) {
-      const std::int32_t column = params.out_scale_each ? min(place.output + i * 32 + lane, params.out_width - 1) : 0;
+      const std::int32_t each = min(in_matrix(params, place.output + i * 32) + lane, params.out_width - 1);
+      const std::int32_t column = params.out_scale_each ? each : 0;
       scales.out[i] = __ldg(params.out_scale + column);
     }
 #pragma unroll
@@ -66,17 +67,17 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
   return scales;
 }
 
-/// Two fragments of 16 rows x 8 columns into a box, whose rows TMA's 128-byte swizzle permutes: fragments 2 i and 2 i + 1 of a
+/// Two fragments of 16 rows x 8 columns into a box, whose 16-byte chunks TMA's swizzle permutes: fragments 2 i and 2 i + 1 of a
 /// 16-bit type, i and i + 2 of fp32.
 template <class T>
 __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const float (&y)[8]) {
   const int lane = threadIdx.x % 32;
-  if constexpr (T::kStoreColumns == 64) {
-    const int row = lane % 16, chunk = i * 2 + lane / 16;
+  if constexpr (T::kOutBytes == 2) {
+    const int row = lane % 16, chunk = i * 2 + lane / 16, swizzle = T::kStoreRowBytes == 128 ? row % 8 : row / 2 % 4;
     std::uint32_t pairs[4];
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) pairs[pair] = T::Element::Out::pair(y[2 * pair], y[2 * pair + 1]);
-    ptx::stmatrix_x4(box + row * 128 + ((chunk ^ row % 8) * 16), pairs);
+    ptx::stmatrix_x4(box + row * T::kStoreRowBytes + (chunk ^ swizzle) * 16, pairs);
   } else {
     // Stores of 8 bytes are served 16 lanes, four rows, at a time: odd rows begin with the other fragment, and no two meet in a
     // bank.
@@ -110,6 +111,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
   int buffer = 0;
 #pragma unroll
   for (int c = 0; c < T::kOutputs / T::kStoreColumns; ++c) {
+    const std::int32_t to = in_matrix(params, place.output + c * T::kStoreColumns);
     // Of this lane's columns.
     float shift[T::kStoreColumns / 4] = {};
     if (params.bias != nullptr) {
@@ -134,7 +136,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         float y[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-          const int within = T::kStoreColumns == 64 ? i * 2 + e / 4 : i + e / 4 * 2;  // of the box's fragments of 8 columns
+          const int within = T::kOutBytes == 2 ? i * 2 + e / 4 : i + e / 4 * 2;  // of the box's fragments of 8 columns
           const int fragment = c * T::kStoreColumns / 8 + within, column = within * 2 + e % 2;
           constexpr int kPerSlice = T::kSlice / 8;
           const float sum = sums[block][fragment / kPerSlice][fragment % kPerSlice * 4 + e % 4];
@@ -149,7 +151,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
       ptx::fence_proxy_async();
       __syncwarp();
       if (ptx::elect_lane()) {
-        ptx::tma_store_2d(&map, place.output + c * T::kStoreColumns, place.token + first_row + block * 64, box);
+        ptx::tma_store_2d(&map, to, place.token + first_row + block * 64, box);
         ptx::bulk_commit();
       }
       buffer = (buffer + 1) % T::kStagingBuffers;

@@ -19,6 +19,7 @@
 
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_element.cuh"
+#include "plan/line_order.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
@@ -55,7 +56,7 @@ constexpr ptx::Swizzle swizzle_of(int row_bytes) { return row_bytes == 128 ? ptx
 template <class Direction, class Element_, class Shape, int kSlice_, int kPart_>
 struct Tile : Shape {
   using Element = Element_;
-  using Shape::kOutputs, Shape::kStages, Shape::kStagingBuffers, Shape::kTokens;
+  using Shape::kOutputs, Shape::kStages, Shape::kTokens;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kStoresPre = !kIsDx && !Element::kScaled;  // for gradients, which 8-bit products have none of
   static constexpr int kSlice = kSlice_, kPart = kPart_;
@@ -93,9 +94,11 @@ struct Tile : Shape {
   static constexpr std::uint32_t kPlaneBytes = kSlice * 64;
   static constexpr std::uint64_t kDescriptorPlane = ptx::wgmma_descriptor(ptx::Swizzle::bytes64, 8 * 64, 16);
 
-  // Outputs leave by boxes of one warp: 16 tokens x 128 bytes.
-  static constexpr int kStoreRows = 16, kStoreColumns = 128 / static_cast<int>(size_of(Element::Out::kDtype));
-  static constexpr int kStoreBytes = kStoreRows * 128;
+  // Outputs leave by boxes of one warp: 16 tokens x 128 bytes, or those of one line where it has fewer.
+  static constexpr int kOutBytes = static_cast<int>(size_of(Element::Out::kDtype));
+  static constexpr int kStoreRows = 16, kStoreColumns = kSlice * kOutBytes < 128 ? kSlice : 128 / kOutBytes;
+  static constexpr int kStoreRowBytes = kStoreColumns * kOutBytes, kStoreBytes = kStoreRows * kStoreRowBytes;
+  static constexpr int kStagingBuffers = Shape::kStagingBuffers * (128 / kStoreRowBytes);
 
   // Lanes of the producer that hold index entries of the same line.
   static constexpr int kGroup = 32 / kLines;
@@ -136,13 +139,15 @@ struct Params {
   CUtensorMap values;              // [blocks * bm, bn]; boxes of a part
   CUtensorMap out;                 // [m, out_width]; boxes of kStoreRows x kStoreColumns
   CUtensorMap pre;                 // with store_pre: the same, before the activation
-  const std::int32_t* list_begin;  // crow or ccol, [lines + 1]
+  const std::int32_t* list_begin;  // crow or ccol, [lines]
+  const std::int32_t* list_end;    // [lines]
   const std::int32_t* along;       // col or row, [blocks]
   const std::int32_t* slot;        // dx only, [blocks]
   const void* bias;                // [out_width] or null
   std::int32_t lines, out_width;
-  unsigned tiles, panels, groups, chunk;  // see place_of
-  int line_log2, side_log2;               // of the block's extents along the outputs and along the reduction
+  unsigned tiles, panels, groups, chunk, stride;  // see place_of
+  bool ordered = false;                           // line i of the tiles is line order[i] of the matrix
+  int line_log2, side_log2;                       // of the block's extents along the outputs and along the reduction
   Activation activation;
   const std::byte* planes;           // kSplit: the values' parts as they are to lie in the ring
   const std::int32_t* kind;          // kSplit: [blocks], see split_blocks.h
@@ -152,22 +157,31 @@ struct Params {
   std::int32_t tokens;               // kScaled: of x_scale
   bool x_scale_each = false, out_scale_each = false;
   bool store_pre = false;
+  std::uint16_t order[plan::kMostOrderedLines];  // last: 2 KB of the 4 KB that a kernel's arguments may have
 };
 
-/// First token and output of a tile.
+/// First token and output of a tile, outputs counted in the order of params.order.
 struct Place {
   std::int32_t token, output;
 };
 
+/// Where an output of a tile lies in the matrix.
+__device__ __forceinline__ std::int32_t in_matrix(const Params& params, std::int32_t output) {
+  const std::int32_t line = output >> params.line_log2;
+  if (!params.ordered || line >= params.lines) return output;
+  return (params.order[line] << params.line_log2) + (output & ((1 << params.line_log2) - 1));
+}
+
 /// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of outputs inside, so that the chip works on
-/// few panels of x at a time and L2 serves them; from wave to wave a thread block meets other groups, which evens out long lists.
-/// Where the values are larger than L2, `chunk` groups see all panels before the next chunk does.
+/// few panels of x at a time and L2 serves them. Each panel begins with another group: as many thread blocks as whole panels have
+/// groups keep step, but would else meet the same groups in every round, however costly. Where the values are larger than L2,
+/// `chunk` groups see all panels before the next chunk does.
 template <class T>
 __device__ __forceinline__ Place place_of(const Params& params, unsigned tile) {
   const unsigned chunk = tile / (params.panels * params.chunk), first = chunk * params.chunk;
   const unsigned width = min(params.chunk, params.groups - first), within = tile - first * params.panels;
-  return {static_cast<std::int32_t>(within / width * T::kTokens),
-          static_cast<std::int32_t>((first + within % width) * T::kOutputs)};
+  const unsigned panel = within / width, group = (within + panel * params.stride) % width;
+  return {static_cast<std::int32_t>(panel * T::kTokens), static_cast<std::int32_t>((first + group) * T::kOutputs)};
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

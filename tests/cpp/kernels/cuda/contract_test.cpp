@@ -2,9 +2,12 @@
 // back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/device_call.h"
@@ -77,6 +80,7 @@ TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
       c.m = m, c.rows = 2 * block.rows + (aligned ? 56 : 61), c.cols = 2 * block.cols + (aligned ? 72 : 75), c.block = block;
       Instance instance(c);
       for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
+        if (kernel->info.caveat != nullptr) continue;
         const Matrix clean = run_on_device(instance, *kernel);
         const auto try_at = [&](Matrix& operand, std::int64_t row, std::int64_t col) {
           const Matrix before = operand;
@@ -97,6 +101,39 @@ TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
         if (HasFatalFailure()) return;
       }
     }
+}
+
+// A kernel that merges blocks into units of 32 multiplies all of them where any block is stored, and nothing else.
+TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
+  if (GetParam().direction == Direction::dw) return;
+  for (const BlockShape block : {BlockShape{8, 8}, {16, 16}, {8, 64}, {128, 16}}) {
+    Case c = base();
+    c.m = 60, c.rows = 4 * std::max(block.rows, 32), c.cols = 4 * std::max(block.cols, 32), c.block = block, c.density = 0.1;
+    Instance instance(c);
+    const bool dx = c.direction == Direction::dx;
+    Matrix& a = dx ? instance.dy : instance.x;
+    const std::int64_t poisoned = 7, unit_rows = std::max(block.rows, 32), unit_cols = std::max(block.cols, 32);
+    std::set<std::pair<std::int64_t, std::int64_t>> units;
+    for (std::int64_t r = 0; r + 1 < static_cast<std::int64_t>(instance.crow.size()); ++r)
+      for (std::int32_t i = instance.crow[r]; i < instance.crow[r + 1]; ++i)
+        units.insert({r * block.rows / unit_rows, instance.col[i] * block.cols / unit_cols});
+    for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
+      if (kernel->info.caveat == nullptr) continue;
+      const Matrix clean = run_on_device(instance, *kernel), before = a;
+      set(a, 3, poisoned, Poison::quiet_nan);
+      const Matrix out = run_on_device(instance, *kernel);
+      a = before;
+      for (std::int64_t t = 0; t < out.rows; ++t)
+        for (std::int64_t o = 0; o < out.cols; ++o) {
+          const bool under = t == 3 && (dx ? units.count({poisoned / unit_rows, o / unit_cols})
+                                           : units.count({o / unit_rows, poisoned / unit_cols}));
+          ASSERT_EQ(std::isnan(out.at(t, o)), under) << kernel->info.name << " " << describe(c) << " at " << t << ", " << o;
+          if (!under) {
+            ASSERT_EQ(out.at(t, o), clean.at(t, o)) << kernel->info.name << " " << describe(c) << " at " << t << ", " << o;
+          }
+        }
+    }
+  }
 }
 
 // Padded rows and columns of dW stay zero even when the other operand is infinite.

@@ -50,6 +50,8 @@ class DeviceCall {
   void upload(const Stream& stream);
   /// Queues poison over output and workspace.
   void poison(const Stream& stream);
+  /// Lines in this order from now on, see MatmulArgs; borrowed.
+  void order_lines(const std::vector<std::uint16_t>& order) { args_.line_order = order.data(); }
   /// Launches and returns what the launcher returned; the thread's device must not change.
   int launch(cudaStream_t stream);
   /// Waits, and returns the output; fails the test when the device reports an error or anything else was written.

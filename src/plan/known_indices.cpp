@@ -1,0 +1,52 @@
+#include "plan/known_indices.h"
+
+#include <span>
+
+namespace sparseloom::plan {
+
+void KnownIndices::remember(std::int64_t version, const IndexView& index) {
+  Known made;
+  made.crow.assign(index.crow, index.crow + index.block_rows() + 1);
+  made.col.assign(index.col, index.col + index.blocks);
+  made.block_cols = index.block_cols();
+  const std::size_t bytes = made.bytes();
+  if (bytes > capacity_) return;
+  std::lock_guard lock(mutex_);
+  if (!known_.emplace(version, std::move(made)).second) return;
+  age_.push_back(version);
+  bytes_ += bytes;
+  while (bytes_ > capacity_) {
+    const auto oldest = known_.find(age_.front());
+    bytes_ -= oldest->second.bytes();
+    known_.erase(oldest);
+    age_.pop_front();
+  }
+}
+
+std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, Direction direction, LineGroups groups) {
+  // Under the lock: two threads that ask for the same order wait for it rather than make it twice.
+  std::lock_guard lock(mutex_);
+  const auto found = known_.find(version);
+  if (found == known_.end()) return {};
+  Known& known = found->second;
+  const auto [entry, made] = known.orders.try_emplace({direction, groups});
+  if (!made) return entry->second;
+  const auto block_rows = static_cast<std::int64_t>(known.crow.size()) - 1;
+  if (direction == Direction::forward) {
+    entry->second = plan::line_order({known.crow, known.col, known.block_cols}, groups);
+  } else {
+    std::vector<std::int32_t> ccol(static_cast<std::size_t>(known.block_cols) + 1), row(known.col.size()), slot(known.col.size());
+    const IndexView cells{block_rows,        known.block_cols, {1, 1}, static_cast<std::int64_t>(known.col.size()),
+                          known.crow.data(), known.col.data()};
+    transpose_index(cells, ccol.data(), row.data(), slot.data());
+    entry->second = plan::line_order({ccol, row, block_rows}, groups);
+  }
+  return entry->second;
+}
+
+std::size_t KnownIndices::size() const {
+  std::lock_guard lock(mutex_);
+  return known_.size();
+}
+
+}  // namespace sparseloom::plan

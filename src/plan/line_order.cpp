@@ -1,0 +1,136 @@
+#include "plan/line_order.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <numeric>
+
+namespace sparseloom::plan {
+namespace {
+
+using Word = std::uint64_t;
+
+std::int64_t folded(const Lines& lines, LineGroups groups) {
+  return (static_cast<std::int64_t>(lines.begin.size()) - 2 + groups.fold) / groups.fold;
+}
+
+/// A set of units for each line.
+class UnitSets {
+ public:
+  UnitSets(const Lines& lines, LineGroups groups)
+      : count_(static_cast<int>(folded(lines, groups))),
+        words_(static_cast<int>((lines.extent + groups.span * 64 - 1) / (groups.span * 64))),
+        bits_(static_cast<std::size_t>(count_) * static_cast<std::size_t>(words_)) {
+    for (std::size_t i = 0; i + 1 < lines.begin.size(); ++i)
+      for (std::int32_t at = lines.begin[i]; at < lines.begin[i + 1]; ++at) {
+        const auto unit = static_cast<std::size_t>(lines.along[at]) / static_cast<std::size_t>(groups.span);
+        of(static_cast<int>(i) / groups.fold)[unit / 64] |= Word{1} << unit % 64;
+      }
+  }
+  int count() const { return count_; }
+  int words() const { return words_; }
+  Word* of(int line) { return bits_.data() + static_cast<std::size_t>(line) * static_cast<std::size_t>(words_); }
+  const Word* of(int line) const { return const_cast<UnitSets*>(this)->of(line); }
+
+ private:
+  int count_, words_;
+  std::vector<Word> bits_;
+};
+
+int size_of_union(const Word* a, const Word* b, int words) {
+  int size = 0;
+  for (int w = 0; w < words; ++w) size += std::popcount(a[w] | b[w]);
+  return size;
+}
+
+void unite(Word* a, const Word* b, int words) {
+  for (int w = 0; w < words; ++w) a[w] |= b[w];
+}
+
+/// order[g * size ..]: lines of group g; the last group may be smaller.
+std::vector<int> greedy(const UnitSets& sets, int size) {
+  std::vector<int> free(static_cast<std::size_t>(sets.count())), order;
+  std::iota(free.begin(), free.end(), 0);
+  order.reserve(free.size());
+  std::vector<Word> together(static_cast<std::size_t>(sets.words()));
+  while (!free.empty()) {
+    auto next = free.begin();
+    std::fill(together.begin(), together.end(), Word{0});
+    for (int taken = 0; taken < size && !free.empty(); ++taken) {
+      if (taken > 0) {
+        int least = 0;
+        for (auto at = free.begin(); at != free.end(); ++at) {
+          const int units = size_of_union(together.data(), sets.of(*at), sets.words());
+          if (at == free.begin() || units < least) next = at, least = units;
+        }
+      }
+      order.push_back(*next);
+      unite(together.data(), sets.of(*next), sets.words());
+      free.erase(next);
+      next = free.begin();
+    }
+  }
+  return order;
+}
+
+int units_of_group(const UnitSets& sets, std::span<const int> group) {
+  std::vector<Word> together(static_cast<std::size_t>(sets.words()));
+  for (const int line : group) unite(together.data(), sets.of(line), sets.words());
+  return size_of_union(together.data(), together.data(), sets.words());
+}
+
+/// Group i of the result is one of the i % step-th share: costliest first, each to the share that has least and is not full
+/// (longest processing time first: Graham 1969). A smaller last group stays last, where its place is.
+std::vector<int> dealt(const UnitSets& sets, const std::vector<int>& order, int size, int step) {
+  const int whole = static_cast<int>(order.size()) / size;
+  std::vector<std::pair<int, int>> groups;  // - units, number: costliest first, then as they were
+  for (int g = 0; g < whole; ++g) {
+    const std::span group = std::span(order).subspan(static_cast<std::size_t>(g * size), static_cast<std::size_t>(size));
+    groups.emplace_back(-units_of_group(sets, group), g);
+  }
+  std::sort(groups.begin(), groups.end());
+  struct Share {
+    int units = 0, next;  // place of its next group
+  };
+  std::vector<Share> shares;
+  for (int i = 0; i < std::min(step, whole); ++i) shares.push_back({0, i});
+  std::vector<int> result = order;
+  for (const auto& [units, g] : groups) {
+    Share* least = nullptr;
+    for (Share& share : shares)
+      if (share.next < whole && (least == nullptr || share.units < least->units)) least = &share;
+    std::copy_n(order.begin() + g * size, size, result.begin() + least->next * size);
+    least->units -= units;
+    least->next += step;
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::uint16_t> line_order(const Lines& lines, LineGroups groups) {
+  const std::int64_t count = groups.lines < 1 ? 0 : folded(lines, groups);
+  if (count < 2 || count > kMostOrderedLines || lines.along.empty()) return {};
+  const UnitSets sets(lines, groups);
+  std::vector<int> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  if (groups.lines > 1) order = greedy(sets, groups.lines);
+  order = dealt(sets, order, groups.lines, groups.step);
+  if (std::is_sorted(order.begin(), order.end())) return {};
+  return {order.begin(), order.end()};
+}
+
+std::int64_t units_read(const Lines& lines, LineGroups groups, std::span<const std::uint16_t> order) {
+  const UnitSets sets(lines, groups);
+  std::vector<int> places(static_cast<std::size_t>(sets.count()));
+  if (order.empty())
+    std::iota(places.begin(), places.end(), 0);
+  else
+    std::copy(order.begin(), order.end(), places.begin());
+  std::int64_t units = 0;
+  for (std::size_t at = 0; at < places.size(); at += static_cast<std::size_t>(groups.lines))
+    units += units_of_group(sets, {places.data() + at, std::min(static_cast<std::size_t>(groups.lines), places.size() - at)});
+  return units;
+}
+
+}  // namespace sparseloom::plan

@@ -1,0 +1,81 @@
+// Lines multiplied in another order, and so beside other neighbours: the same bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/device_call.h"
+
+namespace sparseloom::testing {
+namespace {
+
+class CudaLineOrder : public OnDevice {
+ protected:
+  static Matrix ordered(Instance& instance, const kernels::Kernel& kernel, const std::vector<std::uint16_t>& order) {
+    const Stream stream;
+    DeviceCall call(instance, kernel, Memory::exact);
+    call.order_lines(order);
+    call.upload(stream);
+    EXPECT_CUDA(call.launch(stream.get())) << kernel.info.name << ": " << describe(instance.c);
+    return call.download(stream);
+  }
+
+  static void expect_same_bits(const Case& c) {
+    Instance instance(c);
+    const Problem problem = instance.cuda_problem(0);
+    const plan::Machine machine{runtime::Isa::generic, {}, runtime::cuda_device(0)};
+    for (const kernels::Kernel* kernel : runnable_on_device(problem)) {
+      if (kernel->info.line_groups == nullptr) continue;
+      const plan::LineGroups groups = kernel->info.line_groups(problem, machine);
+      if (groups.lines == 0) continue;
+      const Matrix as_they_lie = run_on_device(instance, *kernel, Memory::exact);
+      expect_accurate(instance, as_they_lie, instance.answer());
+      const IndexView index = instance.index();
+      const std::int64_t lines = c.direction == Direction::forward ? index.block_rows() : index.block_cols();
+      std::vector<std::uint16_t> order(static_cast<std::size_t>((lines + groups.fold - 1) / groups.fold));
+      std::iota(order.begin(), order.end(), std::uint16_t{0});
+      std::mt19937 random(7);
+      for (int turn = 0; turn < 3; ++turn) {
+        turn == 0 ? std::reverse(order.begin(), order.end()) : std::shuffle(order.begin(), order.end(), random);
+        EXPECT_EQ(ordered(instance, *kernel, order).bytes, as_they_lie.bytes) << kernel->info.name << ": " << describe(c);
+      }
+    }
+  }
+};
+
+// Few tokens make tiles narrow, many wide; the last line reaches beyond the edge and stands anywhere in an order.
+TEST_P(CudaLineOrder, GivesTheSameBits) {
+  for (const std::int32_t bm : {8, 16, 32, 64, 128})
+    for (const std::int32_t bn : {16, 32, 64, 128}) {
+      Case c = base();
+      c.block = {bm, bn}, c.density = 0.4;
+      c.m = 70, c.rows = 7 * bm - 8, c.cols = 7 * bn - 24;
+      if (c.direction == Direction::forward) c.bias = true, c.activation = Activation::relu;
+      expect_same_bits(c);
+    }
+}
+
+TEST_P(CudaLineOrder, GivesTheSameBitsInWideTiles) {
+  for (const std::int32_t side : {32, 64, 128})
+    for (const double density : {0.05, 0.3}) {  // of blocks of 32: slabs of their own, and halves
+      Case c = base();
+      c.block = {side, side}, c.density = density;
+      c.m = 1536, c.rows = c.cols = 1024;
+      if (side != 64 && c.dtype == DType::f32) c.m = 300;
+      expect_same_bits(c);
+    }
+}
+
+std::vector<Product> with_lines() {
+  std::vector<Product> list = products();
+  std::erase_if(list, [](const Product& p) { return p.direction == Direction::dw; });
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaLineOrder, ::testing::ValuesIn(with_lines()), name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaLineOrder);
+
+}  // namespace
+}  // namespace sparseloom::testing

@@ -1,0 +1,161 @@
+#include "plan/line_order.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "plan/known_indices.h"
+#include "sparseloom/layout.h"
+#include "sparseloom/pattern.h"
+
+namespace sparseloom::plan {
+namespace {
+
+struct Lists {
+  std::vector<std::int32_t> begin{0}, along;
+  std::int64_t extent;
+
+  explicit Lists(std::int64_t extent_) : extent(extent_) {}
+  void add(std::vector<std::int32_t> line) {
+    std::sort(line.begin(), line.end());
+    along.insert(along.end(), line.begin(), line.end());
+    begin.push_back(static_cast<std::int32_t>(along.size()));
+  }
+  Lines view() const { return {begin, along, extent}; }
+};
+
+Lists random_lists(int count, std::int32_t extent, int each, unsigned seed) {
+  Lists lists(extent);
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> places(static_cast<std::size_t>(extent));
+  std::iota(places.begin(), places.end(), 0);
+  for (int i = 0; i < count; ++i) {
+    std::shuffle(places.begin(), places.end(), random);
+    lists.add({places.begin(), places.begin() + each});
+  }
+  return lists;
+}
+
+void expect_permutation(std::vector<std::uint16_t> order, std::size_t count) {
+  ASSERT_EQ(order.size(), count);
+  std::sort(order.begin(), order.end());
+  for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(order[i], i);
+}
+
+TEST(LineOrder, BringsLinesOfTheSameUnitsTogether) {
+  Lists lists(256);
+  for (int i = 0; i < 32; ++i) lists.add({i % 8 * 16, i % 8 * 16 + 5, 200 + i % 8});  // eight kinds, four lines each
+  const auto order = line_order(lists.view(), {4, 1});
+  expect_permutation(order, 32);
+  for (std::size_t i = 0; i < 32; ++i) EXPECT_EQ(order[i] % 8, order[i / 4 * 4] % 8) << i;
+  EXPECT_EQ(units_read(lists.view(), {4, 1}, {}), 32 * 3);
+  EXPECT_EQ(units_read(lists.view(), {4, 1}, order), 8 * 3);
+}
+
+TEST(LineOrder, SavesUnitsOfRandomPatterns) {
+  for (const auto& [lines, span] : {std::pair{2, 1}, {4, 1}, {4, 2}})
+    for (const int each : {6, 13, 26}) {
+      const Lists lists = random_lists(126, 128, each, 3);  // the last group is smaller
+      const auto order = line_order(lists.view(), {lines, span});
+      expect_permutation(order, 126);
+      const auto before = static_cast<double>(units_read(lists.view(), {lines, span}, {}));
+      EXPECT_LT(static_cast<double>(units_read(lists.view(), {lines, span}, order)), 0.93 * before) << lines << ", " << each;
+    }
+}
+
+// Units of two blocks: lines that store different halves of the same ones.
+TEST(LineOrder, CountsUnitsAndNotBlocks) {
+  Lists lists(64);
+  for (int i = 0; i < 4; ++i) lists.add({i % 2 * 20 + i / 2, i % 2 * 20 + 4 + i / 2});
+  EXPECT_EQ(line_order(lists.view(), {2, 2}), (std::vector<std::uint16_t>{0, 2, 1, 3}));
+}
+
+// Lines in pairs that stay together: four of them, of which the first and the last read the same.
+TEST(LineOrder, FoldsLines) {
+  Lists lists(32);
+  for (const std::int32_t place : {0, 9, 20, 21, 26, 27, 9, 0}) lists.add({place});
+  EXPECT_EQ(line_order(lists.view(), {2, 1, 1, 2}), (std::vector<std::uint16_t>{1, 2, 0, 3}));
+  EXPECT_EQ(units_read(lists.view(), {2, 1, 1, 2}, {}), 8);
+  EXPECT_EQ(units_read(lists.view(), {2, 1, 1, 2}, std::vector<std::uint16_t>{1, 2, 0, 3}), 6);
+}
+
+TEST(LineOrder, CostliestGroupsFirstAndASmallerOneLast) {
+  Lists lists(64);
+  for (const int each : {1, 9, 30, 5, 12}) {
+    std::vector<std::int32_t> line(static_cast<std::size_t>(each));
+    std::iota(line.begin(), line.end(), 0);
+    lists.add(line);
+  }
+  EXPECT_EQ(line_order(lists.view(), {1, 1}), (std::vector<std::uint16_t>{2, 4, 1, 3, 0}));
+  EXPECT_EQ(line_order(lists.view(), {2, 1}), (std::vector<std::uint16_t>{1, 4, 0, 3, 2}));  // 12 and 5 units; 30 alone
+}
+
+// A few lines of many units and many of few: every fourth group adds up to the same, the costliest first.
+TEST(LineOrder, DealsGroupsOut) {
+  Lists lists(64);
+  for (int i = 0; i < 30; ++i) {
+    std::vector<std::int32_t> line(static_cast<std::size_t>(std::max(2, 60 >> i % 15)));
+    std::iota(line.begin(), line.end(), i % 4);
+    lists.add(line);
+  }
+  for (const auto& [step, most] : {std::pair{1, 0}, {2, 2}, {4, 30}, {7, 50}}) {
+    const auto order = line_order(lists.view(), {1, 1, step});
+    expect_permutation(order, 30);
+    std::vector<int> sums(static_cast<std::size_t>(step));
+    for (std::size_t i = 0; i < 30; ++i) {
+      const int units = lists.begin[order[i] + 1u] - lists.begin[order[i]];
+      sums[i % static_cast<std::size_t>(step)] += units;
+      if (i >= static_cast<std::size_t>(step)) {
+        const auto before = order[i - static_cast<std::size_t>(step)];
+        EXPECT_LE(units, lists.begin[before + 1u] - lists.begin[before]) << step << ", " << i;
+      }
+    }
+    const auto [least, largest] = std::minmax_element(sums.begin(), sums.end());
+    EXPECT_LE(*largest - *least, most) << step;
+  }
+}
+
+TEST(LineOrder, IsEmptyWhereNothingIsToBeOrdered) {
+  EXPECT_TRUE(line_order(random_lists(1, 64, 5, 1).view(), {4, 1}).empty());
+  EXPECT_TRUE(line_order(random_lists(16, 64, 5, 1).view(), {0, 1}).empty());
+  EXPECT_TRUE(line_order(Lists(64).view(), {4, 1}).empty());
+  EXPECT_TRUE(line_order(random_lists(static_cast<int>(kMostOrderedLines) + 1, 64, 5, 1).view(), {4, 1}).empty());
+  EXPECT_EQ(line_order(random_lists(static_cast<int>(kMostOrderedLines), 64, 5, 1).view(), {4, 1}).size(), kMostOrderedLines);
+  Lists same(64);
+  for (int i = 0; i < 8; ++i) same.add({1, 2, 3});
+  EXPECT_TRUE(line_order(same.view(), {4, 1}).empty());  // as they lie
+}
+
+TEST(KnownIndices, OrdersRowsAndColumnsOfWhatTheyRemember) {
+  const BlockIndex index(pattern::balanced(1024, 512, {32, 32}, 0.2, 5));
+  KnownIndices known;
+  EXPECT_TRUE(known.line_order(index.version(), Direction::forward, {4, 1}).empty());
+  known.remember(index.version(), index.view());
+  known.remember(index.version(), index.view());
+  EXPECT_EQ(known.size(), 1u);
+  const IndexView view = index.view();
+  const auto n = static_cast<std::size_t>(view.blocks);
+  const Lines rows{{view.crow, 33}, {view.col, n}, 16}, columns{{index.transposed().ccol, 17}, {index.transposed().row, n}, 32};
+  EXPECT_EQ(known.line_order(index.version(), Direction::forward, {4, 1}), line_order(rows, {4, 1}));
+  EXPECT_EQ(known.line_order(index.version(), Direction::dx, {4, 1}), line_order(columns, {4, 1}));
+  EXPECT_EQ(known.line_order(index.version(), Direction::dx, {2, 1}), line_order(columns, {2, 1}));
+  EXPECT_TRUE(known.line_order(index.version() + 1, Direction::forward, {4, 1}).empty());
+}
+
+TEST(KnownIndices, ForgetTheOldest) {
+  const BlockIndex first(pattern::balanced(512, 512, {32, 32}, 0.2, 1)), second(pattern::balanced(512, 512, {32, 32}, 0.2, 2)),
+      third(pattern::balanced(512, 512, {32, 32}, 0.2, 3)), large(pattern::balanced(4096, 4096, {32, 32}, 0.5, 1));
+  const std::size_t each = (17 + static_cast<std::size_t>(first.view().blocks)) * sizeof(std::int32_t);
+  KnownIndices known(2 * each);
+  for (const BlockIndex* index : {&first, &second, &large, &third}) known.remember(index->version(), index->view());
+  EXPECT_EQ(known.size(), 2u);
+  EXPECT_TRUE(known.line_order(first.version(), Direction::forward, {4, 1}).empty());
+  EXPECT_FALSE(known.line_order(second.version(), Direction::forward, {4, 1}).empty());
+  EXPECT_FALSE(known.line_order(third.version(), Direction::forward, {4, 1}).empty());
+}
+
+}  // namespace
+}  // namespace sparseloom::plan
