@@ -95,7 +95,8 @@ def record_row(record: Record, with_shape: bool) -> list[str]:
 
 def record_table(records: list[Record], with_shape: bool) -> str:
     shape = ["tokens x in x out", "block", "pattern"] if with_shape else []
-    head = ["dtype", "direction", *shape, "density", "kernel", "us (p20 to p80)", "of the peak", "dense us", "torch BSR us", "against dense"]
+    columns = ["density", "kernel", "us (p20 to p80)", "of the peak", "dense us", "torch BSR us", "against dense"]
+    head = ["dtype", "direction", *shape, *columns]
     return table(head, [record_row(record, with_shape) for record in records])
 
 
