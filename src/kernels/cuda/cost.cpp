@@ -35,6 +35,9 @@ constexpr double kNarrowGather[] = {0.45, 0.57, 1, 1, 1, 1};
 // L2 to the multiprocessors for slabs of 128-byte rows, thread blocks in step: 10 TB/s on an H200.
 constexpr double kWgmmaL2BytesPerClock = 38.5;
 
+// From L2 to one multiprocessor, on an H200: to one thread block, and to two.
+constexpr double kPortBytesPerClock[] = {43, 54};
+
 // Staged decode by the side of a block along the outputs, 8 and 16: fitted on an H200 to 16 x 4096 x 16384 and 32 x 12288 x 12288.
 constexpr double kStagedUs[] = {13, 7.6};
 constexpr double kStagedXUs[] = {30e-6, 17e-6};   // for a byte of X
@@ -113,12 +116,9 @@ double predict_wgmma_dw_us(const Problem& p, const runtime::CudaDevice& device) 
   return kLaunchUs + 5 + us(std::max(way.clocks() / device.clock_hz, memory));
 }
 
-}  // namespace
-
-// A tile of 256 tokens x 128 outputs reads a slab of 128 bytes along the reduction for every line group that stores anything there;
-// blocks are taken to lie at random. What is read from L2, multiplied and read from memory overlaps.
-double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
-  if (p.direction == Direction::dw) return predict_wgmma_dw_us(p, device);
+// A tile of 256 tokens x 128 outputs, or of 128 x 64, reads a slab of 128 bytes along the reduction for every line group that
+// stores anything there; blocks are taken to lie at random. What is read from L2, multiplied and read from memory overlaps.
+double predict_wgmma_dds_us(const Problem& p, const runtime::CudaDevice& device, bool narrow) {
   const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const double size = static_cast<double>(size_of(p.dtype)), out_size = f8 ? static_cast<double>(size_of(p.out)) : size;
@@ -133,18 +133,21 @@ double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
   const double density = static_cast<double>(p.blocks) / grid;
   const double slab = half && !own ? 1 - (1 - density) * (1 - density) : density;
   // Like lines are multiplied together (plan/line_order.h), which saves less where most slabs are read in any case.
-  const double at_random = 1 - std::pow(1 - slab, 128.0 / side);
+  const double at_random = 1 - std::pow(1 - slab, std::max(1.0, (narrow ? 64.0 : 128.0) / side));
   const double touched = side < 128 && !f8 ? at_random * (1 - 0.14 * std::min(1.0, (1 - at_random) / 0.2)) : at_random;
-  // Few tokens: tiles of 128 x 64, whose slabs serve half as many outputs.
-  const bool narrow = std::ceil(m / 256) * groups < device.multiprocessors;
   const double panels = std::ceil(m / (narrow ? 128 : 256)), tiles = panels * groups * (narrow ? 2 : 1);
   const Bytes bytes = bytes_of(p);
   const double reads = tiles * slabs * touched * (narrow ? 128 : 256) * row + panels * bytes.stored;
   const double l2 = reads / ((own ? 0.87 : 1.0) * kWgmmaL2BytesPerClock * clocks(device));
   const double product = useful_flops(p, panels * (narrow ? 128 : 256)) / (kVendorShare * 0.95 * dense_peak(p, device));
   const double each = slabs * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
-  // A step's latency; 8-bit sums pass through registers besides.
-  const double latency = (narrow ? 250 : 300) * (f8 ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
+  // Few tiles leave multiprocessors idle, and each is bound by its own port: what a step copies, X and the parts.
+  const double turns = std::ceil(tiles / device.multiprocessors), outputs = narrow ? 64 : 128;
+  const double copied = ((narrow ? 128 : 256) + outputs * std::min(1.0, density / touched)) * row;
+  const double port = slabs * touched * turns * copied / (kPortBytesPerClock[narrow && turns > 1] * device.clock_hz);
+  // A step's latency, with each line's test and wait; 8-bit sums pass through registers besides.
+  const double lines = std::ceil((narrow ? 64.0 : 128.0) / side);
+  const double latency = (200 + (narrow ? 300 : 100) * lines) * (f8 ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
   const double steps = each * (latency + 256.0 * (row / 128) * density / touched) / device.clock_hz;
   // Stores hide behind nothing: the next tile's copies wait for the staging they leave from.
   const double stores = memory_seconds(m * out * out_size, device), loads = memory_seconds(bytes.stored + m * depth * size, device);
@@ -155,8 +158,23 @@ double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
                               : size == 2  ? (own ? (dx ? 1.03 : 1) : 0.81 + 0.38 * density)
                                            : 1 + 0.45 * std::max(0.0, density - 0.15);
   const double empty_tiles = p.m <= 64 ? 2 : 1;
+  // Two tiles of half a line each read the same X side by side.
+  const double half_lines = narrow && side == 128 ? 0.87 : 1;
+  // The first copies and the last stores of a thread block.
+  const double ends = narrow ? 0.4 : 1.6;
   const double transposing = dx && p.dtype == DType::f32 ? kLaunchUs + us(2 * memory_seconds(bytes.stored, device)) : 0;
-  return kLaunchUs + 1 + transposing + us(1.1 * stores + short_slices * empty_tiles * std::max({l2, product, loads, steps}));
+  return kLaunchUs + ends + transposing +
+         us(1.1 * stores + short_slices * empty_tiles * half_lines * std::max({l2, product, loads, steps, port}));
+}
+
+}  // namespace
+
+double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
+  return p.direction == Direction::dw ? predict_wgmma_dw_us(p, device) : predict_wgmma_dds_us(p, device, false);
+}
+
+double predict_wgmma_narrow_us(const Problem& p, const runtime::CudaDevice& device) {
+  return predict_wgmma_dds_us(p, device, true);
 }
 
 // The units are written once, from blocks read once, and read while L2 has them.

@@ -8,6 +8,7 @@ namespace sparseloom::kernels::cuda {
 
 /// In microseconds, with inputs outside L2. Densities are those of the problem; how the blocks lie does not enter.
 double predict_wgmma_us(const Problem& problem, const runtime::CudaDevice& device);
+double predict_wgmma_narrow_us(const Problem& problem, const runtime::CudaDevice& device);
 /// With as many units as blocks that lie at random fall into.
 double predict_merged_us(const Problem& problem, const runtime::CudaDevice& device);
 double predict_split_us(const Problem& problem, const runtime::CudaDevice& device);

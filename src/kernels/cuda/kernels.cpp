@@ -83,6 +83,10 @@ std::string refuse_wgmma(const Problem& p, const Machine& machine) {
   return {};
 }
 
+std::string refuse_wgmma_narrow(const Problem& p, const Machine& machine) {
+  return p.direction == Direction::dw ? "does forward and dx only" : refuse_wgmma(p, machine);
+}
+
 std::string refuse_merged(const Problem& p, const Machine& machine) {
   if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
   if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
@@ -121,6 +125,13 @@ plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
   return {128 / side, halves ? 2 : 1, step};
 }
 
+plan::LineGroups narrow_tile_lines(const Problem& p, const Machine& machine) {
+  plan::LineGroups groups = tile_lines(p, machine);
+  groups.lines = (groups.lines + 1) / 2;  // half of the outputs; there are many rounds of these
+  groups.step = 1;
+  return groups;
+}
+
 plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
   const cuda::Merging merging(p.direction, p.rows, p.cols, p.block);
   const bool dx = p.direction == Direction::dx;
@@ -149,8 +160,13 @@ std::span<const Kernel> cuda_kernels() {
         [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, wgmma_workspace, true,
         false, tile_lines},
        [](const MatmulArgs& args, const Executor&) {
-         return args.direction == Direction::dw ? cuda::sm90_wgmma_sdd(args) : cuda::sm90_wgmma_dds(args);
+         return args.direction == Direction::dw ? cuda::sm90_wgmma_sdd(args) : cuda::sm90_wgmma_dds(args, false);
        },
+       true},
+      {{"sm90_wgmma_narrow", plan::Side::cuda, Isa::generic, refuse_wgmma_narrow,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_narrow_us(p, machine.cuda); },
+        [](const Problem& p, const Machine&) { return cuda::sm90_wgmma_dds_workspace(p); }, true, false, narrow_tile_lines},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_dds(args, true); },
        true},
       {{"sm90_wgmma_merged", plan::Side::cuda, Isa::generic, refuse_merged,
         [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine.cuda); },

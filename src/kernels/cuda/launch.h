@@ -15,8 +15,9 @@ int sm80_mma_dds(const MatmulArgs& args) noexcept;
 
 /// Forward and dX on Hopper's wgmma and TMA (compute capability 9.0 alone): bf16, f16 and f32 with args.tf32 in block sides 32, 64,
 /// 128 in any pairing; forward of f8e4m3 in sides 64 and 128; any m >= 1. Operands that TMA cannot address (bases or rows not in
-/// multiples of 16 bytes, no block stored) go to sm80_mma_dds or sm80_f8_dds. Scratch: for dX of f32, which transposes the values.
-int sm90_wgmma_dds(const MatmulArgs& args) noexcept;
+/// multiples of 16 bytes, no block stored) go to sm80_mma_dds or sm80_f8_dds. narrow: tiles of a quarter of the outputs, for
+/// products that have too few of the others. Scratch: for dX of f32, which transposes the values.
+int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept;
 std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept;
 
 /// The same for bf16 and f16 blocks with a side below 32, which it first merges into units of 32 on that side, zeros between

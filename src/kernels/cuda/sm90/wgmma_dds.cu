@@ -9,17 +9,17 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-int launch(const MatmulArgs& args) noexcept {
+int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
   const bool dx = args.direction == Direction::dx;
   switch (args.dtype) {
-    case DType::bf16: return dx ? wgmma_dds::dx_bf16(args) : wgmma_dds::forward_bf16(args);
-    case DType::f16: return dx ? wgmma_dds::dx_f16(args) : wgmma_dds::forward_f16(args);
+    case DType::bf16: return dx ? wgmma_dds::dx_bf16(args, size) : wgmma_dds::forward_bf16(args, size);
+    case DType::f16: return dx ? wgmma_dds::dx_f16(args, size) : wgmma_dds::forward_f16(args, size);
     case DType::f32:
       if (!args.tf32) return cudaErrorInvalidValue;  // not rounded unasked
-      return dx ? wgmma_dds::dx_tf32(args) : wgmma_dds::forward_tf32(args);
+      return dx ? wgmma_dds::dx_tf32(args, size) : wgmma_dds::forward_tf32(args, size);
     case DType::f8e4m3:
       if (dx) return cudaErrorInvalidValue;
-      return args.out_dtype == DType::bf16 ? wgmma_dds::forward_e4m3_bf16(args) : wgmma_dds::forward_e4m3_f32(args);
+      return args.out_dtype == DType::bf16 ? wgmma_dds::forward_e4m3_bf16(args, size) : wgmma_dds::forward_e4m3_f32(args, size);
     default: return cudaErrorInvalidValue;
   }
 }
@@ -40,11 +40,11 @@ int hand_over(const MatmulArgs& args) noexcept {
 
 }  // namespace
 
-int sm90_wgmma_dds(const MatmulArgs& args) noexcept {
+int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw) return cudaErrorInvalidValue;
   // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view that begins or strides otherwise
   // is found out here, and the kernel that takes any alignment runs instead.
-  const int status = launch(args);
+  const int status = launch(args, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
   return status == wgmma_dds::kCannotMap ? hand_over(args) : status;
 }
 
@@ -59,7 +59,7 @@ int sm90_wgmma_merged(const MatmulArgs& args) noexcept {
   const bool aligned = reinterpret_cast<std::uintptr_t>(args.values) % 16 == 0;
   if (!aligned || args.index.blocks == 0 || !wgmma_dds::possible(operands)) return hand_over(args);
   const int status = merge_blocks(args, merging);
-  return status != cudaSuccess ? status : launch(product);
+  return status != cudaSuccess ? status : launch(product, wgmma_dds::TileSize::wide);
 }
 
 std::size_t sm90_wgmma_merged_workspace(const Problem& p) noexcept {

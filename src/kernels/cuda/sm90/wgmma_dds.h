@@ -36,13 +36,17 @@ inline Walk walk_over(unsigned panels, unsigned groups, unsigned multiprocessors
   return walk;
 }
 
-int forward_bf16(const MatmulArgs& args) noexcept;
-int forward_f16(const MatmulArgs& args) noexcept;
-int forward_tf32(const MatmulArgs& args) noexcept;
-int forward_e4m3_bf16(const MatmulArgs& args) noexcept;
-int forward_e4m3_f32(const MatmulArgs& args) noexcept;
-int dx_bf16(const MatmulArgs& args) noexcept;
-int dx_f16(const MatmulArgs& args) noexcept;
-int dx_tf32(const MatmulArgs& args) noexcept;
+/// Tiles of 256 x 128, one to a multiprocessor, or of 128 x 64, two to a multiprocessor: which of them is faster depends on how
+/// many there are, and both are candidates of their own.
+enum class TileSize { wide, narrow };
+
+int forward_bf16(const MatmulArgs& args, TileSize size) noexcept;
+int forward_f16(const MatmulArgs& args, TileSize size) noexcept;
+int forward_tf32(const MatmulArgs& args, TileSize size) noexcept;
+int forward_e4m3_bf16(const MatmulArgs& args, TileSize size) noexcept;
+int forward_e4m3_f32(const MatmulArgs& args, TileSize size) noexcept;
+int dx_bf16(const MatmulArgs& args, TileSize size) noexcept;
+int dx_f16(const MatmulArgs& args, TileSize size) noexcept;
+int dx_tf32(const MatmulArgs& args, TileSize size) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

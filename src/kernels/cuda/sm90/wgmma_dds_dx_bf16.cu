@@ -4,6 +4,6 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-int dx_bf16(const MatmulArgs& args) noexcept { return launch<Dx, Bf16>(args); }
+int dx_bf16(const MatmulArgs& args, TileSize size) noexcept { return launch<Dx, Bf16>(args, size); }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -7,7 +7,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-int dx_tf32(const MatmulArgs& args) noexcept {
+int dx_tf32(const MatmulArgs& args, TileSize size) noexcept {
   const IndexView& index = args.index;
   if (args.m == 0 || index.cols == 0) return cudaSuccess;
   MatmulArgs forward = args;
@@ -21,7 +21,7 @@ int dx_tf32(const MatmulArgs& args) noexcept {
   const cudaError_t status =
       transpose_blocks(reinterpret_cast<float*>(args.workspace), static_cast<const float*>(args.values), args.transposed.slot,
                        index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
-  return status != cudaSuccess ? status : forward_tf32(forward);
+  return status != cudaSuccess ? status : forward_tf32(forward, size);
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

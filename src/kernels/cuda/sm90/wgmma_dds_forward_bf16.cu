@@ -4,6 +4,6 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-int forward_bf16(const MatmulArgs& args) noexcept { return launch<Forward, Bf16>(args); }
+int forward_bf16(const MatmulArgs& args, TileSize size) noexcept { return launch<Forward, Bf16>(args, size); }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

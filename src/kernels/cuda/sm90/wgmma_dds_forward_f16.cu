@@ -4,6 +4,6 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-int forward_f16(const MatmulArgs& args) noexcept { return launch<Forward, F16>(args); }
+int forward_f16(const MatmulArgs& args, TileSize size) noexcept { return launch<Forward, F16>(args, size); }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

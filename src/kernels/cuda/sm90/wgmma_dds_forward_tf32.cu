@@ -4,6 +4,6 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-int forward_tf32(const MatmulArgs& args) noexcept { return launch<Forward, Tf32>(args); }
+int forward_tf32(const MatmulArgs& args, TileSize size) noexcept { return launch<Forward, Tf32>(args, size); }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

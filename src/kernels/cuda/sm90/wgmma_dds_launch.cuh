@@ -95,52 +95,36 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   return cudaGetLastError();
 }
 
-/// Waves of tiles, weighted by what a multiprocessor reads for one slab of its tiles: the time of a product goes with it.
-template <class T>
-std::int64_t bytes_in_turn(const Params& params, const MatmulArgs& args, int multiprocessors) {
-  const std::int64_t tiles = ceil_div(args.m, T::kTokens) * ceil_div(params.out_width, T::kOutputs);
-  const std::int64_t rounds = ceil_div(tiles, std::max(multiprocessors, 1));
-  return rounds * T::kStageBytes;
-}
-
 template <class Direction, class Element, int kSlice, int kPart>
-int launch_wide_or_narrow(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
-  using WideTile = Tile<Direction, Element, Wide, kSlice, kPart>;
-  using NarrowTile = Tile<Direction, Element, Narrow, (kSlice < 64 ? kSlice : 64), kPart>;  // side 128: half a line
-  const int multiprocessors = runtime::cuda_device(args.device).multiprocessors;
-  const bool wide =
-      bytes_in_turn<WideTile>(params, args, multiprocessors) <= bytes_in_turn<NarrowTile>(params, args, multiprocessors);
-  return wide ? launch_tile<WideTile>(params, args, operands) : launch_tile<NarrowTile>(params, args, operands);
-}
-
-template <class Direction, class Element, int kSlice, int kPart>
-int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
+int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands, TileSize size) noexcept {
   if constexpr (Element::kSplit) {
     return launch_tile<Tile<Direction, Element, HalfWide, kSlice, kPart>>(params, args, operands);
-  } else {
-    return launch_wide_or_narrow<Direction, Element, kSlice, kPart>(params, args, operands);
+  } else if (size == TileSize::wide) {
+    return launch_tile<Tile<Direction, Element, Wide, kSlice, kPart>>(params, args, operands);
+  } else {  // of side 128 half a line
+    return launch_tile<Tile<Direction, Element, Narrow, (kSlice < 64 ? kSlice : 64), kPart>>(params, args, operands);
   }
 }
 
 template <class Direction, class Element, int kSlice>
-int launch_line(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
+int launch_line(Params& params, const MatmulArgs& args, const Operands& operands, TileSize size) noexcept {
   constexpr int kWhole = 128 / Element::kBytes;  // a part as wide as a slab
   if constexpr (Element::kBytes < 4) {
     if (1 << params.side_log2 < kWhole) {
       if constexpr (kSlice == 32 && Element::kBytes == 2) {
         const IndexView& index = args.index;
         if (narrow_slabs(index.block, stored_blocks(args), std::int64_t{index.block_rows()} * index.block_cols())) {
-          return launch_slice<Direction, Narrowed<Element>, kSlice, kWhole / 2>(params, args, operands);
+          return launch_slice<Direction, Narrowed<Element>, kSlice, kWhole / 2>(params, args, operands, size);
         }
       }
-      return launch_slice<Direction, Element, kSlice, kWhole / 2>(params, args, operands);
+      return launch_slice<Direction, Element, kSlice, kWhole / 2>(params, args, operands, size);
     }
   }
-  return launch_slice<Direction, Element, kSlice, kWhole>(params, args, operands);
+  return launch_slice<Direction, Element, kSlice, kWhole>(params, args, operands, size);
 }
 
 template <class Direction, class Element>
-int launch(const MatmulArgs& args) noexcept {
+int launch(const MatmulArgs& args, TileSize size) noexcept {
   constexpr bool dx = Direction::kIsDx;
   constexpr int kLeast = Element::kBytes == 1 ? 64 : 32;  // side of a block
   const IndexView& index = args.index;
@@ -183,9 +167,9 @@ int launch(const MatmulArgs& args) noexcept {
       if constexpr (kLeast > 32)
         return cudaErrorInvalidValue;
       else
-        return launch_line<Direction, Element, 32>(params, args, operands);
-    case 64: return launch_line<Direction, Element, 64>(params, args, operands);
-    case 128: return launch_line<Direction, Element, 128>(params, args, operands);
+        return launch_line<Direction, Element, 32>(params, args, operands, size);
+    case 64: return launch_line<Direction, Element, 64>(params, args, operands, size);
+    case 128: return launch_line<Direction, Element, 128>(params, args, operands, size);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -25,7 +25,7 @@ int split(const MatmulArgs& args) noexcept {
   if (!possible(operands_of<Forward, Split>(forward))) return kCannotMap;  // before anything is launched for it
   const cudaError_t status = split_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
                                           index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
-  return status != cudaSuccess ? status : launch<Forward, Split>(forward);
+  return status != cudaSuccess ? status : launch<Forward, Split>(forward, TileSize::wide);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace sparseloom::testing {
 namespace {
 
 class CudaLineOrder : public OnDevice {
- protected:
+ public:
   static Matrix ordered(Instance& instance, const kernels::Kernel& kernel, const std::vector<std::uint16_t>& order) {
     const Stream stream;
     DeviceCall call(instance, kernel, Memory::exact);
@@ -74,6 +74,20 @@ std::vector<Product> with_lines() {
   return list;
 }
 
+/// For the sanitizers.
+class CudaSmallLineOrder : public CudaLineOrder {};
+
+TEST_P(CudaSmallLineOrder, GivesTheSameBits) {
+  for (const std::int32_t side : {16, 32, 64, 128}) {
+    Case c = base();
+    c.block = {side, side}, c.density = 0.5;
+    c.m = 70, c.rows = 3 * side - 8, c.cols = 3 * side;
+    expect_same_bits(c);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaSmallLineOrder, ::testing::ValuesIn(with_lines()), name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallLineOrder);
 INSTANTIATE_TEST_SUITE_P(, CudaLineOrder, ::testing::ValuesIn(with_lines()), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaLineOrder);
 
