@@ -193,6 +193,21 @@ def test_sparser_must_be_faster() -> None:
     assert "0.61 of the time" in sentence
 
 
+def test_a_gpu_that_is_slowed_down_is_named_and_nothing_else_counts() -> None:
+    def of(dense: float, densities: tuple[float, ...] = (0.1, 0.2, 0.5)) -> list[Any]:
+        made = [record(forward(64, density), dense=dense) for density in densities]
+        for one in made:
+            one["candidates"][1]["predicted_us"] = 361.0
+        return made
+
+    assert targets.slowed(of(345)) == [] and targets.slowed(of(500)) == []
+    (sentence,) = targets.slowed(of(845))
+    assert "2.3 times" in sentence and "no figure of this run counts" in sentence
+    assert sentence in targets.missed_gpu(of(845)) and sentence in table.summary(of(845))
+    assert targets.slowed(of(845, (0.1, 0.2))) == []  # too few to tell
+    assert targets.slowed([record(plain(32, 0.1), dense=845)] * 5) == []  # few tokens wait for the host and the memory
+
+
 def test_choices_and_the_number_of_candidates_are_counted() -> None:
     good = [record(plain(side, density), 20) for side in groups.PEER_BLOCKS for density in (0.1, 0.2)]
     bad = record(plain(32, 0.5), 20, others={"over_best": 1.06})

@@ -73,6 +73,7 @@ def summary(records: list[dict[str, Any]]) -> list[str]:
     good, many = targets.well_chosen(cells), sum(targets.timed(record) >= goals.CANDIDATES for record in cells)
     few = sum(len(record["candidates"]) < goals.CANDIDATES for record in cells)
     lines = [
+        *targets.slowed(cells),
         f"the plan's choice is within {100 * (goals.WITHIN - 1):.0f} % of the best in {good} of {len(cells)} cells",
         f"{goals.CANDIDATES} or more candidates timed in {many} of {len(cells)} cells; fewer can run in {few}",
     ]

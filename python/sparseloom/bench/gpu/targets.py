@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,9 @@ DECODE_TOKENS = 64
 FASTER, COARSE_AT_LEAST, COARSE_BLOCK = 1.0, 0.7, 64
 SPARSER_AT_MOST = 0.6  # time at density .05 over time at .2
 OF_DENSE = 0.95
+#: Of the predicted time of dense products with many tokens: sound GPUs took .88 to 1.14, one under a power brake 2.3 in the median,
+#: at its full clock.
+DENSE_AT_MOST, MANY_TOKENS, LEAST_CELLS = 1.5, 4096, 3
 HOST_US = {"without_gradients": 10.0, "with_gradients": 18.0}
 #: Of a training step's results against fp32: bf16 rounds each of them, and the activation's input, once.
 STEP_ERROR = 0.02
@@ -33,6 +37,7 @@ def missed_gpu(records: list[Record]) -> list[str]:
     """Sentences, none when these records keep every promise."""
     cells = [record for record in records if record["op"] == "linear" and "error" not in record]
     return [
+        *slowed(cells),
         *failed(records),
         *not_repeated(cells),
         *below_goal(cells),
@@ -62,6 +67,21 @@ def failed(records: Iterable[Record]) -> list[str]:
             if "error" in each:
                 sentences.append(f"{name_of(record)} by {each['kernel']}: {each['error']}")
     return sentences
+
+
+def slowed(cells: Iterable[Record]) -> list[str]:
+    """Whether the GPU itself is too slow for this run to count: dense products, the yardstick, take far longer than they should."""
+    ratios = [
+        each["us"]["median"] / each["predicted_us"]
+        for record in cells
+        if record["m"] >= MANY_TOKENS and record["dtype"] in ("bf16", "f16")
+        for each in record["candidates"]
+        if each["kernel"] == "dense" and each.get("us") and each.get("predicted_us")
+    ]
+    if len(ratios) < LEAST_CELLS or (ratio := statistics.median(ratios)) <= DENSE_AT_MOST:
+        return []
+    what = f"dense products took {ratio:.1f} times what is expected of this GPU, in the median of {len(ratios)} cells"
+    return [f"{what}: it is slowed down (a power brake, heat, another process), and no figure of this run counts"]
 
 
 def not_repeated(cells: Iterable[Record]) -> list[str]:
