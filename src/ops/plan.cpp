@@ -174,7 +174,8 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
     else if (on_cpu)
       plan.cost_prefix = plan::cost_prefix(problem.direction, index);
     else if (const auto groups = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].line_groups; groups != nullptr)
-      plan.line_order = shared_by_threads<plan::KnownIndices>().line_order(version, problem.direction, groups(problem, machine));
+      plan.line_order =
+          shared_by_threads<plan::KnownIndices>().line_order(version, index, problem.direction, groups(problem, machine));
     return plan;
   });
 }

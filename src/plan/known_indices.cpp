@@ -23,15 +23,17 @@ void KnownIndices::remember(std::int64_t version, const IndexView& index) {
   }
 }
 
-std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, Direction direction, LineGroups groups) {
+std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const IndexView& index, Direction direction,
+                                                    LineGroups groups) {
   // Under the lock: two threads that ask for the same order wait for it rather than make it twice.
   std::lock_guard lock(mutex_);
   const auto found = known_.find(version);
   if (found == known_.end()) return {};
   Known& known = found->second;
+  const auto block_rows = static_cast<std::int64_t>(known.crow.size()) - 1;
+  if (block_rows != index.block_rows() || known.block_cols != index.block_cols()) return {};
   const auto [entry, made] = known.orders.try_emplace({direction, groups});
   if (!made) return entry->second;
-  const auto block_rows = static_cast<std::int64_t>(known.crow.size()) - 1;
   if (direction == Direction::forward) {
     entry->second = plan::line_order({known.crow, known.col, known.block_cols}, groups);
   } else {

@@ -132,17 +132,27 @@ TEST(LineOrder, IsEmptyWhereNothingIsToBeOrdered) {
 TEST(KnownIndices, OrdersRowsAndColumnsOfWhatTheyRemember) {
   const BlockIndex index(pattern::balanced(1024, 512, {32, 32}, 0.2, 5));
   KnownIndices known;
-  EXPECT_TRUE(known.line_order(index.version(), Direction::forward, {4, 1}).empty());
+  EXPECT_TRUE(known.line_order(index.version(), index.view(), Direction::forward, {4, 1}).empty());
   known.remember(index.version(), index.view());
   known.remember(index.version(), index.view());
   EXPECT_EQ(known.size(), 1u);
   const IndexView view = index.view();
   const auto n = static_cast<std::size_t>(view.blocks);
   const Lines rows{{view.crow, 33}, {view.col, n}, 16}, columns{{index.transposed().ccol, 17}, {index.transposed().row, n}, 32};
-  EXPECT_EQ(known.line_order(index.version(), Direction::forward, {4, 1}), line_order(rows, {4, 1}));
-  EXPECT_EQ(known.line_order(index.version(), Direction::dx, {4, 1}), line_order(columns, {4, 1}));
-  EXPECT_EQ(known.line_order(index.version(), Direction::dx, {2, 1}), line_order(columns, {2, 1}));
-  EXPECT_TRUE(known.line_order(index.version() + 1, Direction::forward, {4, 1}).empty());
+  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::forward, {4, 1}), line_order(rows, {4, 1}));
+  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::dx, {4, 1}), line_order(columns, {4, 1}));
+  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::dx, {2, 1}), line_order(columns, {2, 1}));
+  EXPECT_TRUE(known.line_order(index.version() + 1, index.view(), Direction::forward, {4, 1}).empty());
+}
+
+// A version that belongs to a matrix of another shape: its order would not fit.
+TEST(KnownIndices, GiveNoOrderOfAnotherShape) {
+  const BlockIndex index(pattern::balanced(1024, 512, {32, 32}, 0.2, 5)), other(pattern::balanced(512, 512, {32, 32}, 0.2, 5));
+  KnownIndices known;
+  known.remember(index.version(), index.view());
+  EXPECT_FALSE(known.line_order(index.version(), index.view(), Direction::forward, {4, 1}).empty());
+  EXPECT_TRUE(known.line_order(index.version(), other.view(), Direction::forward, {4, 1}).empty());
+  EXPECT_TRUE(known.line_order(index.version(), other.view(), Direction::dx, {4, 1}).empty());
 }
 
 TEST(KnownIndices, ForgetTheOldest) {
@@ -152,9 +162,9 @@ TEST(KnownIndices, ForgetTheOldest) {
   KnownIndices known(2 * each);
   for (const BlockIndex* index : {&first, &second, &large, &third}) known.remember(index->version(), index->view());
   EXPECT_EQ(known.size(), 2u);
-  EXPECT_TRUE(known.line_order(first.version(), Direction::forward, {4, 1}).empty());
-  EXPECT_FALSE(known.line_order(second.version(), Direction::forward, {4, 1}).empty());
-  EXPECT_FALSE(known.line_order(third.version(), Direction::forward, {4, 1}).empty());
+  EXPECT_TRUE(known.line_order(first.version(), first.view(), Direction::forward, {4, 1}).empty());
+  EXPECT_FALSE(known.line_order(second.version(), second.view(), Direction::forward, {4, 1}).empty());
+  EXPECT_FALSE(known.line_order(third.version(), third.view(), Direction::forward, {4, 1}).empty());
 }
 
 }  // namespace
