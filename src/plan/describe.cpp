@@ -54,8 +54,8 @@ std::string Plan::describe() const {
   if (!machine.empty()) text += "  on " + machine + "\n";
   if (!caveat.empty()) text += "  " + kernel_name + ": " + caveat + "\n";
   if (!line_order.empty())
-    text += std::string("  multiplies block ") + (problem.direction == Direction::dx ? "columns" : "rows") +
-            " that read the same parts of the other operand together\n";
+    text += std::string("  takes block ") + (problem.direction == Direction::dx ? "columns" : "rows") +
+            " in an order of its own: those that read the same parts together, costly ones first\n";
   for (const Candidate& c : candidates) {
     if (c.kernel == kernel_name) continue;
     text += "  not " + c.kernel + ": " + (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : c.refusal) + "\n";

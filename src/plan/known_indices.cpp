@@ -5,6 +5,10 @@
 namespace sparseloom::plan {
 
 void KnownIndices::remember(std::int64_t version, const IndexView& index) {
+  {
+    std::lock_guard lock(mutex_);
+    if (known_.contains(version)) return;
+  }
   Known made;
   made.crow.assign(index.crow, index.crow + index.block_rows() + 1);
   made.col.assign(index.col, index.col + index.blocks);

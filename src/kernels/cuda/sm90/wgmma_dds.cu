@@ -53,13 +53,14 @@ int sm90_wgmma_merged(const MatmulArgs& args) noexcept {
   const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block);
   if (args.m == 0 || merging.lines == 0) return cudaSuccess;
   const MatmulArgs product = merged(args, merging);
-  // All that could be found out behind the merging is found out before it.
+  // What cannot be addressed is nearly always found out before the merging.
   const auto operands = args.direction == Direction::dx ? wgmma_dds::operands_of<wgmma_dds::Dx, wgmma_dds::Bf16>(product)
                                                         : wgmma_dds::operands_of<wgmma_dds::Forward, wgmma_dds::Bf16>(product);
   const bool aligned = reinterpret_cast<std::uintptr_t>(args.values) % 16 == 0;
   if (!aligned || args.index.blocks == 0 || !wgmma_dds::possible(operands)) return hand_over(args);
-  const int status = merge_blocks(args, merging);
-  return status != cudaSuccess ? status : launch(product, wgmma_dds::TileSize::wide);
+  if (const int status = merge_blocks(args, merging); status != cudaSuccess) return status;
+  const int status = launch(product, wgmma_dds::TileSize::wide);
+  return status == wgmma_dds::kCannotMap ? hand_over(args) : status;
 }
 
 std::size_t sm90_wgmma_merged_workspace(const Problem& p) noexcept {
