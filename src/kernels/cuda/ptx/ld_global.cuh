@@ -1,5 +1,4 @@
-// Ordinary loads. A kernel that begins before the one ahead of it has ended (ptx/sm90/bulk.cuh) must not take the read-only path
-// (__ldg): what it reads is written while it runs, and lines of that path may be older than its wait.
+// Ordinary loads, for what may be written while the kernel waits for the one ahead of it (ptx/griddepcontrol.cuh).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,6 +7,7 @@ namespace sparseloom::kernels::cuda::ptx {
 
 template <class T>
 __device__ __forceinline__ T ld_global(const T* global) {
+  __builtin_assume(__isGlobal(global));
   return *global;
 }
 

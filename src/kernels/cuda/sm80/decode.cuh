@@ -92,6 +92,11 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor
   extern __shared__ uint4 shared[];
   auto* rings = reinterpret_cast<Stage<C>*>(shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  if constexpr (std::is_same_v<typename C::Walk, Forward>) {  // dX finds its blocks anywhere
+    if (warp == 0) prefetch_index<C>(params, blockIdx.x, lane);
+  }
+  ptx::wait_for_earlier_kernels();
+  ptx::let_next_kernel_begin();
   const Strip strip = strip_of<C>(params, blockIdx.x);
   if (strip.column >= params.out_cols) return;  // the padding of a ragged last block
 

@@ -39,6 +39,7 @@ Params<Element> params_of(const MatmulArgs& args) {
   params.k_shift = std::countr_zero(static_cast<unsigned>(forward ? index.block.cols : index.block.rows));
   params.whole_outer = static_cast<int>(params.a_cols >> params.k_shift);
   params.out_side = forward ? index.block.rows : index.block.cols;
+  params.blocks = static_cast<std::int32_t>(index.blocks);
   params.activation = args.activation;
   params.values_aligned = aligned(args.values, 0, 16);
   params.a_aligned = aligned(args.a, args.a_stride * sizeof(Element), 16);

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/sm80/decode.cuh"
 #include "kernels/cuda/sm80/decode_host.cuh"
 #include "runtime/cuda.h"
@@ -50,9 +51,13 @@ int launch_instance(Params<typename C::Element> params, const MatmulArgs& args) 
   const std::int64_t thread_blocks = lists << params.strips_shift;
   const double chunks = static_cast<double>(args.index.blocks << params.k_shift) / static_cast<double>(lists * C::kChunk);
   const int warps = warps_of<C>(thread_blocks, chunks, device);
-  decode_kernel<Math, C><<<static_cast<unsigned>(thread_blocks), 32 * warps, warps * C::kStages * sizeof(Stage<C>),
-                           static_cast<cudaStream_t>(args.stream)>>>(params);
-  return cudaGetLastError();
+  params.lines = static_cast<std::int32_t>(lists);
+  return launch_kernel({.grid = static_cast<unsigned>(thread_blocks),
+                        .block = static_cast<unsigned>(32 * warps),
+                        .shared_bytes = warps * C::kStages * sizeof(Stage<C>),
+                        .stream = static_cast<cudaStream_t>(args.stream),
+                        .early = waits_for_earlier<kKernel>(args.device)},
+                       kKernel, params);
 }
 
 template <class Math, class Walk, int kStrip>

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx/ld_global.cuh"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::decode {
@@ -34,6 +35,7 @@ struct Params {
   int whole_outer = 0;  // blocks of a smaller `outer` lie inside a_cols with all their k
   int out_side = 0;
   int strips_shift = 0;  // log2(strips of a line)
+  std::int32_t blocks = 0, lines = 0;
   Activation activation = Activation::none;
   bool values_aligned = false;  // 16 bytes; else that operand is read one element at a time
   bool a_aligned = false;
@@ -49,9 +51,9 @@ __device__ __forceinline__ uint4 read_elements(const char* from, int count) {
   for (int e = 0; e < 4 * kPerWord; ++e) {
     if (e >= count) continue;
     if constexpr (sizeof(Element) == 2) {
-      words[e / 2] |= std::uint32_t{__ldg(reinterpret_cast<const unsigned short*>(from) + e)} << (16 * (e % 2));
+      words[e / 2] |= std::uint32_t{ptx::ld_global(reinterpret_cast<const unsigned short*>(from) + e)} << (16 * (e % 2));
     } else {
-      words[e] = __ldg(reinterpret_cast<const unsigned*>(from) + e);
+      words[e] = ptx::ld_global(reinterpret_cast<const unsigned*>(from) + e);
     }
   }
   return make_uint4(words[0], words[1], words[2], words[3]);

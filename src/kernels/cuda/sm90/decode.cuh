@@ -204,6 +204,7 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1) decode90_kernel(const __gri
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async();
   }
+  prefetch_index(params, cluster * (C::kWarps << params.cluster_log2) + number, lane);
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
   for (int row = threadIdx.x; row <= params.block_rows; row += 32 * C::kWarps) shared.crow[row] = ptx::ld_global(params.crow + row);

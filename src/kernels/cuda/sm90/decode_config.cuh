@@ -48,7 +48,9 @@ struct Params {
   void* out = nullptr;
   std::int64_t x_stride = 0, out_stride = 0;  // elements
   std::int64_t warp_bytes = 0;                // of W, if all warps took the same; a multiple of 16
-  std::int32_t rows = 0, cols = 0;            // of W
+  std::int64_t warp_blocks = 0;               // as many, rounded up
+  std::int32_t blocks = 0;
+  std::int32_t rows = 0, cols = 0;  // of W
   std::int32_t block_rows = 0;
   int strips_log2 = 0;
   int bn_log2 = 0;

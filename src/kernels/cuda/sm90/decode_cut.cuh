@@ -7,6 +7,7 @@
 // Inside it every warp takes equally many units, one after the other. So a heavy row occupies a cluster, not a multiprocessor.
 #pragma once
 
+#include "kernels/cuda/ptx/griddepcontrol.cuh"
 #include "kernels/cuda/ptx/ld_global.cuh"
 #include "kernels/cuda/ptx/sm90/bulk.cuh"
 #include "kernels/cuda/sm90/decode_config.cuh"
@@ -18,6 +19,16 @@ template <int kMost>
 __device__ __forceinline__ void prefetch_values(const Params& params, int number) {
   const auto bytes = static_cast<std::uint32_t>(params.warp_bytes < kMost ? params.warp_bytes : kMost);
   if (bytes > 0) ptx::bulk_prefetch_l2(static_cast<const char*>(params.values) + number * params.warp_bytes, bytes);
+}
+
+/// Asks L2 for the row pointers, and for a warp's part of the columns if all rows were alike. All lanes of a warp.
+__device__ __forceinline__ void prefetch_index(const Params& params, int number, int lane) {
+  constexpr int kLineWords = 32;
+  for (int row = threadIdx.x * kLineWords; row <= params.block_rows; row += blockDim.x * kLineWords)
+    ptx::prefetch_line_l2(params.crow + row);
+  const std::int64_t first = number * params.warp_blocks, last = min(first + params.warp_blocks, std::int64_t{params.blocks}) - 1;
+  for (std::int64_t block = first + lane * kLineWords; block <= last; block += 32 * kLineWords)
+    ptx::prefetch_line_l2(params.col + block);
 }
 
 /// The row pointers, and what follows from them.

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "kernels/args.h"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/decode_config.cuh"
 #include "runtime/cuda.h"
@@ -18,27 +19,6 @@
 namespace sparseloom::kernels::cuda::decode90 {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-/// A launch that begins while the one before it ends, in clusters; its attributes must outlive the configuration.
-struct Launch {
-  cudaLaunchAttribute attributes[2] = {};
-  cudaLaunchConfig_t config = {};
-
-  Launch(dim3 grid, int cluster, int threads, std::size_t bytes, cudaStream_t stream) {
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    config.gridDim = grid;
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = cluster > 1 ? 2 : 1;
-  }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-};
 
 /// [i]: clusters of 2^i thread blocks that run at once; 0: none do.
 using ClusterCounts = std::array<int, 4>;
@@ -59,9 +39,10 @@ cudaError_t prepare(int device, int multiprocessors, int threads, std::size_t mo
     }
     word = static_cast<std::uint64_t>(std::clamp(multiprocessors, 1, 65535));
     for (unsigned i = 1; i < counts.size(); ++i) {
-      const Launch launch(1u << i, 1 << i, threads, most_bytes, nullptr);
+      const LaunchConfig launch(
+          {.grid = 1u << i, .block = static_cast<unsigned>(threads), .shared_bytes = most_bytes, .early = true, .cluster = 1 << i});
       int count = 0;
-      if (cudaOccupancyMaxActiveClusters(&count, kKernel, &launch.config) != cudaSuccess) {
+      if (cudaOccupancyMaxActiveClusters(&count, kKernel, &launch.get()) != cudaSuccess) {
         cudaGetLastError();
         count = 0;
       }
@@ -98,6 +79,7 @@ inline bool fill(Params& params, const MatmulArgs& args) {
   params.rows = static_cast<std::int32_t>(index.rows);
   params.cols = static_cast<std::int32_t>(index.cols);
   params.block_rows = static_cast<std::int32_t>(block_rows);
+  params.blocks = static_cast<std::int32_t>(index.blocks);
   params.strips_log2 = std::countr_zero(static_cast<unsigned>(strips));
   params.bn_log2 = std::countr_zero(static_cast<unsigned>(index.block.cols));
   params.m = static_cast<int>(args.m);
@@ -112,7 +94,9 @@ inline void set_clusters(Params& params, const MatmulArgs& args, unsigned cluste
   const std::int64_t bytes = args.index.blocks * args.index.block_elements() * 2;
   params.cluster_log2 = static_cast<int>(log2);
   params.share_step = static_cast<unsigned>(((std::uint64_t{1} << 32) + clusters - 1) / clusters);  // of one cluster: not used
-  params.warp_bytes = bytes / (std::int64_t{clusters} * warps << log2) / 16 * 16;
+  const std::int64_t all_warps = std::int64_t{clusters} * warps << log2;
+  params.warp_bytes = bytes / all_warps / 16 * 16;
+  params.warp_blocks = ceil_div(args.index.blocks, all_warps);
 }
 
 }  // namespace sparseloom::kernels::cuda::decode90

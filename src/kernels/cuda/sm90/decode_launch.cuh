@@ -43,11 +43,13 @@ int launch_instance(Params& params, const MatmulArgs& args) noexcept {
   const unsigned log2 = cluster_log2(counts, lines, static_cast<double>(values_bytes) / static_cast<double>(lines));
   const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(counts[log2], lines));
   set_clusters(params, args, clusters, log2, C::kWarps);
-  const Launch launch(clusters << log2, 1 << log2, 32 * C::kWarps, shared_bytes<C>(params.block_rows),
-                      static_cast<cudaStream_t>(args.stream));
-  const cudaError_t status = cudaLaunchKernelEx(&launch.config, decode90_kernel<C>, params);
-  if (status != cudaSuccess) cudaGetLastError();  // not for the next caller
-  return status;
+  return launch_kernel({.grid = clusters << log2,
+                        .block = 32 * C::kWarps,
+                        .shared_bytes = shared_bytes<C>(params.block_rows),
+                        .stream = static_cast<cudaStream_t>(args.stream),
+                        .early = true,
+                        .cluster = 1 << log2},
+                       decode90_kernel<C>, params);
 }
 
 template <class Mma, bool kWide>

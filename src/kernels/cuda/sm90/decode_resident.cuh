@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async();
   }
+  if (blockIdx.y == 0) prefetch_index(params, cluster * warps + number, lane);
   __syncthreads();
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();

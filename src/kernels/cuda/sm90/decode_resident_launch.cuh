@@ -60,11 +60,13 @@ int launch_resident(Params& params, const MatmulArgs& args) noexcept {
   if (bytes > kMost) return kCannotTake;
   const auto clusters = static_cast<unsigned>(clusters_of(counts[log2], groups, params.block_rows));
   set_clusters(params, args, clusters, static_cast<unsigned>(log2), C::kWarps);
-  const Launch launch(dim3(clusters << log2, static_cast<unsigned>(groups)), 1 << log2, 32 * C::kWarps, bytes,
-                      static_cast<cudaStream_t>(args.stream));
-  const cudaError_t status = cudaLaunchKernelEx(&launch.config, decode_resident_kernel<C>, params, cut);
-  if (status != cudaSuccess) cudaGetLastError();  // not for the next caller
-  return status;
+  return launch_kernel({.grid = dim3(clusters << log2, static_cast<unsigned>(groups)),
+                        .block = 32 * C::kWarps,
+                        .shared_bytes = bytes,
+                        .stream = static_cast<cudaStream_t>(args.stream),
+                        .early = true,
+                        .cluster = 1 << log2},
+                       decode_resident_kernel<C>, params, cut);
 }
 
 template <class Mma>

@@ -21,6 +21,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx/griddepcontrol.cuh"
 #include "kernels/cuda/ptx/sm90/registers.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_consume.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_produce.cuh"
@@ -43,6 +44,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) wgmma_dds_kernel
     ptx::fence_proxy_async();
   }
   __syncthreads();
+  ptx::wait_for_earlier_kernels();
+  ptx::let_next_kernel_begin();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // uniform, and known to be
   if (warpgroup == T::kConsumers) {

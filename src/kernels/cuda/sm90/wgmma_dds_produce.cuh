@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/ld_global.cuh"
 #include "kernels/cuda/ptx/sm90/bulk.cuh"
 #include "kernels/cuda/ptx/sm90/mbarrier.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
@@ -35,8 +36,8 @@ __device__ __forceinline__ Bounds fetch_bounds(const Params& params, unsigned ti
   std::int32_t line = (place_of<T>(params, tile).output >> params.line_log2) + threadIdx.x % 32 / T::kGroup;
   if (line < params.lines) {
     if (params.ordered) line = params.order[line];
-    bounds.begin = __ldg(params.list_begin + line);
-    bounds.end = __ldg(params.list_end + line);
+    bounds.begin = ptx::ld_global(params.list_begin + line);
+    bounds.end = ptx::ld_global(params.list_end + line);
   }
   return bounds;
 }
@@ -51,9 +52,9 @@ template <class T>
 __device__ __forceinline__ Entry fetch_entry(const Params& params, std::int32_t i, std::int32_t end) {
   Entry entry;
   if (i < end) {
-    entry.along = __ldg(params.along + i);
-    if constexpr (T::kIsDx) entry.slot = __ldg(params.slot + i);
-    if constexpr (T::Element::kSplit) entry.slot = __ldg(params.kind + i);
+    entry.along = ptx::ld_global(params.along + i);
+    if constexpr (T::kIsDx) entry.slot = ptx::ld_global(params.slot + i);
+    if constexpr (T::Element::kSplit) entry.slot = ptx::ld_global(params.kind + i);
   }
   return entry;
 }

@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/ptx/address.cuh"
 #include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/ld_global.cuh"
 #include "kernels/cuda/ptx/ld_shared.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_store.cuh"
@@ -79,7 +80,7 @@ __device__ __forceinline__ void add_special(const Params& params, float (&sums)[
     const float x[2] = {__uint_as_float(ptx::ld_shared_b32(from)), __uint_as_float(ptx::ld_shared_b32(from + 8 * 128))};
 #pragma unroll
     for (int i = 0; i < T::kSlice / 4; ++i) {
-      const float value = __ldg(w + (i / 2 * 8 + lane % 4 * 2 + i % 2) * params.line_step + k * params.step);
+      const float value = ptx::ld_global(w + (i / 2 * 8 + lane % 4 * 2 + i % 2) * params.line_step + k * params.step);
       const bool infinite = fabsf(value) == __uint_as_float(0x7f800000u);
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
@@ -136,7 +137,7 @@ __device__ __forceinline__ void multiply_slab_split(const Params& params, Sums<T
     const std::int32_t from = __shfl_sync(0xffffffff, lane == 0 ? origin[line] : 0, 0);
     const int shares_log2 = params.side_log2 - T::kSlabLog2, share = from & ((1 << shares_log2) - 1);
     const std::int32_t block = from >> shares_log2;
-    const std::int64_t slot = params.slot != nullptr ? __ldg(params.slot + block) : block;
+    const std::int64_t slot = params.slot != nullptr ? ptx::ld_global(params.slot + block) : block;
     const float* const values = params.exact + (slot << (params.line_log2 + params.side_log2)) + share * T::kSlab * params.step;
     add_special<T>(params, sums[0][line], row, split.special, values, (record & T::tiny(line)) != 0);
   }

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/epilogue/activation.cuh"
 #include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/ld_global.cuh"
 #include "kernels/cuda/ptx/sm90/stmatrix.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
@@ -42,7 +43,7 @@ __device__ __forceinline__ Bias<T> fetch_bias(const Params& params, const Place&
   for (int i = 0; i < T::kOutputs / 32; ++i) {
     const std::int32_t column = in_matrix(params, place.output + i * 32) + static_cast<int>(threadIdx.x % 32);
     const bool exists = params.bias != nullptr && column < params.out_width;
-    bias.bits[i] = exists ? __ldg(static_cast<const Bits*>(params.bias) + column) : Bits{0};
+    bias.bits[i] = exists ? ptx::ld_global(static_cast<const Bits*>(params.bias) + column) : Bits{0};
   }
   return bias;
 }
@@ -56,12 +57,12 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
     for (int i = 0; i < T::kOutputs / 32; ++i) {
       const std::int32_t each = min(in_matrix(params, place.output + i * 32) + lane, params.out_width - 1);
       const std::int32_t column = params.out_scale_each ? each : 0;
-      scales.out[i] = __ldg(params.out_scale + column);
+      scales.out[i] = ptx::ld_global(params.out_scale + column);
     }
 #pragma unroll
     for (int i = 0; i < T::kTokenBlocks * 2; ++i) {
       const std::int32_t row = place.token + first_row + i / 2 * 64 + lane / 4 + i % 2 * 8;
-      scales.x[i / 2][i % 2] = __ldg(params.x_scale + (params.x_scale_each ? min(row, params.tokens - 1) : 0));
+      scales.x[i / 2][i % 2] = ptx::ld_global(params.x_scale + (params.x_scale_each ? min(row, params.tokens - 1) : 0));
     }
   }
   return scales;
