@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "kernels/cpu/rates.h"
+#include "kernels/cuda/rates.h"
 #include "kernels/registry.h"
 #include "ops/gemm_rate.h"
 #include "plan/cache.h"
@@ -121,11 +122,23 @@ std::string machine_line(const plan::MachineRates& rates) {
   return text + "; rates " + kernels::machine_rates_origin();
 }
 
-// Measured (CPU) or known (CUDA): what the rows' refusals and predictions ask for.
+// "cuda:0; memory 4.19 TB/s, L2 8 TB/s, mma.sync 640 Tflop/s; rates read from <file>"
+std::string gpu_line(int device, const kernels::cuda::KnownGpuRates& known) {
+  std::string text = "cuda:" + std::to_string(device) + "; ";
+  const plan::GpuRates& rates = known.rates;
+  if (rates.memory_bytes <= 0) return text + "rates taken from its clocks and widths, " + known.origin;
+  char numbers[96];
+  std::snprintf(numbers, sizeof numbers, "memory %.3g TB/s, L2 %.3g TB/s, mma.sync %.3g Tflop/s; rates ", rates.memory_bytes / 1e12,
+                rates.l2_bytes / 1e12, rates.tensor_flops / 1e12);
+  return text + numbers + known.origin;
+}
+
+// Measured: what the rows' refusals and predictions ask for.
 plan::Machine machine_for(const Problem& problem, const Executor& executor, const std::string& kernel) {
   plan::Machine machine;
   if (problem.device >= 0) {
     machine.cuda = runtime::cuda_device(problem.device);
+    machine.gpu = kernels::cuda::gpu_rates(problem.device, executor.stream).rates;
     return machine;
   }
   machine.isa = runtime::active_isa();
@@ -168,7 +181,8 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
     const plan::Machine machine = machine_for(problem, executor, kernel);
     Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
     plan.pattern_version = version;
-    if (on_cpu) plan.machine = machine_line(kernels::machine_rates());
+    plan.machine = on_cpu ? machine_line(kernels::machine_rates())
+                          : gpu_line(problem.device, kernels::cuda::gpu_rates(problem.device, executor.stream));
     if (version == kDynamicVersion)
       plan.workspace_bytes = plan::with_live_prefix(plan.workspace_bytes, problem);
     else if (on_cpu)

@@ -24,11 +24,19 @@ struct MachineRates {
   double gemm_flops = 0;   // the lent dense product's rate for this problem, all threads together; 0: none lent or not measured
 };
 
+/// Rates of a whole GPU, measured once per device (kernels/cuda/rates.h), per second; 0: not measured.
+struct GpuRates {
+  double memory_bytes = 0;  // read, of more than L2 holds
+  double l2_bytes = 0;      // read, of what L2 holds
+  double tensor_flops = 0;  // bf16 mma.sync, operands in registers
+};
+
 /// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it), its rates, and the problem's CUDA device when it has one.
 struct Machine {
   runtime::Isa isa = runtime::Isa::generic;
   MachineRates rates;
   runtime::CudaDevice cuda = {};  // of problem.device; sm = 0 for a problem on the CPU
+  GpuRates gpu = {};              // of problem.device
 };
 
 /// Where a kernel's operands may lie. select() refuses a row for problems on the other side, so that rows need not.

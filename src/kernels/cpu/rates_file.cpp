@@ -1,33 +1,14 @@
-// Rates on disk.
-//   sparseloom rates 2           1 had no int8: another header, so measured anew
-//   key <rates_key>
-//   f32_avx2 115000000000        one line for each field
-//   sum <fingerprint of all lines above>
-#include <charconv>
-#include <cmath>
+#include <vector>
 
-#include "core/json.h"
 #include "kernels/cpu/rates.h"
 #include "runtime/cache_file.h"
+#include "runtime/rate_table.h"
 #include "sparseloom/version.h"
 
 namespace sparseloom::kernels {
 namespace {
 
-constexpr const char* kHeader = "sparseloom rates 2\n";
-
-// Of one core; no CPU does more than some 1e13, and a rate of a million is a stopped machine.
-constexpr double kLeast = 1e6, kMost = 1e15;
-bool possible(double rate) { return rate == 0 || (rate >= kLeast && rate <= kMost); }
-
-// Takes "name value\n" off the front of `text`; false when it does not stand there.
-bool take_line(std::string_view& text, std::string_view name, std::string_view& value) {
-  const std::size_t end = text.find('\n');
-  if (end == std::string_view::npos || end <= name.size() || !text.starts_with(name) || text[name.size()] != ' ') return false;
-  value = text.substr(name.size() + 1, end - name.size() - 1);
-  text.remove_prefix(end + 1);
-  return true;
-}
+constexpr const char* kHeader = "sparseloom rates 2";  // 1 had no int8: another header, so measured anew
 
 }  // namespace
 
@@ -47,26 +28,18 @@ std::string rates_key(runtime::Isa isa) {
 std::string rates_file(const std::string& key) { return "rates-" + runtime::fingerprint(key) + ".txt"; }
 
 std::string rates_text(const plan::MachineRates& rates, const std::string& key) {
-  std::string text = kHeader + ("key " + key + "\n");
-  for (const RateField& field : rate_fields()) text += std::string(field.name) + " " + core::json_number(rates.*field.rate) + "\n";
-  return text + "sum " + runtime::fingerprint(text) + "\n";
+  std::vector<runtime::NamedRate> named;
+  for (const RateField& field : rate_fields()) named.push_back({field.name, rates.*field.rate});
+  return runtime::rate_table_text(kHeader, key, named);
 }
 
 std::optional<plan::MachineRates> parse_rates(const std::string& text, const std::string& key) {
-  std::string_view rest = text, value;
-  if (!rest.starts_with(kHeader)) return std::nullopt;
-  rest.remove_prefix(std::string_view(kHeader).size());
-  if (!take_line(rest, "key", value) || value != key) return std::nullopt;
+  std::vector<const char*> names;
+  for (const RateField& field : rate_fields()) names.push_back(field.name);
+  const auto numbers = runtime::parse_rate_table(text, kHeader, key, names);
+  if (!numbers) return std::nullopt;
   plan::MachineRates rates;
-  for (const RateField& field : rate_fields()) {
-    if (!take_line(rest, field.name, value)) return std::nullopt;
-    double& rate = rates.*field.rate;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), rate);
-    if (error != std::errc() || end != value.data() + value.size() || !std::isfinite(rate) || !possible(rate)) return std::nullopt;
-  }
-  const std::size_t signed_part = text.size() - rest.size();
-  if (!take_line(rest, "sum", value) || !rest.empty() || value != runtime::fingerprint(text.substr(0, signed_part)))
-    return std::nullopt;
+  for (std::size_t i = 0; i < names.size(); ++i) rates.*rate_fields()[i].rate = (*numbers)[i];
   return rates;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/rates.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_sdd_region.h"
@@ -56,7 +57,23 @@ constexpr double kMergeUs = 3;
 
 int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
 
-double clocks(const runtime::CudaDevice& device) { return device.multiprocessors * device.clock_hz; }
+/// The device with what its probes reached in the place of what its clocks and widths allow, where they were measured.
+struct Device : runtime::CudaDevice {
+  double l2_share = 1;  // of kWgmmaL2BytesPerClock
+};
+
+Device as_measured(const plan::Machine& machine) {
+  Device device{machine.cuda};
+  if (machine.gpu.memory_bytes <= 0) return device;
+  const plan::GpuRates expected = expected_rates(machine.cuda);
+  const double clock = machine.gpu.tensor_flops / expected.tensor_flops;  // under load
+  device.memory_bytes *= machine.gpu.memory_bytes / expected.memory_bytes;
+  device.clock_hz *= clock;
+  device.l2_share = machine.gpu.l2_bytes / expected.l2_bytes / clock;
+  return device;
+}
+
+double clocks(const Device& device) { return device.multiprocessors * device.clock_hz; }
 
 double us(double seconds) { return 1e6 * seconds; }
 
@@ -70,13 +87,13 @@ Bytes bytes_of(const Problem& p) {
   return {static_cast<double>(p.blocks) * p.block.rows * p.block.cols * size, m * (rows + cols) * size, rows * cols * size};
 }
 
-double memory_seconds(double bytes, const runtime::CudaDevice& device) { return bytes / (kMemoryShare * device.memory_bytes); }
+double memory_seconds(double bytes, const Device& device) { return bytes / (kMemoryShare * device.memory_bytes); }
 
 double useful_flops(const Problem& p, double tokens) {
   return 2.0 * tokens * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
 }
 
-double tiled_us(const Problem& p, const runtime::CudaDevice& device, const double (&dds)[5], const double (&sdd)[5], double scale) {
+double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], const double (&sdd)[5], double scale) {
   const bool dw = p.direction == Direction::dw;
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
@@ -95,7 +112,7 @@ double tiled_us(const Problem& p, const runtime::CudaDevice& device, const doubl
   return kLaunchUs + tiles * kTileUs / places + us(memory + useful_flops(p, std::ceil(m / tokens) * tokens) / (rate * few));
 }
 
-double dense_peak(const Problem& p, const runtime::CudaDevice& device) {
+double dense_peak(const Problem& p, const Device& device) {
   // Flops per clock and multiprocessor: 8-bit, 16-bit, TF32 and FFMA on sm_80 and sm_90; consumer parts have less and only rank
   // alike.
   const double tensor = device.sm >= 90 ? 8192 : 4096;
@@ -103,7 +120,7 @@ double dense_peak(const Problem& p, const runtime::CudaDevice& device) {
 }
 
 // sm90_wgmma_sdd: what its launcher expects of the items it deals, and the memory's rate where that is less.
-double predict_wgmma_dw_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_wgmma_dw_us(const Problem& p, const Device& device) {
   if (p.blocks == 0) return kLaunchUs;
   const std::int64_t block_rows = (p.rows + p.block.rows - 1) / p.block.rows,
                      block_columns = (p.cols + p.block.cols - 1) / p.block.cols;
@@ -118,7 +135,7 @@ double predict_wgmma_dw_us(const Problem& p, const runtime::CudaDevice& device) 
 
 // A tile of 256 tokens x 128 outputs, or of 128 x 64, reads a slab of 128 bytes along the reduction for every line group that
 // stores anything there; blocks are taken to lie at random. What is read from L2, multiplied and read from memory overlaps.
-double predict_wgmma_dds_us(const Problem& p, const runtime::CudaDevice& device, bool narrow) {
+double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow) {
   const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const double size = static_cast<double>(size_of(p.dtype)), out_size = f8 ? static_cast<double>(size_of(p.out)) : size;
@@ -138,7 +155,7 @@ double predict_wgmma_dds_us(const Problem& p, const runtime::CudaDevice& device,
   const double panels = std::ceil(m / (narrow ? 128 : 256)), tiles = panels * groups * (narrow ? 2 : 1);
   const Bytes bytes = bytes_of(p);
   const double reads = tiles * slabs * touched * (narrow ? 128 : 256) * row + panels * bytes.stored;
-  const double l2 = reads / ((own ? 0.87 : 1.0) * kWgmmaL2BytesPerClock * clocks(device));
+  const double l2 = reads / ((own ? 0.87 : 1.0) * device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
   const double product = useful_flops(p, panels * (narrow ? 128 : 256)) / (kVendorShare * 0.95 * dense_peak(p, device));
   const double each = slabs * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
   // Few tiles leave multiprocessors idle, and each is bound by its own port: what a step copies, X and the parts.
@@ -169,23 +186,27 @@ double predict_wgmma_dds_us(const Problem& p, const runtime::CudaDevice& device,
 
 }  // namespace
 
-double predict_wgmma_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_wgmma_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   return p.direction == Direction::dw ? predict_wgmma_dw_us(p, device) : predict_wgmma_dds_us(p, device, false);
 }
 
-double predict_wgmma_narrow_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_wgmma_narrow_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   return predict_wgmma_dds_us(p, device, true);
 }
 
 // The units are written once, from blocks read once, and read while L2 has them.
-double predict_merged_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_merged_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   const Problem units = merged(p);
   return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(p).stored + bytes_of(units).stored, device)) +
-         predict_wgmma_us(units, device);
+         predict_wgmma_us(units, machine);
 }
 
 // Tiles of 128 x 128 outputs step through slabs of 32 of the reduction; six 16-bit products for each of fp32.
-double predict_split_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_split_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   const bool dx = p.direction == Direction::dx;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
@@ -195,7 +216,7 @@ double predict_split_us(const Problem& p, const runtime::CudaDevice& device) {
   const double density = static_cast<double>(p.blocks) / grid, touched = 1 - std::pow(1 - density, 128.0 / side);
   const Bytes bytes = bytes_of(p);
   const double reads = panels * (groups * slabs * touched * 16384 + 1.5 * bytes.stored);
-  const double l2 = reads / (kWgmmaL2BytesPerClock * clocks(device));
+  const double l2 = reads / (device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
   // In a slab both warpgroups multiply in turn, 12 products of 64 x 128 x 16 each where all lines store it; one alone takes half of
   // that and its latency: loads, splitting X, adding up.
   const double multiply = 2 * 12 * 64 * density / touched;
@@ -207,15 +228,18 @@ double predict_split_us(const Problem& p, const runtime::CudaDevice& device) {
   return kLaunchUs + 1 + splitting + us(0.5 * stores + std::max({l2, loads, 1.7 * steps}));
 }
 
-double predict_mma_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_mma_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   return tiled_us(p, device, kMmaDds, kMmaSdd, p.dtype == DType::f32 ? kTf32OfMma : 1);
 }
 
-double predict_ffma_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_ffma_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   return tiled_us(p, device, kFfma, kFfma, p.dtype == DType::f8e4m3 ? kF8OfFfma : 1);
 }
 
-double predict_decode_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_decode_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   const Bytes bytes = bytes_of(p);
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   // Of the memory's rate: blocks of 32 and more; narrower lines spend their time on the tokens' fragments.
@@ -227,13 +251,15 @@ double predict_decode_us(const Problem& p, const runtime::CudaDevice& device) {
 }
 
 // What a thread block does before its first block and after its last, its share of X, and the stored bytes as a stream.
-double predict_decode_staged_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_decode_staged_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   const int side = std::min(log2_of(p.block.rows), 1);
   const double x = static_cast<double>(p.m * p.cols) * static_cast<double>(size_of(p.dtype));
   return kStagedUs[side] + kStagedXUs[side] * x + us(bytes_of(p).stored / (kStagedStream[side] * device.memory_bytes));
 }
 
-double predict_hopper_decode_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_hopper_decode_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
   const double start = kHopperDecodeUs + kHopperDecodeXUs * static_cast<double>(p.m * p.cols) * 2;
   if (p.block.rows == 16) {  // X stays in shared memory, cut into as many ranges as its size asks for, whose sums are added up
@@ -248,7 +274,8 @@ double predict_hopper_decode_us(const Problem& p, const runtime::CudaDevice& dev
   return start + us(std::max(stored / (kHopperDecodeStream * device.memory_bytes), moved));
 }
 
-double predict_dense_us(const Problem& p, const runtime::CudaDevice& device) {
+double predict_dense_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
   const Bytes bytes = bytes_of(p);
   const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const double product =

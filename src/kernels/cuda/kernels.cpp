@@ -157,31 +157,31 @@ std::size_t mma_workspace(const Problem& p, const Machine& machine) {
 std::span<const Kernel> cuda_kernels() {
   static const Kernel kernels[] = {
       {{"sm90_wgmma", plan::Side::cuda, Isa::generic, refuse_wgmma,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine.cuda); }, wgmma_workspace, true,
-        false, tile_lines},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine); }, wgmma_workspace, true, false,
+        tile_lines},
        [](const MatmulArgs& args, const Executor&) {
          return args.direction == Direction::dw ? cuda::sm90_wgmma_sdd(args) : cuda::sm90_wgmma_dds(args, false);
        },
        true},
       {{"sm90_wgmma_narrow", plan::Side::cuda, Isa::generic, refuse_wgmma_narrow,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_narrow_us(p, machine.cuda); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_narrow_us(p, machine); },
         [](const Problem& p, const Machine&) { return cuda::sm90_wgmma_dds_workspace(p); }, true, false, narrow_tile_lines},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_dds(args, true); },
        true},
       {{"sm90_wgmma_merged", plan::Side::cuda, Isa::generic, refuse_merged,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine.cuda); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine); },
         [](const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }, false, false, merged_tile_lines,
         "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above "
         "it"},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine.cuda); }, mma_workspace},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine); }, mma_workspace},
        [](const MatmulArgs& args, const Executor&) {
          return args.direction == Direction::dw ? cuda::sm80_mma_sdd(args) : cuda::sm80_mma_dds(args);
        }},
       {{"sm80_ffma", plan::Side::cuda, Isa::generic, refuse_ffma,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_ffma_us(p, machine.cuda); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_ffma_us(p, machine); },
         [](const Problem& p, const Machine& machine) {
           return p.direction == Direction::dw ? cuda::sm80_ffma_sdd_workspace(p, machine.cuda.multiprocessors) : 0;
         },
@@ -191,17 +191,17 @@ std::span<const Kernel> cuda_kernels() {
          return args.direction == Direction::dw ? cuda::sm80_ffma_sdd(args) : cuda::sm80_ffma_dds(args);
        }},
       {{"sm90_split", plan::Side::cuda, Isa::generic, refuse_split,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine.cuda); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine); },
         [](const Problem& p, const Machine&) { return cuda::sm90_split_workspace(p); }, false, false, tile_lines},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_split_dds(args); }},
       {{"sm80_decode", plan::Side::cuda, Isa::generic, refuse_decode,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_decode_us(p, machine.cuda); }, no_workspace},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_decode_us(p, machine); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm80_decode(args); }},
       {{"sm80_decode_staged", plan::Side::cuda, Isa::generic, refuse_decode_staged,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_decode_staged_us(p, machine.cuda); }, no_workspace},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_decode_staged_us(p, machine); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm80_decode_staged(args); }},
       {{"sm90_decode", plan::Side::cuda, Isa::generic, refuse_hopper_decode,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_hopper_decode_us(p, machine.cuda); }, no_workspace},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_hopper_decode_us(p, machine); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_decode(args); }},
   };
   return kernels;

@@ -28,7 +28,7 @@ std::string refusal(const Problem& p, const plan::Machine& machine) {
 
 // Scatter: every element of D is written once and, by the GEMM, read once; the values are read once.
 double predict_us(const Problem& p, const plan::Machine& machine) {
-  if (p.device >= 0) return cuda::predict_dense_us(p, machine.cuda);
+  if (p.device >= 0) return cuda::predict_dense_us(p, machine);
   const double bytes = static_cast<double>(p.rows) * static_cast<double>(p.cols) * static_cast<double>(size_of(p.dtype));
   const double product = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   double us = 1e6 * (bytes / (machine.rates.copy_bytes * std::max(1, p.threads)) + product / machine.rates.gemm_flops);
