@@ -66,6 +66,8 @@ def test_plan_explains_a_choice(direction, capsys):
     assert cli.main(arguments) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"plan: {direction} f32 m=64 W=[128, 256] block=16x32") and "runs " in text
+    assert cli.main([*arguments, "--measure"]) == 0
+    assert "measured" in capsys.readouterr().out
     assert cli.main([*arguments, "--json", "--dtype", "bfloat16"]) == 0
     assert json.loads(capsys.readouterr().out)["kernel"] in sparseloom.info()["kernels"]
 

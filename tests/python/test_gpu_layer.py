@@ -220,3 +220,11 @@ def test_memory_is_flat_over_many_steps():
         return torch.cuda.memory_allocated()
 
     assert steps(10) == steps(500)
+
+
+@pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
+def test_a_plan_measures_its_candidates_on_the_gpu(direction):
+    plan = make(512, 512, block=64, dtype=torch.bfloat16).plan(256, direction, measure=True)
+    measured = [c["kernel"] for c in plan["candidates"] if c["measured_us"] is not None]
+    assert plan["kernel"] in measured and len(measured) >= 3 and plan["text"].count("measured") >= len(measured)
+    assert "rates read from" in plan["text"] or "rates measured" in plan["text"]

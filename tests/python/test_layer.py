@@ -211,6 +211,29 @@ def test_plan_tells_what_would_run_and_why():
     assert make(device="meta").plan(64)["kernel"] in sparseloom.info()["kernels"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("direction", ["forward", "dx", "dw"])
+def test_plan_measures_its_candidates_beside_their_predictions(direction, dtype):
+    layer = make(256, 192, activation="gelu")
+    told = layer.plan(64, direction, dtype)
+    plan = layer.plan(64, direction, dtype, measure=True)
+    assert plan["kernel"] == told["kernel"] and plan["measured_us"] > 0
+    for candidate in plan["candidates"]:
+        us = candidate["measured_us"]
+        assert us is None or (us > 0 and not candidate["refusal"])
+        lines = [line for line in plan["text"].split("\n") if f" {candidate['kernel']}" in line and "predicted" in line]
+        assert [("measured" in line) for line in lines] == [us is not None] * len(lines)
+    assert sum(c["measured_us"] is not None for c in plan["candidates"]) >= 1
+    assert "measured" not in told["text"] and "measured_us" not in told
+
+
+def test_plan_refuses_to_measure_where_there_is_nothing_to_run():
+    with pytest.raises(sparseloom.Error, match=r"\[plan\].*a layer with values.*meta"):
+        make(device="meta").plan(64, measure=True)
+    with pytest.raises(sparseloom.Error, match=r"\[plan\].*the layer's own device"):
+        make().plan(64, device="cuda", measure=True)
+
+
 def test_freeze_multiplies_with_a_dense_copy_and_never_a_stale_one():
     layer, x = make(activation="silu"), torch.randn(5, 100)
     expected = layer(x).detach()
