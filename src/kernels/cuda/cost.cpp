@@ -133,7 +133,7 @@ double predict_wgmma_dw_us(const Problem& p, const Device& device) {
   return kLaunchUs + 5 + us(std::max(way.clocks() / device.clock_hz, memory));
 }
 
-// A tile of 256 tokens x 128 outputs, or of 128 x 64, reads a slab of 128 bytes along the reduction for every line group that
+// A tile reads a slab of 128 bytes along the reduction for every line group that
 // stores anything there; blocks are taken to lie at random. What is read from L2, multiplied and read from memory overlaps.
 double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow) {
   const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
@@ -146,24 +146,25 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   const bool half = gathered * size == 64,
              own = half && (f8 || wgmma_dds::narrow_slabs(p.block, p.blocks, static_cast<std::int64_t>(grid)));
   const double row = own ? 64 : 128, slabs = std::ceil(depth * size / row);
-  const double m = static_cast<double>(p.m), groups = std::ceil(out / 128);
+  const wgmma_dds::TileShape tile = narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
+  const double m = static_cast<double>(p.m), tokens = tile.tokens, outputs = tile.outputs;
   const double density = static_cast<double>(p.blocks) / grid;
   const double slab = half && !own ? 1 - (1 - density) * (1 - density) : density;
   // Like lines are multiplied together (plan/line_order.h), which saves less where most slabs are read in any case.
-  const double at_random = 1 - std::pow(1 - slab, std::max(1.0, (narrow ? 64.0 : 128.0) / side));
+  const double at_random = 1 - std::pow(1 - slab, std::max(1.0, outputs / side));
   const double touched = side < 128 && !f8 ? at_random * (1 - 0.14 * std::min(1.0, (1 - at_random) / 0.2)) : at_random;
-  const double panels = std::ceil(m / (narrow ? 128 : 256)), tiles = panels * groups * (narrow ? 2 : 1);
+  const double panels = std::ceil(m / tokens), tiles = panels * std::ceil(out / outputs);
   const Bytes bytes = bytes_of(p);
-  const double reads = tiles * slabs * touched * (narrow ? 128 : 256) * row + panels * bytes.stored;
+  const double reads = tiles * slabs * touched * tokens * row + panels * bytes.stored;
   const double l2 = reads / ((own ? 0.87 : 1.0) * device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
-  const double product = useful_flops(p, panels * (narrow ? 128 : 256)) / (kVendorShare * 0.95 * dense_peak(p, device));
+  const double product = useful_flops(p, panels * tokens) / (kVendorShare * 0.95 * dense_peak(p, device));
   const double each = slabs * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
   // Few tiles leave multiprocessors idle, and each is bound by its own port: what a step copies, X and the parts.
-  const double turns = std::ceil(tiles / device.multiprocessors), outputs = narrow ? 64 : 128;
-  const double copied = ((narrow ? 128 : 256) + outputs * std::min(1.0, density / touched)) * row;
+  const double turns = std::ceil(tiles / device.multiprocessors);
+  const double copied = (tokens + outputs * std::min(1.0, density / touched)) * row;
   const double port = slabs * touched * turns * copied / (kPortBytesPerClock[narrow && turns > 1] * device.clock_hz);
   // A step's latency, with each line's test and wait; 8-bit sums pass through registers besides.
-  const double lines = std::ceil((narrow ? 64.0 : 128.0) / side);
+  const double lines = std::ceil(outputs / side);
   const double latency = (200 + (narrow ? 300 : 100) * lines) * (f8 ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
   const double steps = each * (latency + 256.0 * (row / 128) * density / touched) / device.clock_hz;
   // Stores hide behind nothing: the next tile's copies wait for the staging they leave from.
@@ -204,14 +205,14 @@ double predict_merged_us(const Problem& p, const plan::Machine& machine) {
          predict_wgmma_us(units, machine);
 }
 
-// Tiles of 128 x 128 outputs step through slabs of 32 of the reduction; six 16-bit products for each of fp32.
+// Tiles step through slabs of 32 of the reduction; six 16-bit products for each of fp32.
 double predict_split_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
   const bool dx = p.direction == Direction::dx;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
-  const double m = static_cast<double>(p.m), panels = std::ceil(m / 128), groups = std::ceil(out / 128),
-               slabs = std::ceil(depth / 32);
+  const double m = static_cast<double>(p.m), panels = std::ceil(m / wgmma_dds::kSplitTile.tokens),
+               groups = std::ceil(out / wgmma_dds::kSplitTile.outputs), slabs = std::ceil(depth / 32);
   const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
   const double density = static_cast<double>(p.blocks) / grid, touched = 1 - std::pow(1 - density, 128.0 / side);
   const Bytes bytes = bytes_of(p);

@@ -117,17 +117,22 @@ plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
   if (p.direction == Direction::dw || is_scaled(p.dtype)) return {0, 1};
   const std::int64_t grid = ((p.rows + p.block.rows - 1) / p.block.rows) * ((p.cols + p.block.cols - 1) / p.block.cols);
   const bool halves = size_of(p.dtype) == 2 && gathered == 32 && !cuda::wgmma_dds::narrow_slabs(p.block, p.blocks, grid);
-  const std::int64_t out = p.direction == Direction::dx ? p.cols : p.rows, tokens = p.dtype == DType::f32 && !p.tf32 ? 128 : 256;
-  const auto panels = static_cast<unsigned>(std::clamp<std::int64_t>((p.m + tokens - 1) / tokens, 1, 1 << 15)),
-             groups = static_cast<unsigned>(std::clamp<std::int64_t>((out + 127) / 128, 1, 1 << 15));
+  const cuda::wgmma_dds::TileShape tile =
+      p.dtype == DType::f32 && !p.tf32 ? cuda::wgmma_dds::kSplitTile : cuda::wgmma_dds::kWideTile;
+  const auto number_of = [](std::int64_t size, int each) {
+    return static_cast<unsigned>(std::clamp<std::int64_t>((size + each - 1) / each, 1, 1 << 15));
+  };
+  const unsigned panels = number_of(p.m, tile.tokens),
+                 groups = number_of(p.direction == Direction::dx ? p.cols : p.rows, tile.outputs);
   const auto multiprocessors = static_cast<unsigned>(std::max(1, machine.cuda.multiprocessors));
   const auto step = static_cast<int>(cuda::wgmma_dds::walk_over(panels, groups, multiprocessors).step);
-  return {128 / side, halves ? 2 : 1, step};
+  return {tile.outputs / side, halves ? 2 : 1, step};
 }
 
 plan::LineGroups narrow_tile_lines(const Problem& p, const Machine& machine) {
   plan::LineGroups groups = tile_lines(p, machine);
-  groups.lines = (groups.lines + 1) / 2;  // half of the outputs; there are many rounds of these
+  constexpr int kShare = cuda::wgmma_dds::kWideTile.outputs / cuda::wgmma_dds::kNarrowTile.outputs;
+  groups.lines = (groups.lines + kShare - 1) / kShare;  // there are many rounds of these
   groups.step = 1;
   return groups;
 }

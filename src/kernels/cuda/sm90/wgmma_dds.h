@@ -35,9 +35,15 @@ inline Walk walk_over(unsigned panels, unsigned groups, unsigned multiprocessors
   return walk;
 }
 
-/// Tiles of 256 x 128, one to a multiprocessor, or of 128 x 64, two to a multiprocessor: which of them is faster depends on how
-/// many there are, and both are candidates of their own.
+/// Wide tiles, one to a multiprocessor, or narrow ones, two: which of them is faster depends on how many there are, and both are
+/// candidates of their own.
 enum class TileSize { wide, narrow };
+
+struct TileShape {
+  int tokens, outputs;
+};
+inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64};
+inline constexpr TileShape kSplitTile{128, 128};  // of fp32 in parts
 
 int forward_bf16(const MatmulArgs& args, TileSize size) noexcept;
 int forward_f16(const MatmulArgs& args, TileSize size) noexcept;

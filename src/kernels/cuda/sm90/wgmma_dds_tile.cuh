@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
+#include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_element.cuh"
 #include "plan/line_order.h"
 #include "sparseloom/plan.h"
@@ -35,19 +36,21 @@ struct Dx {
 /// 256 tokens beat 128 tokens x 256 outputs by up to 17 %: fewer lines to test per slab, and each has twice the tensor work to hide
 /// the slab's latency behind. Four stages of 48 KB: three lost up to 4 % at block 128.
 struct Wide {
-  static constexpr int kTokens = 256, kOutputs = 128, kStages = 4, kStagingBuffers = 2, kBlocksPerSm = 1;
+  static constexpr int kTokens = kWideTile.tokens, kOutputs = kWideTile.outputs, kStages = 4, kStagingBuffers = 2, kBlocksPerSm = 1;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 /// For products with few tiles: a quarter of the outputs, two thread blocks to a multiprocessor.
 struct Narrow {
-  static constexpr int kTokens = 128, kOutputs = 64, kStages = 4, kStagingBuffers = 1, kBlocksPerSm = 2;
+  static constexpr int kTokens = kNarrowTile.tokens, kOutputs = kNarrowTile.outputs, kStages = 4, kStagingBuffers = 1,
+                       kBlocksPerSm = 2;
   static constexpr int kProducerRegisters = 0, kConsumerRegisters = 0;  // as launched: 32 sums leave room
 };
 
 /// Half of the tokens, so that the partial sums of each slab and x's three parts have registers. Values are six bytes each and X
 /// four: 27 bytes a clock at the tensor cores' rate.
 struct HalfWide {
-  static constexpr int kTokens = 128, kOutputs = 128, kStages = 4, kStagingBuffers = 2, kBlocksPerSm = 1;
+  static constexpr int kTokens = kSplitTile.tokens, kOutputs = kSplitTile.outputs, kStages = 4, kStagingBuffers = 2,
+                       kBlocksPerSm = 1;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 
