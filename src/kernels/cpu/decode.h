@@ -24,6 +24,7 @@ struct DecodeOps {
 };
 
 extern const DecodeOps kAvx2Decode, kAvx512Decode;
+extern const DecodeOps kAvx512Bf16Decode;  // forward of bf16 alone
 
 void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& executor);
 

@@ -46,6 +46,11 @@ std::string refuse_decode(const Problem& problem, const Machine& machine) {
     return "takes at most " + std::to_string(cpu::kDecodeTokens) + " tokens, the call has " + std::to_string(problem.m);
   if (kIsa == Isa::avx512 && problem.block.cols < 16)
     return "needs blocks of 16 columns or more to fill a vector, avx2_decode does not";
+  if (kIsa == Isa::avx512_bf16) {
+    if (problem.dtype != DType::bf16) return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
+    if (problem.direction != Direction::forward) return "does forward only";
+    if (problem.block.cols < 32) return "needs blocks of 32 columns or more to fill a vector, avx512_decode does with 16";
+  }
   return {};
 }
 
@@ -121,19 +126,36 @@ Kernel int8_tile_row(const char* name) {
 }
 
 template <Isa kIsa>
+constexpr const cpu::DecodeOps& decode_ops() {
+  if constexpr (kIsa == Isa::avx2) {
+    return cpu::kAvx2Decode;
+  } else if constexpr (kIsa == Isa::avx512) {
+    return cpu::kAvx512Decode;
+  } else {
+    return cpu::kAvx512Bf16Decode;
+  }
+}
+
+template <Isa kIsa>
+double predict_decode(const Problem& problem, const Machine& machine) {
+  const plan::MachineRates& rates = machine.rates;
+  const bool forward = problem.direction == Direction::forward;
+  if constexpr (kIsa == Isa::avx512_bf16) {
+    const double slower = rates.bf16_avx512 > 0 ? 2 * rates.f32_avx512 / rates.bf16_avx512 : 1;
+    return cpu::predict_decode_us(problem, rates, cpu::avx512_bf16_forward_costs(slower));
+  } else if constexpr (kIsa == Isa::avx2) {
+    return cpu::predict_decode_us(problem, rates, forward ? cpu::kAvx2ForwardCosts : cpu::kAvx2DxCosts);
+  } else {
+    return cpu::predict_decode_us(problem, rates, forward ? cpu::kAvx512ForwardCosts : cpu::kAvx512DxCosts);
+  }
+}
+
+template <Isa kIsa>
 Kernel decode_row(const char* name) {
-  static constexpr const cpu::DecodeOps& kOps = kIsa == Isa::avx2 ? cpu::kAvx2Decode : cpu::kAvx512Decode;
-  return {{name, plan::Side::cpu, kIsa, refuse_decode<kIsa>,
-           [](const Problem& problem, const Machine& machine) {
-             const bool forward = problem.direction == Direction::forward;
-             const bool avx2 = kIsa == Isa::avx2;
-             const cpu::DecodeCosts& costs = forward ? (avx2 ? cpu::kAvx2ForwardCosts : cpu::kAvx512ForwardCosts)
-                                                     : (avx2 ? cpu::kAvx2DxCosts : cpu::kAvx512DxCosts);
-             return cpu::predict_decode_us(problem, machine.rates, costs);
-           },
+  return {{name, plan::Side::cpu, kIsa, refuse_decode<kIsa>, predict_decode<kIsa>,
            [](const Problem&, const Machine&) { return std::size_t{0}; }},
           [](const MatmulArgs& args, const Executor& executor) {
-            cpu::run_decode(kOps, args, executor);
+            cpu::run_decode(decode_ops<kIsa>(), args, executor);
             return 0;
           }};
 }
@@ -151,6 +173,7 @@ std::span<const Kernel> cpu_kernels() {
       panel_row<Isa::avx512_vnni>("avx512vnni_panel"),
       panel_row<Isa::avx512>("avx512_panel"),
       panel_row<Isa::avx2>("avx2_panel"),
+      decode_row<Isa::avx512_bf16>("avx512bf16_decode"),
       decode_row<Isa::avx512>("avx512_decode"),
       decode_row<Isa::avx2>("avx2_decode"),
   };

@@ -18,7 +18,9 @@ namespace {
 #include "kernels/cpu/generic/unroll-inl.h"
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx2/vector.h"
-#include "kernels/cpu/generic/decode-inl.h"
+#include "kernels/cpu/generic/dot-inl.h"
+#include "kernels/cpu/generic/decode_forward-inl.h"
+#include "kernels/cpu/generic/decode_dx-inl.h"
 // clang-format on
 }  // namespace
 #include "kernels/cpu/avx2/end.h"

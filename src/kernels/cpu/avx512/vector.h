@@ -48,6 +48,25 @@ template <class T>
   std::memcpy(static_cast<void*>(p), static_cast<const void*>(whole), static_cast<std::size_t>(n) * sizeof(T));
 }
 
+// Lane i: the sum of r[i]'s lanes. Two shuffles and an addition for each pair that becomes one.
+[[gnu::always_inline]] inline Vec sum_lanes(const Vec (&r)[kLanes]) {
+  Vec eight[8], four[4], two[2];
+  unroll<8>(SPARSELOOM_UNROLLED(i) {
+    const Vec a = r[2 * i.value], b = r[2 * i.value + 1];
+    eight[i.value] = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  });
+  unroll<4>(SPARSELOOM_UNROLLED(i) {
+    const Vec a = eight[2 * i.value], b = eight[2 * i.value + 1];
+    four[i.value] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+  });
+  // Each quarter has its part of four sums by now.
+  unroll<2>(SPARSELOOM_UNROLLED(i) {
+    const Vec a = four[2 * i.value], b = four[2 * i.value + 1];
+    two[i.value] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  });
+  return _mm512_add_ps(_mm512_shuffle_f32x4(two[0], two[1], 0x88), _mm512_shuffle_f32x4(two[0], two[1], 0xdd));
+}
+
 // Sixteen rows of sixteen cells: 4 x 4 inside the 128-bit quarters, then the quarters among themselves.
 [[gnu::always_inline]] inline void transpose(Vec (&r)[kLanes]) {
   Vec t[16];
