@@ -134,11 +134,11 @@ std::string gpu_line(int device, const kernels::cuda::KnownGpuRates& known) {
 }
 
 // Measured: what the rows' refusals and predictions ask for.
-plan::Machine machine_for(const Problem& problem, const Executor& executor, const std::string& kernel) {
+plan::Machine machine_for(const Problem& problem, const plan::GpuRates& gpu, const Executor& executor, const std::string& kernel) {
   plan::Machine machine;
   if (problem.device >= 0) {
     machine.cuda = runtime::cuda_device(problem.device);
-    machine.gpu = kernels::cuda::gpu_rates(problem.device, executor.stream).rates;
+    machine.gpu = gpu;
     return machine;
   }
   machine.isa = runtime::active_isa();
@@ -178,11 +178,11 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
     if (on_cpu)
       validate_index("plan", index.rows, index.cols, index.block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
                      {index.col, static_cast<std::size_t>(index.blocks)});
-    const plan::Machine machine = machine_for(problem, executor, kernel);
+    const auto gpu = on_cpu ? kernels::cuda::KnownGpuRates{} : kernels::cuda::gpu_rates(problem.device, executor.stream);
+    const plan::Machine machine = machine_for(problem, gpu.rates, executor, kernel);
     Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
     plan.pattern_version = version;
-    plan.machine = on_cpu ? machine_line(kernels::machine_rates())
-                          : gpu_line(problem.device, kernels::cuda::gpu_rates(problem.device, executor.stream));
+    plan.machine = on_cpu ? machine_line(kernels::machine_rates()) : gpu_line(problem.device, gpu);
     if (version == kDynamicVersion)
       plan.workspace_bytes = plan::with_live_prefix(plan.workspace_bytes, problem);
     else if (on_cpu)

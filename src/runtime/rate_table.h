@@ -1,4 +1,4 @@
-// Measured rates as files keep them: numbers by name, and what they were measured on.
+// Measured rates as files keep them: the fields of a struct by name, and what they were measured on.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,13 @@
 #include <vector>
 
 namespace sparseloom::runtime {
+
+/// One field as files and info name it.
+template <class Rates>
+struct RateField {
+  const char* name;
+  double Rates::*rate;
+};
 
 struct NamedRate {
   const char* name;
@@ -23,5 +30,25 @@ std::string rate_table_text(const std::string& header, const std::string& key, s
 /// one.
 std::optional<std::vector<double>> parse_rate_table(const std::string& text, const std::string& header, const std::string& key,
                                                     std::span<const char* const> names);
+
+template <class Rates>
+std::string rate_table_text(const std::string& header, const std::string& key, std::span<const RateField<Rates>> fields,
+                            const Rates& rates) {
+  std::vector<NamedRate> named;
+  for (const RateField<Rates>& field : fields) named.push_back({field.name, rates.*field.rate});
+  return rate_table_text(header, key, named);
+}
+
+template <class Rates>
+std::optional<Rates> parse_rate_table(const std::string& text, const std::string& header, const std::string& key,
+                                      std::span<const RateField<Rates>> fields) {
+  std::vector<const char*> names;
+  for (const RateField<Rates>& field : fields) names.push_back(field.name);
+  const auto numbers = parse_rate_table(text, header, key, names);
+  if (!numbers) return std::nullopt;
+  Rates rates;
+  for (std::size_t i = 0; i < names.size(); ++i) rates.*fields[i].rate = (*numbers)[i];
+  return rates;
+}
 
 }  // namespace sparseloom::runtime

@@ -184,7 +184,7 @@ class BlockSparseLinear(nn.Module):
         device, for about a second, and puts what they took beside what was predicted: ``measured_us``, and in the text."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
-        if measure and device is not None and torch.device(device).type != self.values.device.type:
+        if measure and device is not None and ops.ordinal(device) != ops.ordinal(self.values.device):
             raise Error("plan", f"the layer's own device, {self.values.device}, to measure on", str(device), "move the layer there")
         plan = ops.plan(
             self._cpu_index(),

@@ -16,7 +16,7 @@ const PanelCosts kAvx512Bf16PanelCosts = {16, 2, {0, 1.41, 1.09, 1.18}, 4.8, 0.7
 const PanelCosts kAvx512VnniPanelCosts = {16, 4, {0, 1.41, 1.09, 1.18}, 4.8, 2.0, 0.2, 0, 0, {}, 0, 0};
 const DecodeCosts kAvx2ForwardCosts = {8, 0.05, 0.11, 0, 10, 2.2, 0};
 const DecodeCosts kAvx512ForwardCosts = {16, 0.05, 0.073, 0.03, 8.4, 4.1, 0};
-DecodeCosts avx512_bf16_forward_costs(double slower) { return {16, 0.09, 0.033 * slower, 0, 14, 2.5, 0}; }
+const DecodeCosts kAvx512Bf16ForwardCosts = {16, 0.09, 0.033, 0, 14, 2.5, 0};
 const DecodeCosts kAvx2DxCosts = {8, 0.1, 0.09, 0.05, 1.4, 0.1, 0.76};
 const DecodeCosts kAvx512DxCosts = {16, 0.12, 0.06, 0, 0.5, 0.1, 0.5};
 

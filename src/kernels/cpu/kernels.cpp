@@ -126,36 +126,42 @@ Kernel int8_tile_row(const char* name) {
 }
 
 template <Isa kIsa>
-constexpr const cpu::DecodeOps& decode_ops() {
-  if constexpr (kIsa == Isa::avx2) {
-    return cpu::kAvx2Decode;
-  } else if constexpr (kIsa == Isa::avx512) {
-    return cpu::kAvx512Decode;
-  } else {
-    return cpu::kAvx512Bf16Decode;
+struct Decode;
+template <>
+struct Decode<Isa::avx2> {
+  static constexpr const cpu::DecodeOps& kOps = cpu::kAvx2Decode;
+  static cpu::DecodeCosts costs(bool forward, const plan::MachineRates&) {
+    return forward ? cpu::kAvx2ForwardCosts : cpu::kAvx2DxCosts;
   }
-}
-
-template <Isa kIsa>
-double predict_decode(const Problem& problem, const Machine& machine) {
-  const plan::MachineRates& rates = machine.rates;
-  const bool forward = problem.direction == Direction::forward;
-  if constexpr (kIsa == Isa::avx512_bf16) {
-    const double slower = rates.bf16_avx512 > 0 ? 2 * rates.f32_avx512 / rates.bf16_avx512 : 1;
-    return cpu::predict_decode_us(problem, rates, cpu::avx512_bf16_forward_costs(slower));
-  } else if constexpr (kIsa == Isa::avx2) {
-    return cpu::predict_decode_us(problem, rates, forward ? cpu::kAvx2ForwardCosts : cpu::kAvx2DxCosts);
-  } else {
-    return cpu::predict_decode_us(problem, rates, forward ? cpu::kAvx512ForwardCosts : cpu::kAvx512DxCosts);
+};
+template <>
+struct Decode<Isa::avx512> {
+  static constexpr const cpu::DecodeOps& kOps = cpu::kAvx512Decode;
+  static cpu::DecodeCosts costs(bool forward, const plan::MachineRates&) {
+    return forward ? cpu::kAvx512ForwardCosts : cpu::kAvx512DxCosts;
   }
-}
+};
+template <>
+struct Decode<Isa::avx512_bf16> {
+  static constexpr const cpu::DecodeOps& kOps = cpu::kAvx512Bf16Decode;
+  static cpu::DecodeCosts costs(bool, const plan::MachineRates& rates) {
+    cpu::DecodeCosts costs = cpu::kAvx512Bf16ForwardCosts;
+    // Some CPUs multiply pairs no faster than the FMA multiplies single ones.
+    if (rates.bf16_avx512 > 0) costs.token_element *= 2 * rates.f32_avx512 / rates.bf16_avx512;
+    return costs;
+  }
+};
 
 template <Isa kIsa>
 Kernel decode_row(const char* name) {
-  return {{name, plan::Side::cpu, kIsa, refuse_decode<kIsa>, predict_decode<kIsa>,
+  return {{name, plan::Side::cpu, kIsa, refuse_decode<kIsa>,
+           [](const Problem& problem, const Machine& machine) {
+             const bool forward = problem.direction == Direction::forward;
+             return cpu::predict_decode_us(problem, machine.rates, Decode<kIsa>::costs(forward, machine.rates));
+           },
            [](const Problem&, const Machine&) { return std::size_t{0}; }},
           [](const MatmulArgs& args, const Executor& executor) {
-            cpu::run_decode(decode_ops<kIsa>(), args, executor);
+            cpu::run_decode(Decode<kIsa>::kOps, args, executor);
             return 0;
           }};
 }

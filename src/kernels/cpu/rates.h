@@ -6,14 +6,12 @@
 #include <string>
 
 #include "plan/candidate.h"
+#include "runtime/rate_table.h"
 
 namespace sparseloom::kernels {
 
 /// One field of MachineRates as files and info name it. gemm_flops is none of them: it belongs to a problem.
-struct RateField {
-  const char* name;
-  double plan::MachineRates::*rate;
-};
+using RateField = runtime::RateField<plan::MachineRates>;
 std::span<const RateField> rate_fields();
 
 /// One core's register peaks and copy bandwidth, of the instruction sets that `isa` includes; the others stay 0. Takes some ten

@@ -1,8 +1,5 @@
-#include <vector>
-
 #include "kernels/cpu/rates.h"
 #include "runtime/cache_file.h"
-#include "runtime/rate_table.h"
 #include "sparseloom/version.h"
 
 namespace sparseloom::kernels {
@@ -28,19 +25,11 @@ std::string rates_key(runtime::Isa isa) {
 std::string rates_file(const std::string& key) { return "rates-" + runtime::fingerprint(key) + ".txt"; }
 
 std::string rates_text(const plan::MachineRates& rates, const std::string& key) {
-  std::vector<runtime::NamedRate> named;
-  for (const RateField& field : rate_fields()) named.push_back({field.name, rates.*field.rate});
-  return runtime::rate_table_text(kHeader, key, named);
+  return runtime::rate_table_text(kHeader, key, rate_fields(), rates);
 }
 
 std::optional<plan::MachineRates> parse_rates(const std::string& text, const std::string& key) {
-  std::vector<const char*> names;
-  for (const RateField& field : rate_fields()) names.push_back(field.name);
-  const auto numbers = runtime::parse_rate_table(text, kHeader, key, names);
-  if (!numbers) return std::nullopt;
-  plan::MachineRates rates;
-  for (std::size_t i = 0; i < names.size(); ++i) rates.*rate_fields()[i].rate = (*numbers)[i];
-  return rates;
+  return runtime::parse_rate_table(text, kHeader, key, rate_fields());
 }
 
 KnownRates known_rates(const std::string& folder, runtime::Isa isa) {

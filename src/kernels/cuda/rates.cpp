@@ -4,7 +4,6 @@
 #include <cmath>
 #include <mutex>
 #include <span>
-#include <vector>
 
 #include "runtime/cache_file.h"
 #include "runtime/rate_table.h"
@@ -23,23 +22,10 @@ constexpr double kMemoryOfNominal = 0.875, kL2BytesPerClock = 18.2, kTensorFlops
 
 constexpr const char* kHeader = "sparseloom gpu rates 1";
 
-struct Field {
-  const char* name;
-  double plan::GpuRates::*rate;
-};
+using Field = runtime::RateField<plan::GpuRates>;
 constexpr Field kFields[] = {{"memory_bytes", &plan::GpuRates::memory_bytes},
                              {"l2_bytes", &plan::GpuRates::l2_bytes},
                              {"tensor_flops", &plan::GpuRates::tensor_flops}};
-
-std::optional<plan::GpuRates> parse(const std::string& text, const std::string& key) {
-  std::vector<const char*> names;
-  for (const Field& field : kFields) names.push_back(field.name);
-  const auto numbers = runtime::parse_rate_table(text, kHeader, key, names);
-  if (!numbers) return std::nullopt;
-  plan::GpuRates rates;
-  for (std::size_t i = 0; i < names.size(); ++i) rates.*kFields[i].rate = (*numbers)[i];
-  return rates;
-}
 
 bool believable(const plan::GpuRates& rates, const plan::GpuRates& expected) {
   for (const Field& field : kFields) {
@@ -84,9 +70,7 @@ std::string gpu_rates_key(const runtime::CudaDevice& device, const std::string& 
 std::string gpu_rates_file(const std::string& key) { return "gpu-rates-" + runtime::fingerprint(key) + ".txt"; }
 
 std::string gpu_rates_text(const plan::GpuRates& rates, const std::string& key) {
-  std::vector<runtime::NamedRate> named;
-  for (const Field& field : kFields) named.push_back({field.name, rates.*field.rate});
-  return runtime::rate_table_text(kHeader, key, named);
+  return runtime::rate_table_text(kHeader, key, std::span<const Field>(kFields), rates);
 }
 
 KnownGpuRates known_gpu_rates(const std::string& folder, const std::string& key, const plan::GpuRates& expected,
@@ -94,7 +78,9 @@ KnownGpuRates known_gpu_rates(const std::string& folder, const std::string& key,
   const std::string name = gpu_rates_file(key), path = folder + "/" + name;
   if (!folder.empty())
     if (const auto text = runtime::read_small_file(path))
-      if (const auto rates = parse(*text, key); rates && believable(*rates, expected)) return {*rates, "read from " + path};
+      if (const auto rates = runtime::parse_rate_table(*text, kHeader, key, std::span<const Field>(kFields));
+          rates && believable(*rates, expected))
+        return {*rates, "read from " + path};
   if (!measure) return {{}, "not measured: a CUDA graph is being captured"};
   const auto measured = measure();
   if (!measured) return {{}, "not measured: the GPU had no room or no time for it"};

@@ -37,7 +37,7 @@ std::string gpu_rates_file(const std::string& key);
 std::string gpu_rates_text(const plan::GpuRates& rates, const std::string& key);
 
 /// Of a device of this process, known from the first call on; thread-safe. The first one reads the file or measures, which takes
-/// some 50 ms of the GPU on a stream of its own, beside what runs there, and waits for it. While `stream` is captured nothing is
+/// some 35 ms of the GPU on a stream of its own, beside what runs there, and waits for it. While `stream` is captured nothing is
 /// measured, and a later call tries again.
 KnownGpuRates gpu_rates(int device, void* stream);
 

@@ -1,7 +1,5 @@
 // A GPU's rates are kept on disk as the CPU's are; what was measured on a GPU that others use is neither taken nor kept.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/rates.h"
+#include "kernels/processes.h"
 #include "runtime/cache_file.h"
 
 namespace sparseloom::kernels::cuda {
@@ -135,25 +134,14 @@ TEST_F(GpuRatesOnDisk, NothingKeptWhereNothingCanBeWritten) {
 }
 
 TEST_F(GpuRatesOnDisk, ProcessesThatStartTogetherSeeWholeFilesOnly) {
-  std::vector<pid_t> children;
-  for (int child = 0; child < 4; ++child) {
-    const pid_t pid = ::fork();
-    if (pid != 0) {
-      children.push_back(pid);
-      continue;
-    }
+  testing::expect_of_processes(4, [&](int child) {
     bool whole = true;
     for (int i = 0; i < 100; ++i) {
       if (i % 10 == child) fs::remove(file());
       whole &= known(0.9 + 0.02 * child).rates.memory_bytes > 0;
     }
-    ::_exit(whole ? 0 : 1);
-  }
-  for (const pid_t pid : children) {
-    int status = -1;
-    ::waitpid(pid, &status, 0);
-    EXPECT_EQ(status, 0);
-  }
+    return whole;
+  });
   known();
   EXPECT_EQ(known().origin, "read from " + file().string());
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);

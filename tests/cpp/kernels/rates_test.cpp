@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/processes.h"
 #include "kernels/registry.h"
 #include "runtime/cache_file.h"
 #include "runtime/cpu.h"
@@ -141,13 +141,7 @@ TEST_F(RatesOnDisk, AFolderOrAPipeInThePlaceOfTheFileIsNoHang) {
 
 TEST_F(RatesOnDisk, ProcessesThatStartTogetherSeeWholeFilesOnly) {
   const std::string key = rates_key(isa_);
-  std::vector<pid_t> children;
-  for (int child = 0; child < 4; ++child) {
-    const pid_t pid = ::fork();
-    if (pid != 0) {
-      children.push_back(pid);
-      continue;
-    }
+  testing::expect_of_processes(4, [&](int child) {
     bool whole = true;
     for (int i = 0; i < 200; ++i) {
       plan::MachineRates rates;
@@ -156,13 +150,8 @@ TEST_F(RatesOnDisk, ProcessesThatStartTogetherSeeWholeFilesOnly) {
       const auto text = runtime::read_small_file(file().string());
       whole &= text.has_value() && parse_rates(*text, key).has_value();
     }
-    ::_exit(whole ? 0 : 1);
-  }
-  for (const pid_t pid : children) {
-    int status = -1;
-    ::waitpid(pid, &status, 0);
-    EXPECT_EQ(status, 0);
-  }
+    return whole;
+  });
   EXPECT_TRUE(was_read(known()));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }

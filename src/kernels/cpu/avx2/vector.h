@@ -12,12 +12,14 @@ constexpr int kRegisters = 16;
 [[gnu::always_inline]] inline Vec fma(Vec acc, Vec x, Vec w) { return _mm256_fmadd_ps(x, w, acc); }
 [[gnu::always_inline]] inline void transpose(Vec (&rows)[kLanes]) { transpose8(rows); }
 [[gnu::always_inline]] inline float sum(Vec x) { return sum8(x); }
+
 // Lane i: the sum of r[i]'s lanes.
 [[gnu::always_inline]] inline Vec sum_lanes(const Vec (&r)[kLanes]) {
   const Vec low = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
   const Vec high = _mm256_hadd_ps(_mm256_hadd_ps(r[4], r[5]), _mm256_hadd_ps(r[6], r[7]));
   return _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
 }
+
 template <class T>
 [[gnu::always_inline]] inline Vec widen(const T* p) {
   return widen8(p);
