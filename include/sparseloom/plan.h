@@ -14,7 +14,8 @@
 namespace sparseloom {
 
 /// W is [rows, cols] = [out features, in features]:
-/// forward: Y [m, rows] = act(X [m, cols] W^T + bias); dx: dX [m, cols] = dY [m, rows] W; dw: dW = dY^T X at the stored blocks.
+/// forward: Y [m, rows] = act(X [m, cols] W^T + bias) + residual; dx: dX [m, cols] = dY [m, rows] W; dw: dW = dY^T X at the stored
+/// blocks.
 enum class Direction : std::uint8_t { forward, dx, dw };
 
 /// gelu_erf is x Phi(x); gelu_tanh its tanh form (Hendrycks & Gimpel 2016); silu is x sigmoid(x). Forward only.
@@ -34,6 +35,8 @@ struct Problem {
   std::int64_t blocks = 0;  // stored blocks
   bool bias = false;
   Activation activation = Activation::none;
+  bool residual = false;    // forward only: something of y's shape and dtype is added behind the activation
+  bool accumulate = false;  // dw of f32, f16 and bf16 only: added to dvalues, which are fp32 then, instead of written
   int threads = 1;
   bool can_gemm = false;   // the executor lends a dense product
   int device = -1;         // CUDA ordinal, -1: the CPU; the executor's

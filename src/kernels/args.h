@@ -13,9 +13,10 @@ namespace sparseloom::kernels {
 
 /// One product. All matrices row-major with unit column stride, all of `dtype` but for 8-bit products' out and bias; W is
 /// [rows, cols] = index.rows x index.cols.
-///   forward: out [m, rows] = act(a [m, cols] W^T + bias)
+///   forward: out [m, rows] = act(a [m, cols] W^T + bias) + residual, added in fp32 before the one rounding
 ///   dx:      out [m, cols] = a [m, rows] W
 ///   dw:      out [blocks, bm, bn] = a^T b at the stored blocks; a = dY [m, rows], b = X [m, cols]; padding is written as zero
+///            accumulate: out, fp32, += the sums unrounded; to padding, which is zero by contract, nothing is added
 /// 8-bit operands (is_scaled(dtype)), forward only, out and bias of out_dtype:
 ///   sum[t, o] = a [t, :] W[o, :]^T        i8: in int32, exact (make_plan admits no reduction that could overflow it); f8: in fp32
 ///   out[t, o] = act(fma(float(sum) * a_scale, w_scale, bias[o]))
@@ -40,6 +41,9 @@ struct MatmulArgs {
   std::int64_t out_stride = 0;  // forward and dx
   void* pre = nullptr;          // forward only, rows with stores_pre: also round(a W^T + bias), what a gradient of act needs
   std::int64_t pre_stride = 0;
+  const void* residual = nullptr;  // forward only, [m, rows] as out, or null
+  std::int64_t residual_stride = 0;
+  bool accumulate = false;         // dw only
   DType out_dtype = DType::f32;    // 8-bit operands only: bf16 or f32, of out and bias
   const float* a_scale = nullptr;  // 8-bit operands only, never null then: [m] when a_scale_each, else [1]
   const float* w_scale = nullptr;  // [rows] when w_scale_each, else [1]

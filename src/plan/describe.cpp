@@ -37,6 +37,8 @@ std::string to_string(const Problem& p) {
                      " blocks=" + std::to_string(p.blocks) + " density=" + density;
   if (p.bias) text += " bias";
   if (p.activation != Activation::none) text += std::string(" ") + name_of(p.activation);
+  if (p.residual) text += " residual";
+  if (p.accumulate) text += " accumulate";
   if (p.tf32) text += " tf32";
   text += p.device >= 0 ? " device=cuda:" + std::to_string(p.device) : " threads=" + std::to_string(p.threads);
   if (p.strict) text += " strict";
