@@ -6,9 +6,10 @@
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(sparseloom, m) {
+  // linear: act(x W^T + bias) + residual, which has the result's shape and dtype.
   m.def(
       "linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int activation, int version, "
-      "bool strict, bool tf32, int kernel) -> Tensor");
+      "bool strict, bool tf32, int kernel, Tensor? residual=None) -> Tensor");
   m.def(
       "linear_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, Tensor ccol, Tensor row, Tensor slot, SymInt in_features, "
       "int version, bool strict, bool tf32, int kernel) -> Tensor");
@@ -16,12 +17,12 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int version, bool strict, bool "
       "tf32, int kernel) -> Tensor");
 
-  // A training step's two calls. linear_train: y = act(z), z = x W^T + bias, with an activation. linear_backward: dx when values
-  // are given, dvalues when x is, dbias when it is needed; what is not asked for comes empty. `saved`: relu's y, the others' z, or
-  // none without activation.
+  // A training step's two calls. linear_train: y = act(z) + residual, z = x W^T + bias, with an activation. linear_backward: dx
+  // when values are given, dvalues when x is, dbias when it is needed; what is not asked for comes empty. `saved`: relu's y (or z),
+  // the others' z, or none without activation.
   m.def(
       "linear_train(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int activation, "
-      "int version, bool strict, bool tf32, int kernel) -> (Tensor y, Tensor z)");
+      "int version, bool strict, bool tf32, int kernel, Tensor? residual=None) -> (Tensor y, Tensor z)");
   m.def(
       "linear_backward(Tensor dy, Tensor? saved, Tensor? x, Tensor? values, Tensor crow, Tensor col, Tensor ccol, Tensor row, "
       "Tensor slot, SymInt in_features, int block_rows, int block_cols, int activation, int version, bool strict, bool tf32, "

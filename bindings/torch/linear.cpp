@@ -60,7 +60,7 @@ Tensor as_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? ten
 
 Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
                const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation, std::int64_t version,
-               bool strict, bool tf32, std::int64_t kernel, std::optional<Tensor>* pre) {
+               bool strict, bool tf32, std::int64_t kernel, const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
   constexpr const char* op = "linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -77,29 +77,40 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
       core::fail(op, "bias of shape [" + std::to_string(out_features) + "]", shape_of(*bias), "one value for each output feature");
     dense_bias = as_contiguous(*bias);
   }
+  Matrix addend{x, {}};
+  if (residual) {
+    require_device(op, "residual", *residual, device, "x");
+    require_same_dtype(op, input.view.dtype, "residual", *residual);
+    const auto sizes = with_features(x, out_features);
+    if (!std::equal(sizes.begin(), sizes.end(), residual->sizes().begin(), residual->sizes().end()))
+      core::fail(op, "a residual of y's shape, x's with " + std::to_string(out_features) + " features", shape_of(*residual),
+                 "expand it to that shape");
+    addend = matrix_of(op, "residual", *residual);
+  }
   const Executor executor = torch_executor(device);
   Problem problem = problem_of(Direction::forward, input.view.dtype, input.view.rows, index, strict, tf32);
   problem.bias = bias.has_value();
+  problem.residual = residual.has_value();
   problem.activation = activation_of(op, activation);
   const void* data = values_of(op, values, index);
   const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
   const Tensor y = new_like(op, x, with_features(x, out_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
-  const void* bias_data = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  const Addends addends(dense_bias ? dense_bias->const_data_ptr() : nullptr, addend.view);
   const auto view = [&](const Tensor& t) { return writable(t, input.view.dtype, input.view.rows, out_features); };
   if (pre == nullptr) {
-    sparseloom::linear(*plan, input.view, index, data, bias_data, view(y), workspace.span(), executor);
+    sparseloom::linear(*plan, input.view, index, data, addends, view(y), workspace.span(), executor);
   } else {
     *pre = new_like(op, x, with_features(x, out_features));
-    ops::linear_saving(*plan, input.view, index, data, bias_data, view(**pre), view(y), workspace.span(), executor);
+    ops::linear_saving(*plan, input.view, index, data, addends, view(**pre), view(y), workspace.span(), executor);
   }
   return y;
 }
 
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col, std::optional<Tensor> bias,
-              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, bool tf32,
-              std::int64_t kernel) {
-  return forward(x, values, crow, col, bias, out_features, activation, version, strict, tf32, kernel, nullptr);
+              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+              std::optional<Tensor> residual) {
+  return forward(x, values, crow, col, bias, out_features, activation, version, strict, tf32, kernel, residual, nullptr);
 }
 
 Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col, const Tensor& ccol,

@@ -21,10 +21,10 @@ Problem problem_of(Direction direction, DType dtype, std::int64_t m, const Index
 /// The operators themselves, as library.cpp declares them. forward is linear, and with `pre` (CUDA) also gives x W^T + bias.
 Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
                const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation, std::int64_t version,
-               bool strict, bool tf32, std::int64_t kernel, std::optional<Tensor>* pre);
+               bool strict, bool tf32, std::int64_t kernel, const std::optional<Tensor>& residual, std::optional<Tensor>* pre);
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col, std::optional<Tensor> bias,
-              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, bool tf32,
-              std::int64_t kernel);
+              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+              std::optional<Tensor> residual = {});
 Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col, const Tensor& ccol,
                  const Tensor& row, const Tensor& slot, std::int64_t in_features, std::int64_t version, bool strict, bool tf32,
                  std::int64_t kernel);

@@ -116,17 +116,19 @@ Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Ten
 
 std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
                                         std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation_code,
-                                        std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
+                                        std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+                                        std::optional<Tensor> residual) {
   constexpr const char* op = "linear";
   const Activation activation = activation_of(op, activation_code);
   const int device = device_of(op, "x", x);
   if (activation == Activation::none) core::fail(op, "an activation", "none", "call linear");
   if (device < 0) {
+    if (residual) core::fail(op, "no residual beside an activation whose input is kept, on the CPU", "one", "add it behind");
     Tensor z = linear(x, values, crow, col, bias, out_features, 0, version, strict, tf32, kernel);
     return {cpu_activate(z, activation), z};
   }
   std::optional<Tensor> z;
-  Tensor y = forward(x, values, crow, col, bias, out_features, activation_code, version, strict, tf32, kernel, &z);
+  Tensor y = forward(x, values, crow, col, bias, out_features, activation_code, version, strict, tf32, kernel, residual, &z);
   return {y, *z};
 }
 

@@ -39,11 +39,22 @@ SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, con
 /// Names of all compiled-in candidates, in registry order; `reference` is last.
 SPARSELOOM_API std::vector<std::string> kernel_names();
 
-/// Y = act(X W^T + bias). x [m, cols], y [m, rows], bias [rows] contiguous or null, values [blocks, bm, bn], all of the plan's
-/// dtype. workspace: at least plan.workspace_bytes, 64-byte aligned. Allocates nothing. Throws Error when a shape, dtype, stride or
-/// the workspace does not fit the plan. A NaN in x under an absent block does not reach y unless the plan is `dense`.
-SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
-                           const MatrixView& y, std::span<std::byte> workspace, const Executor& executor);
+/// What a forward product adds: bias [rows], contiguous, before the activation, and behind it residual [m, rows], which must not
+/// overlap y. Null and without memory: nothing. As the problem said; a bias alone converts.
+struct Addends {
+  const void* bias = nullptr;
+  ConstMatrixView residual = {};
+  Addends() = default;
+  Addends(const void* given_bias) : bias(given_bias) {}  // NOLINT: a bias is what most calls have
+  Addends(const void* given_bias, const ConstMatrixView& given_residual) : bias(given_bias), residual(given_residual) {}
+};
+
+/// Y = act(X W^T + bias) + residual, added in fp32 before the one rounding (the `dense` plan rounds the product before). x [m,
+/// cols], y [m, rows], values [blocks, bm, bn], all of the plan's dtype. workspace: at least plan.workspace_bytes, 64-byte aligned.
+/// Allocates nothing. Throws Error when a shape, dtype, stride or the workspace does not fit the plan. A NaN in x under an absent
+/// block does not reach y unless the plan is `dense`.
+SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
+                           const Addends& addends, const MatrixView& y, std::span<std::byte> workspace, const Executor& executor);
 
 /// Factors of an 8-bit product, fp32, on the device of x: one for all of it, or one for each token (x) or output feature (w).
 /// Neither may be empty (x's may when there is no token). Zero, Inf and NaN are multiplied as IEEE 754 says.
@@ -85,8 +96,8 @@ SPARSELOOM_API void move_blocks(void* values, std::int64_t block_bytes, std::spa
 
 /// The three products of a matrix of one's own, on the CPU. dw must have w's pattern and dtype, else Error; its padding becomes
 /// zero.
-SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const void* bias, const MatrixView& y,
-                           Workspace& workspace, const Executor& executor);
+SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Addends& addends,
+                           const MatrixView& y, Workspace& workspace, const Executor& executor);
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales, const void* bias,
                            const MatrixView& y, Workspace& workspace, const Executor& executor);
 SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx,

@@ -135,48 +135,52 @@ class _LayerHow(NamedTuple):
 
 
 class _Layer(torch.autograd.Function):
-    """act(x W^T + bias) in one dispatch forward and one backward, which has dz = dy act'(z), dX, dW and the bias's gradient.
+    """act(x W^T + bias) + residual in one dispatch forward and one backward, which has dz = dy act'(z), dX, dW and the bias's gradient.
 
-    Relu saves its output, which the next layer keeps anyway: one product with the activation fused. The other activations save
-    the pre-activation z. z is an output too, so that a second differentiation finds its way through it; nobody else sees it. Not
+    Relu saves its output, which the next layer keeps anyway: one product with the activation fused. The other activations, and relu
+    under a residual, save the pre-activation z. z is an output too, so that a second differentiation finds its way through it; nobody else sees it. Not
     when compiled: there is no second one there, and AOTAutograd would add a matrix of zeros for z's gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, how: _LayerHow) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, how: _LayerHow, residual: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         activation, strict, kernel, index = ctx.how = how
         ctx.set_materialize_grads(False)
         need_x, need_values, *_ = ctx.needs_input_grad
         code, tf32, z = ACTIVATIONS[activation], _tf32(x), None
-        product = _linear if code <= _RELU else _linear_train
-        y = product(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, kernel)
-        if code > _RELU:
+        keeps_y = code <= _RELU and (residual is None or not code)
+        product = _linear if keeps_y else _linear_train
+        y = product(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, kernel, residual)
+        if not keeps_y:
             y, z = y
-        ctx.save_for_backward(x if need_values else None, values if need_x else None, y if code == _RELU else z)
+        ctx.save_for_backward(x if need_values else None, values if need_x else None, y if keeps_y and code else z)
         return y if z is None or torch.compiler.is_compiling() else (y, z)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, more_dz: Tensor | None = None) -> tuple[Tensor | None, ...]:
         (x, values, saved), (activation, strict, _, index) = ctx.saved_tensors, ctx.how
-        need_x, need_values, need_bias, _ = ctx.needs_input_grad
+        need_x, need_values, need_bias, _, *need_residual = ctx.needs_input_grad
+        dresidual = dy if need_residual and need_residual[0] else None
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # the gradient may be differentiated
         if activation and (again or more_dz is not None):
             dz = None if dy is None else _activation_gradient(dy, saved, activation)
             dy = more_dz if dz is None else dz if more_dz is None else dz + more_dz
             activation = saved = None
         if dy is None:
-            return None, None, None, None
+            return None, None, None, None, None
         if again:
             dx = _product(_DX, dy, values, strict, index) if need_x else None
             dvalues = _product(_DW, dy, x, strict, index) if need_values else None
             dbias = (dy.flatten(0, -2).sum(0) if dy.dim() > 1 else dy) if need_bias else None
-            return dx, dvalues, dbias, None
+            return dx, dvalues, dbias, None, dresidual
         crow, col, ccol, row, slot, _, cols, bm, bn, version = index
         code, tf32 = ACTIVATIONS[activation], _tf32(dy)
         dx, dvalues, dbias = _linear_backward(
             dy, saved, x, values, crow, col, ccol, row, slot, cols, bm, bn, code, version, strict, tf32, need_bias
         )
-        return dx if need_x else None, dvalues if need_values else None, dbias if need_bias else None, None
+        return dx if need_x else None, dvalues if need_values else None, dbias if need_bias else None, None, dresidual
 
 
 def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
@@ -225,26 +229,54 @@ def linear(
     activation: str | None = None,
     strict: bool = False,
     kernel: str | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """act(x W^T + bias), differentiable in x, values and bias.
+    """act(x W^T + bias) + residual, differentiable in x, values, bias and residual.
 
-    x [..., cols] of 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, all of one dtype and, with the index, on one
-    device. Returns [..., rows]. On CUDA the work is queued on torch's current stream; float32 follows torch's TF32 switch.
+    x [..., cols] of 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, residual [..., rows] or None, all of one dtype
+    and, with the index, on one device. The residual is added before the result is rounded, but where a training step on the CPU has
+    an activation. Returns [..., rows]. On CUDA the work is queued on torch's current stream; float32 follows torch's TF32 switch.
     Kept for the gradient: x, values, and relu's output or the other activations' input. ``kernel`` forces a candidate by name;
     ``strict`` forbids the dense and reference ones. Raises Error when a shape, dtype, device or index does not fit,
     torch.OutOfMemoryError when a GPU is full.
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
-        if torch.is_grad_enabled() and (x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)):
+        if torch.is_grad_enabled() and (
+            x.requires_grad
+            or values.requires_grad
+            or (bias is not None and bias.requires_grad)
+            or (residual is not None and residual.requires_grad)
+        ):
+            if residual is not None:
+                return _linear_plus(x, values, index, bias, activation, strict, number, residual)
             fused = activation if x.is_cuda or activation in _CPU_FUSES else None
             y = _Layer.apply(x, values, bias, _LayerHow(fused, strict, number, index))
             y = y[0] if isinstance(y, tuple) else y
             return y if fused == activation else activate(y, activation)
         code, tf32 = ACTIVATIONS[activation], _tf32(x)
-        return _linear(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, number)
+        return _linear(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, number, residual)
     except RuntimeError as error:
         raise translated(error) from None
+
+
+def _linear_plus(
+    x: Tensor,
+    values: Tensor,
+    index: Index,
+    bias: Tensor | None,
+    activation: str | None,
+    strict: bool,
+    kernel: int,
+    residual: Tensor,
+) -> Tensor:
+    """linear with a residual, when something needs a gradient."""
+    if x.is_cuda or activation is None:
+        y = _Layer.apply(x, values, bias, _LayerHow(activation, strict, kernel, index), residual)
+        return y[0] if isinstance(y, tuple) else y
+    fused = activation if activation in _CPU_FUSES else None
+    y = _Layer.apply(x, values, bias, _LayerHow(fused, strict, kernel, index))
+    return (y if fused == activation else activate(y, activation)) + residual
 
 
 def linear_dx(dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None) -> Tensor:

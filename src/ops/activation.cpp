@@ -25,13 +25,14 @@ const runtime::CudaDevice& require_device(const char* op, const Executor& execut
 
 }  // namespace
 
-void activate(const ConstMatrixView& z, Activation activation, const MatrixView& y, const Executor& executor) {
+void activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual, const MatrixView& y,
+              const Executor& executor) {
   require_device("linear", executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  require_queued("linear", kernels::cuda::sm80_activate(z, activation, y, executor.stream), executor);
+  require_queued("linear", kernels::cuda::sm80_activate(z, activation, residual, y, executor.stream), executor);
 #else
-  static_cast<void>(z), static_cast<void>(activation), static_cast<void>(y);
+  static_cast<void>(z), static_cast<void>(activation), static_cast<void>(residual), static_cast<void>(y);
 #endif
 }
 

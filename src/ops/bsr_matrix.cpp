@@ -24,10 +24,10 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w
   return make_plan(problem, w.index().view(), w.index().version(), executor, kernel);
 }
 
-void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const void* bias, const MatrixView& y,
+void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Addends& addends, const MatrixView& y,
             Workspace& workspace, const Executor& executor) {
   require_cpu("linear", executor);
-  linear(plan, x, w.index().view(), w.values(), bias, y, workspace.at_least(plan.workspace_bytes), executor);
+  linear(plan, x, w.index().view(), w.values(), addends, y, workspace.at_least(plan.workspace_bytes), executor);
 }
 
 void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales, const void* bias,

@@ -85,9 +85,10 @@ void check_scale(const char* name, std::span<const float> scale, std::int64_t ea
 
 // All kinds of product; `scales` is null for operands that carry none, `pre` when nobody asks for the pre-activation.
 void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const Scales* scales,
-             const void* bias, const MatrixView* pre, const MatrixView& y, std::span<std::byte> workspace,
+             const Addends& addends, const MatrixView* pre, const MatrixView& y, std::span<std::byte> workspace,
              const Executor& executor) {
   const Problem& p = plan.problem;
+  const auto& [bias, residual] = addends;
   check_call("linear", Direction::forward, plan, index, workspace, executor);
   if (is_scaled(p.dtype) != (scales != nullptr))
     core::fail("linear",
@@ -101,10 +102,16 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
   if ((bias != nullptr) != p.bias)
     core::fail("linear", p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
                "plan for what the call passes");
+  if ((residual.data != nullptr) != p.residual)
+    core::fail("linear", p.residual ? "a residual, as planned" : "no residual, as planned", residual.data ? "one" : "none",
+               "plan for what the call passes");
+  if (p.residual) check_matrix("linear", "residual", residual, p.m, p.rows, p.out);
   kernels::MatmulArgs args = arguments(plan, index, x, workspace, executor);
   if (plan.pattern_version == kDynamicVersion) args.cost_prefix = plan::live_prefix(plan, index.crow, workspace.data());
   args.values = values;
   args.bias = bias;
+  args.residual = residual.data;
+  args.residual_stride = residual.stride;
   args.out = y.data;
   args.out_stride = y.stride;
   if (scales != nullptr) {
@@ -121,17 +128,18 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
     return launch("linear", plan, args, executor);
   }
   args.activation = Activation::none;
+  args.residual = nullptr;
   args.out = pre->data;
   args.out_stride = pre->stride;
   launch("linear", plan, args, executor);
-  ops::activate(*pre, p.activation, y, executor);
+  ops::activate(*pre, p.activation, residual, y, executor);
 }
 
 }  // namespace
 
-void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
+void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const Addends& addends,
             const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
-  forward(plan, x, index, values, nullptr, bias, nullptr, y, workspace, executor);
+  forward(plan, x, index, values, nullptr, addends, nullptr, y, workspace, executor);
 }
 
 void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const Scales& scales,
@@ -139,9 +147,10 @@ void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, 
   forward(plan, x, index, values, &scales, bias, nullptr, y, workspace, executor);
 }
 
-void ops::linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const void* bias,
-                        const MatrixView& pre, const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
-  forward(plan, x, index, values, nullptr, bias, &pre, y, workspace, executor);
+void ops::linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
+                        const Addends& addends, const MatrixView& pre, const MatrixView& y, std::span<std::byte> workspace,
+                        const Executor& executor) {
+  forward(plan, x, index, values, nullptr, addends, &pre, y, workspace, executor);
 }
 
 void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index, const TransposedView& transposed,

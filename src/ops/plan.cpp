@@ -85,8 +85,9 @@ void check_problem(const Problem& problem, const IndexView& index) {
   if (problem.m < 0) core::fail("plan", "m >= 0", "m = " + std::to_string(problem.m), "pass the number of tokens");
   if (problem.direction != Direction::forward && (problem.bias || problem.activation != Activation::none))
     core::fail("plan", "bias and activation on forward only", name_of(problem.direction), "apply them in the forward product");
-  if (problem.direction != Direction::forward && problem.residual)
-    core::fail("plan", "a residual on forward only", name_of(problem.direction), "add it to the forward product");
+  if (problem.residual && (problem.direction != Direction::forward || is_scaled(problem.dtype)))
+    core::fail("plan", "a residual on forward of f32, f16, bf16 or f64 only",
+               std::string(name_of(problem.direction)) + " of " + name_of(problem.dtype), "add it in a pass of your own");
   if (problem.accumulate && (problem.direction != Direction::dw || problem.dtype == DType::f64))
     core::fail("plan", "accumulate, into fp32, on dw of f32, f16 or bf16 only",
                std::string(name_of(problem.direction)) + " of " + name_of(problem.dtype), "add the product in a pass of your own");

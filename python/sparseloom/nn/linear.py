@@ -113,8 +113,12 @@ class BlockSparseLinear(nn.Module):
                 per_output = bound.repeat_interleave(self.block[0])[: self.out_features]
                 _uniform_(self.bias, generator).mul_(per_output.to(self.bias))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x [..., in_features] of one or more dimensions -> [..., out_features]. Autocast casts as it does for nn.Linear."""
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """x [..., in_features] of one or more dimensions -> [..., out_features]. Autocast casts as it does for nn.Linear.
+
+        ``residual`` [..., out_features], of the result's dtype, is added behind the activation by the product itself, where
+        ``layer(x) + residual`` would read and write all outputs once more.
+        """
         # Every look-up here is paid by every call: nn.Module's own __getattr__ takes as long as the operator's argument checks.
         parameters = self._parameters
         values: Tensor | None = parameters.get("values")
@@ -125,14 +129,21 @@ class BlockSparseLinear(nn.Module):
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
             x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
+            residual = None if residual is None else residual.to(dtype)
         shape = x.shape
         if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
             self._refuse(x, values)
         if self._frozen_version >= 0:
-            return self._forward_frozen(x, bias)
+            y = self._forward_frozen(x, bias)
+            if residual is not None and residual.shape != y.shape:
+                raise Error(
+                    "linear", f"a residual of y's shape {list(y.shape)}", str(list(residual.shape)), "expand it to that shape"
+                )
+            return y if residual is None else y + residual
         if len(shape) > 4:
             x = x.flatten(0, -2)
-        y = ops.linear(x, values, self.index, bias, self.activation, self.strict)
+            residual = None if residual is None else residual.flatten(0, -2)
+        y = ops.linear(x, values, self.index, bias, self.activation, self.strict, None, residual)
         return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
 
     def __getattr__(self, name: str) -> Any:

@@ -152,6 +152,7 @@ PanelJob panel_job(const MatmulArgs& args) {
   job.in = args.a, job.in_stride = args.a_stride, job.tokens = args.m;
   job.out = args.out, job.out_stride = args.out_stride;
   job.bias = args.bias;
+  job.residual = args.residual, job.residual_stride = args.residual_stride;
   job.values = args.values;
   job.block_cols = w.block.cols, job.block_elements = w.block_elements();
   job.cost_prefix = args.cost_prefix;

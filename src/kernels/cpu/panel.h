@@ -23,6 +23,8 @@ struct PanelJob {
   void* out = nullptr;
   std::int64_t out_stride = 0, outputs = 0;
   const void* bias = nullptr;
+  const void* residual = nullptr;  // as out, or null
+  std::int64_t residual_stride = 0;
   std::int64_t output_block = 0, depth_block = 0;  // block sides along outputs and depth
   std::int64_t output_blocks = 0, depth_blocks = 0;
   const std::int32_t* offsets = nullptr;            // crow or ccol

@@ -18,10 +18,12 @@ struct TileOut {
   const void* bias;  // of the first output, or null
   void* out;         // element (first token, first output)
   std::int64_t out_stride;
-  const float* scale = nullptr;  // [8], or null: all 1
+  const float* scale = nullptr;    // [8], or null: all 1
+  const void* residual = nullptr;  // as out, or null
+  std::int64_t residual_stride = 0;
 };
 
-/// out[t, o] = act(fma(tile[o][t], scale[o], bias[o])); times 1 that is tile + bias, to the bit.
+/// out[t, o] = act(fma(tile[o][t], scale[o], bias[o])) + residual[t, o]; times 1 that is tile + bias, to the bit.
 void write_tile(const TileOut& out);
 
 /// out[i] = tile[i] (+ partial[i]) for i < n; partial, or out when it is fp32, may be the running sum of earlier token chunks.

@@ -283,7 +283,12 @@ double predict_dense_us(const Problem& p, const plan::Machine& machine) {
       std::max(flops / (kVendorShare * dense_peak(p, device)), memory_seconds(bytes.dense + bytes.tokens, device));
   // dW's product is gathered while L2 still has it: 4 to 10 us over cuBLAS at 4096 x 4096 on an H200.
   const double moved = p.direction == Direction::dw ? bytes.stored : bytes.stored + bytes.dense;
-  return 2 * kLaunchUs + us(product + memory_seconds(moved, device));
+  double total = 2 * kLaunchUs + us(product + memory_seconds(moved, device));
+  if (p.activation != Activation::none || p.residual)  // a pass over what the product wrote
+    total += kLaunchUs + us(memory_seconds((p.residual ? 3.0 : 2.0) * static_cast<double>(p.m) * static_cast<double>(p.rows) *
+                                               static_cast<double>(size_of(p.dtype)),
+                                           device));
+  return total;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -87,10 +87,10 @@ int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, st
 int sm80_move_blocks(void* values, const std::int32_t* source, std::int64_t blocks, std::int64_t block_bytes, std::byte* workspace,
                      void* stream) noexcept;
 
-/// y <- activation(y), in place, for what no epilogue could fuse.
-int sm80_activate(const MatrixView& y, Activation activation, void* stream) noexcept;
-/// y <- activation(z), of one shape and dtype.
-int sm80_activate(const ConstMatrixView& z, Activation activation, const MatrixView& y, void* stream) noexcept;
+/// y <- activation(z) + residual, all of one shape and dtype, for what no epilogue could fuse. z may be y; a residual without
+/// memory is none.
+int sm80_activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual, const MatrixView& y,
+                  void* stream) noexcept;
 
 /// dz <- dy act'(saved) and dbias <- its column sums, in one pass over the matrices (and one over the few sums): f32, f16, bf16.
 struct ActivationGradientArgs {

@@ -1,6 +1,6 @@
-// forward: Y = act(X D^T + bias), dx: dX = dY D, where D is W scattered into the workspace; on CUDA also dw: D = dY^T X, gathered.
-// The scatter happens in every call and its price is in the prediction: keeping D would silently double the layer's memory, so only
-// an explicit freeze() on the layer does that.
+// forward: Y = act(X D^T + bias) + residual, dx: dX = dY D, where D is W scattered into the workspace; on CUDA also dw: D = dY^T X,
+// gathered. The scatter happens in every call and its price is in the prediction: keeping D would silently double the layer's
+// memory, so only an explicit freeze() on the layer does that.
 #include "kernels/dense/dense.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ double predict_us(const Problem& p, const plan::Machine& machine) {
   const double bytes = static_cast<double>(p.rows) * static_cast<double>(p.cols) * static_cast<double>(size_of(p.dtype));
   const double product = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   double us = 1e6 * (bytes / (machine.rates.copy_bytes * std::max(1, p.threads)) + product / machine.rates.gemm_flops);
-  if (p.activation != Activation::none)
+  if (p.activation != Activation::none || p.residual)
     us += 1e6 * static_cast<double>(p.m) * static_cast<double>(p.rows) * 10e-9 / std::max(1, p.threads);
   return us;
 }
@@ -41,13 +41,19 @@ std::size_t workspace_bytes(const Problem& p, const plan::Machine&) {
   return static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.cols) * size_of(p.dtype);
 }
 
-void apply_activation(const MatmulArgs& args, const Executor& executor) {
+// What the GEMM, which ends with the bias, leaves to do: out <- act(out) + residual.
+void finish(const MatmulArgs& args, const Executor& executor) {
   runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t)
-      for (std::int64_t o = t * args.out_stride; o < t * args.out_stride + args.index.rows; ++o)
-        store(args.dtype, args.out, o, activate(args.activation, load(args.dtype, args.out, o)));
+      for (std::int64_t o = 0; o < args.index.rows; ++o) {
+        const std::int64_t at = t * args.out_stride + o;
+        const double more = args.residual ? load(args.dtype, args.residual, t * args.residual_stride + o) : 0;
+        store(args.dtype, args.out, at, activate(args.activation, load(args.dtype, args.out, at)) + more);
+      }
   });
 }
+
+bool needs_finish(const MatmulArgs& args) { return args.activation != Activation::none || args.residual != nullptr; }
 
 Gemm gemm_of(const MatmulArgs& args) {
   const IndexView& w = args.index;
@@ -77,7 +83,7 @@ int launch_cpu(const MatmulArgs& args, const Executor& executor) {
   runtime::parallel_for(executor, w.block_rows(),
                         [&](std::int64_t begin, std::int64_t end) { layout::unpack_rows(w, args.values, dense, begin, end); });
   executor.gemm(executor.context, gemm_of(args));
-  if (args.activation != Activation::none) apply_activation(args, executor);
+  if (needs_finish(args)) finish(args, executor);
   return 0;
 }
 
@@ -91,7 +97,9 @@ int launch_cuda(const MatmulArgs& args, const Executor& executor) {
   const MatrixView dense{args.workspace, args.dtype, args.index.rows, args.index.cols, args.index.cols};
   if (const int error = cuda::sm80_bsr_unpack(args.index, args.values, dense, args.stream); error != 0) return error;
   executor.gemm(executor.context, product);
-  return args.activation == Activation::none ? 0 : cuda::sm80_activate(product.c, args.activation, args.stream);
+  if (!needs_finish(args)) return 0;
+  const ConstMatrixView residual{args.residual, args.dtype, args.m, args.index.rows, args.residual_stride};
+  return cuda::sm80_activate(product.c, args.activation, residual, product.c, args.stream);
 }
 #endif
 

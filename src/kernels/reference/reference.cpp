@@ -1,4 +1,4 @@
-// forward: y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o])
+// forward: y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o]) + residual[t][o]
 // dx:      dx[t][i] = sum over stored (o, i) of dy[t][o] W[o][i]
 // dw:      dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i)
 // 8-bit: the scaled forward product as args.h rounds it; sums in fp64, which holds i8's exactly, f8's rounded to fp32 once.
@@ -32,7 +32,8 @@ double forward_element(const MatmulArgs& args, std::int64_t t, std::int64_t o) {
     const float scaled = static_cast<float>(sum) * args.a_scale[args.a_scale_each ? t : 0];
     sum = std::fma(scaled, args.w_scale[args.w_scale_each ? o : 0], static_cast<float>(bias));
   }
-  return activate(args.activation, sum);
+  const double y = activate(args.activation, sum);
+  return args.residual ? y + load(args.dtype, args.residual, t * args.residual_stride + o) : y;
 }
 
 double dx_element(const MatmulArgs& args, std::int64_t t, std::int64_t i) {

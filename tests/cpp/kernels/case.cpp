@@ -104,7 +104,7 @@ std::string describe(const Case& c) {
   return std::string(name_of(c.direction)) + " " + name_of(c.dtype) + " m=" + std::to_string(c.m) + " " + std::to_string(c.rows) +
          "x" + std::to_string(c.cols) + " block " + to_string(c.block) + " density " + std::to_string(c.density) + " bias " +
          std::to_string(c.bias) + " act " + name_of(c.activation) + " padding " + std::to_string(c.stride_padding) + " values + " +
-         std::to_string(c.values_shift) + (c.tf32 ? " tf32" : "") + (c.skewed ? " skewed" : "");
+         std::to_string(c.values_shift) + (c.residual ? " residual" : "") + (c.tf32 ? " tf32" : "") + (c.skewed ? " skewed" : "");
 }
 
 double load(DType dtype, const void* data, std::int64_t i) {
@@ -190,7 +190,8 @@ Instance::Instance(const Case& c_)
       x(c.dtype, c.m, c.cols, c.stride_padding),
       dy(c.dtype, c.m, c.rows, c.stride_padding),
       values(c.dtype, 0, 0, 0),
-      bias(c.dtype, 1, c.rows, c.stride_padding) {
+      bias(c.dtype, 1, c.rows, c.stride_padding),
+      residual(c.dtype, c.m, c.rows, c.stride_padding) {
   const core::Rng rng(c.seed);
   core::Rng picks = rng.split(0);
   crow.push_back(0);
@@ -211,6 +212,7 @@ Instance::Instance(const Case& c_)
   fill(dy, rng.split(2), c.integers);
   fill(values, rng.split(3), c.integers);
   fill(bias, rng.split(4), c.integers);
+  if (c.residual) fill(residual, rng.split(5), c.integers);
   for (std::int64_t r = 0; r < block_rows; ++r)  // padding of ragged blocks is zero
     for (std::int64_t b = crow[r]; b < crow[r + 1]; ++b)
       for (std::int64_t i = 0; i < c.block.rows; ++i)
@@ -231,6 +233,7 @@ Problem Instance::problem(int threads) const {
   p.block = c.block;
   p.blocks = static_cast<std::int64_t>(col.size());
   p.bias = c.bias;
+  p.residual = c.residual;
   p.activation = c.activation;
   p.threads = threads;
   return p;
@@ -278,9 +281,11 @@ Instance::Answer Instance::answer() {
   for (std::size_t i = 0; i < a.exact.size(); ++i) {
     if (forward) {
       const double b = c.bias ? bias.at(0, static_cast<std::int64_t>(i) % c.rows) : 0;
-      a.exact[i] = activate(c.activation, a.exact[i] + b);
-      a.plain[i] = activate(c.activation, a.plain[i] + b);
-      a.magnitude[i] += std::abs(b);
+      const auto at = static_cast<std::int64_t>(i);
+      const double more = c.residual ? residual.at(at / c.rows, at % c.rows) : 0;
+      a.exact[i] = activate(c.activation, a.exact[i] + b) + more;
+      a.plain[i] = activate(c.activation, a.plain[i] + b) + more;
+      a.magnitude[i] += std::abs(b) + std::abs(more);
     }
     a.plain[i] = rounded(c.dtype, a.plain[i]);
   }
@@ -301,6 +306,7 @@ kernels::MatmulArgs Instance::args() {
   args.transposed = transposed();
   args.values = values.data();
   args.bias = c.bias ? bias.data() : nullptr;
+  if (c.residual) args.residual = residual.data(), args.residual_stride = residual.stride;
   return args;
 }
 

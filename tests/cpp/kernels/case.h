@@ -18,6 +18,7 @@ struct Case {
   BlockShape block;
   double density = 0.3;
   bool bias = false;
+  bool residual = false;
   Activation activation = Activation::none;
   std::int64_t stride_padding = 0;  // added to every leading stride; also shifts each matrix by that many elements
   std::int64_t values_shift = 0;    // elements from an aligned address to the base of values, or of dW's output
@@ -59,7 +60,7 @@ struct Instance {
   Case c;
   std::vector<std::int32_t> crow, col, ccol, row, slot;
   std::vector<std::int64_t> cost_prefix;
-  Matrix x, dy, values, bias;
+  Matrix x, dy, values, bias, residual;
 
   explicit Instance(const Case& c);
   IndexView index() const;
@@ -79,7 +80,7 @@ struct Instance {
   struct Answer {
     std::vector<double> exact;      // fp64
     std::vector<double> plain;      // fp32 sums in order, rounded to the dtype
-    std::vector<double> magnitude;  // sum of |a b|, and |bias|: what rounding errors scale with
+    std::vector<double> magnitude;  // sum of |a b|, |bias| and |residual|: what rounding errors scale with
   };
   Answer answer();
 

@@ -32,6 +32,7 @@ Image::Image(Instance& instance, std::size_t workspace_bytes) : instance_(instan
   else
     add("values", i.values.bytes.data(), bytes_of(i.values));
   if (i.c.bias) add("bias", i.bias.bytes.data(), bytes_of(i.bias));
+  if (i.c.residual) add("residual", i.residual.bytes.data(), bytes_of(i.residual));
   add("crow", i.crow.data(), bytes_of(i.crow));
   add("col", i.col.data(), bytes_of(i.col));
   if (direction == Direction::dx) {
@@ -75,6 +76,7 @@ kernels::MatmulArgs Image::args(std::span<std::byte* const> addresses) const {
   args.b = moved(args.b);
   args.values = moved(args.values);
   args.bias = moved(args.bias);
+  args.residual = moved(args.residual);
   args.index.crow = moved(args.index.crow);
   args.index.col = moved(args.index.col);
   args.transposed = {moved(args.transposed.ccol), moved(args.transposed.row), moved(args.transposed.slot)};

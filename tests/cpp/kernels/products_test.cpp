@@ -135,5 +135,25 @@ TEST(Kernels, EachIsExercisedOnThisMachine) {
     EXPECT_EQ(seen.count(kernel.info.name), runtime::active_isa() >= kernel.info.isa ? 1u : 0u) << kernel.info.name;
 }
 
+// Every fast forward kernel: whole groups of eight outputs and ragged ones, few tokens and several panels.
+TEST(Residual, IsAddedBehindTheActivation) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const BlockShape block : {BlockShape{8, 8}, {16, 32}, {64, 64}})
+      for (const std::int64_t m : {1, 3, 8, 70})
+        for (const Activation activation : {Activation::none, Activation::gelu_erf}) {
+          Case c;
+          c.dtype = dtype, c.m = m, c.rows = m == 3 ? 131 : 128, c.cols = 200, c.block = block, c.density = 0.4;
+          c.bias = m != 8, c.residual = true, c.activation = activation, c.stride_padding = m == 70 ? 3 : 0;
+          Instance instance(c);
+          const Instance::Answer answer = instance.answer();
+          const auto kernels = runnable(instance.problem(2));
+          ASSERT_FALSE(kernels.empty() && runtime::active_isa() >= runtime::Isa::avx2);
+          for (const kernels::Kernel* kernel : kernels) {
+            SCOPED_TRACE(kernel->info.name);
+            expect_accurate(instance, instance.run(*kernel, backwards(2)), answer);
+          }
+        }
+}
+
 }  // namespace
 }  // namespace sparseloom::testing

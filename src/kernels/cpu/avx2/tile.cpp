@@ -26,18 +26,27 @@ template <class T, class Function>
                                      : widen8_first(static_cast<const T*>(o.bias), o.outputs);
   const Vec8 scale = o.scale ? widen8(o.scale) : all8(1.0f);
   const auto finish = [&](Vec8 x) __attribute__((always_inline)) { return act(_mm256_fmadd_ps(x, scale, bias)); };
+  const auto more = [&](std::int64_t token) __attribute__((always_inline)) {
+    const T* const row = static_cast<const T*>(o.residual) + token * o.residual_stride;
+    return o.outputs == 8 ? widen8(row) : widen8_first(row, o.outputs);
+  };
   for (std::int64_t t = 0; t < o.tokens; t += 8) {
     Vec8 square[8];
     unroll<8>(SPARSELOOM_UNROLLED(i) { square[i.value] = widen8(o.tile + i.value * o.tile_stride + t); });
     transpose8(square);
     T* out = static_cast<T*>(o.out) + t * o.out_stride;
     if (o.outputs == 8 && t + 8 <= o.tokens) {
-      unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(out + i.value * o.out_stride, finish(square[i.value])); });
+      unroll<8>(SPARSELOOM_UNROLLED(i) { square[i.value] = finish(square[i.value]); });
+      if (o.residual) unroll<8>(SPARSELOOM_UNROLLED(i) { square[i.value] = _mm256_add_ps(square[i.value], more(t + i.value)); });
+      unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(out + i.value * o.out_stride, square[i.value]); });
     } else {
       const std::int64_t tokens = std::min<std::int64_t>(8, o.tokens - t);
       alignas(32) float rows[8][8];
       unroll<8>(SPARSELOOM_UNROLLED(i) { narrow8(rows[i.value], finish(square[i.value])); });
-      for (std::int64_t i = 0; i < tokens; ++i) narrow8_first(out + i * o.out_stride, widen8(rows[i]), o.outputs);
+      for (std::int64_t i = 0; i < tokens; ++i) {
+        const Vec8 row = widen8(rows[i]);
+        narrow8_first(out + i * o.out_stride, o.residual ? _mm256_add_ps(row, more(t + i)) : row, o.outputs);
+      }
     }
   }
 }

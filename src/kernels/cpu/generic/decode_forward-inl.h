@@ -67,7 +67,8 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
     }
     cpu::write_tile({tile[0], cpu::kDecodeTokens, args.m, std::min<std::int64_t>(cpu::kGroup, w.rows - output), args.dtype,
                      args.activation, args.bias ? static_cast<const T*>(args.bias) + output : nullptr,
-                     static_cast<T*>(args.out) + output, args.out_stride});
+                     static_cast<T*>(args.out) + output, args.out_stride, nullptr,
+                     args.residual ? static_cast<const T*>(args.residual) + output : nullptr, args.residual_stride});
   }
 }
 

@@ -167,9 +167,12 @@ void strip(const cpu::PanelJob& job, const cpu::Strip& s) {
   float factors[cpu::kGroup];
   const float* const scale = Product::finish(job, s, tile, kRow, factors);
   const std::size_t size = size_of(job.out_dtype);
-  cpu::write_tile({tile, kRow, s.tokens, std::min<std::int64_t>(cpu::kGroup, job.outputs - s.output), job.out_dtype, job.activation,
-                   job.bias ? static_cast<const char*>(job.bias) + s.output * size : nullptr,
-                   static_cast<char*>(job.out) + (s.token * job.out_stride + s.output) * size, job.out_stride, scale});
+  cpu::write_tile(
+      {tile, kRow, s.tokens, std::min<std::int64_t>(cpu::kGroup, job.outputs - s.output), job.out_dtype, job.activation,
+       job.bias ? static_cast<const char*>(job.bias) + s.output * size : nullptr,
+       static_cast<char*>(job.out) + (s.token * job.out_stride + s.output) * size, job.out_stride, scale,
+       job.residual ? static_cast<const char*>(job.residual) + (s.token * job.residual_stride + s.output) * size : nullptr,
+       job.residual_stride});
 }
 
 template <int kVectors>

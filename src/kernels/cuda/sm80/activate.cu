@@ -1,4 +1,4 @@
-// y <- activation(z), in place or not, in fp32 and rounded once: what a product's own epilogue cannot do.
+// y <- activation(z) + residual, in place or not, in fp32 and rounded once: what a product's own epilogue cannot do.
 //
 //   grid.x: 16-byte vectors of a row    grid.y: rows, in strides; a matrix without gaps between its rows counts as one row
 #include <cuda_bf16.h>
@@ -22,8 +22,9 @@ struct Config {
 template <class Element>
 struct Params {
   const Element* z;
-  Element* y;  // may be z
-  std::int64_t rows, cols, z_stride, y_stride;
+  const Element* residual;  // or null
+  Element* y;               // may be z
+  std::int64_t rows, cols, z_stride, residual_stride, y_stride;
   Activation activation;
   bool aligned;  // 16 bytes, every row
 };
@@ -50,6 +51,15 @@ __global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid
       if (whole || col + e < params.cols) x[e] = to_float(vector.element[e]);
     }
     epilogue::activate(params.activation, x);
+    if (params.residual != nullptr) {
+      const Element* residual = params.residual + row * params.residual_stride + col;
+      if (whole) vector = *reinterpret_cast<const Vector<Element>*>(residual);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) {
+        if (!whole && col + e < params.cols) vector.element[e] = residual[e];
+        if (whole || col + e < params.cols) x[e] += to_float(vector.element[e]);
+      }
+    }
 #pragma unroll
     for (int e = 0; e < kVector; ++e) {
       vector.element[e] = static_cast<Element>(x[e]);
@@ -60,16 +70,29 @@ __global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid
 }
 
 template <class Element>
-cudaError_t launch(const ConstMatrixView& z, Activation activation, const MatrixView& y, cudaStream_t stream) {
-  Params<Element> params{
-      static_cast<const Element*>(z.data), static_cast<Element*>(y.data), y.rows, y.cols, z.stride, y.stride, activation, false};
-  if ((y.stride == y.cols && z.stride == z.cols) || y.rows == 1) {
+cudaError_t launch(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual, const MatrixView& y,
+                   cudaStream_t stream) {
+  Params<Element> params{static_cast<const Element*>(z.data),
+                         static_cast<const Element*>(residual.data),
+                         static_cast<Element*>(y.data),
+                         y.rows,
+                         y.cols,
+                         z.stride,
+                         residual.stride,
+                         y.stride,
+                         activation,
+                         false};
+  const bool added = residual.data != nullptr;
+  if ((y.stride == y.cols && z.stride == y.cols && (!added || residual.stride == y.cols)) || y.rows == 1) {
     params.cols = y.rows * y.cols;
     params.rows = 1;
   }
   constexpr std::int64_t kSize = sizeof(Element);
-  params.aligned = vector_aligned(y.data, params.rows == 1 ? 0 : y.stride * kSize) &&
-                   vector_aligned(z.data, params.rows == 1 ? 0 : z.stride * kSize);
+  const auto whole_vectors = [&](const void* data, std::int64_t stride) {
+    return vector_aligned(data, params.rows == 1 ? 0 : stride * kSize);
+  };
+  params.aligned = whole_vectors(y.data, y.stride) && whole_vectors(z.data, z.stride) &&
+                   (!added || whole_vectors(residual.data, residual.stride));
   constexpr std::int64_t kPerThreadBlock = Config::kThreads * Vector<Element>::kCount;
   const dim3 grid(static_cast<unsigned>((params.cols + kPerThreadBlock - 1) / kPerThreadBlock),
                   static_cast<unsigned>(std::min<std::int64_t>(params.rows, 65535)));
@@ -79,22 +102,19 @@ cudaError_t launch(const ConstMatrixView& z, Activation activation, const Matrix
 
 }  // namespace
 
-int sm80_activate(const ConstMatrixView& z, Activation activation, const MatrixView& y, void* stream) noexcept {
+int sm80_activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual, const MatrixView& y,
+                  void* stream) noexcept {
   if (y.rows == 0 || y.cols == 0) return cudaSuccess;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (y.dtype) {
-    case DType::f32: return launch<float>(z, activation, y, cuda_stream);
-    case DType::f16: return launch<__half>(z, activation, y, cuda_stream);
-    case DType::bf16: return launch<__nv_bfloat16>(z, activation, y, cuda_stream);
+    case DType::f32: return launch<float>(z, activation, residual, y, cuda_stream);
+    case DType::f16: return launch<__half>(z, activation, residual, y, cuda_stream);
+    case DType::bf16: return launch<__nv_bfloat16>(z, activation, residual, y, cuda_stream);
     case DType::f64:
     case DType::i8:
     case DType::f8e4m3: break;
   }
   return cudaErrorInvalidValue;
-}
-
-int sm80_activate(const MatrixView& y, Activation activation, void* stream) noexcept {
-  return activation == Activation::none ? int{cudaSuccess} : sm80_activate(y, activation, y, stream);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,6 +1,6 @@
-// out = round(act(sums + bias)): fp32 sums through shared memory, so that stores follow the rows of out instead of the fragments
-// (whose lanes hold 2 neighbours each), and one copy of the activations serves all sums. Each warp on its own, 16 tokens at a time,
-// in the ring stage that was multiplied last: the others already receive the next line.
+// out = round(act(sums + bias) + residual): fp32 sums through shared memory, so that stores follow the rows of out instead of the
+// fragments (whose lanes hold 2 neighbours each), and one copy of the activations serves all sums. Each warp on its own, 16 tokens
+// at a time, in the ring stage that was multiplied last: the others already receive the next line.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -86,6 +86,14 @@ __device__ __forceinline__ void store_strip(const Params& params, const Place& p
     const float4 sum = read(row);
     float y[4] = {sum.x + columns.bias[0], sum.y + columns.bias[1], sum.z + columns.bias[2], sum.w + columns.bias[3]};
     epilogue::activate(params.activation, y);
+    if (params.residual != nullptr) {
+      const auto* more = static_cast<const typename T::Bits*>(params.residual) +
+                         (place.token + first_row + row) * params.residual_stride + columns.column;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (e < columns.exist) y[e] += T::Element::to_f32(more[e]);
+      }
+    }
     auto* to = static_cast<typename T::Bits*>(params.out) + (place.token + first_row + row) * params.out_stride + columns.column;
     store_four<T>(to, y, columns.exist, params.store_vectors);
   }

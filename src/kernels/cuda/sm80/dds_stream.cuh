@@ -32,8 +32,9 @@ struct Params {
   const std::int32_t* along;       // col or row, [blocks]
   const std::int32_t* slot;        // dx only, [blocks]
   const void* bias;                // [out_width] or null
+  const void* residual;            // [m, out_width], residual_stride, or null
   void* out;                       // [m, out_width], out_stride
-  std::int64_t m, a_width, a_stride, out_width, out_stride;
+  std::int64_t m, a_width, a_stride, out_width, out_stride, residual_stride;
   unsigned lines;
   unsigned lines_in_turn;  // of one thread block
   unsigned parts;          // thread blocks that share a line

@@ -28,6 +28,8 @@ Params<Element> params_of(const MatmulArgs& args) {
   params.values = static_cast<const Element*>(args.values);
   params.a = static_cast<const Element*>(args.a);
   params.bias = static_cast<const Element*>(args.bias);
+  params.residual = static_cast<const Element*>(args.residual);
+  params.residual_stride = args.residual_stride;
   params.out = static_cast<Element*>(args.out);
   params.a_stride = args.a_stride;
   params.a_cols = forward ? index.cols : index.rows;

@@ -25,9 +25,10 @@ struct Params {
   const Element* values = nullptr;
   const Element* a = nullptr;
   const Element* bias = nullptr;
+  const Element* residual = nullptr;
   Element* out = nullptr;
   std::int64_t a_stride = 0, a_cols = 0;
-  std::int64_t out_stride = 0, out_cols = 0;
+  std::int64_t out_stride = 0, out_cols = 0, residual_stride = 0;
   int m = 0;
   unsigned block_bytes = 0;
   unsigned block_row_bytes = 0;

@@ -1,4 +1,4 @@
-// The end of the decode kernels: bias, activation and rounding of two outputs of a token.
+// The end of the decode kernels: bias, activation, residual and rounding of two outputs of a token.
 #pragma once
 
 #include "kernels/cuda/epilogue/activation.cuh"
@@ -22,6 +22,11 @@ __device__ __forceinline__ void store_two(const Params<Element>& params, int tok
     if (both) y[1] += to_float(params.bias[column + 1]);
   }
   epilogue::activate(params.activation, y);
+  if (params.residual != nullptr) {
+    const Element* more = params.residual + token * params.residual_stride + column;
+    y[0] += to_float(more[0]);
+    if (both) y[1] += to_float(more[1]);
+  }
   struct alignas(2 * sizeof(Element)) Pair {
     Element first, second;
   };

@@ -44,6 +44,8 @@ int sm80_ffma_dds(const MatmulArgs& args) noexcept {
   params.a_stride = args.a_stride;
   params.values = static_cast<const float*>(args.values);
   params.bias = static_cast<const float*>(args.bias);
+  params.residual = static_cast<const float*>(args.residual);
+  params.residual_stride = args.residual_stride;
   params.out = static_cast<float*>(args.out);
   params.out_stride = args.out_stride;
   params.m = args.m;

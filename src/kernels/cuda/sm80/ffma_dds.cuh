@@ -108,7 +108,8 @@ __device__ __forceinline__ void multiply_step(DdsSums<C>& sums, const float* sta
   }
 }
 
-/// out <- act(sums + bias), through shared memory: rows are then written whole, and the activation is compiled once, not per sum.
+/// out <- act(sums + bias) + residual, through shared memory: rows are then written whole, and the activation is compiled once, not
+/// per sum.
 template <class C>
 __device__ __forceinline__ void store_tile(const DdsParams& p, const DdsTile& tile, const DdsSums<C>& sums,
                                            const DdsPlace<C>& place, float* staging) {
@@ -135,6 +136,11 @@ __device__ __forceinline__ void store_tile(const DdsParams& p, const DdsTile& ti
     const float4 sum = load_chunk(staging + t * C::kStagingPitch + in_tile);
     float y[kChunk] = {sum.x + bias[0], sum.y + bias[1], sum.z + bias[2], sum.w + bias[3]};
     epilogue::activate(p.activation, y);
+    if (p.residual != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        if (j < floats) y[j] += p.residual[(tile.first_token + t) * p.residual_stride + output + j];
+    }
     store_chunk(p.out + (tile.first_token + t) * p.out_stride + output, make_float4(y[0], y[1], y[2], y[3]), floats, p.out_aligned);
   }
 }

@@ -15,7 +15,9 @@ struct DdsParams {
   const float* a;
   std::int64_t a_stride;
   const float* values;
-  const float* bias;  // or null
+  const float* bias;      // or null
+  const float* residual;  // [m, width], or null
+  std::int64_t residual_stride;
   float* out;
   std::int64_t out_stride;
   std::int64_t m, width, depth;                 // out is [m, width], a is [m, depth]

@@ -135,6 +135,8 @@ int launch(const MatmulArgs& args) noexcept {
   params.along = dx ? args.transposed.row : index.col;
   params.slot = dx ? args.transposed.slot : nullptr;
   params.bias = dx ? nullptr : args.bias;
+  params.residual = args.residual;
+  params.residual_stride = args.residual_stride;
   params.out = args.out;
   params.m = args.m;
   params.a_width = dx ? index.rows : index.cols;

@@ -45,10 +45,11 @@ struct Params {
   const std::int32_t* col = nullptr;
   const void* x = nullptr;
   const void* bias = nullptr;
+  const void* residual = nullptr;
   void* out = nullptr;
-  std::int64_t x_stride = 0, out_stride = 0;  // elements
-  std::int64_t warp_bytes = 0;                // of W, if all warps took the same; a multiple of 16
-  std::int64_t warp_blocks = 0;               // as many, rounded up
+  std::int64_t x_stride = 0, out_stride = 0, residual_stride = 0;  // elements
+  std::int64_t warp_bytes = 0;                                     // of W, if all warps took the same; a multiple of 16
+  std::int64_t warp_blocks = 0;                                    // as many, rounded up
   std::int32_t blocks = 0;
   std::int32_t rows = 0, cols = 0;  // of W
   std::int32_t block_rows = 0;

@@ -73,6 +73,8 @@ inline bool fill(Params& params, const MatmulArgs& args) {
   params.col = index.col;
   params.x = args.a;
   params.bias = args.bias;
+  params.residual = args.residual;
+  params.residual_stride = args.residual_stride;
   params.out = args.out;
   params.x_stride = args.a_stride;
   params.out_stride = args.out_stride;

@@ -31,6 +31,13 @@ __device__ __forceinline__ float bias_of(const Params& params, int row) {
   return C::Mma::to_float(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + row));
 }
 
+template <class C>
+__device__ __forceinline__ float residual_of(const Params& params, int token, int row) {
+  if (params.residual == nullptr || token >= params.m || row >= params.rows) return 0;
+  const auto* residual = static_cast<const std::uint16_t*>(params.residual);
+  return C::Mma::to_float(ptx::ld_global(residual + token * params.residual_stride + row));
+}
+
 /// Outputs of a line that this warp has summed alone: lines of few blocks, whose number a slot each could not hold.
 template <class C>
 __device__ __forceinline__ void store_line(const Params& params, const Sums<C>& sums, int line, int lane) {
@@ -48,7 +55,8 @@ __device__ __forceinline__ void store_line(const Params& params, const Sums<C>& 
       for (int i = 0; i < 4; ++i) {
         const int token = 8 * t + lane % 4 * 2 + i % 2, at = i < 2 ? row : other;
         if (token < params.m && at < params.rows)
-          out[token * params.out_stride + at] = static_cast<std::uint16_t>(C::Mma::rounded(y[i], 0));
+          out[token * params.out_stride + at] =
+              static_cast<std::uint16_t>(C::Mma::rounded(y[i] + residual_of<C>(params, token, at), 0));
       }
     }
   }
@@ -62,6 +70,8 @@ __device__ __forceinline__ void store_four(const Params& params, const float4& s
 #pragma unroll
   for (int i = 0; i < 4; ++i) y[i] += bias_of<C>(params, row + i);
   epilogue::activate(params.activation, y);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) y[i] += residual_of<C>(params, token, row + i);
   const std::uint32_t low = C::Mma::rounded(y[0], y[1]), high = C::Mma::rounded(y[2], y[3]);
   auto* out = static_cast<std::uint16_t*>(params.out) + token * params.out_stride + row;
   if (params.out_fours && row + 3 < params.rows) {

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
+#include "kernels/cuda/sm90/residual_behind.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
 
@@ -30,12 +31,15 @@ int hand_over(const MatmulArgs& args) noexcept {
   if (args.pre == nullptr) return sm80_mma_dds(args);
   MatmulArgs product = args;
   product.activation = Activation::none;
+  product.residual = nullptr;
   product.out = args.pre;
   product.out_stride = args.pre_stride;
   const int status = sm80_mma_dds(product);
   if (status != 0) return status;
   const ConstMatrixView pre{args.pre, args.dtype, args.m, args.index.rows, args.pre_stride};
-  return sm80_activate(pre, args.activation, {args.out, args.dtype, args.m, args.index.rows, args.out_stride}, args.stream);
+  const ConstMatrixView residual{args.residual, args.dtype, args.m, args.index.rows, args.residual_stride};
+  return sm80_activate(pre, args.activation, residual, {args.out, args.dtype, args.m, args.index.rows, args.out_stride},
+                       args.stream);
 }
 
 }  // namespace
@@ -44,8 +48,11 @@ int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw) return cudaErrorInvalidValue;
   // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view that begins or strides otherwise
   // is found out here, and the kernel that takes any alignment runs instead.
-  const int status = launch(args, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-  return status == wgmma_dds::kCannotMap ? hand_over(args) : status;
+  const auto product = [narrow](const MatmulArgs& call) {
+    const int status = launch(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
+    return status == wgmma_dds::kCannotMap ? hand_over(call) : status;
+  };
+  return args.dtype == DType::f32 ? with_residual_behind(args, product) : product(args);
 }
 
 int sm90_wgmma_merged(const MatmulArgs& args) noexcept {

@@ -40,6 +40,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) wgmma_dds_kernel
       ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), 1);
       ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), T::kConsumers * 4);
     }
+    if constexpr (T::kAddsResidual) {
+      for (ResidualBarrier& residual : shared.residual) {
+        ptx::mbarrier_init(ptx::shared_address(&residual.barrier), 1);
+        residual.phase = 0;
+      }
+    }
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async();
   }

@@ -156,12 +156,19 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   };
 
   unsigned turn = 0;
+  ResidualBarrier& residual = shared.residual[warpgroup * 4 + warp];
 #pragma unroll 1
   for (unsigned tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
     const Place place = place_of<T>(params, tile);
     const Bias<T> bias = fetch_bias<T>(params, place);
     Scales<T> scales;
     if constexpr (T::kBlocksPerSm == 1) scales = fetch_scales<T>(params, place, first_row);
+    if constexpr (T::kAddsResidual) {
+      if (asks_ahead<T>(params)) {
+        if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
+        ask_residual<T>(params, ptx::shared_address(&residual.barrier), staging, {params, place, first_row, 0});
+      }
+    }
     Sums<T> sums = {};
     Stage<T> stage(turn);
     ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
@@ -204,7 +211,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     }
     // With a second thread block to multiply meanwhile, and registers for half as much.
     if constexpr (T::kBlocksPerSm > 1) scales = fetch_scales<T>(params, place, first_row);
-    store_tile<T>(params, place, bias, scales, staging, first_row, sums);
+    store_tile<T>(params, place, bias, scales, staging, first_row, sums, residual);
   }
   if (ptx::elect_lane()) ptx::bulk_wait_read<0>();  // shared memory goes with the thread block
 }

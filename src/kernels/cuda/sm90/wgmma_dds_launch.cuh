@@ -20,7 +20,7 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b 
 
 /// The matrices as TMA sees them: [m, reduction], [blocks * bm, bn], [m, outputs].
 struct Operands {
-  TensorMapMatrix x, values, out, pre;  // pre: as out, when args.pre is given
+  TensorMapMatrix x, values, out, pre, residual;  // pre, residual: as out, when args has them
 };
 
 template <class Direction, class Element>
@@ -31,13 +31,15 @@ Operands operands_of(const MatmulArgs& args) {
   return {{args.a, args.dtype, args.m, dx ? index.rows : index.cols, args.a_stride * kIn, tf32},
           {args.values, args.dtype, index.blocks * index.block.rows, index.block.cols, index.block.cols * kIn, tf32},
           {args.out, Element::Out::kDtype, args.m, dx ? index.cols : index.rows, args.out_stride * kOut},
-          {args.pre, Element::Out::kDtype, args.m, index.rows, args.pre_stride * kOut}};
+          {args.pre, Element::Out::kDtype, args.m, index.rows, args.pre_stride * kOut},
+          {args.residual, Element::Out::kDtype, args.m, index.rows, args.residual_stride * kOut}};
 }
 
 /// Whether TMA can address them; not when no block is stored, or there is nothing to sum over.
 inline bool possible(const Operands& operands) {
   return tensor_map_possible(operands.x) && tensor_map_possible(operands.values) && tensor_map_possible(operands.out) &&
-         (operands.pre.data == nullptr || tensor_map_possible(operands.pre));
+         (operands.pre.data == nullptr || tensor_map_possible(operands.pre)) &&
+         (operands.residual.data == nullptr || tensor_map_possible(operands.residual));
 }
 
 inline std::int64_t stored_blocks(const MatmulArgs& args) {
@@ -57,11 +59,13 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, s
   params.groups = static_cast<unsigned>(groups);
   params.chunk = static_cast<unsigned>(ceil_div(groups, chunks));
   params.tiles = static_cast<unsigned>(panels * groups);
+  constexpr TensorMapBox kOutBox{T::kStoreRows, T::kStoreColumns, T::kStoreRowBytes};
   return encode_tensor_map(params.x, operands.x, {T::kTokens, T::kSlab, T::kRowBytes}) &&
          (T::Element::kSplit ||
           encode_tensor_map(params.values, operands.values, {T::kBoxRows, T::kBoxColumns, T::kBoxRowBytes})) &&
-         encode_tensor_map(params.out, operands.out, {T::kStoreRows, T::kStoreColumns, T::kStoreRowBytes}) &&
-         (!params.store_pre || encode_tensor_map(params.pre, operands.pre, {T::kStoreRows, T::kStoreColumns, T::kStoreRowBytes}));
+         encode_tensor_map(params.out, operands.out, kOutBox) &&
+         (!params.store_pre || encode_tensor_map(params.pre, operands.pre, kOutBox)) &&
+         (!params.add_residual || encode_tensor_map(params.residual, operands.residual, kOutBox));
 }
 
 template <class T>
@@ -152,6 +156,7 @@ int launch(const MatmulArgs& args, TileSize size) noexcept {
   params.side_log2 = std::countr_zero(static_cast<unsigned>(side));
   params.activation = dx ? Activation::none : args.activation;
   params.store_pre = args.pre != nullptr;
+  params.add_residual = !dx && args.residual != nullptr;
   if (args.line_order != nullptr && params.lines <= plan::kMostOrderedLines) {
     params.ordered = true;
     std::copy_n(args.line_order, params.lines, params.order);

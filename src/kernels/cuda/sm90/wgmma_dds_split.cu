@@ -1,5 +1,6 @@
 // sm90_split: the values' planes, then the forward product over them; dx over the planes of the transposed blocks.
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/residual_behind.h"
 #include "kernels/cuda/sm90/split_blocks.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
@@ -33,8 +34,10 @@ int split(const MatmulArgs& args) noexcept {
 
 int sm90_split_dds(const MatmulArgs& args) noexcept {
   if (args.direction == Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
-  const int status = wgmma_dds::split(args);
-  return status == wgmma_dds::kCannotMap ? sm80_ffma_dds(args) : status;
+  return with_residual_behind(args, [](const MatmulArgs& call) {
+    const int status = wgmma_dds::split(call);
+    return status == wgmma_dds::kCannotMap ? sm80_ffma_dds(call) : status;
+  });
 }
 
 std::size_t sm90_split_workspace(const Problem& problem) noexcept { return split_bytes(problem.blocks, problem.block); }

@@ -1,6 +1,6 @@
-// out = round(act(sums + bias)), for a gradient's sake also round(sums + bias): every warp on its own, 16 tokens x 128 bytes or one
-// line at a time through its staging buffers, written by TMA, which clips at the last token and column. The writes run on while the
-// next tile is multiplied.
+// out = round(act(sums + bias) + residual), for a gradient's sake also round(sums + bias): every warp on its own, 16 tokens x 128
+// bytes or one line at a time through its staging buffers, written by TMA, which clips at the last token and column. The writes run
+// on while the next tile is multiplied.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,6 +10,9 @@
 #include "kernels/cuda/epilogue/activation.cuh"
 #include "kernels/cuda/ptx/address.cuh"
 #include "kernels/cuda/ptx/ld_global.cuh"
+#include "kernels/cuda/ptx/ld_shared.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/sm90/mbarrier.cuh"
 #include "kernels/cuda/ptx/sm90/stmatrix.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
@@ -68,21 +71,80 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
   return scales;
 }
 
+/// Box number n of a tile's outputs, in the order in which a warp stores them.
+template <class T>
+struct OutBox {
+  static constexpr int kCount = T::kOutputs / T::kStoreColumns * T::kTokenBlocks;
+  std::int32_t column, row;
+  __device__ __forceinline__ OutBox(const Params& params, const Place& place, int first_row, int n)
+      : column(in_matrix(params, place.output + n / T::kTokenBlocks * T::kStoreColumns)),
+        row(place.token + first_row + n % T::kTokenBlocks * 64) {}
+};
+
+/// Whether boxes are asked for ahead, one of them. Not where z's boxes take turns in the staging, nor of the narrow tile, whose
+/// other thread block multiplies meanwhile, and which has no register left for it.
+template <class T>
+__device__ __forceinline__ bool asks_ahead(const Params& params) {
+  return T::kAddsResidual && T::kBlocksPerSm == 1 && params.add_residual && !params.store_pre;
+}
+
+/// Starts reading the residual's box into the staging buffer that outputs will leave by: it lies there before they take its place.
+/// One is under way at a time, the first of a tile while that is multiplied. (Straight to registers it spilled hundreds.)
+template <class T>
+__device__ __forceinline__ void ask_residual(const Params& params, std::uint32_t barrier, std::uint32_t buffer,
+                                             const OutBox<T>& box) {
+  if (!ptx::elect_lane()) return;
+  ptx::mbarrier_arrive_expect_tx(barrier, T::kStoreBytes);
+  ptx::tma_load_2d(buffer, &params.residual, box.column, box.row, barrier);
+}
+
+/// Until box n of the tile is there.
+template <class T>
+__device__ __forceinline__ void await_residual(ResidualBarrier& residual, int n) {
+  const std::uint32_t barrier = ptx::shared_address(&residual.barrier);
+  if constexpr (OutBox<T>::kCount % 2 == 0) {
+    ptx::mbarrier_wait(barrier, n % 2);
+  } else {
+    const unsigned phase = residual.phase;
+    ptx::mbarrier_wait(barrier, phase);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) residual.phase = phase ^ 1;
+  }
+}
+
+/// Where this lane's row of fragments 2 i and 2 i + 1 lies in a box of a 16-bit type, as stmatrix and ldmatrix take it.
+template <class T>
+__device__ __forceinline__ std::uint32_t pair_row(std::uint32_t box, int i) {
+  const int lane = threadIdx.x % 32;
+  const int row = lane % 16, chunk = i * 2 + lane / 16, swizzle = T::kStoreRowBytes == 128 ? row % 8 : row / 2 % 4;
+  return box + row * T::kStoreRowBytes + (chunk ^ swizzle) * 16;
+}
+
+/// y += what the box of a 16-bit type holds in their places.
+template <class T>
+__device__ __forceinline__ void add_fragments(std::uint32_t box, int i, float (&y)[8]) {
+  std::uint32_t pairs[4];
+  ptx::ldmatrix_x4(pairs, pair_row<T>(box, i));
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    y[2 * pair] += T::Element::Out::to_f32(static_cast<std::uint16_t>(pairs[pair]));
+    y[2 * pair + 1] += T::Element::Out::to_f32(static_cast<std::uint16_t>(pairs[pair] >> 16));
+  }
+}
+
 /// Two fragments of 16 rows x 8 columns into a box, whose 16-byte chunks TMA's swizzle permutes: fragments 2 i and 2 i + 1 of a
 /// 16-bit type, i and i + 2 of fp32.
 template <class T>
 __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const float (&y)[8]) {
-  const int lane = threadIdx.x % 32;
   if constexpr (T::kOutBytes == 2) {
-    const int row = lane % 16, chunk = i * 2 + lane / 16, swizzle = T::kStoreRowBytes == 128 ? row % 8 : row / 2 % 4;
     std::uint32_t pairs[4];
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) pairs[pair] = T::Element::Out::pair(y[2 * pair], y[2 * pair + 1]);
-    ptx::stmatrix_x4(box + row * T::kStoreRowBytes + (chunk ^ swizzle) * 16, pairs);
+    ptx::stmatrix_x4(pair_row<T>(box, i), pairs);
   } else {
     // Stores of 8 bytes are served 16 lanes, four rows, at a time: odd rows begin with the other fragment, and no two meet in a
     // bank.
-    const int row = lane / 4, quarter = lane % 4;
+    const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
     const bool odd = row % 2 == 1;
 #pragma unroll
     for (int turn = 0; turn < 2; ++turn) {
@@ -107,7 +169,7 @@ __device__ constexpr int own_column(int c, int j) {
 template <class T, class Function>
 __device__ __forceinline__ void store_activated(const Params& params, const Place& place, const Bias<T>& bias,
                                                 const Scales<T>& scales, std::uint32_t staging, int first_row, const Sums<T>& sums,
-                                                Function activation) {
+                                                ResidualBarrier& residual, Function activation) {
   const int lane = threadIdx.x % 32;
   int buffer = 0;
 #pragma unroll
@@ -128,10 +190,18 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
       for (int j = 0; j < T::kStoreColumns / 4; ++j)
         factor[j] = __shfl_sync(0xffffffff, scales.out[own_column<T>(c, j) / 32], own_column<T>(c, j) % 32 + lane % 4 * 2);
     }
-    const auto put = [&](const CUtensorMap& map, int block, auto function) {
+    const auto put = [&](const CUtensorMap& map, int block, auto function, bool adds) {
       const std::uint32_t box = staging + buffer * T::kStoreBytes;
-      if (ptx::elect_lane()) ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
-      __syncwarp();
+      [[maybe_unused]] const int n = c * T::kTokenBlocks + block;
+      const bool ahead = adds && asks_ahead<T>(params);
+      if (!ahead) {
+        if (ptx::elect_lane()) ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
+        __syncwarp();
+      }
+      if constexpr (T::kAddsResidual) {
+        if (adds && !ahead) ask_residual<T>(params, ptx::shared_address(&residual.barrier), box, {params, place, first_row, n});
+        if (adds) await_residual<T>(residual, n);
+      }
 #pragma unroll
       for (int i = 0; i < T::kStoreColumns / 16; ++i) {
         float y[8];
@@ -147,6 +217,9 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
             y[e] = function(sum + shift[column]);
           }
         }
+        if constexpr (T::kAddsResidual) {
+          if (adds) add_fragments<T>(box, i, y);
+        }
         stage_fragments<T>(box, i, y);
       }
       ptx::fence_proxy_async();
@@ -156,13 +229,22 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         ptx::bulk_commit();
       }
       buffer = (buffer + 1) % T::kStagingBuffers;
+      if constexpr (T::kAddsResidual) {
+        if (ahead && n + 1 < OutBox<T>::kCount) {
+          if (ptx::elect_lane()) ptx::bulk_wait_read<T::kStagingBuffers - 1>();
+          ask_residual<T>(params, ptx::shared_address(&residual.barrier), staging + buffer * T::kStoreBytes,
+                          {params, place, first_row, n + 1});
+        }
+      }
     };
 #pragma unroll
     for (int block = 0; block < T::kTokenBlocks; ++block) {
       if constexpr (T::kStoresPre) {
-        if (params.store_pre) put(params.pre, block, [](float v) { return v; });
+        if (params.store_pre)
+          put(
+              params.pre, block, [](float v) { return v; }, false);
       }
-      put(params.out, block, activation);
+      put(params.out, block, activation, T::kAddsResidual && params.add_residual);
     }
   }
 }
@@ -170,9 +252,9 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
 /// One copy of the code per activation: inside the loops, a choice per value would cost more than the activation.
 template <class T>
 __device__ __forceinline__ void store_tile(const Params& params, const Place& place, const Bias<T>& bias, const Scales<T>& scales,
-                                           std::uint32_t staging, int first_row, const Sums<T>& sums) {
+                                           std::uint32_t staging, int first_row, const Sums<T>& sums, ResidualBarrier& residual) {
   const auto store = [&](auto activation) {
-    store_activated<T>(params, place, bias, scales, staging, first_row, sums, activation);
+    store_activated<T>(params, place, bias, scales, staging, first_row, sums, residual, activation);
   };
   const auto none = [](float v) { return v; };
   if constexpr (T::kIsDx) {

@@ -62,6 +62,8 @@ struct Tile : Shape {
   using Shape::kOutputs, Shape::kStages, Shape::kTokens;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kStoresPre = !kIsDx && !Element::kScaled;  // for gradients, which 8-bit products have none of
+  // Of fp32 results a pass adds it: ptxas would serialise their wgmma.
+  static constexpr bool kAddsResidual = kStoresPre && size_of(Element::Out::kDtype) == 2;
   static constexpr int kSlice = kSlice_, kPart = kPart_;
   static constexpr int kSlabs = Element::kNarrowSlabs && kPart * Element::kBytes == 64 ? 2 : 1;  // of a stage
   static constexpr int kRowBytes = 128 / kSlabs, kSlab = kRowBytes / Element::kBytes;
@@ -126,6 +128,13 @@ struct Tile : Shape {
                 "swizzled boxes start at multiples of 1024");
 };
 
+/// A consumer warp's mbarrier for what comes of the residual. `phase`: the one that ends next, of tiles with an odd number of
+/// boxes; the others begin with phase 0.
+struct ResidualBarrier {
+  std::uint64_t barrier;
+  unsigned phase;
+};
+
 /// Dynamic shared memory, from a multiple of 1024.
 template <class T>
 struct SharedStorage {
@@ -133,6 +142,7 @@ struct SharedStorage {
   std::byte ring[T::kStages][T::kStageBytes];
   std::byte staging[T::kConsumers * 4][T::kStagingBuffers][T::kStoreBytes];
   std::uint64_t full[T::kStages], empty[T::kStages];  // mbarriers
+  ResidualBarrier residual[T::kConsumers * 4];
   std::uint32_t record[T::kStages];
   std::int32_t origin[T::Element::kSplit ? T::kStages : 1][T::kLines];  // kSplit: of the parts among all, in list order
 };
@@ -142,6 +152,7 @@ struct Params {
   CUtensorMap values;              // [blocks * bm, bn]; boxes of a part
   CUtensorMap out;                 // [m, out_width]; boxes of kStoreRows x kStoreColumns
   CUtensorMap pre;                 // with store_pre: the same, before the activation
+  CUtensorMap residual;            // with add_residual: as out
   const std::int32_t* list_begin;  // crow or ccol, [lines]
   const std::int32_t* list_end;    // [lines]
   const std::int32_t* along;       // col or row, [blocks]
@@ -160,6 +171,7 @@ struct Params {
   std::int32_t tokens;               // kScaled: of x_scale
   bool x_scale_each = false, out_scale_each = false;
   bool store_pre = false;
+  bool add_residual = false;
   std::uint16_t order[plan::kMostOrderedLines];  // last: 2 KB of the 4 KB that a kernel's arguments may have
 };
 

@@ -188,6 +188,36 @@ TEST_P(CudaEpilogue, BiasAndActivations) {
       }
 }
 
+TEST_P(CudaEpilogue, Residuals) {
+  for (const Activation activation : {Activation::none, Activation::gelu_erf})
+    for (const std::int64_t m : {4, 37, 130}) {
+      Case c = base();
+      c.activation = activation, c.bias = m != 37, c.residual = true;
+      c.m = m, c.rows = 61, c.cols = 256, c.block = {16, 32};
+      check_on_device(c);
+      c.rows = 200, c.cols = 190, c.block = {128, 8}, c.stride_padding = 1;
+      check_on_device(c);
+      c.rows = 200, c.cols = 192, c.block = {32, 64}, c.stride_padding = 8;
+      check_on_device(c);
+      c.rows = 520, c.cols = 128, c.block = {16, 16}, c.stride_padding = 0, c.density = 0.05;
+      check_on_device(c);
+    }
+}
+
+// More tiles than thread blocks, so that boxes of one tile follow those of another, to the bit in every run.
+TEST_P(CudaEpilogue, ResidualsOfManyTiles) {
+  for (const BlockShape block : {BlockShape{32, 32}, {64, 64}, {128, 128}}) {
+    Case c = base();
+    c.m = 2100, c.rows = 2040, c.cols = 256, c.block = block, c.density = 0.3, c.bias = true, c.residual = true;
+    check_on_device(c);
+    Instance instance(c);
+    for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
+      const Matrix first = run_on_device(instance, *kernel);
+      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes) << kernel->info.name;
+    }
+  }
+}
+
 // Nothing stored, so the activation alone: to fp32's last bits of its argument. The left tails are not held to relative accuracy,
 // as on the CPU: torch's own forms cancel there.
 TEST_P(CudaEpilogue, ActivationsOverTheirRange) {

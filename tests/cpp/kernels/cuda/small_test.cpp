@@ -22,7 +22,7 @@ TEST_P(CudaSmall, RaggedAndMisaligned) {
     Case c = base();
     c.m = 37, c.rows = 2 * block.rows - 3, c.cols = 2 * block.cols - 1, c.block = block, c.density = 0.7;
     c.stride_padding = 3, c.values_shift = 1;
-    if (c.direction == Direction::forward) c.bias = true, c.activation = Activation::gelu_tanh;
+    if (c.direction == Direction::forward) c.bias = c.residual = true, c.activation = Activation::gelu_tanh;
     check_on_device(c, Memory::exact);
     c.m = 1;
     check_on_device(c, Memory::exact);

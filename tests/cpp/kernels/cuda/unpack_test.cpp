@@ -165,7 +165,7 @@ TEST_P(CudaSmallActivate, MatchesTheHost) {
         y.set(8, cols - 1, std::numeric_limits<double>::quiet_NaN());
         const Stream stream;
         const Buffer buffer(y.bytes);
-        EXPECT_CUDA(cuda::sm80_activate(view_of(y, buffer.at(y)), activation, stream.get()));
+        EXPECT_CUDA(cuda::sm80_activate(view_of(y, buffer.at(y)), activation, {}, view_of(y, buffer.at(y)), stream.get()));
         stream.wait();
         Matrix after = y;
         after.bytes = buffer.bytes();
@@ -181,6 +181,32 @@ TEST_P(CudaSmallActivate, MatchesTheHost) {
             }
           }
       }
+}
+
+TEST_P(CudaSmallActivate, AddsAResidual) {
+  const DType dtype = GetParam();
+  const double half_ulp = dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+  for (const std::int64_t shift : {0, 1, 8})
+    for (const std::int64_t cols : {1, 64, 77}) {
+      Matrix z(dtype, 9, cols, shift), residual(dtype, 9, cols, shift == 8 ? 1 : shift), y(dtype, 9, cols, shift);
+      for (std::int64_t r = 0; r < z.rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c) {
+          z.set(r, c, (static_cast<double>((r * cols + c) % 401) - 200) * 0.043);
+          residual.set(r, c, (static_cast<double>((r * cols + c) % 29) - 14) * 0.31);
+        }
+      const Stream stream;
+      const Buffer from(z.bytes), more(residual.bytes), to(y.bytes);
+      EXPECT_CUDA(cuda::sm80_activate(view_of(z, from.at(z)), Activation::silu, view_of(residual, more.at(residual)),
+                                      view_of(y, to.at(y)), stream.get()));
+      stream.wait();
+      y.bytes = to.bytes();
+      EXPECT_TRUE(y.padding_untouched());
+      for (std::int64_t r = 0; r < z.rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c) {
+          const double activated = activate(Activation::silu, z.at(r, c)), expected = activated + residual.at(r, c);
+          ASSERT_NEAR(y.at(r, c), expected, half_ulp * std::abs(expected) + 0x1p-21 * (std::abs(activated) + std::abs(expected)));
+        }
+    }
 }
 
 std::vector<DType> float_types() {
@@ -200,7 +226,7 @@ TEST_P(CudaAbsentCopies, ReportAnError) {
   Matrix dense(DType::f32, 20, 27, 1);
   EXPECT_NE(cuda::sm80_bsr_unpack(instance.index(), instance.values.data(), view_of(dense, dense.data()), nullptr), 0);
   EXPECT_NE(cuda::sm80_bsr_pack(view_of(dense, dense.data()), instance.index(), instance.values.data(), nullptr), 0);
-  EXPECT_NE(cuda::sm80_activate(view_of(dense, dense.data()), Activation::relu, nullptr), 0);
+  EXPECT_NE(cuda::sm80_activate(view_of(dense, dense.data()), Activation::relu, {}, view_of(dense, dense.data()), nullptr), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaAbsentCopies,
