@@ -36,12 +36,19 @@ Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
 }
 
 // On CUDA torch's own stream is the one the executor names, so nothing more is said of it.
-// aten::linear.out adds the bias before rounding, which aten::mm.out followed by an addition would not.
+// aten::linear.out adds the bias before rounding, which aten::mm.out followed by an addition would not. aten::mm.dtype_out, CUDA's
+// alone, leaves the sums of 16-bit operands unrounded.
 void gemm(void*, const Gemm& product) {
   using torch::stable::detail::from;
   Tensor a = borrow(product.a, product.device, product.a_transposed), c = borrow(product.c, product.device);
   if (product.bias == nullptr) {
     Tensor b = borrow(product.b, product.device, product.b_transposed);
+    if (product.c.dtype != product.a.dtype) {
+      std::array<StableIValue, 4> stack{from(a), from(b), from(scalar_type_of(product.c.dtype)), from(c)};
+      STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION));
+      torch::stable::detail::to<Tensor>(stack[0]);  // takes ownership of the returned handle
+      return;
+    }
     std::array<StableIValue, 3> stack{from(a), from(b), from(c)};
     STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
     torch::stable::detail::to<Tensor>(stack[0]);  // takes ownership of the returned handle

@@ -16,17 +16,22 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int version, bool strict, bool "
       "tf32, int kernel) -> Tensor");
+  // dvalues += dW: float32 whatever the operands are, which are not rounded on their way there.
+  m.def(
+      "linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor crow, Tensor col, int version, bool strict, bool tf32, "
+      "int kernel) -> ()");
 
   // A training step's two calls. linear_train: y = act(z) + residual, z = x W^T + bias, with an activation. linear_backward: dx
-  // when values are given, dvalues when x is, dbias when it is needed; what is not asked for comes empty. `saved`: relu's y (or z),
-  // the others' z, or none without activation.
+  // when values are given, dvalues when x is, dbias when it is needed; what is not asked for comes empty, and dvalues too where
+  // there is a main_grad, which dW is then added to as by linear_dw_add. `saved`: relu's y (or z), the others' z, or none without
+  // activation.
   m.def(
       "linear_train(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int activation, "
       "int version, bool strict, bool tf32, int kernel, Tensor? residual=None) -> (Tensor y, Tensor z)");
   m.def(
       "linear_backward(Tensor dy, Tensor? saved, Tensor? x, Tensor? values, Tensor crow, Tensor col, Tensor ccol, Tensor row, "
       "Tensor slot, SymInt in_features, int block_rows, int block_cols, int activation, int version, bool strict, bool tf32, "
-      "bool need_bias) -> (Tensor dx, Tensor dvalues, Tensor dbias)");
+      "bool need_bias, Tensor(a!)? main_grad=None) -> (Tensor dx, Tensor dvalues, Tensor dbias)");
 
   // x and values int8 or float8_e4m3fn, scales float32 with one element or one for each token and output, bias of out_dtype.
   m.def(

@@ -1,4 +1,4 @@
-// linear, linear_dx, linear_dw: check, plan (cached), run on torch's threads or stream, in torch's memory.
+// linear, linear_dx, linear_dw and linear_dw_add: check, plan (cached), run on torch's threads or stream, in torch's memory.
 #include "linear.h"
 
 #include <algorithm>
@@ -52,6 +52,21 @@ std::vector<std::int64_t> with_features(const Tensor& like, std::int64_t feature
 
 MatrixView writable(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols) {
   return {tensor.mutable_data_ptr(), dtype, rows, cols, cols};
+}
+
+// Of the index's blocks, for dW to be added to.
+float* gradient_of(const char* op, const char* name, const Tensor& gradient, const IndexView& index, int device) {
+  require_device(op, name, gradient, device, "x");
+  const bool fits = gradient.dim() == 3 && gradient.size(0) == index.blocks && gradient.size(1) == index.block.rows &&
+                    gradient.size(2) == index.block.cols;
+  if (!fits || gradient.scalar_type() != ScalarType::Float || !gradient.is_contiguous())
+    core::fail(op,
+               std::string(name) + " to add to as contiguous float32 of shape [" + std::to_string(index.blocks) + ", " +
+                   std::to_string(index.block.rows) + ", " + std::to_string(index.block.cols) + "]",
+               "torch.ScalarType " + std::to_string(static_cast<int>(gradient.scalar_type())) + " of shape " + shape_of(gradient) +
+                   (gradient.is_contiguous() ? "" : ", not contiguous"),
+               "make it with torch.zeros(values.shape, dtype=torch.float32, device=values.device)");
+  return static_cast<float*>(gradient.mutable_data_ptr());
 }
 
 Tensor as_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
@@ -138,9 +153,12 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
   return dx;
 }
 
-Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t block_rows,
-                 std::int64_t block_cols, std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
-  constexpr const char* op = "linear_dw";
+namespace {
+
+// A new tensor, or what `sum`, which the caller calls `name`, becomes when dW is added to it.
+Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col,
+                       std::int64_t block_rows, std::int64_t block_cols, std::int64_t version, bool strict, bool tf32,
+                       std::int64_t kernel, const Tensor* sum = nullptr, const char* name = nullptr) {
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
   const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
@@ -150,13 +168,35 @@ Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Te
   if (grad.view.rows != input.view.rows)
     core::fail(op, "dy with x's " + std::to_string(input.view.rows) + " rows", std::to_string(grad.view.rows),
                "pass the gradient of this x's output");
+  void* const added_to = sum != nullptr ? gradient_of(op, name, *sum, index, device) : nullptr;
   const Executor executor = torch_executor(device);
-  const auto plan = make_plan(problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, strict, tf32), index, version,
-                              executor, kernel_name(op, kernel));
-  const Tensor dvalues = new_like(op, x, {index.blocks, block.rows, block.cols});
+  Problem problem = problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, strict, tf32);
+  problem.accumulate = sum != nullptr;
+  const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
+  const Tensor dvalues = sum != nullptr ? *sum : new_like(op, x, {index.blocks, block.rows, block.cols});
   const Scratch workspace(op, plan->workspace_bytes, device);
-  sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(), executor);
+  sparseloom::linear_dw(*plan, grad.view, input.view, index, added_to ? added_to : dvalues.mutable_data_ptr(), workspace.span(),
+                        executor);
   return dvalues;
+}
+
+}  // namespace
+
+Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t block_rows,
+                 std::int64_t block_cols, std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
+  return weight_gradient("linear_dw", dy, x, crow, col, block_rows, block_cols, version, strict, tf32, kernel);
+}
+
+void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy, const Tensor& x,
+                         const Tensor& crow, const Tensor& col, std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
+  if (dvalues.dim() != 3)
+    core::fail(op, std::string(name) + " of shape [blocks, block rows, block cols]", shape_of(dvalues), "make it like the values");
+  weight_gradient(op, dy, x, crow, col, dvalues.size(1), dvalues.size(2), version, strict, tf32, kernel, &dvalues, name);
+}
+
+void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col,
+                   std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
+  add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, crow, col, version, strict, tf32, kernel);
 }
 
 }  // namespace sparseloom::binding
@@ -167,10 +207,12 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
   m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
+  m.impl("linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
   m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
   m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
+  m.impl("linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
 }

@@ -31,4 +31,8 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
 Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t block_rows,
                  std::int64_t block_cols, std::int64_t version, bool strict, bool tf32, std::int64_t kernel);
 
+/// dvalues += dW, in fp32. `op` and `name`: what errors call the operator and its dvalues.
+void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy, const Tensor& x,
+                         const Tensor& crow, const Tensor& col, std::int64_t version, bool strict, bool tf32, std::int64_t kernel);
+
 }  // namespace sparseloom::binding

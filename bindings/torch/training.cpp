@@ -137,7 +137,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
                                                    const Tensor& ccol, const Tensor& row, const Tensor& slot,
                                                    std::int64_t in_features, std::int64_t block_rows, std::int64_t block_cols,
                                                    std::int64_t activation_code, std::int64_t version, bool strict, bool tf32,
-                                                   bool need_bias) {
+                                                   bool need_bias, std::optional<Tensor> main_grad) {
   constexpr const char* op = "linear_backward";
   const Activation activation = activation_of(op, activation_code);
   const int device = device_of(op, "dy", dy);
@@ -149,6 +149,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
   }
   if (saved.has_value() != (activation != Activation::none))
     core::fail(op, "saved together with an activation", saved ? "no activation" : "no saved tensor", "pass both, or neither");
+  if (main_grad && !x) core::fail(op, "x beside main_grad", "no x", "pass both, or leave main_grad out");
   Gradient gradient{dy, {}};
   if (device >= 0 && (activation != Activation::none || need_bias)) {
     gradient = cuda_gradient(op, dy, saved, activation, device, need_bias);
@@ -159,8 +160,9 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
   const Tensor& dz = gradient.dz;
   Tensor dx =
       values ? linear_dx(dz, *values, crow, col, ccol, row, slot, in_features, version, strict, tf32, -1) : new_like(op, dy, {0});
-  Tensor dvalues =
-      x ? linear_dw(dz, *x, crow, col, block_rows, block_cols, version, strict, tf32, -1) : new_like(op, dy, {0, 0, 0});
+  if (main_grad) add_weight_gradient(op, "main_grad", *main_grad, dz, *x, crow, col, version, strict, tf32, -1);
+  Tensor dvalues = x && !main_grad ? linear_dw(dz, *x, crow, col, block_rows, block_cols, version, strict, tf32, -1)
+                                   : new_like(op, dy, {0, 0, 0});
   return {dx, dvalues, need_bias ? *gradient.dbias : new_like(op, dy, {0})};
 }
 

@@ -22,7 +22,7 @@ struct RangeBody {
 struct Gemm {
   ConstMatrixView a;           // [m, k], or [k, m] when a_transposed
   ConstMatrixView b;           // [k, n], or [n, k] when b_transposed
-  MatrixView c;                // [m, n], overwritten
+  MatrixView c;                // [m, n], overwritten; f32, unrounded, of 16-bit a and b when a dw on a device accumulates
   const void* bias = nullptr;  // [n] of c's dtype, or null; added before c is rounded
   bool a_transposed = false;
   bool b_transposed = false;

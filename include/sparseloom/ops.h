@@ -73,7 +73,8 @@ SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const Ind
 SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index, const TransposedView& transposed,
                               const void* values, const MatrixView& dx, std::span<std::byte> workspace, const Executor& executor);
 
-/// dvalues = (dY^T X) at the stored blocks, padding zero. dy [m, rows], x [m, cols], dvalues [blocks, bm, bn].
+/// dvalues = (dY^T X) at the stored blocks, padding zero. dy [m, rows], x [m, cols], dvalues [blocks, bm, bn]. A plan with
+/// problem.accumulate adds to dvalues, which are f32 then, whatever dy and x are: the unrounded fp32 sums, nothing to padding.
 SPARSELOOM_API void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, const IndexView& index,
                               void* dvalues, std::span<std::byte> workspace, const Executor& executor);
 
@@ -94,8 +95,8 @@ SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables&
 SPARSELOOM_API void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::int32_t> moved,
                                 std::span<std::byte> workspace, const Executor& executor);
 
-/// The three products of a matrix of one's own, on the CPU. dw must have w's pattern and dtype, else Error; its padding becomes
-/// zero.
+/// The three products of a matrix of one's own, on the CPU. dw must have w's pattern and dtype (f32 where the plan accumulates),
+/// else Error; its padding becomes zero.
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Addends& addends,
                            const MatrixView& y, Workspace& workspace, const Executor& executor);
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales, const void* bias,

@@ -25,6 +25,11 @@ def _linear_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, block_rows
     return dy.new_empty((col.shape[0], block_rows, block_cols))
 
 
+@torch.library.register_fake("sparseloom::linear_dw_add")
+def _linear_dw_add_fake(dvalues: Tensor, *rest: Any) -> None:
+    return None
+
+
 @torch.library.register_fake("sparseloom::linear_train")
 def _linear_train_fake(
     x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
@@ -37,10 +42,10 @@ def _linear_train_fake(
 def _linear_backward_fake(
     dy: Tensor, saved: Tensor | None, x: Tensor | None, values: Tensor | None, crow: Tensor, col: Tensor,
     ccol: Tensor, row: Tensor, slot: Tensor, in_features: int, block_rows: int, block_cols: int,
-    activation: int, version: int, strict: bool, tf32: bool, need_bias: bool,
+    activation: int, version: int, strict: bool, tf32: bool, need_bias: bool, main_grad: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dx = dy.new_empty((0,) if values is None else (*dy.shape[:-1], in_features))
-    dvalues = dy.new_empty((0, 0, 0) if x is None else (col.shape[0], block_rows, block_cols))
+    dvalues = dy.new_empty((0, 0, 0) if x is None or main_grad is not None else (col.shape[0], block_rows, block_cols))
     return dx, dvalues, dy.new_empty((dy.shape[-1] if need_bias else 0,))
 
 

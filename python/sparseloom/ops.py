@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from . import _library
 from .errors import Error, translated
@@ -40,6 +41,7 @@ DYNAMIC = -1
 _linear = torch.ops.sparseloom.linear.default
 _linear_dx = torch.ops.sparseloom.linear_dx.default
 _linear_dw = torch.ops.sparseloom.linear_dw.default
+_linear_dw_add = torch.ops.sparseloom.linear_dw_add.default
 _linear_train = torch.ops.sparseloom.linear_train.default
 _linear_backward = torch.ops.sparseloom.linear_backward.default
 
@@ -132,6 +134,7 @@ class _LayerHow(NamedTuple):
     strict: bool
     kernel: int
     where: Index
+    weight: Tensor | None  # whose main_grad the values' gradient is added to
 
 
 class _Layer(torch.autograd.Function):
@@ -146,7 +149,7 @@ class _Layer(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, how: _LayerHow, residual: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        activation, strict, kernel, index = ctx.how = how
+        activation, strict, kernel, index, _ = ctx.how = how
         ctx.set_materialize_grads(False)
         need_x, need_values, *_ = ctx.needs_input_grad
         code, tf32, z = ACTIVATIONS[activation], _tf32(x), None
@@ -160,7 +163,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, more_dz: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        (x, values, saved), (activation, strict, _, index) = ctx.saved_tensors, ctx.how
+        (x, values, saved), (activation, strict, _, index, weight) = ctx.saved_tensors, ctx.how
         need_x, need_values, need_bias, _, *need_residual = ctx.needs_input_grad
         dresidual = dy if need_residual and need_residual[0] else None
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # the gradient may be differentiated
@@ -170,6 +173,7 @@ class _Layer(torch.autograd.Function):
             activation = saved = None
         if dy is None:
             return None, None, None, None, None
+        main_grad = None if weight is None else _main_grad(weight, ctx.next_functions[1][0], again)
         if again:
             dx = _product(_DX, dy, values, strict, index) if need_x else None
             dvalues = _product(_DW, dy, x, strict, index) if need_values else None
@@ -177,10 +181,51 @@ class _Layer(torch.autograd.Function):
             return dx, dvalues, dbias, None, dresidual
         crow, col, ccol, row, slot, _, cols, bm, bn, version = index
         code, tf32 = ACTIVATIONS[activation], _tf32(dy)
-        dx, dvalues, dbias = _linear_backward(
-            dy, saved, x, values, crow, col, ccol, row, slot, cols, bm, bn, code, version, strict, tf32, need_bias
-        )
+        wanted = x if weight is None or main_grad is not None else None
+        operands = (dy, saved, wanted, values, crow, col, ccol, row, slot, cols, bm, bn, code, version, strict, tf32, need_bias)
+        if weight is None:
+            dx, dvalues, dbias = _linear_backward(*operands)
+        else:
+            dx, empty, dbias = call("linear_backward", *operands, main_grad)
+            dvalues = None if main_grad is None else _announce(weight, empty, index)
         return dx if need_x else None, dvalues if need_values else None, dbias if need_bias else None, None, dresidual
+
+
+def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:
+    """Looked up in the backward pass: frameworks put other buffers in its place between steps. None where that pass leaves out
+    ``node``, which the values' gradient would go to: autograd.grad of x alone."""
+    if again:
+        expected, remedy = "a backward pass with create_graph=False", "leave out fuse_wgrad_accumulation (main_grad_of)"
+        raise Error("linear", expected + ": a sum into main_grad has no derivative", "create_graph=True", remedy)
+    try:
+        if not torch._C._will_engine_execute_node(node):
+            return None
+    except RuntimeError:  # asked of a Parameter that autograd.grad was given
+        expected, remedy = "backward(), which leaves the gradient of values in their main_grad", "read values.main_grad"
+        raise Error("linear", expected, "autograd.grad of values", remedy) from None
+    main_grad = getattr(weight, "main_grad", None)
+    if not isinstance(main_grad, Tensor) or main_grad.device != weight.device:
+        remedy = "values.main_grad = torch.zeros(values.shape, dtype=torch.float32, device=values.device) makes one"
+        got = f"one on {main_grad.device}" if isinstance(main_grad, Tensor) else "none" if main_grad is None else repr(main_grad)
+        raise Error("linear", f"a tensor on {weight.device} in values.main_grad, which the gradient is added to", got, remedy)
+    torch.autograd.graph.increment_version(main_grad)
+    return main_grad
+
+
+def _announce(weight: Tensor, empty: Tensor, index: Index) -> Tensor | None:
+    """The values' gradient once main_grad has it: none; or one of any content for hooks that wait for it, and know by
+    grad_added_to_main_grad not to look inside (Megatron-LM's protocol)."""
+    if not hasattr(weight, "grad_added_to_main_grad"):
+        return None
+    weight.grad_added_to_main_grad = True
+    return empty.new_empty((index.col.shape[0], index.bm, index.bn))
+
+
+# Dynamo would trace the backward pass together with the forward one, and main_grad as it is then: so the product runs between two
+# graphs. By torch's own lazy form of torch.compiler.disable: that one at import would import all of dynamo.
+@_disable_dynamo
+def _between_graphs(*operands: Any) -> Any:
+    return _Layer.apply(*operands)
 
 
 def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
@@ -230,6 +275,7 @@ def linear(
     strict: bool = False,
     kernel: str | None = None,
     residual: Tensor | None = None,
+    main_grad_of: Tensor | None = None,
 ) -> Tensor:
     """act(x W^T + bias) + residual, differentiable in x, values, bias and residual.
 
@@ -239,6 +285,10 @@ def linear(
     Kept for the gradient: x, values, and relu's output or the other activations' input. ``kernel`` forces a candidate by name;
     ``strict`` forbids the dense and reference ones. Raises Error when a shape, dtype, device or index does not fit,
     torch.OutOfMemoryError when a GPU is full.
+
+    ``main_grad_of``: the Parameter that values are, or were cast from, when their gradient is to be added to its ``main_grad``
+    (float32, contiguous, shape and device of values) instead of to ``grad``, which stays None: unrounded, in the product's own
+    kernel. Not with create_graph; torch.compile breaks its graph there.
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
@@ -248,35 +298,21 @@ def linear(
             or (bias is not None and bias.requires_grad)
             or (residual is not None and residual.requires_grad)
         ):
-            if residual is not None:
-                return _linear_plus(x, values, index, bias, activation, strict, number, residual)
             fused = activation if x.is_cuda or activation in _CPU_FUSES else None
-            y = _Layer.apply(x, values, bias, _LayerHow(fused, strict, number, index))
+            added = residual is not None and (x.is_cuda or activation is None)
+            # An exported graph has no backward pass.
+            fuses = main_grad_of is not None and values.requires_grad and not torch.compiler.is_exporting()
+            weight = main_grad_of if fuses else None
+            apply = _between_graphs if weight is not None and torch.compiler.is_compiling() else _Layer.apply
+            how = _LayerHow(fused, strict, number, index, weight)
+            y = apply(x, values, bias, how, residual) if added else apply(x, values, bias, how)
             y = y[0] if isinstance(y, tuple) else y
-            return y if fused == activation else activate(y, activation)
+            y = y if fused == activation else activate(y, activation)
+            return y if added or residual is None else y + residual
         code, tf32 = ACTIVATIONS[activation], _tf32(x)
         return _linear(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, number, residual)
     except RuntimeError as error:
         raise translated(error) from None
-
-
-def _linear_plus(
-    x: Tensor,
-    values: Tensor,
-    index: Index,
-    bias: Tensor | None,
-    activation: str | None,
-    strict: bool,
-    kernel: int,
-    residual: Tensor,
-) -> Tensor:
-    """linear with a residual, when something needs a gradient."""
-    if x.is_cuda or activation is None:
-        y = _Layer.apply(x, values, bias, _LayerHow(activation, strict, kernel, index), residual)
-        return y[0] if isinstance(y, tuple) else y
-    fused = activation if activation in _CPU_FUSES else None
-    y = _Layer.apply(x, values, bias, _LayerHow(fused, strict, kernel, index))
-    return (y if fused == activation else activate(y, activation)) + residual
 
 
 def linear_dx(dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None) -> Tensor:
@@ -287,8 +323,21 @@ def linear_dx(dy: Tensor, values: Tensor, index: Index, strict: bool = False, ke
         raise translated(error) from None
 
 
-def linear_dw(dy: Tensor, x: Tensor, index: Index, strict: bool = False, kernel: str | None = None) -> Tensor:
-    """dY^T X at the stored blocks: dy [..., rows], x [..., cols] -> [blocks, bm, bn], padding zero; differentiable in both."""
+def linear_dw(
+    dy: Tensor, x: Tensor, index: Index, strict: bool = False, kernel: str | None = None, out: Tensor | None = None
+) -> Tensor:
+    """dY^T X at the stored blocks: dy [..., rows], x [..., cols] -> [blocks, bm, bn], padding zero; differentiable in both.
+
+    ``out``, float32 [blocks, bm, bn], is added to and returned: unrounded sums, nothing to padding. That is not differentiable.
+    """
+    if out is not None:
+        asked = next((name for name, t in (("dy", dy), ("x", x), ("out", out)) if _differentiable(t)), "")
+        if asked:
+            raise Error("linear_dw", "operands without gradients beside out", f"{asked} that requires one", "use torch.no_grad()")
+        arguments = (index.version, strict, _tf32(x), PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+        call("linear_dw_add", out, dy, x, index.crow, index.col, *arguments)
+        torch.autograd.graph.increment_version(out)
+        return out
     try:
         return _product(_DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
     except RuntimeError as error:

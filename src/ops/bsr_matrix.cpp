@@ -45,9 +45,14 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, 
 void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, BsrMatrix& dw, Workspace& workspace,
                const Executor& executor) {
   require_cpu("linear_dw", executor);
-  if (dw.index().version() != plan.pattern_version || dw.dtype() != plan.problem.dtype)
-    core::fail("linear_dw", std::string("dw with the plan's pattern and dtype ") + name_of(plan.problem.dtype),
-               std::string("another pattern, or ") + name_of(dw.dtype()), "make it with BsrMatrix(w.index(), w.dtype())");
+  const bool accumulate = plan.problem.accumulate;
+  const DType dtype = accumulate ? DType::f32 : plan.problem.dtype;
+  if (dw.index().version() != plan.pattern_version || dw.dtype() != dtype)
+    core::fail("linear_dw",
+               accumulate ? std::string("dw with the plan's pattern and dtype f32, which accumulate adds to")
+                          : std::string("dw with the plan's pattern and dtype ") + name_of(dtype),
+               std::string("another pattern, or ") + name_of(dw.dtype()),
+               accumulate ? "make it with BsrMatrix(w.index(), DType::f32)" : "make it with BsrMatrix(w.index(), w.dtype())");
   linear_dw(plan, dy, x, dw.index().view(), dw.values(), workspace.at_least(plan.workspace_bytes), executor);
 }
 

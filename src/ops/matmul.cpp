@@ -175,11 +175,12 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   check_call("linear_dw", Direction::dw, plan, index, workspace, executor);
   check_matrix("linear_dw", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dw", "x", x, p.m, p.cols, p.dtype);
-  if (p.blocks == 0) return;
+  if (p.blocks == 0 || (p.m == 0 && p.accumulate)) return;
   kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.b = x.data;
   args.b_stride = x.stride;
   args.out = dvalues;
+  args.accumulate = p.accumulate;
   launch("linear_dw", plan, args, executor);
 }
 

@@ -9,6 +9,7 @@ import torch
 from on_gpu import capture, poison
 
 from sparseloom import ops, pattern
+from sparseloom.nn import BlockSparseLinear
 from sparseloom.nn.state import build_index
 from sparseloom.testing import packed
 
@@ -69,6 +70,66 @@ def test_rows_of_very_different_lengths(block):
     dy, x = operands(3000, 2048, 2048, torch.bfloat16)
     found = ops.linear_dw(dy, x, build_index(shape).to("cuda"), kernel="sm90_wgmma")
     assert torch.equal(found, exact(dy, x, shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("tokens", [0, 8, 1000, 8192])
+@pytest.mark.parametrize("block, density", [(16, 0.1), (32, 0.05), (32, 0.5), (64, 0.1), (128, 0.2), ((8, 128), 0.3)], ids=str)
+def test_every_kernel_adds_to_an_fp32_gradient_at_any_address(block, density, tokens, dtype):
+    shape = pattern.balanced(1000, 1512, block, density, 0)
+    index = build_index(shape).to("cuda")
+    dy, x = operands(tokens, 1000, 1512, dtype)
+    expected = packed(dy.double().T @ x.double(), shape)
+    plan = ops.plan(build_index(shape), "dw", dtype, tokens, device="cuda")
+    kernels = [c["kernel"] for c in plan["candidates"] if not c["refusal"]]
+    assert kernels
+    for kernel in kernels:
+        poison(max(plan["workspace_bytes"], 1))
+        for shift in (0, 1):
+            buffer = torch.full((expected.numel() + 2,), 0.5, device="cuda")
+            out = buffer[shift : shift + expected.numel()].view(expected.shape)
+            for call in (1, 2):
+                assert ops.linear_dw(dy, x, index, kernel=kernel, out=out) is out
+                inside = packed(torch.ones(1000, 1512, device="cuda", dtype=torch.float64), shape)
+                assert torch.equal(out.double() * inside, (call * expected + 0.5) * inside), kernel
+                assert (out[inside == 0] == 0.5).all(), kernel
+            assert (buffer[:shift] == 0.5).all() and (buffer[shift + expected.numel() :] == 0.5).all(), kernel
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_layer_adds_its_gradient_to_main_grad(autocast, activation):
+    torch.manual_seed(0)
+    dtype = torch.float32 if autocast else torch.bfloat16
+    options = {"density": 0.2, "activation": activation, "device": "cuda", "dtype": dtype}
+    fused, plain = (BlockSparseLinear(1024, 1024, fuse_wgrad_accumulation=on, **options) for on in (True, False))
+    plain.load_state_dict(fused.state_dict())
+    fused.values.main_grad = torch.zeros(fused.values.shape, device="cuda")
+    exact = torch.zeros(fused.values.shape, device="cuda", dtype=torch.float64)
+    for _ in range(4):
+        x, dy = (torch.randn(512, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        for layer in (fused, plain):
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
+                y = layer(x)
+            y.backward(dy)
+        exact += plain.values.grad.double()
+        plain.values.grad = None
+    assert fused.values.grad is None
+    torch.testing.assert_close(fused.values.main_grad.double(), exact, atol=0.1, rtol=2e-2)  # plain's are rounded to bf16
+
+
+@pytest.mark.parametrize("block, density", [(128, 0.1), (64, 0.1), (32, 0.3), (16, 0.1), (8, 0.1)])
+def test_a_graph_adds_the_same_bits_in_every_replay(block, density):
+    shape = pattern.balanced(SIDE, SIDE, block, density, 0)
+    index = build_index(shape).to("cuda")
+    dy, x = (torch.randn(8192, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.zeros(len(index.col), block, block, device="cuda")
+    graph, _ = capture(lambda: ops.linear_dw(dy, x, index, out=out))
+    expected = ops.linear_dw(dy, x, index, out=torch.ones_like(out))
+    for _ in range(50):
+        out.fill_(1)
+        graph.replay()
+        assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("block, density", [(128, 0.1), (128, 0.2), (64, 0.1), (32, 0.3), (16, 0.1)])

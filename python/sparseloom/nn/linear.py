@@ -35,6 +35,8 @@ class BlockSparseLinear(nn.Module):
         activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu"; fused when nothing needs a gradient.
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
         generator: CPU torch.Generator for the pattern and the initial values; torch's default ones otherwise.
+        fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, float32, which whoever trains provides
+            (Megatron-LM's and Transformer Engine's protocol): in the product's own kernel, unrounded. ``values.grad`` stays None.
 
     ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run is then an Error naming them.
     (float64 has the reference kernel alone: there it is the product, and ``strict`` forbids going dense.)
@@ -46,6 +48,7 @@ class BlockSparseLinear(nn.Module):
     block: tuple[int, int]
     activation: str | None
     strict: bool
+    fuse_wgrad_accumulation: bool
     values: nn.Parameter
     bias: nn.Parameter | None
     crow: Tensor
@@ -64,6 +67,7 @@ class BlockSparseLinear(nn.Module):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         generator: torch.Generator | None = None,
+        fuse_wgrad_accumulation: bool = False,
     ) -> None:
         super().__init__()
         where = torch.empty(0, device=device, dtype=dtype)
@@ -82,6 +86,7 @@ class BlockSparseLinear(nn.Module):
         _require_shape(pattern, out_features, in_features)
         self.in_features, self.out_features, self.block = in_features, out_features, pattern.block
         self.activation, self.strict = activation, False
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self._frozen_version = -1
         self._version = 0
         self._index: ops.Index | None = None
@@ -125,6 +130,7 @@ class BlockSparseLinear(nn.Module):
         bias: Tensor | None = parameters.get("bias")
         if values is None:  # parametrized: the class has a property of that name
             values, bias = self.values, self.bias
+        weight = values if self.fuse_wgrad_accumulation else None  # as it is before autocast's copy
         kind = "cuda" if x.is_cuda else x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
@@ -143,7 +149,7 @@ class BlockSparseLinear(nn.Module):
         if len(shape) > 4:
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
-        y = ops.linear(x, values, self.index, bias, self.activation, self.strict, None, residual)
+        y = ops.linear(x, values, self.index, bias, self.activation, self.strict, None, residual, weight)
         return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
 
     def __getattr__(self, name: str) -> Any:
@@ -326,6 +332,7 @@ class BlockSparseLinear(nn.Module):
         parts.append(f"block={self.block[0]}x{self.block[1]}, blocks={self._pattern.blocks}, density={self.density:.4g}")
         parts += [f"activation={self.activation}"] if self.activation else []
         parts += ["strict=True"] if self.strict else []
+        parts += ["fuse_wgrad_accumulation=True"] if self.fuse_wgrad_accumulation else []
         parts += ["frozen"] if self.frozen else []
         return ", ".join(parts)
 

@@ -46,8 +46,9 @@ def set_topology(
     with torch.no_grad():
         values = layer.values
         _move(values.detach(), moved)
-        if values.grad is not None:
-            _move(values.grad, moved)
+        for gradient in (values.grad, getattr(values, "main_grad", None)):
+            if isinstance(gradient, Tensor):
+                _move(gradient, moved)
         move_state(optimizers, values, moved)
         if grown is not None:
             fresh = ops.call("pack", grown.detach().to(values.dtype), index.crow, index.col, *layer.block)

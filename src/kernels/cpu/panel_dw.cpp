@@ -23,18 +23,21 @@ constexpr std::int64_t kCellBytes = 4;
 constexpr std::int64_t kAlign = 64;
 constexpr std::int64_t kMinChunk = 64;
 
+/// Accumulated results are fp32: every chunk of tokens adds to them where they lie, as those of fp32 products do.
+DType result_dtype(DType dtype, bool accumulate) { return accumulate ? DType::f32 : dtype; }
+
 /// Sizes that workspace_bytes() and the run must agree on.
 struct OuterShape {
   std::int64_t rows, cols;  // padded to whole blocks
   std::int64_t chunk;       // tokens, even
   bool partial;             // 16-bit results that several chunks add up to: fp32 sums in the workspace
 
-  OuterShape(std::int64_t m, std::int64_t rows_, std::int64_t cols_, BlockShape block, DType dtype, int depth_step)
+  OuterShape(std::int64_t m, std::int64_t rows_, std::int64_t cols_, BlockShape block, DType result, int depth_step)
       : rows(round_up(rows_, block.rows)), cols(round_up(cols_, block.cols)) {
     const std::int64_t token_bytes = std::max<std::int64_t>(1, (rows + cols) * kCellBytes / depth_step);
     const std::int64_t fit = std::max(kMinChunk, kOuterBytes / token_bytes / kMinChunk * kMinChunk);
     chunk = std::min(round_up(m, 2), fit);
-    partial = m > chunk && size_of(dtype) == 2;
+    partial = m > chunk && size_of(result) == 2;
   }
   std::int64_t steps(int depth_step) const { return ceil_div(chunk, depth_step); }
   std::int64_t x_bytes(int depth_step) const { return round_up(cols * steps(depth_step) * kCellBytes, kAlign); }
@@ -48,7 +51,8 @@ class OuterRun {
         args_(args),
         executor_(executor),
         w_(args.index),
-        shape_(args.m, w_.rows, w_.cols, w_.block, args.dtype, ops.depth_step),
+        result_(result_dtype(args.dtype, args.accumulate)),
+        shape_(args.m, w_.rows, w_.cols, w_.block, result_, ops.depth_step),
         piece_(std::min(ops.lanes, w_.block.cols)),
         pieces_per_vector_(ops.lanes / piece_),
         pieces_per_block_(w_.block.cols / piece_),
@@ -57,7 +61,7 @@ class OuterRun {
     dy_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes(ops.depth_step));
     if (shape_.partial)
       partial_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes(ops.depth_step) + shape_.dy_bytes(ops.depth_step));
-    else if (args.dtype == DType::f32)
+    else if (result_ == DType::f32)
       partial_ = static_cast<float*>(args.out);
     const double products = static_cast<double>(args.m) * static_cast<double>(w_.blocks * w_.block_elements()) +
                             static_cast<double>(args.m) * static_cast<double>(w_.rows + w_.cols);
@@ -66,10 +70,8 @@ class OuterRun {
   }
 
   void run() {
-    if (args_.m == 0) {
-      std::memset(args_.out, 0, static_cast<std::size_t>(w_.blocks * w_.block_elements()) * size_of(args_.dtype));
-      return;
-    }
+    if (args_.m == 0 && !args_.accumulate)
+      std::memset(args_.out, 0, static_cast<std::size_t>(w_.blocks * w_.block_elements()) * size_of(result_));
     for (token_ = 0; token_ < args_.m; token_ += shape_.chunk) {
       tokens_ = std::min(shape_.chunk, args_.m - token_);
       steps_ = ceil_div(tokens_, ops_.depth_step);
@@ -147,10 +149,9 @@ class OuterRun {
       float* run = tile + i * kMaxVectors * ops_.lanes;
       for (std::int64_t j = i < valid_rows ? std::max<std::int64_t>(valid_columns, 0) : 0; j < piece_; ++j) run[j] = 0;
       const std::int64_t at = block * w_.block_elements() + (row + i) * w_.block.cols + column;
-      const float* partial = token_ > 0 ? partial_ + at : nullptr;
+      const float* partial = token_ > 0 || args_.accumulate ? partial_ + at : nullptr;
       if (last)
-        write_run(run, partial, piece_, args_.dtype,
-                  static_cast<char*>(args_.out) + at * static_cast<std::int64_t>(size_of(args_.dtype)));
+        write_run(run, partial, piece_, result_, static_cast<char*>(args_.out) + at * static_cast<std::int64_t>(size_of(result_)));
       else
         write_run(run, partial, piece_, DType::f32, partial_ + at);
     }
@@ -160,6 +161,7 @@ class OuterRun {
   const MatmulArgs& args_;
   const Executor& executor_;
   const IndexView& w_;
+  DType result_;
   OuterShape shape_;
   int piece_;
   std::int64_t pieces_per_vector_, pieces_per_block_, subs_, tasks_ = 1;
@@ -175,7 +177,8 @@ void run_panel_dw(const PanelOps& ops, const MatmulArgs& args, const Executor& e
 }
 
 std::size_t panel_dw_workspace(int depth_step, const Problem& problem) {
-  const OuterShape shape(problem.m, problem.rows, problem.cols, problem.block, problem.dtype, depth_step);
+  const DType result = result_dtype(problem.dtype, problem.accumulate);
+  const OuterShape shape(problem.m, problem.rows, problem.cols, problem.block, result, depth_step);
   std::int64_t bytes = shape.x_bytes(depth_step) + shape.dy_bytes(depth_step);
   if (shape.partial) bytes += problem.blocks * problem.block.rows * problem.block.cols * kCellBytes;
   return static_cast<std::size_t>(bytes);

@@ -84,7 +84,9 @@ struct Bytes {
 Bytes bytes_of(const Problem& p) {
   const double size = static_cast<double>(size_of(p.dtype)), m = static_cast<double>(p.m);
   const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
-  return {static_cast<double>(p.blocks) * p.block.rows * p.block.cols * size, m * (rows + cols) * size, rows * cols * size};
+  const double stored = p.accumulate ? 8 : size;  // fp32 that is read and written
+  return {static_cast<double>(p.blocks) * p.block.rows * p.block.cols * stored, m * (rows + cols) * size,
+          rows * cols * (p.accumulate ? 4 : size)};
 }
 
 double memory_seconds(double bytes, const Device& device) { return bytes / (kMemoryShare * device.memory_bytes); }

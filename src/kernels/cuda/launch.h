@@ -75,6 +75,8 @@ int sm80_bsr_unpack(const IndexView& index, const void* values, const MatrixView
 
 /// values <- the blocks of dense that the index names, padding zero: the device twin of sparseloom::pack.
 int sm80_bsr_pack(const ConstMatrixView& dense, const IndexView& index, void* values, void* stream) noexcept;
+/// values += those blocks; dense and values f32.
+int sm80_bsr_add(const ConstMatrixView& dense, const IndexView& index, void* values, void* stream) noexcept;
 
 /// sparseloom::set_topology on the device, one launch. workspace: sm80_set_topology_workspace bytes; none when the grid's bits fit
 /// into `shared_bytes`, the device's most per thread block. Grids of fewer than 2^28 cells.

@@ -1,6 +1,6 @@
 // forward: Y = act(X D^T + bias) + residual, dx: dX = dY D, where D is W scattered into the workspace; on CUDA also dw: D = dY^T X,
-// gathered. The scatter happens in every call and its price is in the prediction: keeping D would silently double the layer's
-// memory, so only an explicit freeze() on the layer does that.
+// gathered, or in fp32, whose gathered blocks are added. The scatter happens in every call and its price is in the prediction:
+// keeping D would silently double the layer's memory, so only an explicit freeze() on the layer does that.
 #include "kernels/dense/dense.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ double predict_us(const Problem& p, const plan::Machine& machine) {
 }
 
 std::size_t workspace_bytes(const Problem& p, const plan::Machine&) {
-  return static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.cols) * size_of(p.dtype);
+  return static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.cols) * size_of(p.accumulate ? DType::f32 : p.dtype);
 }
 
 // What the GEMM, which ends with the bias, leaves to do: out <- act(out) + residual.
@@ -57,7 +57,7 @@ bool needs_finish(const MatmulArgs& args) { return args.activation != Activation
 
 Gemm gemm_of(const MatmulArgs& args) {
   const IndexView& w = args.index;
-  const MatrixView dense{args.workspace, args.dtype, w.rows, w.cols, w.cols};
+  const MatrixView dense{args.workspace, args.accumulate ? DType::f32 : args.dtype, w.rows, w.cols, w.cols};
   Gemm product;
   product.device = args.device;
   product.stream = args.stream;
@@ -92,7 +92,8 @@ int launch_cuda(const MatmulArgs& args, const Executor& executor) {
   const Gemm product = gemm_of(args);
   if (args.direction == Direction::dw) {
     executor.gemm(executor.context, product);
-    return cuda::sm80_bsr_pack(product.c, args.index, args.out, args.stream);
+    return args.accumulate ? cuda::sm80_bsr_add(product.c, args.index, args.out, args.stream)
+                           : cuda::sm80_bsr_pack(product.c, args.index, args.out, args.stream);
   }
   const MatrixView dense{args.workspace, args.dtype, args.index.rows, args.index.cols, args.index.cols};
   if (const int error = cuda::sm80_bsr_unpack(args.index, args.values, dense, args.stream); error != 0) return error;

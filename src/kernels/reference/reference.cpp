@@ -1,6 +1,6 @@
 // forward: y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o]) + residual[t][o]
 // dx:      dx[t][i] = sum over stored (o, i) of dy[t][o] W[o][i]
-// dw:      dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i)
+// dw:      dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i); or, in fp32, += that sum
 // 8-bit: the scaled forward product as args.h rounds it; sums in fp64, which holds i8's exactly, f8's rounded to fp32 once.
 // One output at a time, in fp64. Nothing here is clever: what is fast is compared with it.
 #include "kernels/reference/reference.h"
@@ -55,11 +55,12 @@ void dw_block(const MatmulArgs& args, std::int64_t r, std::int64_t b) {
   for (std::int64_t o = 0; o < w.block.rows; ++o)
     for (std::int64_t i = 0; i < w.block.cols; ++i) {
       const std::int64_t out = r * w.block.rows + o, in = std::int64_t{w.col[b]} * w.block.cols + i;
-      double sum = 0;
+      const std::int64_t at = b * w.block_elements() + o * w.block.cols + i;
+      double sum = args.accumulate ? load(DType::f32, args.out, at) : 0;
       if (out < w.rows && in < w.cols)  // padding stays zero
         for (std::int64_t t = 0; t < args.m; ++t)
           sum += load(args.dtype, args.a, t * args.a_stride + out) * load(args.dtype, args.b, t * args.b_stride + in);
-      store(args.dtype, args.out, b * w.block_elements() + o * w.block.cols + i, sum);
+      store(args.accumulate ? DType::f32 : args.dtype, args.out, at, sum);
     }
 }
 

@@ -104,7 +104,8 @@ std::string describe(const Case& c) {
   return std::string(name_of(c.direction)) + " " + name_of(c.dtype) + " m=" + std::to_string(c.m) + " " + std::to_string(c.rows) +
          "x" + std::to_string(c.cols) + " block " + to_string(c.block) + " density " + std::to_string(c.density) + " bias " +
          std::to_string(c.bias) + " act " + name_of(c.activation) + " padding " + std::to_string(c.stride_padding) + " values + " +
-         std::to_string(c.values_shift) + (c.residual ? " residual" : "") + (c.tf32 ? " tf32" : "") + (c.skewed ? " skewed" : "");
+         std::to_string(c.values_shift) + (c.residual ? " residual" : "") + (c.accumulate ? " accumulate" : "") +
+         (c.tf32 ? " tf32" : "") + (c.skewed ? " skewed" : "");
 }
 
 double load(DType dtype, const void* data, std::int64_t i) {
@@ -191,7 +192,8 @@ Instance::Instance(const Case& c_)
       dy(c.dtype, c.m, c.rows, c.stride_padding),
       values(c.dtype, 0, 0, 0),
       bias(c.dtype, 1, c.rows, c.stride_padding),
-      residual(c.dtype, c.m, c.rows, c.stride_padding) {
+      residual(c.dtype, c.m, c.rows, c.stride_padding),
+      before(DType::f32, 0, 0, 0) {
   const core::Rng rng(c.seed);
   core::Rng picks = rng.split(0);
   crow.push_back(0);
@@ -212,12 +214,19 @@ Instance::Instance(const Case& c_)
   fill(dy, rng.split(2), c.integers);
   fill(values, rng.split(3), c.integers);
   fill(bias, rng.split(4), c.integers);
-  if (c.residual) fill(residual, rng.split(5), c.integers);
+  if (c.residual) fill(residual, rng.split(6), c.integers);
+  if (c.accumulate) {
+    before = Matrix(DType::f32, values.rows, values.cols, 0, c.values_shift);
+    fill(before, rng.split(5), c.integers);
+  }
   for (std::int64_t r = 0; r < block_rows; ++r)  // padding of ragged blocks is zero
     for (std::int64_t b = crow[r]; b < crow[r + 1]; ++b)
       for (std::int64_t i = 0; i < c.block.rows; ++i)
         for (std::int64_t j = 0; j < c.block.cols; ++j)
-          if (r * c.block.rows + i >= c.rows || col[b] * c.block.cols + j >= c.cols) values.set(b * c.block.rows + i, j, 0);
+          if (r * c.block.rows + i >= c.rows || col[b] * c.block.cols + j >= c.cols) {
+            values.set(b * c.block.rows + i, j, 0);
+            if (c.accumulate) before.set(b * c.block.rows + i, j, 0);
+          }
 }
 
 IndexView Instance::index() const {
@@ -235,6 +244,7 @@ Problem Instance::problem(int threads) const {
   p.bias = c.bias;
   p.residual = c.residual;
   p.activation = c.activation;
+  p.accumulate = c.accumulate;
   p.threads = threads;
   return p;
 }
@@ -252,6 +262,7 @@ std::int64_t Instance::out_cols() const {
 }
 
 Matrix Instance::poisoned_output() const {
+  if (c.accumulate) return before;
   const bool dw = c.direction == Direction::dw;
   return {c.dtype, out_rows(), out_cols(), dw ? 0 : c.stride_padding, dw ? c.values_shift : c.stride_padding};
 }
@@ -287,7 +298,11 @@ Instance::Answer Instance::answer() {
       a.plain[i] = activate(c.activation, a.plain[i] + b) + more;
       a.magnitude[i] += std::abs(b) + std::abs(more);
     }
-    a.plain[i] = rounded(c.dtype, a.plain[i]);
+    if (c.accumulate) {
+      const double old = before.at(static_cast<std::int64_t>(i) / bn, static_cast<std::int64_t>(i) % bn);
+      a.exact[i] += old, a.plain[i] += old, a.magnitude[i] += std::abs(old);
+    }
+    a.plain[i] = rounded(c.accumulate ? DType::f32 : c.dtype, a.plain[i]);
   }
   return a;
 }
@@ -299,6 +314,7 @@ kernels::MatmulArgs Instance::args() {
   args.activation = c.activation;
   args.m = c.m;
   args.tf32 = c.tf32;
+  args.accumulate = c.accumulate;
   Matrix& a = c.direction == Direction::forward ? x : dy;
   args.a = a.data(), args.a_stride = a.stride;
   if (c.direction == Direction::dw) args.b = x.data(), args.b_stride = x.stride;

@@ -24,6 +24,7 @@ struct Case {
   std::int64_t values_shift = 0;    // elements from an aligned address to the base of values, or of dW's output
   bool integers = false;            // small integers: every sum is exact
   bool skewed = false;              // block row r keeps density^(1 + r): a few full rows, many empty
+  bool accumulate = false;          // dw: added to Instance::before
   bool tf32 = false;                // f32: kernels may round operands to TF32; the plain product does
   std::uint64_t seed = 1;
 };
@@ -61,6 +62,7 @@ struct Instance {
   std::vector<std::int32_t> crow, col, ccol, row, slot;
   std::vector<std::int64_t> cost_prefix;
   Matrix x, dy, values, bias, residual;
+  Matrix before;  // accumulate: the output, fp32, before the call; padding zero
 
   explicit Instance(const Case& c);
   IndexView index() const;
@@ -74,13 +76,13 @@ struct Instance {
   /// [m, rows], [m, cols] or [blocks * bm, bn]: the answer of this case's direction.
   std::int64_t out_rows() const;
   std::int64_t out_cols() const;
-  /// The output before the call: all poison.
+  /// The output before the call: all poison, or `before`.
   Matrix poisoned_output() const;
 
   struct Answer {
     std::vector<double> exact;      // fp64
-    std::vector<double> plain;      // fp32 sums in order, rounded to the dtype
-    std::vector<double> magnitude;  // sum of |a b|, |bias| and |residual|: what rounding errors scale with
+    std::vector<double> plain;      // fp32 sums in order, rounded to the output's dtype
+    std::vector<double> magnitude;  // sum of |a b|, and |bias|, |residual| or |before|: what rounding errors scale with
   };
   Answer answer();
 

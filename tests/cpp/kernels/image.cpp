@@ -40,16 +40,16 @@ Image::Image(Instance& instance, std::size_t workspace_bytes) : instance_(instan
     add("row", i.row.data(), bytes_of(i.row));
     add("slot", i.slot.data(), bytes_of(i.slot));
   }
-  add("out", nullptr, bytes_of(i.poisoned_output()));
-  add("workspace", nullptr, workspace_bytes);
+  add("out", i.c.accumulate ? i.before.bytes.data() : nullptr, bytes_of(i.poisoned_output()), true);
+  add("workspace", nullptr, workspace_bytes, true);
   bytes_.resize(places_.back().offset + places_.back().bytes + kBetween);
   refresh();
 }
 
-void Image::add(const char* name, const void* source, std::size_t bytes) {
+void Image::add(const char* name, const void* source, std::size_t bytes, bool written) {
   const std::size_t end = places_.empty() ? 0 : places_.back().offset + places_.back().bytes;
   places_.push_back(
-      {name, static_cast<const std::byte*>(source), bytes, (end + kBetween + kAlignment - 1) / kAlignment * kAlignment});
+      {name, static_cast<const std::byte*>(source), bytes, (end + kBetween + kAlignment - 1) / kAlignment * kAlignment, written});
 }
 
 const Image::Place& Image::place(const char* name) const {
@@ -103,7 +103,6 @@ Matrix Image::output(std::span<const std::byte> after) const {
 
 std::string Image::damage(std::span<const std::byte> after) const {
   if (!output(after).padding_untouched()) return "wrote between or before the rows of its output";
-  const auto written = [](const Place& p) { return p.source == nullptr; };
   std::size_t next = 0;
   const auto compare = [&](std::size_t end) -> std::string {
     const auto first = bytes_.begin() + static_cast<std::ptrdiff_t>(next), last = bytes_.begin() + static_cast<std::ptrdiff_t>(end);
@@ -123,7 +122,7 @@ std::string Image::damage(std::span<const std::byte> after) const {
     return "wrote at byte " + std::to_string(byte - end_before) + " behind " + behind;
   };
   for (const Place& p : places_) {
-    if (!written(p)) continue;
+    if (!p.written) continue;
     if (std::string found = compare(p.offset); !found.empty()) return found;
     next = p.offset + p.bytes;
   }

@@ -17,9 +17,10 @@ class Image {
  public:
   struct Place {
     const char* name;
-    const std::byte* source;  // null: the call writes it
+    const std::byte* source;  // null: poison
     std::size_t bytes;
     std::size_t offset;  // in the image
+    bool written;        // by the call
   };
 
   Image(Instance& instance, std::size_t workspace_bytes);
@@ -42,7 +43,7 @@ class Image {
   std::string damage(std::span<const std::byte> after) const;
 
  private:
-  void add(const char* name, const void* source, std::size_t bytes);
+  void add(const char* name, const void* source, std::size_t bytes, bool written = false);
   const Place& place(const char* name) const;
 
   Instance& instance_;

@@ -25,11 +25,11 @@ void check_all(const Case& c) {
   }
 }
 
-class Products : public ::testing::TestWithParam<std::tuple<Direction, DType>> {
+class Products : public ::testing::TestWithParam<std::tuple<Direction, DType, bool>> {
  protected:
   Case base() const {
     Case c;
-    std::tie(c.direction, c.dtype) = GetParam();
+    std::tie(c.direction, c.dtype, c.accumulate) = GetParam();
     return c;
   }
 };
@@ -103,10 +103,18 @@ TEST_P(Products, SeveralChunks) {
   check_all(c);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, Products, ::testing::Combine(::testing::ValuesIn(kDirections), ::testing::ValuesIn(kTypes)),
-                         [](const auto& info) {
-                           return std::string(name_of(std::get<0>(info.param))) + "_" + name_of(std::get<1>(info.param));
-                         });
+std::string name_of_param(const ::testing::TestParamInfo<std::tuple<Direction, DType, bool>>& info) {
+  const auto [direction, dtype, accumulate] = info.param;
+  return std::string(name_of(direction)) + "_" + name_of(dtype) + (accumulate ? "_accumulate" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, Products,
+                         ::testing::Combine(::testing::ValuesIn(kDirections), ::testing::ValuesIn(kTypes),
+                                            ::testing::Values(false)),
+                         name_of_param);
+INSTANTIATE_TEST_SUITE_P(CpuSums, Products,
+                         ::testing::Combine(::testing::Values(Direction::dw), ::testing::ValuesIn(kTypes), ::testing::Values(true)),
+                         name_of_param);
 
 TEST(Epilogue, BiasAndActivations) {
   for (const DType dtype : kTypes)

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/half.h"
 #include "kernels/scalar.h"
 #include "sparseloom/sparseloom.h"
 
@@ -303,6 +304,72 @@ TEST(Errors, NameWhatIsWrong) {
   p = c.problem(Direction::forward);
   p.m = -1;
   EXPECT_NE(error_of([&] { c.plan(p, ""); }).find("m >= 0, got m = -1"), std::string::npos);
+}
+
+// dw that is added: fp32 whatever the operands are, said by the plan and refused where it makes no sense.
+TEST(Accumulate, AddsToFp32AndSaysSo) {
+  Case c;
+  Problem p = c.problem(Direction::dw);
+  p.accumulate = true;
+  const auto plan = c.plan(p, "");
+  EXPECT_NE(plan, c.plan(c.problem(Direction::dw), ""));
+  EXPECT_NE(plan->describe().find(" accumulate threads="), std::string::npos) << plan->describe();
+  Scratch scratch(plan->workspace_bytes);
+  const auto dy = view(c.dy.data(), c.m, c.rows), x = view(c.x.data(), c.m, c.cols);
+  std::vector<float> added(c.values.size(), 100.0f), dw(c.values.size());
+  for (int call = 0; call < 2; ++call) linear_dw(*plan, dy, x, c.index.view(), added.data(), scratch.span(), c.executor);
+  const auto written = c.plan(c.problem(Direction::dw), "reference");
+  linear_dw(*written, dy, x, c.index.view(), dw.data(), {}, c.executor);
+  for (std::size_t i = 0; i < dw.size(); ++i) ASSERT_EQ(added[i], 100 + 2 * dw[i]) << i;
+
+  p.m = 0;
+  std::vector<float> same(c.values.size(), -0.0f);
+  linear_dw(*c.plan(p, ""), view(c.dy.data(), 0, c.rows), view(c.x.data(), 0, c.cols), c.index.view(), same.data(), scratch.span(),
+            c.executor);
+  for (const float value : same) ASSERT_TRUE(std::signbit(value));
+}
+
+TEST(Accumulate, IsRefusedBesideDwOfFloats) {
+  Case c;
+  for (const Direction direction : {Direction::forward, Direction::dx}) {
+    Problem p = c.problem(direction);
+    p.accumulate = true;
+    EXPECT_NE(error_of([&] {
+                c.plan(p, "");
+              }).find("accumulate, into fp32, on dw of f32, f16 or bf16 only, got " + std::string(name_of(direction)) + " of f32"),
+              std::string::npos);
+  }
+  Problem p = c.problem(Direction::dw);
+  p.accumulate = true, p.dtype = DType::f64;
+  EXPECT_NE(error_of([&] { c.plan(p, ""); }).find("got dw of f64"), std::string::npos);
+}
+
+TEST(Accumulate, ABsrMatrixToAddToIsFp32) {
+  Case c;
+  std::vector<core::Bf16> dy, x;
+  for (const float value : c.dy) dy.push_back(core::to_bf16(value));
+  for (const float value : c.x) x.push_back(core::to_bf16(value));
+  BsrMatrix dw(c.index, DType::f32), rounded(c.index, DType::bf16);
+  Problem p = c.problem(Direction::dw);
+  p.dtype = DType::bf16, p.accumulate = true;
+  const auto plan = c.plan(p, "");
+  Workspace workspace;
+  const auto run = [&](BsrMatrix& into) {
+    linear_dw(*plan, {dy.data(), DType::bf16, c.m, c.rows, c.rows}, {x.data(), DType::bf16, c.m, c.cols, c.cols}, into, workspace,
+              c.executor);
+  };
+  run(dw);
+  run(dw);
+  std::vector<float> sums(c.rows * c.cols);
+  dw.unpack(view(sums.data(), c.rows, c.cols));
+  for (int o = 0; o < c.rows; ++o)
+    for (int i = 0; i < c.cols; ++i) {
+      float sum = 0;
+      for (int t = 0; t < c.m; ++t) sum += c.dy[t * c.rows + o] * c.x[t * c.cols + i];
+      ASSERT_EQ(sums[o * c.cols + i], c.index.pattern().test(o / 16, i / 8) ? 2 * sum : 0);
+    }
+  EXPECT_NE(error_of([&] { run(rounded); }).find("dtype f32, which accumulate adds to, got another pattern, or bf16"),
+            std::string::npos);
 }
 
 TEST(Info, IsJsonThatNamesEveryKernel) {

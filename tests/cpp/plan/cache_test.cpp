@@ -28,6 +28,14 @@ TEST(Cache, MakesOncePerVersionAndProblem) {
   EXPECT_EQ(made, 3);
 }
 
+TEST(Cache, ASumIsAnotherProblem) {
+  Cache cache;
+  CacheKey sum = key(7);
+  sum.problem.accumulate = true;
+  EXPECT_NE(CacheKeyHash{}(sum), CacheKeyHash{}(key(7)));
+  EXPECT_NE(cache.get(sum, [] { return Plan{}; }), cache.get(key(7), [] { return Plan{}; }));
+}
+
 TEST(Cache, ForgetsTheOldestAtCapacity) {
   Cache cache(4);
   int made = 0;

@@ -1,13 +1,20 @@
 // dW on tiles. Included inside a region, after strip-inl.h.
 
 // The sums of one piece, to its block: bf16, zero in the padding (not the product with padded zeros, which is NaN where the other
-// operand is infinite).
+// operand is infinite); or added to fp32, nothing in the padding.
 inline void write_piece(const float* sums, std::int64_t row, std::int64_t outputs, const cpu::TileOuter& o, int piece) {
   const std::int64_t width = std::min<std::int64_t>(kLanes, o.block_cols);
   const __mmask16 valid = first16(std::min(width, o.valid_columns[piece])), all = first16(width);
   for (std::int64_t i = 0; i < outputs; ++i) {
-    const Vec sum = _mm512_maskz_loadu_ps(i < o.valid_rows ? valid : __mmask16{0}, sums + i * row);
-    _mm256_mask_storeu_epi16(o.out[piece] + i * o.block_cols, all, (__m256i)_mm512_cvtneps_pbh(sum));
+    const __mmask16 exist = i < o.valid_rows ? valid : __mmask16{0};
+    const Vec sum = _mm512_maskz_loadu_ps(exist, sums + i * row);
+    if (o.accumulate) {
+      float* const out = static_cast<float*>(o.out[piece]) + i * o.block_cols;
+      _mm512_mask_storeu_ps(out, exist, _mm512_add_ps(_mm512_maskz_loadu_ps(exist, out), sum));
+    } else {
+      std::uint16_t* const out = static_cast<std::uint16_t*>(o.out[piece]) + i * o.block_cols;
+      _mm256_mask_storeu_epi16(out, all, (__m256i)_mm512_cvtneps_pbh(sum));
+    }
   }
 }
 

@@ -63,10 +63,7 @@ class OuterRun {
   }
 
   void run() {
-    if (args_.m == 0) {
-      std::memset(args_.out, 0, static_cast<std::size_t>(w_.blocks * w_.block_elements()) * 2);
-      return;
-    }
+    if (args_.m == 0 && !args_.accumulate) std::memset(args_.out, 0, static_cast<std::size_t>(w_.blocks * w_.block_elements()) * 2);
     for (token_ = 0; token_ < args_.m; token_ += shape_.chunk) {
       tokens_ = std::min(shape_.chunk, args_.m - token_);
       tiles_ = ceil_div(tokens_, kTileDepth);
@@ -149,6 +146,7 @@ class OuterRun {
     o.block_cols = w_.block.cols;
     o.valid_rows = w_.rows - row;
     o.first = token_ == 0, o.last = token_ + tokens_ == args_.m;
+    o.accumulate = args_.accumulate;
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t block = (piece + i) / pieces_per_block_, inside = (piece + i) % pieces_per_block_ * piece_;
       const std::int64_t column = std::int64_t{w_.col[block]} * w_.block.cols + inside;
@@ -156,7 +154,7 @@ class OuterRun {
       o.pieces[i] = x_ + column / kTileSide * group + column % kTileSide;
       o.valid_columns[i] = w_.cols - column;
       o.sums[i] = sums_ ? sums_ + at : nullptr;
-      o.out[i] = static_cast<std::uint16_t*>(args_.out) + at;
+      o.out[i] = static_cast<std::byte*>(args_.out) + at * (args_.accumulate ? 4 : 2);
     }
     outer_[count](o);
   }

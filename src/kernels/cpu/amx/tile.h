@@ -51,8 +51,9 @@ struct TileOuter {
                                   // there are
   float* sums[kMaxPieces];        // fp32 sums between chunks of tokens: null when
                                   // there is one chunk
-  std::uint16_t* out[kMaxPieces];
-  bool first, last;  // chunk
+  void* out[kMaxPieces];          // bf16, or fp32 that is added to
+  bool first, last;               // chunk
+  bool accumulate;  // added once, when the sums are whole: not a tile's first value, which every 32 tokens would round
 };
 using TileOuterFunction = void (*)(const TileOuter& outer);
 

@@ -1,13 +1,15 @@
-// values[i][r, c] = dense[bm * row(i) + r, bn * col[i] + c] for every stored block i; zero outside dense.
+// values[i][r, c] = dense[bm * row(i) + r, bn * col[i] + c] for every stored block i; zero outside dense. Or += that, in fp32.
 //
 //   grid.x: `parts` thread blocks per block row, which share its blocks' elements, 16 bytes at a time
 //
-// By row rather than by block, so that nobody searches crow for a block's row. Bit patterns: one instance per element size.
+// By row rather than by block, so that nobody searches crow for a block's row. Bit patterns: one instance per element size, and
+// one of floats, which adds.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm80/vector.cuh"
@@ -46,6 +48,28 @@ __device__ __forceinline__ Vector<Word> read_dense(const Params<Word>& params, s
   return vector;
 }
 
+/// Bit patterns take the place of what was there, floats are added to it.
+template <class Word>
+__device__ __forceinline__ void write_values(const Params<Word>& params, Word* to, Vector<Word> vector) {
+  if constexpr (std::is_same_v<Word, float>) {
+    Vector<Word> before;
+    if (params.values_aligned) {
+      before = *reinterpret_cast<const Vector<Word>*>(to);
+    } else {
+#pragma unroll
+      for (int e = 0; e < vector.kCount; ++e) before.element[e] = to[e];
+    }
+#pragma unroll
+    for (int e = 0; e < vector.kCount; ++e) vector.element[e] += before.element[e];
+  }
+  if (params.values_aligned) {
+    *reinterpret_cast<Vector<Word>*>(to) = vector;
+  } else {
+#pragma unroll
+    for (int e = 0; e < vector.kCount; ++e) to[e] = vector.element[e];
+  }
+}
+
 template <class Word>
 __global__ void __launch_bounds__(Config::kThreads) pack_kernel(const __grid_constant__ Params<Word> params) {
   constexpr int kVectorShift = Vector<Word>::kShift;
@@ -63,13 +87,7 @@ __global__ void __launch_bounds__(Config::kThreads) pack_kernel(const __grid_con
     const std::int64_t col =
         (std::int64_t{__ldg(params.index.col + i)} << params.col_shift) + ((inside & ((1 << across_shift) - 1)) << kVectorShift);
     const Vector<Word> vector = read_dense(params, row, col);
-    Word* to = params.values + (((std::int64_t{i} << vectors_shift) + inside) << kVectorShift);
-    if (params.values_aligned) {
-      *reinterpret_cast<Vector<Word>*>(to) = vector;
-    } else {
-#pragma unroll
-      for (int e = 0; e < vector.kCount; ++e) to[e] = vector.element[e];
-    }
+    write_values(params, params.values + (((std::int64_t{i} << vectors_shift) + inside) << kVectorShift), vector);
   }
 }
 
@@ -98,6 +116,10 @@ int sm80_bsr_pack(const ConstMatrixView& dense, const IndexView& index, void* va
     case 4: return launch<std::uint32_t>(dense, index, values, cuda_stream);
     default: return launch<std::uint64_t>(dense, index, values, cuda_stream);
   }
+}
+
+int sm80_bsr_add(const ConstMatrixView& dense, const IndexView& index, void* values, void* stream) noexcept {
+  return launch<float>(dense, index, values, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace sparseloom::kernels::cuda

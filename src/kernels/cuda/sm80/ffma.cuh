@@ -57,6 +57,15 @@ __device__ __forceinline__ void copy_column(std::uint32_t shared, const float* s
 
 __device__ __forceinline__ float4 load_chunk(const float* shared) { return *reinterpret_cast<const float4*>(shared); }
 
+/// v += four floats of global memory.
+__device__ __forceinline__ void add_chunk(float4& v, const float* from, bool aligned) {
+  const float4 more = aligned ? *reinterpret_cast<const float4*>(from) : make_float4(from[0], from[1], from[2], from[3]);
+  v.x += more.x;
+  v.y += more.y;
+  v.z += more.z;
+  v.w += more.w;
+}
+
 /// Four floats to global memory; the first `floats` of them, one by one where the matrix is not aligned or ends.
 __device__ __forceinline__ void store_chunk(float* out, float4 v, int floats, bool aligned) {
   if (aligned && floats == kChunk) {

@@ -76,6 +76,7 @@ int sm80_ffma_sdd(const MatmulArgs& args) noexcept {
   params.log2_group = cut.log2_group;
   params.piece_tokens = cut.piece_tokens;
   params.out = args.out;
+  params.accumulate = args.accumulate;
   params.partial = cut.pieces == 1 ? nullptr : reinterpret_cast<float*>(args.workspace);
   params.elements = index.blocks * index.block_elements();
   params.dy_chunks = aligned(args.a, args.a_stride);
@@ -87,7 +88,7 @@ int sm80_ffma_sdd(const MatmulArgs& args) noexcept {
   const auto stream = static_cast<cudaStream_t>(args.stream);
   const cudaError_t status = ffma::ffma_sdd(params, grid, args.device, stream);
   if (status != cudaSuccess || cut.pieces == 1) return status;
-  return sum_pieces(params.partial, params.elements, cut.pieces, DType::f32, args.out, stream);
+  return sum_pieces(params.partial, params.elements, cut.pieces, DType::f32, args.accumulate, args.out, stream);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -119,13 +119,14 @@ struct SddPlace {
   }
 };
 
-/// Blocks lie one after the other, so a sum's place follows from its block and its place there. Padding is written as zero: what
-/// was summed there is zero times X, which is NaN where X is infinite.
+/// Blocks lie one after the other, so a sum's place follows from its block and its place there. Padding is written as zero, or
+/// gets zero added: what was summed there is zero times X, which is NaN where X is infinite.
 template <class C>
 __device__ __forceinline__ void store_item(const SddParams& p, const SddWork& work, const SddSums<C>& sums,
                                            const SddPlace<C>& place) {
   float* out = p.partial ? p.partial + blockIdx.y * p.elements : static_cast<float*>(p.out);
   const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 16 == 0;  // blocks are whole chunks
+  const bool adds = p.accumulate && p.partial == nullptr;
   const int bn = 1 << p.log2_bn;
 #pragma unroll
   for (int h = 0; h < C::kColumnGroups; ++h) {
@@ -134,14 +135,21 @@ __device__ __forceinline__ void store_item(const SddParams& p, const SddWork& wo
     const std::int64_t block = work.item.first + (n >> p.log2_bn);
     const int c = n & (bn - 1);
     const int columns = chunk_floats((std::int64_t{p.col[block]} << p.log2_bn) + c, p.cols);
+    const auto row = [&](int i) { return work.part * C::kRows + place.first_row + i / kChunk * C::kLanesM * kChunk + i % kChunk; };
+    float* const corner = out + block * p.bm * bn + c;
+    float4 v[C::kRowsPerThread];
 #pragma unroll
     for (int i = 0; i < C::kRowsPerThread; ++i) {
-      const int r = work.part * C::kRows + place.first_row + i / kChunk * C::kLanesM * kChunk + i % kChunk;
-      const int exist = work.item.row * p.bm + r < p.rows ? columns : 0;
+      const int exist = work.item.row * p.bm + row(i) < p.rows ? columns : 0;
       const float* s = &sums[i][h * kChunk];
-      const float4 v = make_float4(exist > 0 ? s[0] : 0, exist > 1 ? s[1] : 0, exist > 2 ? s[2] : 0, exist > 3 ? s[3] : 0);
-      store_chunk(out + (block * p.bm + r) * bn + c, v, kChunk, aligned);
+      v[i] = make_float4(exist > 0 ? s[0] : 0, exist > 1 ? s[1] : 0, exist > 2 ? s[2] : 0, exist > 3 ? s[3] : 0);
     }
+    if (adds) {  // all loads before the first store
+#pragma unroll
+      for (int i = 0; i < C::kRowsPerThread; ++i) add_chunk(v[i], corner + row(i) * bn, aligned);
+    }
+#pragma unroll
+    for (int i = 0; i < C::kRowsPerThread; ++i) store_chunk(corner + row(i) * bn, v[i], kChunk, aligned);
   }
 }
 

@@ -110,6 +110,7 @@ int sm80_mma_sdd(const MatmulArgs& args) noexcept {
   params.log2_group = cut.log2_group;
   params.piece_tokens = cut.piece_tokens;
   params.out = args.out;
+  params.accumulate = args.accumulate;
   params.partial = cut.pieces == 1 ? nullptr : reinterpret_cast<float*>(args.workspace);
   params.elements = index.blocks * index.block_elements();
   params.dy_chunks = in_chunks(args.a, args.a_stride, element_bytes);
@@ -120,7 +121,7 @@ int sm80_mma_sdd(const MatmulArgs& args) noexcept {
   const auto launch = args.dtype == DType::bf16 ? mma_sdd_bf16 : args.dtype == DType::f16 ? mma_sdd_f16 : mma_sdd_tf32;
   const cudaError_t status = launch(params, index.block.rows, grid, args.device, stream);
   if (status != cudaSuccess || cut.pieces == 1) return status;
-  return sum_pieces(params.partial, params.elements, cut.pieces, args.dtype, args.out, stream);
+  return sum_pieces(params.partial, params.elements, cut.pieces, args.dtype, args.accumulate, args.out, stream);
 }
 
 }  // namespace sparseloom::kernels::cuda

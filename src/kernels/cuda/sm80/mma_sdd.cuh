@@ -81,14 +81,15 @@ __device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Co
   }
 }
 
-/// Writes the warp's sums to their blocks. Padding is written as zero, not as what was summed: 0 * NaN is NaN.
+/// Writes the warp's sums to their blocks, or adds them there. Of padding that is zero, not what was summed: 0 * NaN is NaN.
 template <class Config>
 __device__ __forceinline__ void store_blocks(const MmaSddParams& params, const Item& item, const Sums<Config>& sums, int lane,
                                              int warp_column, int warp_row) {
   const int bn = 1 << params.log2_bn;
   const int first_row = (warp_row * Config::kSlices) * 8 + 2 * (lane % 4);
   auto* out = static_cast<typename Config::Word*>(params.out);
-  float* partial = params.partial == nullptr ? nullptr : params.partial + blockIdx.y * params.elements;
+  const bool whole = params.partial == nullptr, adds = whole && params.accumulate;
+  float* fp32 = adds ? static_cast<float*>(params.out) : whole ? nullptr : params.partial + blockIdx.y * params.elements;
 #pragma unroll
   for (int i = 0; i < Config::kPieces; ++i) {
 #pragma unroll
@@ -100,18 +101,21 @@ __device__ __forceinline__ void store_blocks(const MmaSddParams& params, const I
       const bool column_exists = (std::int64_t{params.col[block]} << params.log2_bn) + c < params.cols;
       const std::int64_t rows_left = column_exists ? params.rows - item.row * Config::kRows : 0;
       const std::int64_t corner = block * (Config::kRows << params.log2_bn) + c;
+      const auto place = [&](int k) { return corner + (first_row + 8 * (k / 2) + k % 2) * bn; };
+      float values[2 * Config::kSlices];
 #pragma unroll
-      for (int j = 0; j < Config::kSlices; ++j) {
+      for (int k = 0; k < 2 * Config::kSlices; ++k)
+        values[k] = first_row + 8 * (k / 2) + k % 2 < rows_left ? sums[i][k / 2][2 * half + k % 2] : 0.f;
+      if (adds) {  // all loads before the first store, which might be to the next one's address for all the compiler knows
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int r = first_row + 8 * j + e;
-          const float value = r < rows_left ? sums[i][j][2 * half + e] : 0.f;
-          const std::int64_t at = corner + r * bn;
-          if (partial != nullptr) {
-            partial[at] = value;
-          } else {
-            out[at] = Config::Type::round(value);
-          }
+        for (int k = 0; k < 2 * Config::kSlices; ++k) values[k] += fp32[place(k)];
+      }
+#pragma unroll
+      for (int k = 0; k < 2 * Config::kSlices; ++k) {
+        if (fp32 != nullptr) {
+          fp32[place(k)] = values[k];
+        } else {
+          out[place(k)] = Config::Type::round(values[k]);
         }
       }
     }

@@ -21,10 +21,11 @@ struct MmaSddParams {
   std::int64_t block_rows;
   int log2_bn, log2_group;
   std::int64_t piece_tokens;
-  void* out;                 // [elements] of the dtype
+  void* out;                 // [elements] of the dtype, or fp32
   float* partial;            // [pieces, elements], or null: one piece, straight to out
   std::int64_t elements;     // blocks * bm * bn
   bool dy_chunks, x_chunks;  // 16-byte pieces of the rows are aligned: cp.async; else element by element
+  bool accumulate;           // out is fp32 and added to
 };
 
 /// Columns of X that a thread block gathers beside its block row; a multiple of every bn. 128 rows by 256 columns would need 256
@@ -46,8 +47,9 @@ cudaError_t mma_sdd_bf16(const MmaSddParams& params, int bm, dim3 grid, int devi
 cudaError_t mma_sdd_f16(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
 cudaError_t mma_sdd_tf32(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
 
-/// out[e] = partial[0][e] + partial[1][e] + ..., in this order, rounded once. partial: 16-byte aligned; elements: a multiple of 4.
-cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, void* out,
+/// out[e] = partial[0][e] + partial[1][e] + ..., in this order, rounded once to the dtype; or, accumulate, fp32 out[e] += that sum.
+/// partial: 16-byte aligned; elements: a multiple of 4.
+cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, bool accumulate, void* out,
                        cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

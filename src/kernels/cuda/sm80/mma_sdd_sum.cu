@@ -2,7 +2,8 @@
 //
 //   grid.x * threads: four elements each, every piece a step of elements further
 //
-// In the order of the pieces, so that every run gives the same bits; summing in fp32, rounded once.
+// In the order of the pieces, so that every run gives the same bits; summing in fp32, rounded once. What out held, where that is
+// added to, comes last.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -24,8 +25,8 @@ __device__ __forceinline__ Element rounded(float value) {
 }
 
 template <class Element>
-__global__ void __launch_bounds__(Config::kThreads)
-    sum_pieces_kernel(const float* __restrict__ partial, std::int64_t elements, int pieces, Element* __restrict__ out) {
+__global__ void __launch_bounds__(Config::kThreads) sum_pieces_kernel(const float* __restrict__ partial, std::int64_t elements,
+                                                                      int pieces, bool accumulate, Element* __restrict__ out) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * Config::kThreads + threadIdx.x) * Config::kEach;
   if (first >= elements) return;
   float4 sum = *reinterpret_cast<const float4*>(partial + first);
@@ -38,6 +39,12 @@ __global__ void __launch_bounds__(Config::kThreads)
     sum.w += next.w;
   }
   // Element by element: out's alignment is not promised, and L2 joins the stores of a warp.
+  if (accumulate) {
+    sum.x += static_cast<float>(out[first]);
+    sum.y += static_cast<float>(out[first + 1]);
+    sum.z += static_cast<float>(out[first + 2]);
+    sum.w += static_cast<float>(out[first + 3]);
+  }
   out[first] = rounded<Element>(sum.x);
   out[first + 1] = rounded<Element>(sum.y);
   out[first + 2] = rounded<Element>(sum.z);
@@ -45,21 +52,22 @@ __global__ void __launch_bounds__(Config::kThreads)
 }
 
 template <class Element>
-cudaError_t launch(const float* partial, std::int64_t elements, int pieces, void* out, cudaStream_t stream) noexcept {
+cudaError_t launch(const float* partial, std::int64_t elements, int pieces, bool accumulate, void* out,
+                   cudaStream_t stream) noexcept {
   constexpr std::int64_t kPerBlock = Config::kThreads * Config::kEach;
   const auto grid = static_cast<unsigned>((elements + kPerBlock - 1) / kPerBlock);
-  sum_pieces_kernel<<<grid, Config::kThreads, 0, stream>>>(partial, elements, pieces, static_cast<Element*>(out));
+  sum_pieces_kernel<<<grid, Config::kThreads, 0, stream>>>(partial, elements, pieces, accumulate, static_cast<Element*>(out));
   return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, void* out,
+cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, bool accumulate, void* out,
                        cudaStream_t stream) noexcept {
-  switch (dtype) {
-    case DType::bf16: return launch<__nv_bfloat16>(partial, elements, pieces, out, stream);
-    case DType::f16: return launch<__half>(partial, elements, pieces, out, stream);
-    case DType::f32: return launch<float>(partial, elements, pieces, out, stream);
+  switch (accumulate ? DType::f32 : dtype) {
+    case DType::bf16: return launch<__nv_bfloat16>(partial, elements, pieces, false, out, stream);
+    case DType::f16: return launch<__half>(partial, elements, pieces, false, out, stream);
+    case DType::f32: return launch<float>(partial, elements, pieces, accumulate, out, stream);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "kernels/args.h"
+
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
 /// A number that no other launch of this process has, and memory's former contents hardly: splitmix64 of a counter.
@@ -18,6 +20,11 @@ inline std::uint64_t next_nonce() noexcept {
   mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
   mixed ^= mixed >> 31;
   return mixed == 0 ? 1 : mixed;  // 0: a flag that was taken down
+}
+
+/// 16 bytes of a row are stored together; what is added to goes one fp32 at a time.
+inline bool out_possible(const MatmulArgs& args) noexcept {
+  return args.accumulate || reinterpret_cast<std::uintptr_t>(args.out) % 16 == 0;
 }
 
 /// More than 48 KB of shared memory are allowed once per device and kernel, the one of tile T; beyond device 63 in every launch.

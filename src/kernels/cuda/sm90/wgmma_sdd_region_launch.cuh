@@ -31,8 +31,7 @@ int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
   if (index.blocks == 0) return cudaSuccess;
   const TensorMapMatrix dy{args.a, args.dtype, args.m, index.rows, args.a_stride * 2};
   const TensorMapMatrix x{args.b, args.dtype, args.m, index.cols, args.b_stride * 2};
-  if (!tensor_map_possible(dy) || !tensor_map_possible(x) || reinterpret_cast<std::uintptr_t>(args.out) % 16 != 0)
-    return kCannotMap;
+  if (!tensor_map_possible(dy) || !tensor_map_possible(x) || !out_possible(args)) return kCannotMap;
   const Size size =
       size_of_product(index.block, index.block_rows(), index.blocks, args.m, runtime::cuda_device(args.device).multiprocessors);
   RegionParams params{};
@@ -41,6 +40,7 @@ int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
   params.crow = index.crow;
   params.col = index.col;
   params.out = args.out;
+  params.accumulate = args.accumulate;
   params.rows = static_cast<std::int32_t>(index.rows);
   params.cols = static_cast<std::int32_t>(index.cols);
   params.block_rows = static_cast<std::int32_t>(index.block_rows());

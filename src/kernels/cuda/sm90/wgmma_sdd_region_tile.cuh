@@ -84,13 +84,14 @@ struct RegionParams {
   CUtensorMap dy, x;  // [m, rows], [m, cols]; boxes of 64 tokens x 64
   const std::int32_t* crow;
   const std::int32_t* col;
-  void* out;  // [blocks][kRows][bn], 16-byte aligned
+  void* out;  // [blocks][kRows][bn], 16-byte aligned; or fp32
   std::int32_t rows, cols, block_rows;
   std::int32_t steps;
   int bn_log2;
   int row_boxes, column_boxes;  // of a region
   std::int32_t down, across;
   bool ragged;
+  bool accumulate;  // out is fp32 and added to
   int part_chunks;
   float4* parts;  // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
   std::uint64_t* flags;

@@ -1,5 +1,6 @@
 // A chunk's sums to their block: rounded, turned (the columns of a block lie along wgmma's rows), and written 32 bytes of a row at
-// a time by each warp, from staging of its own.
+// a time by each warp, from staging of its own. Or added to fp32 right from the registers: of one sum, eight lanes hold 32 bytes
+// of a row, which is what memory moves at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/ld_shared.cuh"
+#include "kernels/cuda/ptx/opaque.cuh"
 #include "kernels/cuda/ptx/sm90/stmatrix.cuh"
 #include "kernels/cuda/sm90/wgmma_sdd_tile.cuh"
 
@@ -20,6 +22,21 @@ __device__ __forceinline__ void clear_padding(float (&sums)[16], std::int32_t co
     const bool exists = i / 2 % 2 * 8 < columns && i / 4 * 8 + i % 2 < rows;
     if (!exists) sums[i] = 0;
   }
+}
+
+/// block += sums, of a warp: columns lane / 4 and 8 further of rows 2 (lane % 4), the next, and 8 further. `block`: the first
+/// column and row of them, fp32. All loads before the first store, so that they wait for memory together.
+template <int kSums>
+__device__ __forceinline__ void add_to_block(float* block, int bn_log2, const float (&sums)[kSums]) {
+  int lane = threadIdx.x % 32;
+  ptx::opaque(lane);  // else the addresses fill registers all along
+  float* const own = block + (2 * (lane % 4) << bn_log2) + lane / 4;
+  const auto place = [&](int i) { return ((i / 4 * 8 + i % 2) << bn_log2) + i / 2 % 2 * 8; };
+  float before[kSums];
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) before[i] = own[place(i)];
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) own[place(i)] = before[i] + sums[i];
 }
 
 /// Where a warp's part of a chunk goes: within the item, the chunk is 64 columns x 32 rows, the warp's 16 x 32 of them.
@@ -49,6 +66,9 @@ __device__ __forceinline__ void store_chunk(const Params& params, const Record& 
     clear_padding(y, params.cols - block_column - to.column - lane / 4,
                   params.rows - record.row * T::kRows - to.row - 2 * (lane % 4));
   }
+  const std::int64_t place =
+      (((static_cast<std::int64_t>(record.first) + to.block) * T::kRows + to.row) << params.bn_log2) + to.column;
+  if (params.accumulate) return add_to_block(static_cast<float*>(params.out) + place, params.bn_log2, y);
   __syncwarp();  // the chunk before has been read
 #pragma unroll
   for (int half = 0; half < 2; ++half) {  // 16 rows: four 8 x 8 matrices, columns inside
@@ -58,8 +78,7 @@ __device__ __forceinline__ void store_chunk(const Params& params, const Record& 
     ptx::stmatrix_x4_trans(staging + staging_offset(half * 16 + lane / 16 * 8 + lane % 8, lane / 8 % 2), pairs);
   }
   __syncwarp();
-  auto* out = static_cast<std::uint16_t*>(params.out) +
-              (((static_cast<std::int64_t>(record.first) + to.block) * T::kRows + to.row) << params.bn_log2) + to.column;
+  auto* out = static_cast<std::uint16_t*>(params.out) + place;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = half * 16 + lane / 2, chunk = lane % 2;

@@ -95,7 +95,7 @@ struct Params {
   CUtensorMap dy, x;         // [m, rows], [m, cols]; boxes of 64 tokens
   const std::int32_t* crow;  // [block_rows + 1]
   const std::int32_t* col;   // [blocks]
-  void* out;                 // [blocks][kRows][bn], 16-byte aligned
+  void* out;                 // [blocks][kRows][bn], 16-byte aligned; or fp32
   std::int32_t rows, cols, block_rows;
   std::int32_t steps;  // of 64 tokens
   int bn_log2;
@@ -104,7 +104,8 @@ struct Params {
   float4* parts;    // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
   std::uint64_t* flags;
   std::uint64_t nonce;
-  bool ragged;  // some blocks reach beyond the last row or column
+  bool ragged;      // some blocks reach beyond the last row or column
+  bool accumulate;  // out is fp32 and added to
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

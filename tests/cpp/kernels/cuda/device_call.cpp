@@ -67,17 +67,22 @@ void DeviceCall::upload(const Stream& stream) {
   // The output, before the workspace: initcheck does not see what TMA writes, so that poison, not the tool, has to show what a
   // kernel left out. The workspace stays as it is: what reads it before writing is the tool's to find.
   const std::size_t out = addresses_.size() - 2;
-  if (const std::size_t bytes = image_.places()[out].bytes; bytes > 0) {
-    EXPECT_CUDA(cudaMemsetAsync(addresses_[out], std::to_integer<int>(kPoison), bytes, stream.get()));
+  if (const Image::Place& p = image_.places()[out]; p.bytes > 0 && !p.source) {
+    EXPECT_CUDA(cudaMemsetAsync(addresses_[out], std::to_integer<int>(kPoison), p.bytes, stream.get()));
   }
 }
 
 void DeviceCall::poison(const Stream& stream) {
   const runtime::CudaDeviceScope scope(device_);
-  for (std::size_t i = 0; i < addresses_.size(); ++i)
-    if (const Image::Place& p = image_.places()[i]; !p.source && p.bytes) {
+  for (std::size_t i = 0; i < addresses_.size(); ++i) {
+    const Image::Place& p = image_.places()[i];
+    if (!p.written || p.bytes == 0) continue;
+    if (p.source) {
+      EXPECT_CUDA(cudaMemcpyAsync(addresses_[i], p.source, p.bytes, cudaMemcpyHostToDevice, stream.get()));
+    } else {
       EXPECT_CUDA(cudaMemsetAsync(addresses_[i], std::to_integer<int>(kPoison), p.bytes, stream.get()));
     }
+  }
 }
 
 int DeviceCall::launch(cudaStream_t stream) {
@@ -156,6 +161,15 @@ std::vector<Product> products(int devices) {
   return list;
 }
 
+std::vector<Product> products_and_sums(int devices) {
+  std::vector<Product> list = products(devices);
+  for (Product product : products(devices)) {
+    product.accumulate = product.direction == Direction::dw;
+    if (product.accumulate) list.push_back(product);
+  }
+  return list;
+}
+
 std::vector<Product> products_of(Direction direction) {
   std::vector<Product> list = products();
   std::erase_if(list, [direction](const Product& p) { return p.direction != direction; });
@@ -163,7 +177,8 @@ std::vector<Product> products_of(Direction direction) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Product>& info) {
-  return std::string(name_of(info.param.direction)) + "_" + (info.param.tf32 ? "tf32" : name_of(info.param.dtype));
+  return std::string(name_of(info.param.direction)) + "_" + (info.param.tf32 ? "tf32" : name_of(info.param.dtype)) +
+         (info.param.accumulate ? "_accumulate" : "");
 }
 
 std::vector<int> when_devices(int number, std::size_t free_bytes) {
@@ -176,6 +191,7 @@ std::vector<int> when_devices(int number, std::size_t free_bytes) {
 Case OnDevice::base() const {
   Case c;
   c.direction = GetParam().direction, c.dtype = GetParam().dtype, c.tf32 = GetParam().tf32;
+  c.accumulate = GetParam().accumulate;
   return c;
 }
 

@@ -48,7 +48,7 @@ class DeviceCall {
 
   /// Queues the operands as they are now, and poison over the rest (guarded).
   void upload(const Stream& stream);
-  /// Queues poison over output and workspace.
+  /// Queues poison, or what the output held before, over output and workspace.
   void poison(const Stream& stream);
   /// Lines in this order from now on, see MatmulArgs; borrowed.
   void order_lines(const std::vector<std::uint16_t>& order) { args_.line_order = order.data(); }
@@ -79,15 +79,19 @@ std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem);
 /// Every such kernel against the answer, per tile. Fails when there is none: the GPU takes every shape.
 void check_on_device(const Case& c, Memory memory = Memory::guarded, int device = 0);
 
-/// What a suite runs over: direction, dtype, and TF32 for f32.
+/// What a suite runs over: direction, dtype, TF32 for f32, and dw that is added.
 struct Product {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
   bool tf32 = false;
+  bool accumulate = false;
 };
 
-/// All twelve when there are at least this many devices, else none: a machine without one has no such tests, and skips none.
+/// All twelve, without those that accumulate, when there are at least this many devices, else none: a machine without one has no
+/// such tests, and skips none.
 std::vector<Product> products(int devices = 1);
+/// Those four too.
+std::vector<Product> products_and_sums(int devices = 1);
 /// Those of one direction.
 std::vector<Product> products_of(Direction direction);
 std::string name_of(const ::testing::TestParamInfo<Product>& info);

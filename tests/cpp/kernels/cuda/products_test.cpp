@@ -169,7 +169,7 @@ TEST_P(CudaProducts, Wide) {
   check_on_device(c);
 }
 
-INSTANTIATE_TEST_SUITE_P(, CudaProducts, ::testing::ValuesIn(products()), name_of);
+INSTANTIATE_TEST_SUITE_P(, CudaProducts, ::testing::ValuesIn(products_and_sums()), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaProducts);
 
 class CudaEpilogue : public OnDevice {};
@@ -307,7 +307,7 @@ TEST_P(CudaSecondDevice, TurnByTurn) {
       }
 }
 
-INSTANTIATE_TEST_SUITE_P(, CudaSecondDevice, ::testing::ValuesIn(products(2)), name_of);
+INSTANTIATE_TEST_SUITE_P(, CudaSecondDevice, ::testing::ValuesIn(products_and_sums(2)), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSecondDevice);
 
 }  // namespace

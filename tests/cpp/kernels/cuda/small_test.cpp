@@ -45,7 +45,7 @@ TEST_P(CudaSmall, DeepAndEmpty) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, CudaSmall, ::testing::ValuesIn(products()), name_of);
+INSTANTIATE_TEST_SUITE_P(, CudaSmall, ::testing::ValuesIn(products_and_sums()), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmall);
 
 }  // namespace

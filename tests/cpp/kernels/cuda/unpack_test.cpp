@@ -1,4 +1,5 @@
-// pack, unpack and activate on the device against their twins on the host: bit for bit, for every element size, edge and alignment.
+// pack, its sum, unpack and activate on the device against their twins on the host: bit for bit, for every element size, edge and
+// alignment.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -139,6 +140,28 @@ TEST_P(CudaSmallCopies, PackMatchesTheHost) {
     stream.wait();
     pack(view_of(layout.dense, layout.dense.data()), layout.pattern.index(), layout.values.data());
     EXPECT_TRUE(values.bytes() == layout.values.bytes);
+    EXPECT_TRUE(dense.bytes() == layout.dense.bytes);
+  });
+}
+
+// Small integers, so that the sums are exact; nothing but zero is added to padding.
+TEST_P(CudaSmallCopies, AddAddsWhatPackWrites) {
+  if (GetParam() != DType::f32) return;
+  for_each_layout([](Layout& layout) {
+    for (std::int64_t r = 0; r < layout.dense.rows; ++r)
+      for (std::int64_t c = 0; c < layout.dense.cols; ++c) layout.dense.set(r, c, static_cast<double>(r * 31 + c * 7));
+    for (std::int64_t r = 0; r < layout.values.rows; ++r)
+      for (std::int64_t c = 0; c < layout.values.cols; ++c) layout.values.set(r, c, static_cast<double>(r - 3 * c));
+    Matrix expected = layout.values;
+    pack(view_of(layout.dense, layout.dense.data()), layout.pattern.index(), expected.data());
+    for (std::int64_t r = 0; r < expected.rows; ++r)
+      for (std::int64_t c = 0; c < expected.cols; ++c) expected.set(r, c, expected.at(r, c) + layout.values.at(r, c));
+    const Stream stream;
+    const Buffer values(layout.values.bytes), dense(layout.dense.bytes);
+    EXPECT_CUDA(cuda::sm80_bsr_add(view_of(layout.dense, dense.at(layout.dense)), layout.on_device(), values.at(layout.values),
+                                   stream.get()));
+    stream.wait();
+    EXPECT_TRUE(values.bytes() == expected.bytes);
     EXPECT_TRUE(dense.bytes() == layout.dense.bytes);
   });
 }
