@@ -288,7 +288,9 @@ TEST_P(CudaContract, GraphReplaysOnNewOperands) {
       for (std::int64_t t = 0; t < m; ++t) a.set(t, (7 * t) % a.cols, 1.5);
       call.upload(stream);
       EXPECT_CUDA(cudaGraphLaunch(replay, stream.get()));
-      if (!GetParam().accumulate) EXPECT_CUDA(cudaGraphLaunch(replay, stream.get()));
+      if (!GetParam().accumulate) {
+        EXPECT_CUDA(cudaGraphLaunch(replay, stream.get()));
+      }
       const Matrix again = call.download(stream);
       EXPECT_NE(again.bytes, eager.bytes);
       expect_accurate(instance, again, instance.answer());
