@@ -115,7 +115,8 @@ def test_a_layer_adds_its_gradient_to_main_grad(autocast, activation):
         exact += plain.values.grad.double()
         plain.values.grad = None
     assert fused.values.grad is None
-    torch.testing.assert_close(fused.values.main_grad.double(), exact, atol=0.1, rtol=2e-2)  # plain's are rounded to bf16
+    # plain's gradients are rounded to bf16, four times, and reach 120.
+    torch.testing.assert_close(fused.values.main_grad.double(), exact, atol=1, rtol=2e-2)
 
 
 @pytest.mark.parametrize("block, density", [(128, 0.1), (64, 0.1), (32, 0.3), (16, 0.1), (8, 0.1)])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from on_gpu import capture, device_work, make, random
+from torch import nn
 from torch.nn import functional as F
 
 from sparseloom import ops
@@ -12,7 +13,9 @@ bf16 = torch.bfloat16
 
 
 def reference(layer, x, residual):
-    z = F.linear(x.double(), layer.to_dense().weight.double(), layer.bias.double())
+    dense = layer.to_dense()
+    weight = (dense[0] if isinstance(dense, nn.Sequential) else dense).weight
+    z = F.linear(x.double(), weight.double(), layer.bias.double())
     return ops.activate(z, layer.activation) + residual.double()
 
 
