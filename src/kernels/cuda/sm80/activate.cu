@@ -1,8 +1,6 @@
 // y <- activation(z) + residual, in place or not, in fp32 and rounded once: what a product's own epilogue cannot do.
 //
-//   grid.x: 16-byte vectors of a row    grid.y: rows, in strides; a matrix without gaps between its rows counts as one row
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+//   grid.x: 16-byte vectors of a row, two to a thread    grid.y: rows, in strides; without gaps between them they count as one
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -10,93 +8,92 @@
 
 #include "kernels/cuda/epilogue/activation.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/sm80/vector.cuh"
+#include "kernels/cuda/sm80/row.cuh"
 
 namespace sparseloom::kernels::cuda {
 namespace {
 
+using row::Row;
+
 struct Config {
   static constexpr int kThreads = 256;
+  static constexpr int kUnroll = 2;  // vectors of a thread under way
 };
 
-template <class Element>
 struct Params {
-  const Element* z;
-  const Element* residual;  // or null
-  Element* y;               // may be z
+  const void* z;
+  const void* residual;  // or null
+  void* y;               // may be z
   std::int64_t rows, cols, z_stride, residual_stride, y_stride;
   Activation activation;
-  bool aligned;  // 16 bytes, every row
 };
 
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+/// One vector. kWhole: all of it exists.
+template <class Element, bool kWhole>
+struct Step {
+  using Lane = Row<Element, kWhole>;
+  uint4 z, residual;
 
-template <class Element>
-__global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid_constant__ Params<Element> params) {
-  constexpr int kVector = Vector<Element>::kCount;
-  const std::int64_t col = (std::int64_t{blockIdx.x} * Config::kThreads + threadIdx.x) * kVector;
-  if (col >= params.cols) return;
-  const bool whole = params.aligned && col + kVector <= params.cols;
-  for (std::int64_t row = blockIdx.y; row < params.rows; row += gridDim.y) {
-    const Element* z = params.z + row * params.z_stride + col;
-    Element* y = params.y + row * params.y_stride + col;
-    float x[kVector] = {};
-    Vector<Element> vector;
-    if (whole) vector = *reinterpret_cast<const Vector<Element>*>(z);
-#pragma unroll
-    for (int e = 0; e < kVector; ++e) {
-      if (!whole && col + e < params.cols) vector.element[e] = z[e];
-      if (whole || col + e < params.cols) x[e] = to_float(vector.element[e]);
-    }
-    epilogue::activate(params.activation, x);
+  __device__ __forceinline__ void load(const Params& params, std::int64_t row, std::int64_t col) {
+    z = Lane::load(params.z, row * params.z_stride + col, params.cols - col);
+    if (params.residual != nullptr) residual = Lane::load(params.residual, row * params.residual_stride + col, params.cols - col);
+  }
+  __device__ __forceinline__ void finish(const Params& params, std::int64_t row, std::int64_t col) const {
+    float y[Lane::kCount];
+    Lane::unpack(z, y);
+    epilogue::activate(params.activation, y);
     if (params.residual != nullptr) {
-      const Element* residual = params.residual + row * params.residual_stride + col;
-      if (whole) vector = *reinterpret_cast<const Vector<Element>*>(residual);
+      float more[Lane::kCount];
+      Lane::unpack(residual, more);
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) {
-        if (!whole && col + e < params.cols) vector.element[e] = residual[e];
-        if (whole || col + e < params.cols) x[e] += to_float(vector.element[e]);
+      for (int e = 0; e < Lane::kCount; ++e) y[e] += more[e];
+    }
+    Lane::store(params.y, row * params.y_stride + col, params.cols - col, y);
+  }
+};
+
+/// kAligned: every row begins at a multiple of 16 bytes.
+template <class Element, bool kAligned>
+__global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid_constant__ Params params) {
+  constexpr int kVector = Row<Element, kAligned>::kCount, kStep = Config::kThreads * kVector;
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kStep * Config::kUnroll) + threadIdx.x * kVector;
+  const bool whole = kAligned && first + (Config::kUnroll - 1) * kStep + kVector <= params.cols;
+  for (std::int64_t row = blockIdx.y; row < params.rows; row += gridDim.y) {
+    if (whole) {
+      Step<Element, kAligned> steps[Config::kUnroll];
+#pragma unroll
+      for (int u = 0; u < Config::kUnroll; ++u) steps[u].load(params, row, first + u * kStep);
+#pragma unroll
+      for (int u = 0; u < Config::kUnroll; ++u) steps[u].finish(params, row, first + u * kStep);
+    } else {
+      for (std::int64_t col = first; col < params.cols && col < first + Config::kUnroll * kStep; col += kStep) {
+        Step<Element, false> step;
+        step.load(params, row, col);
+        step.finish(params, row, col);
       }
     }
-#pragma unroll
-    for (int e = 0; e < kVector; ++e) {
-      vector.element[e] = static_cast<Element>(x[e]);
-      if (!whole && col + e < params.cols) y[e] = vector.element[e];
-    }
-    if (whole) *reinterpret_cast<Vector<Element>*>(y) = vector;
   }
 }
 
 template <class Element>
 cudaError_t launch(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual, const MatrixView& y,
                    cudaStream_t stream) {
-  Params<Element> params{static_cast<const Element*>(z.data),
-                         static_cast<const Element*>(residual.data),
-                         static_cast<Element*>(y.data),
-                         y.rows,
-                         y.cols,
-                         z.stride,
-                         residual.stride,
-                         y.stride,
-                         activation,
-                         false};
+  Params params{z.data, residual.data, y.data, y.rows, y.cols, z.stride, residual.stride, y.stride, activation};
   const bool added = residual.data != nullptr;
   if ((y.stride == y.cols && z.stride == y.cols && (!added || residual.stride == y.cols)) || y.rows == 1) {
     params.cols = y.rows * y.cols;
     params.rows = 1;
   }
-  constexpr std::int64_t kSize = sizeof(Element);
-  const auto whole_vectors = [&](const void* data, std::int64_t stride) {
+  constexpr std::int64_t kSize = sizeof(typename Element::Bits);
+  const auto aligned = [&](const void* data, std::int64_t stride) {
     return vector_aligned(data, params.rows == 1 ? 0 : stride * kSize);
   };
-  params.aligned = whole_vectors(y.data, y.stride) && whole_vectors(z.data, z.stride) &&
-                   (!added || whole_vectors(residual.data, residual.stride));
-  constexpr std::int64_t kPerThreadBlock = Config::kThreads * Vector<Element>::kCount;
+  const bool all = aligned(y.data, y.stride) && aligned(z.data, z.stride) && (!added || aligned(residual.data, residual.stride));
+  constexpr std::int64_t kPerThreadBlock = std::int64_t{Config::kThreads} * Config::kUnroll * Row<Element, true>::kCount;
   const dim3 grid(static_cast<unsigned>((params.cols + kPerThreadBlock - 1) / kPerThreadBlock),
                   static_cast<unsigned>(std::min<std::int64_t>(params.rows, 65535)));
-  activate_kernel<<<grid, Config::kThreads, 0, stream>>>(params);
+  const auto kernel = all ? activate_kernel<Element, true> : activate_kernel<Element, false>;
+  kernel<<<grid, Config::kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 
@@ -107,9 +104,9 @@ int sm80_activate(const ConstMatrixView& z, Activation activation, const ConstMa
   if (y.rows == 0 || y.cols == 0) return cudaSuccess;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (y.dtype) {
-    case DType::f32: return launch<float>(z, activation, residual, y, cuda_stream);
-    case DType::f16: return launch<__half>(z, activation, residual, y, cuda_stream);
-    case DType::bf16: return launch<__nv_bfloat16>(z, activation, residual, y, cuda_stream);
+    case DType::f32: return launch<row::F32>(z, activation, residual, y, cuda_stream);
+    case DType::f16: return launch<row::F16>(z, activation, residual, y, cuda_stream);
+    case DType::bf16: return launch<row::Bf16>(z, activation, residual, y, cuda_stream);
     case DType::f64:
     case DType::i8:
     case DType::f8e4m3: break;

@@ -6,11 +6,11 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-using activation_gradient::Bf16;
 using activation_gradient::Config;
-using activation_gradient::F16;
-using activation_gradient::F32;
 using activation_gradient::Params;
+using row::Bf16;
+using row::F16;
+using row::F32;
 
 // Pieces of the rows: two rounds of thread blocks over the device, for balance; more would only be more sums to add. Few rows are
 // one piece, which needs no second kernel: below this a launch (4.5 us of the host) costs more than the idle SMs.

@@ -12,8 +12,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/epilogue/activation_gradient.cuh"
-#include "kernels/cuda/ptx/convert.cuh"
-#include "kernels/cuda/sm80/vector.cuh"
+#include "kernels/cuda/sm80/row.cuh"
 
 namespace sparseloom::kernels::cuda::activation_gradient {
 
@@ -36,69 +35,7 @@ struct Params {
   Activation activation;
 };
 
-struct F32 {
-  using Bits = std::uint32_t;
-  static __device__ __forceinline__ float to_f32(Bits bits) { return __uint_as_float(bits); }
-  static __device__ __forceinline__ Bits from_f32(float x) { return __float_as_uint(x); }
-};
-struct F16 {
-  using Bits = std::uint16_t;
-  static __device__ __forceinline__ float to_f32(Bits bits) { return ptx::cvt_f32_f16(bits); }
-  static __device__ __forceinline__ Bits from_f32(float x) { return static_cast<Bits>(ptx::cvt_rn_f16x2(x, x)); }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
-};
-struct Bf16 {
-  using Bits = std::uint16_t;
-  static __device__ __forceinline__ float to_f32(Bits bits) { return ptx::cvt_f32_bf16(bits); }
-  static __device__ __forceinline__ Bits from_f32(float x) { return static_cast<Bits>(ptx::cvt_rn_bf16x2(x, x)); }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_bf16x2(low, high); }
-};
-
-/// 16 bytes of elements as registers. kWhole: every row of every matrix is vectors, else all elements go one by one.
-template <class Element, bool kWhole>
-struct Row {
-  using Bits = typename Element::Bits;
-  static constexpr int kCount = 16 / sizeof(Bits);
-
-  static __device__ __forceinline__ uint4 load(const void* matrix, std::int64_t at, std::int64_t columns) {
-    const auto* source = static_cast<const Bits*>(matrix) + at;
-    if constexpr (kWhole) {
-      return __ldcs(reinterpret_cast<const uint4*>(source));  // read once: dz is what should stay in L2
-    } else {
-      Vector<Bits> vector{};
-#pragma unroll
-      for (int e = 0; e < kCount; ++e)
-        if (e < columns) vector.element[e] = source[e];
-      return *reinterpret_cast<const uint4*>(&vector);
-    }
-  }
-  static __device__ __forceinline__ void unpack(const uint4& vector, float (&x)[kCount]) {
-    const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) {
-      if constexpr (sizeof(Bits) == 4)
-        x[e] = Element::to_f32(words[e]);
-      else
-        x[e] = Element::to_f32(static_cast<Bits>(words[e / 2] >> (e % 2 * 16)));
-    }
-  }
-  static __device__ __forceinline__ void store(void* matrix, std::int64_t at, std::int64_t columns, const float (&x)[kCount]) {
-    auto* target = static_cast<Bits*>(matrix) + at;
-    if constexpr (kWhole) {
-      uint4 vector;
-      if constexpr (sizeof(Bits) == 4)
-        vector = make_uint4(Element::from_f32(x[0]), Element::from_f32(x[1]), Element::from_f32(x[2]), Element::from_f32(x[3]));
-      else
-        vector =
-            make_uint4(Element::pair(x[0], x[1]), Element::pair(x[2], x[3]), Element::pair(x[4], x[5]), Element::pair(x[6], x[7]));
-      __stcg(reinterpret_cast<uint4*>(target), vector);  // a plain store was split into four of 4 bytes
-    } else {
-#pragma unroll
-      for (int e = 0; e < kCount; ++e)
-        if (e < columns) target[e] = Element::from_f32(x[e]);
-    }
-  }
-};
+using row::Row;
 
 template <class Element, bool kWhole>
 __global__ void __launch_bounds__(Config::kThreads, Config::kPerSm) gradient_kernel(const __grid_constant__ Params params) {
