@@ -13,8 +13,12 @@ namespace {
 int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
   const bool dx = args.direction == Direction::dx;
   switch (args.dtype) {
-    case DType::bf16: return dx ? wgmma_dds::dx_bf16(args, size) : wgmma_dds::forward_bf16(args, size);
-    case DType::f16: return dx ? wgmma_dds::dx_f16(args, size) : wgmma_dds::forward_f16(args, size);
+    case DType::bf16:
+      if (args.residual != nullptr) return wgmma_dds::forward_plus_bf16(args, size);
+      return dx ? wgmma_dds::dx_bf16(args, size) : wgmma_dds::forward_bf16(args, size);
+    case DType::f16:
+      if (args.residual != nullptr) return wgmma_dds::forward_plus_f16(args, size);
+      return dx ? wgmma_dds::dx_f16(args, size) : wgmma_dds::forward_f16(args, size);
     case DType::f32:
       if (!args.tf32) return cudaErrorInvalidValue;  // not rounded unasked
       return dx ? wgmma_dds::dx_tf32(args, size) : wgmma_dds::forward_tf32(args, size);

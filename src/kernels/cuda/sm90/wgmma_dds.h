@@ -47,6 +47,8 @@ inline constexpr TileShape kSplitTile{128, 128};  // of fp32 in parts
 
 int forward_bf16(const MatmulArgs& args, TileSize size) noexcept;
 int forward_f16(const MatmulArgs& args, TileSize size) noexcept;
+int forward_plus_bf16(const MatmulArgs& args, TileSize size) noexcept;  // with a residual
+int forward_plus_f16(const MatmulArgs& args, TileSize size) noexcept;
 int forward_tf32(const MatmulArgs& args, TileSize size) noexcept;
 int forward_e4m3_bf16(const MatmulArgs& args, TileSize size) noexcept;
 int forward_e4m3_f32(const MatmulArgs& args, TileSize size) noexcept;

@@ -65,7 +65,7 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, s
           encode_tensor_map(params.values, operands.values, {T::kBoxRows, T::kBoxColumns, T::kBoxRowBytes})) &&
          encode_tensor_map(params.out, operands.out, kOutBox) &&
          (!params.store_pre || encode_tensor_map(params.pre, operands.pre, kOutBox)) &&
-         (!params.add_residual || encode_tensor_map(params.residual, operands.residual, kOutBox));
+         (!T::kAddsResidual || encode_tensor_map(params.residual, operands.residual, kOutBox));
 }
 
 template <class T>
@@ -156,7 +156,6 @@ int launch(const MatmulArgs& args, TileSize size) noexcept {
   params.side_log2 = std::countr_zero(static_cast<unsigned>(side));
   params.activation = dx ? Activation::none : args.activation;
   params.store_pre = args.pre != nullptr;
-  params.add_residual = !dx && args.residual != nullptr;
   if (args.line_order != nullptr && params.lines <= plan::kMostOrderedLines) {
     params.ordered = true;
     std::copy_n(args.line_order, params.lines, params.order);

@@ -85,7 +85,7 @@ struct OutBox {
 /// other thread block multiplies meanwhile, and which has no register left for it.
 template <class T>
 __device__ __forceinline__ bool asks_ahead(const Params& params) {
-  return T::kAddsResidual && T::kBlocksPerSm == 1 && params.add_residual && !params.store_pre;
+  return T::kAddsResidual && T::kBlocksPerSm == 1 && !params.store_pre;
 }
 
 /// Starts reading the residual's box into the staging buffer that outputs will leave by: it lies there before they take its place.
@@ -244,7 +244,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
           put(
               params.pre, block, [](float v) { return v; }, false);
       }
-      put(params.out, block, activation, T::kAddsResidual && params.add_residual);
+      put(params.out, block, activation, T::kAddsResidual);
     }
   }
 }

@@ -26,11 +26,15 @@
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
 // Tags. Forward: lines are block rows, the reduction runs along in features. Dx: lines are block columns, along out features.
+// ForwardPlus: forward and a residual, whose branches in the epilogue cost the kernel without one up to a quarter.
 struct Forward {
-  static constexpr bool kIsDx = false;
+  static constexpr bool kIsDx = false, kAddsResidual = false;
+};
+struct ForwardPlus {
+  static constexpr bool kIsDx = false, kAddsResidual = true;
 };
 struct Dx {
-  static constexpr bool kIsDx = true;
+  static constexpr bool kIsDx = true, kAddsResidual = false;
 };
 
 /// 256 tokens beat 128 tokens x 256 outputs by up to 17 %: fewer lines to test per slab, and each has twice the tensor work to hide
@@ -62,8 +66,7 @@ struct Tile : Shape {
   using Shape::kOutputs, Shape::kStages, Shape::kTokens;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kStoresPre = !kIsDx && !Element::kScaled;  // for gradients, which 8-bit products have none of
-  // Of fp32 results a pass adds it: ptxas would serialise their wgmma.
-  static constexpr bool kAddsResidual = kStoresPre && size_of(Element::Out::kDtype) == 2;
+  static constexpr bool kAddsResidual = Direction::kAddsResidual;
   static constexpr int kSlice = kSlice_, kPart = kPart_;
   static constexpr int kSlabs = Element::kNarrowSlabs && kPart * Element::kBytes == 64 ? 2 : 1;  // of a stage
   static constexpr int kRowBytes = 128 / kSlabs, kSlab = kRowBytes / Element::kBytes;
@@ -122,6 +125,7 @@ struct Tile : Shape {
   static __device__ constexpr std::uint32_t special(int line) { return std::uint32_t{1} << (line * kGroup + kSpecialBit); }
   static __device__ constexpr std::uint32_t tiny(int line) { return std::uint32_t{1} << (line * kGroup + kTinyBit); }
 
+  static_assert(!kAddsResidual || kOutBytes == 2, "of fp32 a pass adds it: ptxas would serialise their wgmma");
   static_assert(kSlice % 32 == 0 && kOutputs % kStoreColumns == 0 && kGroup > kTinyBit && kStageParts <= 2);
   static_assert((kBoxRowBytes == 128 || kBoxRowBytes == 64) && !(kIsDx && Element::kBytes != 2), "what wgmma reads");
   static_assert(kSlabBytes % 1024 == 0 && kBoxBytes % 1024 == 0 && kStoreBytes % 1024 == 0,
@@ -152,7 +156,7 @@ struct Params {
   CUtensorMap values;              // [blocks * bm, bn]; boxes of a part
   CUtensorMap out;                 // [m, out_width]; boxes of kStoreRows x kStoreColumns
   CUtensorMap pre;                 // with store_pre: the same, before the activation
-  CUtensorMap residual;            // with add_residual: as out
+  CUtensorMap residual;            // kAddsResidual: as out
   const std::int32_t* list_begin;  // crow or ccol, [lines]
   const std::int32_t* list_end;    // [lines]
   const std::int32_t* along;       // col or row, [blocks]
@@ -171,7 +175,6 @@ struct Params {
   std::int32_t tokens;               // kScaled: of x_scale
   bool x_scale_each = false, out_scale_each = false;
   bool store_pre = false;
-  bool add_residual = false;
   std::uint16_t order[plan::kMostOrderedLines];  // last: 2 KB of the 4 KB that a kernel's arguments may have
 };
 

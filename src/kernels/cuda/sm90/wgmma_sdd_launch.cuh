@@ -27,12 +27,22 @@ int launch_tile(Params& params, const MatmulArgs& args, const TensorMapMatrix& d
   return cudaGetLastError();
 }
 
-template <class Element, int kRows>
+template <class Element, int kRows, bool kAccumulate>
 int launch_rows(Params& params, const MatmulArgs& args, const TensorMapMatrix& dy, const TensorMapMatrix& x, int grid) noexcept {
   switch (args.index.block.cols) {
-    case 32: return launch_tile<Tile<Element, kRows, 32>>(params, args, dy, x, grid);
+    case 32: return launch_tile<Tile<Element, kRows, 32, kAccumulate>>(params, args, dy, x, grid);
     case 64:
-    case 128: return launch_tile<Tile<Element, kRows, 64>>(params, args, dy, x, grid);
+    case 128: return launch_tile<Tile<Element, kRows, 64, kAccumulate>>(params, args, dy, x, grid);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+template <class Element, bool kAccumulate>
+int launch_rows(Params& params, const MatmulArgs& args, const TensorMapMatrix& dy, const TensorMapMatrix& x, int grid) noexcept {
+  switch (args.index.block.rows) {
+    case 32: return launch_rows<Element, 32, kAccumulate>(params, args, dy, x, grid);
+    case 64: return launch_rows<Element, 64, kAccumulate>(params, args, dy, x, grid);
+    case 128: return launch_rows<Element, 128, kAccumulate>(params, args, dy, x, grid);
     default: return cudaErrorInvalidValue;
   }
 }
@@ -50,7 +60,6 @@ int launch(const MatmulArgs& args, int most_blocks) noexcept {
   params.crow = index.crow;
   params.col = index.col;
   params.out = args.out;
-  params.accumulate = args.accumulate;
   params.rows = static_cast<std::int32_t>(index.rows);
   params.cols = static_cast<std::int32_t>(index.cols);
   params.block_rows = static_cast<std::int32_t>(index.block_rows());
@@ -62,12 +71,8 @@ int launch(const MatmulArgs& args, int most_blocks) noexcept {
   params.flags = reinterpret_cast<std::uint64_t*>(args.workspace + size.grid * part_bytes(size, params.most_blocks));
   params.nonce = next_nonce();
   params.ragged = index.rows % index.block.rows != 0 || index.cols % index.block.cols != 0;
-  switch (index.block.rows) {
-    case 32: return launch_rows<Element, 32>(params, args, dy, x, size.grid);
-    case 64: return launch_rows<Element, 64>(params, args, dy, x, size.grid);
-    case 128: return launch_rows<Element, 128>(params, args, dy, x, size.grid);
-    default: return cudaErrorInvalidValue;
-  }
+  return args.accumulate ? launch_rows<Element, true>(params, args, dy, x, size.grid)
+                         : launch_rows<Element, false>(params, args, dy, x, size.grid);
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

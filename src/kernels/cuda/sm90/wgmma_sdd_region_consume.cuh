@@ -78,18 +78,22 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
     }
   }
   const std::int64_t place = ((static_cast<std::int64_t>(block) * T::kRows + first_row) << params.bn_log2) + column;
-  if (params.accumulate) return add_to_block(static_cast<float*>(params.out) + place, params.bn_log2, y);
-  const auto offset = [](int row, int chunk) { return static_cast<std::uint32_t>(row * 32 + ((chunk ^ row / 4 % 2) * 16)); };
-  __syncwarp();  // the rows before have been read
-  std::uint32_t pairs[4];
+  if constexpr (T::kAccumulate) {
+    add_to_block(static_cast<float*>(params.out) + place, params.bn_log2, y);
+  } else {
+    const auto offset = [](int row, int chunk) { return static_cast<std::uint32_t>(row * 32 + ((chunk ^ row / 4 % 2) * 16)); };
+    __syncwarp();  // the rows before have been read
+    std::uint32_t pairs[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[2 * i], y[2 * i + 1]);
-  ptx::stmatrix_x4_trans(staging + offset(lane / 16 * 8 + lane % 8, lane / 8 % 2), pairs);
-  __syncwarp();
-  auto* out = static_cast<std::uint16_t*>(params.out) + place;
-  std::uint32_t words[4];
-  ptx::ld_shared(words, staging + offset(lane / 2, lane % 2));
-  *reinterpret_cast<uint4*>(out + (lane / 2 << params.bn_log2) + lane % 2 * 8) = make_uint4(words[0], words[1], words[2], words[3]);
+    for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[2 * i], y[2 * i + 1]);
+    ptx::stmatrix_x4_trans(staging + offset(lane / 16 * 8 + lane % 8, lane / 8 % 2), pairs);
+    __syncwarp();
+    auto* out = static_cast<std::uint16_t*>(params.out) + place;
+    std::uint32_t words[4];
+    ptx::ld_shared(words, staging + offset(lane / 2, lane % 2));
+    *reinterpret_cast<uint4*>(out + (lane / 2 << params.bn_log2) + lane % 2 * 8) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  }
 }
 
 /// A part's sums are left for others, or completed and stored.

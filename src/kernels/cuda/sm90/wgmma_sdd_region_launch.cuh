@@ -25,6 +25,12 @@ int launch_region_tile(const RegionParams& params, const MatmulArgs& args, int g
   return cudaGetLastError();
 }
 
+template <class Element, bool kAccumulate>
+int launch_region_rows(const RegionParams& params, const MatmulArgs& args, int grid) noexcept {
+  return args.index.block.rows == 32 ? launch_region_tile<RegionTile<Element, 32, kAccumulate>>(params, args, grid)
+                                     : launch_region_tile<RegionTile<Element, 16, kAccumulate>>(params, args, grid);
+}
+
 template <class Element>
 int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
   const IndexView& index = args.index;
@@ -40,7 +46,6 @@ int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
   params.crow = index.crow;
   params.col = index.col;
   params.out = args.out;
-  params.accumulate = args.accumulate;
   params.rows = static_cast<std::int32_t>(index.rows);
   params.cols = static_cast<std::int32_t>(index.cols);
   params.block_rows = static_cast<std::int32_t>(index.block_rows());
@@ -55,8 +60,8 @@ int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
   params.parts = reinterpret_cast<float4*>(args.workspace);
   params.flags = reinterpret_cast<std::uint64_t*>(args.workspace + size.grid * region_part_bytes(size));
   params.nonce = next_nonce();
-  return index.block.rows == 32 ? launch_region_tile<RegionTile<Element, 32>>(params, args, size.grid)
-                                : launch_region_tile<RegionTile<Element, 16>>(params, args, size.grid);
+  return args.accumulate ? launch_region_rows<Element, true>(params, args, size.grid)
+                         : launch_region_rows<Element, false>(params, args, size.grid);
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

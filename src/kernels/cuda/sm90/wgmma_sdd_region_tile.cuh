@@ -34,9 +34,10 @@ struct RegionF16 {
   static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
 };
 
-template <class Element_, int kRows_>
+template <class Element_, int kRows_, bool kAccumulate_>
 struct RegionTile {
   using Element = Element_;
+  static constexpr bool kAccumulate = kAccumulate_;
   static constexpr int kRows = kRows_, kStripSums = kRows / 2;  // of a thread
   static constexpr int kConsumers = 2, kProducers = 4, kThreads = (kConsumers + 1) * 128;
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
@@ -84,14 +85,13 @@ struct RegionParams {
   CUtensorMap dy, x;  // [m, rows], [m, cols]; boxes of 64 tokens x 64
   const std::int32_t* crow;
   const std::int32_t* col;
-  void* out;  // [blocks][kRows][bn], 16-byte aligned; or fp32
+  void* out;  // [blocks][kRows][bn], 16-byte aligned; kAccumulate: fp32, at any address
   std::int32_t rows, cols, block_rows;
   std::int32_t steps;
   int bn_log2;
   int row_boxes, column_boxes;  // of a region
   std::int32_t down, across;
   bool ragged;
-  bool accumulate;  // out is fp32 and added to
   int part_chunks;
   float4* parts;  // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
   std::uint64_t* flags;

@@ -68,23 +68,26 @@ __device__ __forceinline__ void store_chunk(const Params& params, const Record& 
   }
   const std::int64_t place =
       (((static_cast<std::int64_t>(record.first) + to.block) * T::kRows + to.row) << params.bn_log2) + to.column;
-  if (params.accumulate) return add_to_block(static_cast<float*>(params.out) + place, params.bn_log2, y);
-  __syncwarp();  // the chunk before has been read
+  if constexpr (T::kAccumulate) {
+    add_to_block(static_cast<float*>(params.out) + place, params.bn_log2, y);
+  } else {
+    __syncwarp();  // the chunk before has been read
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {  // 16 rows: four 8 x 8 matrices, columns inside
-    std::uint32_t pairs[4];
+    for (int half = 0; half < 2; ++half) {  // 16 rows: four 8 x 8 matrices, columns inside
+      std::uint32_t pairs[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[half * 8 + 2 * i], y[half * 8 + 2 * i + 1]);
-    ptx::stmatrix_x4_trans(staging + staging_offset(half * 16 + lane / 16 * 8 + lane % 8, lane / 8 % 2), pairs);
-  }
-  __syncwarp();
-  auto* out = static_cast<std::uint16_t*>(params.out) + place;
+      for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[half * 8 + 2 * i], y[half * 8 + 2 * i + 1]);
+      ptx::stmatrix_x4_trans(staging + staging_offset(half * 16 + lane / 16 * 8 + lane % 8, lane / 8 % 2), pairs);
+    }
+    __syncwarp();
+    auto* out = static_cast<std::uint16_t*>(params.out) + place;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = half * 16 + lane / 2, chunk = lane % 2;
-    std::uint32_t words[4];
-    ptx::ld_shared(words, staging + staging_offset(row, chunk));
-    *reinterpret_cast<uint4*>(out + (row << params.bn_log2) + chunk * 8) = make_uint4(words[0], words[1], words[2], words[3]);
+    for (int half = 0; half < 2; ++half) {
+      const int row = half * 16 + lane / 2, chunk = lane % 2;
+      std::uint32_t words[4];
+      ptx::ld_shared(words, staging + staging_offset(row, chunk));
+      *reinterpret_cast<uint4*>(out + (row << params.bn_log2) + chunk * 8) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
   }
 }
 

@@ -39,11 +39,13 @@ struct F16 {
 
 constexpr int kTokens = kStepTokens, kStripBytes = kTokens * kStripColumns * 2;
 
-/// kRows: of a block. kBoxColumns: columns of X that one copy brings, 32 for blocks of 32 columns, else 64.
-template <class Element_, int kRows_, int kBoxColumns_>
+/// kRows: of a block. kBoxColumns: columns of X that one copy brings, 32 for blocks of 32 columns, else 64. kAccumulate: out is
+/// fp32 and added to; by a branch at run time the other kernel lost up to 12 %.
+template <class Element_, int kRows_, int kBoxColumns_, bool kAccumulate_>
 struct Tile {
   using Element = Element_;
   static constexpr int kRows = kRows_, kBoxColumns = kBoxColumns_;
+  static constexpr bool kAccumulate = kAccumulate_;
 
   // Two warpgroups multiply, each every other strip; the four warps of the third start the copies: one warp alone starts 13 million
   // boxes of 4 KB a second, 7 TB/s on all multiprocessors.
@@ -95,7 +97,7 @@ struct Params {
   CUtensorMap dy, x;         // [m, rows], [m, cols]; boxes of 64 tokens
   const std::int32_t* crow;  // [block_rows + 1]
   const std::int32_t* col;   // [blocks]
-  void* out;                 // [blocks][kRows][bn], 16-byte aligned; or fp32
+  void* out;                 // [blocks][kRows][bn], 16-byte aligned; kAccumulate: fp32, at any address
   std::int32_t rows, cols, block_rows;
   std::int32_t steps;  // of 64 tokens
   int bn_log2;
@@ -104,8 +106,7 @@ struct Params {
   float4* parts;    // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
   std::uint64_t* flags;
   std::uint64_t nonce;
-  bool ragged;      // some blocks reach beyond the last row or column
-  bool accumulate;  // out is fp32 and added to
+  bool ragged;  // some blocks reach beyond the last row or column
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd
