@@ -138,11 +138,12 @@ class _LayerHow(NamedTuple):
 
 
 class _Layer(torch.autograd.Function):
-    """act(x W^T + bias) + residual in one dispatch forward and one backward, which has dz = dy act'(z), dX, dW and the bias's gradient.
+    """act(x W^T + bias) + residual in one dispatch forward and one backward: dz = dy act'(z), dX, dW and the bias's gradient.
 
     Relu saves its output, which the next layer keeps anyway: one product with the activation fused. The other activations, and relu
-    under a residual, save the pre-activation z. z is an output too, so that a second differentiation finds its way through it; nobody else sees it. Not
-    when compiled: there is no second one there, and AOTAutograd would add a matrix of zeros for z's gradient.
+    under a residual, save the pre-activation z. z is an output too, so that a second differentiation finds its way through it;
+    nobody else sees it. Not when compiled: there is no second one there, and AOTAutograd would add a matrix of zeros for z's
+    gradient.
     """
 
     @staticmethod
