@@ -122,17 +122,20 @@ double dense_peak(const Problem& p, const Device& device) {
 }
 
 // sm90_wgmma_sdd: what its launcher expects of the items it deals, and the memory's rate where that is less.
-double predict_wgmma_dw_us(const Problem& p, const Device& device) {
+double predict_wgmma_dw_us(const Problem& p, const Device& device, const wgmma_sdd::StepShape& step, bool narrow) {
   if (p.blocks == 0) return kLaunchUs;
   const std::int64_t block_rows = (p.rows + p.block.rows - 1) / p.block.rows,
                      block_columns = (p.cols + p.block.cols - 1) / p.block.cols;
-  const wgmma_sdd::Size size = wgmma_sdd::size_of_product(p.block, block_rows, p.blocks, p.m, device.multiprocessors);
-  const wgmma_sdd::Way way = choose_way(size, block_rows, block_columns);
+  const wgmma_sdd::Size size = wgmma_sdd::size_of_product(step, p.block, block_rows, p.blocks, p.m, device.multiprocessors);
+  const wgmma_sdd::Way way = choose_way(size, block_rows, block_columns, narrow);
   const Bytes bytes = bytes_of(p);
+  const double read = bytes.tokens * step.column_bytes / (step.tokens * static_cast<double>(size_of(p.dtype)));
   // The first items of all thread blocks read the same tokens for the first time, in bursts.
-  const double memory = memory_seconds(1.1 * std::max(1.0, way.rounds()) * bytes.tokens + bytes.stored, device);
+  const double memory = memory_seconds(1.1 * std::max(1.0, way.rounds()) * read + bytes.stored, device);
+  // Operands of fp32 are written anew before.
+  const double preparing = p.dtype == DType::f32 ? kLaunchUs + us(memory_seconds(bytes.tokens + read, device)) : 0;
   // Finding the item, the first copies, the last stores.
-  return kLaunchUs + 5 + us(std::max(way.clocks() / device.clock_hz, memory));
+  return kLaunchUs + 5 + preparing + us(std::max(way.clocks() / device.clock_hz, memory));
 }
 
 // A tile reads a slab of 128 bytes along the reduction for every line group that
@@ -191,25 +194,29 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
 
 double predict_wgmma_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
-  return p.direction == Direction::dw ? predict_wgmma_dw_us(p, device) : predict_wgmma_dds_us(p, device, false);
+  if (p.direction != Direction::dw) return predict_wgmma_dds_us(p, device, false);
+  return predict_wgmma_dw_us(p, device, p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16, false);
 }
 
 double predict_wgmma_narrow_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
-  return predict_wgmma_dds_us(p, device, true);
+  return p.direction == Direction::dw ? predict_wgmma_dw_us(p, device, wgmma_sdd::kStep16, true)
+                                      : predict_wgmma_dds_us(p, device, true);
 }
 
 // The units are written once, from blocks read once, and read while L2 has them.
-double predict_merged_us(const Problem& p, const plan::Machine& machine) {
+double predict_merged_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   const Device device = as_measured(machine);
   const Problem units = merged(p);
   return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(p).stored + bytes_of(units).stored, device)) +
-         predict_wgmma_us(units, machine);
+         (narrow ? predict_wgmma_narrow_us(units, machine) : predict_wgmma_us(units, machine));
 }
 
 // Tiles step through slabs of 32 of the reduction; six 16-bit products for each of fp32.
 double predict_split_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
+  if (p.direction == Direction::dw)  // and behind it a launch that looks for marks
+    return kLaunchUs + predict_wgmma_dw_us(p, device, wgmma_sdd::kStepSplit, false);
   const bool dx = p.direction == Direction::dx;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;

@@ -70,9 +70,8 @@ std::string refuse_wgmma(const Problem& p, const Machine& machine) {
   if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
   if (p.dtype == DType::f32 && !p.tf32)
     return "would round f32 operands to TF32, which torch.backends.cuda.matmul.allow_tf32 (or Problem::tf32) does not allow";
-  if (p.dtype == DType::f32 && p.direction == Direction::dw) return "does forward and dx of f32 only";
   if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
-    if (cuda::sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors)) return {};
+    if (cuda::sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, false)) return {};
     return "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 stay below 12288; the "
            "block is " +
            to_string(p.block) + ", the matrix " + std::to_string(p.rows) + " x " + std::to_string(p.cols);
@@ -84,7 +83,11 @@ std::string refuse_wgmma(const Problem& p, const Machine& machine) {
 }
 
 std::string refuse_wgmma_narrow(const Problem& p, const Machine& machine) {
-  return p.direction == Direction::dw ? "does forward and dx only" : refuse_wgmma(p, machine);
+  if (std::string why = refuse_wgmma(p, machine); !why.empty() || p.direction != Direction::dw) return why;
+  if (size_of(p.dtype) != 2) return std::string("does dw of f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  if (!cuda::sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, true))
+    return "does dw by items of half the size, which would hold no block of " + to_string(p.block);
+  return {};
 }
 
 std::string refuse_merged(const Problem& p, const Machine& machine) {
@@ -103,7 +106,6 @@ std::string refuse_merged(const Problem& p, const Machine& machine) {
 std::string refuse_split(const Problem& p, const Machine& machine) {
   if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
   if (p.dtype != DType::f32) return std::string("multiplies f32 only, the dtype is ") + name_of(p.dtype);
-  if (p.direction == Direction::dw) return "does forward and dx only";
   if (std::min(p.block.rows, p.block.cols) < 32)
     return "needs blocks of 32 or more on both sides, the block is " + to_string(p.block);
   return {};
@@ -129,13 +131,14 @@ plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
   return {tile.outputs / side, halves ? 2 : 1, step};
 }
 
-plan::LineGroups narrow_tile_lines(const Problem& p, const Machine& machine) {
-  plan::LineGroups groups = tile_lines(p, machine);
+plan::LineGroups of_narrow_tile(plan::LineGroups groups) {
   constexpr int kShare = cuda::wgmma_dds::kWideTile.outputs / cuda::wgmma_dds::kNarrowTile.outputs;
   groups.lines = (groups.lines + kShare - 1) / kShare;  // there are many rounds of these
   groups.step = 1;
   return groups;
 }
+
+plan::LineGroups narrow_tile_lines(const Problem& p, const Machine& machine) { return of_narrow_tile(tile_lines(p, machine)); }
 
 plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
   const cuda::Merging merging(p.direction, p.rows, p.cols, p.block);
@@ -146,11 +149,26 @@ plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
   return groups;
 }
 
+plan::LineGroups narrow_merged_tile_lines(const Problem& p, const Machine& machine) {
+  return of_narrow_tile(merged_tile_lines(p, machine));
+}
+
+std::size_t merged_workspace(const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }
+
+constexpr const char* kMergedNote =
+    "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above it";
+
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
 
-std::size_t wgmma_workspace(const Problem& p, const Machine& machine) {
-  return p.direction == Direction::dw ? cuda::sm90_wgmma_sdd_workspace(p, machine.cuda.multiprocessors)
+std::size_t wgmma_workspace_of(const Problem& p, const Machine& machine, bool narrow) {
+  return p.direction == Direction::dw ? cuda::sm90_wgmma_sdd_workspace(p, machine.cuda.multiprocessors, narrow)
                                       : cuda::sm90_wgmma_dds_workspace(p);
+}
+std::size_t wgmma_workspace(const Problem& p, const Machine& machine) { return wgmma_workspace_of(p, machine, false); }
+std::size_t wgmma_narrow_workspace(const Problem& p, const Machine& machine) { return wgmma_workspace_of(p, machine, true); }
+
+int run_wgmma(const MatmulArgs& args, bool narrow) {
+  return args.direction == Direction::dw ? cuda::sm90_wgmma_sdd(args, narrow) : cuda::sm90_wgmma_dds(args, narrow);
 }
 
 std::size_t mma_workspace(const Problem& p, const Machine& machine) {
@@ -164,21 +182,22 @@ std::span<const Kernel> cuda_kernels() {
       {{"sm90_wgmma", plan::Side::cuda, Isa::generic, refuse_wgmma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine); }, wgmma_workspace, true, false,
         tile_lines},
-       [](const MatmulArgs& args, const Executor&) {
-         return args.direction == Direction::dw ? cuda::sm90_wgmma_sdd(args) : cuda::sm90_wgmma_dds(args, false);
-       },
+       [](const MatmulArgs& args, const Executor&) { return run_wgmma(args, false); },
        true},
       {{"sm90_wgmma_narrow", plan::Side::cuda, Isa::generic, refuse_wgmma_narrow,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_narrow_us(p, machine); },
-        [](const Problem& p, const Machine&) { return cuda::sm90_wgmma_dds_workspace(p); }, true, false, narrow_tile_lines},
-       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_dds(args, true); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_narrow_us(p, machine); }, wgmma_narrow_workspace,
+        true, false, narrow_tile_lines},
+       [](const MatmulArgs& args, const Executor&) { return run_wgmma(args, true); },
        true},
       {{"sm90_wgmma_merged", plan::Side::cuda, Isa::generic, refuse_merged,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine); },
-        [](const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }, false, false, merged_tile_lines,
-        "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above "
-        "it"},
-       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, false); }, merged_workspace,
+        false, false, merged_tile_lines, kMergedNote},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, false); },
+       true},
+      {{"sm90_wgmma_merged_narrow", plan::Side::cuda, Isa::generic, refuse_merged,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, true); }, merged_workspace, false,
+        false, narrow_merged_tile_lines, kMergedNote},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, true); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine); }, mma_workspace},
@@ -197,8 +216,14 @@ std::span<const Kernel> cuda_kernels() {
        }},
       {{"sm90_split", plan::Side::cuda, Isa::generic, refuse_split,
         [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine); },
-        [](const Problem& p, const Machine&) { return cuda::sm90_split_workspace(p); }, false, false, tile_lines},
-       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_split_dds(args); }},
+        [](const Problem& p, const Machine& machine) {
+          return p.direction == Direction::dw ? cuda::sm90_split_sdd_workspace(p, machine.cuda.multiprocessors)
+                                              : cuda::sm90_split_workspace(p);
+        },
+        false, false, tile_lines},
+       [](const MatmulArgs& args, const Executor&) {
+         return args.direction == Direction::dw ? cuda::sm90_split_sdd(args) : cuda::sm90_split_dds(args);
+       }},
       {{"sm80_decode", plan::Side::cuda, Isa::generic, refuse_decode,
         [](const Problem& p, const Machine& machine) { return cuda::predict_decode_us(p, machine); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm80_decode(args); }},

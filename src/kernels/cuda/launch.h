@@ -22,8 +22,8 @@ std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept;
 
 /// The same for bf16 and f16 blocks with a side below 32, which it first merges into units of 32 on that side, zeros between
 /// (merge_blocks.h): what x holds under those zeros is multiplied. What it cannot address goes to sm80_mma_dds. Scratch: the units,
-/// as large as W whole.
-int sm90_wgmma_merged(const MatmulArgs& args) noexcept;
+/// as large as W whole. narrow: as above.
+int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept;
 std::size_t sm90_wgmma_merged_workspace(const Problem& problem) noexcept;
 /// Whether a line's units fit the table of a thread block, and all of them 32-bit rows.
 bool sm90_wgmma_merged_takes(const Problem& problem) noexcept;
@@ -37,12 +37,17 @@ std::size_t sm90_split_workspace(const Problem& problem) noexcept;
 /// Forward of f8e4m3 by FFMA: any m >= 1, block, alignment.
 int sm80_f8_dds(const MatmulArgs& args) noexcept;
 
-/// dW on Hopper's wgmma and TMA, as sm90_wgmma_dds, and blocks of 16 on either or both sides beside 16 and 32; what TMA cannot
-/// address goes to sm80_mma_sdd. Scratch: partial sums where the tokens are cut, of either kernel.
-int sm90_wgmma_sdd(const MatmulArgs& args) noexcept;
-std::size_t sm90_wgmma_sdd_workspace(const Problem& problem, int multiprocessors) noexcept;
+/// dW on Hopper's wgmma and TMA, as sm90_wgmma_dds; of bf16 and f16 also blocks of 16 on either or both sides beside 16 and 32.
+/// What TMA cannot address goes to sm80_mma_sdd. Scratch: partial sums where the tokens are cut, of either kernel; of f32 both
+/// operands, turned over. narrow: bf16 and f16 by smaller items.
+int sm90_wgmma_sdd(const MatmulArgs& args, bool narrow) noexcept;
+std::size_t sm90_wgmma_sdd_workspace(const Problem& problem, int multiprocessors, bool narrow) noexcept;
 /// Whether these sides, and for narrow ones this many blocks of rows, are taken.
-bool sm90_wgmma_sdd_takes(const Problem& problem, int multiprocessors) noexcept;
+bool sm90_wgmma_sdd_takes(const Problem& problem, int multiprocessors, bool narrow) noexcept;
+
+/// dW of f32 as sm90_split_dds. Any alignment, m >= 0. Scratch: both operands' parts, half again their size, and partial sums.
+int sm90_split_sdd(const MatmulArgs& args) noexcept;
+std::size_t sm90_split_sdd_workspace(const Problem& problem, int multiprocessors) noexcept;
 
 /// dW on tensor cores: bf16, f16, and f32 with args.tf32. Scratch: partial sums when the tokens are cut into pieces.
 int sm80_mma_sdd(const MatmulArgs& args) noexcept;

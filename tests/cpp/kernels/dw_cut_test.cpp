@@ -93,7 +93,7 @@ TEST(DwCut, NoThreadBlockHasMuchMoreThanItsShare) {
 
 TEST(DwCut, NothingIsCutWithoutRoomForIt) {
   for (const std::int64_t tokens : {1, 64, 448, 512, 8192}) {
-    const Size size = size_of_product({128, 128}, 32, 205, tokens, 132);
+    const Size size = size_of_product(kStep16, {128, 128}, 32, 205, tokens, 132);
     const Way way = choose_way(size, 32, 32);
     ASSERT_TRUE(way.exists());
     const Cut cut = cut_items(109, size.grid, size.steps);
@@ -105,7 +105,7 @@ TEST(DwWay, NarrowBlocksGoByRegionsWhereTheyFit) {
   const auto way = [](BlockShape block, std::int64_t side, double density) {
     const std::int64_t rows = side / block.rows, columns = side / block.cols;
     const auto blocks = static_cast<std::int64_t>(density * static_cast<double>(rows * columns));
-    return choose_way(size_of_product(block, rows, blocks, 8192, 132), rows, columns);
+    return choose_way(size_of_product(kStep16, block, rows, blocks, 8192, 132), rows, columns);
   };
   EXPECT_TRUE(way({16, 16}, 4096, 0.1).by_regions);
   EXPECT_TRUE(way({16, 32}, 4096, 0.1).by_regions);

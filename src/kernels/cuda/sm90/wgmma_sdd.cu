@@ -17,19 +17,21 @@ using wgmma_sdd::Size;
 using wgmma_sdd::Way;
 
 Size size_of_problem(const Problem& p, int multiprocessors) {
-  return wgmma_sdd::size_of_product(p.block, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.m, multiprocessors);
+  const wgmma_sdd::StepShape& step = p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16;
+  return wgmma_sdd::size_of_product(step, p.block, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.m, multiprocessors);
 }
 
-Way way_of(const Problem& p, const Size& size) {
-  return choose_way(size, (p.rows + p.block.rows - 1) / p.block.rows, (p.cols + p.block.cols - 1) / p.block.cols);
+Way way_of(const Problem& p, const Size& size, bool narrow) {
+  return choose_way(size, (p.rows + p.block.rows - 1) / p.block.rows, (p.cols + p.block.cols - 1) / p.block.cols, narrow);
 }
 
-int launch(const MatmulArgs& args) noexcept {
+int launch(const MatmulArgs& args, bool narrow) noexcept {
   const IndexView& index = args.index;
   if (index.blocks == 0) return cudaSuccess;
-  const Size size = wgmma_sdd::size_of_product(index.block, index.block_rows(), index.blocks, args.m,
+  if (args.dtype == DType::f32) return args.tf32 ? wgmma_sdd::dw_turned(args) : cudaErrorInvalidValue;  // not rounded unasked
+  const Size size = wgmma_sdd::size_of_product(wgmma_sdd::kStep16, index.block, index.block_rows(), index.blocks, args.m,
                                                runtime::cuda_device(args.device).multiprocessors);
-  const Way way = choose_way(size, index.block_rows(), index.block_cols());
+  const Way way = choose_way(size, index.block_rows(), index.block_cols(), narrow);
   if (!way.exists()) return wgmma_sdd::kCannotMap;
   switch (args.dtype) {
     case DType::bf16:
@@ -42,20 +44,22 @@ int launch(const MatmulArgs& args) noexcept {
 
 }  // namespace
 
-std::size_t sm90_wgmma_sdd_workspace(const Problem& p, int multiprocessors) noexcept {
+std::size_t sm90_wgmma_sdd_workspace(const Problem& p, int multiprocessors, bool narrow) noexcept {
   if (p.blocks == 0) return 0;
   const Size size = size_of_problem(p, multiprocessors);
-  return std::max(wgmma_sdd::workspace_bytes(size, way_of(p, size)), sm80_mma_sdd_workspace(p, multiprocessors));
+  const std::size_t own = p.dtype == DType::f32 ? wgmma_sdd::turned_workspace(p, multiprocessors)
+                                                : wgmma_sdd::workspace_bytes(size, way_of(p, size, narrow));
+  return std::max(own, sm80_mma_sdd_workspace(p, multiprocessors));
 }
 
-bool sm90_wgmma_sdd_takes(const Problem& p, int multiprocessors) noexcept {
-  return p.blocks == 0 || way_of(p, size_of_problem(p, multiprocessors)).exists();
+bool sm90_wgmma_sdd_takes(const Problem& p, int multiprocessors, bool narrow) noexcept {
+  return p.blocks == 0 || way_of(p, size_of_problem(p, multiprocessors), narrow).exists();
 }
 
-int sm90_wgmma_sdd(const MatmulArgs& args) noexcept {
+int sm90_wgmma_sdd(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction != Direction::dw) return cudaErrorInvalidValue;
   // As in sm90_wgmma_dds: a plan sees sizes, not pointers, so what TMA cannot address is found out here.
-  const int status = launch(args);
+  const int status = launch(args, narrow);
   return status == wgmma_sdd::kCannotMap ? sm80_mma_sdd(args) : status;
 }
 

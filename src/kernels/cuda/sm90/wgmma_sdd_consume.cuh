@@ -22,12 +22,46 @@ __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, st
   for (int strip = 0; strip < T::kWarpgroupStrips; ++strip) {
     if (strip >= strips) break;
 #pragma unroll
-    for (int k = 0; k < kTokens / 16; ++k) {
-      T::Element::mma(sums[strip], T::kDescriptorX | (x + strip * (T::kConsumers * kStripBytes / 16) + k * (T::kXStepBytes / 16)),
-                      T::kDescriptorDy | (dy + k * (T::kDyStepBytes / 16)));
+    for (int k = 0; k < T::kStep.products; ++k) {
+      T::Element::mma(sums[strip], T::kDescriptorX | (x + strip * (T::kConsumers * T::kStripBytes / 16) + k * (T::kXKBytes / 16)),
+                      T::kDescriptorDy | (dy + k * (T::kDyKBytes / 16)));
     }
   }
   ptx::wgmma_commit();
+}
+
+/// parts = x^T dy of one step, by the six products of their planes; one group.
+template <class T>
+__device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x, std::uint32_t dy, int strips) {
+  constexpr int kEach = T::kStep.products / T::Element::kProducts;  // wgmma of a plane by a plane
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int strip = 0; strip < T::kWarpgroupStrips; ++strip) {
+    if (strip >= strips) break;
+    const std::uint32_t from = x + strip * (T::kConsumers * T::kStripBytes / 16);
+#pragma unroll
+    for (int i = 0; i < T::kStep.products; ++i) {
+      constexpr auto offset = [](int plane, int plane_bytes, int k, int k_bytes) {
+        return (plane * plane_bytes + k * k_bytes) / 16;
+      };
+      const auto planes = T::Element::product(i / kEach);
+      T::Element::mma(parts[strip], T::kDescriptorX | (from + offset(planes.x, T::kXPlaneBytes, i % kEach, T::kXKBytes)),
+                      T::kDescriptorDy | (dy + offset(planes.dy, T::kDyPlaneBytes, i % kEach, T::kDyKBytes)), i > 0);
+    }
+  }
+  ptx::wgmma_commit();
+}
+
+/// sums += parts, which the tensor cores have finished.
+template <class T>
+__device__ __forceinline__ void add_up(Sums<T>& sums, Sums<T>& parts, int strips) {
+#pragma unroll
+  for (int strip = 0; strip < T::kWarpgroupStrips; ++strip) {
+    if (strip >= strips) break;
+    ptx::pin(parts[strip]);
+#pragma unroll
+    for (int i = 0; i < T::kStripSums; ++i) sums[strip][i] += parts[strip][i];
+  }
 }
 
 /// By the lane that hands the stage back, which orders its read before the producer's next write. The others get it by a shuffle,
@@ -56,13 +90,18 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     if (record.blocks == 0) return;
     const int strips = ((record.blocks << params.bn_log2) + kStripColumns - 1) / kStripColumns;
     const int own_strips = (strips + 1 - warpgroup) / T::kConsumers;
-    const int stage_bytes = T::stage_bytes(strips), stages = min(T::kMostStages, T::kRingBytes / stage_bytes);
-    Sums<T> sums = {};
+    const int stage_bytes = T::stage_bytes(strips), stages = min(T::kMostStages, kRingBytes / stage_bytes);
+    Sums<T> sums = {}, parts = {};  // parts: kPromoted alone
     int stage = 0;
 #pragma unroll 1
     for (std::int32_t step = 0; step < record.steps; ++step) {
       const std::uint32_t dy = ring + stage * (stage_bytes / 16);
-      multiply_step<T>(sums, dy + (T::kDyBytes + warpgroup * kStripBytes) / 16, dy, own_strips);
+      const std::uint32_t x = dy + (T::kDyBytes + warpgroup * T::kStripBytes) / 16;
+      if constexpr (T::Element::kPromoted) {
+        multiply_planes<T>(parts, x, dy, own_strips);
+      } else {
+        multiply_step<T>(sums, x, dy, own_strips);
+      }
       // While the tensor cores work: is the next stage there? To wait for it now would keep this one from the producers.
       const std::uint32_t done = empty + stage * 8;
       const bool last = step + 1 == record.steps;
@@ -71,6 +110,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       ptx::wgmma_wait<0>();
       __syncwarp();  // all lanes have read the stage
       if (lane == 0) ptx::mbarrier_arrive(done);
+      if constexpr (T::Element::kPromoted) add_up<T>(sums, parts, own_strips);
       if (last) break;
       if (!ready) ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
       parities ^= 1u << stage;

@@ -26,7 +26,6 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-constexpr int kStepTokens = 64;
 // Pieces of fewer steps would spend their time on filling the ring.
 constexpr std::int32_t kFewestSteps = 4;
 // What one part more costs the thread block that makes it (its stages refilled, its sums written) and the one that adds it, in

@@ -12,9 +12,30 @@
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
 constexpr int kStripColumns = 64;
+constexpr int kRingBytes = 216 * 1024;  // of shared memory, for stages
 
-/// Strips that an item may hold: by 128 sums a thread; blocks of 32 rows are held back by two stages in shared memory.
-constexpr int most_strips(int block_rows) { return block_rows == 32 ? 13 : 512 / block_rows; }
+/// What a step of an item is, by the type of its operands.
+struct StepShape {
+  int tokens;
+  int column_bytes;  // of one column of X or dY
+  int products;      // wgmma of one strip
+  int room;          // strips x block rows that the sums of two warpgroups leave room for
+  double busy;       // clocks of a wgmma, of those that tensor cores under load take
+  bool tokens_as_rows;
+
+  constexpr bool is_16_bit() const { return tokens == 64; }
+};
+
+/// 16-bit numbers; fp32 rounded to TF32, tokens along a row; fp32 as three planes of bf16, whose sums are kept twice.
+inline constexpr StepShape kStep16{64, 128, 4, 512, 1, true}, kStepTf32{32, 128, 4, 512, 1, false};
+/// Busy: planes come and go through a shared memory whose port the products fill by themselves; fitted to an H200, blocks of 32 to
+/// 128.
+inline constexpr StepShape kStepSplit{32, 192, 12, 256, 1.25, true};
+
+/// Strips that an item may hold: by its sums, and by two stages in shared memory.
+constexpr int most_strips(const StepShape& step, int block_rows) {
+  return std::min(step.room / block_rows, (kRingBytes / 2 / step.column_bytes - block_rows) / kStripColumns);
+}
 
 constexpr int strips_of(int blocks, int block_columns) { return (blocks * block_columns + kStripColumns - 1) / kStripColumns; }
 
@@ -22,6 +43,7 @@ constexpr int strips_of(int blocks, int block_columns) { return (blocks * block_
 constexpr int chunks_of(int block_rows, int strips) { return (strips + 1) / 2 * (block_rows / 32); }
 
 struct Size {
+  StepShape step;
   int block_rows, block_columns;
   std::int64_t rows;  // of blocks, that are not empty
   std::int64_t blocks;
@@ -41,10 +63,11 @@ constexpr double kPortBytes = 60, kNarrowPortBytes = 31, kL2Bytes = 5350;
 constexpr double kUnderLoad = 1.41;
 
 inline double step_clocks(const Size& size, double mean_blocks, double most_blocks, double busy) {
-  const auto bytes = [&](double blocks) { return 2 * kStepTokens * (blocks * size.block_columns + size.block_rows); };
-  const double port = size.block_columns == 32 ? kNarrowPortBytes : kPortBytes;
+  const auto bytes = [&](double blocks) { return size.step.column_bytes * (blocks * size.block_columns + size.block_rows); };
+  const bool narrow_rows = size.block_columns == 32 && size.step.tokens_as_rows;
+  const double port = narrow_rows ? kNarrowPortBytes : kPortBytes;
   const double read = std::max(bytes(mean_blocks) * busy / kL2Bytes, bytes(most_blocks) / port);
-  const double strip = kUnderLoad * 4 * (size.block_rows == 32 ? 24 : size.block_rows / 2);
+  const double strip = kUnderLoad * size.step.busy * size.step.products * (size.block_rows == 32 ? 24 : size.block_rows / 2);
   const int strips = strips_of(static_cast<int>(most_blocks), size.block_columns);
   // A warpgroup's products, and 450 clocks from barrier to barrier that only the other one's hide.
   return std::max({read, strips * strip, (strips + 1) / 2 * strip + 450});
@@ -72,9 +95,11 @@ inline Deal deal_with(const Size& size, int most) {
   return {most, rounds, clocks};
 }
 
-/// The fewest items that hold a row, or one, two or three more where that fills the GPU better.
-inline Deal deal(const Size& size) {
-  const int room = most_strips(size.block_rows) * kStripColumns / size.block_columns;
+/// The fewest items that hold a row, or one, two or three more where that fills the GPU better. narrow: items of half the strips.
+/// most_blocks is 0 where such items would hold no block.
+inline Deal deal(const Size& size, bool narrow = false) {
+  const int room = most_strips(size.step, size.block_rows) / (narrow ? 2 : 1) * kStripColumns / size.block_columns;
+  if (room == 0) return {0, 0, 0};
   const std::int64_t length = (size.blocks + size.rows - 1) / size.rows, fewest = (length + room - 1) / room;
   Deal best{};
   for (std::int64_t shares = fewest; shares < fewest + 4 && shares <= length; ++shares) {
@@ -91,13 +116,14 @@ inline std::size_t part_bytes(const Size& size, int most_blocks) {
          128 * 4;
 }
 
-inline Size size_of_product(const BlockShape& block, std::int64_t block_rows, std::int64_t blocks, std::int64_t m,
-                            int multiprocessors) {
-  return {block.rows,
+inline Size size_of_product(const StepShape& step, const BlockShape& block, std::int64_t block_rows, std::int64_t blocks,
+                            std::int64_t m, int multiprocessors) {
+  return {step,
+          block.rows,
           block.cols,
           std::min(block_rows, blocks),
           blocks,
-          static_cast<std::int32_t>((m + kStepTokens - 1) / kStepTokens),
+          static_cast<std::int32_t>((m + step.tokens - 1) / step.tokens),
           std::max(1, multiprocessors)};
 }
 

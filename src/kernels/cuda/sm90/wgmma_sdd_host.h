@@ -22,9 +22,9 @@ inline std::uint64_t next_nonce() noexcept {
   return mixed == 0 ? 1 : mixed;  // 0: a flag that was taken down
 }
 
-/// 16 bytes of a row are stored together; what is added to goes one fp32 at a time.
+/// 16 bytes of a row are stored together; fp32 goes one at a time.
 inline bool out_possible(const MatmulArgs& args) noexcept {
-  return args.accumulate || reinterpret_cast<std::uintptr_t>(args.out) % 16 == 0;
+  return args.accumulate || args.dtype == DType::f32 || reinterpret_cast<std::uintptr_t>(args.out) % 16 == 0;
 }
 
 /// More than 48 KB of shared memory are allowed once per device and kernel, the one of tile T; beyond device 63 in every launch.

@@ -14,13 +14,13 @@
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
 template <class T>
-int launch_tile(Params& params, const MatmulArgs& args, const TensorMapMatrix& dy, const TensorMapMatrix& x, int grid) noexcept {
+int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands, int grid) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
   if (const cudaError_t status = allow_shared_memory<T>(wgmma_sdd_kernel<T>, kSharedBytes, args.device); status != cudaSuccess)
     return status;
-  if (!encode_tensor_map(params.dy, dy, {kTokens, T::kDyBoxColumns, T::kDyBoxColumns * 2}) ||
-      !encode_tensor_map(params.x, x, {kTokens, T::kBoxColumns, T::kBoxColumns * 2})) {
+  if (!encode_tensor_map(params.dy, operands.dy, T::Element::box(T::kStep, T::kDyBoxColumns)) ||
+      !encode_tensor_map(params.x, operands.x, T::Element::box(T::kStep, T::kBoxColumns))) {
     return kCannotMap;
   }
   wgmma_sdd_kernel<T><<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(params);
@@ -28,34 +28,32 @@ int launch_tile(Params& params, const MatmulArgs& args, const TensorMapMatrix& d
 }
 
 template <class Element, int kRows, bool kAccumulate>
-int launch_rows(Params& params, const MatmulArgs& args, const TensorMapMatrix& dy, const TensorMapMatrix& x, int grid) noexcept {
+int launch_rows(Params& params, const MatmulArgs& args, const Operands& operands, int grid) noexcept {
   switch (args.index.block.cols) {
-    case 32: return launch_tile<Tile<Element, kRows, 32, kAccumulate>>(params, args, dy, x, grid);
+    case 32: return launch_tile<Tile<Element, kRows, 32, kAccumulate>>(params, args, operands, grid);
     case 64:
-    case 128: return launch_tile<Tile<Element, kRows, 64, kAccumulate>>(params, args, dy, x, grid);
+    case 128: return launch_tile<Tile<Element, kRows, 64, kAccumulate>>(params, args, operands, grid);
     default: return cudaErrorInvalidValue;
   }
 }
 
 template <class Element, bool kAccumulate>
-int launch_rows(Params& params, const MatmulArgs& args, const TensorMapMatrix& dy, const TensorMapMatrix& x, int grid) noexcept {
+int launch_rows(Params& params, const MatmulArgs& args, const Operands& operands, int grid) noexcept {
   switch (args.index.block.rows) {
-    case 32: return launch_rows<Element, 32, kAccumulate>(params, args, dy, x, grid);
-    case 64: return launch_rows<Element, 64, kAccumulate>(params, args, dy, x, grid);
-    case 128: return launch_rows<Element, 128, kAccumulate>(params, args, dy, x, grid);
+    case 32: return launch_rows<Element, 32, kAccumulate>(params, args, operands, grid);
+    case 64: return launch_rows<Element, 64, kAccumulate>(params, args, operands, grid);
+    case 128: return launch_rows<Element, 128, kAccumulate>(params, args, operands, grid);
     default: return cudaErrorInvalidValue;
   }
 }
 
+/// operands: as Element wants them. workspace: for the parts.
 template <class Element>
-int launch(const MatmulArgs& args, int most_blocks) noexcept {
+int launch(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept {
   const IndexView& index = args.index;
-  if (index.blocks == 0) return cudaSuccess;
-  const TensorMapMatrix dy{args.a, args.dtype, args.m, index.rows, args.a_stride * 2};
-  const TensorMapMatrix x{args.b, args.dtype, args.m, index.cols, args.b_stride * 2};
-  if (!tensor_map_possible(dy) || !tensor_map_possible(x) || !out_possible(args)) return kCannotMap;
-  const Size size =
-      size_of_product(index.block, index.block_rows(), index.blocks, args.m, runtime::cuda_device(args.device).multiprocessors);
+  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x) || !out_possible(args)) return kCannotMap;
+  const Size size = size_of_product(Element::kStep, index.block, index.block_rows(), index.blocks, args.m,
+                                    runtime::cuda_device(args.device).multiprocessors);
   Params params{};
   params.crow = index.crow;
   params.col = index.col;
@@ -67,12 +65,20 @@ int launch(const MatmulArgs& args, int most_blocks) noexcept {
   params.bn_log2 = std::countr_zero(static_cast<unsigned>(index.block.cols));
   params.most_blocks = most_blocks;
   params.part_chunks = chunks_of(index.block.rows, strips_of(params.most_blocks, index.block.cols));
-  params.parts = reinterpret_cast<float4*>(args.workspace);
-  params.flags = reinterpret_cast<std::uint64_t*>(args.workspace + size.grid * part_bytes(size, params.most_blocks));
+  params.parts = reinterpret_cast<float4*>(workspace);
+  params.flags = reinterpret_cast<std::uint64_t*>(workspace + size.grid * part_bytes(size, params.most_blocks));
   params.nonce = next_nonce();
   params.ragged = index.rows % index.block.rows != 0 || index.cols % index.block.cols != 0;
-  return args.accumulate ? launch_rows<Element, true>(params, args, dy, x, size.grid)
-                         : launch_rows<Element, false>(params, args, dy, x, size.grid);
+  return args.accumulate ? launch_rows<Element, true>(params, args, operands, size.grid)
+                         : launch_rows<Element, false>(params, args, operands, size.grid);
+}
+
+/// Operands of 16 bits, where they lie.
+template <class Element>
+int launch(const MatmulArgs& args, int most_blocks) noexcept {
+  const Operands operands{{args.a, args.dtype, args.m, args.index.rows, args.a_stride * 2},
+                          {args.b, args.dtype, args.m, args.index.cols, args.b_stride * 2}};
+  return launch<Element>(args, operands, args.workspace, most_blocks);
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -38,7 +38,7 @@ __device__ __forceinline__ void fill(const Params& params, const Record& record,
   const int warp = threadIdx.x / 32 % 4;
   const int gathered = record.blocks << params.bn_log2, boxes = gathered / T::kBoxColumns;
   const int stage_bytes = T::stage_bytes((gathered + kStripColumns - 1) / kStripColumns);
-  const int stages = min(T::kMostStages, T::kRingBytes / stage_bytes);
+  const int stages = min(T::kMostStages, kRingBytes / stage_bytes);
   const int own_dy = T::kProducers - 1 - warp;  // the last warps have fewer boxes of X
   std::int32_t column[T::kOwnBoxes];
   std::uint32_t bytes = own_dy < T::kDyBoxes ? T::kDyBoxBytes : 0;
@@ -53,9 +53,9 @@ __device__ __forceinline__ void fill(const Params& params, const Record& record,
 
   ring.drain();
   int stage = 0;
-  std::int32_t token = first_step * kTokens;
+  std::int32_t row = first_step * T::kStepRows;
 #pragma unroll 1
-  for (std::int32_t step = 0; step < record.steps; ++step, token += kTokens) {
+  for (std::int32_t step = 0; step < record.steps; ++step, row += T::kStepRows) {
     if (step >= stages) ring.await(stage);
     if (ptx::elect_lane()) {
       const std::uint32_t full = ring.full + stage * 8, to = ring.stages + stage * stage_bytes;
@@ -66,12 +66,12 @@ __device__ __forceinline__ void fill(const Params& params, const Record& record,
         ptx::mbarrier_arrive_expect_tx(full, bytes);
       }
       if (own_dy < T::kDyBoxes) {
-        ptx::tma_load_2d(to + own_dy * T::kDyBoxBytes, &params.dy, record.row * T::kRows + own_dy * T::kDyBoxColumns, token, full);
+        T::Element::load(to + own_dy * T::kDyBoxBytes, &params.dy, record.row * T::kRows + own_dy * T::kDyBoxColumns, row, full);
       }
 #pragma unroll
       for (int i = 0; i < T::kOwnBoxes; ++i) {
         const int box = warp + i * T::kProducers;
-        if (box < boxes) ptx::tma_load_2d(to + T::kDyBytes + box * T::kXBoxBytes, &params.x, column[i], token, full);
+        if (box < boxes) T::Element::load(to + T::kDyBytes + box * T::kXBoxBytes, &params.x, column[i], row, full);
       }
     }
     __syncwarp();

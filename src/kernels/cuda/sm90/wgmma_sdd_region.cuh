@@ -63,9 +63,9 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
     const std::uint32_t bytes = static_cast<std::uint32_t>((boxes - warp + T::kProducers - 1) / T::kProducers) * T::kBoxBytes;
 
     int stage = 0;
-    std::int32_t token = part.first * kStepTokens;
+    std::int32_t token = part.first * kStep16.tokens;
 #pragma unroll 1
-    for (std::int32_t step = 0; step < part.steps; ++step, token += kStepTokens) {
+    for (std::int32_t step = 0; step < part.steps; ++step, token += kStep16.tokens) {
       if (step >= stages) {
         ptx::mbarrier_wait(empty + stage * 8, parities >> stage & 1);
         parities ^= 1u << stage;

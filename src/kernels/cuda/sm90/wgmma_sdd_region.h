@@ -62,7 +62,7 @@ inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_
   const Cut cut = cut_items(items, size.grid, size.steps);
 
   const auto step = [&](double busy) {
-    const double bytes = 2.0 * kStepTokens * kBoxSide * (row_boxes + column_boxes);
+    const double bytes = static_cast<double>(size.step.column_bytes) * kBoxSide * (row_boxes + column_boxes);
     const double most = std::min(room, strips / std::ceil(strips / room) + 2 * spread);
     // ldmatrix and wgmma share the port of shared memory: 24 clocks for 32 rows, 20 for 16, of 16 tokens.
     const double multiply = 1.3 * most * 4 * (size.block_rows == 32 ? 24 : 20);
@@ -85,19 +85,20 @@ inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_
   return regions;
 }
 
-/// The sides that cost least.
-inline Regions choose_regions(const Size& size, std::int64_t block_rows, std::int64_t block_columns) {
+/// The sides that cost least. narrow: of at most four boxes.
+inline Regions choose_regions(const Size& size, std::int64_t block_rows, std::int64_t block_columns, bool narrow = false) {
   constexpr struct { int rows, columns; } kSides[] = {{6, 6}, {6, 4}, {4, 6}, {4, 4}, {2, 2}, {1, 1}};
   Regions best;
   for (const auto& side : kSides) {
+    if (narrow && std::max(side.rows, side.columns) > 4) continue;
     const Regions next = regions_of(size, block_rows, block_columns, side.rows, side.columns);
     if (next.row_boxes > 0 && (best.row_boxes == 0 || next.clocks < best.clocks)) best = next;
   }
   return best;
 }
 
-/// By block rows, which takes sides of 32 and more, or by regions, which takes 16 and 32: whatever is expected to be done first.
-/// Neither: most_blocks and row_boxes are 0.
+/// By block rows, which takes sides of 32 and more, or by regions, which takes 16 and 32 of 16-bit numbers: whatever is expected to
+/// be done first. Neither: most_blocks and row_boxes are 0.
 struct Way {
   bool by_regions = false;
   Deal deal{0, 0, 0};
@@ -108,12 +109,13 @@ struct Way {
   bool exists() const { return by_regions ? regions.row_boxes > 0 : deal.most_blocks > 0; }
 };
 
-inline Way choose_way(const Size& size, std::int64_t block_rows, std::int64_t block_columns) {
+/// narrow: smaller items or regions than the usual way's, a candidate of its own.
+inline Way choose_way(const Size& size, std::int64_t block_rows, std::int64_t block_columns, bool narrow = false) {
   Way way;
-  const bool rows = std::min(size.block_rows, size.block_columns) >= 32;
-  if (rows) way.deal = deal(size);
-  if (region_blocks(size.block_rows, size.block_columns)) way.regions = choose_regions(size, block_rows, block_columns);
-  way.by_regions = way.regions.row_boxes > 0 && (!rows || way.regions.clocks < way.deal.clocks);
+  if (std::min(size.block_rows, size.block_columns) >= 32) way.deal = deal(size, narrow);
+  if (size.step.is_16_bit() && region_blocks(size.block_rows, size.block_columns))
+    way.regions = choose_regions(size, block_rows, block_columns, narrow);
+  way.by_regions = way.regions.row_boxes > 0 && (way.deal.most_blocks == 0 || way.regions.clocks < way.deal.clocks);
   return way;
 }
 

@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
   }
   const std::int64_t place = ((static_cast<std::int64_t>(block) * T::kRows + first_row) << params.bn_log2) + column;
   if constexpr (T::kAccumulate) {
-    add_to_block(static_cast<float*>(params.out) + place, params.bn_log2, y);
+    put_in_block<true>(static_cast<float*>(params.out) + place, params.bn_log2, y);
   } else {
     const auto offset = [](int row, int chunk) { return static_cast<std::uint32_t>(row * 32 + ((chunk ^ row / 4 % 2) * 16)); };
     __syncwarp();  // the rows before have been read

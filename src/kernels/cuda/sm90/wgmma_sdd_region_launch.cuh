@@ -38,10 +38,10 @@ int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
   const TensorMapMatrix dy{args.a, args.dtype, args.m, index.rows, args.a_stride * 2};
   const TensorMapMatrix x{args.b, args.dtype, args.m, index.cols, args.b_stride * 2};
   if (!tensor_map_possible(dy) || !tensor_map_possible(x) || !out_possible(args)) return kCannotMap;
-  const Size size =
-      size_of_product(index.block, index.block_rows(), index.blocks, args.m, runtime::cuda_device(args.device).multiprocessors);
+  const Size size = size_of_product(kStep16, index.block, index.block_rows(), index.blocks, args.m,
+                                    runtime::cuda_device(args.device).multiprocessors);
   RegionParams params{};
-  constexpr TensorMapBox kBox{kStepTokens, kBoxSide, kBoxSide * 2};
+  constexpr TensorMapBox kBox{kStep16.tokens, kBoxSide, kBoxSide * 2};
   if (!encode_tensor_map(params.dy, dy, kBox) || !encode_tensor_map(params.x, x, kBox)) return kCannotMap;
   params.crow = index.crow;
   params.col = index.col;

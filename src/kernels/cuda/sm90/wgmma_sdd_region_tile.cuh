@@ -43,7 +43,7 @@ struct RegionTile {
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
   static constexpr int kStrips = region_strips(kRows), kWarpgroupStrips = kStrips / kConsumers;
   static constexpr int kChunks = kWarpgroupStrips * kStripSums / 16;  // of 16 sums: one strip, or two
-  static constexpr int kBoxBytes = kStepTokens * kBoxSide * 2, kRingBytes = 2 * kMostBoxes * kBoxBytes, kMostStages = 6;
+  static constexpr int kBoxBytes = kStep16.tokens * kBoxSide * 2, kRingBytes = 2 * kMostBoxes * kBoxBytes, kMostStages = 6;
   static constexpr int kOwnBoxes = kMostBoxes / kProducers;  // of a producer warp
   // dY as it lies, tokens as rows: MN-major. A block row is a part of a 128-byte row, which the swizzle does not mind: it goes by
   // address.

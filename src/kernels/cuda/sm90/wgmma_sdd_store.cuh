@@ -1,6 +1,6 @@
 // A chunk's sums to their block: rounded, turned (the columns of a block lie along wgmma's rows), and written 32 bytes of a row at
-// a time by each warp, from staging of its own. Or added to fp32 right from the registers: of one sum, eight lanes hold 32 bytes
-// of a row, which is what memory moves at a time.
+// a time by each warp, from staging of its own. fp32 goes right from the registers, or is added to: of one sum, eight lanes hold 32
+// bytes of a row, which is what memory moves at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,19 +24,21 @@ __device__ __forceinline__ void clear_padding(float (&sums)[16], std::int32_t co
   }
 }
 
-/// block += sums, of a warp: columns lane / 4 and 8 further of rows 2 (lane % 4), the next, and 8 further. `block`: the first
-/// column and row of them, fp32. All loads before the first store, so that they wait for memory together.
-template <int kSums>
-__device__ __forceinline__ void add_to_block(float* block, int bn_log2, const float (&sums)[kSums]) {
+/// block = sums, or += where kAdd, of a warp: columns lane / 4 and 8 further of rows 2 (lane % 4), the next, and 8 further.
+/// `block`: the first column and row of them, fp32. All loads before the first store, so that they wait for memory together.
+template <bool kAdd, int kSums>
+__device__ __forceinline__ void put_in_block(float* block, int bn_log2, const float (&sums)[kSums]) {
   int lane = threadIdx.x % 32;
   ptx::opaque(lane);  // else the addresses fill registers all along
   float* const own = block + (2 * (lane % 4) << bn_log2) + lane / 4;
   const auto place = [&](int i) { return ((i / 4 * 8 + i % 2) << bn_log2) + i / 2 % 2 * 8; };
-  float before[kSums];
+  float before[kSums] = {};
+  if constexpr (kAdd) {
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) before[i] = own[place(i)];
+    for (int i = 0; i < kSums; ++i) before[i] = own[place(i)];
+  }
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) own[place(i)] = before[i] + sums[i];
+  for (int i = 0; i < kSums; ++i) own[place(i)] = kAdd ? before[i] + sums[i] : sums[i];
 }
 
 /// Where a warp's part of a chunk goes: within the item, the chunk is 64 columns x 32 rows, the warp's 16 x 32 of them.
@@ -68,8 +70,8 @@ __device__ __forceinline__ void store_chunk(const Params& params, const Record& 
   }
   const std::int64_t place =
       (((static_cast<std::int64_t>(record.first) + to.block) * T::kRows + to.row) << params.bn_log2) + to.column;
-  if constexpr (T::kAccumulate) {
-    add_to_block(static_cast<float*>(params.out) + place, params.bn_log2, y);
+  if constexpr (T::kAccumulate || T::Element::kOutF32) {
+    put_in_block<T::kAccumulate>(static_cast<float*>(params.out) + place, params.bn_log2, y);
   } else {
     __syncwarp();  // the chunk before has been read
 #pragma unroll

@@ -1,7 +1,7 @@
-// Compile-time side of wgmma_sdd: element types, the shape of an item, and where its bytes lie in shared memory.
+// Compile-time side of wgmma_sdd: the shape of an item, and where its bytes lie in shared memory.
 //
 //   item    consecutive stored blocks of one block row, what a thread block sums at a time
-//   step    64 tokens: one stage of the ring, dY's block row and the columns of X under the item's blocks
+//   step    64 tokens, of fp32 32: one stage of the ring, dY's block row and the columns of X under the item's blocks
 //   strip   64 gathered columns of X: half a block of 128 columns, a block of 64, two blocks of 32. M of wgmma; N is the block row
 //   chunk   a strip's sums of 32 rows of dY: 16 registers of each thread of a warpgroup
 //
@@ -15,29 +15,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/ptx/convert.cuh"
-#include "kernels/cuda/ptx/sm90/wgmma.cuh"
 #include "kernels/cuda/sm90/wgmma_sdd_deal.h"
+#include "kernels/cuda/sm90/wgmma_sdd_element.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
-
-struct Bf16 {
-  template <int kSums>
-  static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t x, std::uint64_t dy) {
-    ptx::wgmma_bf16<true, true>(d, x, dy);
-  }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_bf16x2(low, high); }
-};
-
-struct F16 {
-  template <int kSums>
-  static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t x, std::uint64_t dy) {
-    ptx::wgmma_f16<true, true>(d, x, dy);
-  }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
-};
-
-constexpr int kTokens = kStepTokens, kStripBytes = kTokens * kStripColumns * 2;
 
 /// kRows: of a block. kBoxColumns: columns of X that one copy brings, 32 for blocks of 32 columns, else 64. kAccumulate: out is
 /// fp32 and added to; by a branch at run time the other kernel lost up to 12 %.
@@ -46,60 +27,63 @@ struct Tile {
   using Element = Element_;
   static constexpr int kRows = kRows_, kBoxColumns = kBoxColumns_;
   static constexpr bool kAccumulate = kAccumulate_;
+  static constexpr StepShape kStep = Element::kStep;
 
   // Two warpgroups multiply, each every other strip; the four warps of the third start the copies: one warp alone starts 13 million
   // boxes of 4 KB a second, 7 TB/s on all multiprocessors.
   static constexpr int kConsumers = 2, kProducers = 4, kThreads = (kConsumers + 1) * 128;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 
-  // Both operands lie as in memory, tokens as rows: MN-major. A swizzled box is at most 128 bytes wide.
+  // A swizzled box is at most 128 bytes wide.
   static constexpr int kDyBoxColumns = kRows < 64 ? kRows : 64, kDyBoxes = kRows / kDyBoxColumns;
-  static constexpr int kDyBoxBytes = kTokens * kDyBoxColumns * 2, kDyBytes = kDyBoxes * kDyBoxBytes;
-  static constexpr int kXBoxBytes = kTokens * kBoxColumns * 2;
+  static constexpr int kDyBoxBytes = kDyBoxColumns * kStep.column_bytes, kDyBytes = kDyBoxes * kDyBoxBytes;
+  static constexpr int kXBoxBytes = kBoxColumns * kStep.column_bytes;
+  static constexpr int kStripBytes = kStripColumns * kStep.column_bytes;
+  static constexpr int kStepRows = kStep.tokens * Element::kPlanes;  // from a step to the next, as TMA counts
 
   // Two stages of the largest item, more of smaller ones: the number of stages follows the item.
-  static constexpr int kRingBytes = 216 * 1024, kMostStages = 8;
+  static constexpr int kMostStages = 8;
   static __host__ __device__ constexpr int stage_bytes(int strips) { return kDyBytes + strips * kStripBytes; }
-  static constexpr int kStrips = most_strips(kRows), kWarpgroupStrips = (kStrips + 1) / 2;
+  static constexpr int kStrips = most_strips(kStep, kRows), kWarpgroupStrips = (kStrips + 1) / 2;
   static constexpr int kStripSums = kRows / 2, kStripChunks = kRows / 32, kChunks = chunks_of(kRows, kStrips);
   static constexpr int kOwnBoxes = (kStrips * (kStripColumns / kBoxColumns) + kProducers - 1) / kProducers;  // of a producer warp
 
-  static constexpr int kDyStepBytes = 16 * kDyBoxColumns * 2, kXStepBytes = 16 * kBoxColumns * 2;  // 16 tokens further
-  static constexpr ptx::Swizzle swizzle(int columns) { return columns == 64 ? ptx::Swizzle::bytes128 : ptx::Swizzle::bytes64; }
-  static constexpr std::uint64_t kDescriptorDy = ptx::wgmma_descriptor(swizzle(kDyBoxColumns), 8 * kDyBoxColumns * 2, kDyBoxBytes);
-  static constexpr std::uint64_t kDescriptorX = ptx::wgmma_descriptor(swizzle(kBoxColumns), 8 * kBoxColumns * 2, kXBoxBytes);
+  static constexpr int kDyKBytes = Element::k_bytes(kDyBoxColumns), kXKBytes = Element::k_bytes(kBoxColumns);
+  static constexpr int kDyPlaneBytes = kDyBoxBytes / Element::kPlanes, kXPlaneBytes = kXBoxBytes / Element::kPlanes;
+  static constexpr std::uint64_t kDescriptorDy = Element::descriptor(kDyBoxColumns, kDyBoxBytes);
+  static constexpr std::uint64_t kDescriptorX = Element::descriptor(kBoxColumns, kXBoxBytes);
 
   // Sums leave by a warp's 16 columns x 32 rows.
   static constexpr int kStoreBytes = 32 * 16 * 2;
 
   static_assert(2 * (kDyBytes + kStrips * kStripBytes) <= kRingBytes, "the producer fills one stage while another is used");
-  static_assert(kDyBytes % 1024 == 0 && kXBoxBytes % 1024 == 0, "swizzled boxes start at multiples of 1024");
+  static_assert(kDyBoxBytes % 1024 == 0 && kXBoxBytes % 1024 == 0, "swizzled boxes start at multiples of 1024");
 };
 
 /// What a consumer must know of an item, left by the producer before its first stage.
 struct Record {
   std::int32_t row, first, blocks;  // blocks == 0: there are no more items
-  std::int32_t steps;               // of 64 tokens
-  std::int32_t slot;                // where the sums are left; -1: they are stored, with those of
+  std::int32_t steps;
+  std::int32_t slot;  // where the sums are left; -1: they are stored, with those of
   Slots others;
 };
 
 /// Dynamic shared memory, from a multiple of 1024.
 template <class T>
 struct SharedStorage {
-  std::byte ring[T::kRingBytes];  // stages of stage_bytes(strips): dY [boxes][64][columns], X [boxes][64][columns]
+  std::byte ring[kRingBytes];  // stages of stage_bytes(strips): boxes of dY, boxes of X
   std::byte staging[T::kConsumers * 4][T::kStoreBytes];
   std::uint64_t full[T::kMostStages], empty[T::kMostStages];  // mbarriers
   Record record;
 };
 
 struct Params {
-  CUtensorMap dy, x;         // [m, rows], [m, cols]; boxes of 64 tokens
+  CUtensorMap dy, x;         // as Element wants them; boxes of a step
   const std::int32_t* crow;  // [block_rows + 1]
   const std::int32_t* col;   // [blocks]
-  void* out;                 // [blocks][kRows][bn], 16-byte aligned; kAccumulate: fp32, at any address
+  void* out;                 // [blocks][kRows][bn], 16-byte aligned; fp32 at any address
   std::int32_t rows, cols, block_rows;
-  std::int32_t steps;  // of 64 tokens
+  std::int32_t steps;
   int bn_log2;
   int most_blocks;  // of an item
   int part_chunks;  // of a warpgroup in a slot

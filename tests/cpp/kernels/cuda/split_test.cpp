@@ -29,6 +29,7 @@ class CudaSmallSplit : public ::testing::TestWithParam<Direction> {
     return c;
   }
   static Matrix& tokens(Instance& instance) { return instance.c.direction == Direction::forward ? instance.x : instance.dy; }
+  static Matrix& other(Instance& instance) { return instance.c.direction == Direction::dw ? instance.x : instance.values; }
 
   // Every element within fp32's own reach of the answer: as many roundings as there are products, of the sum of magnitudes, and the
   // least denormal.
@@ -67,7 +68,7 @@ TEST_P(CudaSmallSplit, Magnitudes) {
       Instance instance(base(block));
       const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
       if (kernel == nullptr) return;
-      scale(tokens(instance), of_x), scale(instance.values, of_w);
+      scale(tokens(instance), of_x), scale(other(instance), of_w);
       const Matrix out = run_on_device(instance, *kernel, Memory::exact);
       expect_fp32(instance, out);
       if (HasFatalFailure()) return;
@@ -79,7 +80,7 @@ TEST_P(CudaSmallSplit, OverflowIsInfinite) {
   Instance instance(base({64, 64}));
   const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
   if (kernel == nullptr) return;
-  for (Matrix* matrix : {&tokens(instance), &instance.values})
+  for (Matrix* matrix : {&tokens(instance), &other(instance)})
     for (std::int64_t r = 0; r < matrix->rows; ++r)
       for (std::int64_t c = 0; c < matrix->cols; ++c) matrix->set(r, c, std::abs(matrix->at(r, c)) * (r % 2 ? 3e38 : 1e37));
   expect_fp32(instance, run_on_device(instance, *kernel, Memory::exact));
@@ -91,7 +92,7 @@ TEST_P(CudaSmallSplit, InfinitiesAreMultipliedAsTheyAre) {
     Instance instance(base(block));
     const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
     if (kernel == nullptr) return;
-    Matrix &a = tokens(instance), &w = instance.values;
+    Matrix &a = tokens(instance), &w = other(instance);
     for (std::int64_t r = 0; r < w.rows; r += 3)
       for (std::int64_t c = 0; c < w.cols; ++c)
         if (w.at(r, c) != 0) w.set(r, c, c % 5 ? 1.5 : 0);
@@ -103,7 +104,7 @@ TEST_P(CudaSmallSplit, InfinitiesAreMultipliedAsTheyAre) {
     expect_fp32(instance, out);
     if (HasFatalFailure()) return;
     for (std::int64_t c = 0; c < out.cols; ++c)
-      for (const std::int64_t r : {0, 4, 41, 64}) {
+      for (const std::int64_t r : {1, 4, 41, 63}) {  // of dw, none above the token that became small
         if (!std::isfinite(out.at(r, c))) continue;
         EXPECT_EQ(out.at(r, c), clean.at(r, c)) << describe(instance.c) << " " << r << ", " << c;
       }
@@ -113,7 +114,7 @@ TEST_P(CudaSmallSplit, InfinitiesAreMultipliedAsTheyAre) {
 
 std::vector<Direction> directions() {
   if (when_devices(1).empty()) return {};
-  return {Direction::forward, Direction::dx};
+  return {Direction::forward, Direction::dx, Direction::dw};
 }
 INSTANTIATE_TEST_SUITE_P(, CudaSmallSplit, ::testing::ValuesIn(directions()),
                          [](const auto& info) { return std::string(name_of(info.param)); });

@@ -67,41 +67,41 @@ __device__ __forceinline__ void pin(float (&sums)[kCount]) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
   "%56, "                                                                                                                      \
   "%57, %58, %59, %60, %61, %62, %63"
-// Behind the operands: the predicate "add to d" (always), +a, +b, a and b transposed or not.
-#define SPARSELOOM_WGMMA(n, type, names, a_name, b_name, a_transposed, b_transposed, sums)                \
-  asm volatile(                                                                                           \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, 1, 0;\n"                                                      \
-      "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" names "}, " a_name ", " b_name \
-      ", add, 1, 1, " a_transposed ", " b_transposed ";\n}"                                               \
-      : sums                                                                                              \
-      : "l"(a), "l"(b), "n"(kMnMajorA ? 1 : 0), "n"(kMnMajorB ? 1 : 0))
+// Behind the operands: the predicate "add to d", +a, +b, a and b transposed or not.
+#define SPARSELOOM_WGMMA(n, type, names, a_name, b_name, a_transposed, b_transposed, add_name, sums)               \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                                    \
+               ", 0;\n"                                                                                            \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" names "}, " a_name ", " b_name \
+               ", add, 1, 1, " a_transposed ", " b_transposed ";\n}"                                               \
+               : sums                                                                                              \
+               : "l"(a), "l"(b), "n"(kMnMajorA ? 1 : 0), "n"(kMnMajorB ? 1 : 0), "r"(add ? 1 : 0))
 
 template <bool kMnMajorB, bool kMnMajorA = false>
-__device__ __forceinline__ void wgmma_bf16(float (&d)[16], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(32, "bf16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", SPARSELOOM_SUMS_16(0));
+__device__ __forceinline__ void wgmma_bf16(float (&d)[16], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA(32, "bf16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20", SPARSELOOM_SUMS_16(0));
 }
 template <bool kMnMajorB, bool kMnMajorA = false>
-__device__ __forceinline__ void wgmma_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(64, "bf16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", SPARSELOOM_SUMS_32(0));
+__device__ __forceinline__ void wgmma_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA(64, "bf16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", "%36", SPARSELOOM_SUMS_32(0));
 }
 template <bool kMnMajorB, bool kMnMajorA = false>
-__device__ __forceinline__ void wgmma_bf16(float (&d)[64], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(128, "bf16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", SPARSELOOM_SUMS_64(0));
+__device__ __forceinline__ void wgmma_bf16(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA(128, "bf16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", "%68", SPARSELOOM_SUMS_64(0));
 }
 template <bool kMnMajorB, bool kMnMajorA = false>
-__device__ __forceinline__ void wgmma_f16(float (&d)[16], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(32, "f16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", SPARSELOOM_SUMS_16(0));
+__device__ __forceinline__ void wgmma_f16(float (&d)[16], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA(32, "f16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20", SPARSELOOM_SUMS_16(0));
 }
 template <bool kMnMajorB, bool kMnMajorA = false>
-__device__ __forceinline__ void wgmma_f16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(64, "f16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", SPARSELOOM_SUMS_32(0));
+__device__ __forceinline__ void wgmma_f16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA(64, "f16", SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", "%36", SPARSELOOM_SUMS_32(0));
 }
 template <bool kMnMajorB, bool kMnMajorA = false>
-__device__ __forceinline__ void wgmma_f16(float (&d)[64], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA(128, "f16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", SPARSELOOM_SUMS_64(0));
+__device__ __forceinline__ void wgmma_f16(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add = true) {
+  SPARSELOOM_WGMMA(128, "f16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", "%68", SPARSELOOM_SUMS_64(0));
 }
 
-// K-major operands of any type; "add to d" is the caller's: without, d is overwritten.
+// K-major operands of any type.
 #define SPARSELOOM_WGMMA_K(n, k, type, names, a_name, b_name, add_name, sums)                                          \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                                        \
                ", 0;\n"                                                                                                \
