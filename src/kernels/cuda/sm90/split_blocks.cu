@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
       std::uint32_t bits[3][2];
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
-        const int k = chunk / 2 * 16 + (half * 2 + pair) * 4 + chunk % 2 * 2;
+        const int k = (half * 2 + pair) * 8 + chunk / 2 * 4 + chunk % 2 * 2;
         float low = tile[line][k], high = tile[line][k + 1];
         if (tiny || isinf(low)) low = 0;
         if (tiny || isinf(high)) high = 0;

@@ -13,7 +13,6 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/address.cuh"
-#include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/ld_global.cuh"
 #include "kernels/cuda/ptx/ld_shared.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
@@ -26,41 +25,62 @@ namespace sparseloom::kernels::cuda::wgmma_dds {
 struct SplitX {
   std::uint32_t part[3][2][4];  // high, middle, low; step of 16 k
   bool special[2];              // tokens lane / 4 and lane / 4 + 8 are zero in the parts
+  bool any_special;             // of the warp
 };
 
-/// row: shared address of token lane / 4 of the warp's 16, its row of 128 bytes.
+/// Cuts the low half off: towards zero. NaN may become Inf here, and the next part NaN.
+__device__ __forceinline__ float upper_half(float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); }
+
+__device__ __forceinline__ bool is_special(float largest) {
+  return largest == __uint_as_float(0x7f800000u) || (largest > 0 && largest < 0x1p-100f);
+}
+
+/// row: shared address of token lane / 4 of the warp's 16, its row of 128 bytes. Lane 4 i + q reads k = 8 q .. of tokens i and i +
+/// 8: of eight lanes, two tokens, no two meet in a bank.
 __device__ __forceinline__ SplitX split_x(std::uint32_t row) {
   const int lane = threadIdx.x % 32, token = lane / 4, quarter = lane % 4;
-  const bool odd = token % 2 == 1;
   SplitX x;
+  float loaded[2][2][4];  // token, step, k
+  float largest[2];       // fmaxf drops NaN, which the parts can hold
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
-    // 16 bytes are served 8 lanes, two tokens, at a time: odd tokens begin with the other step, and no two meet in a bank.
-    std::uint32_t loaded[2][4];
 #pragma unroll
-    for (int turn = 0; turn < 2; ++turn) {
-      const int chunk = (odd ? 1 - turn : turn) * 4 + quarter;
-      ptx::ld_shared<4>(loaded[turn], row + below * 8 * 128 + (chunk ^ token) * 16);
+    for (int step = 0; step < 2; ++step) {
+      std::uint32_t words[4];
+      ptx::ld_shared<4>(words, row + below * 8 * 128 + ((quarter * 2 + step) ^ token) * 16);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) loaded[below][step][i] = __uint_as_float(words[i]);
     }
-    float largest = 0;  // drops NaN, which the parts can hold
+    largest[below] = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) largest = fmaxf(largest, fabsf(__uint_as_float(loaded[i / 4][i % 4])));
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-    const bool special = largest == __uint_as_float(0x7f800000u) || (largest < 0x1p-100f && largest > 0);
-    x.special[below] = special;
+    for (int i = 0; i < 8; ++i) largest[below] = fmaxf(largest[below], fabsf(loaded[below][i / 4][i % 4]));
+    x.special[below] = false;
+  }
+  // A token's 32 k lie with four lanes. Where they are special, so is what one of the four has: nearly always, none of the warp's.
+  x.any_special = __any_sync(0xffffffff, is_special(largest[0]) || is_special(largest[1]));
+  if (x.any_special) {
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      float of_token = fmaxf(largest[below], __shfl_xor_sync(0xffffffff, largest[below], 1));
+      of_token = fmaxf(of_token, __shfl_xor_sync(0xffffffff, of_token, 2));
+      x.special[below] = is_special(of_token);
+      if (x.special[below]) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) loaded[below][i / 4][i % 4] = 0;
+      }
+    }
+  }
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
-        float low = __uint_as_float(odd ? loaded[1 - step][pair * 2] : loaded[step][pair * 2]);
-        float high = __uint_as_float(odd ? loaded[1 - step][pair * 2 + 1] : loaded[step][pair * 2 + 1]);
-        if (special) low = high = 0;
+        float low = loaded[below][step][pair * 2], high = loaded[below][step][pair * 2 + 1];
 #pragma unroll
         for (int part = 0; part < 3; ++part) {
-          const std::uint32_t cut = ptx::cvt_rz_bf16x2(low, high);
-          x.part[part][step][pair * 2 + below] = cut;
-          low -= __uint_as_float(cut << 16), high -= __uint_as_float(cut & 0xffff0000u);
+          x.part[part][step][pair * 2 + below] = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+          low -= upper_half(low), high -= upper_half(high);
         }
       }
     }
@@ -91,21 +111,12 @@ __device__ __forceinline__ void add_special(const Params& params, float (&sums)[
   }
 }
 
-/// As multiply_slab_promoted, all lines at once. x and parts: shared addresses / 16; x of the warpgroup's first row. origin: of
-/// each line present, its block in list order and the slab within it.
+/// sum = x parts^T of all lines present, others as they were; one group. parts: shared address / 16.
 template <class T>
-__device__ __forceinline__ void multiply_slab_split(const Params& params, Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
-                                                    std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+__device__ __forceinline__ void multiply_split(float (&sum)[T::kLines][T::kSlice / 2], const SplitX& x, std::uint32_t parts,
+                                               std::uint32_t record) {
   static_assert(T::kTokenBlocks == 1 && T::kPart == 32 && T::kSlabs == 1, "one fragment of x to a warp, and its sums twice");
   constexpr std::uint32_t kPlane = T::kPlaneBytes / 16;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const std::uint32_t row = x * 16 + (warp * 16 + lane / 4) * 128;
-  const SplitX split = split_x(row);
-  float sum[T::kLines][T::kSlice / 2] = {};
-  if constexpr (T::kLines > 1) {  // zero here and not in the branches where a line is absent, which would make each wgmma wait
-#pragma unroll
-    for (auto& of_line : sum) ptx::pin(of_line);
-  }
   ptx::wgmma_fence();
 #pragma unroll
   for (int line = 0; line < T::kLines; ++line) {
@@ -116,31 +127,52 @@ __device__ __forceinline__ void multiply_slab_split(const Params& params, Sums<T
     for (int product = 0; product < 6; ++product) {
 #pragma unroll
       for (int step = 0; step < 2; ++step)
-        ptx::wgmma_bf16_k_major(sum[line], split.part[kProducts[product][0]][step],
-                                T::kDescriptorPlane | (w + kProducts[product][1] * kPlane + step * 2), true);
+        ptx::wgmma_bf16_k_major(sum[line], x.part[kProducts[product][0]][step],
+                                T::kDescriptorPlane | (w + kProducts[product][1] * kPlane + step * 2), product > 0 || step > 0);
     }
   }
   ptx::wgmma_commit();
-  ptx::wgmma_wait<0>();
+}
+
+/// Adds what the planes lack of a slab. row: as split_x reads it. origin: of each line present, its block in list order and the
+/// slab within it.
+template <class T>
+__device__ __forceinline__ void add_specials(const Params& params, Sums<T>& sums, std::uint32_t row, const SplitX& x,
+                                             std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+  if (!x.any_special && (record & T::kAnySpecial) == 0) return;
 #pragma unroll
   for (int line = 0; line < T::kLines; ++line) {
-    ptx::pin(sum[line]);
-#pragma unroll
-    for (int i = 0; i < T::kSlice / 2; ++i) sums[0][line][i] += sum[line][i];
-  }
-  const bool special = __any_sync(0xffffffff, split.special[0] || split.special[1]);
-  if (!special && (record & T::kAnySpecial) == 0) return;
-#pragma unroll
-  for (int line = 0; line < T::kLines; ++line) {
-    if ((record & T::present(line, 0)) == 0 || !(special || (record & T::special(line)) != 0)) continue;
+    if ((record & T::present(line, 0)) == 0 || !(x.any_special || (record & T::special(line)) != 0)) continue;
     // By the lane that hands the stage back, see consume.
-    const std::int32_t from = __shfl_sync(0xffffffff, lane == 0 ? origin[line] : 0, 0);
+    const std::int32_t from = __shfl_sync(0xffffffff, threadIdx.x % 32 == 0 ? origin[line] : 0, 0);
     const int shares_log2 = params.side_log2 - T::kSlabLog2, share = from & ((1 << shares_log2) - 1);
     const std::int32_t block = from >> shares_log2;
     const std::int64_t slot = params.slot != nullptr ? ptx::ld_global(params.slot + block) : block;
     const float* const values = params.exact + (slot << (params.line_log2 + params.side_log2)) + share * T::kSlab * params.step;
-    add_special<T>(params, sums[0][line], row, split.special, values, (record & T::tiny(line)) != 0);
+    add_special<T>(params, sums[0][line], row, x.special, values, (record & T::tiny(line)) != 0);
   }
+}
+
+/// As multiply_slab_promoted, all lines at once. x and parts: shared addresses / 16; x of the warpgroup's first row. To split the
+/// next slab's x while the tensor cores have this one gained 3 % at side 32 and lost 3 to 8 % at 64 and 128: the other warpgroup
+/// fills them.
+template <class T>
+__device__ __forceinline__ void multiply_slab_split(const Params& params, Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
+                                                    std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const std::uint32_t row = x * 16 + (warp * 16 + lane / 4) * 128;
+  const SplitX split = split_x(row);
+  float sum[T::kLines][T::kSlice / 2];
+  multiply_split<T>(sum, split, parts, record);
+  ptx::wgmma_wait<0>();
+#pragma unroll
+  for (int line = 0; line < T::kLines; ++line) {
+    if ((record & T::present(line, 0)) == 0) continue;
+    ptx::pin(sum[line]);
+#pragma unroll
+    for (int i = 0; i < T::kSlice / 2; ++i) sums[0][line][i] += sum[line][i];
+  }
+  add_specials<T>(params, sums, row, split, record, origin);
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds
