@@ -2,7 +2,7 @@
 // [block rows, block cols]. `activation`: 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu. `version`: the pattern's content hash
 // from validate_index, the key of its plans. `tf32`: whether float32 on CUDA may round its operands to TF32. `device` of plan: a
 // CUDA ordinal, or -1 for the CPU. `kernel`: a row of info's "kernels", or -1 for the plan's own choice. Fake kernels and the route
-// for gradients are in python/sparseloom/ops.py.
+// for gradients are in python/sparseloom: _fakes.py, _autograd.py.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(sparseloom, m) {

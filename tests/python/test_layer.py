@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sparseloom
-from sparseloom import pattern
+from sparseloom import _autograd, _operators, pattern
 from sparseloom.nn import BlockSparseLinear
 
 
@@ -184,16 +184,16 @@ def test_strict_names_the_fallback_that_it_forbids(kernel):
 def test_a_layers_strictness_reaches_every_product(strict, monkeypatch):
     layer, seen = make(), {}
     layer.strict = strict
-    monkeypatch.setattr(sparseloom.ops, "_CPU_FUSES", (None, "gelu"))  # as on CUDA
-    names = {"_linear": 8, "_linear_train": 8, "_linear_backward": 14}
+    monkeypatch.setattr(_autograd, "CPU_FUSES", (None, "gelu"))  # as on CUDA
+    names = {"linear": 8, "linear_train": 8, "linear_backward": 14}
     for name, position in names.items():
-        real = getattr(sparseloom.ops, name)
+        real = getattr(_operators, name)
 
         def spy(*arguments, name=name, real=real, position=position):
             seen.setdefault(name, set()).add(arguments[position])
             return real(*arguments)
 
-        monkeypatch.setattr(sparseloom.ops, name, spy)
+        monkeypatch.setattr(_operators, name, spy)
     for layer.activation in (None, "gelu"):
         layer(torch.randn(3, 100, requires_grad=True)).sum().backward()
     with torch.no_grad():
