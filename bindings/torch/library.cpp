@@ -65,6 +65,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
 
   m.def(
       "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str dtype, int m, "
-      "bool bias, int activation, int version, bool strict, bool tf32, int device, int kernel) -> str");
+      "bool bias, int activation, int version, bool strict, bool tf32, int device, int kernel, bool residual=False, "
+      "bool accumulate=False) -> str");
   m.def("info() -> str");
 }

@@ -223,11 +223,15 @@ def plan(
     kernel: str | None = None,
     device: torch.device | str | int = "cpu",
     out_dtype: torch.dtype = torch.bfloat16,
+    residual: bool = False,
+    accumulate: bool = False,
 ) -> dict[str, Any]:
     """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal, predicted_us), text.
 
     ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product would run; ``out_dtype``
-    is what int8 and float8_e4m3fn operands give. Raises Error when no candidate can run, with every refusal.
+    is what int8 and float8_e4m3fn operands give. ``residual``: of a linear with one (forward, no 8-bit operands); ``accumulate``:
+    of a linear_dw with ``out``, or a backward pass into main_grad (dw, no float64). Raises Error when no call has these arguments,
+    and when no candidate can run, with every refusal.
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
@@ -235,7 +239,7 @@ def plan(
         "plan",
         *(index.crow, index.col, index.rows, index.cols, index.bm, index.bn, direction, _planned_dtype(dtype, out_dtype), m),
         *(bias, ACTIVATIONS[activation], index.version, strict, dtype is torch.float32 and tf32_allowed(), ordinal(device)),
-        PLAN_CHOOSES if kernel is None else kernel_number(kernel),
+        *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), residual, accumulate),
     )
     return dict(json.loads(text))
 

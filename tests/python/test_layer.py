@@ -227,6 +227,33 @@ def test_plan_measures_its_candidates_beside_their_predictions(direction, dtype)
     assert "measured" not in told["text"] and "measured_us" not in told
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plan_tells_of_a_call_with_a_residual(dtype):
+    layer = make(256, 192, activation="gelu")
+    plan = layer.plan(64, dtype=dtype, residual=True)
+    assert " gelu_erf residual threads" in plan["text"].split("\n")[0] and "residual" not in layer.plan(64)["text"]
+    called = layer.to(dtype)
+    with torch.no_grad():  # what the plan says could run takes such a call
+        x, residual = torch.randn(64, 256).to(dtype), torch.randn(64, 192).to(dtype)
+        for candidate in plan["candidates"]:
+            if not candidate["refusal"]:
+                sparseloom.ops.linear(
+                    x, called.values, called.index, called.bias, "gelu", kernel=candidate["kernel"], residual=residual
+                )
+    assert layer.plan(64, residual=True, measure=True)["measured_us"] > 0
+
+
+def test_plan_tells_of_a_dw_that_is_added_to_main_grad():
+    layer = make(256, 192)
+    assert " accumulate" not in layer.plan(64, "dw")["text"]
+    asked = layer.plan(64, "dw", torch.bfloat16, accumulate=True)
+    layer.fuse_wgrad_accumulation = True
+    assert layer.plan(64, "dw", torch.bfloat16) == asked and " accumulate threads" in asked["text"].split("\n")[0]
+    others = layer.plan(64, "dw", accumulate=False), layer.plan(64, "dx"), layer.plan(64)
+    assert not any(" accumulate" in plan["text"] for plan in others)
+    assert layer.plan(64, "dw", torch.bfloat16, measure=True)["measured_us"] > 0
+
+
 def test_plan_refuses_to_measure_where_there_is_nothing_to_run():
     with pytest.raises(sparseloom.Error, match=r"\[plan\].*a layer with values.*meta"):
         make(device="meta").plan(64, measure=True)
