@@ -30,6 +30,7 @@ Executor planner(std::int64_t device) {
   if (device < 0) return executor;
   Executor on_device = Executor::cuda(static_cast<int>(device));
   on_device.gemm = executor.gemm;
+  on_device.scaled_gemm = executor.scaled_gemm;
   return on_device;
 }
 

@@ -147,7 +147,8 @@ def scaled_linear(
     rounded once to ``out_dtype``, so that every int8 kernel gives the same bits but for activations. Scales of zero, Inf and NaN
     multiply as any number does.
 
-    ``kernel`` forces a candidate by name, ``strict`` forbids the reference one, which runs 8-bit operands only when it is named.
+    ``kernel`` forces a candidate by name; ``strict`` forbids the dense one, which multiplies float8_e4m3fn on CUDA by
+    torch._scaled_mm, and the reference one, which runs 8-bit operands only when it is named.
     Raises Error when a shape, dtype, device or index does not fit, when a gradient is asked for, and when no kernel multiplies the
     dtype on that device (float8_e4m3fn on CPUs).
     """
