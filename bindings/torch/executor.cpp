@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <mutex>
+#include <optional>
+#include <set>
 
 #include "convert.h"
 #include "core/check.h"
@@ -63,11 +66,105 @@ void gemm(void*, const Gemm& product) {
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
+bool at_16_bytes(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
+
+// Rows that begin at multiples of 16 bytes, as cuBLAS's 8-bit products ask for.
+Tensor in_aligned_rows(ConstMatrixView m, int device) {
+  if (m.rows == 1) m.stride = m.cols;  // one row may say anything
+  Tensor borrowed = borrow(m, device);
+  return at_16_bytes(m.data) && m.stride % 16 == 0 ? borrowed : torch::stable::clone(borrowed);
+}
+
+// [rows, cols], one side of which is 1: each its own factor, or all the same.
+Tensor factors(const float* data, std::int64_t rows, std::int64_t cols, bool each, int device) {
+  const std::array<std::int64_t, 2> sizes{rows, cols}, strides{each ? cols : 0, each ? 1 : 0};
+  Tensor borrowed =
+      torch::stable::from_blob(const_cast<float*>(data), sizes, strides, torch_device(device), scalar_type_of(DType::f32));
+  return rows * cols == 1 || (each && at_16_bytes(data)) ? borrowed : torch::stable::clone(borrowed);
+}
+
+void multiply(const Tensor& c, const Tensor& by) {
+  using torch::stable::detail::from;
+  std::array<StableIValue, 2> stack{from(c), from(by)};
+  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mul_", "Tensor", stack.data(), TORCH_ABI_VERSION));
+  torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+// Whether torch took it. Without fast accumulation, since the sparse kernels add up in fp32 too.
+bool scaled_mm(const Tensor& a, const Tensor& w, const Tensor& a_scale, const Tensor& w_scale, const std::optional<Tensor>& bias,
+               const Tensor& c) {
+  using torch::stable::detail::from;
+  const std::optional<Tensor> no_result_scale;
+  std::array<StableIValue, 9> stack{
+      from(a),     from(w), from(a_scale), from(w_scale), from(bias), from(no_result_scale), from(std::optional(c.scalar_type())),
+      from(false), from(c)};
+  if (torch_call_dispatcher("aten::_scaled_mm", "out", stack.data(), TORCH_ABI_VERSION) != 0) return false;
+  torch::stable::detail::to<Tensor>(stack[0]);
+  return true;
+}
+
+// Products that torch did not take with a factor for each row: it may print every refusal, so none is asked for twice.
+class RefusedByRows {
+ public:
+  using Key = std::array<std::int64_t, 4>;  // device, m, n, k
+  bool holds(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    return keys_.contains(key);
+  }
+  void add(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    keys_.insert(key);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<Key> keys_;
+};
+
+// aten::_scaled_mm takes one factor for each operand everywhere. One for each row of both it takes into bf16 where its CUTLASS or
+// its cuBLAS has a kernel, which cuBLAS has not on every GPU, nor on Hopper for few rows of many columns (127 x 9216); into f32 on
+// Hopper with CUDA 12.9 and newer alone. Else the sums are multiplied afterwards, in f32 (for bf16 in memory of torch's own) as the
+// sparse kernels do, tokens' factors first.
+void scaled_gemm(void*, const ScaledGemm& product) {
+  static RefusedByRows* const refused = new RefusedByRows;  // leaked: calls may outlive static destruction
+  const int device = product.device;
+  const std::int64_t m = product.c.rows, n = product.c.cols;
+  const bool each = product.a_scale_each || product.b_scale_each, into_f32 = product.c.dtype == DType::f32;
+  const ScalarType f32 = scalar_type_of(DType::f32);
+  Tensor a = in_aligned_rows(product.a, device), w = borrow(product.b, device, true), c = borrow(product.c, device);
+  const std::array<std::int64_t, 1> size{n}, stride{1};
+  std::optional<Tensor> bias;
+  if (product.bias != nullptr)
+    bias = torch::stable::from_blob(const_cast<void*>(product.bias), size, stride, torch_device(device), c.scalar_type());
+  const auto scale = [&](const float* data, bool own) {
+    return own ? torch::stable::fill_(new_tensor("scaled_linear", {1, 1}, f32, device), 1.0) : factors(data, 1, 1, true, device);
+  };
+  const RefusedByRows::Key key{device, m, n, product.a.cols};
+  if (each && !into_f32 && !refused->holds(key)) {
+    if (scaled_mm(a, w, factors(product.a_scale, m, 1, product.a_scale_each, device),
+                  factors(product.b_scale, 1, n, product.b_scale_each, device), bias, c))
+      return;
+    refused->add(key);
+  }
+  const bool apart = each && !into_f32;
+  Tensor sums = apart ? new_tensor("scaled_linear", {m, n}, f32, device) : c;
+  if (!scaled_mm(a, w, scale(product.a_scale, product.a_scale_each), scale(product.b_scale, product.b_scale_each),
+                 each ? std::nullopt : bias, sums))
+    core::fail("scaled_linear",
+               "torch._scaled_mm to multiply [" + std::to_string(m) + ", " + std::to_string(product.a.cols) + "] by [" +
+                   std::to_string(product.a.cols) + ", " + std::to_string(n) + "] of float8_e4m3fn",
+               "an error of torch's own", "pass strict=True (of a layer: layer.strict), which forbids the dense candidate");
+  if (product.a_scale_each) multiply(sums, factors(product.a_scale, m, 1, true, device));
+  if (product.b_scale_each) multiply(sums, factors(product.b_scale, 1, n, true, device));
+  if (apart) torch::stable::copy_(c, bias ? torch::stable::subtract(sums, *bias, -1.0) : sums);
+}
+
 }  // namespace
 
 Executor torch_executor(int device) {
   Executor executor;
   executor.gemm = gemm;
+  executor.scaled_gemm = scaled_gemm;
   if (device >= 0) {
     executor.device = device;
     executor.stream = torch_stream(device);

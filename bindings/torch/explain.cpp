@@ -30,12 +30,14 @@ Executor planner(std::int64_t device) {
   if (device < 0) return executor;
   Executor on_device = Executor::cuda(static_cast<int>(device));
   on_device.gemm = executor.gemm;
+  on_device.scaled_gemm = executor.scaled_gemm;
   return on_device;
 }
 
 std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
                       std::string direction, std::string dtype, std::int64_t m, bool bias, std::int64_t activation,
-                      std::int64_t version, bool strict, bool tf32, std::int64_t device, std::int64_t kernel) {
+                      std::int64_t version, bool strict, bool tf32, std::int64_t device, std::int64_t kernel, bool residual,
+                      bool accumulate) {
   const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
   // "int8 to bf16", as plans print it; other dtypes write themselves.
   const std::string kTo = " to ";
@@ -44,6 +46,8 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   if (to != std::string::npos) problem.out = dtype_named(dtype.substr(to + kTo.size()));
   problem.bias = bias;
   problem.activation = activation_of("plan", activation);
+  problem.residual = residual;
+  problem.accumulate = accumulate;
   const auto plan = make_plan(problem, index, version, planner(device), kernel_name("plan", kernel));
   std::string text = "{\"kernel\": " + json_string(plan->kernel_name) +
                      ", \"predicted_us\": " + json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +

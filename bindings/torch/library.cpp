@@ -2,7 +2,7 @@
 // [block rows, block cols]. `activation`: 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu. `version`: the pattern's content hash
 // from validate_index, the key of its plans. `tf32`: whether float32 on CUDA may round its operands to TF32. `device` of plan: a
 // CUDA ordinal, or -1 for the CPU. `kernel`: a row of info's "kernels", or -1 for the plan's own choice. Fake kernels and the route
-// for gradients are in python/sparseloom/ops.py.
+// for gradients are in python/sparseloom: _fakes.py, _autograd.py.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(sparseloom, m) {
@@ -65,6 +65,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
 
   m.def(
       "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str dtype, int m, "
-      "bool bias, int activation, int version, bool strict, bool tf32, int device, int kernel) -> str");
+      "bool bias, int activation, int version, bool strict, bool tf32, int device, int kernel, bool residual=False, "
+      "bool accumulate=False) -> str");
   m.def("info() -> str");
 }

@@ -30,6 +30,22 @@ struct Gemm {
   void* stream = nullptr;  // Executor::stream: what the product must be queued on
 };
 
+/// C[i, j] = a_scale[i] b_scale[j] sum_k A[i, k] B[j, k] (+ bias[j]) of f8e4m3 operands, row-major, the sums in fp32 or as near to
+/// it as the vendor comes. Factors of zero, Inf and NaN count as numbers do, in whatever order. Asked for on CUDA devices of
+/// compute capability 8.9 and newer, with k and n multiples of 16.
+struct ScaledGemm {
+  ConstMatrixView a;               // [m, k]
+  ConstMatrixView b;               // [n, k]
+  MatrixView c;                    // [m, n] of bf16 or f32, overwritten
+  const void* bias = nullptr;      // [n] of bf16, beside a c of bf16, or null; added before c is rounded
+  const float* a_scale = nullptr;  // [m] when a_scale_each, else [1] for all rows; on the device, as all other memory
+  const float* b_scale = nullptr;  // [n] when b_scale_each, else [1]
+  bool a_scale_each = false;
+  bool b_scale_each = false;
+  int device = -1;         // as Gemm's
+  void* stream = nullptr;  // as Gemm's
+};
+
 /// Threads and GEMM are lent through plain function pointers, so that a host (torch, an engine of your own) keeps its one pool.
 /// The library starts no thread and keeps none beside Executor::pool()'s.
 struct Executor {
@@ -45,6 +61,9 @@ struct Executor {
   /// The vendor's dense product, used by the `dense` candidate of a plan. Null: that candidate is refused and says so.
   void (*gemm)(void* context, const Gemm& product) = nullptr;
 
+  /// The same for f8e4m3, on CUDA devices. Null: `dense` is refused for it.
+  void (*scaled_gemm)(void* context, const ScaledGemm& product) = nullptr;
+
   /// Ordinal of the CUDA device that matrices, indices, values and workspace of the call lie on; -1: the CPU. A call on a device
   /// queues its work on `stream` (a cudaStream_t; null: the device's default stream), returns before that is done, never waits, and
   /// leaves the thread's current device as it was.
@@ -54,7 +73,7 @@ struct Executor {
   /// The calling thread alone.
   static Executor serial() noexcept { return {}; }
 
-  /// A CUDA device and a stream of it. Lend a GEMM by setting `gemm`.
+  /// A CUDA device and a stream of it. Lend a GEMM by setting `gemm`, and `scaled_gemm`.
   static Executor cuda(int device, void* stream = nullptr) noexcept {
     Executor executor;
     executor.device = device;

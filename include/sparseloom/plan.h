@@ -38,7 +38,7 @@ struct Problem {
   bool residual = false;    // forward only: something of y's shape and dtype is added behind the activation
   bool accumulate = false;  // dw of f32, f16 and bf16 only: added to dvalues, which are fp32 then, instead of written
   int threads = 1;
-  bool can_gemm = false;   // the executor lends a dense product
+  bool can_gemm = false;   // the executor lends a dense product for the dtype
   int device = -1;         // CUDA ordinal, -1: the CPU; the executor's
   bool tf32 = false;       // f32 on CUDA only: operands may be rounded to TF32 (10 explicit mantissa bits); sums stay fp32
   bool strict = false;     // forbids the dense and reference candidates; they are refused by name

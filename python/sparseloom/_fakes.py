@@ -1,4 +1,4 @@
-"""Shapes and dtypes of the operators' results for torch.compile and torch.export; ops.py imports it once the library is loaded."""
+"""Shapes and dtypes of the operators' results for torch.compile and torch.export; imported once the library is loaded."""
 
 from typing import Any
 

@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--dtype", default="float32", choices=("float32", "float16", "bfloat16", "float64"))
     plan.add_argument("--direction", default="forward", choices=("forward", "dx", "dw"))
     plan.add_argument("--device", default="cpu", help="cpu, cuda or cuda:1: where it would run (default cpu)")
+    plan.add_argument("--residual", action="store_true", help="forward adds a residual")
+    plan.add_argument("--accumulate", action="store_true", help="dw is added to a float32 main_grad")
     plan.add_argument("--measure", action="store_true", help="also run the candidates, for about a second")
     plan.add_argument("--strict", action="store_true", help="forbid the dense and reference kernels")
     plan.add_argument("--json", action="store_true", help="print JSON")
@@ -117,7 +119,8 @@ def _plan(parsed: argparse.Namespace) -> int:
     own = parsed.device if parsed.measure else "meta"
     layer = nn.BlockSparseLinear(parsed.in_features, parsed.out_features, density=parsed.density, block=parsed.block, device=own)
     layer.strict = parsed.strict
-    plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype), parsed.device, parsed.measure)
+    asked = {name: getattr(parsed, name) for name in ("device", "measure", "residual", "accumulate")}
+    plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype), **asked)
     print(json.dumps(plan, indent=2) if parsed.json else plan["text"].rstrip())
     return 0
 

@@ -1,55 +1,29 @@
-"""Every call into the C++ operators: error texts and the one route for gradients. Nobody else touches torch.ops.
-
-The operators have no autograd kernel: registering one costs every eager call several microseconds, with or without gradients
-(2.6 us against 6.0 without and 18.8 with, on two cores). They are called straight when nothing needs a gradient, and inside one
-autograd.Function when something does. An operator called raw (torch.ops.sparseloom...) with inputs that need gradients reaches
-torch's own fallback, which warns when a backward pass arrives there; below that warning is turned into an error.
-"""
+"""The operators as functions: products with and without gradients, plans, indices. All of the package computes through here."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch._compile import _disable_dynamo
 
-from . import _library
+from . import _autograd, _operators
+from ._autograd import activate as activate
+from ._operators import ACTIVATIONS as ACTIVATIONS
+from ._operators import PLAN_CHOOSES, tf32_of
+from ._operators import call as call
+from ._operators import tf32_allowed as tf32_allowed
 from .errors import Error, translated
 
-_library.load()
-from . import _fakes as _fakes  # noqa: E402 - the operators must exist
-
-warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
-
-#: Activations a forward product can fuse, by name, with the operators' code for each. "gelu" is the erf form.
-ACTIVATIONS: dict[str | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
 DIRECTIONS = ("forward", "dx", "dw")
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 #: 8-bit operands: forward only, with scales; see scaled_linear.
 SCALED_DTYPES = {torch.int8: "int8", torch.float8_e4m3fn: "float8_e4m3fn"}
 OUT_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
-PLAN_CHOOSES = -1
 #: Version of an index that set_topology rewrites in place: its plans depend on shape and number of blocks alone.
 DYNAMIC = -1
-
-# Overloads are looked up once: the packet's own resolution costs about a microsecond a call.
-_linear = torch.ops.sparseloom.linear.default
-_linear_dx = torch.ops.sparseloom.linear_dx.default
-_linear_dw = torch.ops.sparseloom.linear_dw.default
-_linear_dw_add = torch.ops.sparseloom.linear_dw_add.default
-_linear_train = torch.ops.sparseloom.linear_train.default
-_linear_backward = torch.ops.sparseloom.linear_backward.default
-
-_FORWARD, _DX, _DW = range(3)
-_RELU = ACTIVATIONS["relu"]
-# What training fuses on the CPU. Inductor's loops for the others take 4 us of a small layer's step, torch's operators, which ours
-# would call, 60; outside of inductor both routes call the same.
-_CPU_FUSES: tuple[str | None, ...] = (None, "relu")
 
 
 class Index(NamedTuple):
@@ -70,201 +44,6 @@ class Index(NamedTuple):
         """The same with its tensors on a device."""
         crow, col, ccol, row, slot = (tensor.to(device) for tensor in (self.crow, self.col, self.ccol, self.row, self.slot))
         return self._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot)
-
-
-def tf32_allowed() -> bool:
-    """Whether torch's own switches let float32 products on CUDA round their operands to TF32. A compiled graph keeps what it found;
-    torch guards the switch and compiles again when it changes."""
-    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
-
-
-# What torch.compiler.assume_constant_result sets; the decorator itself imports all of dynamo, a second of everybody's import.
-tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _tf32(x: Tensor) -> bool:
-    return x.dtype is torch.float32 and x.is_cuda and tf32_allowed()
-
-
-class _How(NamedTuple):
-    """What a product is beside its operands: one argument, since each costs autograd's way in and out."""
-
-    direction: int
-    strict: bool
-    kernel: int
-    where: Index
-
-
-class _Product(torch.autograd.Function):
-    """The three products of one trilinear form <dY, X W^T>: each is its derivative by one argument.
-
-    forward (X, W) -> Y, dx (dY, W) -> dX and dw (dY, X) -> dW. So the derivatives of each are the other two, and the same
-    Function serves every order of differentiation. Saves only the operand that the other one's gradient needs.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, how: _How) -> Tensor:
-        ctx.how = how
-        need_a, need_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if need_b else None, b if need_a else None)
-        return _straight(a, b, bias, how)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (a, b), (direction, strict, _, index) = ctx.saved_tensors, ctx.how
-        need_a, need_b, need_bias, _ = ctx.needs_input_grad
-        da = db = dbias = None
-        if direction == _FORWARD:  # a = x, b = values
-            da = _product(_DX, grad, b, strict, index) if need_a else None
-            db = _product(_DW, grad, a, strict, index) if need_b else None
-            dbias = (grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad) if need_bias else None
-        elif direction == _DX:  # a = dy, b = values, grad like x
-            da = _product(_FORWARD, grad, b, strict, index) if need_a else None
-            db = _product(_DW, a, grad, strict, index) if need_b else None
-        else:  # a = dy, b = x, grad like values
-            da = _product(_FORWARD, b, grad, strict, index) if need_a else None
-            db = _product(_DX, a, grad, strict, index) if need_b else None
-        return da, db, dbias, None
-
-
-class _LayerHow(NamedTuple):
-    """What a layer is beside its operands."""
-
-    activation: str | None
-    strict: bool
-    kernel: int
-    where: Index
-    weight: Tensor | None  # whose main_grad the values' gradient is added to
-
-
-class _Layer(torch.autograd.Function):
-    """act(x W^T + bias) + residual in one dispatch forward and one backward: dz = dy act'(z), dX, dW and the bias's gradient.
-
-    Relu saves its output, which the next layer keeps anyway: one product with the activation fused. The other activations, and relu
-    under a residual, save the pre-activation z. z is an output too, so that a second differentiation finds its way through it;
-    nobody else sees it. Not when compiled: there is no second one there, and AOTAutograd would add a matrix of zeros for z's
-    gradient.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, how: _LayerHow, residual: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        activation, strict, kernel, index, _ = ctx.how = how
-        ctx.set_materialize_grads(False)
-        need_x, need_values, *_ = ctx.needs_input_grad
-        code, tf32, z = ACTIVATIONS[activation], _tf32(x), None
-        keeps_y = code <= _RELU and (residual is None or not code)
-        product = _linear if keeps_y else _linear_train
-        y = product(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, kernel, residual)
-        if not keeps_y:
-            y, z = y
-        ctx.save_for_backward(x if need_values else None, values if need_x else None, y if keeps_y and code else z)
-        return y if z is None or torch.compiler.is_compiling() else (y, z)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, more_dz: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        (x, values, saved), (activation, strict, _, index, weight) = ctx.saved_tensors, ctx.how
-        need_x, need_values, need_bias, _, *need_residual = ctx.needs_input_grad
-        dresidual = dy if need_residual and need_residual[0] else None
-        again = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # the gradient may be differentiated
-        if activation and (again or more_dz is not None):
-            dz = None if dy is None else _activation_gradient(dy, saved, activation)
-            dy = more_dz if dz is None else dz if more_dz is None else dz + more_dz
-            activation = saved = None
-        if dy is None:
-            return None, None, None, None, None
-        main_grad = None if weight is None else _main_grad(weight, ctx.next_functions[1][0], again)
-        if again:
-            dx = _product(_DX, dy, values, strict, index) if need_x else None
-            dvalues = _product(_DW, dy, x, strict, index) if need_values else None
-            dbias = (dy.flatten(0, -2).sum(0) if dy.dim() > 1 else dy) if need_bias else None
-            return dx, dvalues, dbias, None, dresidual
-        crow, col, ccol, row, slot, _, cols, bm, bn, version = index
-        code, tf32 = ACTIVATIONS[activation], _tf32(dy)
-        wanted = x if weight is None or main_grad is not None else None
-        operands = (dy, saved, wanted, values, crow, col, ccol, row, slot, cols, bm, bn, code, version, strict, tf32, need_bias)
-        if weight is None:
-            dx, dvalues, dbias = _linear_backward(*operands)
-        else:
-            dx, empty, dbias = call("linear_backward", *operands, main_grad)
-            dvalues = None if main_grad is None else _announce(weight, empty, index)
-        return dx if need_x else None, dvalues if need_values else None, dbias if need_bias else None, None, dresidual
-
-
-def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:
-    """Looked up in the backward pass: frameworks put other buffers in its place between steps. None where that pass leaves out
-    ``node``, which the values' gradient would go to: autograd.grad of x alone."""
-    if again:
-        expected, remedy = "a backward pass with create_graph=False", "leave out fuse_wgrad_accumulation (main_grad_of)"
-        raise Error("linear", expected + ": a sum into main_grad has no derivative", "create_graph=True", remedy)
-    try:
-        if not torch._C._will_engine_execute_node(node):
-            return None
-    except RuntimeError:  # asked of a Parameter that autograd.grad was given
-        expected, remedy = "backward(), which leaves the gradient of values in their main_grad", "read values.main_grad"
-        raise Error("linear", expected, "autograd.grad of values", remedy) from None
-    main_grad = getattr(weight, "main_grad", None)
-    if not isinstance(main_grad, Tensor) or main_grad.device != weight.device:
-        remedy = "values.main_grad = torch.zeros(values.shape, dtype=torch.float32, device=values.device) makes one"
-        got = f"one on {main_grad.device}" if isinstance(main_grad, Tensor) else "none" if main_grad is None else repr(main_grad)
-        raise Error("linear", f"a tensor on {weight.device} in values.main_grad, which the gradient is added to", got, remedy)
-    torch.autograd.graph.increment_version(main_grad)
-    return main_grad
-
-
-def _announce(weight: Tensor, empty: Tensor, index: Index) -> Tensor | None:
-    """The values' gradient once main_grad has it: none; or one of any content for hooks that wait for it, and know by
-    grad_added_to_main_grad not to look inside (Megatron-LM's protocol)."""
-    if not hasattr(weight, "grad_added_to_main_grad"):
-        return None
-    weight.grad_added_to_main_grad = True
-    return empty.new_empty((index.col.shape[0], index.bm, index.bn))
-
-
-# Dynamo would trace the backward pass together with the forward one, and main_grad as it is then: so the product runs between two
-# graphs. By torch's own lazy form of torch.compiler.disable: that one at import would import all of dynamo.
-@_disable_dynamo
-def _between_graphs(*operands: Any) -> Any:
-    return _Layer.apply(*operands)
-
-
-def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
-    """dy act', by torch's operators, which are differentiable. ``saved``: relu's output, the others' pre-activation."""
-    aten = torch.ops.aten
-    if activation == "relu":
-        return aten.threshold_backward(dy, saved, 0)
-    if activation == "silu":
-        share = torch.sigmoid(saved)  # aten's silu_backward has no derivative
-        return dy * share * (1 + saved * (1 - share))
-    return aten.gelu_backward(dy, saved, approximate="tanh" if activation == "gelu_tanh" else "none")
-
-
-def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: _How) -> Tensor:
-    direction, strict, kernel, (crow, col, ccol, row, slot, rows, cols, bm, bn, version) = how
-    if direction == _FORWARD:
-        return _linear(a, b, crow, col, bias, rows, 0, version, strict, _tf32(a), kernel)
-    if direction == _DX:
-        return _linear_dx(a, b, crow, col, ccol, row, slot, cols, version, strict, _tf32(a), kernel)
-    return _linear_dw(a, b, crow, col, bm, bn, version, strict, _tf32(a), kernel)
-
-
-def _product(direction: int, a: Tensor, b: Tensor, strict: bool, index: Index, kernel: int = PLAN_CHOOSES) -> Tensor:
-    """One product by the straight way, or by the differentiable one when either operand needs a gradient."""
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _Product.apply(a, b, None, _How(direction, strict, kernel, index))
-    return _straight(a, b, None, _How(direction, strict, kernel, index))
-
-
-def activate(y: Tensor, activation: str | None) -> Tensor:
-    """torch's own activation, for the differentiable route and for dense twins. ``activation``: a key of ACTIVATIONS."""
-    if activation is None:
-        return y
-    if activation == "relu":
-        return F.relu(y)
-    if activation == "silu":
-        return F.silu(y)
-    return F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 def linear(
@@ -299,19 +78,21 @@ def linear(
             or (bias is not None and bias.requires_grad)
             or (residual is not None and residual.requires_grad)
         ):
-            fused = activation if x.is_cuda or activation in _CPU_FUSES else None
+            fused = activation if x.is_cuda or activation in _autograd.CPU_FUSES else None
             added = residual is not None and (x.is_cuda or activation is None)
             # An exported graph has no backward pass.
             fuses = main_grad_of is not None and values.requires_grad and not torch.compiler.is_exporting()
             weight = main_grad_of if fuses else None
-            apply = _between_graphs if weight is not None and torch.compiler.is_compiling() else _Layer.apply
-            how = _LayerHow(fused, strict, number, index, weight)
+            breaks = weight is not None and torch.compiler.is_compiling()
+            apply = _autograd.between_graphs if breaks else _autograd.Layer.apply
+            how = _autograd.LayerHow(fused, strict, number, index, weight)
             y = apply(x, values, bias, how, residual) if added else apply(x, values, bias, how)
             y = y[0] if isinstance(y, tuple) else y
             y = y if fused == activation else activate(y, activation)
             return y if added or residual is None else y + residual
-        code, tf32 = ACTIVATIONS[activation], _tf32(x)
-        return _linear(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, number, residual)
+        code, tf32 = ACTIVATIONS[activation], tf32_of(x)
+        crow, col, rows, version = index.crow, index.col, index.rows, index.version
+        return _operators.linear(x, values, crow, col, bias, rows, code, version, strict, tf32, number, residual)
     except RuntimeError as error:
         raise translated(error) from None
 
@@ -319,7 +100,7 @@ def linear(
 def linear_dx(dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None) -> Tensor:
     """dY W: dy [..., rows] -> [..., cols]; differentiable in dy and values. Raises Error as linear does."""
     try:
-        return _product(_DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+        return _autograd.product(_autograd.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
     except RuntimeError as error:
         raise translated(error) from None
 
@@ -335,12 +116,12 @@ def linear_dw(
         asked = next((name for name, t in (("dy", dy), ("x", x), ("out", out)) if _differentiable(t)), "")
         if asked:
             raise Error("linear_dw", "operands without gradients beside out", f"{asked} that requires one", "use torch.no_grad()")
-        arguments = (index.version, strict, _tf32(x), PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+        arguments = (index.version, strict, tf32_of(x), PLAN_CHOOSES if kernel is None else kernel_number(kernel))
         call("linear_dw_add", out, dy, x, index.crow, index.col, *arguments)
         torch.autograd.graph.increment_version(out)
         return out
     try:
-        return _product(_DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+        return _autograd.product(_autograd.DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
     except RuntimeError as error:
         raise translated(error) from None
 
@@ -366,7 +147,8 @@ def scaled_linear(
     rounded once to ``out_dtype``, so that every int8 kernel gives the same bits but for activations. Scales of zero, Inf and NaN
     multiply as any number does.
 
-    ``kernel`` forces a candidate by name, ``strict`` forbids the reference one, which runs 8-bit operands only when it is named.
+    ``kernel`` forces a candidate by name; ``strict`` forbids the dense one, which multiplies float8_e4m3fn on CUDA by
+    torch._scaled_mm, and the reference one, which runs 8-bit operands only when it is named.
     Raises Error when a shape, dtype, device or index does not fit, when a gradient is asked for, and when no kernel multiplies the
     dtype on that device (float8_e4m3fn on CPUs).
     """
@@ -407,14 +189,6 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
     return (quotient.round_() if dtype is torch.int8 else quotient).to(dtype), scale
 
 
-def call(name: str, *arguments: Any) -> Any:
-    """An operator that is not differentiated, by name: patterns, indices, packing, plans. Raises Error for what C++ refuses."""
-    try:
-        return getattr(torch.ops.sparseloom, name).default(*arguments)
-    except RuntimeError as error:
-        raise translated(error) from None
-
-
 def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
     """Validates crow and col (int32, contiguous, CPU) and adds the other direction. Raises Error naming the first bad entry."""
     version = call("validate_index", crow, col, rows, cols, *block)
@@ -450,11 +224,15 @@ def plan(
     kernel: str | None = None,
     device: torch.device | str | int = "cpu",
     out_dtype: torch.dtype = torch.bfloat16,
+    residual: bool = False,
+    accumulate: bool = False,
 ) -> dict[str, Any]:
     """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal, predicted_us), text.
 
     ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product would run; ``out_dtype``
-    is what int8 and float8_e4m3fn operands give. Raises Error when no candidate can run, with every refusal.
+    is what int8 and float8_e4m3fn operands give. ``residual``: of a linear with one (forward, no 8-bit operands); ``accumulate``:
+    of a linear_dw with ``out``, or a backward pass into main_grad (dw, no float64). Raises Error when no call has these arguments,
+    and when no candidate can run, with every refusal.
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
@@ -462,7 +240,7 @@ def plan(
         "plan",
         *(index.crow, index.col, index.rows, index.cols, index.bm, index.bn, direction, _planned_dtype(dtype, out_dtype), m),
         *(bias, ACTIVATIONS[activation], index.version, strict, dtype is torch.float32 and tf32_allowed(), ordinal(device)),
-        PLAN_CHOOSES if kernel is None else kernel_number(kernel),
+        *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), residual, accumulate),
     )
     return dict(json.loads(text))
 

@@ -43,7 +43,7 @@ void check_call(const char* op, Direction direction, const Plan& plan, const Ind
                std::to_string(workspace.size()) + " bytes at offset " +
                    std::to_string(reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment),
                "lend plan.workspace_bytes from an aligned allocation");
-  if (p.can_gemm && executor.gemm == nullptr)
+  if (p.can_gemm && (is_scaled(p.dtype) ? executor.scaled_gemm == nullptr : executor.gemm == nullptr))
     core::fail(op, "an executor that lends a GEMM, as the plan was made with", "none", "make the plan with this executor");
 }
 

@@ -45,7 +45,7 @@ double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
 // than the product at the machine's peak.
 bool dense_could_win(const Problem& problem, const plan::Machine& machine, const std::string& kernel) {
   if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw || problem.device >= 0) return false;
-  if (is_scaled(problem.dtype)) return false;  // no GEMM that is lent takes scales
+  if (is_scaled(problem.dtype)) return false;  // lent for CUDA devices only
   if (kernel == "dense") return true;
   if (!kernel.empty()) return false;
   double best = std::numeric_limits<double>::infinity();
@@ -172,7 +172,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   Problem problem = given;
   problem.device = executor.device;
   problem.threads = problem.device >= 0 ? 1 : std::max(1, executor.num_threads);
-  problem.can_gemm = executor.gemm != nullptr;
+  problem.can_gemm = is_scaled(problem.dtype) ? executor.scaled_gemm != nullptr : executor.gemm != nullptr;
   if (!is_scaled(problem.dtype)) problem.out = problem.dtype;
   problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;  // elsewhere it says nothing: one plan, not two
   check_problem(problem, index);

@@ -70,6 +70,10 @@ def test_plan_explains_a_choice(direction, capsys):
     assert "measured" in capsys.readouterr().out
     assert cli.main([*arguments, "--json", "--dtype", "bfloat16"]) == 0
     assert json.loads(capsys.readouterr().out)["kernel"] in sparseloom.info()["kernels"]
+    for option, of in (("residual", "forward"), ("accumulate", "dw")):
+        assert cli.main([*arguments, f"--{option}"]) == (0 if direction == of else 2)
+        said = capsys.readouterr()
+        assert f" {option} threads=" in said.out if direction == of else f"got {direction} of f32" in said.err
 
 
 def test_wrong_use_is_one_line_and_a_status(capsys):
@@ -96,7 +100,7 @@ def test_a_missing_library_is_said_with_the_remedy(tmp_path):
     package = Path(sparseloom.__file__).parent
     copy = tmp_path / "sparseloom"
     copy.mkdir()
-    for name in ("__init__.py", "ops.py", "_library.py", "errors.py", "pattern.py"):
+    for name in ("__init__.py", "ops.py", "_autograd.py", "_operators.py", "_library.py", "errors.py", "pattern.py"):
         (copy / name).write_bytes((package / name).read_bytes())
     (copy / "nn").symlink_to(package / "nn")
     ran = subprocess.run(

@@ -48,6 +48,10 @@ def make():
     return sparseloom.nn.BlockSparseLinear(64, 48, density=0.5, block=16)
 
 
+def plan_of_int8(**asked):
+    return ops.plan(make().index, "forward", torch.int8, 4, **asked)
+
+
 @pytest.mark.parametrize(
     ("call", "expected", "actual", "remedy"),
     [
@@ -71,6 +75,13 @@ def make():
         (lambda: sparseloom.nn.BlockSparseLinear.from_torch_bsr(torch.randn(8, 8)), "sparse_bsr", "strided", "to_sparse_bsr"),
         (lambda: ops.kernel_number("tensor_core"), "reference", "'tensor_core'", "sparseloom info"),
         (lambda: make().plan(4, "sideways"), "forward, dx, dw", "'sideways'", "choose"),
+        (lambda: make().plan(4, "dx", residual=True), "a residual on forward", "dx of f32", "a pass of your own"),
+        (lambda: make().plan(4, "dw", residual=True), "a residual on forward", "dw of f32", "a pass of your own"),
+        (lambda: make().plan(4, accumulate=True), "accumulate, into fp32, on dw", "forward of f32", "a pass of your own"),
+        (lambda: make().plan(4, "dx", accumulate=True), "accumulate, into fp32, on dw", "dx of f32", "a pass of your own"),
+        (lambda: make().plan(4, "dw", torch.float64, accumulate=True), "of f32, f16 or bf16 only", "dw of f64", "of your own"),
+        (lambda: plan_of_int8(residual=True), "a residual on forward of f32, f16, bf16 or f64", "forward of int8", "of your own"),
+        (lambda: plan_of_int8(accumulate=True), "accumulate, into fp32, on dw", "forward of int8", "a pass of your own"),
     ],
 )
 def test_wrong_arguments_are_named_with_expectation_and_remedy(call, expected, actual, remedy):

@@ -5,7 +5,7 @@ import torch
 from on_gpu import capture, device_work, make, random
 from torch import nn
 
-from sparseloom import ops
+from sparseloom import _operators
 from sparseloom.testing import tf32_switch
 
 pytestmark = [
@@ -118,9 +118,9 @@ def test_a_backward_pass_is_our_kernels_and_nothing_else():
 def recorded(monkeypatch):
     """Every operator call of a forward and a backward pass of a layer, with its arguments."""
     calls = []
-    for name in ("_linear", "_linear_train", "_linear_backward"):
-        real = getattr(ops, name)
-        monkeypatch.setattr(ops, name, lambda *a, real=real: calls.append((real, a)) or real(*a))
+    for name in ("linear", "linear_train", "linear_backward"):
+        real = getattr(_operators, name)
+        monkeypatch.setattr(_operators, name, lambda *a, real=real: calls.append((real, a)) or real(*a))
     layer = make(37, 27, block=8)
     for layer.activation, x in zip(
         (None, "relu", "gelu", "silu"), (random(5, 37), random(37), random(37, 5).t(), random(130, 37)), strict=True

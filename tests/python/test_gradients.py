@@ -11,7 +11,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import sparseloom
-from sparseloom import ops
+from sparseloom import _autograd, _operators, ops
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.testing import Case, check_product
 
@@ -44,7 +44,7 @@ def test_gradgradcheck():
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_gradgradcheck_through_an_activation(activation, monkeypatch):
-    monkeypatch.setattr(ops, "_CPU_FUSES", tuple(ops.ACTIVATIONS))  # as on CUDA
+    monkeypatch.setattr(_autograd, "CPU_FUSES", tuple(ops.ACTIVATIONS))  # as on CUDA
     (x, values, bias, _), index = operands((8, 8), m=2, k=19, n=13)
     function = lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2], activation)  # noqa: E731
     assert gradcheck(function, (x, values, bias)) and gradgradcheck(function, (x, values, bias), fast_mode=True)
@@ -56,7 +56,7 @@ def test_gradgradcheck_through_an_activation(activation, monkeypatch):
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_gradients_equal_those_of_separate_operators(activation, dtype, monkeypatch):
-    monkeypatch.setattr(ops, "_CPU_FUSES", tuple(ops.ACTIVATIONS))
+    monkeypatch.setattr(_autograd, "CPU_FUSES", tuple(ops.ACTIVATIONS))
     layer = BlockSparseLinear(64, 96, density=0.5, block=16, activation=activation, dtype=dtype)
     x, dy = torch.randn(2, 5, 64, dtype=dtype, requires_grad=True), torch.randn(2, 5, 96, dtype=dtype)
     leaves = [x, layer.values, layer.bias]
@@ -79,7 +79,7 @@ def test_relu_lets_a_gradient_through_where_its_output_is_nan(dtype):
 
 @pytest.mark.parametrize("fused", [(None, "relu"), (None, "relu", "gelu")], ids=["CPU", "as on CUDA"])
 def test_a_relu_layer_saves_its_output_and_a_gelu_layer_its_input(fused, monkeypatch):
-    monkeypatch.setattr(ops, "_CPU_FUSES", fused)
+    monkeypatch.setattr(_autograd, "CPU_FUSES", fused)
     (x, values, bias, _), index = operands()
     for activation in ("relu", "gelu"):
         saved = []
@@ -113,8 +113,8 @@ def test_b26_every_combination_computes_only_what_is_needed(need, monkeypatch):
     for module in (layer, dense):
         for parameter, wanted in zip(module.parameters(), need[1:], strict=True):
             parameter.requires_grad_(wanted)
-    called, real = [], ops._linear_backward
-    monkeypatch.setattr(ops, "_linear_backward", lambda *a: called.append((a, real(*a))) or called[-1][1])
+    called, real = [], _operators.linear_backward
+    monkeypatch.setattr(_operators, "linear_backward", lambda *a: called.append((a, real(*a))) or called[-1][1])
     y = layer(x)
     assert y.requires_grad == any(need)
     if not any(need):
@@ -145,7 +145,7 @@ def test_only_the_operand_that_a_gradient_needs_is_saved(need_x, need_values):
 
 
 def raw_calls():
-    """Each operator called past ops.py, and a leaf that needs a gradient through it."""
+    """Each operator called past _autograd.py, and a leaf that needs a gradient through it."""
     (x, values, bias, dy), index = operands()
     crow, col, ccol, row, slot, rows, cols, bm, bn, version = index
     raw, weight = torch.ops.sparseloom, torch.ones(rows, cols, dtype=torch.float64, requires_grad=True)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sparseloom
-from sparseloom import pattern
+from sparseloom import _autograd, _operators, pattern
 from sparseloom.nn import BlockSparseLinear
 
 
@@ -184,16 +184,16 @@ def test_strict_names_the_fallback_that_it_forbids(kernel):
 def test_a_layers_strictness_reaches_every_product(strict, monkeypatch):
     layer, seen = make(), {}
     layer.strict = strict
-    monkeypatch.setattr(sparseloom.ops, "_CPU_FUSES", (None, "gelu"))  # as on CUDA
-    names = {"_linear": 8, "_linear_train": 8, "_linear_backward": 14}
+    monkeypatch.setattr(_autograd, "CPU_FUSES", (None, "gelu"))  # as on CUDA
+    names = {"linear": 8, "linear_train": 8, "linear_backward": 14}
     for name, position in names.items():
-        real = getattr(sparseloom.ops, name)
+        real = getattr(_operators, name)
 
         def spy(*arguments, name=name, real=real, position=position):
             seen.setdefault(name, set()).add(arguments[position])
             return real(*arguments)
 
-        monkeypatch.setattr(sparseloom.ops, name, spy)
+        monkeypatch.setattr(_operators, name, spy)
     for layer.activation in (None, "gelu"):
         layer(torch.randn(3, 100, requires_grad=True)).sum().backward()
     with torch.no_grad():
@@ -225,6 +225,33 @@ def test_plan_measures_its_candidates_beside_their_predictions(direction, dtype)
         assert [("measured" in line) for line in lines] == [us is not None] * len(lines)
     assert sum(c["measured_us"] is not None for c in plan["candidates"]) >= 1
     assert "measured" not in told["text"] and "measured_us" not in told
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plan_tells_of_a_call_with_a_residual(dtype):
+    layer = make(256, 192, activation="gelu")
+    plan = layer.plan(64, dtype=dtype, residual=True)
+    assert " gelu_erf residual threads" in plan["text"].split("\n")[0] and "residual" not in layer.plan(64)["text"]
+    called = layer.to(dtype)
+    with torch.no_grad():  # what the plan says could run takes such a call
+        x, residual = torch.randn(64, 256).to(dtype), torch.randn(64, 192).to(dtype)
+        for candidate in plan["candidates"]:
+            if not candidate["refusal"]:
+                sparseloom.ops.linear(
+                    x, called.values, called.index, called.bias, "gelu", kernel=candidate["kernel"], residual=residual
+                )
+    assert layer.plan(64, residual=True, measure=True)["measured_us"] > 0
+
+
+def test_plan_tells_of_a_dw_that_is_added_to_main_grad():
+    layer = make(256, 192)
+    assert " accumulate" not in layer.plan(64, "dw")["text"]
+    asked = layer.plan(64, "dw", torch.bfloat16, accumulate=True)
+    layer.fuse_wgrad_accumulation = True
+    assert layer.plan(64, "dw", torch.bfloat16) == asked and " accumulate threads" in asked["text"].split("\n")[0]
+    others = layer.plan(64, "dw", accumulate=False), layer.plan(64, "dx"), layer.plan(64)
+    assert not any(" accumulate" in plan["text"] for plan in others)
+    assert layer.plan(64, "dw", torch.bfloat16, measure=True)["measured_us"] > 0
 
 
 def test_plan_refuses_to_measure_where_there_is_nothing_to_run():

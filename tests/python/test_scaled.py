@@ -154,6 +154,18 @@ def test_plan_names_both_dtypes() -> None:
         ops.plan(index, "forward", torch.int8, 5, out_dtype=torch.float16)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "why"), [(torch.int8, "float8_e4m3fn alone of the 8-bit dtypes"), (FLOAT8, "float8_e4m3fn on CUDA devices only")]
+)
+def test_the_dense_candidate_says_why_it_does_not_multiply_8_bits_here(dtype: torch.dtype, why: str) -> None:
+    x, values, index = operands(48, 64, (16, 16), 5, dtype)
+    plan = ops.plan(index, "forward", dtype, 5, kernel="reference")
+    (dense,) = (candidate for candidate in plan["candidates"] if candidate["kernel"] == "dense")
+    assert why in dense["refusal"] and f"not dense: {dense['refusal']}" in plan["text"]
+    with pytest.raises(Error, match=f"dense: multiplies {why}"):
+        ops.scaled_linear(x, values, index, torch.ones(1), torch.ones(1), out_dtype=torch.float32, kernel="dense")
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, FLOAT8])
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
 def test_quantize_rows_is_near(dtype: torch.dtype, given: torch.dtype) -> None:

@@ -195,14 +195,20 @@ class BlockSparseLinear(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | int | None = None,
         measure: bool = False,
+        residual: bool = False,
+        accumulate: bool | None = None,
     ) -> dict[str, Any]:
         """What would run for so many tokens, what it should take, and why: see ``ops.plan``. ``direction``: forward, dx or dw;
-        ``dtype`` and ``device``: the layer's own by default (on meta: the CPU). ``measure`` runs the candidates on the layer's
-        device, for about a second, and puts what they took beside what was predicted: ``measured_us``, and in the text."""
+        ``dtype`` and ``device``: the layer's own by default (on meta: the CPU). ``residual``: forward is called with one;
+        ``accumulate``: dw is added to main_grad, by default where ``fuse_wgrad_accumulation`` says so. ``measure`` runs the
+        candidates on the layer's device, for about a second, and puts what they took beside what was predicted: ``measured_us``,
+        and in the text. Raises Error when no call has these arguments."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
         if measure and device is not None and ops.ordinal(device) != ops.ordinal(self.values.device):
             raise Error("plan", f"the layer's own device, {self.values.device}, to measure on", str(device), "move the layer there")
+        if accumulate is None:
+            accumulate = direction == "dw" and self.fuse_wgrad_accumulation
         plan = ops.plan(
             self._cpu_index(),
             direction,
@@ -212,12 +218,14 @@ class BlockSparseLinear(nn.Module):
             self.activation if forward else None,
             self.strict,
             device=own if device is None else device,
+            residual=residual,
+            accumulate=accumulate,
         )
         if not measure:
             return plan
         from ..report import candidates  # report imports nn
 
-        return candidates.measure(plan, self, tokens, direction, dtype or self.values.dtype)
+        return candidates.measure(plan, self, tokens, direction, dtype or self.values.dtype, residual, accumulate)
 
     @classmethod
     def from_dense(

@@ -36,8 +36,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu"; fused.
         device, bias_dtype: as in BlockSparseLinear.
 
-    ``strict = True`` forbids the reference kernel; ``kernel`` (None: the plan's choice) forces one by name. float8_e4m3fn has no
-    fast kernel on CPUs: there a call is an Error unless ``kernel = "reference"``, which is slow. All errors are
+    ``strict = True`` forbids the dense and reference kernels; ``kernel`` (None: the plan's choice) forces one by name. On CPUs
+    float8_e4m3fn has no fast kernel: there a call is an Error unless ``kernel = "reference"``, which is slow. All errors are
     ``sparseloom.Error``.
     """
 

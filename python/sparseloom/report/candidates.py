@@ -20,7 +20,14 @@ _SLOWEST = 10.0
 
 
 def measure(
-    plan: dict[str, Any], layer: BlockSparseLinear, tokens: int, direction: str, dtype: torch.dtype, seconds: float = 1.0
+    plan: dict[str, Any],
+    layer: BlockSparseLinear,
+    tokens: int,
+    direction: str,
+    dtype: torch.dtype,
+    residual: bool = False,
+    accumulate: bool = False,
+    seconds: float = 1.0,
 ) -> dict[str, Any]:
     """The plan with ``measured_us`` in its candidates (None where it was not run) and beside the predictions of its text.
 
@@ -43,13 +50,15 @@ def measure(
     index, values = layer.index, layer.values.detach().to(dtype)
     bias = None if layer.bias is None else layer.bias.detach().to(dtype)
     x, dy = random(tokens, layer.in_features), random(tokens, layer.out_features)
+    addend = random(tokens, layer.out_features) if residual else None
+    out = torch.zeros(values.shape, device=device) if accumulate else None
 
     def product(kernel: str) -> torch.Tensor:
         if direction == "forward":
-            return ops.linear(x, values, index, bias, layer.activation, layer.strict, kernel)
+            return ops.linear(x, values, index, bias, layer.activation, layer.strict, kernel, addend)
         if direction == "dx":
             return ops.linear_dx(dy, values, index, layer.strict, kernel)
-        return ops.linear_dw(dy, x, index, layer.strict, kernel)
+        return ops.linear_dw(dy, x, index, layer.strict, kernel, out)
 
     calls: list[Callable[[], object]] = [partial(product, c["kernel"]) for c in runs]
     with torch.no_grad():

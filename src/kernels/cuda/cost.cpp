@@ -16,6 +16,9 @@ namespace {
 constexpr double kLaunchUs = 3;
 // Of the peak, what cuBLAS reached on an H200 in every dtype: 796 of 1070 TF/s bf16, 400 of 535 TF32, 49 of 67 fp32.
 constexpr double kVendorShare = 0.74;
+// The same for e4m3 without fast accumulation, which no record has by itself: what the sparse kernel, which adds up in fp32 as
+// often, reaches of it with most blocks stored (1180 of 2140 TF/s, 128 x 128 at .8). With fast accumulation cuBLAS reached 1480.
+constexpr double kVendorF8Share = 0.55;
 // Of the memory's nominal 4.8 TB/s, an H200 streams 4.2.
 constexpr double kMemoryShare = 0.87;
 // A tile's first copies, its stores and its turn on the multiprocessor, beside its products.
@@ -77,6 +80,9 @@ double clocks(const Device& device) { return device.multiprocessors * device.clo
 
 double us(double seconds) { return 1e6 * seconds; }
 
+// Of an element of y.
+double written_size(const Problem& p) { return static_cast<double>(size_of(is_scaled(p.dtype) ? p.out : p.dtype)); }
+
 struct Bytes {
   double stored, tokens, dense;
 };
@@ -85,7 +91,7 @@ Bytes bytes_of(const Problem& p) {
   const double size = static_cast<double>(size_of(p.dtype)), m = static_cast<double>(p.m);
   const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
   const double stored = p.accumulate ? 8 : size;  // fp32 that is read and written
-  return {static_cast<double>(p.blocks) * p.block.rows * p.block.cols * stored, m * (rows + cols) * size,
+  return {static_cast<double>(p.blocks) * p.block.rows * p.block.cols * stored, m * (rows * written_size(p) + cols * size),
           rows * cols * (p.accumulate ? 4 : size)};
 }
 
@@ -143,7 +149,7 @@ double predict_wgmma_dw_us(const Problem& p, const Device& device, const wgmma_s
 double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow) {
   const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
-  const double size = static_cast<double>(size_of(p.dtype)), out_size = f8 ? static_cast<double>(size_of(p.out)) : size;
+  const double size = static_cast<double>(size_of(p.dtype)), out_size = written_size(p);
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
   const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
   // Half a slab: 16-bit blocks of 32 share one with their neighbours where there are many; else they, and 8-bit ones of 64, are
@@ -288,15 +294,16 @@ double predict_dense_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
   const Bytes bytes = bytes_of(p);
   const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  const double product =
-      std::max(flops / (kVendorShare * dense_peak(p, device)), memory_seconds(bytes.dense + bytes.tokens, device));
+  const double share = is_scaled(p.dtype) ? kVendorF8Share : kVendorShare;
+  const double product = std::max(flops / (share * dense_peak(p, device)), memory_seconds(bytes.dense + bytes.tokens, device));
   // dW's product is gathered while L2 still has it: 4 to 10 us over cuBLAS at 4096 x 4096 on an H200.
   const double moved = p.direction == Direction::dw ? bytes.stored : bytes.stored + bytes.dense;
   double total = 2 * kLaunchUs + us(product + memory_seconds(moved, device));
+  const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * written_size(p);
   if (p.activation != Activation::none || p.residual)  // a pass over what the product wrote
-    total += kLaunchUs + us(memory_seconds((p.residual ? 3.0 : 2.0) * static_cast<double>(p.m) * static_cast<double>(p.rows) *
-                                               static_cast<double>(size_of(p.dtype)),
-                                           device));
+    total += kLaunchUs + us(memory_seconds((p.residual ? 3.0 : 2.0) * written, device));
+  // f32 of 8-bit operands: one for the bias, and one each for factors of tokens and of outputs, which the plan is not told of.
+  if (is_scaled(p.dtype) && p.out == DType::f32) total += (p.bias ? 3 : 2) * (kLaunchUs + us(memory_seconds(2 * written, device)));
   return total;
 }
 

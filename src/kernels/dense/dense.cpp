@@ -1,6 +1,7 @@
 // forward: Y = act(X D^T + bias) + residual, dx: dX = dY D, where D is W scattered into the workspace; on CUDA also dw: D = dY^T X,
 // gathered, or in fp32, whose gathered blocks are added. The scatter happens in every call and its price is in the prediction:
 // keeping D would silently double the layer's memory, so only an explicit freeze() on the layer does that.
+// f8e4m3, on CUDA: D of 8 bits and the lent GEMM with scales, whose roundings are the vendor's and not those of args.h.
 #include "kernels/dense/dense.h"
 
 #include <algorithm>
@@ -15,8 +16,27 @@
 namespace sparseloom::kernels {
 namespace {
 
+// What vendors' 8-bit products ask for (cuBLAS, and so torch): ScaledGemm promises it to whoever lends one.
+constexpr int kScaledSm = 89, kScaledFeatures = 16;
+
+std::string refuse_scaled(const Problem& p, const plan::Machine& machine) {
+  if (p.dtype != DType::f8e4m3)
+    return std::string("multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is ") + name_of(p.dtype);
+  if (p.device < 0) return "multiplies float8_e4m3fn on CUDA devices only, the operands are on the CPU";
+  if (!p.can_gemm) return "the executor lends no GEMM with scales";
+  if (const int sm = machine.cuda.sm; sm < kScaledSm)
+    return "needs compute capability 8.9 or newer for float8_e4m3fn, the device has " + std::to_string(sm / 10) + "." +
+           std::to_string(sm % 10);
+  if (p.rows % kScaledFeatures != 0 || p.cols % kScaledFeatures != 0)
+    return "multiplies float8_e4m3fn with in and out features in multiples of 16 only, W is [" + std::to_string(p.rows) + ", " +
+           std::to_string(p.cols) + "]";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  return {};
+}
+
 std::string refusal(const Problem& p, const plan::Machine& machine) {
   if (p.strict) return "strict forbids going dense";
+  if (is_scaled(p.dtype)) return refuse_scaled(p, machine);
   if (!p.can_gemm) return "the executor lends no GEMM";
   if (p.direction == Direction::dw && p.device < 0) return "dw is made at the stored blocks only, without a dense buffer";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
@@ -88,7 +108,34 @@ int launch_cpu(const MatmulArgs& args, const Executor& executor) {
 }
 
 #ifdef SPARSELOOM_HAVE_CUDA
+// The bias is added to f32 in a pass of its own: cuBLAS's 8-bit products have none there.
+int launch_scaled(const MatmulArgs& args, const Executor& executor) {
+  const IndexView& w = args.index;
+  const MatrixView dense{args.workspace, args.dtype, w.rows, w.cols, w.cols},
+      out{args.out, args.out_dtype, args.m, w.rows, args.out_stride};
+  if (const int error = cuda::sm80_bsr_unpack(w, args.values, dense, args.stream); error != 0) return error;
+  const bool bias_behind = args.bias != nullptr && args.out_dtype == DType::f32;
+  ScaledGemm product;
+  product.a = {args.a, args.dtype, args.m, w.cols, args.a_stride};
+  product.b = dense;
+  product.c = out;
+  product.bias = bias_behind ? nullptr : args.bias;
+  product.a_scale = args.a_scale;
+  product.b_scale = args.w_scale;
+  product.a_scale_each = args.a_scale_each;
+  product.b_scale_each = args.w_scale_each;
+  product.device = args.device;
+  product.stream = args.stream;
+  executor.scaled_gemm(executor.context, product);
+  if (bias_behind) {
+    const ConstMatrixView every_row{args.bias, args.out_dtype, args.m, w.rows, 0};
+    if (const int error = cuda::sm80_activate(out, Activation::none, every_row, out, args.stream); error != 0) return error;
+  }
+  return args.activation == Activation::none ? 0 : cuda::sm80_activate(out, args.activation, {}, out, args.stream);
+}
+
 int launch_cuda(const MatmulArgs& args, const Executor& executor) {
+  if (is_scaled(args.dtype)) return launch_scaled(args, executor);
   const Gemm product = gemm_of(args);
   if (args.direction == Direction::dw) {
     executor.gemm(executor.context, product);
@@ -114,7 +161,7 @@ int launch(const MatmulArgs& args, const Executor& executor) {
 }  // namespace
 
 Kernel dense_kernel() {
-  return {{"dense", plan::Side::any, runtime::Isa::generic, refusal, predict_us, workspace_bytes, false, false, nullptr,
+  return {{"dense", plan::Side::any, runtime::Isa::generic, refusal, predict_us, workspace_bytes, true, false, nullptr,
            "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output"},
           launch};
 }

@@ -45,7 +45,8 @@ TEST(ScaledLinear, PlanNamesBothDtypes) {
   call.problem.out = DType::bf16;
   const std::string text = make_plan(call.problem, call.w, Executor::serial(), "reference")->describe();
   EXPECT_NE(text.find("forward int8 to bf16 m=5"), std::string::npos) << text;
-  EXPECT_NE(text.find("not dense: multiplies no 8-bit operands, the dtype is int8"), std::string::npos) << text;
+  EXPECT_NE(text.find("not dense: multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is int8"), std::string::npos)
+      << text;
 }
 
 TEST(ScaledLinear, OtherDtypesWriteThemselves) {
@@ -112,6 +113,24 @@ TEST(ScaledLinear, TheReferenceRunsWhenItIsNamed) {
   expect_error("plan", {"reference: multiplies float8_e4m3fn", "only by name"},
                [&] { make_plan(call.problem, call.w, Executor::serial()); });
   EXPECT_EQ(make_plan(call.problem, call.w, Executor::serial(), "reference")->kernel_name, "reference");
+}
+
+TEST(ScaledLinear, TheGemmThatAPlanCountsOnHasToBeLentToTheCall) {
+  Call call;
+  call.problem.dtype = DType::f8e4m3;
+  Executor lends = Executor::serial();
+  lends.gemm = [](void*, const Gemm&) {};
+  EXPECT_FALSE(make_plan(call.problem, call.w.index().view(), 0, lends, "reference")->problem.can_gemm);
+  lends.scaled_gemm = [](void*, const ScaledGemm&) {};
+  const auto plan = make_plan(call.problem, call.w.index().view(), 0, lends, "reference");
+  EXPECT_TRUE(plan->problem.can_gemm);
+  EXPECT_NE(plan->describe().find("not dense: multiplies float8_e4m3fn on CUDA devices only"), std::string::npos)
+      << plan->describe();
+  lends.scaled_gemm = nullptr;
+  expect_error("linear", {"lends a GEMM", "none"}, [&] {
+    linear(*plan, {call.x.data(), DType::f8e4m3, 5, 32, 32}, call.w.index().view(), call.w.values(),
+           Scales{call.x_scale, call.w_scale}, nullptr, view(call.y.data(), 5, 16), {}, lends);
+  });
 }
 
 TEST(ScaledLinear, StrictNamesTheReference) {

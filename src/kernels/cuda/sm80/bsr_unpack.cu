@@ -8,12 +8,13 @@
 // each other. Rejected: one row x 32 vectors, which reads a block of 16 columns in 32-byte pieces that cost L2 as much as lines.
 // Values are read as a stream that is evicted first: dense, not they, should be in L2 when the product comes.
 //
-// A copy of bit patterns, so one instance per element size serves every dtype. One launch: a memset before it would write most of
-// dense twice and costs the host 4.5 us.
+// A copy of bit patterns, so one instance per element size serves every dtype; blocks 8 wide of 8 bits take vectors of 8 bytes. One
+// launch: a memset before it would write most of dense twice and costs the host 4.5 us.
 #include <cuda_runtime.h>
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm80/vector.cuh"
@@ -29,8 +30,12 @@ struct Config {
   static constexpr int kMostBlocks = kSliceElements / 64;  // of 8 x 8
 };
 
-template <class Word>
+/// kBytes: of a vector, no more than a block's row.
+template <class Element, int kBytes>
 struct Params {
+  using Word = Element;
+  using Words = Vector<Word, kBytes>;
+  using Raw = std::conditional_t<kBytes == 16, uint4, uint2>;
   IndexView index;
   const Word* values;
   Word* dense;
@@ -43,9 +48,9 @@ struct Params {
 };
 
 /// slot[b] = the stored block at block column first_block + b of this block row, or -1.
-template <class Word>
-__device__ __forceinline__ void find_blocks(const Params<Word>& params, std::int64_t block_row, std::int64_t first_block,
-                                            int blocks, std::int32_t* slot) {
+template <class Params>
+__device__ __forceinline__ void find_blocks(const Params& params, std::int64_t block_row, std::int64_t first_block, int blocks,
+                                            std::int32_t* slot) {
   for (int b = threadIdx.x; b < blocks; b += Config::kThreads) slot[b] = -1;
   const std::int32_t begin = __ldg(params.index.crow + block_row), end = __ldg(params.index.crow + block_row + 1);
   __syncthreads();
@@ -62,22 +67,25 @@ struct Place {
 };
 
 /// That of this lane in patch `patch`; patches go along the rows.
-template <class Word>
-__device__ __forceinline__ Place place_of(const Params<Word>& params, int patch) {
-  const int shift = params.slice_shift - Vector<Word>::kShift - 3;  // log2(patches across)
+template <class Params>
+__device__ __forceinline__ Place place_of(const Params& params, int patch) {
+  constexpr int kShift = Params::Words::kShift;
+  const int shift = params.slice_shift - kShift - 3;  // log2(patches across)
   const int lane = threadIdx.x % 32;
-  return {(patch >> shift) * 4 + lane / 8, ((patch & ((1 << shift) - 1)) * 8 + lane % 8) << Vector<Word>::kShift};
+  return {(patch >> shift) * 4 + lane / 8, ((patch & ((1 << shift) - 1)) * 8 + lane % 8) << kShift};
 }
 
-template <class Word>
-__device__ __forceinline__ Vector<Word> load(const Params<Word>& params, const std::int32_t* slot, Place place) {
-  Vector<Word> vector = {};
+template <class Params>
+__device__ __forceinline__ typename Params::Words load(const Params& params, const std::int32_t* slot, Place place) {
+  using Word = typename Params::Word;
+  using Raw = typename Params::Raw;
+  typename Params::Words vector = {};
   const std::int32_t i = slot[place.col >> params.col_shift];
   if (i < 0) return vector;
   const Word* from = params.values + (std::int64_t{i} << (params.row_shift + params.col_shift)) + (place.row << params.col_shift) +
                      (place.col & ((1 << params.col_shift) - 1));
   if (params.values_aligned) {
-    *reinterpret_cast<uint4*>(&vector) = __ldcs(reinterpret_cast<const uint4*>(from));
+    *reinterpret_cast<Raw*>(&vector) = __ldcs(reinterpret_cast<const Raw*>(from));
     return vector;
   }
 #pragma unroll
@@ -85,12 +93,14 @@ __device__ __forceinline__ Vector<Word> load(const Params<Word>& params, const s
   return vector;
 }
 
-template <class Word>
-__device__ __forceinline__ void store(const Params<Word>& params, std::int64_t row, std::int64_t col, const Vector<Word>& vector) {
+template <class Params>
+__device__ __forceinline__ void store(const Params& params, std::int64_t row, std::int64_t col,
+                                      const typename Params::Words& vector) {
+  using Word = typename Params::Word;
   if (row >= params.index.rows || col >= params.index.cols) return;  // ragged edges
   Word* to = params.dense + row * params.dense_stride + col;
   if (params.dense_aligned && col + vector.kCount <= params.index.cols) {
-    *reinterpret_cast<Vector<Word>*>(to) = vector;
+    *reinterpret_cast<typename Params::Words*>(to) = vector;
     return;
   }
 #pragma unroll
@@ -98,9 +108,9 @@ __device__ __forceinline__ void store(const Params<Word>& params, std::int64_t r
     if (col + e < params.index.cols) to[e] = vector.element[e];
 }
 
-template <class Word>
-__global__ void __launch_bounds__(Config::kThreads, Config::kResident) unpack_kernel(const __grid_constant__ Params<Word> params) {
-  constexpr int kPatches = Config::kSliceElements / (32 * Vector<Word>::kCount), kWarps = Config::kThreads / 32;
+template <class Params>
+__global__ void __launch_bounds__(Config::kThreads, Config::kResident) unpack_kernel(const __grid_constant__ Params params) {
+  constexpr int kPatches = Config::kSliceElements / (32 * Params::Words::kCount), kWarps = Config::kThreads / 32;
   static_assert(kPatches % (kWarps * Config::kLoads) == 0, "no remainder");
   __shared__ std::int32_t slot[Config::kMostBlocks];
   const std::int64_t block_row = blockIdx.x / params.slices;
@@ -110,7 +120,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident) unpack_ke
 
 #pragma unroll 1
   for (int patch = threadIdx.x / 32; patch < kPatches; patch += kWarps * Config::kLoads) {
-    Vector<Word> vectors[Config::kLoads];
+    typename Params::Words vectors[Config::kLoads];
 #pragma unroll
     for (int u = 0; u < Config::kLoads; ++u) vectors[u] = load(params, slot, place_of(params, patch + u * kWarps));
 #pragma unroll
@@ -121,11 +131,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident) unpack_ke
   }
 }
 
-template <class Word>
+template <class Word, int kBytes = 16>
 cudaError_t launch(const IndexView& index, const void* values, const MatrixView& dense, cudaStream_t stream) {
   if (index.rows == 0 || index.cols == 0) return cudaSuccess;
-  Params<Word> params{index, static_cast<const Word*>(values), static_cast<Word*>(dense.data), dense.stride, 0, 0, 0, 0, false,
-                      false};
+  Params<Word, kBytes> params{
+      index, static_cast<const Word*>(values), static_cast<Word*>(dense.data), dense.stride, 0, 0, 0, 0, false, false};
   params.row_shift = std::countr_zero(static_cast<unsigned>(index.block.rows));
   params.col_shift = std::countr_zero(static_cast<unsigned>(index.block.cols));
   params.slice_shift = std::countr_zero(static_cast<unsigned>(Config::kSliceElements)) - params.row_shift;
@@ -142,6 +152,9 @@ cudaError_t launch(const IndexView& index, const void* values, const MatrixView&
 int sm80_bsr_unpack(const IndexView& index, const void* values, const MatrixView& dense, void* stream) noexcept {
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (size_of(dense.dtype)) {
+    case 1:
+      return index.block.cols == 8 ? launch<std::uint8_t, 8>(index, values, dense, cuda_stream)
+                                   : launch<std::uint8_t>(index, values, dense, cuda_stream);
     case 2: return launch<std::uint16_t>(index, values, dense, cuda_stream);
     case 4: return launch<std::uint32_t>(index, values, dense, cuda_stream);
     default: return launch<std::uint64_t>(index, values, dense, cuda_stream);

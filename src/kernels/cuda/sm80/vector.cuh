@@ -1,15 +1,16 @@
-// 16 bytes of elements, for kernels that only copy or map.
+// 16 bytes of elements, or 8, for kernels that only copy or map.
 #pragma once
 
 #include <cstdint>
 
 namespace sparseloom::kernels::cuda {
 
-template <class Element>
-struct alignas(16) Vector {
-  static constexpr int kShift = sizeof(Element) == 2 ? 3 : sizeof(Element) == 4 ? 2 : 1;
-  static constexpr int kCount = 1 << kShift;
-  static_assert(kCount * sizeof(Element) == 16, "elements of 2, 4 or 8 bytes");
+template <class Element, int kBytes = 16>
+struct alignas(kBytes) Vector {
+  static constexpr int kCount = kBytes / sizeof(Element);
+  static constexpr int kShift = kCount == 16 ? 4 : kCount == 8 ? 3 : kCount == 4 ? 2 : 1;
+  static_assert(kBytes == 16 || kBytes == 8, "what one load takes");
+  static_assert(kCount == 1 << kShift, "elements of 1, 2, 4 or 8 bytes, two at least");
   Element element[kCount];
 };
 

@@ -131,6 +131,7 @@ TEST_P(CudaSmallCopies, UnpackMatchesTheHost) {
 }
 
 TEST_P(CudaSmallCopies, PackMatchesTheHost) {
+  if (is_scaled(GetParam())) GTEST_SKIP() << "weights are packed before they are quantized";
   for_each_layout([](Layout& layout) {
     fill(layout.dense, 2);
     const Stream stream;
@@ -167,7 +168,7 @@ TEST_P(CudaSmallCopies, AddAddsWhatPackWrites) {
 }
 
 std::vector<DType> one_of_each_size() {
-  return when_devices(1).empty() ? std::vector<DType>{} : std::vector<DType>{DType::f16, DType::f32, DType::f64};
+  return when_devices(1).empty() ? std::vector<DType>{} : std::vector<DType>{DType::f8e4m3, DType::f16, DType::f32, DType::f64};
 }
 INSTANTIATE_TEST_SUITE_P(, CudaSmallCopies, ::testing::ValuesIn(one_of_each_size()),
                          [](const auto& info) { return std::string(sparseloom::name_of(info.param)); });
