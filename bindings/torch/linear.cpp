@@ -55,7 +55,7 @@ MatrixView writable(const Tensor& tensor, DType dtype, std::int64_t rows, std::i
 }
 
 // Of the index's blocks, for dW to be added to.
-float* gradient_of(const char* op, const char* name, const Tensor& gradient, const IndexView& index, int device) {
+void require_gradient(const char* op, const char* name, const Tensor& gradient, const IndexView& index, int device) {
   require_device(op, name, gradient, device, "x");
   const bool fits = gradient.dim() == 3 && gradient.size(0) == index.blocks && gradient.size(1) == index.block.rows &&
                     gradient.size(2) == index.block.cols;
@@ -66,7 +66,6 @@ float* gradient_of(const char* op, const char* name, const Tensor& gradient, con
                "torch.ScalarType " + std::to_string(static_cast<int>(gradient.scalar_type())) + " of shape " + shape_of(gradient) +
                    (gradient.is_contiguous() ? "" : ", not contiguous"),
                "make it with torch.zeros(values.shape, dtype=torch.float32, device=values.device)");
-  return static_cast<float*>(gradient.mutable_data_ptr());
 }
 
 Tensor as_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
@@ -168,15 +167,14 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
   if (grad.view.rows != input.view.rows)
     core::fail(op, "dy with x's " + std::to_string(input.view.rows) + " rows", std::to_string(grad.view.rows),
                "pass the gradient of this x's output");
-  void* const added_to = sum != nullptr ? gradient_of(op, name, *sum, index, device) : nullptr;
+  if (sum != nullptr) require_gradient(op, name, *sum, index, device);
   const Executor executor = torch_executor(device);
   Problem problem = problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, strict, tf32);
   problem.accumulate = sum != nullptr;
   const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
   const Tensor dvalues = sum != nullptr ? *sum : new_like(op, x, {index.blocks, block.rows, block.cols});
   const Scratch workspace(op, plan->workspace_bytes, device);
-  sparseloom::linear_dw(*plan, grad.view, input.view, index, added_to ? added_to : dvalues.mutable_data_ptr(), workspace.span(),
-                        executor);
+  sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(), executor);
   return dvalues;
 }
 

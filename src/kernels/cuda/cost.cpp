@@ -16,9 +16,9 @@ namespace {
 constexpr double kLaunchUs = 3;
 // Of the peak, what cuBLAS reached on an H200 in every dtype: 796 of 1070 TF/s bf16, 400 of 535 TF32, 49 of 67 fp32.
 constexpr double kVendorShare = 0.74;
-// The same for e4m3 without fast accumulation, which no record has by itself: what the sparse kernel, which adds up in fp32 as
-// often, reaches of it with most blocks stored (1180 of 2140 TF/s, 128 x 128 at .8). With fast accumulation cuBLAS reached 1480.
-constexpr double kVendorF8Share = 0.55;
+// The same for e4m3 without fast accumulation, 1300 of 2140 TF/s; with it 1480. And for TF32 dW, whose operands lie along their
+// tokens: cuBLAS took 1036 us for 8192 x 4096 x 4096, where forward takes 700.
+constexpr double kVendorF8Share = 0.62, kVendorTf32DwShare = 0.5;
 // Of the memory's nominal 4.8 TB/s, an H200 streams 4.2.
 constexpr double kMemoryShare = 0.87;
 // A tile's first copies, its stores and its turn on the multiprocessor, beside its products.
@@ -101,7 +101,8 @@ double useful_flops(const Problem& p, double tokens) {
   return 2.0 * tokens * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
 }
 
-double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], const double (&sdd)[5], double scale) {
+// widest: outputs of a tile where there are few tokens.
+double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], const double (&sdd)[5], double scale, int widest) {
   const bool dw = p.direction == Direction::dw;
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
@@ -115,8 +116,8 @@ double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], 
   const double width = static_cast<double>(p.direction == Direction::forward ? p.rows : p.cols), lines = std::ceil(width / side);
   const double wide = kWideTokens[log2_of(side)], places = kTilesAtOnce[log2_of(side)] * device.multiprocessors;
   const double tokens = std::ceil(m / wide) * lines >= places ? wide : 64;
-  const double tiles = std::ceil(m / tokens) * lines;
-  const double few = tokens < wide ? 0.75 * std::min(1.0, tiles / device.multiprocessors) : 1;
+  const double tiles = std::ceil(m / tokens) * lines, slices = std::ceil(width / std::min(side, widest));
+  const double few = tokens < wide ? 0.75 * std::min(1.0, std::ceil(m / tokens) * slices / device.multiprocessors) : 1;
   return kLaunchUs + tiles * kTileUs / places + us(memory + useful_flops(p, std::ceil(m / tokens) * tokens) / (rate * few));
 }
 
@@ -219,39 +220,42 @@ double predict_merged_us(const Problem& p, const plan::Machine& machine, bool na
 }
 
 // Tiles step through slabs of 32 of the reduction; six 16-bit products for each of fp32.
-double predict_split_us(const Problem& p, const plan::Machine& machine) {
+double predict_split_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   const Device device = as_measured(machine);
   if (p.direction == Direction::dw)  // and behind it a launch that looks for marks
     return kLaunchUs + predict_wgmma_dw_us(p, device, wgmma_sdd::kStepSplit, false);
   const bool dx = p.direction == Direction::dx;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
-  const double m = static_cast<double>(p.m), panels = std::ceil(m / wgmma_dds::kSplitTile.tokens),
-               groups = std::ceil(out / wgmma_dds::kSplitTile.outputs), slabs = std::ceil(depth / 32);
+  const wgmma_dds::TileShape& tile = narrow ? wgmma_dds::kNarrowSplitTile : wgmma_dds::kSplitTile;
+  const double outputs = tile.outputs;
+  const double m = static_cast<double>(p.m), panels = std::ceil(m / tile.tokens), groups = std::ceil(out / tile.outputs),
+               slabs = std::ceil(depth / 32);
   const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
-  const double density = static_cast<double>(p.blocks) / grid, touched = 1 - std::pow(1 - density, 128.0 / side);
+  const double density = static_cast<double>(p.blocks) / grid, touched = 1 - std::pow(1 - density, std::max(1.0, outputs / side));
   const Bytes bytes = bytes_of(p);
   const double reads = panels * (groups * slabs * touched * 16384 + 1.5 * bytes.stored);
   const double l2 = reads / (device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
-  // In a slab both warpgroups multiply in turn, 12 products of 64 x 128 x 16 each where all lines store it; one alone takes half of
-  // that and its latency: loads, splitting X, adding up.
-  const double multiply = 2 * 12 * 64 * density / touched;
-  const double step = std::max(multiply, multiply / 2 + 650) / (0.9 * device.clock_hz);  // the clock gives way under load
+  // In a slab both warpgroups multiply in turn, 12 products of 64 x outputs x 16 each where all lines store it; one alone takes
+  // half of that and its latency: loads, splitting X, adding up.
+  const double multiply = 2 * 12 * outputs / 2 * density / touched;
+  const double step = std::max(multiply, multiply / 2 + 550) / (0.9 * device.clock_hz);  // the clock gives way under load
   const double steps = slabs * touched * std::ceil(panels * groups / device.multiprocessors) * step;
   const double stores = memory_seconds(m * out * 4, device), loads = memory_seconds(bytes.stored + m * depth * 4, device);
   const double splitting = kLaunchUs + 2 + us(2.5 * memory_seconds(bytes.stored, device));
-  // An H200 took 1.5 to 2 times what these steps come to.
-  return kLaunchUs + 1 + splitting + us(0.5 * stores + std::max({l2, loads, 1.7 * steps}));
+  // An H200 took so many times what these steps come to: wgmma of 32 and 64 outputs leave less time to split X beside them.
+  const double slower = std::min(static_cast<double>(side), outputs) < 128 ? 1.65 : 1.45;
+  return kLaunchUs + 8 + splitting + us(0.5 * stores + std::max({l2, loads, slower * steps}));
 }
 
 double predict_mma_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
-  return tiled_us(p, device, kMmaDds, kMmaSdd, p.dtype == DType::f32 ? kTf32OfMma : 1);
+  return tiled_us(p, device, kMmaDds, kMmaSdd, p.dtype == DType::f32 ? kTf32OfMma : 1, 128);
 }
 
 double predict_ffma_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
-  return tiled_us(p, device, kFfma, kFfma, p.dtype == DType::f8e4m3 ? kF8OfFfma : 1);
+  return tiled_us(p, device, kFfma, kFfma, p.dtype == DType::f8e4m3 ? kF8OfFfma : 1, 64);
 }
 
 double predict_decode_us(const Problem& p, const plan::Machine& machine) {
@@ -294,7 +298,8 @@ double predict_dense_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
   const Bytes bytes = bytes_of(p);
   const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  const double share = is_scaled(p.dtype) ? kVendorF8Share : kVendorShare;
+  const bool tf32_dw = p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32;
+  const double share = is_scaled(p.dtype) ? kVendorF8Share : tf32_dw ? kVendorTf32DwShare : kVendorShare;
   const double product = std::max(flops / (share * dense_peak(p, device)), memory_seconds(bytes.dense + bytes.tokens, device));
   // dW's product is gathered while L2 still has it: 4 to 10 us over cuBLAS at 4096 x 4096 on an H200.
   const double moved = p.direction == Direction::dw ? bytes.stored : bytes.stored + bytes.dense;

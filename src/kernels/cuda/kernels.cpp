@@ -111,16 +111,18 @@ std::string refuse_split(const Problem& p, const Machine& machine) {
   return {};
 }
 
+std::string refuse_split_narrow(const Problem& p, const Machine& machine) {
+  return p.direction == Direction::dw ? "does forward and dx only" : refuse_split(p, machine);
+}
+
 // Lines of a tile of wgmma_dds, blocks of a slab along the reduction, and which tiles a thread block takes.
-plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
+plan::LineGroups lines_of(const Problem& p, const Machine& machine, const cuda::wgmma_dds::TileShape& tile) {
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
   // Two slabs of 8-bit blocks share a stage and a sum before it is rounded to fp32: which two, the lines of the tile decide.
   if (p.direction == Direction::dw || is_scaled(p.dtype)) return {0, 1};
   const std::int64_t grid = ((p.rows + p.block.rows - 1) / p.block.rows) * ((p.cols + p.block.cols - 1) / p.block.cols);
   const bool halves = size_of(p.dtype) == 2 && gathered == 32 && !cuda::wgmma_dds::narrow_slabs(p.block, p.blocks, grid);
-  const cuda::wgmma_dds::TileShape tile =
-      p.dtype == DType::f32 && !p.tf32 ? cuda::wgmma_dds::kSplitTile : cuda::wgmma_dds::kWideTile;
   const auto number_of = [](std::int64_t size, int each) {
     return static_cast<unsigned>(std::clamp<std::int64_t>((size + each - 1) / each, 1, 1 << 15));
   };
@@ -131,6 +133,9 @@ plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
   return {tile.outputs / side, halves ? 2 : 1, step};
 }
 
+plan::LineGroups tile_lines(const Problem& p, const Machine& machine) { return lines_of(p, machine, cuda::wgmma_dds::kWideTile); }
+plan::LineGroups split_lines(const Problem& p, const Machine& machine) { return lines_of(p, machine, cuda::wgmma_dds::kSplitTile); }
+
 plan::LineGroups of_narrow_tile(plan::LineGroups groups) {
   constexpr int kShare = cuda::wgmma_dds::kWideTile.outputs / cuda::wgmma_dds::kNarrowTile.outputs;
   groups.lines = (groups.lines + kShare - 1) / kShare;  // there are many rounds of these
@@ -139,6 +144,7 @@ plan::LineGroups of_narrow_tile(plan::LineGroups groups) {
 }
 
 plan::LineGroups narrow_tile_lines(const Problem& p, const Machine& machine) { return of_narrow_tile(tile_lines(p, machine)); }
+plan::LineGroups narrow_split_lines(const Problem& p, const Machine& machine) { return of_narrow_tile(split_lines(p, machine)); }
 
 plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
   const cuda::Merging merging(p.direction, p.rows, p.cols, p.block);
@@ -215,15 +221,19 @@ std::span<const Kernel> cuda_kernels() {
          return args.direction == Direction::dw ? cuda::sm80_ffma_sdd(args) : cuda::sm80_ffma_dds(args);
        }},
       {{"sm90_split", plan::Side::cuda, Isa::generic, refuse_split,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine, false); },
         [](const Problem& p, const Machine& machine) {
           return p.direction == Direction::dw ? cuda::sm90_split_sdd_workspace(p, machine.cuda.multiprocessors)
                                               : cuda::sm90_split_workspace(p);
         },
-        false, false, tile_lines},
+        false, false, split_lines},
        [](const MatmulArgs& args, const Executor&) {
-         return args.direction == Direction::dw ? cuda::sm90_split_sdd(args) : cuda::sm90_split_dds(args);
+         return args.direction == Direction::dw ? cuda::sm90_split_sdd(args) : cuda::sm90_split_dds(args, false);
        }},
+      {{"sm90_split_narrow", plan::Side::cuda, Isa::generic, refuse_split_narrow,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine, true); },
+        [](const Problem& p, const Machine&) { return cuda::sm90_split_workspace(p); }, false, false, narrow_split_lines},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_split_dds(args, true); }},
       {{"sm80_decode", plan::Side::cuda, Isa::generic, refuse_decode,
         [](const Problem& p, const Machine& machine) { return cuda::predict_decode_us(p, machine); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm80_decode(args); }},

@@ -30,8 +30,8 @@ bool sm90_wgmma_merged_takes(const Problem& problem) noexcept;
 
 /// Forward and dX of f32 on Hopper's tensor cores without rounding the operands: each is three bf16, six products of which are
 /// added (wgmma_dds_split.cuh). Block sides 32, 64, 128; any m >= 1. What TMA cannot address goes to sm80_ffma_dds. Scratch: the
-/// values' parts.
-int sm90_split_dds(const MatmulArgs& args) noexcept;
+/// values' parts. narrow: tiles of half the outputs.
+int sm90_split_dds(const MatmulArgs& args, bool narrow) noexcept;
 std::size_t sm90_split_workspace(const Problem& problem) noexcept;
 
 /// Forward of f8e4m3 by FFMA: any m >= 1, block, alignment.

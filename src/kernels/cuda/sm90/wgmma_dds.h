@@ -43,7 +43,7 @@ struct TileShape {
   int tokens, outputs;
 };
 inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64};
-inline constexpr TileShape kSplitTile{128, 128};  // of fp32 in parts
+inline constexpr TileShape kSplitTile{128, 128}, kNarrowSplitTile{128, 64};  // of fp32 in parts
 
 int forward_bf16(const MatmulArgs& args, TileSize size) noexcept;
 int forward_f16(const MatmulArgs& args, TileSize size) noexcept;

@@ -177,7 +177,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     while (true) {
       const std::uint32_t at = ring + stage.index * (T::kStageBytes / 16);
       if constexpr (T::Element::kSplit) {
-        multiply_slab_split<T>(params, sums, at + own_rows, at + T::kXBytes / 16, record, shared.origin[stage.index]);
+        multiply_slab_split<T>(params, place, sums, at + own_rows, at + T::kXBytes / 16, record, shared.origin[stage.index]);
       } else if constexpr (T::Element::kPromoted) {
         multiply_slab_promoted<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
       } else if constexpr (T::kXInRegisters) {

@@ -110,7 +110,8 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
 template <class Direction, class Element, int kSlice, int kPart>
 int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands, TileSize size) noexcept {
   if constexpr (Element::kSplit) {
-    return launch_tile<Tile<Direction, Element, HalfWide, kSlice, kPart>>(params, args, operands);
+    if (size == TileSize::wide) return launch_tile<Tile<Direction, Element, HalfWide, kSlice, kPart>>(params, args, operands);
+    return launch_tile<Tile<Direction, Element, HalfNarrow, (kSlice < 64 ? kSlice : 64), kPart>>(params, args, operands);
   } else if (size == TileSize::wide) {
     return launch_tile<Tile<Direction, Element, Wide, kSlice, kPart>>(params, args, operands);
   } else {  // of side 128 half a line

@@ -199,7 +199,16 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
         const std::int32_t from = row[slab][i][part];
         if constexpr (T::Element::kSplit) {
           const std::int64_t part_of_all = (from << (params.side_log2 - T::kSlabLog2)) + column[slab] / T::kSlab;
-          ptx::bulk_load(to, params.planes + part_of_all * T::kPartBytes, T::kPartBytes, full);
+          const std::byte* const planes = params.planes + (part_of_all << params.line_log2) * (3 * 64);
+          if (1 << params.line_log2 == T::kSlice) {
+            ptx::bulk_load(to, planes, T::kPartBytes, full);
+          } else {  // half of each plane
+#pragma unroll
+            for (int plane = 0; plane < 3; ++plane) {
+              ptx::bulk_load(to + plane * T::kPlaneBytes, planes + ((plane << params.line_log2) + output) * 64, T::kPlaneBytes,
+                             full);
+            }
+          }
         } else {
 #pragma unroll
           for (int box = 0; box < T::kBoxes; ++box) {

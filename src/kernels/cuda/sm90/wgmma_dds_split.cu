@@ -9,7 +9,7 @@ namespace sparseloom::kernels::cuda {
 namespace wgmma_dds {
 namespace {
 
-int split(const MatmulArgs& args) noexcept {
+int split(const MatmulArgs& args, TileSize size) noexcept {
   const IndexView& index = args.index;
   const bool dx = args.direction == Direction::dx;
   if (args.m == 0 || (dx ? index.cols : index.rows) == 0) return cudaSuccess;
@@ -26,16 +26,16 @@ int split(const MatmulArgs& args) noexcept {
   if (!possible(operands_of<Forward, Split>(forward))) return kCannotMap;  // before anything is launched for it
   const cudaError_t status = split_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
                                           index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
-  return status != cudaSuccess ? status : launch<Forward, Split>(forward, TileSize::wide);
+  return status != cudaSuccess ? status : launch<Forward, Split>(forward, size);
 }
 
 }  // namespace
 }  // namespace wgmma_dds
 
-int sm90_split_dds(const MatmulArgs& args) noexcept {
+int sm90_split_dds(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
-  return with_residual_behind(args, [](const MatmulArgs& call) {
-    const int status = wgmma_dds::split(call);
+  return with_residual_behind(args, [narrow](const MatmulArgs& call) {
+    const int status = wgmma_dds::split(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
     return status == wgmma_dds::kCannotMap ? sm80_ffma_dds(call) : status;
   });
 }

@@ -137,8 +137,8 @@ __device__ __forceinline__ void multiply_split(float (&sum)[T::kLines][T::kSlice
 /// Adds what the planes lack of a slab. row: as split_x reads it. origin: of each line present, its block in list order and the
 /// slab within it.
 template <class T>
-__device__ __forceinline__ void add_specials(const Params& params, Sums<T>& sums, std::uint32_t row, const SplitX& x,
-                                             std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+__device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums, std::uint32_t row,
+                                             const SplitX& x, std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
   if (!x.any_special && (record & T::kAnySpecial) == 0) return;
 #pragma unroll
   for (int line = 0; line < T::kLines; ++line) {
@@ -148,7 +148,9 @@ __device__ __forceinline__ void add_specials(const Params& params, Sums<T>& sums
     const int shares_log2 = params.side_log2 - T::kSlabLog2, share = from & ((1 << shares_log2) - 1);
     const std::int32_t block = from >> shares_log2;
     const std::int64_t slot = params.slot != nullptr ? ptx::ld_global(params.slot + block) : block;
-    const float* const values = params.exact + (slot << (params.line_log2 + params.side_log2)) + share * T::kSlab * params.step;
+    const std::int32_t output = T::kLines == 1 ? place.output & ((1 << params.line_log2) - 1) : 0;  // a line wider than the tile
+    const float* const values =
+        params.exact + (slot << (params.line_log2 + params.side_log2)) + share * T::kSlab * params.step + output * params.line_step;
     add_special<T>(params, sums[0][line], row, x.special, values, (record & T::tiny(line)) != 0);
   }
 }
@@ -157,8 +159,9 @@ __device__ __forceinline__ void add_specials(const Params& params, Sums<T>& sums
 /// next slab's x while the tensor cores have this one gained 3 % at side 32 and lost 3 to 8 % at 64 and 128: the other warpgroup
 /// fills them.
 template <class T>
-__device__ __forceinline__ void multiply_slab_split(const Params& params, Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
-                                                    std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+__device__ __forceinline__ void multiply_slab_split(const Params& params, const Place& place, Sums<T>& sums, std::uint32_t x,
+                                                    std::uint32_t parts, std::uint32_t record,
+                                                    const std::int32_t (&origin)[T::kLines]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const std::uint32_t row = x * 16 + (warp * 16 + lane / 4) * 128;
   const SplitX split = split_x(row);
@@ -172,7 +175,7 @@ __device__ __forceinline__ void multiply_slab_split(const Params& params, Sums<T
 #pragma unroll
     for (int i = 0; i < T::kSlice / 2; ++i) sums[0][line][i] += sum[line][i];
   }
-  add_specials<T>(params, sums, row, split, record, origin);
+  add_specials<T>(params, place, sums, row, split, record, origin);
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -58,6 +58,13 @@ struct HalfWide {
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 
+/// For products with few tiles: half of the outputs, and stages enough for as many bytes under way.
+struct HalfNarrow {
+  static constexpr int kTokens = kNarrowSplitTile.tokens, kOutputs = kNarrowSplitTile.outputs, kStages = 6, kStagingBuffers = 2,
+                       kBlocksPerSm = 1;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+};
+
 constexpr ptx::Swizzle swizzle_of(int row_bytes) { return row_bytes == 128 ? ptx::Swizzle::bytes128 : ptx::Swizzle::bytes64; }
 
 template <class Direction, class Element_, class Shape, int kSlice_, int kPart_>

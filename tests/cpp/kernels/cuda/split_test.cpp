@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/device_call.h"
 
@@ -14,10 +15,11 @@ namespace {
 constexpr BlockShape kBlocks[] = {{32, 32}, {64, 32}, {32, 128}, {64, 64}, {128, 128}};
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-const kernels::Kernel* split_kernel(const Problem& problem) {
+std::vector<const kernels::Kernel*> split_kernels(const Problem& problem) {
+  std::vector<const kernels::Kernel*> found;
   for (const kernels::Kernel* kernel : runnable_on_device(problem))
-    if (std::string(kernel->info.name) == "sm90_split") return kernel;
-  return nullptr;
+    if (std::string(kernel->info.name).starts_with("sm90_split")) found.push_back(kernel);
+  return found;
 }
 
 class CudaSmallSplit : public ::testing::TestWithParam<Direction> {
@@ -66,50 +68,47 @@ TEST_P(CudaSmallSplit, Magnitudes) {
                                      {1e20, 1e-20},
                                      {1e-25, 1e-25}}) {
       Instance instance(base(block));
-      const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
-      if (kernel == nullptr) return;
       scale(tokens(instance), of_x), scale(other(instance), of_w);
-      const Matrix out = run_on_device(instance, *kernel, Memory::exact);
-      expect_fp32(instance, out);
-      if (HasFatalFailure()) return;
+      for (const kernels::Kernel* kernel : split_kernels(instance.cuda_problem(0))) {
+        expect_fp32(instance, run_on_device(instance, *kernel, Memory::exact));
+        if (HasFatalFailure()) return;
+      }
     }
 }
 
 // All of one sign: what overflows does so to that infinity in every part.
 TEST_P(CudaSmallSplit, OverflowIsInfinite) {
   Instance instance(base({64, 64}));
-  const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
-  if (kernel == nullptr) return;
   for (Matrix* matrix : {&tokens(instance), &other(instance)})
     for (std::int64_t r = 0; r < matrix->rows; ++r)
       for (std::int64_t c = 0; c < matrix->cols; ++c) matrix->set(r, c, std::abs(matrix->at(r, c)) * (r % 2 ? 3e38 : 1e37));
-  expect_fp32(instance, run_on_device(instance, *kernel, Memory::exact));
+  for (const kernels::Kernel* kernel : split_kernels(instance.cuda_problem(0)))
+    expect_fp32(instance, run_on_device(instance, *kernel, Memory::exact));
 }
 
 // Inf meets zeros, numbers that are one bf16 exactly, and another Inf; elements that none of them reaches keep their bits.
 TEST_P(CudaSmallSplit, InfinitiesAreMultipliedAsTheyAre) {
-  for (const BlockShape block : kBlocks) {
-    Instance instance(base(block));
-    const kernels::Kernel* kernel = split_kernel(instance.cuda_problem(0));
-    if (kernel == nullptr) return;
-    Matrix &a = tokens(instance), &w = other(instance);
-    for (std::int64_t r = 0; r < w.rows; r += 3)
-      for (std::int64_t c = 0; c < w.cols; ++c)
-        if (w.at(r, c) != 0) w.set(r, c, c % 5 ? 1.5 : 0);
-    const Matrix clean = run_on_device(instance, *kernel, Memory::exact);
-    expect_fp32(instance, clean);
-    a.set(3, 1, kInf), a.set(40, a.cols - 1, -kInf), a.set(40, a.cols / 2, kInf), a.set(69, 0, 1e-40);
-    if (w.rows > 0) w.set(1, 2, -kInf);
-    const Matrix out = run_on_device(instance, *kernel, Memory::exact);
-    expect_fp32(instance, out);
-    if (HasFatalFailure()) return;
-    for (std::int64_t c = 0; c < out.cols; ++c)
-      for (const std::int64_t r : {1, 4, 41, 63}) {  // of dw, none above the token that became small
-        if (!std::isfinite(out.at(r, c))) continue;
-        EXPECT_EQ(out.at(r, c), clean.at(r, c)) << describe(instance.c) << " " << r << ", " << c;
-      }
-    EXPECT_EQ(run_on_device(instance, *kernel, Memory::exact).bytes, out.bytes) << "another run gave other bits";
-  }
+  for (const BlockShape block : kBlocks)
+    for (const kernels::Kernel* kernel : split_kernels(Instance(base(block)).cuda_problem(0))) {
+      Instance instance(base(block));
+      Matrix &a = tokens(instance), &w = other(instance);
+      for (std::int64_t r = 0; r < w.rows; r += 3)
+        for (std::int64_t c = 0; c < w.cols; ++c)
+          if (w.at(r, c) != 0) w.set(r, c, c % 5 ? 1.5 : 0);
+      const Matrix clean = run_on_device(instance, *kernel, Memory::exact);
+      expect_fp32(instance, clean);
+      a.set(3, 1, kInf), a.set(40, a.cols - 1, -kInf), a.set(40, a.cols / 2, kInf), a.set(69, 0, 1e-40);
+      if (w.rows > 0) w.set(1, 2, -kInf);
+      const Matrix out = run_on_device(instance, *kernel, Memory::exact);
+      expect_fp32(instance, out);
+      if (HasFatalFailure()) return;
+      for (std::int64_t c = 0; c < out.cols; ++c)
+        for (const std::int64_t r : {1, 4, 41, 63}) {  // of dw, none above the token that became small
+          if (!std::isfinite(out.at(r, c))) continue;
+          EXPECT_EQ(out.at(r, c), clean.at(r, c)) << describe(instance.c) << " " << r << ", " << c;
+        }
+      EXPECT_EQ(run_on_device(instance, *kernel, Memory::exact).bytes, out.bytes) << "another run gave other bits";
+    }
 }
 
 std::vector<Direction> directions() {
