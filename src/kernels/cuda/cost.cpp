@@ -16,9 +16,9 @@ namespace {
 constexpr double kLaunchUs = 3;
 // Of the peak, what cuBLAS reached on an H200 in every dtype: 796 of 1070 TF/s bf16, 400 of 535 TF32, 49 of 67 fp32.
 constexpr double kVendorShare = 0.74;
-// The same for e4m3 without fast accumulation, 1300 of 2140 TF/s; with it 1480. And for TF32 dW, whose operands lie along their
-// tokens: cuBLAS took 1036 us for 8192 x 4096 x 4096, where forward takes 700.
-constexpr double kVendorF8Share = 0.62, kVendorTf32DwShare = 0.5;
+// The same for e4m3 without fast accumulation, scattering W included in what was measured. And for TF32 dW, whose operands lie
+// along their tokens: cuBLAS took 1036 us for 8192 x 4096 x 4096, where forward takes 700.
+constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
 // Of the memory's nominal 4.8 TB/s, an H200 streams 4.2.
 constexpr double kMemoryShare = 0.87;
 // A tile's first copies, its stores and its turn on the multiprocessor, beside its products.
@@ -187,7 +187,7 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   const double short_slices = !short_slice ? 1
                               : size == 2  ? (own ? (dx ? 1.03 : 1) : 0.81 + 0.38 * density)
                                            : 1 + 0.45 * std::max(0.0, density - 0.15);
-  const double empty_tiles = p.m <= 64 ? 2 : 1;
+  const double empty_tiles = (p.m <= 64 ? 2 : 1) * (f8 ? 1.07 : 1);
   // Two tiles of half a line each read the same X side by side.
   const double half_lines = narrow && side == 128 ? 0.87 : 1;
   // The first copies and the last stores of a thread block.
@@ -212,11 +212,11 @@ double predict_wgmma_narrow_us(const Problem& p, const plan::Machine& machine) {
 }
 
 // The units are written once, from blocks read once, and read while L2 has them.
-double predict_merged_us(const Problem& p, const plan::Machine& machine, bool narrow) {
+double predict_merged_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
   const Problem units = merged(p);
   return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(p).stored + bytes_of(units).stored, device)) +
-         (narrow ? predict_wgmma_narrow_us(units, machine) : predict_wgmma_us(units, machine));
+         predict_wgmma_us(units, machine);
 }
 
 // Tiles step through slabs of 32 of the reduction; six 16-bit products for each of fp32.
@@ -244,7 +244,8 @@ double predict_split_us(const Problem& p, const plan::Machine& machine, bool nar
   const double stores = memory_seconds(m * out * 4, device), loads = memory_seconds(bytes.stored + m * depth * 4, device);
   const double splitting = kLaunchUs + 2 + us(2.5 * memory_seconds(bytes.stored, device));
   // An H200 took so many times what these steps come to: wgmma of 32 and 64 outputs leave less time to split X beside them.
-  const double slower = std::min(static_cast<double>(side), outputs) < 128 ? 1.65 : 1.45;
+  const int slice = std::min(side, tile.outputs);
+  const double slower = slice == 128 ? 1.3 : slice == 64 ? 1.45 : narrow ? 1.35 : 1.65;
   return kLaunchUs + 8 + splitting + us(0.5 * stores + std::max({l2, loads, slower * steps}));
 }
 

@@ -155,15 +155,6 @@ plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
   return groups;
 }
 
-plan::LineGroups narrow_merged_tile_lines(const Problem& p, const Machine& machine) {
-  return of_narrow_tile(merged_tile_lines(p, machine));
-}
-
-std::size_t merged_workspace(const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }
-
-constexpr const char* kMergedNote =
-    "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above it";
-
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
 
 std::size_t wgmma_workspace_of(const Problem& p, const Machine& machine, bool narrow) {
@@ -196,14 +187,11 @@ std::span<const Kernel> cuda_kernels() {
        [](const MatmulArgs& args, const Executor&) { return run_wgmma(args, true); },
        true},
       {{"sm90_wgmma_merged", plan::Side::cuda, Isa::generic, refuse_merged,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, false); }, merged_workspace,
-        false, false, merged_tile_lines, kMergedNote},
-       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, false); },
-       true},
-      {{"sm90_wgmma_merged_narrow", plan::Side::cuda, Isa::generic, refuse_merged,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, true); }, merged_workspace, false,
-        false, narrow_merged_tile_lines, kMergedNote},
-       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, true); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine); },
+        [](const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }, false, false, merged_tile_lines,
+        "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above "
+        "it"},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine); }, mma_workspace},

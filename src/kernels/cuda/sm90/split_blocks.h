@@ -3,10 +3,9 @@
 //   w = high + middle + low, each cut off towards zero, so that each has the sign of w: exact for |w| >= 2^-109. What overflows in
 //   fp32 then overflows in every partial product alike, to the same infinity.
 //
-//   planes [blocks][side / 32][3][lines][32]   side: of the block along the reduction; rows of 64 bytes, swizzled for wgmma, of k =
-//   0
-//                                              1 8 9 16 17 24 25 2 3 10 11 18 19 26 27 and the same + 4: so each lane of an operand
-//                                              in registers has 8 consecutive k of x
+//   planes [blocks][side / 32][3][lines][32]   side: of the block along the reduction; rows of 64 bytes, swizzled for wgmma. k of a
+//                                              row: 0 1 8 9 16 17 24 25 2 3 10 11 18 19 26 27, then the same + 4, so that each lane
+//                                              of an operand in registers has 8 consecutive k of x
 //   kinds [blocks]                             0, kHasInfinity or kTiny
 #pragma once
 

@@ -14,8 +14,7 @@ struct SplitParams {
   SplitOperand operands[2];
   SplitTokens shape[2];
   unsigned first_tiles;  // of operands[0], side by side
-  std::uint64_t* any;
-  std::uint64_t nonce;
+  std::uint32_t* any;
   bool pairs[2];  // rows begin at multiples of 8 bytes
 };
 
@@ -60,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) split(const __grid_constant__ SplitP
     const unsigned even = __ballot_sync(0xffffffff, special_low), odd = __ballot_sync(0xffffffff, special_high);
     if (lane == 0) {
       *reinterpret_cast<uint2*>(operand.marks + group * shape.mark_words() + strip * 2) = make_uint2(even, odd);
-      if ((even | odd) != 0) *params.any = params.nonce;
+      if ((even | odd) != 0) *params.any = 1;
     }
     if (column >= stride) continue;
     std::byte* const to = operand.planes + (group * (kSplitPlanes * kSplitTokens) * stride + column) * 2;
@@ -85,8 +84,7 @@ struct MarkedParams {
   std::int64_t blocks;
   SplitOperand operands[2];
   SplitTokens shape[2];
-  const std::uint64_t* any;
-  std::uint64_t nonce;
+  const std::uint32_t* any;
 };
 
 /// Of one 32 tokens' words.
@@ -102,7 +100,7 @@ __device__ __forceinline__ bool any_marked(const std::uint32_t* words, std::int6
 
 // A thread block takes a stored block. Slow where there are marks, which is rare; where there are none, a load.
 __global__ void __launch_bounds__(kThreads) add_marked(const __grid_constant__ MarkedParams params) {
-  if (*params.any != params.nonce) return;
+  if (*params.any == 0) return;
   const SplitTokens &rows = params.shape[0], &cols = params.shape[1];
   const TokenMatrix &dy = params.operands[0].from, &x = params.operands[1].from;
 #pragma unroll 1
@@ -135,8 +133,8 @@ __global__ void __launch_bounds__(kThreads) add_marked(const __grid_constant__ M
 
 }  // namespace
 
-cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens, std::uint64_t* any, std::uint64_t nonce,
-                         cudaStream_t stream) noexcept {
+cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens, std::uint32_t* any, cudaStream_t stream) noexcept {
+  if (const cudaError_t status = cudaMemsetAsync(any, 0, sizeof(*any), stream); status != cudaSuccess) return status;
   SplitParams params{};
   std::int64_t tiles[2];
   for (int i = 0; i < 2; ++i) {
@@ -148,7 +146,6 @@ cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens,
   }
   params.first_tiles = static_cast<unsigned>(tiles[0]);
   params.any = any;
-  params.nonce = nonce;
   const auto rows = static_cast<unsigned>(std::min<std::int64_t>(params.shape[0].groups(), 65535));
   if (rows > 0 && tiles[0] + tiles[1] > 0) {
     split<<<dim3(static_cast<unsigned>(tiles[0] + tiles[1]), rows), kThreads, 0, stream>>>(params);
@@ -157,7 +154,7 @@ cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens,
 }
 
 cudaError_t add_marked_tokens(float* out, const IndexView& index, const SplitOperand (&operands)[2], std::int64_t tokens,
-                              const std::uint64_t* any, std::uint64_t nonce, cudaStream_t stream) noexcept {
+                              const std::uint32_t* any, cudaStream_t stream) noexcept {
   MarkedParams params{};
   params.out = out;
   params.crow = index.crow;
@@ -171,7 +168,6 @@ cudaError_t add_marked_tokens(float* out, const IndexView& index, const SplitOpe
     params.shape[i] = {operands[i].from.columns, tokens};
   }
   params.any = any;
-  params.nonce = nonce;
   constexpr std::int64_t kMostBlocks = 1056;  // eight to each multiprocessor of an H200: nearly always they only look
   if (index.blocks > 0) {
     add_marked<<<static_cast<unsigned>(std::min(index.blocks, kMostBlocks)), kThreads, 0, stream>>>(params);

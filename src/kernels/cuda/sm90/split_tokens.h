@@ -4,7 +4,7 @@
 //                                         token zeros
 //   marks [tokens / 32][columns / 64][2]  a bit for each column, even ones in the first word: its 32 tokens here, some infinite or
 //                                         all below 2^-100 and not all zero, are zero in the planes
-//   any                                   holds the launch's nonce when there is a mark
+//   any                                   whether there is a mark
 #pragma once
 
 #include <cuda_runtime.h>
@@ -38,13 +38,12 @@ struct SplitOperand {
   std::uint32_t* marks;  // 8-byte aligned
 };
 
-/// dY and X. Marks are written throughout; *any only where there are some. One launch.
-cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens, std::uint64_t* any, std::uint64_t nonce,
-                         cudaStream_t stream) noexcept;
+/// dY and X. One launch, behind the clearing of *any.
+cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens, std::uint32_t* any, cudaStream_t stream) noexcept;
 
 /// out [blocks][bm][bn] += the products of the 32 tokens of columns of dY or X that are marked, in fp32, in the order of the
-/// tokens. Returns at once unless *any == nonce.
+/// tokens. Returns at once where there is none.
 cudaError_t add_marked_tokens(float* out, const IndexView& index, const SplitOperand (&operands)[2], std::int64_t tokens,
-                              const std::uint64_t* any, std::uint64_t nonce, cudaStream_t stream) noexcept;
+                              const std::uint32_t* any, cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -46,8 +46,6 @@ int hand_over(const MatmulArgs& args) noexcept {
                        args.stream);
 }
 
-wgmma_dds::TileSize size_of_tile(bool narrow) { return narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide; }
-
 }  // namespace
 
 int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
@@ -55,13 +53,13 @@ int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
   // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view that begins or strides otherwise
   // is found out here, and the kernel that takes any alignment runs instead.
   const auto product = [narrow](const MatmulArgs& call) {
-    const int status = launch(call, size_of_tile(narrow));
+    const int status = launch(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
     return status == wgmma_dds::kCannotMap ? hand_over(call) : status;
   };
   return args.dtype == DType::f32 ? with_residual_behind(args, product) : product(args);
 }
 
-int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
+int sm90_wgmma_merged(const MatmulArgs& args) noexcept {
   if (args.direction == Direction::dw || size_of(args.dtype) != 2) return cudaErrorInvalidValue;
   const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block);
   if (args.m == 0 || merging.lines == 0) return cudaSuccess;
@@ -72,7 +70,7 @@ int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
   const bool aligned = reinterpret_cast<std::uintptr_t>(args.values) % 16 == 0;
   if (!aligned || args.index.blocks == 0 || !wgmma_dds::possible(operands)) return hand_over(args);
   if (const int status = merge_blocks(args, merging); status != cudaSuccess) return status;
-  const int status = launch(product, size_of_tile(narrow));
+  const int status = launch(product, wgmma_dds::TileSize::wide);
   return status == wgmma_dds::kCannotMap ? hand_over(args) : status;
 }
 

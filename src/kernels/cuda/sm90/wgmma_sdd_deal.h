@@ -30,7 +30,7 @@ struct StepShape {
 inline constexpr StepShape kStep16{64, 128, 4, 512, 1, true}, kStepTf32{32, 128, 4, 512, 1.06, false};
 /// Busy: planes come and go through a shared memory whose port the products fill by themselves; fitted to an H200, blocks of 32 to
 /// 128.
-inline constexpr StepShape kStepSplit{32, 192, 12, 256, 1.25, true};
+inline constexpr StepShape kStepSplit{32, 192, 12, 256, 1.05, true};
 
 /// Strips that an item may hold: by its sums, and by two stages in shared memory.
 constexpr int most_strips(const StepShape& step, int block_rows) {

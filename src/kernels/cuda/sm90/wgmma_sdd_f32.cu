@@ -88,14 +88,13 @@ int split(const MatmulArgs& args) noexcept {
   if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x)) return kCannotMap;  // before anything is launched
   auto* const dy_marks = reinterpret_cast<std::uint32_t*>(workspace.take(space.dy.marks_bytes()));
   auto* const x_marks = reinterpret_cast<std::uint32_t*>(workspace.take(space.x.marks_bytes()));
-  auto* const any = reinterpret_cast<std::uint64_t*>(workspace.take(kAligned));
+  auto* const any = reinterpret_cast<std::uint32_t*>(workspace.take(kAligned));
   const SplitOperand parts[2] = {{matrix(args.a, index.rows, args.a_stride), planes[0], dy_marks},
                                  {matrix(args.b, index.cols, args.b_stride), planes[1], x_marks}};
-  const std::uint64_t nonce = next_nonce();
-  if (const cudaError_t status = split_tokens(parts, args.m, any, nonce, stream); status != cudaSuccess) return status;
+  if (const cudaError_t status = split_tokens(parts, args.m, any, stream); status != cudaSuccess) return status;
   if (const int status = dw_split(args, operands, workspace.at, deal(size_of(kStepSplit, args)).most_blocks); status != 0)
     return status;
-  return add_marked_tokens(static_cast<float*>(args.out), index, parts, args.m, any, nonce, stream);
+  return add_marked_tokens(static_cast<float*>(args.out), index, parts, args.m, any, stream);
 }
 
 std::size_t parts_bytes(const StepShape& step, const Problem& p, int multiprocessors) {
