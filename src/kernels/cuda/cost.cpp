@@ -182,19 +182,20 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   // Stores hide behind nothing: the next tile's copies wait for the staging they leave from.
   const double stores = memory_seconds(m * out * out_size, device), loads = memory_seconds(bytes.stored + m * depth * size, device);
   // Measured beside this model on an H200: slices of 32 lose to their many short wgmma where many blocks are stored, 16-bit ones
-  // less since X is in registers, and tiles whose tokens are mostly absent take twice their bytes' time.
+  // less since X is in registers, tiles whose tokens are mostly absent take twice their bytes' time, and
+  // sums of 8 bits add up in registers.
   const bool short_slice = std::min(side, gathered) == 32;
   const double short_slices = !short_slice ? 1
                               : size == 2  ? (own ? (dx ? 1.03 : 1) : 0.81 + 0.38 * density)
                                            : 1 + 0.45 * std::max(0.0, density - 0.15);
-  const double empty_tiles = (p.m <= 64 ? 2 : 1) * (f8 ? 1.07 : 1);
+  const double empty_tiles = p.m <= 64 ? 2 : 1, promoted = f8 ? 1.07 : 1;
   // Two tiles of half a line each read the same X side by side.
   const double half_lines = narrow && side == 128 ? 0.87 : 1;
   // The first copies and the last stores of a thread block.
   const double ends = narrow ? 0.4 : 1.6;
   const double transposing = dx && p.dtype == DType::f32 ? kLaunchUs + us(2 * memory_seconds(bytes.stored, device)) : 0;
   return kLaunchUs + ends + transposing +
-         us(1.1 * stores + short_slices * empty_tiles * half_lines * std::max({l2, product, loads, steps, port}));
+         us(1.1 * stores + short_slices * empty_tiles * promoted * half_lines * std::max({l2, product, loads, steps, port}));
 }
 
 }  // namespace
