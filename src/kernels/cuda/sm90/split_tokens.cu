@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/sm90/split_special.cuh"
 #include "kernels/cuda/sm90/split_tokens.h"
 
 namespace sparseloom::kernels::cuda {
@@ -17,10 +18,6 @@ struct SplitParams {
   std::uint32_t* any;
   bool pairs[2];  // rows begin at multiples of 8 bytes
 };
-
-__device__ __forceinline__ bool is_special(float largest) {
-  return largest == __uint_as_float(0x7f800000u) || (largest > 0 && largest < 0x1p-100f);
-}
 
 // A warp takes 32 tokens of 64 columns, a lane two of them.
 __global__ void __launch_bounds__(kThreads) split(const __grid_constant__ SplitParams params) {

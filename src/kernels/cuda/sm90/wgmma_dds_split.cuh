@@ -16,6 +16,7 @@
 #include "kernels/cuda/ptx/ld_global.cuh"
 #include "kernels/cuda/ptx/ld_shared.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
+#include "kernels/cuda/sm90/split_special.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_store.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
 
@@ -30,10 +31,6 @@ struct SplitX {
 
 /// Cuts the low half off: towards zero. NaN may become Inf here, and the next part NaN.
 __device__ __forceinline__ float upper_half(float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); }
-
-__device__ __forceinline__ bool is_special(float largest) {
-  return largest == __uint_as_float(0x7f800000u) || (largest > 0 && largest < 0x1p-100f);
-}
 
 /// row: shared address of token lane / 4 of the warp's 16, its row of 128 bytes. Lane 4 i + q reads k = 8 q .. of tokens i and i +
 /// 8: of eight lanes, two tokens, no two meet in a bank.

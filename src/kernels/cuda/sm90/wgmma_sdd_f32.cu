@@ -12,7 +12,7 @@
 #include "kernels/cuda/sm90/split_tokens.h"
 #include "kernels/cuda/sm90/transpose_tokens.h"
 #include "kernels/cuda/sm90/wgmma_sdd.h"
-#include "kernels/cuda/sm90/wgmma_sdd_host.h"
+#include "kernels/cuda/sm90/wgmma_sdd_region.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda {
