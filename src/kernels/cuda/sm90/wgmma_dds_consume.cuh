@@ -1,4 +1,5 @@
-// The consumers: two warpgroups, each with half of the tile's tokens and all of its lines. Per slab they test in line which parts
+// The consumers: two warpgroups, each with half of the tile's tokens and all of its lines (or the other way round:
+// wgmma_dds_turned.cuh). Per slab they test in line which parts
 // are present (a jump table cost 190 cycles a part) and multiply those alone, so that what x holds under an absent block, NaN
 // included, never reaches a sum.
 #pragma once
@@ -6,6 +7,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
+#include <variant>
 
 #include "kernels/cuda/ptx/address.cuh"
 #include "kernels/cuda/ptx/ldmatrix.cuh"
@@ -14,6 +17,7 @@
 #include "kernels/cuda/sm90/wgmma_dds_split.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_store.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_turned.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
@@ -24,7 +28,10 @@ __device__ constexpr std::uint32_t x_offset(int part, int step, int block) {
   return (slab * T::kSlabBytes + block * 64 * T::kRowBytes + (within * T::kSteps + step) * 32) / 16;
 }
 
-/// sums += x parts^T over the slab's present parts; one group. x and parts: shared addresses / 16.
+// Each part is a group of its own, committed within the branch: a commit behind it, where the compiler cannot see a wgmma to mark,
+// becomes an empty one (HGMMA.64x8x16) that takes its turn on the tensor cores, 3 to 4 % of blocks of 128.
+
+/// sums += x parts^T over the slab's present parts. x and parts: shared addresses / 16.
 template <class T>
 __device__ __forceinline__ void multiply_slab(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record) {
   ptx::wgmma_fence();
@@ -42,9 +49,9 @@ __device__ __forceinline__ void multiply_slab(Sums<T>& sums, std::uint32_t x, st
                                              T::kDescriptorPart | (w + step * (T::kStepBytes / 16)));
         }
       }
+      ptx::wgmma_commit();
     }
   }
-  ptx::wgmma_commit();
 }
 
 /// The same with x in registers. rows: shared address of the slab's row that this lane reads for ldmatrix, of the first 16.
@@ -79,57 +86,93 @@ __device__ __forceinline__ void multiply_slab_from_registers(Sums<T>& sums, std:
                                              T::kDescriptorPart | (w + step * (T::kStepBytes / 16)));
         }
       }
+      ptx::wgmma_commit();
     }
   }
-  ptx::wgmma_commit();
 }
 
 /// The same where the tensor cores' sums are added up in registers: those of one line at a time, in as many registers as the kernel
-/// has left. The other warpgroup multiplies meanwhile.
+/// has left. The other warpgroup multiplies meanwhile. The last of them are added once the stage has gone back to the producers.
 template <class T>
-__device__ __forceinline__ void multiply_slab_promoted(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record) {
-  constexpr int kAtOnce = T::kSlice * T::kTokenBlocks <= 128 ? T::kTokenBlocks : 1;  // 64 registers
-  constexpr std::uint32_t kNextX = x_offset<T>(1, 0, 0), kNextPart = T::kPartBytes / 16;
+struct PromotedSlab {
+  static constexpr int kAtOnce = T::kSlice * T::kTokenBlocks <= 128 ? T::kTokenBlocks : 1;  // 64 registers
+  static constexpr int kChunk = kAtOnce * T::kSlice / 2;
+  static constexpr int kLeft = T::kBlocksPerSm == 1 ? 32 : 0;  // to be added later: 64 had no registers
+  float sum[kAtOnce][T::kSlice / 2];
+
+  __device__ __forceinline__ void multiply(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record) {
+    constexpr std::uint32_t kNextX = x_offset<T>(1, 0, 0), kNextPart = T::kPartBytes / 16;
 #pragma unroll
-  for (int line = 0; line < T::kLines; ++line) {
-    const std::uint32_t w = parts + line * T::kStageParts * kNextPart;
-    const auto add_up = [&](std::uint32_t first_x, std::uint32_t first_w, bool both) {
-#pragma unroll
-      for (int first = 0; first < T::kTokenBlocks; first += kAtOnce) {
-        float sum[kAtOnce][T::kSlice / 2];
-        const auto multiply = [&](std::uint32_t from_x, std::uint32_t from_w, bool add) {
-#pragma unroll
-          for (int step = 0; step < T::kSteps; ++step) {
-#pragma unroll
-            for (int block = 0; block < kAtOnce; ++block) {
-              T::Element::mma(sum[block], T::kDescriptorX | (from_x + x_offset<T>(0, step, first + block)),
-                              T::kDescriptorPart | (from_w + step * (T::kStepBytes / 16)), add || step > 0);
-            }
-          }
-        };
-        ptx::wgmma_fence();
-        multiply(first_x, first_w, false);
-        if (both) multiply(x + kNextX, w + kNextPart, true);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<0>();
-#pragma unroll
-        for (int block = 0; block < kAtOnce; ++block) {
-          ptx::pin(sum[block]);
-#pragma unroll
-          for (int i = 0; i < T::kSlice / 2; ++i) sums[first + block][line][i] += sum[block][i];
+    for (int line = 0; line < T::kLines; ++line) {
+      const std::uint32_t w = parts + line * T::kStageParts * kNextPart;
+      const bool low = record & T::present(line, 0), high = T::kStageParts > 1 && (record & T::present(line, 1));
+      if constexpr (T::kSlice < 128) {
+        // The first part present by address, the second behind a branch: a branch around each cost 300 spilled registers.
+        if (low || high) multiply_line(sums, line, x, low ? x : x + kNextX, low ? w : w + kNextPart, w + kNextPart, low && high);
+      } else {  // one after the other, for the same reason
+        if (low) {
+          multiply_line(sums, line, x, x, w, w, false);
+          if (T::kStageParts > 1) add_last(sums);
         }
+        if (high) multiply_line(sums, line, x, x + kNextX, w + kNextPart, w, false);
       }
-    };
-    const bool low = record & T::present(line, 0), high = T::kStageParts > 1 && (record & T::present(line, 1));
-    if constexpr (T::kSlice < 128) {
-      // The first part present by address, the second behind a branch: a branch around each cost 300 spilled registers.
-      if (low || high) add_up(low ? x : x + kNextX, low ? w : w + kNextPart, low && high);
-    } else {  // one after the other, for the same reason
-      if (low) add_up(x, w, false);
-      if (high) add_up(x + kNextX, w + kNextPart, false);
     }
   }
-}
+
+  /// What multiply left.
+  __device__ __forceinline__ void add_to(Sums<T>& sums, std::uint32_t record) {
+    constexpr int kLast = T::kLines - 1;
+    bool left = record & T::present(kLast, T::kStageParts - 1);
+    if (T::kSlice < 128 && T::kStageParts > 1) left = left || (record & T::present(kLast, 0));
+    if (left) add_last(sums);
+  }
+
+ private:
+  __device__ __forceinline__ void multiply_line(Sums<T>& sums, int line, std::uint32_t x, std::uint32_t first_x,
+                                                std::uint32_t first_w, std::uint32_t second_w, bool both) {
+#pragma unroll
+    for (int first = 0; first < T::kTokenBlocks; first += kAtOnce) {
+      const auto run = [&](std::uint32_t from_x, std::uint32_t from_w, bool add) {
+#pragma unroll
+        for (int step = 0; step < T::kSteps; ++step) {
+#pragma unroll
+          for (int block = 0; block < kAtOnce; ++block) {
+            T::Element::mma(sum[block], T::kDescriptorX | (from_x + x_offset<T>(0, step, first + block)),
+                            T::kDescriptorPart | (from_w + step * (T::kStepBytes / 16)), add || step > 0);
+          }
+        }
+        ptx::wgmma_commit();
+      };
+      ptx::wgmma_fence();
+      run(first_x, first_w, false);
+      if (both) run(x + x_offset<T>(1, 0, 0), second_w, true);
+      ptx::wgmma_wait<0>();
+      const bool last = line + 1 == T::kLines && first + kAtOnce == T::kTokenBlocks;
+      add(sums, line, first, 0, last ? kChunk - kLeft : kChunk);
+    }
+  }
+
+  /// sums += those of chunk first from number `from` on.
+  __device__ __forceinline__ void add(Sums<T>& sums, int line, int first, int from, int to) {
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      if (i < from || i >= to) continue;
+      float& own = sum[i / (T::kSlice / 2)][i % (T::kSlice / 2)];
+      ptx::pin(own);
+      sums[first + i / (T::kSlice / 2)][line][i % (T::kSlice / 2)] += own;
+    }
+  }
+
+  __device__ __forceinline__ void add_last(Sums<T>& sums) {
+    add(sums, T::kLines - 1, T::kTokenBlocks - kAtOnce, kChunk - kLeft, kChunk);
+  }
+};
+
+/// Of products whose sums are added up in registers: one slab's.
+template <class T>
+using SlabOf = std::conditional_t<
+    T::Element::kSplit, std::type_identity<SplitSlab<T>>,
+    std::conditional_t<T::Element::kPromoted, std::type_identity<PromotedSlab<T>>, std::type_identity<std::monostate>>>::type;
 
 /// Of the ring, in the order of the producer's records.
 template <class T>
@@ -143,12 +186,10 @@ template <class T>
 __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& shared, int warpgroup) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty),
-                      records = ptx::shared_address(shared.record),
-                      staging = ptx::shared_address(shared.staging[warpgroup * 4 + warp]);
+                      records = ptx::shared_address(shared.record);
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
-  const std::uint32_t own_rows = warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
+  const std::uint32_t own_rows = T::kOutputsOnM ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
   [[maybe_unused]] const std::uint32_t lane_row = (warp * 16 + lane % 16) * T::kRowBytes;
-  const int first_row = warpgroup * (T::kTokens / T::kConsumers) + warp * T::kStoreRows;
   // By the lane that hands the stage back, which orders its read before the producer's next write. The others get it by a shuffle,
   // which also tells the compiler that branches on it are uniform.
   const auto record_of = [&](unsigned stage) {
@@ -156,19 +197,11 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   };
 
   unsigned turn = 0;
-  ResidualBarrier& residual = shared.residual[warpgroup * 4 + warp];
+  std::conditional_t<T::kOutputsOnM, TurnedStore<T>, WarpStore<T>> store(shared, warpgroup);
 #pragma unroll 1
   for (unsigned tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
     const Place place = place_of<T>(params, tile);
-    const Bias<T> bias = fetch_bias<T>(params, place);
-    Scales<T> scales;
-    if constexpr (T::kBlocksPerSm == 1) scales = fetch_scales<T>(params, place, first_row);
-    if constexpr (T::kAddsResidual) {
-      if (asks_ahead<T>(params)) {
-        if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
-        ask_residual<T>(params, ptx::shared_address(&residual.barrier), staging, {params, place, first_row, 0});
-      }
-    }
+    store.begin(params, place);
     Sums<T> sums = {};
     Stage<T> stage(turn);
     ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
@@ -176,12 +209,17 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
 #pragma unroll 1
     while (true) {
       const std::uint32_t at = ring + stage.index * (T::kStageBytes / 16);
+      [[maybe_unused]] const std::uint32_t present = record;
+      [[maybe_unused]] const auto& origin = shared.origin[T::Element::kSplit ? stage.index : 0];
+      [[maybe_unused]] SlabOf<T> slab;
       if constexpr (T::Element::kSplit) {
-        multiply_slab_split<T>(params, place, sums, at + own_rows, at + T::kXBytes / 16, record, shared.origin[stage.index]);
+        slab.multiply(at + own_rows, at + T::kXBytes / 16, record);
       } else if constexpr (T::Element::kPromoted) {
-        multiply_slab_promoted<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
+        slab.multiply(sums, at + own_rows, at + T::kXBytes / 16, record);
       } else if constexpr (T::kXInRegisters) {
         multiply_slab_from_registers<T>(sums, (at + own_rows) * 16 + lane_row, at + T::kXBytes / 16, record);
+      } else if constexpr (T::kOutputsOnM) {
+        multiply_slab_turned<T>(sums[0][0], at, at + T::kXBytes / 16, record, warpgroup);
       } else {
         multiply_slab<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
       }
@@ -196,8 +234,10 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       }
       ++turn;
       ptx::wgmma_wait<0>();
+      if constexpr (T::Element::kSplit) slab.add_specials(params, place, sums, at + own_rows, present, origin);
       __syncwarp();  // all lanes have read the stage
       if (lane == 0) ptx::mbarrier_arrive(done);
+      if constexpr (T::Element::kSplit || T::Element::kPromoted) slab.add_to(sums, present);
       if (last) break;
       if (!ready) {
         ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
@@ -209,9 +249,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
 #pragma unroll
       for (auto& slice : block) ptx::pin(slice);
     }
-    // With a second thread block to multiply meanwhile, and registers for half as much.
-    if constexpr (T::kBlocksPerSm > 1) scales = fetch_scales<T>(params, place, first_row);
-    store_tile<T>(params, place, bias, scales, staging, first_row, sums, residual);
+    store.end(params, place, sums);
   }
   if (ptx::elect_lane()) ptx::bulk_wait_read<0>();  // shared memory goes with the thread block
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
+#include "kernels/cuda/ptx/sm90/wgmma_n256.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma_rs.cuh"
 #include "sparseloom/dtype.h"
 
@@ -53,6 +54,11 @@ struct Bf16 : Plain16 {
   static __device__ __forceinline__ void mma(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
     ptx::wgmma_rs_bf16<kMnMajorB>(d, a, b);
   }
+  /// kOutputsOnM: a is the values', b x's.
+  template <bool kMnMajorA>
+  static __device__ __forceinline__ void mma_turned(float (&d)[128], std::uint64_t a, std::uint64_t b) {
+    ptx::wgmma_n256_bf16<kMnMajorA>(d, a, b);
+  }
 };
 
 struct F16 : Plain16 {
@@ -64,6 +70,11 @@ struct F16 : Plain16 {
   template <bool kMnMajorB>
   static __device__ __forceinline__ void mma(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
     ptx::wgmma_rs_f16<kMnMajorB>(d, a, b);
+  }
+  /// kOutputsOnM: a is the values', b x's.
+  template <bool kMnMajorA>
+  static __device__ __forceinline__ void mma_turned(float (&d)[128], std::uint64_t a, std::uint64_t b) {
+    ptx::wgmma_n256_f16<kMnMajorA>(d, a, b);
   }
 };
 

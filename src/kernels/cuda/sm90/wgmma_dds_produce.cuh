@@ -168,19 +168,25 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
     for (int line = 0; line < T::kLines; ++line) first[line] = __shfl_sync(kWarp, steps[0].block[0], line * T::kGroup);
   }
   if (!ptx::elect_lane()) return;
-  if (producer == 0) {  // what all of them copy is announced by one
+  if (producer == 0) {
     if constexpr (T::Element::kSplit) {
 #pragma unroll
       for (int line = 0; line < T::kLines; ++line)
         origin[line] = (first[line] << (params.side_log2 - T::kSlabLog2)) + column[0] / T::kSlab;
     }
     *record = parts | (steps[T::kSlabs - 1].record & ~T::kAllParts);
-    if (parts == 0) {
-      ptx::mbarrier_arrive(full);
-      return;
-    }
-    ptx::mbarrier_arrive_expect_tx(full, x_bytes + __popc(parts) * T::kPartBytes);
+  } else {
+    x_bytes = 0;
   }
+  // Each announces its own copies, if only that it has none: one that fell behind by two rounds of the ring, with nothing to copy
+  // in either, would else take the barrier's parity for that of its own round and wait for good.
+  const std::uint32_t bytes = x_bytes + __popc(parts >> (producer * T::kGroup) & T::kPartsOfOne) * T::kPartBytes;
+  if (bytes == 0) {
+    ptx::mbarrier_arrive(full);
+  } else {
+    ptx::mbarrier_arrive_expect_tx(full, bytes);
+  }
+  if (parts == 0) return;
   const std::int32_t output = place.output & ((1 << params.line_log2) - 1);  // within a line that is wider than the tile
 #pragma unroll
   for (int slab = 0; slab < T::kSlabs; ++slab) {

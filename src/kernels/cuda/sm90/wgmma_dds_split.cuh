@@ -108,7 +108,7 @@ __device__ __forceinline__ void add_special(const Params& params, float (&sums)[
   }
 }
 
-/// sum = x parts^T of all lines present, others as they were; one group. parts: shared address / 16.
+/// sum = x parts^T of all lines present, others as they were. parts: shared address / 16.
 template <class T>
 __device__ __forceinline__ void multiply_split(float (&sum)[T::kLines][T::kSlice / 2], const SplitX& x, std::uint32_t parts,
                                                std::uint32_t record) {
@@ -127,8 +127,8 @@ __device__ __forceinline__ void multiply_split(float (&sum)[T::kLines][T::kSlice
         ptx::wgmma_bf16_k_major(sum[line], x.part[kProducts[product][0]][step],
                                 T::kDescriptorPlane | (w + kProducts[product][1] * kPlane + step * 2), product > 0 || step > 0);
     }
+    ptx::wgmma_commit();
   }
-  ptx::wgmma_commit();
 }
 
 /// Adds what the planes lack of a slab. row: as split_x reads it. origin: of each line present, its block in list order and the
@@ -152,27 +152,41 @@ __device__ __forceinline__ void add_specials(const Params& params, const Place& 
   }
 }
 
-/// As multiply_slab_promoted, all lines at once. x and parts: shared addresses / 16; x of the warpgroup's first row. To split the
-/// next slab's x while the tensor cores have this one gained 3 % at side 32 and lost 3 to 8 % at 64 and 128: the other warpgroup
-/// fills them.
+/// Products of one slab under way: the tensor cores' own sums, all lines at once, and x in parts, which they read meanwhile.
 template <class T>
-__device__ __forceinline__ void multiply_slab_split(const Params& params, const Place& place, Sums<T>& sums, std::uint32_t x,
-                                                    std::uint32_t parts, std::uint32_t record,
-                                                    const std::int32_t (&origin)[T::kLines]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const std::uint32_t row = x * 16 + (warp * 16 + lane / 4) * 128;
-  const SplitX split = split_x(row);
+struct SplitSlab {
+  SplitX x;
   float sum[T::kLines][T::kSlice / 2];
-  multiply_split<T>(sum, split, parts, record);
-  ptx::wgmma_wait<0>();
-#pragma unroll
-  for (int line = 0; line < T::kLines; ++line) {
-    if ((record & T::present(line, 0)) == 0) continue;
-    ptx::pin(sum[line]);
-#pragma unroll
-    for (int i = 0; i < T::kSlice / 2; ++i) sums[0][line][i] += sum[line][i];
+
+  /// x and parts: shared addresses / 16; x of the warpgroup's first row. To split the next slab's x while the tensor cores have
+  /// this one gained 3 % at side 32 and lost 3 to 8 % at 64 and 128: the other warpgroup fills them.
+  __device__ __forceinline__ void multiply(std::uint32_t from, std::uint32_t parts, std::uint32_t record) {
+    x = split_x(row_of(from));
+    multiply_split<T>(sum, x, parts, record);
   }
-  add_specials<T>(params, place, sums, row, split, record, origin);
-}
+
+  /// Once they are finished, while the stage is still there.
+  __device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums, std::uint32_t from,
+                                               std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+    wgmma_dds::add_specials<T>(params, place, sums, row_of(from), x, record, origin);
+  }
+
+  /// Once they are finished; the stage may be gone.
+  __device__ __forceinline__ void add_to(Sums<T>& sums, std::uint32_t record) {
+#pragma unroll
+    for (int line = 0; line < T::kLines; ++line) {
+      if ((record & T::present(line, 0)) == 0) continue;
+      ptx::pin(sum[line]);
+#pragma unroll
+      for (int i = 0; i < T::kSlice / 2; ++i) sums[0][line][i] += sum[line][i];
+    }
+  }
+
+ private:
+  /// Shared address of the lane's first row.
+  static __device__ __forceinline__ std::uint32_t row_of(std::uint32_t from) {
+    return from * 16 + (threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4) * 128;
+  }
+};
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

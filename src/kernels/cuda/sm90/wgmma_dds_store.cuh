@@ -20,7 +20,15 @@
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
 template <class T>
-using Sums = float[T::kTokenBlocks][T::kLines][T::kSlice / 2];
+struct SumsOf {
+  using Type = float[T::kTokenBlocks][T::kLines][T::kSlice / 2];
+};
+template <class T>
+requires T::kOutputsOnM struct SumsOf<T> {
+  using Type = float[1][1][128];
+};
+template <class T>
+using Sums = typename SumsOf<T>::Type;
 
 /// A warp's bias of one tile: lane t has columns t, t + 32, ... Fetched before the tile's loop, so that nothing waits for it
 /// behind.
@@ -250,12 +258,8 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
 }
 
 /// One copy of the code per activation: inside the loops, a choice per value would cost more than the activation.
-template <class T>
-__device__ __forceinline__ void store_tile(const Params& params, const Place& place, const Bias<T>& bias, const Scales<T>& scales,
-                                           std::uint32_t staging, int first_row, const Sums<T>& sums, ResidualBarrier& residual) {
-  const auto store = [&](auto activation) {
-    store_activated<T>(params, place, bias, scales, staging, first_row, sums, residual, activation);
-  };
+template <class T, class Store>
+__device__ __forceinline__ void with_activation(const Params& params, Store store) {
   const auto none = [](float v) { return v; };
   if constexpr (T::kIsDx) {
     store(none);
@@ -269,5 +273,41 @@ __device__ __forceinline__ void store_tile(const Params& params, const Place& pl
     }
   }
 }
+
+/// A warp's way out of a tile: begin before its products, so that what it reads is there behind them, and end.
+template <class T>
+class WarpStore {
+ public:
+  __device__ __forceinline__ WarpStore(SharedStorage<T>& shared, int warpgroup)
+      : staging_(ptx::shared_address(shared.staging[threadIdx.x / 32])),
+        first_row_(warpgroup * (T::kTokens / T::kConsumers) + static_cast<int>(threadIdx.x / 32 % 4) * T::kStoreRows),
+        residual_(shared.residual[threadIdx.x / 32]) {}
+
+  __device__ __forceinline__ void begin(const Params& params, const Place& place) {
+    bias_ = fetch_bias<T>(params, place);
+    if constexpr (T::kBlocksPerSm == 1) scales_ = fetch_scales<T>(params, place, first_row_);
+    if constexpr (T::kAddsResidual) {
+      if (asks_ahead<T>(params)) {
+        if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
+        ask_residual<T>(params, ptx::shared_address(&residual_.barrier), staging_, {params, place, first_row_, 0});
+      }
+    }
+  }
+
+  __device__ __forceinline__ void end(const Params& params, const Place& place, const Sums<T>& sums) {
+    // With a second thread block to multiply meanwhile, and registers for half as much.
+    if constexpr (T::kBlocksPerSm > 1) scales_ = fetch_scales<T>(params, place, first_row_);
+    with_activation<T>(params, [&](auto activation) {
+      store_activated<T>(params, place, bias_, scales_, staging_, first_row_, sums, residual_, activation);
+    });
+  }
+
+ private:
+  const std::uint32_t staging_;
+  const int first_row_;  // of the tile
+  ResidualBarrier& residual_;
+  Bias<T> bias_;
+  Scales<T> scales_;
+};
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -4,7 +4,11 @@
 //   slab    consecutive positions of the reduction, 64 of a 16-bit type, from a multiple of their number: 128 bytes, which TMA and
 //           L2 move at full rate (rows of 64 bytes reach 85 %, of 32 bytes 45 % of that)
 //   part    what one line stores in a slab: a block or its share of 128 bytes, or up to two blocks of 64 bytes
-//   slice   a line's columns of the tile: N of its wgmma
+//   slice   a line's columns of the tile: N of its wgmma, or M
+//
+// Tokens lie on M of wgmma and a slice on N, each warpgroup with half of the tokens; or, where kOutputsOnM, 64 outputs of a
+// warpgroup's own on M and all 256 tokens on N: fewer and larger wgmma, one test for what is present, no line to pass over. Of
+// slices of 32 that would multiply what is not stored; sums added up in registers have no room for it.
 //
 // Blocks of 64 e4m3 are slabs of 64 bytes, and a stage holds any two of them: at the densities that matter, rows at 85 % of the
 // rate beat reading X under the absent neighbours, and two to a stage halve the consumers' latency.
@@ -71,6 +75,7 @@ template <class Direction, class Element_, class Shape, int kSlice_, int kPart_>
 struct Tile : Shape {
   using Element = Element_;
   using Shape::kOutputs, Shape::kStages, Shape::kTokens;
+  static constexpr bool kOutputsOnM = kTokens == 256 && kSlice_ >= 64 && Element::kBytes == 2;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kStoresPre = !kIsDx && !Element::kScaled;  // for gradients, which 8-bit products have none of
   static constexpr bool kAddsResidual = Direction::kAddsResidual;
@@ -85,7 +90,7 @@ struct Tile : Shape {
   // stage has many: a thread starts a box in some 100 cycles, and a stage of blocks of side 32 has up to nine. Of bf16 blocks of
   // side 64 it has three, and a second warp made the product 2 to 20 % slower.
   static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
-  static constexpr int kTokenBlocks = kTokens / kConsumers / 64;  // of a warpgroup: M of wgmma
+  static constexpr int kTokenBlocks = kOutputsOnM ? 1 : kTokens / kConsumers / 64;  // of a warpgroup: M of wgmma
   static constexpr int kProducers = kSlice == 32 || kStageParts == 2 ? kLines : 1;
   // Wgmma of 32 outputs reads x longer than it multiplies; from registers it runs at full rate: 8 % at density .2, 14 % at .5.
   static constexpr bool kXInRegisters = kSlice == 32 && kTokenBlocks == 2 && Element::kBytes == 2;
@@ -109,11 +114,14 @@ struct Tile : Shape {
   static constexpr std::uint32_t kPlaneBytes = kSlice * 64;
   static constexpr std::uint64_t kDescriptorPlane = ptx::wgmma_descriptor(ptx::Swizzle::bytes64, 8 * 64, 16);
 
-  // Outputs leave by boxes of one warp: 16 tokens x 128 bytes, or those of one line where it has fewer.
+  // Outputs leave by boxes of one warp, 16 tokens x 128 bytes or those of one line where it has fewer; kOutputsOnM: of a warpgroup,
+  // 64 tokens x 64 outputs.
   static constexpr int kOutBytes = static_cast<int>(size_of(Element::Out::kDtype));
-  static constexpr int kStoreRows = 16, kStoreColumns = kSlice * kOutBytes < 128 ? kSlice : 128 / kOutBytes;
+  static constexpr int kStoreRows = kOutputsOnM ? 64 : 16, kStoreColumns = kSlice * kOutBytes < 128 ? kSlice : 128 / kOutBytes;
   static constexpr int kStoreRowBytes = kStoreColumns * kOutBytes, kStoreBytes = kStoreRows * kStoreRowBytes;
   static constexpr int kStagingBuffers = Shape::kStagingBuffers * (128 / kStoreRowBytes);
+
+  static constexpr int kStorers = kOutputsOnM ? kConsumers : kConsumers * 4;  // warps or warpgroups
 
   // Lanes of the producer that hold index entries of the same line.
   static constexpr int kGroup = 32 / kLines;
@@ -125,6 +133,12 @@ struct Tile : Shape {
     std::uint32_t all = 0;
     for (int line = 0; line < kLines; ++line) all |= std::uint32_t{3} << (line * kGroup);
     return all;
+  }();
+  // Of the lines whose copies the first producer starts; the next one's are kGroup further.
+  static constexpr std::uint32_t kPartsOfOne = [] {
+    std::uint32_t parts = 0;
+    for (int line = 0; line < kLines; line += kProducers) parts |= std::uint32_t{3} << (line * kGroup);
+    return parts;
   }();
   // kSplit, of a line's part: some of it, or all of it, is not in the planes (split_blocks.h).
   static constexpr int kSpecialBit = 3, kTinyBit = 4;
@@ -139,8 +153,8 @@ struct Tile : Shape {
                 "swizzled boxes start at multiples of 1024");
 };
 
-/// A consumer warp's mbarrier for what comes of the residual. `phase`: the one that ends next, of tiles with an odd number of
-/// boxes; the others begin with phase 0.
+/// The mbarrier for what comes of the residual to a warp's (kOutputsOnM: warpgroup's) staging. `phase`: the one that ends next, of
+/// tiles with an odd number of boxes; the others begin with phase 0.
 struct ResidualBarrier {
   std::uint64_t barrier;
   unsigned phase;
@@ -151,9 +165,9 @@ template <class T>
 struct SharedStorage {
   // x [kSlabs][kTokens][kSlab], then parts [kLines][kStageParts]; absent ones keep their place
   std::byte ring[T::kStages][T::kStageBytes];
-  std::byte staging[T::kConsumers * 4][T::kStagingBuffers][T::kStoreBytes];
+  std::byte staging[T::kStorers][T::kStagingBuffers][T::kStoreBytes];
   std::uint64_t full[T::kStages], empty[T::kStages];  // mbarriers
-  ResidualBarrier residual[T::kConsumers * 4];
+  ResidualBarrier residual[T::kStorers];
   std::uint32_t record[T::kStages];
   std::int32_t origin[T::Element::kSplit ? T::kStages : 1][T::kLines];  // kSplit: of the parts among all, in list order
 };

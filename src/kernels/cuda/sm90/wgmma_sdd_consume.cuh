@@ -14,7 +14,9 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// sums += x^T dy of one step; one group. x: this warpgroup's first strip; shared addresses / 16.
+// A strip is a group of its own: a commit behind the branch becomes an empty wgmma (wgmma_dds_consume.cuh).
+
+/// sums += x^T dy of one step. x: this warpgroup's first strip; shared addresses / 16.
 template <class T>
 __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, std::uint32_t dy, int strips) {
   ptx::wgmma_fence();
@@ -26,11 +28,11 @@ __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, st
       T::Element::mma(sums[strip], T::kDescriptorX | (x + strip * (T::kConsumers * T::kStripBytes / 16) + k * (T::kXKBytes / 16)),
                       T::kDescriptorDy | (dy + k * (T::kDyKBytes / 16)));
     }
+    ptx::wgmma_commit();
   }
-  ptx::wgmma_commit();
 }
 
-/// parts = x^T dy of one step, by the six products of their planes; one group.
+/// parts = x^T dy of one step, by the six products of their planes.
 template <class T>
 __device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x, std::uint32_t dy, int strips) {
   constexpr int kEach = T::kStep.products / T::Element::kProducts;  // wgmma of a plane by a plane
@@ -48,8 +50,8 @@ __device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x,
       T::Element::mma(parts[strip], T::kDescriptorX | (from + offset(planes.x, T::kXPlaneBytes, i % kEach, T::kXKBytes)),
                       T::kDescriptorDy | (dy + offset(planes.dy, T::kDyPlaneBytes, i % kEach, T::kDyKBytes)), i > 0);
     }
+    ptx::wgmma_commit();
   }
-  ptx::wgmma_commit();
 }
 
 /// sums += parts, which the tensor cores have finished.
@@ -87,7 +89,9 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     ptx::mbarrier_wait(full, parities & 1);
     parities ^= 1;
     const Record record = read_record(ptx::shared_address(&shared.record));
-    if (record.blocks == 0) return;
+    // The vote tells ptxas that no lane leaves alone; without it the loop's addresses are kept for every lane, and each wgmma waits
+    // for four moves to the uniform registers that its descriptors are read from.
+    if (__all_sync(0xffffffff, record.blocks == 0)) return;
     const int strips = ((record.blocks << params.bn_log2) + kStripColumns - 1) / kStripColumns;
     const int own_strips = (strips + 1 - warpgroup) / T::kConsumers;
     const int stage_bytes = T::stage_bytes(strips), stages = min(T::kMostStages, kRingBytes / stage_bytes);

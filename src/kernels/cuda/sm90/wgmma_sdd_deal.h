@@ -28,9 +28,8 @@ struct StepShape {
 
 /// 16-bit numbers; fp32 rounded to TF32, tokens along a row; fp32 as three planes of bf16, whose sums are kept twice.
 inline constexpr StepShape kStep16{64, 128, 4, 512, 1, true}, kStepTf32{32, 128, 4, 512, 1.06, false};
-/// Busy: planes come and go through a shared memory whose port the products fill by themselves; fitted to an H200, blocks of 32 to
-/// 128.
-inline constexpr StepShape kStepSplit{32, 192, 12, 256, 1.05, true};
+/// Busy: fitted to an H200, blocks of 64 and 128.
+inline constexpr StepShape kStepSplit{32, 192, 12, 256, 0.92, true};
 
 /// Strips that an item may hold: by its sums, and by two stages in shared memory.
 constexpr int most_strips(const StepShape& step, int block_rows) {

@@ -48,10 +48,11 @@ __device__ __forceinline__ void wgmma_wait() {
 }
 
 /// Keeps the compiler from moving ordinary uses of sums across this point: a wait does not name the registers it makes valid.
+__device__ __forceinline__ void pin(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 template <int kCount>
 __device__ __forceinline__ void pin(float (&sums)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  for (int i = 0; i < kCount; ++i) pin(sums[i]);
 }
 
 // Operand lists of the instruction, whose length is part of its text.

@@ -1,0 +1,168 @@
+// kOutputsOnM: a warpgroup multiplies 64 outputs, a line of side 64 or half of one of 128, by all 256 tokens of the tile; the two
+// of a tile pass the same stages, each at its own pace. Its sums leave through boxes of [tokens][outputs] that its four warps fill
+// together, 16 outputs each.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/ld_global.cuh"
+#include "kernels/cuda/ptx/ldmatrix.cuh"
+#include "kernels/cuda/ptx/sm90/mbarrier.cuh"
+#include "kernels/cuda/ptx/sm90/named_barrier.cuh"
+#include "kernels/cuda/ptx/sm90/stmatrix.cuh"
+#include "kernels/cuda/ptx/sm90/tma.cuh"
+#include "kernels/cuda/ptx/sm90/wgmma.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_store.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+/// sums += parts x^T over the present parts of the warpgroup's outputs. x and parts: shared addresses / 16.
+template <class T>
+__device__ __forceinline__ void multiply_slab_turned(float (&sums)[128], std::uint32_t x, std::uint32_t parts, std::uint32_t record,
+                                                     int warpgroup) {
+  constexpr int kHalf = T::kLines == 1 ? T::kPartBytes / 2 : T::kStageParts * T::kPartBytes;  // from one warpgroup's to the other's
+  const int line = T::kLines == 1 ? 0 : warpgroup;
+#pragma unroll
+  for (int part = 0; part < T::kStageParts; ++part) {
+    if ((record & T::present(line, part)) == 0) continue;
+    ptx::wgmma_fence();  // in front of the branch it does not count for ptxas, which then serialises (C7520)
+    const std::uint32_t w = parts + warpgroup * (kHalf / 16) + part * (T::kPartBytes / 16);
+#pragma unroll
+    for (int step = 0; step < T::kSteps; ++step) {
+      T::Element::template mma_turned<T::kIsDx>(sums, T::kDescriptorPart | (w + step * (T::kStepBytes / 16)),
+                                                T::kDescriptorX | (x + (part * T::kSteps + step) * 2));
+    }
+    ptx::wgmma_commit();
+  }
+}
+
+/// The warpgroup's way out of a tile, as WarpStore.
+template <class T>
+class TurnedStore {
+ public:
+  __device__ __forceinline__ TurnedStore(SharedStorage<T>& shared, int warpgroup)
+      : warpgroup_(warpgroup),
+        staging_(ptx::shared_address(shared.staging[warpgroup])),
+        residual_(ptx::shared_address(&shared.residual[warpgroup].barrier)) {}
+
+  __device__ __forceinline__ void begin(const Params& params, const Place& place) {
+    column_ = in_matrix(params, place.output + warpgroup_ * 64);
+    shift_[0] = shift_[1] = 0;
+    if (params.bias != nullptr) {
+      using Bits = typename T::Element::Out::Bits;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t output = column_ + warp() * 16 + i * 8 + lane() / 4;
+        if (output < params.out_width)
+          shift_[i] = T::Element::Out::to_f32(ptx::ld_global(static_cast<const Bits*>(params.bias) + output));
+      }
+    }
+    if constexpr (T::kAddsResidual) {
+      if (asks_ahead<T>(params) && leads()) {
+        ptx::bulk_wait_read<0>();
+        ask(params, place.token, staging_);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void end(const Params& params, const Place& place, const Sums<T>& sums) {
+    const auto put_all = [&](auto activation) { put_boxes(params, place.token, sums[0][0], activation); };
+    if (!T::kAddsResidual && params.activation == Activation::none && params.bias == nullptr) {  // as a rule, and shorter
+      put_boxes<false>(params, place.token, sums[0][0], [](float v) { return v; });
+    } else if constexpr (!T::kIsDx) {
+      with_activation<T>(params, put_all);
+    }
+  }
+
+ private:
+  static constexpr int kBoxes = T::kTokens / T::kStoreRows;
+
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ int warp() { return threadIdx.x / 32 % 4; }
+  /// One lane of the warpgroup, the same each time. To be asked once and kept: an election for every box, behind a test of the
+  /// warp, made ptxas take the loop's addresses for different in each lane, and blocks of 64 3 % slower.
+  static __device__ __forceinline__ bool leads() { return warp() == 0 && ptx::elect_lane(); }
+  __device__ __forceinline__ void sync() const { ptx::named_barrier_sync<128>(warpgroup_ + 1); }
+
+  /// By the leader.
+  __device__ __forceinline__ void ask(const Params& params, std::int32_t token, std::uint32_t box) const {
+    ptx::mbarrier_arrive_expect_tx(residual_, T::kStoreBytes);
+    ptx::tma_load_2d(box, &params.residual, column_, token, residual_);
+  }
+
+  template <bool kBias = true, class Function>
+  __device__ __forceinline__ void put_boxes(const Params& params, std::int32_t token, const float (&sums)[128],
+                                            Function activation) {
+    const bool leader = leads();
+    int buffer = 0;
+#pragma unroll
+    for (int n = 0; n < kBoxes; ++n) {
+      if constexpr (T::kStoresPre) {
+        if (params.store_pre) {
+          put<kBias, false>(params, params.pre, token, n, buffer, leader, sums, [](float v) { return v; });
+          buffer = (buffer + 1) % T::kStagingBuffers;
+        }
+      }
+      put<kBias, T::kAddsResidual>(params, params.out, token, n, buffer, leader, sums, activation);
+      buffer = (buffer + 1) % T::kStagingBuffers;
+    }
+  }
+
+  /// Box n of the tile: tokens 64 n .. of the warpgroup's outputs.
+  template <bool kBias, bool kAdds, class Function>
+  __device__ __forceinline__ void put(const Params& params, const CUtensorMap& map, std::int32_t token, int n, int buffer,
+                                      bool leader, const float (&sums)[128], Function function) {
+    const std::uint32_t box = staging_ + buffer * T::kStoreBytes;
+    const bool ahead = kAdds && asks_ahead<T>(params);
+    if (!ahead) {
+      if (leader) {
+        ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
+        if constexpr (kAdds) ask(params, token + n * T::kStoreRows, box);
+      }
+      if constexpr (!kAdds) sync();
+    }
+    if constexpr (kAdds) ptx::mbarrier_wait(residual_, n % 2);
+    static_assert(kBoxes % 2 == 0, "every tile begins with phase 0");
+    // Of 16 tokens: where this lane's row lies, as stmatrix and ldmatrix take them: tokens 8 (lane / 16) .., outputs 8 (lane / 8 %
+    // 2) ..
+    const std::uint32_t row = box + (lane() / 16 * 8 + lane() % 8) * 128 + ((warp() * 2 + lane() / 8 % 2) ^ lane() % 8) * 16;
+#pragma unroll
+    for (int i = 0; i < T::kStoreRows / 16; ++i) {
+      std::uint32_t pairs[4], others[4];
+      if constexpr (kAdds) ptx::ldmatrix_x4_trans(others, row + i * 16 * 128);
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        float y[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float sum = sums[(n * T::kStoreRows + i * 16 + pair / 2 * 8) / 2 + pair % 2 * 2 + e];
+          y[e] = function(kBias ? sum + shift_[pair % 2] : sum);
+          if constexpr (kAdds) y[e] += T::Element::Out::to_f32(static_cast<std::uint16_t>(others[pair] >> (16 * e)));
+        }
+        pairs[pair] = T::Element::Out::pair(y[0], y[1]);
+      }
+      ptx::stmatrix_x4_trans(row + i * 16 * 128, pairs);
+    }
+    ptx::fence_proxy_async();
+    sync();
+    if (leader) {
+      ptx::tma_store_2d(&map, column_, token + n * T::kStoreRows, box);
+      ptx::bulk_commit();
+      if (ahead && n + 1 < kBoxes) {
+        ptx::bulk_wait_read<T::kStagingBuffers - 1>();
+        ask(params, token + (n + 1) * T::kStoreRows, staging_ + (buffer + 1) % T::kStagingBuffers * T::kStoreBytes);
+      }
+    }
+  }
+
+  const int warpgroup_;
+  const std::uint32_t staging_, residual_;
+  std::int32_t column_;  // of the warpgroup's first output in the matrix
+  float shift_[2];       // of the lane's outputs, lane / 4 and 8 further among the warp's 16
+};
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds
