@@ -18,6 +18,7 @@
 #include "kernels/cuda/sm90/wgmma_dds_store.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_turned.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_walk.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
@@ -199,8 +200,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   unsigned turn = 0;
   std::conditional_t<T::kOutputsOnM, TurnedStore<T>, WarpStore<T>> store(shared, warpgroup);
 #pragma unroll 1
-  for (unsigned tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
-    const Place place = place_of<T>(params, tile);
+  for (Tiles tiles(params); tiles.any(params); tiles.advance(params)) {
+    const Place place = tiles.place<T>();
     store.begin(params, place);
     Sums<T> sums = {};
     Stage<T> stage(turn);

@@ -96,6 +96,10 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
     grid = walk.grid;
     params.stride = walk.stride;
   }
+  params.stride %= params.groups;
+  params.grid_panels = grid / params.groups;
+  params.grid_rest = grid % params.groups;
+  params.grid_turn = static_cast<unsigned>(std::uint64_t{params.grid_panels} * params.stride % params.groups);
   // Thread blocks that begin while others end take other multiprocessors than those of a launch of its own, and lose step: 1 to 4 %
   // of products of many tiles, where the microsecond it saves is less. Of one tile each, it is a tenth.
   const bool early = params.tiles <= places;

@@ -19,6 +19,7 @@
 #include "kernels/cuda/ptx/sm90/mbarrier.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_walk.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
@@ -30,10 +31,10 @@ struct Bounds {
 };
 
 template <class T>
-__device__ __forceinline__ Bounds fetch_bounds(const Params& params, unsigned tile) {
+__device__ __forceinline__ Bounds fetch_bounds(const Params& params, const Tiles& tiles) {
   Bounds bounds;
-  if (tile >= params.tiles) return bounds;
-  std::int32_t line = (place_of<T>(params, tile).output >> params.line_log2) + threadIdx.x % 32 / T::kGroup;
+  if (!tiles.any(params)) return bounds;
+  std::int32_t line = (tiles.place<T>().output >> params.line_log2) + threadIdx.x % 32 / T::kGroup;
   if (line < params.lines) {
     if (params.ordered) line = params.order[line];
     bounds.begin = ptx::ld_global(params.list_begin + line);
@@ -237,18 +238,21 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
   const int within = threadIdx.x % T::kGroup;
   const std::uint32_t ring = ptx::shared_address(shared.ring), full = ptx::shared_address(shared.full),
                       empty = ptx::shared_address(shared.empty);
-  Bounds bounds = fetch_bounds<T>(params, blockIdx.x);
+  Tiles tiles(params), ahead = tiles;
+  Bounds bounds = fetch_bounds<T>(params, ahead);
   Entry first = fetch_entry<T>(params, bounds.begin + within, bounds.end);
-  Bounds bounds_after = fetch_bounds<T>(params, blockIdx.x + gridDim.x);
+  ahead.advance(params);
+  Bounds bounds_after = fetch_bounds<T>(params, ahead);
   unsigned turn = 0;
 #pragma unroll 1
-  for (unsigned tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
-    const Place place = place_of<T>(params, tile);
+  for (; tiles.any(params); tiles.advance(params)) {
+    const Place place = tiles.place<T>();
     Cursor cursor{bounds.begin, bounds.end, bounds.begin, first};
     cursor.next = fetch_entry<T>(params, cursor.window + T::kGroup + within, cursor.end);
     bounds = bounds_after;
     first = fetch_entry<T>(params, bounds.begin + within, bounds.end);
-    bounds_after = fetch_bounds<T>(params, tile + 2 * gridDim.x);
+    ahead.advance(params);
+    bounds_after = fetch_bounds<T>(params, ahead);
 
     bool last = false;
     while (!last) {

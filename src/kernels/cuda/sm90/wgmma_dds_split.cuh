@@ -19,6 +19,7 @@
 #include "kernels/cuda/sm90/split_special.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_store.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_walk.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 

@@ -16,6 +16,7 @@
 #include "kernels/cuda/ptx/sm90/stmatrix.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_walk.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 

@@ -184,9 +184,10 @@ struct Params {
   const std::int32_t* slot;        // dx only, [blocks]
   const void* bias;                // [out_width] or null
   std::int32_t lines, out_width;
-  unsigned tiles, panels, groups, chunk, stride;  // see place_of
-  bool ordered = false;                           // line i of the tiles is line order[i] of the matrix
-  int line_log2, side_log2;                       // of the block's extents along the outputs and along the reduction
+  unsigned tiles, panels, groups, chunk, stride;  // see Tiles
+  unsigned grid_panels, grid_rest, grid_turn;  // of the grid: whole panels, the groups left, by how many groups those panels turn
+  bool ordered = false;                        // line i of the tiles is line order[i] of the matrix
+  int line_log2, side_log2;                    // of the block's extents along the outputs and along the reduction
   Activation activation;
   const std::byte* planes;           // kSplit: the values' parts as they are to lie in the ring
   const std::int32_t* kind;          // kSplit: [blocks], see split_blocks.h
@@ -198,29 +199,5 @@ struct Params {
   bool store_pre = false;
   std::uint16_t order[plan::kMostOrderedLines];  // last: 2 KB of the 4 KB that a kernel's arguments may have
 };
-
-/// First token and output of a tile, outputs counted in the order of params.order.
-struct Place {
-  std::int32_t token, output;
-};
-
-/// Where an output of a tile lies in the matrix.
-__device__ __forceinline__ std::int32_t in_matrix(const Params& params, std::int32_t output) {
-  const std::int32_t line = output >> params.line_log2;
-  if (!params.ordered || line >= params.lines) return output;
-  return (params.order[line] << params.line_log2) + (output & ((1 << params.line_log2) - 1));
-}
-
-/// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of outputs inside, so that the chip works on
-/// few panels of x at a time and L2 serves them. Each panel begins with another group: as many thread blocks as whole panels have
-/// groups keep step, but would else meet the same groups in every round, however costly. Where the values are larger than L2,
-/// `chunk` groups see all panels before the next chunk does.
-template <class T>
-__device__ __forceinline__ Place place_of(const Params& params, unsigned tile) {
-  const unsigned chunk = tile / (params.panels * params.chunk), first = chunk * params.chunk;
-  const unsigned width = min(params.chunk, params.groups - first), within = tile - first * params.panels;
-  const unsigned panel = within / width, group = (within + panel * params.stride) % width;
-  return {static_cast<std::int32_t>(panel * T::kTokens), static_cast<std::int32_t>((first + group) * T::kOutputs)};
-}
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -17,6 +17,7 @@
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_store.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_walk.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
