@@ -15,8 +15,8 @@ inline bool narrow_slabs(BlockShape block, std::int64_t blocks, std::int64_t gri
   return block.rows == 32 && block.cols == 32 && static_cast<double>(blocks) < 0.15 * static_cast<double>(grid);
 }
 
-/// How one thread block for each multiprocessor walks over panels x groups tiles (wgmma_dds_walk.cuh): in the order of panels, of which panel
-/// p begins with group p * stride, thread block i takes tiles i, i + grid, and so on.
+/// How one thread block for each multiprocessor walks over panels x groups tiles (wgmma_dds_walk.cuh): in the order of panels, of
+/// which panel p begins with group p * stride, thread block i takes tiles i, i + grid, and so on.
 struct Walk {
   unsigned grid = 0, stride = 1;
   /// A thread block meets every step-th group, and all of those; 1: or close to all groups alike.
