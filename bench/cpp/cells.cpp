@@ -47,7 +47,7 @@ std::vector<Cell> target_cells() {
       for (const Direction direction : kDirections) cells.push_back({direction, dtype, m, rows, cols, {block, block}, density});
   };
   for (const std::int32_t block : {32, 64})
-    for (const double density : {0.05, 0.1, 0.2}) add(1024, 4096, 4096, block, density);
+    for (const double density : {0.05, 0.1, 0.2, 0.5, 0.8}) add(1024, 4096, 4096, block, density);
   for (const std::int32_t block : {8, 16, 128}) add(1024, 4096, 4096, block, 0.1);
   for (const std::int32_t block : {16, 32, 64}) add(256, 1024, 256, block, 0.25);
   for (const std::int64_t m : {1, 4, 16}) add(m, 4096, 4096, 32, 0.1);

@@ -16,6 +16,9 @@ using core::round_up;
 // The packed input of one chunk of tokens: half an L3 of the smallest machines in mind, and bounded for any number of tokens.
 constexpr std::int64_t kPanelBytes = 16 << 20;
 constexpr std::int64_t kCellBytes = 4;
+// Panels that pass the weights side by side, so that these come from memory once for all of them: what an L2 of 1 MiB holds beside
+// two strips of weights.
+constexpr std::int64_t kPanelsInL2 = 800 << 10;
 constexpr std::int64_t kAlign = 64;
 
 // Vectors of tokens in one chunk; chunks are as even as whole panels allow, so that none is a single slow vector.
@@ -60,6 +63,8 @@ class PanelRun {
     tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1, std::max(1, executor.num_threads));
     for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
     chunk_ = chunk_vectors(args.m, steps_, ops.lanes);
+    const std::int64_t one_panel = std::max<std::int64_t>(1, kMaxVectors * ops.lanes * steps_ * kCellBytes);
+    panels_at_once_ = std::max<std::int64_t>(1, kPanelsInL2 / one_panel);
     if (args.direction == Direction::dx && ops.interleaves_dx) {
       auto* cells = reinterpret_cast<std::uint16_t*>(args.workspace + panel_bytes());
       interleave(static_cast<const std::uint16_t*>(job_.values), args.index.blocks * args.index.block.rows / 2, cells);
@@ -120,15 +125,27 @@ class PanelRun {
   void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
     const std::int64_t* prefix = job_.cost_prefix;
     const Range mine = share(prefix[job_.output_blocks] * panels.vectors, task, tasks_);
-    for (std::int64_t p = 0; p < panels.count; ++p) {
-      const int width = panels.width(p);
-      const Range units = units_in_share(prefix, job_.output_blocks, subs_, panels.first(p), width, mine);
-      const std::int64_t token = (first_vector + panels.first(p)) * ops_.lanes;
-      Strip strip = {panel(panels, p), 0, token, std::min<std::int64_t>(job_.tokens - token, width * ops_.lanes)};
+    const auto units_of = [&](std::int64_t p) {
+      return units_in_share(prefix, job_.output_blocks, subs_, panels.first(p), panels.width(p), mine);
+    };
+    for (std::int64_t p = 0; p < panels.count;) {
+      const Range units = units_of(p);
+      std::int64_t end = p + 1;
+      const auto joins = [&](std::int64_t next) {
+        const Range others = units_of(next);
+        return others.begin == units.begin && others.end == units.end;
+      };
+      while (end < panels.count && end - p < panels_at_once_ && joins(end)) ++end;
       for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
-        strip.output = unit * kGroup;
-        if (strip.output < job_.outputs) strips_[width](job_, strip);
+        if (unit * kGroup >= job_.outputs) break;
+        for (std::int64_t i = p; i < end; ++i) {
+          const int width = panels.width(i);
+          const std::int64_t token = (first_vector + panels.first(i)) * ops_.lanes;
+          strips_[width](job_, {panel(panels, i), unit * kGroup, token,
+                                std::min<std::int64_t>(job_.tokens - token, width * ops_.lanes), i == p});
+        }
       }
+      p = end;
     }
   }
 
@@ -136,6 +153,7 @@ class PanelRun {
   const Executor& executor_;
   PanelJob job_;
   std::int64_t steps_, subs_, tasks_ = 1, chunk_ = 0;
+  std::int64_t panels_at_once_ = 1;
   float* panels_memory_;
   std::int32_t* row_sums_ = nullptr;
   StripFunction strips_[kMaxVectors + 1] = {};

@@ -45,6 +45,7 @@ struct Strip {
   std::int64_t output;  // first of its 8 outputs
   std::int64_t token;   // first token of the panel
   std::int64_t tokens;  // valid ones
+  bool leads = false;   // the first to read these weights: it asks for those of the next strip (forward)
 };
 
 /// One input panel to pack: depth steps [begin, end) of `vectors` vectors of tokens from `token` on; zeros beyond the edges.
