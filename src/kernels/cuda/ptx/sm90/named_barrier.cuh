@@ -13,8 +13,7 @@ __device__ __forceinline__ void named_barrier_sync() {
   asm volatile("barrier.sync %0, %1;" ::"n"(kIndex), "n"(kThreads) : "memory");
 }
 
-/// The same with the index, equal in all of them, in a register: a branch over constants made ptxas give up what it knew to be
-/// uniform. Takes all 16 barriers of the thread block.
+/// The same with the index, equal in all of them, in a register. Takes all 16 barriers of the thread block.
 template <int kThreads>
 __device__ __forceinline__ void named_barrier_sync(int index) {
   static_assert(kThreads % 32 == 0, "barriers count whole warps");
