@@ -8,7 +8,7 @@ Record = dict[str, Any]
 NO_GOALS = "No results with targets yet: `python -m sparseloom bench gpu` writes them."
 NO_PROFILE = "No profile yet: `tools/profile_gpu` writes it."
 OPERATIONS = {"forward": "F", "dx": "dX", "dw": "dW"}
-DTYPES = {"bf16": "bf16", "f16": "fp16", "fp8": "fp8", "tf32": "TF32", "f32": "fp32"}
+DTYPES = {"bf16": "bf16", "f16": "fp16", "fp8": "fp8", "fp8_promoted": "fp8, promoted", "tf32": "TF32", "f32": "fp32"}
 SHARES = (
     ("tensor", "tensor cores"), ("fma", "FMA"), ("l2_to_sm", "L2 to SM TB/s"), ("l2", "L2"), ("dram", "memory"),
     ("issue", "issue slots"), ("occupancy", "occupancy"),

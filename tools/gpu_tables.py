@@ -10,7 +10,7 @@ Record = dict[str, Any]
 #: What the README shows: 8192 tokens through a 4096 x 4096 layer in bf16, forward, square blocks.
 SHOWN = {"op": "linear", "direction": "forward", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096}
 SHOWN_BLOCKS = (32, 64, 128)
-DTYPES = {"f32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp8": "fp8"}
+DTYPES = {"f32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp8": "fp8", "fp8_promoted": "fp8, promoted"}
 #: What tells one record from another.
 NAMES = ("op", "name", "direction", "dtype", "m", "k", "n", "block", "density", "pattern")
 DIRECTIONS = ("forward", "dx", "dw")

@@ -90,14 +90,20 @@ void multiply(const Tensor& c, const Tensor& by) {
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// Whether torch took it. Without fast accumulation, since the sparse kernels add up in fp32 too.
+// Whether torch took it.
 bool scaled_mm(const Tensor& a, const Tensor& w, const Tensor& a_scale, const Tensor& w_scale, const std::optional<Tensor>& bias,
-               const Tensor& c) {
+               const Tensor& c, bool fast_accum) {
   using torch::stable::detail::from;
   const std::optional<Tensor> no_result_scale;
-  std::array<StableIValue, 9> stack{
-      from(a),     from(w), from(a_scale), from(w_scale), from(bias), from(no_result_scale), from(std::optional(c.scalar_type())),
-      from(false), from(c)};
+  std::array<StableIValue, 9> stack{from(a),
+                                    from(w),
+                                    from(a_scale),
+                                    from(w_scale),
+                                    from(bias),
+                                    from(no_result_scale),
+                                    from(std::optional(c.scalar_type())),
+                                    from(fast_accum),
+                                    from(c)};
   if (torch_call_dispatcher("aten::_scaled_mm", "out", stack.data(), TORCH_ABI_VERSION) != 0) return false;
   torch::stable::detail::to<Tensor>(stack[0]);
   return true;
@@ -142,14 +148,14 @@ void scaled_gemm(void*, const ScaledGemm& product) {
   const RefusedByRows::Key key{device, m, n, product.a.cols};
   if (each && !into_f32 && !refused->holds(key)) {
     if (scaled_mm(a, w, factors(product.a_scale, m, 1, product.a_scale_each, device),
-                  factors(product.b_scale, 1, n, product.b_scale_each, device), bias, c))
+                  factors(product.b_scale, 1, n, product.b_scale_each, device), bias, c, product.fast_accum))
       return;
     refused->add(key);
   }
   const bool apart = each && !into_f32;
   Tensor sums = apart ? new_tensor("scaled_linear", {m, n}, f32, device) : c;
   if (!scaled_mm(a, w, scale(product.a_scale, product.a_scale_each), scale(product.b_scale, product.b_scale_each),
-                 each ? std::nullopt : bias, sums))
+                 each ? std::nullopt : bias, sums, product.fast_accum))
     core::fail("scaled_linear",
                "torch._scaled_mm to multiply [" + std::to_string(m) + ", " + std::to_string(product.a.cols) + "] by [" +
                    std::to_string(product.a.cols) + ", " + std::to_string(n) + "] of float8_e4m3fn",

@@ -37,7 +37,7 @@ Executor planner(std::int64_t device) {
 std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
                       std::string direction, std::string dtype, std::int64_t m, bool bias, std::int64_t activation,
                       std::int64_t version, bool strict, bool tf32, std::int64_t device, std::int64_t kernel, bool residual,
-                      bool accumulate) {
+                      bool accumulate, bool use_fast_accum) {
   const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
   // "int8 to bf16", as plans print it; other dtypes write themselves.
   const std::string kTo = " to ";
@@ -48,6 +48,7 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   problem.activation = activation_of("plan", activation);
   problem.residual = residual;
   problem.accumulate = accumulate;
+  problem.fast_accum = use_fast_accum;
   const auto plan = make_plan(problem, index, version, planner(device), kernel_name("plan", kernel));
   std::string text = "{\"kernel\": " + json_string(plan->kernel_name) +
                      ", \"predicted_us\": " + json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +

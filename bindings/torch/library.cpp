@@ -36,7 +36,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // x and values int8 or float8_e4m3fn, scales float32 with one element or one for each token and output, bias of out_dtype.
   m.def(
       "scaled_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor x_scale, Tensor w_scale, Tensor? bias, SymInt "
-      "out_features, ScalarType out_dtype, int activation, int version, bool strict, int kernel) -> Tensor");
+      "out_features, ScalarType out_dtype, int activation, int version, bool strict, int kernel, bool use_fast_accum=False) -> "
+      "Tensor");
 
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
@@ -66,6 +67,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str dtype, int m, "
       "bool bias, int activation, int version, bool strict, bool tf32, int device, int kernel, bool residual=False, "
-      "bool accumulate=False) -> str");
+      "bool accumulate=False, bool use_fast_accum=False) -> str");
   m.def("info() -> str");
 }

@@ -53,7 +53,7 @@ void check_bias(const Tensor& bias, std::int64_t rows, DType out, int device) {
 
 Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col, const Tensor& x_scale,
                      const Tensor& w_scale, std::optional<Tensor> bias, std::int64_t out_features, ScalarType out_dtype,
-                     std::int64_t activation, std::int64_t version, bool strict, std::int64_t kernel) {
+                     std::int64_t activation, std::int64_t version, bool strict, std::int64_t kernel, bool use_fast_accum) {
   const int device = device_of(kOp, "x", x);
   const DType dtype = operand_of(x), out = out_of(out_dtype);
   const Matrix input = matrix_of(kOp, "x", x);
@@ -73,6 +73,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
   const Executor executor = torch_executor(device);
   Problem problem = problem_of(Direction::forward, dtype, input.view.rows, index, strict, false);
   problem.out = out;
+  problem.fast_accum = use_fast_accum;
   problem.bias = bias.has_value();
   problem.activation = activation_of(kOp, activation);
   const void* data = values_of(kOp, values, index);

@@ -31,8 +31,8 @@ struct Gemm {
 };
 
 /// C[i, j] = a_scale[i] b_scale[j] sum_k A[i, k] B[j, k] (+ bias[j]) of f8e4m3 operands, row-major, the sums in fp32 or as near to
-/// it as the vendor comes. Factors of zero, Inf and NaN count as numbers do, in whatever order. Asked for on CUDA devices of
-/// compute capability 8.9 and newer, with k and n multiples of 16.
+/// it as the vendor comes (fast_accum: in what the tensor cores keep). Factors of zero, Inf and NaN count as numbers do, in
+/// whatever order. Asked for on CUDA devices of compute capability 8.9 and newer, with k and n multiples of 16.
 struct ScaledGemm {
   ConstMatrixView a;               // [m, k]
   ConstMatrixView b;               // [n, k]
@@ -42,8 +42,9 @@ struct ScaledGemm {
   const float* b_scale = nullptr;  // [n] when b_scale_each, else [1]
   bool a_scale_each = false;
   bool b_scale_each = false;
-  int device = -1;         // as Gemm's
-  void* stream = nullptr;  // as Gemm's
+  bool fast_accum = false;  // Problem::fast_accum
+  int device = -1;          // as Gemm's
+  void* stream = nullptr;   // as Gemm's
 };
 
 /// Threads and GEMM are lent through plain function pointers, so that a host (torch, an engine of your own) keeps its one pool.

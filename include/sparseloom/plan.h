@@ -38,10 +38,12 @@ struct Problem {
   bool residual = false;    // forward only: something of y's shape and dtype is added behind the activation
   bool accumulate = false;  // dw of f32, f16 and bf16 only: added to dvalues, which are fp32 then, instead of written
   int threads = 1;
-  bool can_gemm = false;   // the executor lends a dense product for the dtype
-  int device = -1;         // CUDA ordinal, -1: the CPU; the executor's
-  bool tf32 = false;       // f32 on CUDA only: operands may be rounded to TF32 (10 explicit mantissa bits); sums stay fp32
-  bool strict = false;     // forbids the dense and reference candidates; they are refused by name
+  bool can_gemm = false;  // the executor lends a dense product for the dtype
+  int device = -1;        // CUDA ordinal, -1: the CPU; the executor's
+  bool tf32 = false;      // f32 on CUDA only: operands may be rounded to TF32 (10 explicit mantissa bits); sums stay fp32
+  bool fast_accum =
+      false;            // f8e4m3 on CUDA only: sums may stay in the tensor cores, which keep some 14 bits; torch's use_fast_accum
+  bool strict = false;  // forbids the dense and reference candidates; they are refused by name
   DType out = DType::f32;  // what an 8-bit product writes: bf16 or f32; every other dtype writes itself, whatever stands here
   friend bool operator==(const Problem&, const Problem&) = default;
 };
@@ -69,6 +71,7 @@ struct Plan {
       cost_prefix;  // forward: per block row, dx: per block column; [n + 1], what threads divide evenly; empty on CUDA
   std::vector<std::uint16_t>
       line_order;  // CUDA: block rows (forward) or columns (dx) as they are multiplied, like ones together; empty: as they lie
+  bool uneven_lines = false;  // CUDA: some of these lines have half as many blocks again as the mean, and more
 
   /// A few lines: the problem, the choice and its prediction, every refusal and why.
   SPARSELOOM_API std::string describe() const;

@@ -138,6 +138,7 @@ def scaled_linear(
     activation: str | None = None,
     strict: bool = False,
     kernel: str | None = None,
+    use_fast_accum: bool = False,
 ) -> Tensor:
     """act(x_scale w_scale (x W^T) + bias) of 8-bit operands, for inference: no gradients.
 
@@ -147,6 +148,8 @@ def scaled_linear(
     rounded once to ``out_dtype``, so that every int8 kernel gives the same bits but for activations. Scales of zero, Inf and NaN
     multiply as any number does.
 
+    ``use_fast_accum``, as torch._scaled_mm has it: float8_e4m3fn sums on CUDA may stay in the tensor cores, which keep some 14 bits
+    of them; without it no sum of theirs is longer than 128 products. It says nothing of int8 and of other devices.
     ``kernel`` forces a candidate by name; ``strict`` forbids the dense one, which multiplies float8_e4m3fn on CUDA by
     torch._scaled_mm, and the reference one, which runs 8-bit operands only when it is named.
     Raises Error when a shape, dtype, device or index does not fit, when a gradient is asked for, and when no kernel multiplies the
@@ -159,7 +162,7 @@ def scaled_linear(
         remedy = "call it in torch.no_grad(), or train the float layer"
         raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
-    arguments = (index.rows, out_dtype, ACTIVATIONS[activation], index.version, strict, number)
+    arguments = (index.rows, out_dtype, ACTIVATIONS[activation], index.version, strict, number, use_fast_accum)
     result: Tensor = call("scaled_linear", x, values, index.crow, index.col, x_scale, w_scale, bias, *arguments)
     return result
 
@@ -226,13 +229,14 @@ def plan(
     out_dtype: torch.dtype = torch.bfloat16,
     residual: bool = False,
     accumulate: bool = False,
+    use_fast_accum: bool = False,
 ) -> dict[str, Any]:
     """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal, predicted_us), text.
 
     ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product would run; ``out_dtype``
     is what int8 and float8_e4m3fn operands give. ``residual``: of a linear with one (forward, no 8-bit operands); ``accumulate``:
-    of a linear_dw with ``out``, or a backward pass into main_grad (dw, no float64). Raises Error when no call has these arguments,
-    and when no candidate can run, with every refusal.
+    of a linear_dw with ``out``, or a backward pass into main_grad (dw, no float64); ``use_fast_accum``: of a scaled_linear.
+    Raises Error when no call has these arguments, and when no candidate can run, with every refusal.
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
@@ -240,7 +244,7 @@ def plan(
         "plan",
         *(index.crow, index.col, index.rows, index.cols, index.bm, index.bn, direction, _planned_dtype(dtype, out_dtype), m),
         *(bias, ACTIVATIONS[activation], index.version, strict, dtype is torch.float32 and tf32_allowed(), ordinal(device)),
-        *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), residual, accumulate),
+        *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), residual, accumulate, use_fast_accum),
     )
     return dict(json.loads(text))
 

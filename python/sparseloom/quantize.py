@@ -77,6 +77,7 @@ def quantize_(
     patterns: Mapping[str, torch.dtype] | torch.dtype = torch.int8,
     *,
     x_scale: Mapping[str, float] | float | None = None,
+    use_fast_accum: bool = False,
 ) -> Quantized:
     """Replaces block-sparse linear layers, in place, by nn.QuantizedBlockSparseLinear: 8-bit weights and inputs, for inference.
 
@@ -88,6 +89,8 @@ def quantize_(
             one dtype for all block-sparse layers.
         x_scale: factors for the inputs that were found beforehand, {regex: factor} or one for all: |x| beyond 127 (int8) or 448
             (float8) times it is cut off.
+        use_fast_accum: what the layers' attribute of that name becomes: float8 sums on CUDA may stay in the tensor cores, faster
+            and with some 14 bits (see ``ops.scaled_linear``).
 
     Returns what changed and what did not, with the reason, and prints it as sparsify_ does. Raises Error, the model untouched, when
     a regex matches no block-sparse layer, when no matched layer can change, and when ``model`` is such a layer itself.
@@ -122,6 +125,7 @@ def quantize_(
         scale = _first(scales, all_names)
         factor = None if scale is None else float(scales[scale][1])
         made[module] = QuantizedBlockSparseLinear.from_sparse(module, dtype, x_scale=factor)
+        made[module].use_fast_accum = use_fast_accum
         result.changed.append(_change(all_names, module, made[module]))
     if not made:
         refused = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"

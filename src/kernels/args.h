@@ -54,6 +54,7 @@ struct MatmulArgs {
   const std::int64_t* cost_prefix = nullptr;
   /// CUDA, forward and dx: the order of block rows or columns, one uint16 for each, on the host. Null: as they lie.
   const std::uint16_t* line_order = nullptr;
+  bool uneven_lines = false;  // Plan::uneven_lines
   /// CUDA, kernels that merge blocks: the lists of index (forward) or transposed (dx) begin where those say and end here, [lines];
   /// index.blocks is what there is room for, likely_blocks what is expected. Null and 0: each list ends where the next begins.
   const std::int32_t* line_end = nullptr;
@@ -61,8 +62,9 @@ struct MatmulArgs {
   std::byte* workspace = nullptr;  // KernelInfo::workspace_bytes bytes, 64-byte aligned (256 on CUDA), of any content
   // CUDA kernels only. All pointers above are then device pointers of `device`, which is the thread's current one.
   int device = -1;
-  void* stream = nullptr;  // cudaStream_t
-  bool tf32 = false;       // Problem::tf32
+  void* stream = nullptr;   // cudaStream_t
+  bool tf32 = false;        // Problem::tf32
+  bool fast_accum = false;  // Problem::fast_accum
 };
 
 /// A row of the registry: what plan needs to choose, and the launch.

@@ -59,10 +59,12 @@ kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const Co
   args.index = index;
   args.cost_prefix = plan.cost_prefix.empty() ? nullptr : plan.cost_prefix.data();
   args.line_order = plan.line_order.empty() ? nullptr : plan.line_order.data();
+  args.uneven_lines = plan.uneven_lines;
   args.workspace = workspace.data();
   args.device = executor.device;
   args.stream = executor.stream;
   args.tf32 = plan.problem.tf32;
+  args.fast_accum = plan.problem.fast_accum;
   args.out_dtype = plan.problem.out;
   return args;
 }

@@ -174,7 +174,9 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   problem.threads = problem.device >= 0 ? 1 : std::max(1, executor.num_threads);
   problem.can_gemm = is_scaled(problem.dtype) ? executor.scaled_gemm != nullptr : executor.gemm != nullptr;
   if (!is_scaled(problem.dtype)) problem.out = problem.dtype;
-  problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;  // elsewhere it says nothing: one plan, not two
+  // Elsewhere they say nothing: one plan, not two.
+  problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;
+  problem.fast_accum = given.fast_accum && problem.device >= 0 && problem.dtype == DType::f8e4m3;
   check_problem(problem, index);
   return shared_by_threads<plan::Cache>().get({version, problem, kernel}, [&] {
     check_device(problem);
@@ -193,9 +195,11 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
       plan.workspace_bytes = plan::with_live_prefix(plan.workspace_bytes, problem);
     else if (on_cpu)
       plan.cost_prefix = plan::cost_prefix(problem.direction, index);
-    else if (const auto groups = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].line_groups; groups != nullptr)
-      plan.line_order =
-          shared_by_threads<plan::KnownIndices>().line_order(version, index, problem.direction, groups(problem, machine));
+    else if (const auto groups = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].line_groups; groups != nullptr) {
+      auto& known = shared_by_threads<plan::KnownIndices>();
+      plan.line_order = known.line_order(version, index, problem.direction, groups(problem, machine));
+      plan.uneven_lines = known.uneven(version, index, problem.direction);
+    }
     return plan;
   });
 }

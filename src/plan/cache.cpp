@@ -17,7 +17,7 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
       static_cast<std::uint64_t>(p.tf32) << 27 | static_cast<std::uint64_t>(p.out) << 28 |
       static_cast<std::uint64_t>(p.threads) << 32);
   mix(static_cast<std::uint64_t>(static_cast<std::uint32_t>(p.device)) | static_cast<std::uint64_t>(p.residual) << 32 |
-      static_cast<std::uint64_t>(p.accumulate) << 33);
+      static_cast<std::uint64_t>(p.accumulate) << 33 | static_cast<std::uint64_t>(p.fast_accum) << 34);
   mix(std::hash<std::string>{}(key.forced));
   return hash;
 }

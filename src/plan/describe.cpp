@@ -40,6 +40,7 @@ std::string to_string(const Problem& p) {
   if (p.residual) text += " residual";
   if (p.accumulate) text += " accumulate";
   if (p.tf32) text += " tf32";
+  if (p.fast_accum) text += " fast_accum";
   text += p.device >= 0 ? " device=cuda:" + std::to_string(p.device) : " threads=" + std::to_string(p.threads);
   if (p.strict) text += " strict";
   return text;

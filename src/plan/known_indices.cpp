@@ -1,5 +1,7 @@
 #include "plan/known_indices.h"
 
+#include <algorithm>
+#include <iterator>
 #include <span>
 
 namespace sparseloom::plan {
@@ -31,11 +33,9 @@ std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const 
                                                     LineGroups groups) {
   // Under the lock: two threads that ask for the same order wait for it rather than make it twice.
   std::lock_guard lock(mutex_);
-  const auto found = known_.find(version);
-  if (found == known_.end()) return {};
-  Known& known = found->second;
-  const auto block_rows = static_cast<std::int64_t>(known.crow.size()) - 1;
-  if (block_rows != index.block_rows() || known.block_cols != index.block_cols()) return {};
+  if (find(version, index) == nullptr) return {};
+  Known& known = known_.find(version)->second;
+  const std::int64_t block_rows = index.block_rows();
   const auto [entry, made] = known.orders.try_emplace({direction, groups});
   if (!made) return entry->second;
   if (direction == Direction::forward) {
@@ -48,6 +48,29 @@ std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const 
     entry->second = plan::line_order({ccol, row, block_rows}, groups);
   }
   return entry->second;
+}
+
+bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Direction direction) const {
+  std::lock_guard lock(mutex_);
+  const Known* const known = find(version, index);
+  if (known == nullptr) return false;
+  std::vector<std::int64_t> lengths(
+      static_cast<std::size_t>(direction == Direction::forward ? index.block_rows() : known->block_cols));
+  if (direction == Direction::forward) {
+    for (std::size_t r = 0; r < lengths.size(); ++r) lengths[r] = known->crow[r + 1] - known->crow[r];
+  } else {
+    for (const std::int32_t col : known->col) ++lengths[static_cast<std::size_t>(col)];
+  }
+  const auto longest = std::max_element(lengths.begin(), lengths.end());
+  return longest != lengths.end() && 2 * *longest * std::ssize(lengths) > 3 * std::ssize(known->col);
+}
+
+const KnownIndices::Known* KnownIndices::find(std::int64_t version, const IndexView& index) const {
+  const auto found = known_.find(version);
+  if (found == known_.end()) return nullptr;
+  const Known& known = found->second;
+  const bool fits = std::ssize(known.crow) - 1 == index.block_rows() && known.block_cols == index.block_cols();
+  return fits ? &known : nullptr;
 }
 
 std::size_t KnownIndices::size() const {

@@ -29,6 +29,9 @@ class KnownIndices {
   /// of the shape that the index in hand has (whoever passes a version by hand may pass another's).
   std::vector<std::uint16_t> line_order(std::int64_t version, const IndexView& index, Direction direction, LineGroups groups);
 
+  /// Whether a row (dx: column) has half as many blocks again as their mean; no where nobody remembers, as above.
+  bool uneven(std::int64_t version, const IndexView& index, Direction direction) const;
+
   std::size_t size() const;
 
   /// Around a fork: a child whose parent's other thread held the lock could never take it.
@@ -42,6 +45,9 @@ class KnownIndices {
     std::map<std::pair<Direction, LineGroups>, std::vector<std::uint16_t>> orders;
     std::size_t bytes() const { return (crow.size() + col.size()) * sizeof(std::int32_t); }
   };
+  /// Null: not known, or of another shape. Under the lock.
+  const Known* find(std::int64_t version, const IndexView& index) const;
+
   mutable std::mutex mutex_;
   std::size_t capacity_, bytes_ = 0;
   std::unordered_map<std::int64_t, Known> known_;

@@ -55,6 +55,8 @@ def test_fp8_operands_scales_and_both_dense_products() -> None:
     assert torch.equal(packed, first.values.float())
     dense = made.dense_calls()
     assert list(dense) == [DENSE, DENSE_FAST] and dense[DENSE][0]().dtype == torch.bfloat16
+    promoted = Operands(Cell("forward", "fp8_promoted", 32, 64, 96, (16, 16), 0.5), CPU, 1)
+    assert list(promoted.dense_calls()) == [DENSE] and made.fast_accum and not promoted.fast_accum
     reference, result = Reference(made), made.calls("reference")[0]()
     assert result.dtype == torch.bfloat16 and result.abs().max() > 1 and reference.check(result).ok
     assert not reference.check(result * 2).ok  # a scale forgotten

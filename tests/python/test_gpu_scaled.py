@@ -111,6 +111,53 @@ def test_bias_and_activation(activation, out_dtype, kind):
         close(got, of, *scale, given, activation)
 
 
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("out_dtype", [BF16, F32])
+@pytest.mark.parametrize("block", [(16, 32), (64, 64), (128, 128)])
+def test_every_candidate_with_fast_accumulation(block, out_dtype, kind):
+    for m in (1, 70, 300):
+        of = operands(block=block, m=m)
+        scale = scales(of, kind)
+        plan = of.plan(out_dtype=out_dtype, use_fast_accum=True)
+        assert "fast_accum" in plan["text"] and "fast_accum" not in of.plan(out_dtype=out_dtype)["text"]
+        for kernel in (each["kernel"] for each in plan["candidates"] if not each["refusal"]):
+            poison(m * of.index.rows * out_dtype.itemsize, of.index.rows * of.index.cols)
+            got = ops.scaled_linear(of.x, of.values, of.index, *scale, out_dtype=out_dtype, kernel=kernel, use_fast_accum=True)
+            close(got, of, *scale)
+
+
+@pytest.mark.parametrize("kernel", ["sm90_wgmma", "dense"])
+def test_fast_accumulation_is_what_torch_calls_so(kernel):
+    """Over 8192 inputs sums that the tensor cores keep are off by more than promoted ones, and by no more than torch's own."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("other GPUs keep other numbers of bits")
+    of = operands(256, 8192, (64, 64), 512)
+    one = torch.ones(1, device="cuda")
+    exact, magnitudes = expected(of, one, one, None, None)
+    torchs = torch._scaled_mm(of.x, of.dense.to(FLOAT8).t(), one, one, out_dtype=F32, use_fast_accum=True)
+
+    def error(y: Tensor) -> float:
+        return float(((y.double() - exact).abs() / magnitudes).max())
+
+    call = {"out_dtype": F32, "kernel": kernel}
+    promoted = error(ops.scaled_linear(of.x, of.values, of.index, one, one, **call))
+    fast = error(ops.scaled_linear(of.x, of.values, of.index, one, one, **call, use_fast_accum=True))
+    assert promoted < fast <= 2 * error(torchs)
+
+
+def test_a_layer_passes_fast_accumulation_on():
+    layer = BlockSparseLinear(2048, 256, pattern=pattern.random(256, 2048, (64, 64), 0.9, 1), device="cuda", dtype=BF16)
+    torch.nn.init.normal_(layer.values)
+    quantized, x = QuantizedBlockSparseLinear.from_sparse(layer, FLOAT8), random(300, 2048, dtype=BF16)
+    quantized.kernel = "sm90_wgmma" if torch.cuda.get_device_capability() == (9, 0) else "dense"
+    with torch.no_grad():
+        promoted = quantized(x)
+        quantized.use_fast_accum = True
+        assert "use_fast_accum=True" in repr(quantized) and "fast_accum" in quantized.plan(300)["text"]
+        assert not torch.equal(quantized(x), promoted)
+        torch.testing.assert_close(quantized(x), promoted, atol=0.1, rtol=0.05)
+
+
 def test_sums_that_are_exact_have_the_sparse_kernels_bits():
     of = operands(block=(64, 64), m=256, integers=True)
     for out_dtype in (BF16, F32):
@@ -234,9 +281,7 @@ def test_beside_torchs_own_it_takes_the_declared_workspace_alone(kind):
     assert plan["workspace_bytes"] == 2048 * 2048 and "NaN in x spreads" in plan["text"]
     two = (x_scale.view(-1, 1), w_scale.view(1, -1))
     torchs = most_memory(lambda: torch._scaled_mm(of.x, weight.t(), *two, out_dtype=BF16))
-    ours = most_memory(
-        lambda: ops.scaled_linear(of.x, of.values, of.index, x_scale, w_scale, out_dtype=BF16, kernel="dense")
-    )
+    ours = most_memory(lambda: ops.scaled_linear(of.x, of.values, of.index, x_scale, w_scale, out_dtype=BF16, kernel="dense"))
     assert ours <= torchs + plan["workspace_bytes"] + (1 << 20), (ours, torchs)
 
 

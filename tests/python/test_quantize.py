@@ -219,6 +219,10 @@ def test_quantize_by_name_and_with_scales() -> None:
         ("3", "float8_e4m3fn", None),
     ]
     assert "float8_e4m3fn has no fast kernel on CPUs" in str(result)
+    assert not model[3].use_fast_accum
+    model = model_of()
+    sparseloom.quantize_(model, FLOAT8, use_fast_accum=True)
+    assert model[0].use_fast_accum and "use_fast_accum=True" in repr(model[3])
     model = model_of()
     result = sparseloom.quantize_(model, {"0": torch.int8})
     assert ("3", "no pattern matches") in [(skip.name, skip.reason) for skip in result.skipped]

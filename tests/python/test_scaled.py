@@ -56,6 +56,18 @@ def test_int8_has_the_documented_bits(block: tuple[int, int], out_dtype: torch.d
         torch.testing.assert_close(y, expected, rtol=0, atol=0)
 
 
+def test_fast_accumulation_says_nothing_of_int8() -> None:
+    x, values, index = operands(150, 210, (32, 32), 17)
+    one = torch.ones(1)
+    plain, fast = (
+        ops.scaled_linear(x, values, index, one, one, out_dtype=torch.float32, kernel=KERNEL, use_fast_accum=asked)
+        for asked in (False, True)
+    )
+    assert torch.equal(plain, fast)
+    plan = ops.plan(index, "forward", torch.int8, 17, kernel=KERNEL, use_fast_accum=True)
+    assert "fast_accum" not in plan["text"]
+
+
 @pytest.mark.parametrize("shape", [(210,), (2, 3, 210), (2, 1, 2, 2, 210), (0, 210)])
 def test_leading_dimensions(shape: tuple[int, ...]) -> None:
     _, values, index = operands(150, 210, (32, 32), 1)

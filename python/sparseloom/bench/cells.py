@@ -13,7 +13,8 @@ from ..testing import Case
 from .skewed import KINDS, STRUCTURED, SkewedCase
 
 DIRECTIONS = ("forward", "dx", "dw")
-#: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch. fp8: e4m3 with a scale for each tensor, bf16 results.
+#: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch. fp8: e4m3 with a scale for each tensor, bf16 results
+#: and use_fast_accum; fp8_promoted: without it.
 #: int8: with a scale for each token and output, bf16 results.
 DTYPES = {
     "f32": torch.float32,
@@ -21,6 +22,7 @@ DTYPES = {
     "f16": torch.float16,
     "tf32": torch.float32,
     "fp8": torch.float8_e4m3fn,
+    "fp8_promoted": torch.float8_e4m3fn,
     "int8": torch.int8,
 }
 

@@ -36,7 +36,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu"; fused.
         device, bias_dtype: as in BlockSparseLinear.
 
-    ``strict = True`` forbids the dense and reference kernels; ``kernel`` (None: the plan's choice) forces one by name. On CPUs
+    ``strict = True`` forbids the dense and reference kernels; ``kernel`` (None: the plan's choice) forces one by name;
+    ``use_fast_accum = True`` lets float8 sums on CUDA stay in the tensor cores (see ``ops.scaled_linear``). On CPUs
     float8_e4m3fn has no fast kernel: there a call is an Error unless ``kernel = "reference"``, which is slow. All errors are
     ``sparseloom.Error``.
     """
@@ -65,7 +66,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         if x_scale is not None and not 0 < float(x_scale) < float("inf"):
             raise Error(_OP, "x_scale > 0 and finite", repr(x_scale), "leave it out: every token then gets its own")
         self.out_features, self.in_features, self.block = pattern.rows, pattern.cols, pattern.block
-        self.activation, self.strict = activation, False
+        self.activation, self.strict, self.use_fast_accum = activation, False, False
         self.kernel: str | None = None
         self.register_buffer("values", torch.zeros((pattern.blocks, *pattern.block), device=device).to(dtype))
         self.register_buffer("w_scale", torch.ones(pattern.rows, device=device, dtype=torch.float32))
@@ -126,6 +127,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         y = ops.scaled_linear(
             quantized, self.values, self.index, x_scale, self.w_scale, bias,
             out_dtype=out_dtype, activation=self.activation, strict=self.strict, kernel=self.kernel,
+            use_fast_accum=self.use_fast_accum,
         )  # fmt: skip
         return y if dtype is out_dtype else y.to(dtype)
 
@@ -161,7 +163,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         """What would run for so many tokens, what it should take, and why: see ``ops.plan``."""
         index, device = state.build_index(self.pattern), "cpu" if self.values.is_meta else self.values.device
         flags = self.bias is not None, self.activation, self.strict, self.kernel
-        return ops.plan(index, "forward", self.dtype, tokens, *flags, device=device, out_dtype=out_dtype)
+        where: dict[str, Any] = {"device": device, "out_dtype": out_dtype, "use_fast_accum": self.use_fast_accum}
+        return ops.plan(index, "forward", self.dtype, tokens, *flags, **where)
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> BlockSparseLinear:
         """A BlockSparseLinear with the rounded weights, in ``dtype``: what this layer computes but for the rounding of x."""
@@ -182,6 +185,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         parts.append(f"dtype={ops.SCALED_DTYPES[self.dtype]}, x_scale={'given' if self.x_scale is not None else 'per token'}")
         parts += [f"activation={self.activation}"] if self.activation else []
         parts += ["strict=True"] if self.strict else []
+        parts += ["use_fast_accum=True"] if self.use_fast_accum else []
         return ", ".join(parts)
 
     def _grid_rows(self) -> int:

@@ -149,6 +149,7 @@ double predict_wgmma_dw_us(const Problem& p, const Device& device, const wgmma_s
 // stores anything there; blocks are taken to lie at random. What is read from L2, multiplied and read from memory overlaps.
 double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow) {
   const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
+  const bool promotes = f8 && !p.fast_accum;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const double size = static_cast<double>(size_of(p.dtype)), out_size = written_size(p);
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
@@ -164,7 +165,7 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   const double slab = half && !own ? 1 - (1 - density) * (1 - density) : density;
   // Like lines are multiplied together (plan/line_order.h), which saves less where most slabs are read in any case.
   const double at_random = 1 - std::pow(1 - slab, std::max(1.0, outputs / side));
-  const double touched = side < 128 && !f8 ? at_random * (1 - 0.14 * std::min(1.0, (1 - at_random) / 0.2)) : at_random;
+  const double touched = side < 128 && !promotes ? at_random * (1 - 0.14 * std::min(1.0, (1 - at_random) / 0.2)) : at_random;
   const double panels = std::ceil(m / tokens), tiles = panels * std::ceil(out / outputs);
   const Bytes bytes = bytes_of(p);
   const double reads = tiles * slabs * touched * tokens * row + panels * bytes.stored;
@@ -175,24 +176,25 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   const double turns = std::ceil(tiles / device.multiprocessors);
   const double copied = (tokens + outputs * std::min(1.0, density / touched)) * row;
   const double port = slabs * touched * turns * copied / (kPortBytesPerClock[narrow && turns > 1] * device.clock_hz);
-  // A step's latency, with each line's test and wait; 8-bit sums pass through registers besides.
+  // A step's latency, with each line's test and wait; promoted sums pass through registers besides.
   const double lines = std::ceil(outputs / side);
-  const double latency = (200 + (narrow ? 300 : 100) * lines) * (f8 ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
+  const double latency = (200 + (narrow ? 300 : 100) * lines) * (promotes ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
   const double steps = each * (latency + 256.0 * (row / 128) * density / touched) / device.clock_hz;
   // Stores of 16-bit outputs hide to some part behind the next tile's products, but not behind what is read from memory; of others
   // and of narrow tiles, behind nothing.
   const double stores = memory_seconds(m * out * out_size, device), loads = memory_seconds(bytes.stored + m * depth * size, device);
-  const double behind = size == 2 && !narrow ? 0.6 : 1.1;
+  const bool sums_stay = size == 2 || (f8 && !promotes);
+  const double behind = sums_stay && out_size == 2 && !narrow ? 0.6 : 1.1;
   // Measured beside this model on an H200: slices of 32 lose to their many short wgmma where many blocks are stored, 16-bit ones
   // less since X is in registers, tiles whose tokens are mostly absent take twice their bytes' time, and
-  // sums of 8 bits add up in registers.
+  // promoted sums add up in registers.
   const bool short_slice = std::min(side, gathered) == 32;
   const double short_slices = !short_slice ? 1
                               : size == 2  ? (own ? (dx ? 1.16 : 1.11) : 0.94 - 0.27 * density + 0.7 * density * density)
                                            : 1 + 0.45 * std::max(0.0, density - 0.15);
-  const double empty_tiles = p.m <= 64 ? 2 : 1, promoted = f8 ? 1.07 : 1;
+  const double empty_tiles = p.m <= 64 ? 2 : 1, promoted = promotes ? 1.07 : 1;
   // Outputs on M of wgmma: fewer steps wait, and each for less.
-  const double turned = size == 2 && !narrow && side >= 64 ? 0.95 : 1;
+  const double turned = sums_stay && out_size == 2 && !narrow && side >= 64 ? 0.95 : 1;
   // Two tiles of half a line each read the same X side by side.
   const double half_lines = narrow && side == 128 ? 0.87 : 1;
   // The first copies and the last stores of a thread block.
@@ -217,11 +219,11 @@ double predict_wgmma_narrow_us(const Problem& p, const plan::Machine& machine) {
 }
 
 // The units are written once, from blocks read once, and read while L2 has them.
-double predict_merged_us(const Problem& p, const plan::Machine& machine) {
+double predict_merged_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   const Device device = as_measured(machine);
   const Problem units = merged(p);
   return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(p).stored + bytes_of(units).stored, device)) +
-         predict_wgmma_us(units, machine);
+         (narrow ? predict_wgmma_narrow_us(units, machine) : predict_wgmma_us(units, machine));
 }
 
 // Tiles step through slabs of 32 of the reduction; six 16-bit products for each of fp32.

@@ -119,8 +119,9 @@ std::string refuse_split_narrow(const Problem& p, const Machine& machine) {
 plan::LineGroups lines_of(const Problem& p, const Machine& machine, const cuda::wgmma_dds::TileShape& tile) {
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
-  // Two slabs of 8-bit blocks share a stage and a sum before it is rounded to fp32: which two, the lines of the tile decide.
-  if (p.direction == Direction::dw || is_scaled(p.dtype)) return {0, 1};
+  // Two slabs of 8-bit blocks share a stage and, promoted, a sum before it is rounded to fp32: which two, the lines of the tile
+  // decide.
+  if (p.direction == Direction::dw || (is_scaled(p.dtype) && !p.fast_accum)) return {0, 1};
   const std::int64_t grid = ((p.rows + p.block.rows - 1) / p.block.rows) * ((p.cols + p.block.cols - 1) / p.block.cols);
   const bool halves = size_of(p.dtype) == 2 && gathered == 32 && !cuda::wgmma_dds::narrow_slabs(p.block, p.blocks, grid);
   const auto number_of = [](std::int64_t size, int each) {
@@ -155,6 +156,11 @@ plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
   return groups;
 }
 
+constexpr const char* kMergedCaveat =
+    "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above it";
+
+std::size_t merged_workspace(const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }
+
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
 
 std::size_t wgmma_workspace_of(const Problem& p, const Machine& machine, bool narrow) {
@@ -187,11 +193,15 @@ std::span<const Kernel> cuda_kernels() {
        [](const MatmulArgs& args, const Executor&) { return run_wgmma(args, true); },
        true},
       {{"sm90_wgmma_merged", plan::Side::cuda, Isa::generic, refuse_merged,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine); },
-        [](const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }, false, false, merged_tile_lines,
-        "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above "
-        "it"},
-       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args); },
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, false); }, merged_workspace,
+        false, false, merged_tile_lines, kMergedCaveat},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, false); },
+       true},
+      {{"sm90_wgmma_merged_narrow", plan::Side::cuda, Isa::generic, refuse_merged,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, true); }, merged_workspace, false,
+        false, [](const Problem& p, const Machine& machine) { return of_narrow_tile(merged_tile_lines(p, machine)); },
+        kMergedCaveat},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, true); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine); }, mma_workspace},

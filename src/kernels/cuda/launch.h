@@ -23,7 +23,7 @@ std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept;
 /// The same for bf16 and f16 blocks with a side below 32, which it first merges into units of 32 on that side, zeros between
 /// (merge_blocks.h): what x holds under those zeros is multiplied. What it cannot address goes to sm80_mma_dds. Scratch: the units,
 /// as large as W whole.
-int sm90_wgmma_merged(const MatmulArgs& args) noexcept;
+int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept;
 std::size_t sm90_wgmma_merged_workspace(const Problem& problem) noexcept;
 /// Whether a line's units fit the table of a thread block, and all of them 32-bit rows.
 bool sm90_wgmma_merged_takes(const Problem& problem) noexcept;

@@ -124,6 +124,7 @@ int launch_scaled(const MatmulArgs& args, const Executor& executor) {
   product.b_scale = args.w_scale;
   product.a_scale_each = args.a_scale_each;
   product.b_scale_each = args.w_scale_each;
+  product.fast_accum = args.fast_accum;
   product.device = args.device;
   product.stream = args.stream;
   executor.scaled_gemm(executor.context, product);

@@ -53,7 +53,7 @@ std::string describe(const ScaledCase& c) {
          "x" + std::to_string(c.cols) + " block " + to_string(c.block) + " density " + std::to_string(c.density) + " scales " +
          (c.x_each ? "each/" : "one/") + (c.w_each ? "each" : "one") + " bias " + std::to_string(c.bias) + " act " +
          name_of(c.activation) + " padding " + std::to_string(c.stride_padding) + " values + " + std::to_string(c.values_shift) +
-         (c.skewed ? " skewed" : "");
+         (c.skewed ? " skewed" : "") + (c.fast_accum ? " fast_accum" : "");
 }
 
 ScaledInstance::ScaledInstance(const ScaledCase& c_)
@@ -93,6 +93,7 @@ Problem ScaledInstance::problem(int threads) const {
   Problem p;
   p.dtype = c.dtype, p.out = c.out, p.m = c.m, p.rows = c.rows, p.cols = c.cols, p.block = c.block;
   p.blocks = static_cast<std::int64_t>(col.size()), p.bias = c.bias, p.activation = c.activation, p.threads = threads;
+  p.fast_accum = c.fast_accum;
   return p;
 }
 
@@ -106,6 +107,7 @@ kernels::MatmulArgs ScaledInstance::args() {
   args.a_scale = x_scale.data(), args.a_scale_each = c.x_each && c.m > 1;
   args.w_scale = w_scale.data(), args.w_scale_each = c.w_each && c.rows > 1;
   args.cost_prefix = cost_prefix.data();
+  args.fast_accum = c.fast_accum;
   return args;
 }
 

@@ -22,6 +22,7 @@ struct ScaledCase {
   std::int64_t stride_padding = 0;  // as Case's
   std::int64_t values_shift = 0;
   bool skewed = false;
+  bool fast_accum = false;  // f8e4m3
   std::uint64_t seed = 1;
 };
 

@@ -66,6 +66,31 @@ TEST(LineOrder, SavesUnitsOfRandomPatterns) {
     }
 }
 
+// The longest line beside the shortest adds the fewest units to it, and leaves the most to the others.
+TEST(LineOrder, BringsLongLinesTogether) {
+  Lists lists(64);
+  for (const int each : {40, 4, 40, 4, 40, 4, 40, 4}) {
+    std::vector<std::int32_t> line(static_cast<std::size_t>(each));
+    std::iota(line.begin(), line.end(), each == 4 ? 7 * static_cast<int>(lists.begin.size()) : 0);
+    lists.add(line);
+  }
+  const auto order = line_order(lists.view(), {2, 1});
+  expect_permutation(order, 8);
+  for (std::size_t i = 0; i < 8; i += 2) EXPECT_EQ(order[i] % 2, order[i + 1] % 2) << i;
+  EXPECT_EQ(units_read(lists.view(), {2, 1}, order), 2 * 40 + 2 * 8);
+}
+
+// Taken one after the other, the first line takes the second, which the third needs more.
+TEST(LineOrder, ExchangesLinesOfPairs) {
+  Lists lists(64);
+  lists.add({0, 1, 2, 3, 4, 5});
+  lists.add({0, 1, 2, 10, 11, 12});
+  lists.add({10, 11, 12, 20, 21, 22});
+  lists.add({3, 4, 30, 31, 32, 33});
+  const auto order = line_order(lists.view(), {2, 1});
+  EXPECT_EQ(units_read(lists.view(), {2, 1}, order), 10 + 9);  // not 9 + 12
+}
+
 // Units of two blocks: lines that store different halves of the same ones.
 TEST(LineOrder, CountsUnitsAndNotBlocks) {
   Lists lists(64);
@@ -90,7 +115,7 @@ TEST(LineOrder, CostliestGroupsFirstAndASmallerOneLast) {
     lists.add(line);
   }
   EXPECT_EQ(line_order(lists.view(), {1, 1}), (std::vector<std::uint16_t>{2, 4, 1, 3, 0}));
-  EXPECT_EQ(line_order(lists.view(), {2, 1}), (std::vector<std::uint16_t>{1, 4, 0, 3, 2}));  // 12 and 5 units; 30 alone
+  EXPECT_EQ(line_order(lists.view(), {2, 1}), (std::vector<std::uint16_t>{2, 4, 1, 3, 0}));  // 30 and 9 units; 1 alone
 }
 
 // A few lines of many units and many of few: every fourth group adds up to the same, the costliest first.
@@ -143,6 +168,27 @@ TEST(KnownIndices, OrdersRowsAndColumnsOfWhatTheyRemember) {
   EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::dx, {4, 1}), line_order(columns, {4, 1}));
   EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::dx, {2, 1}), line_order(columns, {2, 1}));
   EXPECT_TRUE(known.line_order(index.version() + 1, index.view(), Direction::forward, {4, 1}).empty());
+}
+
+TEST(KnownIndices, TellUnevenLines) {
+  const auto index_of = [](std::vector<std::int32_t> crow, std::vector<std::int32_t> col) {
+    return BlockIndex(128, 128, {32, 32}, crow, col);
+  };
+  const BlockIndex mild = index_of({0, 2, 4, 6, 8}, {0, 1, 0, 1, 0, 1, 2, 3}), skewed = index_of({0, 1, 2, 3, 4}, {0, 0, 1, 1}),
+                   empty = index_of({0, 0, 0, 0, 0}, {}), unknown = index_of({0, 1, 1, 1, 1}, {0}),
+                   other(pattern::balanced(256, 128, {32, 32}, 0.5, 1));
+  KnownIndices known;
+  for (const BlockIndex* index : {&mild, &skewed, &empty}) known.remember(index->version(), index->view());
+  const auto uneven = [&](const BlockIndex& index, Direction direction) {
+    return known.uneven(index.version(), index.view(), direction);
+  };
+  EXPECT_FALSE(uneven(mild, Direction::forward));
+  EXPECT_FALSE(uneven(mild, Direction::dx));  // 3 of a mean of 2: as many as may be
+  EXPECT_FALSE(uneven(skewed, Direction::forward));
+  EXPECT_TRUE(uneven(skewed, Direction::dx));  // 2 of a mean of 1
+  EXPECT_FALSE(uneven(empty, Direction::dx));
+  EXPECT_FALSE(uneven(unknown, Direction::forward));
+  EXPECT_FALSE(known.uneven(skewed.version(), other.view(), Direction::dx));
 }
 
 // A version that belongs to a matrix of another shape: its order would not fit.

@@ -19,12 +19,12 @@ def scales(device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.full((1,), X_SCALE, device=device), torch.full((1,), W_SCALE, device=device)
 
 
-def sparse(x: Tensor, values: Tensor, index: ops.Index, scale: tuple[Tensor, Tensor], kernel: str) -> Tensor:
-    """x [m, k] e4m3, values [blocks, bm, bn] e4m3 -> bf16 [m, n]."""
-    return ops.scaled_linear(x, values, index, *scale, out_dtype=OUT, kernel=kernel)
+def sparse(x: Tensor, values: Tensor, index: ops.Index, scale: tuple[Tensor, Tensor], kernel: str, fast: bool) -> Tensor:
+    """x [m, k] e4m3, values [blocks, bm, bn] e4m3 -> bf16 [m, n]. `fast`: sums stay in the tensor cores' shorter accumulators."""
+    return ops.scaled_linear(x, values, index, *scale, out_dtype=OUT, kernel=kernel, use_fast_accum=fast)
 
 
 def dense(x: Tensor, weight: Tensor, scale: tuple[Tensor, Tensor], fast: bool = False) -> Tensor:
-    """x [m, k], weight [n, k], both e4m3 -> bf16 [m, n]. `fast`: sums stay in the tensor cores' shorter accumulators."""
+    """x [m, k], weight [n, k], both e4m3 -> bf16 [m, n]. `fast` as above."""
     options: dict[str, Any] = {"scale_a": scale[0], "scale_b": scale[1], "out_dtype": OUT, "use_fast_accum": fast}
     return torch._scaled_mm(x, weight.t(), **options)  # type: ignore[no-any-return]

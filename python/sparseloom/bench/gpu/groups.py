@@ -38,7 +38,8 @@ def decode() -> list[Cell]:
 
 
 def fp8() -> list[Cell]:
-    return cells("forward", "fp8", SQUARE, SPEEDUPS["forward", "fp8", SQUARE])
+    promoted = [Cell("forward", "fp8_promoted", *SQUARE, (side, side), density) for side in (128, 64) for density in (0.1, 0.5)]
+    return cells("forward", "fp8", SQUARE, SPEEDUPS["forward", "fp8", SQUARE]) + promoted
 
 
 def tf32() -> list[Cell]:

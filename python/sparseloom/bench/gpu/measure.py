@@ -181,7 +181,8 @@ def _measure(cell: Cell, settings: Settings) -> Record:
 def plan_of(operands: Operands) -> Record:
     """What the plan says of the cell on the current device, under torch's switches as they stand."""
     cell = operands.cell
-    return ops.plan(operands.host_index, cell.direction, operands.case.dtype, cell.m, device="cuda", out_dtype=fp8.OUT)
+    how: Record = {"out_dtype": fp8.OUT, "use_fast_accum": operands.fast_accum}
+    return ops.plan(operands.host_index, cell.direction, operands.case.dtype, cell.m, device="cuda", **how)
 
 
 def _entered(candidate: Candidate, operands: Operands, reference: Reference) -> Candidate:

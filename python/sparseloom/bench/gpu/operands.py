@@ -86,7 +86,7 @@ class Operands:
         first = Copy(x, dy, values, index)
         self.weight = scatter(values, self.block_row, self.block_col, cell.n, cell.k)
 
-        self._fp8 = cell.dtype == "fp8"
+        self._fp8, self.fast_accum = cell.dtype.startswith("fp8"), cell.dtype == "fp8"
         self._scales = fp8.scales(device)
         size = self.case.dtype.itemsize
         ours = (x.nbytes + dy.nbytes) + values.nbytes  # dw writes values' size, forward and dx read it
@@ -105,7 +105,7 @@ class Operands:
 
         def one(copy: Copy) -> Tensor:
             if self._fp8:
-                return fp8.sparse(copy.x, copy.values, copy.index, self._scales, kernel)
+                return fp8.sparse(copy.x, copy.values, copy.index, self._scales, kernel, self.fast_accum)
             if self.cell.direction == "forward":
                 return ops.linear(copy.x, copy.values, copy.index, kernel=kernel)
             if self.cell.direction == "dx":
@@ -117,18 +117,18 @@ class Operands:
     def dense_calls(self) -> dict[str, list[Call]]:
         """torch's product of the same x or dy with a weight that has no zeros (dw: the whole dW), one call for each copy.
 
-        By contender: fp8 has two ways of adding up, of which the faster is the one to beat.
+        By contender: fp8 has two ways of adding up, of which the faster is the one to beat (fp8_promoted: the exact one).
         """
 
         def turns(product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Call]:
             return [lambda own=own: product(*own) for own in self._dense]  # type: ignore[misc]
 
-        if not self._fp8:
+        if not self.fast_accum:
             return {DENSE: turns(self.dense)}
         return {DENSE: turns(self.dense), DENSE_FAST: turns(lambda x, _, w: fp8.dense(x, w, self._scales, fast=True))}
 
     def dense(self, x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
-        """torch's product in the dtype under test, of operands as calls have them."""
+        """torch's product in the dtype under test, of operands as calls have them; fp8's without fast accumulation."""
         return fp8.dense(x, weight, self._scales) if self._fp8 else dense_product(self.case, x, dy, weight, None)
 
     @property

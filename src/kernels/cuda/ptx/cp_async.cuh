@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/l2_policy.cuh"
 
 namespace sparseloom::kernels::cuda::ptx {
 
@@ -15,6 +16,13 @@ namespace sparseloom::kernels::cuda::ptx {
 /// hint is for what L2 fetches from memory: rows are read whole, if by several chunks.
 __device__ __forceinline__ void cp_async_cg(std::uint32_t shared, const void* global, std::uint32_t source_bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(source_bytes) : "memory");
+}
+
+/// The same for data that L2 need not keep, or the contrary.
+__device__ __forceinline__ void cp_async_cg(std::uint32_t shared, const void* global, std::uint32_t source_bytes, L2Policy policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(shared), "l"(global),
+               "r"(source_bytes), "l"(policy)
+               : "memory");
 }
 
 /// All 16 bytes: the same with a constant size, which spares a register and the instructions that fill it.

@@ -45,6 +45,7 @@ __device__ __forceinline__ Strip strip_of(const Params<typename C::Element>& par
 struct Bases {
   const char* w;
   const char* x;
+  ptx::L2Policy w_policy;  // read once: what L2 keeps is to be X
 };
 
 template <class C>
@@ -59,6 +60,7 @@ __device__ __forceinline__ Bases bases_of(const Params<typename C::Element>& par
         (lane / C::kPiecesAcross % C::kPiece) * params.block_row_bytes + strip.in_block * kSize + lane % C::kPiecesAcross * 16;
   }
   bases.x = reinterpret_cast<const char*>(params.a + lane / 4 * params.a_stride);
+  bases.w_policy = ptx::evict_first();
   return bases;
 }
 
@@ -86,26 +88,27 @@ __device__ __forceinline__ Piece locate(const Params<typename C::Element>& param
 
 /// A piece of W, or zeros.
 template <class C>
-__device__ __forceinline__ void copy_w(uint4& to, const char* from, bool present, bool aligned) {
+__device__ __forceinline__ void copy_w(uint4& to, const char* from, bool present, bool aligned, ptx::L2Policy policy) {
   if (aligned) {
-    ptx::cp_async_cg(ptx::shared_address(&to), from, present ? 16 : 0);
+    ptx::cp_async_cg(ptx::shared_address(&to), from, present ? 16 : 0, policy);
   } else {
     to = read_elements<typename C::Element>(from, present ? C::kPiece : 0);
   }
 }
 
 template <class C>
-__device__ __forceinline__ void load_w(Forward, const Params<typename C::Element>& params, const char* base, const Piece& piece,
+__device__ __forceinline__ void load_w(Forward, const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
                                        Stage<C>& stage, int lane, bool aligned) {
   const char* from =
-      base + std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes + piece.inner * sizeof(typename C::Element);
+      bases.w + std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes + piece.inner * sizeof(typename C::Element);
   const unsigned step = 8 * params.block_row_bytes;
 #pragma unroll
-  for (int t = 0; t < C::kOutputTiles; ++t) copy_w<C>(stage.w[lane + 32 * t], from + t * step, piece.present, aligned);
+  for (int t = 0; t < C::kOutputTiles; ++t)
+    copy_w<C>(stage.w[lane + 32 * t], from + t * step, piece.present, aligned, bases.w_policy);
 }
 
 template <class C>
-__device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& params, const char* base, const Piece& piece,
+__device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
                                        Stage<C>& stage, int lane, bool aligned) {
   using Element = typename C::Element;
   constexpr int kPiecesPerGroup = 8 / C::kPiece;
@@ -119,7 +122,8 @@ __device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& pa
     const int k = (lane + 32 * t) / C::kPiecesAcross, across = lane % C::kPiecesAcross;
     const std::int64_t located = __shfl_sync(~0u, offset, k / C::kPiece);  // by the lane whose piece this k is of
     const int group = dx_group<Element, C::kStrip>(dx_row<Element>(k), across / kPiecesPerGroup);
-    copy_w<C>(stage.w[group * kPiecesPerGroup + across % kPiecesPerGroup], base + located, located >= 0, aligned);
+    copy_w<C>(stage.w[group * kPiecesPerGroup + across % kPiecesPerGroup], bases.w + located, located >= 0, aligned,
+              bases.w_policy);
   }
 }
 
@@ -128,9 +132,9 @@ template <class C>
 __device__ __forceinline__ void load_w(const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
                                        Stage<C>& stage, int lane) {
   if (params.values_aligned) {
-    load_w<C>(typename C::Walk{}, params, bases.w, piece, stage, lane, true);
+    load_w<C>(typename C::Walk{}, params, bases, piece, stage, lane, true);
   } else {
-    load_w<C>(typename C::Walk{}, params, bases.w, piece, stage, lane, false);
+    load_w<C>(typename C::Walk{}, params, bases, piece, stage, lane, false);
   }
 }
 

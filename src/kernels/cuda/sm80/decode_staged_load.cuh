@@ -89,7 +89,7 @@ class Blocks {
         step.at[u] = __ldg(outer_ + u);
 #pragma unroll
         for (int t = 0; t < C::kTiles; ++t)
-          ptx::ld_global_stream<C::kPieces>(step.words[u] + t * C::kPieces, from + t * 8 * C::kGroupBytes);
+          ptx::ld_global_stream<C::kPieces>(step.words[u] + t * C::kPieces, from + t * 8 * C::kGroupBytes, w_policy_);
       }
       from += params_.block_bytes;
     }
@@ -102,6 +102,7 @@ class Blocks {
  private:
   const Params<typename C::Element>& params_;
   const int& warps_;
+  const ptx::L2Policy w_policy_ = ptx::evict_first();
   const char* w_;
   const std::int32_t* outer_;
   int left_;

@@ -109,7 +109,8 @@ class Ring {
     filled_ = filled_ + 1 == C::kStages ? 0 : filled_ + 1;
     if (!ptx::elect_lane()) return;
     ptx::mbarrier_arrive_expect_tx(full_ + stage * 8, bytes);
-    ptx::bulk_load(stages_ + stage * C::kStageBytes, values_ + std::int64_t{first} * kBlockBytes, bytes, full_ + stage * 8);
+    ptx::bulk_load(stages_ + stage * C::kStageBytes, values_ + std::int64_t{first} * kBlockBytes, bytes, full_ + stage * 8,
+                   ptx::L2Policy::evict_first);
   }
 
   const char* const values_;

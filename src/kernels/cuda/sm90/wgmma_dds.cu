@@ -24,7 +24,9 @@ int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
       return dx ? wgmma_dds::dx_tf32(args, size) : wgmma_dds::forward_tf32(args, size);
     case DType::f8e4m3:
       if (dx) return cudaErrorInvalidValue;
-      return args.out_dtype == DType::bf16 ? wgmma_dds::forward_e4m3_bf16(args, size) : wgmma_dds::forward_e4m3_f32(args, size);
+      if (args.out_dtype == DType::bf16)
+        return args.fast_accum ? wgmma_dds::forward_e4m3_fast_bf16(args, size) : wgmma_dds::forward_e4m3_bf16(args, size);
+      return args.fast_accum ? wgmma_dds::forward_e4m3_fast_f32(args, size) : wgmma_dds::forward_e4m3_f32(args, size);
     default: return cudaErrorInvalidValue;
   }
 }
@@ -59,7 +61,7 @@ int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
   return args.dtype == DType::f32 ? with_residual_behind(args, product) : product(args);
 }
 
-int sm90_wgmma_merged(const MatmulArgs& args) noexcept {
+int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw || size_of(args.dtype) != 2) return cudaErrorInvalidValue;
   const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block);
   if (args.m == 0 || merging.lines == 0) return cudaSuccess;
@@ -70,7 +72,7 @@ int sm90_wgmma_merged(const MatmulArgs& args) noexcept {
   const bool aligned = reinterpret_cast<std::uintptr_t>(args.values) % 16 == 0;
   if (!aligned || args.index.blocks == 0 || !wgmma_dds::possible(operands)) return hand_over(args);
   if (const int status = merge_blocks(args, merging); status != cudaSuccess) return status;
-  const int status = launch(product, wgmma_dds::TileSize::wide);
+  const int status = launch(product, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
   return status == wgmma_dds::kCannotMap ? hand_over(args) : status;
 }
 

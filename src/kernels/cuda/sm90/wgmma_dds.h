@@ -52,6 +52,8 @@ int forward_plus_f16(const MatmulArgs& args, TileSize size) noexcept;
 int forward_tf32(const MatmulArgs& args, TileSize size) noexcept;
 int forward_e4m3_bf16(const MatmulArgs& args, TileSize size) noexcept;
 int forward_e4m3_f32(const MatmulArgs& args, TileSize size) noexcept;
+int forward_e4m3_fast_bf16(const MatmulArgs& args, TileSize size) noexcept;  // with args.fast_accum
+int forward_e4m3_fast_f32(const MatmulArgs& args, TileSize size) noexcept;
 int dx_bf16(const MatmulArgs& args, TileSize size) noexcept;
 int dx_f16(const MatmulArgs& args, TileSize size) noexcept;
 int dx_tf32(const MatmulArgs& args, TileSize size) noexcept;

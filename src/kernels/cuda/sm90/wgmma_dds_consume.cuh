@@ -22,13 +22,6 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-/// Of what one wgmma reads of x, from the warpgroup's first row of a stage; / 16.
-template <class T>
-__device__ constexpr std::uint32_t x_offset(int part, int step, int block) {
-  const int slab = part / T::kParts, within = part % T::kParts;
-  return (slab * T::kSlabBytes + block * 64 * T::kRowBytes + (within * T::kSteps + step) * 32) / 16;
-}
-
 // Each part is a group of its own, committed within the branch: a commit behind it, where the compiler cannot see a wgmma to mark,
 // becomes an empty one (HGMMA.64x8x16) that takes its turn on the tensor cores, 3 to 4 % of blocks of 128.
 

@@ -110,6 +110,25 @@ struct E4m3 {
   }
 };
 
+/// Where the caller takes sums as the tensor cores keep them (torch's use_fast_accum).
+template <class Out_>
+struct FastE4m3 {
+  using Out = Out_;
+  static constexpr int kBytes = 1, kValueBytes = 1;
+  static constexpr bool kScaled = true, kPromoted = false, kNarrowSlabs = true, kSplit = false;
+  template <bool kMnMajorB, int kSums>
+  static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b) {
+    static_assert(!kMnMajorB, "wgmma transposes 16-bit operands alone");
+    ptx::wgmma_e4m3(d, a, b);
+  }
+  /// kOutputsOnM: a is the values', b x's.
+  template <bool kMnMajorA>
+  static __device__ __forceinline__ void mma_turned(float (&d)[128], std::uint64_t a, std::uint64_t b) {
+    static_assert(!kMnMajorA, "wgmma transposes 16-bit operands alone");
+    ptx::wgmma_n256_e4m3(d, a, b);
+  }
+};
+
 /// fp32 operands as sums of three bf16 each, of whose nine products six are added: wgmma_dds_split.cuh. x is split on its way from
 /// shared memory to registers, the values before the product into planes in workspace.
 struct Split {

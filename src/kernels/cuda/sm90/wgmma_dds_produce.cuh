@@ -193,7 +193,7 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
   for (int slab = 0; slab < T::kSlabs; ++slab) {
     if ((steps[slab].record & T::kAllParts) == 0) break;
     if (producer == 0) {
-      ptx::tma_load_2d(stage + slab * T::kSlabBytes, &params.x, steps[slab].slab * T::kSlab, place.token, full);
+      ptx::tma_load_2d(stage + slab * T::kSlabBytes, &params.x, steps[slab].slab * T::kSlab, place.token, full, params.x_policy);
     }
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
@@ -208,12 +208,12 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
           const std::int64_t part_of_all = (from << (params.side_log2 - T::kSlabLog2)) + column[slab] / T::kSlab;
           const std::byte* const planes = params.planes + (part_of_all << params.line_log2) * (3 * 64);
           if (1 << params.line_log2 == T::kSlice) {
-            ptx::bulk_load(to, planes, T::kPartBytes, full);
+            ptx::bulk_load(to, planes, T::kPartBytes, full, params.values_policy);
           } else {  // half of each plane
 #pragma unroll
             for (int plane = 0; plane < 3; ++plane) {
               ptx::bulk_load(to + plane * T::kPlaneBytes, planes + ((plane << params.line_log2) + output) * 64, T::kPlaneBytes,
-                             full);
+                             full, params.values_policy);
             }
           }
         } else {
@@ -221,9 +221,9 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
           for (int box = 0; box < T::kBoxes; ++box) {
             if constexpr (T::kIsDx) {
               ptx::tma_load_2d(to + box * T::kBoxBytes, &params.values, output + box * T::kBoxColumns,
-                               (from << params.side_log2) + column[slab], full);
+                               (from << params.side_log2) + column[slab], full, params.values_policy);
             } else {
-              ptx::tma_load_2d(to, &params.values, column[slab], (from << params.line_log2) + output, full);
+              ptx::tma_load_2d(to, &params.values, column[slab], (from << params.line_log2) + output, full, params.values_policy);
             }
           }
         }

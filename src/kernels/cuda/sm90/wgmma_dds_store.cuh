@@ -234,7 +234,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
       ptx::fence_proxy_async();
       __syncwarp();
       if (ptx::elect_lane()) {
-        ptx::tma_store_2d(&map, to, place.token + first_row + block * 64, box);
+        ptx::tma_store_2d(&map, to, place.token + first_row + block * 64, box, params.out_policy);
         ptx::bulk_commit();
       }
       buffer = (buffer + 1) % T::kStagingBuffers;

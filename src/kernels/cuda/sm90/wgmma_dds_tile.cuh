@@ -8,7 +8,8 @@
 //
 // Tokens lie on M of wgmma and a slice on N, each warpgroup with half of the tokens; or, where kOutputsOnM, 64 outputs of a
 // warpgroup's own on M and all 256 tokens on N: fewer and larger wgmma, one test for what is present, no line to pass over. Of
-// slices of 32 that would multiply what is not stored; sums added up in registers have no room for it.
+// slices of 32 that would multiply what is not stored; sums added up in registers have no room for it, and outputs of fp32 would
+// leave by boxes of twice the size.
 //
 // Blocks of 64 e4m3 are slabs of 64 bytes, and a stage holds any two of them: at the densities that matter, rows at 85 % of the
 // rate beat reading X under the absent neighbours, and two to a stage halve the consumers' latency.
@@ -21,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/ptx/l2_policy.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_element.cuh"
@@ -75,7 +77,8 @@ template <class Direction, class Element_, class Shape, int kSlice_, int kPart_>
 struct Tile : Shape {
   using Element = Element_;
   using Shape::kOutputs, Shape::kStages, Shape::kTokens;
-  static constexpr bool kOutputsOnM = kTokens == 256 && kSlice_ >= 64 && Element::kBytes == 2;
+  static constexpr bool kOutputsOnM =
+      kTokens == 256 && kSlice_ >= 64 && Element::kBytes <= 2 && !Element::kPromoted && size_of(Element::Out::kDtype) == 2;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kStoresPre = !kIsDx && !Element::kScaled;  // for gradients, which 8-bit products have none of
   static constexpr bool kAddsResidual = Direction::kAddsResidual;
@@ -153,6 +156,13 @@ struct Tile : Shape {
                 "swizzled boxes start at multiples of 1024");
 };
 
+/// Of what one wgmma reads of x, from the warpgroup's first row of a stage; / 16.
+template <class T>
+__device__ constexpr std::uint32_t x_offset(int part, int step, int block) {
+  const int slab = part / T::kParts, within = part % T::kParts;
+  return (slab * T::kSlabBytes + block * 64 * T::kRowBytes + (within * T::kSteps + step) * 32) / 16;
+}
+
 /// The mbarrier for what comes of the residual to a warp's (kOutputsOnM: warpgroup's) staging. `phase`: the one that ends next, of
 /// tiles with an odd number of boxes; the others begin with phase 0.
 struct ResidualBarrier {
@@ -197,6 +207,7 @@ struct Params {
   std::int32_t tokens;               // kScaled: of x_scale
   bool x_scale_each = false, out_scale_each = false;
   bool store_pre = false;
+  ptx::L2Policy x_policy, values_policy, out_policy;
   std::uint16_t order[plan::kMostOrderedLines];  // last: 2 KB of the 4 KB that a kernel's arguments may have
 };
 

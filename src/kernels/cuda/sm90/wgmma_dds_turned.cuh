@@ -35,7 +35,7 @@ __device__ __forceinline__ void multiply_slab_turned(float (&sums)[128], std::ui
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
       T::Element::template mma_turned<T::kIsDx>(sums, T::kDescriptorPart | (w + step * (T::kStepBytes / 16)),
-                                                T::kDescriptorX | (x + (part * T::kSteps + step) * 2));
+                                                T::kDescriptorX | (x + x_offset<T>(part, step, 0)));
     }
     ptx::wgmma_commit();
   }
@@ -53,6 +53,7 @@ class TurnedStore {
   __device__ __forceinline__ void begin(const Params& params, const Place& place) {
     column_ = in_matrix(params, place.output + warpgroup_ * 64);
     shift_[0] = shift_[1] = 0;
+    if constexpr (T::Element::kScaled) fetch_scales(params, place.token);
     if (params.bias != nullptr) {
       using Bits = typename T::Element::Out::Bits;
 #pragma unroll
@@ -88,6 +89,18 @@ class TurnedStore {
   /// warp, made ptxas take the loop's addresses for different in each lane, and blocks of 64 3 % slower.
   static __device__ __forceinline__ bool leads() { return warp() == 0 && ptx::elect_lane(); }
   __device__ __forceinline__ void sync() const { ptx::named_barrier_sync<128>(warpgroup_ + 1); }
+
+  /// As wgmma_dds_store.cuh's Scales, tokens and outputs turned.
+  __device__ __forceinline__ void fetch_scales(const Params& params, std::int32_t token) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const std::int32_t output = min(column_ + warp() * 16 + i * 8 + lane() / 4, params.out_width - 1);
+      out_scale_[i] = ptx::ld_global(params.out_scale + (params.out_scale_each ? output : 0));
+    }
+#pragma unroll
+    for (int i = 0; i < T::kTokens / 32; ++i)
+      x_scale_[i] = ptx::ld_global(params.x_scale + (params.x_scale_each ? min(token + i * 32 + lane(), params.tokens - 1) : 0));
+  }
 
   /// By the leader.
   __device__ __forceinline__ void ask(const Params& params, std::int32_t token, std::uint32_t box) const {
@@ -135,13 +148,25 @@ class TurnedStore {
     for (int i = 0; i < T::kStoreRows / 16; ++i) {
       std::uint32_t pairs[4], others[4];
       if constexpr (kAdds) ptx::ldmatrix_x4_trans(others, row + i * 16 * 128);
+      const int tokens = n * T::kStoreRows + i * 16;  // the first of 16
+      [[maybe_unused]] float x_scale[4];              // of tokens 2 (lane % 4) and the next, and of those 8 further
+      if constexpr (T::Element::kScaled) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          x_scale[j] = __shfl_sync(0xffffffff, x_scale_[tokens / 32], tokens % 32 + j / 2 * 8 + lane() % 4 * 2 + j % 2);
+      }
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         float y[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float sum = sums[(n * T::kStoreRows + i * 16 + pair / 2 * 8) / 2 + pair % 2 * 2 + e];
-          y[e] = function(kBias ? sum + shift_[pair % 2] : sum);
+          const float sum = sums[(tokens + pair / 2 * 8) / 2 + pair % 2 * 2 + e];
+          if constexpr (T::Element::kScaled) {
+            const float scaled = sum * x_scale[pair / 2 * 2 + e];
+            y[e] = function(kBias ? fmaf(scaled, out_scale_[pair % 2], shift_[pair % 2]) : scaled * out_scale_[pair % 2]);
+          } else {
+            y[e] = function(kBias ? sum + shift_[pair % 2] : sum);
+          }
           if constexpr (kAdds) y[e] += T::Element::Out::to_f32(static_cast<std::uint16_t>(others[pair] >> (16 * e)));
         }
         pairs[pair] = T::Element::Out::pair(y[0], y[1]);
@@ -151,7 +176,7 @@ class TurnedStore {
     ptx::fence_proxy_async();
     sync();
     if (leader) {
-      ptx::tma_store_2d(&map, column_, token + n * T::kStoreRows, box);
+      ptx::tma_store_2d(&map, column_, token + n * T::kStoreRows, box, params.out_policy);
       ptx::bulk_commit();
       if (ahead && n + 1 < kBoxes) {
         ptx::bulk_wait_read<T::kStagingBuffers - 1>();
@@ -164,6 +189,8 @@ class TurnedStore {
   const std::uint32_t staging_, residual_;
   std::int32_t column_;  // of the warpgroup's first output in the matrix
   float shift_[2];       // of the lane's outputs, lane / 4 and 8 further among the warp's 16
+  // kScaled: of the same outputs, and of tokens lane, lane + 32, ..
+  float out_scale_[T::Element::kScaled ? 2 : 1], x_scale_[T::Element::kScaled ? T::kTokens / 32 : 1];
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
+#include "core/half.h"
 #include "kernels/cuda/device_call.h"
 #include "kernels/scaled_case.h"
 
@@ -56,6 +58,12 @@ Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) 
   args.a_scale = x_scale.at<float>(), args.w_scale = w_scale.at<float>();
   args.cost_prefix = nullptr;
   args.out = out.at<std::byte>(result.offset * size), args.out_stride = result.stride;
+  // An order of the lines, where the kernel takes one, must not show.
+  std::vector<std::uint16_t> order(static_cast<std::size_t>(args.index.block_rows()));
+  std::iota(order.rbegin(), order.rend(), std::uint16_t{0});
+  const auto groups = kernel.info.line_groups;
+  if (groups != nullptr && groups(instance.problem(1), {runtime::Isa::generic, {}, runtime::cuda_device(device)}).lines > 0)
+    args.line_order = order.data();
   const Stream stream(device);
   args.device = device, args.stream = stream.get();
   EXPECT_CUDA(cudaDeviceSynchronize());  // the copies above came by the default stream, which this one does not wait for
@@ -71,6 +79,11 @@ Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) 
 /// times that: one element in four million of sums over 128 passed 2.4 times.
 constexpr double kAligned = 0x1p-10;
 
+/// With fast_accum every instruction's 32 products are aligned to the sum so far, too.
+double aligned(const ScaledCase& c, std::int64_t blocks) {
+  return c.fast_accum ? kAligned * std::max(1.0, static_cast<double>(blocks * c.block.cols) / 128) : kAligned;
+}
+
 void expect_near(ScaledInstance& instance, const Matrix& out) {
   const ScaledCase& c = instance.c;
   const double out_ulp = c.out == DType::bf16 ? 0x1p-8 : 0x1p-24;
@@ -79,6 +92,7 @@ void expect_near(ScaledInstance& instance, const Matrix& out) {
     for (std::int64_t t = 0; t < c.m; ++t) inputs.push_back(static_cast<float>(instance.x.at(t, i)));
   for (std::int64_t o = 0; o < c.rows; ++o) {
     const std::int64_t r = o / c.block.rows;
+    const std::int64_t blocks = instance.crow[static_cast<std::size_t>(r) + 1] - instance.crow[static_cast<std::size_t>(r)];
     const double ws = instance.w_scale[c.w_each ? static_cast<std::size_t>(o) : 0], b = c.bias ? instance.bias.at(0, o) : 0;
     std::vector<double> sum(static_cast<std::size_t>(c.m)), norm(static_cast<std::size_t>(c.m));
     for (std::int64_t block = instance.crow[static_cast<std::size_t>(r)]; block < instance.crow[static_cast<std::size_t>(r) + 1];
@@ -97,7 +111,7 @@ void expect_near(ScaledInstance& instance, const Matrix& out) {
       const double scale = static_cast<double>(instance.x_scale[c.x_each ? static_cast<std::size_t>(t) : 0]) * ws;
       const double exact = activate(c.activation, scale * sum[static_cast<std::size_t>(t)] + b);
       const double terms = std::abs(scale) * norm[static_cast<std::size_t>(t)];
-      ASSERT_NEAR(out.at(t, o), exact, out_ulp * std::abs(exact) + 1.5 * kAligned * terms + 0x1p-20 * std::abs(b) + 1e-37)
+      ASSERT_NEAR(out.at(t, o), exact, out_ulp * std::abs(exact) + 1.5 * aligned(c, blocks) * terms + 0x1p-20 * std::abs(b) + 1e-37)
           << describe(c) << " at " << t << ", " << o;
     }
   }
@@ -113,13 +127,17 @@ std::vector<const kernels::Kernel*> runnable(const ScaledInstance& instance, int
 
 class CudaSmallScaled : public ::testing::TestWithParam<int> {
  protected:
-  void check(const ScaledCase& c) {
-    ScaledInstance instance(c);
-    const auto kernels = runnable(instance, 0);
-    ASSERT_FALSE(kernels.empty()) << describe(c);
-    for (const kernels::Kernel* kernel : kernels) {
-      SCOPED_TRACE(kernel->info.name);
-      expect_near(instance, run(instance, *kernel, 0));
+  /// Sums promoted and not.
+  void check(ScaledCase c) {
+    for (const bool fast_accum : {false, true}) {
+      c.fast_accum = fast_accum;
+      ScaledInstance instance(c);
+      const auto kernels = runnable(instance, 0);
+      ASSERT_FALSE(kernels.empty()) << describe(c);
+      for (const kernels::Kernel* kernel : kernels) {
+        SCOPED_TRACE(kernel->info.name);
+        expect_near(instance, run(instance, *kernel, 0));
+      }
     }
   }
   static ScaledCase base(BlockShape block, DType out) {
@@ -129,6 +147,13 @@ class CudaSmallScaled : public ::testing::TestWithParam<int> {
   }
 };
 class CudaScaled : public CudaSmallScaled {};
+
+std::vector<std::pair<BlockShape, bool>> both_ways() {
+  std::vector<std::pair<BlockShape, bool>> list;
+  for (const BlockShape block : {BlockShape{64, 64}, {128, 128}, {64, 128}, {128, 64}})
+    for (const bool fast_accum : {false, true}) list.emplace_back(block, fast_accum);
+  return list;
+}
 
 constexpr BlockShape kBlocks[] = {{8, 8}, {16, 128}, {64, 64}, {64, 128}, {128, 64}, {128, 128}};
 
@@ -192,9 +217,9 @@ TEST_P(CudaSmallScaled, ScalesFollowIeee) {
 
 // What x holds under an absent block does not spread; under a stored one it does.
 TEST_P(CudaSmallScaled, NotANumberStaysUnderItsBlocks) {
-  for (const BlockShape block : {BlockShape{64, 64}, {128, 128}, {64, 128}, {128, 64}}) {
+  for (const auto& [block, fast_accum] : both_ways()) {
     ScaledCase c = base(block, DType::bf16);
-    c.m = 70, c.rows = 4 * block.rows, c.cols = 6 * block.cols, c.density = 0.5;
+    c.m = 70, c.rows = 4 * block.rows, c.cols = 6 * block.cols, c.density = 0.5, c.fast_accum = fast_accum;
     ScaledInstance instance(c);
     const std::int64_t bad = 2;  // block column
     instance.x.poison(5, bad * block.cols + 3);
@@ -214,8 +239,9 @@ TEST_P(CudaSmallScaled, NotANumberStaysUnderItsBlocks) {
 
 // Small integers: 14 bits hold every sum.
 TEST_P(CudaSmallScaled, SmallIntegersExactlyAndRepeated) {
-  for (const BlockShape block : {BlockShape{64, 64}, {128, 128}, {64, 128}, {128, 64}}) {
-    ScaledCase c = base(block, DType::f32);
+  for (const auto& [block, fast_accum] : both_ways()) {
+    ScaledCase c = base(block, fast_accum ? DType::bf16 : DType::f32);
+    c.fast_accum = fast_accum;
     c.m = 150, c.rows = 3 * block.rows, c.cols = 7 * block.cols, c.density = 0.7, c.x_each = c.w_each = false;
     ScaledInstance instance(c);
     const auto small = [](std::int64_t i) { return static_cast<double>((i * 31 + i / 7) % 7 - 3); };
@@ -235,7 +261,8 @@ TEST_P(CudaSmallScaled, SmallIntegersExactlyAndRepeated) {
             for (std::int64_t k = 0; k < block.cols; ++k)
               sum += instance.x.at(t, instance.col[static_cast<std::size_t>(i)] * std::int64_t{block.cols} + k) *
                      instance.values.at(i * block.rows + o % block.rows, k);
-          ASSERT_EQ(out.at(t, o), 0.125 * sum) << describe(c) << " at " << t << ", " << o;
+          const double y = 0.125 * sum;
+          ASSERT_EQ(out.at(t, o), fast_accum ? core::to_f32(core::to_bf16(y)) : y) << describe(c) << " at " << t << ", " << o;
         }
       EXPECT_EQ(run(instance, *kernel, 0).bytes, out.bytes) << "another run gave other bits";
     }
@@ -245,9 +272,12 @@ TEST_P(CudaSmallScaled, SmallIntegersExactlyAndRepeated) {
 // More tiles than multiprocessors: the wide tile, its second round, and 64-byte slabs in every pairing.
 TEST_P(CudaScaled, WideTiles) {
   for (const BlockShape block : {BlockShape{64, 64}, {128, 128}, {64, 128}, {128, 64}}) {
-    ScaledCase c = base(block, block.rows == 64 ? DType::bf16 : DType::f32);
-    c.m = 2100, c.rows = 2040, c.cols = 640, c.density = 0.3, c.bias = true, c.stride_padding = 16;
-    check(c);
+    for (const DType out : {DType::bf16, DType::f32}) {
+      if (out == DType::f32 && block.rows == block.cols) continue;
+      ScaledCase c = base(block, out);
+      c.m = 2100, c.rows = 2040, c.cols = 400, c.density = 0.3, c.bias = out == DType::f32, c.stride_padding = 16;
+      check(c);
+    }
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx/l2_policy.cuh"
+
 namespace sparseloom::kernels::cuda::ptx {
 
 /// Starts copying `bytes` from global memory; they arrive at `barrier`. Addresses and size in multiples of 16.
@@ -12,6 +14,14 @@ __device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* glob
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared), "l"(global),
                "r"(bytes), "r"(barrier)
                : "memory");
+}
+
+__device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* global, std::uint32_t bytes, std::uint32_t barrier,
+                                          L2Policy policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
 }
 
 /// Asks L2 for bytes: allowed before what writes them has ended (ptx/griddepcontrol.cuh). Multiples of 16.

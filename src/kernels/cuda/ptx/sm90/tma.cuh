@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx/l2_policy.cuh"
+
 namespace sparseloom::kernels::cuda::ptx {
 
 /// True in one lane of a warp, the same in every call. All 32 lanes must call. Where the compiler knows that one lane is left it
@@ -36,10 +38,20 @@ __device__ __forceinline__ void tma_load_2d(std::uint32_t shared, const CUtensor
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_2d(std::uint32_t shared, const CUtensorMap* map, std::int32_t column, std::int32_t row,
+                                            std::uint32_t barrier, L2Policy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], "
+      "%5;" ::"r"(shared),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 /// Starts writing a box that was stored before fence_proxy_async. Belongs to the thread's open bulk group.
-__device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, std::int32_t column, std::int32_t row, std::uint32_t shared) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column), "r"(row),
-               "r"(shared)
+__device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, std::int32_t column, std::int32_t row, std::uint32_t shared,
+                                             L2Policy policy) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%1, %2}], [%3], %4;" ::"l"(map),
+               "r"(column), "r"(row), "r"(shared), "l"(policy)
                : "memory");
 }
 

@@ -1,4 +1,4 @@
-// wgmma of 256 columns: d[64][256] += a[64][16] b[16][256], b K-major; otherwise as in wgmma.cuh. Of one m64n256 shared memory is
+// wgmma of 256 columns: d[64][256] += a[64][k] b[k][256], b K-major; otherwise as in wgmma.cuh. Of one m64n256 shared memory is
 // read 80 bytes a clock, of two m64n128 96, which an H200 at its power limit turns into 3 % more products.
 #pragma once
 
@@ -20,21 +20,25 @@ namespace sparseloom::kernels::cuda::ptx {
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SPARSELOOM_WGMMA(type)                                                                        \
+#define SPARSELOOM_WGMMA(k, type, transposed, ...)                                                    \
   asm volatile(                                                                                       \
       "{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"                                                  \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" SPARSELOOM_NAMES_128          \
-      "}, %128, %129, add, 1, 1, %130, 0;\n}"                                                         \
+      "wgmma.mma_async.sync.aligned.m64n256k" #k ".f32." type "." type " {" SPARSELOOM_NAMES_128      \
+      "}, %128, %129, add, 1, 1" transposed ";\n}"                                                    \
       : SPARSELOOM_SUMS_32(0), SPARSELOOM_SUMS_32(32), SPARSELOOM_SUMS_32(64), SPARSELOOM_SUMS_32(96) \
-      : "l"(a), "l"(b), "n"(kMnMajorA ? 1 : 0))
+      : "l"(a), "l"(b)__VA_OPT__(, ) __VA_ARGS__)
 
 template <bool kMnMajorA>
 __device__ __forceinline__ void wgmma_n256_bf16(float (&d)[128], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA("bf16");
+  SPARSELOOM_WGMMA(16, "bf16", ", %130, 0", "n"(kMnMajorA ? 1 : 0));
 }
 template <bool kMnMajorA>
 __device__ __forceinline__ void wgmma_n256_f16(float (&d)[128], std::uint64_t a, std::uint64_t b) {
-  SPARSELOOM_WGMMA("f16");
+  SPARSELOOM_WGMMA(16, "f16", ", %130, 0", "n"(kMnMajorA ? 1 : 0));
+}
+/// Both K-major, k of 32. Keeps some 14 bits of its sums.
+__device__ __forceinline__ void wgmma_n256_e4m3(float (&d)[128], std::uint64_t a, std::uint64_t b) {
+  SPARSELOOM_WGMMA(32, "e4m3", "");
 }
 
 #undef SPARSELOOM_WGMMA

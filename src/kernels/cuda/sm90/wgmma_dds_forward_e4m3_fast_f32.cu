@@ -1,0 +1,9 @@
+// wgmma_dds.cuh: forward, e4m3 to f32, sums in the tensor cores.
+#include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+int forward_e4m3_fast_f32(const MatmulArgs& args, TileSize size) noexcept { return launch<Forward, FastE4m3<OutF32>>(args, size); }
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds
