@@ -49,8 +49,8 @@ constexpr double kStagedStream[] = {0.68, 0.89};  // of the memory's nominal rat
 
 // sm90_decode: from the launch to the first bytes and from the last to the end, and for a byte of X; fitted on an H200 to
 // 32 x 12288 x 12288, 16 x 4096 x 16384 and, blocks of 16, 256 x 4096 x 4096.
-constexpr double kHopperDecodeUs = 5, kHopperDecodeXUs = 6.1e-6;
-constexpr double kHopperDecodeStream = 0.84, kResidentStream = 0.74;  // of the memory's nominal rate
+constexpr double kHopperDecodeUs = 4.6, kHopperDecodeXUs = 6.1e-6;
+constexpr double kHopperDecodeStream = 0.88, kResidentStream = 0.86;  // of the memory's nominal rate
 constexpr double kHopperDecodeBytesPerClock = 32;  // from L2 to a multiprocessor: W, and the tokens under every 32 rows of a block
 constexpr double kResidentBytesPerClock = 17;      // blocks of 16: of W, whose fragments and 32 tokens' come from shared memory
 constexpr double kHopperSumBytesPerClock = 14;     // from other thread blocks of a cluster: sums, with blocks of 16
@@ -189,8 +189,9 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   // less since X is in registers, tiles whose tokens are mostly absent take twice their bytes' time, and
   // promoted sums add up in registers.
   const bool short_slice = std::min(side, gathered) == 32;
+  const double of_16_bits = own ? (dx ? 1.16 : 1.11) : (dx ? 1.05 : 1) * (0.94 - 0.27 * density + 0.7 * density * density);
   const double short_slices = !short_slice ? 1
-                              : size == 2  ? (own ? (dx ? 1.16 : 1.11) : 0.94 - 0.27 * density + 0.7 * density * density)
+                              : size == 2  ? (narrow ? 0.85 : 1) * of_16_bits
                                            : 1 + 0.45 * std::max(0.0, density - 0.15);
   const double empty_tiles = p.m <= 64 ? 2 : 1, promoted = promotes ? 1.07 : 1;
   // Outputs on M of wgmma: fewer steps wait, and each for less.
@@ -275,7 +276,7 @@ double predict_decode_us(const Problem& p, const plan::Machine& machine) {
   const double ffma =
       p.dtype == DType::f32 && !p.tf32 ? useful_flops(p, static_cast<double>(p.m)) / (kFfma[4] * clocks(device)) : 0;
   const double few = p.direction == Direction::dx ? 1.3 : 1;
-  return kLaunchUs + 1.5 + few * us(std::max(memory_seconds(bytes.stored / share + bytes.tokens, device), ffma));
+  return kLaunchUs + 0.8 + few * us(std::max(memory_seconds(bytes.stored / share + bytes.tokens, device), ffma));
 }
 
 // What a thread block does before its first block and after its last, its share of X, and the stored bytes as a stream.

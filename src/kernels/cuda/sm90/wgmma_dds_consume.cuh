@@ -182,7 +182,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty),
                       records = ptx::shared_address(shared.record);
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
-  const std::uint32_t own_rows = T::kOutputsOnM ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
+  const std::uint32_t own_rows = T::kTurned ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
   [[maybe_unused]] const std::uint32_t lane_row = (warp * 16 + lane % 16) * T::kRowBytes;
   // By the lane that hands the stage back, which orders its read before the producer's next write. The others get it by a shuffle,
   // which also tells the compiler that branches on it are uniform.
@@ -191,7 +191,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   };
 
   unsigned turn = 0;
-  std::conditional_t<T::kOutputsOnM, TurnedStore<T>, WarpStore<T>> store(shared, warpgroup);
+  std::conditional_t<T::kTurned, TurnedStore<T>, WarpStore<T>> store(shared, warpgroup);
 #pragma unroll 1
   for (Tiles tiles(params); tiles.any(params); tiles.advance(params)) {
     const Place place = tiles.place<T>();
@@ -212,7 +212,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
         slab.multiply(sums, at + own_rows, at + T::kXBytes / 16, record);
       } else if constexpr (T::kXInRegisters) {
         multiply_slab_from_registers<T>(sums, (at + own_rows) * 16 + lane_row, at + T::kXBytes / 16, record);
-      } else if constexpr (T::kOutputsOnM) {
+      } else if constexpr (T::kTurned) {
         multiply_slab_turned<T>(sums[0][0], at, at + T::kXBytes / 16, record, warpgroup);
       } else {
         multiply_slab<T>(sums, at + own_rows, at + T::kXBytes / 16, record);

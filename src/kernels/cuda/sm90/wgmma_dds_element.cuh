@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
-#include "kernels/cuda/ptx/sm90/wgmma_n256.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma_rs.cuh"
 #include "sparseloom/dtype.h"
 
@@ -54,10 +53,10 @@ struct Bf16 : Plain16 {
   static __device__ __forceinline__ void mma(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
     ptx::wgmma_rs_bf16<kMnMajorB>(d, a, b);
   }
-  /// kOutputsOnM: a is the values', b x's.
+  /// kTurned: a is the values', b x's.
   template <bool kMnMajorA>
   static __device__ __forceinline__ void mma_turned(float (&d)[128], std::uint64_t a, std::uint64_t b) {
-    ptx::wgmma_n256_bf16<kMnMajorA>(d, a, b);
+    ptx::wgmma_bf16<false, kMnMajorA>(d, a, b);
   }
 };
 
@@ -71,10 +70,10 @@ struct F16 : Plain16 {
   static __device__ __forceinline__ void mma(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
     ptx::wgmma_rs_f16<kMnMajorB>(d, a, b);
   }
-  /// kOutputsOnM: a is the values', b x's.
+  /// kTurned: a is the values', b x's.
   template <bool kMnMajorA>
   static __device__ __forceinline__ void mma_turned(float (&d)[128], std::uint64_t a, std::uint64_t b) {
-    ptx::wgmma_n256_f16<kMnMajorA>(d, a, b);
+    ptx::wgmma_f16<false, kMnMajorA>(d, a, b);
   }
 };
 
@@ -121,11 +120,11 @@ struct FastE4m3 {
     static_assert(!kMnMajorB, "wgmma transposes 16-bit operands alone");
     ptx::wgmma_e4m3(d, a, b);
   }
-  /// kOutputsOnM: a is the values', b x's.
+  /// kTurned: a is the values', b x's.
   template <bool kMnMajorA>
   static __device__ __forceinline__ void mma_turned(float (&d)[128], std::uint64_t a, std::uint64_t b) {
     static_assert(!kMnMajorA, "wgmma transposes 16-bit operands alone");
-    ptx::wgmma_n256_e4m3(d, a, b);
+    ptx::wgmma_e4m3(d, a, b);
   }
 };
 

@@ -25,7 +25,7 @@ struct SumsOf {
   using Type = float[T::kTokenBlocks][T::kLines][T::kSlice / 2];
 };
 template <class T>
-requires T::kOutputsOnM struct SumsOf<T> {
+requires T::kTurned struct SumsOf<T> {
   using Type = float[1][1][128];
 };
 template <class T>

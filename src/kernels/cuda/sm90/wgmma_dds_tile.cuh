@@ -6,7 +6,7 @@
 //   part    what one line stores in a slab: a block or its share of 128 bytes, or up to two blocks of 64 bytes
 //   slice   a line's columns of the tile: N of its wgmma, or M
 //
-// Tokens lie on M of wgmma and a slice on N, each warpgroup with half of the tokens; or, where kOutputsOnM, 64 outputs of a
+// Tokens lie on M of wgmma and a slice on N, each warpgroup with half of the tokens; or, where kTurned, 64 outputs of a
 // warpgroup's own on M and all 256 tokens on N: fewer and larger wgmma, one test for what is present, no line to pass over. Of
 // slices of 32 that would multiply what is not stored; sums added up in registers have no room for it, and outputs of fp32 would
 // leave by boxes of twice the size.
@@ -77,7 +77,7 @@ template <class Direction, class Element_, class Shape, int kSlice_, int kPart_>
 struct Tile : Shape {
   using Element = Element_;
   using Shape::kOutputs, Shape::kStages, Shape::kTokens;
-  static constexpr bool kOutputsOnM =
+  static constexpr bool kTurned =
       kTokens == 256 && kSlice_ >= 64 && Element::kBytes <= 2 && !Element::kPromoted && size_of(Element::Out::kDtype) == 2;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kStoresPre = !kIsDx && !Element::kScaled;  // for gradients, which 8-bit products have none of
@@ -93,7 +93,7 @@ struct Tile : Shape {
   // stage has many: a thread starts a box in some 100 cycles, and a stage of blocks of side 32 has up to nine. Of bf16 blocks of
   // side 64 it has three, and a second warp made the product 2 to 20 % slower.
   static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
-  static constexpr int kTokenBlocks = kOutputsOnM ? 1 : kTokens / kConsumers / 64;  // of a warpgroup: M of wgmma
+  static constexpr int kTokenBlocks = kTurned ? 1 : kTokens / kConsumers / 64;  // of a warpgroup: M of wgmma
   static constexpr int kProducers = kSlice == 32 || kStageParts == 2 ? kLines : 1;
   // Wgmma of 32 outputs reads x longer than it multiplies; from registers it runs at full rate: 8 % at density .2, 14 % at .5.
   static constexpr bool kXInRegisters = kSlice == 32 && kTokenBlocks == 2 && Element::kBytes == 2;
@@ -117,14 +117,14 @@ struct Tile : Shape {
   static constexpr std::uint32_t kPlaneBytes = kSlice * 64;
   static constexpr std::uint64_t kDescriptorPlane = ptx::wgmma_descriptor(ptx::Swizzle::bytes64, 8 * 64, 16);
 
-  // Outputs leave by boxes of one warp, 16 tokens x 128 bytes or those of one line where it has fewer; kOutputsOnM: of a warpgroup,
+  // Outputs leave by boxes of one warp, 16 tokens x 128 bytes or those of one line where it has fewer; kTurned: of a warpgroup,
   // 64 tokens x 64 outputs.
   static constexpr int kOutBytes = static_cast<int>(size_of(Element::Out::kDtype));
-  static constexpr int kStoreRows = kOutputsOnM ? 64 : 16, kStoreColumns = kSlice * kOutBytes < 128 ? kSlice : 128 / kOutBytes;
+  static constexpr int kStoreRows = kTurned ? 64 : 16, kStoreColumns = kSlice * kOutBytes < 128 ? kSlice : 128 / kOutBytes;
   static constexpr int kStoreRowBytes = kStoreColumns * kOutBytes, kStoreBytes = kStoreRows * kStoreRowBytes;
   static constexpr int kStagingBuffers = Shape::kStagingBuffers * (128 / kStoreRowBytes);
 
-  static constexpr int kStorers = kOutputsOnM ? kConsumers : kConsumers * 4;  // warps or warpgroups
+  static constexpr int kStorers = kTurned ? kConsumers : kConsumers * 4;  // warps or warpgroups
 
   // Lanes of the producer that hold index entries of the same line.
   static constexpr int kGroup = 32 / kLines;
@@ -163,7 +163,7 @@ __device__ constexpr std::uint32_t x_offset(int part, int step, int block) {
   return (slab * T::kSlabBytes + block * 64 * T::kRowBytes + (within * T::kSteps + step) * 32) / 16;
 }
 
-/// The mbarrier for what comes of the residual to a warp's (kOutputsOnM: warpgroup's) staging. `phase`: the one that ends next, of
+/// The mbarrier for what comes of the residual to a warp's (kTurned: warpgroup's) staging. `phase`: the one that ends next, of
 /// tiles with an odd number of boxes; the others begin with phase 0.
 struct ResidualBarrier {
   std::uint64_t barrier;

@@ -1,4 +1,4 @@
-// kOutputsOnM: a warpgroup multiplies 64 outputs, a line of side 64 or half of one of 128, by all 256 tokens of the tile; the two
+// kTurned: a warpgroup multiplies 64 outputs, a line of side 64 or half of one of 128, by all 256 tokens of the tile; the two
 // of a tile pass the same stages, each at its own pace. Its sums leave through boxes of [tokens][outputs] that its four warps fill
 // together, 16 outputs each.
 #pragma once
