@@ -13,9 +13,11 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <unistd.h>
+#endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace sparseloom::runtime {
@@ -107,6 +109,17 @@ const std::string& forced_isa() {
 Isa active_isa() {
   static const Isa isa = capped_isa(forced_isa().c_str());
   return isa;
+}
+
+std::int64_t l2_cache_bytes() noexcept {
+  static const std::int64_t bytes = [] {
+    std::int64_t found = 0;
+#ifdef _SC_LEVEL2_CACHE_SIZE  // glibc's; other systems' and some virtual machines' answers are 0 or -1
+    found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return found > 0 ? found : std::int64_t{1} << 20;
+  }();
+  return bytes;
 }
 
 std::string cpu_name() {

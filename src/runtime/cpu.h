@@ -1,6 +1,7 @@
 // The machine: which instruction sets this CPU and this operating system run, and which one is in force.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace sparseloom::runtime {
@@ -23,6 +24,9 @@ Isa active_isa();
 
 /// What SPARSELOOM_ISA said when active_isa() read it; empty: nothing.
 const std::string& forced_isa();
+
+/// A core's own L2, as the system knows it; 1 MiB where it does not.
+std::int64_t l2_cache_bytes() noexcept;
 
 /// CPUID brand string, or "unknown".
 std::string cpu_name();

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "kernels/cpu/share.h"
+#include "runtime/cpu.h"
 #include "runtime/parallel.h"
 
 namespace sparseloom::kernels::cpu {
@@ -16,9 +17,9 @@ using core::round_up;
 // The packed input of one chunk of tokens: half an L3 of the smallest machines in mind, and bounded for any number of tokens.
 constexpr std::int64_t kPanelBytes = 16 << 20;
 constexpr std::int64_t kCellBytes = 4;
-// Panels that pass the weights side by side, so that these come from memory once for all of them: what an L2 of 1 MiB holds beside
-// two strips of weights.
-constexpr std::int64_t kPanelsInL2 = 800 << 10;
+// Of L2, for panels that pass the weights side by side, so that these come from memory once for all of them: the rest is for two
+// strips of weights. 800 KB of a Zen 4's 1 MiB.
+constexpr double kPanelsInL2 = 0.78;
 constexpr std::int64_t kAlign = 64;
 
 // Vectors of tokens in one chunk; chunks are as even as whole panels allow, so that none is a single slow vector.
@@ -64,7 +65,8 @@ class PanelRun {
     for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
     chunk_ = chunk_vectors(args.m, steps_, ops.lanes);
     const std::int64_t one_panel = std::max<std::int64_t>(1, kMaxVectors * ops.lanes * steps_ * kCellBytes);
-    panels_at_once_ = std::max<std::int64_t>(1, kPanelsInL2 / one_panel);
+    const auto room = static_cast<std::int64_t>(kPanelsInL2 * static_cast<double>(runtime::l2_cache_bytes()));
+    panels_at_once_ = std::max<std::int64_t>(1, room / one_panel);
     if (args.direction == Direction::dx && ops.interleaves_dx) {
       auto* cells = reinterpret_cast<std::uint16_t*>(args.workspace + panel_bytes());
       interleave(static_cast<const std::uint16_t*>(job_.values), args.index.blocks * args.index.block.rows / 2, cells);

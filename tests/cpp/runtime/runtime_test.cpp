@@ -63,6 +63,11 @@ TEST(Pool, AThrowingCallbackPassesThrough) {
   EXPECT_THROW(parallel_for(executor, 4, [](std::int64_t, std::int64_t) {}), std::runtime_error);
 }
 
+TEST(L2CacheBytes, IsTheSystemsOrOfAUsualCore) {
+  const long known = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  EXPECT_EQ(l2_cache_bytes(), known > 0 ? known : 1 << 20);
+}
+
 TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
   EXPECT_EQ(capped_isa(nullptr), detected_isa());
   EXPECT_EQ(capped_isa(""), detected_isa());
