@@ -67,7 +67,8 @@ def quality_table(run: Record) -> str:
 
 
 def shown(records: Iterable[Record]) -> list[Record]:
-    return [record for record in records if all(record[key] == value for key, value in SHOWN.items())]
+    of_size = [record for record in records if all(record[key] == value for key, value in SHOWN.items())]
+    return [record for record in of_size if record.get("pattern", "balanced") == "balanced"]
 
 
 def number(value: float) -> str:

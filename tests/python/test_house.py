@@ -86,6 +86,7 @@ def test_a_loss_against_dense_is_shown_and_the_newest_measurement_counts(tmp_pat
     assert [record["us"] for record in records] == [slower["us"]]
     assert make_plots.captions(records) == "d; commit c, 2026-01-02; ."
     assert "0.50x **slower**" in make_plots.record_table(records, True)
+    assert make_plots.shown([record, record | {"pattern": "lognormal"}]) == [record]  # "balanced rows", says the README's caption
 
 
 @pytest.mark.parametrize(
