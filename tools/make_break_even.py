@@ -13,9 +13,10 @@ from typing import Any
 from generated import ROOT, table, update
 
 PAGE = ROOT / "docs" / "when_not.md"
-DTYPES = {"f32": "fp32", "fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16", "fp8": "fp8"} | {
-    "fp8_promoted": "fp8, promoted"
-}
+DTYPES = {
+    "f32": "fp32", "fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16", "fp8": "fp8",
+    "fp8_promoted": "fp8, promoted",
+}  # fmt: skip
 Curve = list[tuple[float, float]]  # (density, dense time over sparse time), by density
 
 

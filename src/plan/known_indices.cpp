@@ -33,8 +33,9 @@ std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const 
                                                     LineGroups groups) {
   // Under the lock: two threads that ask for the same order wait for it rather than make it twice.
   std::lock_guard lock(mutex_);
-  if (find(version, index) == nullptr) return {};
-  Known& known = known_.find(version)->second;
+  Known* const found = find(version, index);
+  if (found == nullptr) return {};
+  Known& known = *found;
   const std::int64_t block_rows = index.block_rows();
   const auto [entry, made] = known.orders.try_emplace({direction, groups});
   if (!made) return entry->second;
@@ -50,7 +51,7 @@ std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const 
   return entry->second;
 }
 
-bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Direction direction) const {
+bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Direction direction) {
   std::lock_guard lock(mutex_);
   const Known* const known = find(version, index);
   if (known == nullptr) return false;
@@ -65,10 +66,10 @@ bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Directio
   return longest != lengths.end() && 2 * *longest * std::ssize(lengths) > 3 * std::ssize(known->col);
 }
 
-const KnownIndices::Known* KnownIndices::find(std::int64_t version, const IndexView& index) const {
+KnownIndices::Known* KnownIndices::find(std::int64_t version, const IndexView& index) {
   const auto found = known_.find(version);
   if (found == known_.end()) return nullptr;
-  const Known& known = found->second;
+  Known& known = found->second;
   const bool fits = std::ssize(known.crow) - 1 == index.block_rows() && known.block_cols == index.block_cols();
   return fits ? &known : nullptr;
 }

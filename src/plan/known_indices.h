@@ -30,7 +30,7 @@ class KnownIndices {
   std::vector<std::uint16_t> line_order(std::int64_t version, const IndexView& index, Direction direction, LineGroups groups);
 
   /// Whether a row (dx: column) has half as many blocks again as their mean; no where nobody remembers, as above.
-  bool uneven(std::int64_t version, const IndexView& index, Direction direction) const;
+  bool uneven(std::int64_t version, const IndexView& index, Direction direction);
 
   std::size_t size() const;
 
@@ -46,7 +46,7 @@ class KnownIndices {
     std::size_t bytes() const { return (crow.size() + col.size()) * sizeof(std::int32_t); }
   };
   /// Null: not known, or of another shape. Under the lock.
-  const Known* find(std::int64_t version, const IndexView& index) const;
+  Known* find(std::int64_t version, const IndexView& index);
 
   mutable std::mutex mutex_;
   std::size_t capacity_, bytes_ = 0;

@@ -323,8 +323,11 @@ def test_a_hole_in_a_result_is_seen() -> None:
 
 def fewer_tokens() -> list[Cell]:
     """The committed cells at token counts that a test can afford (dense fp8 takes multiples of 16), each once."""
-    most = {True: 256, False: 257}
-    return list(dict.fromkeys(replace(cell, m=min(cell.m, most[cell.dtype.startswith("fp8")])) for cell in groups.gpu_cells()))
+
+    def most(cell: Cell) -> int:
+        return 256 if cell.dtype.startswith("fp8") else 257
+
+    return list(dict.fromkeys(replace(cell, m=min(cell.m, most(cell))) for cell in groups.gpu_cells()))
 
 
 @pytest.mark.gpu
