@@ -156,8 +156,7 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
   // Half a slab: 16-bit blocks of 32 share one with their neighbours where there are many; else they, and 8-bit ones of 64, are
   // slabs of 64 bytes, two to a step.
-  const bool half = gathered * size == 64,
-             own = half && (f8 || wgmma_dds::narrow_slabs(p.block, p.blocks, static_cast<std::int64_t>(grid)));
+  const bool half = gathered * size == 64, own = half && (f8 || wgmma_dds::narrow_slabs(p));
   const double row = own ? 64 : 128, slabs = std::ceil(depth * size / row);
   const wgmma_dds::TileShape tile = narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
   const double m = static_cast<double>(p.m), tokens = tile.tokens, outputs = tile.outputs;

@@ -7,11 +7,11 @@
 //   values line 0   #     .  #      parts: what each line stores there (a record says which are present)
 //          line 1   .     #  #
 //
-//   producers     merge the lines' lists, start TMA copies: x's slab and the parts present, straight from values
-//   ring          kStages x (slabs of x, parts, record)
+//   producers     unite the lines' lists, start TMA copies: x's slab and the parts present, straight from values
+//   ring          kStages x (slabs of x, parts, record of this stage and of the next)
 //   consumers     two warpgroups, half of the tokens or of the outputs each: wgmma for the present parts
 //
-// A stage is handed on by two barriers. full: one arrival of each producer and the bytes of its copies. empty: one arrival of each
+// A stage is handed on by two barriers. full: an arrival of its producer and the bytes of the copies. empty: one arrival of each
 // consumer warp, behind its wgmma. Both sides pass the same sequence of records, one or more per tile, the last of a tile marked,
 // so that neither needs to know the other's place; a stage is awaited only in the order in which it was filled, so nothing can
 // block for good while lists are finite. Fixed order of summation: ascending along the reduction, for every tile shape and grid.
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) wgmma_dds_kernel
     ptx::prefetch_tensor_map(&params.values);
     ptx::prefetch_tensor_map(&params.out);
     for (int stage = 0; stage < T::kStages; ++stage) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), T::kProducers);
+      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), 1);
       ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), T::kConsumers * 4);
     }
     if constexpr (T::kAddsResidual) {

@@ -184,11 +184,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
   const std::uint32_t own_rows = T::kTurned ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
   [[maybe_unused]] const std::uint32_t lane_row = (warp * 16 + lane % 16) * T::kRowBytes;
-  // By the lane that hands the stage back, which orders its read before the producer's next write. The others get it by a shuffle,
-  // which also tells the compiler that branches on it are uniform.
-  const auto record_of = [&](unsigned stage) {
-    return __shfl_sync(0xffffffff, lane == 0 ? ptx::ld_shared_b32(records + stage * 4) : 0, 0);
-  };
+  // By the reduction the compiler knows that branches on a record are uniform.
+  const auto uniform = [](std::uint32_t word) { return __reduce_or_sync(0xffffffff, word); };
 
   unsigned turn = 0;
   std::conditional_t<T::kTurned, TurnedStore<T>, WarpStore<T>> store(shared, warpgroup);
@@ -199,11 +196,11 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     Sums<T> sums = {};
     Stage<T> stage(turn);
     ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
-    std::uint32_t record = record_of(stage.index);
+    std::uint32_t record = uniform(ptx::ld_shared_b32(records + stage.index * 8));
 #pragma unroll 1
     while (true) {
       const std::uint32_t at = ring + stage.index * (T::kStageBytes / 16);
-      [[maybe_unused]] const std::uint32_t present = record;
+      const std::uint32_t next = ptx::ld_shared_b32(records + stage.index * 8 + 4);  // there when this stage is multiplied
       [[maybe_unused]] const auto& origin = shared.origin[T::Element::kSplit ? stage.index : 0];
       [[maybe_unused]] SlabOf<T> slab;
       if constexpr (T::Element::kSplit) {
@@ -217,26 +214,16 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       } else {
         multiply_slab<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
       }
-      // While the tensor cores work, the next record, if it is there; to wait for it now would keep this stage from the producer.
-      const std::uint32_t done = empty + stage.index * 8;
-      const bool last = record & T::kLast;
-      bool ready = false;
-      if (!last) {
-        stage = Stage<T>(turn + 1);
-        ready = __all_sync(0xffffffff, ptx::mbarrier_test_wait(full + stage.index * 8, stage.parity));
-        if (ready) record = record_of(stage.index);
-      }
-      ++turn;
       ptx::wgmma_wait<0>();
-      if constexpr (T::Element::kSplit) slab.add_specials(params, place, sums, at + own_rows, present, origin);
+      if constexpr (T::Element::kSplit) slab.add_specials(params, place, sums, at + own_rows, record, origin);
       __syncwarp();  // all lanes have read the stage
-      if (lane == 0) ptx::mbarrier_arrive(done);
-      if constexpr (T::Element::kSplit || T::Element::kPromoted) slab.add_to(sums, present);
-      if (last) break;
-      if (!ready) {
-        ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
-        record = record_of(stage.index);
-      }
+      if (lane == 0) ptx::mbarrier_arrive(empty + stage.index * 8);
+      if constexpr (T::Element::kSplit || T::Element::kPromoted) slab.add_to(sums, record);
+      ++turn;
+      if (record & T::kLast) break;
+      stage = Stage<T>(turn);
+      ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
+      record = uniform(next);
     }
 #pragma unroll
     for (auto& block : sums) {

@@ -67,10 +67,14 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, s
   params.values_policy = ptx::L2Policy::evict_last;
   params.out_policy =
       out_bytes > static_cast<std::int64_t>(l2_bytes / 4) ? ptx::L2Policy::evict_first : ptx::L2Policy::evict_normal;
+  TensorMapMatrix values = operands.values;
+  values.height /= T::kRowsOfOne;
+  values.width *= T::kRowsOfOne;
+  values.stride_bytes *= T::kRowsOfOne;
+  constexpr TensorMapBox kValuesBox{T::kBoxRows / T::kRowsOfOne, T::kBoxColumns * T::kRowsOfOne, T::kBoxRowBytes * T::kRowsOfOne};
   constexpr TensorMapBox kOutBox{T::kStoreRows, T::kStoreColumns, T::kStoreRowBytes};
   return encode_tensor_map(params.x, operands.x, {T::kTokens, T::kSlab, T::kRowBytes}) &&
-         (T::Element::kSplit ||
-          encode_tensor_map(params.values, operands.values, {T::kBoxRows, T::kBoxColumns, T::kBoxRowBytes})) &&
+         (T::Element::kSplit || encode_tensor_map(params.values, values, kValuesBox)) &&
          encode_tensor_map(params.out, operands.out, kOutBox) &&
          (!params.store_pre || encode_tensor_map(params.pre, operands.pre, kOutBox)) &&
          (!T::kAddsResidual || encode_tensor_map(params.residual, operands.residual, kOutBox));

@@ -219,7 +219,8 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
           const int within = T::kOutBytes == 2 ? i * 2 + e / 4 : i + e / 4 * 2;  // of the box's fragments of 8 columns
           const int fragment = c * T::kStoreColumns / 8 + within, column = within * 2 + e % 2;
           constexpr int kPerSlice = T::kSlice / 8;
-          const float sum = sums[block][fragment / kPerSlice][fragment % kPerSlice * 4 + e % 4];
+          const int place = T::kPairedRows && fragment % 2 == 1 ? e % 4 ^ 1 : e % 4;
+          const float sum = sums[block][fragment / kPerSlice][fragment % kPerSlice * 4 + place];
           if constexpr (T::Element::kScaled) {
             y[e] = function(fmaf(sum * scales.x[block][e % 4 / 2], factor[column], shift[column]));
           } else {

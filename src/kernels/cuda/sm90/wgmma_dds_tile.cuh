@@ -89,12 +89,10 @@ struct Tile : Shape {
   static constexpr int kLines = kOutputs / kSlice, kParts = kSlab / kPart;  // of a slab: lines, and parts of each line
   static constexpr int kStageParts = kSlabs * kParts;                       // of a line
 
-  // Two warpgroups multiply, each for half of the tokens; of the third, warps start the copies, each those of its own lines where a
-  // stage has many: a thread starts a box in some 100 cycles, and a stage of blocks of side 32 has up to nine. Of bf16 blocks of
-  // side 64 it has three, and a second warp made the product 2 to 20 % slower.
+  // Two warpgroups multiply, each for half of the tokens; of the third, warps start the copies, each a stage of its own.
   static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
   static constexpr int kTokenBlocks = kTurned ? 1 : kTokens / kConsumers / 64;  // of a warpgroup: M of wgmma
-  static constexpr int kProducers = kSlice == 32 || kStageParts == 2 ? kLines : 1;
+  static constexpr int kProducers = kStages % 4 == 0 ? 4 : 2;
   // Wgmma of 32 outputs reads x longer than it multiplies; from registers it runs at full rate: 8 % at density .2, 14 % at .5.
   static constexpr bool kXInRegisters = kSlice == 32 && kTokenBlocks == 2 && Element::kBytes == 2;
 
@@ -112,6 +110,13 @@ struct Tile : Shape {
   static constexpr std::uint64_t kDescriptorX = ptx::wgmma_descriptor(swizzle_of(kRowBytes), 8 * kRowBytes, 16);
   static constexpr std::uint64_t kDescriptorPart =
       ptx::wgmma_descriptor(swizzle_of(kBoxRowBytes), 8 * kBoxRowBytes, kIsDx ? kBoxBytes : 16);
+
+  // L2 answers some 145 requests a nanosecond, rows of 64 bytes as many as of 128. Where values lie in rows of 64, two of them are
+  // one of the copy's: 3 % of forward at densities up to .1. TMA then swizzles by 128 bytes, and of what wgmma reads as rows of 64
+  // every second eight have neighbours exchanged: two outputs, which is put right where sums leave. In dx it would be two k, and
+  // exchanging them in x's registers cost 3 % at .2 and above for 1 % below.
+  static constexpr bool kPairedRows = kSlice == 32 && kBoxRowBytes == 64 && Element::kBytes == 2 && !kIsDx;
+  static constexpr int kRowsOfOne = kPairedRows ? 2 : 1;  // of the copy's
 
   // kSplit: three planes [kSlice][32] of bf16 to a part.
   static constexpr std::uint32_t kPlaneBytes = kSlice * 64;
@@ -137,12 +142,6 @@ struct Tile : Shape {
     for (int line = 0; line < kLines; ++line) all |= std::uint32_t{3} << (line * kGroup);
     return all;
   }();
-  // Of the lines whose copies the first producer starts; the next one's are kGroup further.
-  static constexpr std::uint32_t kPartsOfOne = [] {
-    std::uint32_t parts = 0;
-    for (int line = 0; line < kLines; line += kProducers) parts |= std::uint32_t{3} << (line * kGroup);
-    return parts;
-  }();
   // kSplit, of a line's part: some of it, or all of it, is not in the planes (split_blocks.h).
   static constexpr int kSpecialBit = 3, kTinyBit = 4;
   static constexpr std::uint32_t kAnySpecial = (kAllParts & kAllParts >> 1) << kSpecialBit;
@@ -150,6 +149,7 @@ struct Tile : Shape {
   static __device__ constexpr std::uint32_t tiny(int line) { return std::uint32_t{1} << (line * kGroup + kTinyBit); }
 
   static_assert(!kAddsResidual || kOutBytes == 2, "of fp32 a pass adds it: ptxas would serialise their wgmma");
+  static_assert(kStages % kProducers == 0, "a stage is filled by the same producer each time");
   static_assert(kSlice % 32 == 0 && kOutputs % kStoreColumns == 0 && kGroup > kTinyBit && kStageParts <= 2);
   static_assert((kBoxRowBytes == 128 || kBoxRowBytes == 64) && !(kIsDx && Element::kBytes != 2), "what wgmma reads");
   static_assert(kSlabBytes % 1024 == 0 && kBoxBytes % 1024 == 0 && kStoreBytes % 1024 == 0,
@@ -178,7 +178,7 @@ struct SharedStorage {
   std::byte staging[T::kStorers][T::kStagingBuffers][T::kStoreBytes];
   std::uint64_t full[T::kStages], empty[T::kStages];  // mbarriers
   ResidualBarrier residual[T::kStorers];
-  std::uint32_t record[T::kStages];
+  std::uint32_t record[T::kStages][2];                                  // of the stage, and of the tile's next
   std::int32_t origin[T::Element::kSplit ? T::kStages : 1][T::kLines];  // kSplit: of the parts among all, in list order
 };
 
