@@ -184,8 +184,10 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
   const std::uint32_t own_rows = T::kTurned ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
   [[maybe_unused]] const std::uint32_t lane_row = (warp * 16 + lane % 16) * T::kRowBytes;
-  // By the reduction the compiler knows that branches on a record are uniform.
-  const auto uniform = [](std::uint32_t word) { return __reduce_or_sync(0xffffffff, word); };
+  // Records are read by the lane that hands the stage back, which orders the read before the producer's next write. By the
+  // reduction the others have them, and the compiler knows that branches on them are uniform.
+  const auto read = [&](std::uint32_t record) { return lane == 0 ? ptx::ld_shared_b32(records + record) : 0; };
+  const auto share = [](std::uint32_t record) { return __reduce_or_sync(0xffffffff, record); };
 
   unsigned turn = 0;
   std::conditional_t<T::kTurned, TurnedStore<T>, WarpStore<T>> store(shared, warpgroup);
@@ -196,11 +198,11 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     Sums<T> sums = {};
     Stage<T> stage(turn);
     ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
-    std::uint32_t record = uniform(ptx::ld_shared_b32(records + stage.index * 8));
+    std::uint32_t record = share(read(stage.index * 8));
 #pragma unroll 1
     while (true) {
       const std::uint32_t at = ring + stage.index * (T::kStageBytes / 16);
-      const std::uint32_t next = ptx::ld_shared_b32(records + stage.index * 8 + 4);  // there when this stage is multiplied
+      const std::uint32_t next = read(stage.index * 8 + 4);  // there when this stage is multiplied
       [[maybe_unused]] const auto& origin = shared.origin[T::Element::kSplit ? stage.index : 0];
       [[maybe_unused]] SlabOf<T> slab;
       if constexpr (T::Element::kSplit) {
@@ -223,7 +225,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       if (record & T::kLast) break;
       stage = Stage<T>(turn);
       ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
-      record = uniform(next);
+      record = share(next);
     }
 #pragma unroll
     for (auto& block : sums) {
