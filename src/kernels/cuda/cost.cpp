@@ -188,7 +188,7 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   // less since X is in registers, tiles whose tokens are mostly absent take twice their bytes' time, and
   // promoted sums add up in registers.
   const bool short_slice = std::min(side, gathered) == 32;
-  const double of_16_bits = own ? (dx ? 1.07 : 1.01) : (dx ? 1.06 : 1) * (0.86 - 0.18 * density + 0.7 * density * density);
+  const double of_16_bits = own ? (dx ? 1.07 : 1.01) : (dx ? 1.03 : 1) * (0.86 - 0.18 * density + 0.7 * density * density);
   const double short_slices = !short_slice ? 1
                               : size == 2  ? (narrow ? 0.8 : 1) * of_16_bits
                                            : 1 + 0.45 * std::max(0.0, density - 0.15);

@@ -142,6 +142,7 @@ struct Tile : Shape {
     for (int line = 0; line < kLines; ++line) all |= std::uint32_t{3} << (line * kGroup);
     return all;
   }();
+  static __device__ constexpr std::uint32_t all_present(int part) { return (kAllParts & ~(kAllParts << 1)) << part; }
   // kSplit, of a line's part: some of it, or all of it, is not in the planes (split_blocks.h).
   static constexpr int kSpecialBit = 3, kTinyBit = 4;
   static constexpr std::uint32_t kAnySpecial = (kAllParts & kAllParts >> 1) << kSpecialBit;

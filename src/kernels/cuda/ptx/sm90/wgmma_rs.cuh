@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
 
@@ -40,6 +41,17 @@ __device__ __forceinline__ void wgmma_rs_f16(float (&d)[8], const std::uint32_t 
 template <bool kMnMajorB>
 __device__ __forceinline__ void wgmma_rs_f16(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
   SPARSELOOM_WGMMA_RS(32, "f16", SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20", "%21", SPARSELOOM_SUMS_16);
+}
+
+/// Behind the wait for what read a from these registers: until then nothing else may be put there, which ptxas does not see to.
+template <class Registers>
+__device__ __forceinline__ void keep(Registers& registers) {
+  if constexpr (std::is_array_v<Registers>) {
+#pragma unroll
+    for (auto& each : registers) keep(each);
+  } else {
+    asm volatile("" ::"r"(registers));
+  }
 }
 
 #undef SPARSELOOM_WGMMA_RS
