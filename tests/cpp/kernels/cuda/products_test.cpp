@@ -129,6 +129,16 @@ TEST_P(CudaProducts, EmptyFullAndSkewed) {
   }
 }
 
+// More tiles than multiprocessors, so that thread blocks go from lines with blocks to lines without any and back.
+TEST_P(CudaProducts, ManyTilesOfFewBlocks) {
+  for (const BlockShape block : {BlockShape{32, 32}, {64, 64}, {128, 128}}) {
+    Case c = base();
+    c.m = 2000, c.rows = 2560, c.cols = 512, c.block = block, c.density = 0.1;
+    if (c.direction == Direction::dx) std::swap(c.rows, c.cols);
+    check_on_device(c);
+  }
+}
+
 // Long sums: rings of buffers turn many times, and what the tokens of dW are cut into is added up again.
 TEST_P(CudaProducts, Deep) {
   for (const BlockShape block : kFewBlocks) {
