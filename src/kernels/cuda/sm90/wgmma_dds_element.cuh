@@ -96,13 +96,18 @@ struct Tf32 {
   }
 };
 
+template <class Out_>
+struct Plain8 {
+  using Out = Out_;
+  static constexpr int kBytes = 1, kValueBytes = 1;
+  static constexpr bool kScaled = true, kNarrowSlabs = true, kSplit = false;
+};
+
 /// 8-bit floats. The tensor cores keep some 14 bits of a sum: over 4096 inputs that error would pass the rounding of a bf16 output,
 /// so no sum of theirs is longer than 128 inputs, as in the vendor's product without fast accumulation.
 template <class Out_>
-struct E4m3 {
-  using Out = Out_;
-  static constexpr int kBytes = 1, kValueBytes = 1;
-  static constexpr bool kScaled = true, kPromoted = true, kNarrowSlabs = true, kSplit = false;
+struct E4m3 : Plain8<Out_> {
+  static constexpr bool kPromoted = true;
   template <int kSums>
   static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b, bool add) {
     ptx::wgmma_e4m3(d, a, b, add);
@@ -111,10 +116,8 @@ struct E4m3 {
 
 /// Where the caller takes sums as the tensor cores keep them (torch's use_fast_accum).
 template <class Out_>
-struct FastE4m3 {
-  using Out = Out_;
-  static constexpr int kBytes = 1, kValueBytes = 1;
-  static constexpr bool kScaled = true, kPromoted = false, kNarrowSlabs = true, kSplit = false;
+struct FastE4m3 : Plain8<Out_> {
+  static constexpr bool kPromoted = false;
   template <bool kMnMajorB, int kSums>
   static __device__ __forceinline__ void mma(float (&d)[kSums], std::uint64_t a, std::uint64_t b) {
     static_assert(!kMnMajorB, "wgmma transposes 16-bit operands alone");
