@@ -115,35 +115,32 @@ std::string refuse_split_narrow(const Problem& p, const Machine& machine) {
   return p.direction == Direction::dw ? "does forward and dx only" : refuse_split(p, machine);
 }
 
-constexpr auto kWide = cuda::wgmma_dds::TileSize::wide, kNarrow = cuda::wgmma_dds::TileSize::narrow;
-
 // Lines of a tile of wgmma_dds, blocks of a slab along the reduction, and which tiles a thread block takes.
-template <cuda::wgmma_dds::TileSize kSize>
+template <cuda::wgmma_dds::TileShape kTile>
 plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
   using namespace cuda::wgmma_dds;
   // Two slabs of 8-bit blocks share a stage and, promoted, a sum before it is rounded to fp32: which two, the lines of the tile
   // decide.
   if (p.direction == Direction::dw || (is_scaled(p.dtype) && !p.fast_accum)) return {0, 1};
   const bool dx = p.direction == Direction::dx;
-  const TileShape tile = tile_of(p, kSize);
   const bool halves = size_of(p.dtype) == 2 && (dx ? p.block.rows : p.block.cols) == 32 && !narrow_slabs(p);
   int step = 1;  // of narrow tiles there are many rounds
-  if constexpr (kSize == TileSize::wide) {
+  if constexpr (kTile.outputs > kNarrowTile.outputs) {
     const auto number_of = [](std::int64_t size, int each) {
       return static_cast<unsigned>(std::clamp<std::int64_t>((size + each - 1) / each, 1, 1 << 15));
     };
-    const unsigned panels = number_of(p.m, tile.tokens), groups = number_of(dx ? p.cols : p.rows, tile.outputs);
+    const unsigned panels = number_of(p.m, kTile.tokens), groups = number_of(dx ? p.cols : p.rows, kTile.outputs);
     const auto multiprocessors = static_cast<unsigned>(std::max(1, machine.cuda.multiprocessors));
     step = static_cast<int>(walk_over(panels, groups, multiprocessors).step);
   }
-  return {std::max(1, tile.outputs / (dx ? p.block.cols : p.block.rows)), halves ? 2 : 1, step};
+  return {std::max(1, kTile.outputs / (dx ? p.block.cols : p.block.rows)), halves ? 2 : 1, step};
 }
 
-template <cuda::wgmma_dds::TileSize kSize>
+template <cuda::wgmma_dds::TileShape kTile>
 plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
   const cuda::Merging merging(p.direction, p.rows, p.cols, p.block);
   const bool dx = p.direction == Direction::dx;
-  plan::LineGroups groups = tile_lines<kSize>(cuda::merged(p), machine);
+  plan::LineGroups groups = tile_lines<kTile>(cuda::merged(p), machine);
   groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
   groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
   return groups;
@@ -177,22 +174,22 @@ std::span<const Kernel> cuda_kernels() {
   static const Kernel kernels[] = {
       {{"sm90_wgmma", plan::Side::cuda, Isa::generic, refuse_wgmma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_us(p, machine); }, wgmma_workspace, true, false,
-        tile_lines<kWide>},
+        tile_lines<cuda::wgmma_dds::kWideTile>},
        [](const MatmulArgs& args, const Executor&) { return run_wgmma(args, false); },
        true},
       {{"sm90_wgmma_narrow", plan::Side::cuda, Isa::generic, refuse_wgmma_narrow,
         [](const Problem& p, const Machine& machine) { return cuda::predict_wgmma_narrow_us(p, machine); }, wgmma_narrow_workspace,
-        true, false, tile_lines<kNarrow>},
+        true, false, tile_lines<cuda::wgmma_dds::kNarrowTile>},
        [](const MatmulArgs& args, const Executor&) { return run_wgmma(args, true); },
        true},
       {{"sm90_wgmma_merged", plan::Side::cuda, Isa::generic, refuse_merged,
         [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, false); }, merged_workspace,
-        false, false, merged_tile_lines<kWide>, kMergedCaveat},
+        false, false, merged_tile_lines<cuda::wgmma_dds::kWideTile>, kMergedCaveat},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, false); },
        true},
       {{"sm90_wgmma_merged_narrow", plan::Side::cuda, Isa::generic, refuse_merged,
         [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, true); }, merged_workspace, false,
-        false, merged_tile_lines<kNarrow>, kMergedCaveat},
+        false, merged_tile_lines<cuda::wgmma_dds::kNarrowTile>, kMergedCaveat},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, true); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
@@ -216,13 +213,14 @@ std::span<const Kernel> cuda_kernels() {
           return p.direction == Direction::dw ? cuda::sm90_split_sdd_workspace(p, machine.cuda.multiprocessors)
                                               : cuda::sm90_split_workspace(p);
         },
-        false, false, tile_lines<kWide>},
+        false, false, tile_lines<cuda::wgmma_dds::kSplitTile>},
        [](const MatmulArgs& args, const Executor&) {
          return args.direction == Direction::dw ? cuda::sm90_split_sdd(args) : cuda::sm90_split_dds(args, false);
        }},
       {{"sm90_split_narrow", plan::Side::cuda, Isa::generic, refuse_split_narrow,
         [](const Problem& p, const Machine& machine) { return cuda::predict_split_us(p, machine, true); },
-        [](const Problem& p, const Machine&) { return cuda::sm90_split_workspace(p); }, false, false, tile_lines<kNarrow>},
+        [](const Problem& p, const Machine&) { return cuda::sm90_split_workspace(p); }, false, false,
+        tile_lines<cuda::wgmma_dds::kNarrowSplitTile>},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_split_dds(args, true); }},
       {{"sm80_decode", plan::Side::cuda, Isa::generic, refuse_decode,
         [](const Problem& p, const Machine& machine) { return cuda::predict_decode_us(p, machine); }, no_workspace},

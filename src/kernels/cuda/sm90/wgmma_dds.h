@@ -46,15 +46,10 @@ struct TileShape {
 inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64};
 inline constexpr TileShape kSplitTile{128, 128}, kNarrowSplitTile{128, 64};  // of fp32 in parts
 
+/// The same of a problem, as the plan sees it.
 inline bool narrow_slabs(const Problem& p) {
   const auto count = [](std::int64_t size, int side) { return (size + side - 1) / side; };
   return size_of(p.dtype) == 2 && narrow_slabs(p.block, p.blocks, count(p.rows, p.block.rows) * count(p.cols, p.block.cols));
-}
-
-inline TileShape tile_of(const Problem& p, TileSize size) {
-  const bool wide = size == TileSize::wide;
-  if (p.dtype == DType::f32 && !p.tf32) return wide ? kSplitTile : kNarrowSplitTile;
-  return wide ? kWideTile : kNarrowTile;
 }
 
 int forward_bf16(const MatmulArgs& args, TileSize size) noexcept;
