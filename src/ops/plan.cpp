@@ -195,10 +195,11 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
       plan.workspace_bytes = plan::with_live_prefix(plan.workspace_bytes, problem);
     else if (on_cpu)
       plan.cost_prefix = plan::cost_prefix(problem.direction, index);
-    else if (const auto groups = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].line_groups; groups != nullptr) {
+    else if (problem.direction != Direction::dw) {
       auto& known = shared_by_threads<plan::KnownIndices>();
-      plan.line_order = known.line_order(version, index, problem.direction, groups(problem, machine));
       plan.uneven_lines = known.uneven(version, index, problem.direction);
+      const auto groups = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].line_groups;
+      if (groups != nullptr) plan.line_order = known.line_order(version, index, problem.direction, groups(problem, machine));
     }
     return plan;
   });

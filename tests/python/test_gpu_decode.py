@@ -1,4 +1,4 @@
-"""sm90_decode begins while the kernel before it ends: what that one writes must be what it reads, eagerly and in graphs."""
+"""Both Hopper decode kernels begin while the kernel before them ends: what that one writes must be what they read."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from sparseloom import ops, pattern
 from sparseloom.nn.state import build_index
 
 pytestmark = pytest.mark.gpu
+both = pytest.mark.parametrize("kernel", ["sm90_decode", "sm90_decode_lines"])
 SIDE = 2048
 LINKS = 30
 
@@ -22,19 +23,20 @@ def weight(block, dtype=torch.bfloat16):
 @pytest.fixture(autouse=True)
 def hopper():
     if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("sm90_decode needs a Hopper GPU")
+        pytest.skip("they need a Hopper GPU")
 
 
+@both
 @pytest.mark.parametrize("tokens", [1, 16, 32])
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
-def test_a_chain_reads_what_its_last_link_wrote(block, tokens):
+def test_a_chain_reads_what_its_last_link_wrote(block, tokens, kernel):
     index, values = weight(block)
     x = torch.randn(tokens, SIDE, device="cuda", dtype=torch.bfloat16)
 
     def chain(wait):
         y = x
         for _ in range(LINKS):
-            y = ops.linear(y, values, index, kernel="sm90_decode")
+            y = ops.linear(y, values, index, kernel=kernel)
             if wait:
                 torch.cuda.synchronize()
         return y
@@ -49,14 +51,15 @@ def test_a_chain_reads_what_its_last_link_wrote(block, tokens):
         assert torch.equal(y, expected)
 
 
+@both
 @pytest.mark.parametrize("block", [16, 32, 128])
-def test_values_and_tokens_written_just_before_are_read(block):
+def test_values_and_tokens_written_just_before_are_read(block, kernel):
     index, values = weight(block)
     x = torch.randn(16, SIDE, device="cuda", dtype=torch.bfloat16)
     steps, signs = [], [1.0, -2.0, 0.5, -1.0]
     for sign in signs:
         torch.cuda.synchronize()
-        steps.append(ops.linear(x * sign, values * sign, index, kernel="sm90_decode"))
+        steps.append(ops.linear(x * sign, values * sign, index, kernel=kernel))
     torch.cuda.synchronize()
     written, tokens = torch.empty_like(values), torch.empty_like(x)
     for _ in range(20):
@@ -64,19 +67,20 @@ def test_values_and_tokens_written_just_before_are_read(block):
         for sign in signs:
             torch.mul(x, sign, out=tokens)
             torch.mul(values, sign, out=written)
-            results.append(ops.linear(tokens, written, index, kernel="sm90_decode"))
+            results.append(ops.linear(tokens, written, index, kernel=kernel))
         for result, expected in zip(results, steps, strict=True):
             assert torch.equal(result, expected)
 
 
-def test_an_output_is_not_written_while_the_kernel_before_still_reads_it():
+@both
+def test_an_output_is_not_written_while_the_kernel_before_still_reads_it(kernel):
     """The allocator gives the second call the memory that the first has just read."""
     index, values = weight(32)
     x = torch.randn(32, SIDE, device="cuda", dtype=torch.bfloat16)
-    expected = ops.linear(x, values, index, kernel="sm90_decode")
+    expected = ops.linear(x, values, index, kernel=kernel)
     for _ in range(100):
         first = x.clone()
-        y = ops.linear(first, values, index, kernel="sm90_decode")
+        y = ops.linear(first, values, index, kernel=kernel)
         del first
-        other = ops.linear(x, values, index, kernel="sm90_decode")
+        other = ops.linear(x, values, index, kernel=kernel)
         assert torch.equal(y, expected) and torch.equal(other, expected)

@@ -18,6 +18,7 @@ double predict_ffma_us(const Problem& problem, const plan::Machine& machine);
 double predict_decode_us(const Problem& problem, const plan::Machine& machine);
 double predict_decode_staged_us(const Problem& problem, const plan::Machine& machine);
 double predict_hopper_decode_us(const Problem& problem, const plan::Machine& machine);
+double predict_decode_lines_us(const Problem& problem, const plan::Machine& machine);
 /// The scatter (dw: the gather) and the vendor's product.
 double predict_dense_us(const Problem& problem, const plan::Machine& machine);
 

@@ -59,6 +59,40 @@ cudaError_t launch_kernel(const LaunchShape& shape, void (*kernel)(Parameters...
   return status;
 }
 
+/// More than 48 KB of shared memory are allowed once per device and kernel; beyond device 63 in every launch. carveout: percent of
+/// what L1 shares that several thread blocks want of it.
+template <auto kKernel>
+cudaError_t allow_shared_memory(int bytes, int device, int carveout = cudaSharedmemCarveoutDefault) noexcept {
+  static std::atomic<std::uint64_t> allowed{0};
+  const std::uint64_t bit = device >= 0 && device < 64 ? std::uint64_t{1} << device : 0;
+  if ((allowed.load(std::memory_order_acquire) & bit) != 0) return cudaSuccess;
+  cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status == cudaSuccess && carveout != cudaSharedmemCarveoutDefault)
+    status = cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, carveout);
+  if (status == cudaSuccess) {
+    allowed.fetch_or(bit, std::memory_order_release);
+  } else {
+    cudaGetLastError();  // not for the next caller
+  }
+  return status;
+}
+
+/// Registers of a thread as they are allocated, in eights; of a kernel that has code for one architecture. 0 where the driver does
+/// not say.
+template <auto kKernel>
+int registers_of() noexcept {
+  static std::atomic<int> known{0};
+  if (const int registers = known.load(std::memory_order_relaxed); registers > 0) return registers;
+  cudaFuncAttributes attributes;
+  if (cudaFuncGetAttributes(&attributes, kKernel) != cudaSuccess) {
+    cudaGetLastError();  // not for the next caller
+    return 0;
+  }
+  const int registers = (attributes.numRegs + 7) / 8 * 8;
+  known.store(registers, std::memory_order_relaxed);
+  return registers;
+}
+
 /// Whether the code of this kernel that the device runs waits as launch_kernel's `early` needs it: what was made from the PTX of
 /// sm_80, on whatever device, does not. Asked once per device; beyond device 31 it is not asked, and false.
 template <auto kKernel>

@@ -45,15 +45,29 @@ std::string refuse_decode_staged(const Problem& p, const Machine& machine) {
   return {};
 }
 
-std::string refuse_hopper_decode(const Problem& p, const Machine& machine) {
+/// narrow_tokens: with blocks of 16 x 16.
+std::string refuse_decode90(const Problem& p, const Machine& machine, int narrow_tokens) {
   if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
   if (p.direction != Direction::forward) return "does forward only";
   if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
   const bool narrow = p.block == BlockShape{16, 16};
   if (!narrow && std::min(p.block.rows, p.block.cols) < 32)
     return "needs blocks of 16x16, or of 32 or more on both sides, the block is " + to_string(p.block);
-  if (const int most = narrow ? cuda::kResidentTokens : cuda::kDecodeTokens; p.m > most)
+  if (const int most = narrow ? narrow_tokens : cuda::kDecodeTokens; p.m > most)
     return "takes at most " + std::to_string(most) + " tokens with such blocks, the call has " + std::to_string(p.m);
+  return {};
+}
+
+std::string refuse_decode_lines(const Problem& p, const Machine& machine) {
+  if (std::string why = refuse_decode90(p, machine, cuda::kNarrowLineTokens); !why.empty()) return why;
+  if (p.cols % 8 != 0)
+    return "reads tokens 8 columns at a time: columns must be a multiple of 8, there are " + std::to_string(p.cols);
+  return {};
+}
+
+std::string refuse_hopper_decode(const Problem& p, const Machine& machine) {
+  if (std::string why = refuse_decode90(p, machine, cuda::kResidentTokens); !why.empty()) return why;
+  const bool narrow = p.block == BlockShape{16, 16};
   if (const std::int64_t rows = (p.rows + p.block.rows - 1) / p.block.rows; rows > cuda::kHopperDecodeRows)
     return "takes at most " + std::to_string(cuda::kHopperDecodeRows) + " block rows, there are " + std::to_string(rows);
   if (!narrow && p.cols % 8 != 0)
@@ -231,6 +245,9 @@ std::span<const Kernel> cuda_kernels() {
       {{"sm90_decode", plan::Side::cuda, Isa::generic, refuse_hopper_decode,
         [](const Problem& p, const Machine& machine) { return cuda::predict_hopper_decode_us(p, machine); }, no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_decode(args); }},
+      {{"sm90_decode_lines", plan::Side::cuda, Isa::generic, refuse_decode_lines,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_decode_lines_us(p, machine); }, no_workspace},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_decode_lines(args); }},
   };
   return kernels;
 }

@@ -75,6 +75,11 @@ inline constexpr int kResidentTokens = 256;
 inline constexpr int kResidentBytes = 96 * 1024;
 int sm90_decode(const MatmulArgs& args) noexcept;
 
+/// The same, cut by lines of 32 outputs of a block row (blocks of 16 x 16: of 16): any number of rows, columns a multiple of 8,
+/// m <= kDecodeTokens (kNarrowLineTokens). Where args.uneven_lines, sm90_decode takes the call.
+inline constexpr int kNarrowLineTokens = 32;
+int sm90_decode_lines(const MatmulArgs& args) noexcept;
+
 /// dense <- values at their places, zero elsewhere: the device twin of sparseloom::unpack. `stream`: a cudaStream_t.
 int sm80_bsr_unpack(const IndexView& index, const void* values, const MatrixView& dense, void* stream) noexcept;
 

@@ -3,6 +3,10 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
+#include "kernels/cuda/ptx/l2_policy.cuh"
+
 namespace sparseloom::kernels::cuda::ptx {
 
 template <class T>
@@ -18,6 +22,58 @@ __device__ __forceinline__ uint4 ld_global(const uint4* global) {
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(global));
+  return value;
+}
+
+/// 16 aligned bytes, or zeros. Without a branch: at the end of one, ptxas waits for the loads of either side before it goes on.
+__device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
+  uint4 value;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %5, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=&r"(value.x), "=&r"(value.y), "=&r"(value.z), "=&r"(value.w)
+      : "l"(global), "r"(static_cast<int>(there)));
+  return value;
+}
+
+/// Eight bytes, or zeros; likewise.
+__device__ __forceinline__ uint2 ld_global_if(bool there, const uint2* global) {
+  uint2 value;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %3, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\n"
+      "@p ld.global.v2.u32 {%0, %1}, [%2];\n}"
+      : "=&r"(value.x), "=&r"(value.y)
+      : "l"(global), "r"(static_cast<int>(there)));
+  return value;
+}
+
+/// The same of data that is read once: past L1, and the first to leave L2.
+__device__ __forceinline__ uint2 ld_global_once_if(bool there, const uint2* global) {
+  uint2 value;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %4, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\n"
+      "@p ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;\n}"
+      : "=&r"(value.x), "=&r"(value.y)
+      : "l"(global), "l"(L2Policy::evict_first), "r"(static_cast<int>(there)));
+  return value;
+}
+
+/// Two bytes, or zero; likewise.
+__device__ __forceinline__ std::uint16_t ld_global_if(bool there, const std::uint16_t* global) {
+  std::uint16_t value;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %2, 0;\n"
+      "mov.b16 %0, 0;\n"
+      "@p ld.global.u16 %0, [%1];\n}"
+      : "=&h"(value)
+      : "l"(global), "r"(static_cast<int>(there)));
   return value;
 }
 

@@ -7,6 +7,7 @@
 namespace sparseloom::kernels::cuda::ptx {
 
 __device__ __forceinline__ void opaque(int& value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void opaque(unsigned& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void opaque(const char*& value) { asm volatile("" : "+l"(value)); }
 
 }  // namespace sparseloom::kernels::cuda::ptx

@@ -15,11 +15,10 @@
 
 #include "kernels/cuda/ptx/address.cuh"
 #include "kernels/cuda/ptx/cluster.cuh"
-#include "kernels/cuda/ptx/opaque.cuh"
-#include "kernels/cuda/ptx/sm90/bulk.cuh"
 #include "kernels/cuda/ptx/sm90/mbarrier.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
 #include "kernels/cuda/sm90/decode_cut.cuh"
+#include "kernels/cuda/sm90/decode_load.cuh"
 #include "kernels/cuda/sm90/decode_math.cuh"
 #include "kernels/cuda/sm90/decode_store.cuh"
 
@@ -82,14 +81,8 @@ class Walk {
         lane_(lane),
         ring_(ptx::shared_address(shared.rings[warp])),
         full_(ptx::shared_address(shared.full[warp])),
-        window_(params, rows, share, first_, count_, lane) {
-    // Tokens beyond the last read it again: their sums are not stored.
-#pragma unroll
-    for (int t = 0; t < C::kTokenTiles; ++t) {
-      x_[t] = static_cast<const char*>(params.x) + (min(lane / 4 + 8 * t, params.m - 1) * params.x_stride + lane % 4 * 8) * 2;
-      ptx::opaque(x_[t]);
-    }
-  }
+        tokens_(params, lane),
+        window_(params, rows, share, first_, count_, lane) {}
 
   /// Multiplies all units. Sums of a line that begins before them go to `head`, those of one that goes on behind them to `tail`,
   /// which may be the ring's place.
@@ -130,34 +123,15 @@ class Walk {
     if (unit >= count_) return;
     const int row = window_.w_row(unit);
     if (!ptx::elect_lane()) return;
-    constexpr auto kOfW = ptx::L2Policy::evict_first;  // read once; and 2 to 4 % faster
-    const std::uint32_t to = ring_ + stage % C::kStages * C::kStageBytes, full = full_ + stage % C::kStages * 8;
-    ptx::mbarrier_arrive_expect_tx(full, C::kStageBytes);
-    if constexpr (C::kWide) {
-      ptx::tma_load_2d(to, &params_.w, (stage & ((1 << parts_log2) - 1)) * C::kStageColumns, row, full, kOfW);
-    } else {
-      ptx::bulk_load(to, static_cast<const char*>(params_.values) + std::int64_t{row} * (C::kStageColumns * 2), C::kStageBytes,
-                     full, kOfW);
-    }
+    load_w<C>(params_, row, stage & ((1 << parts_log2) - 1), ring_ + stage % C::kStages * C::kStageBytes,
+              full_ + stage % C::kStages * 8);
   }
 
-  /// This lane's k of all tokens, zeros beyond the last column; nothing beyond the last step.
+  /// This lane's k of all tokens.
   __device__ __forceinline__ void load_x(Tokens<C>& x, int step) const {
     const int unit = step >> steps_log2_;
-    if (unit >= count_) return;
-    const int k = (window_.col(unit) << params_.bn_log2) + (step & ((1 << steps_log2_) - 1)) * 32;
-    if (k + 32 <= params_.cols) {
-#pragma unroll
-      for (int t = 0; t < C::kTokenTiles; ++t)
-        x[t] = ptx::ld_global(reinterpret_cast<const uint4*>(x_[t] + static_cast<unsigned>(k) * 2));
-    } else {  // columns are a multiple of 8
-#pragma unroll
-      for (int t = 0; t < C::kTokenTiles; ++t) {
-        x[t] = make_uint4(0, 0, 0, 0);
-        if (k + lane_ % 4 * 8 < params_.cols)
-          x[t] = ptx::ld_global(reinterpret_cast<const uint4*>(x_[t] + static_cast<unsigned>(k) * 2));
-      }
-    }
+    const bool there = unit < count_;
+    tokens_.load(x, (window_.col(unit) << params_.bn_log2) + (step & ((1 << steps_log2_) - 1)) * 32, there);
   }
 
   /// Behind a unit's last step: where its line ends, or the warp's units do, the sums go to their place. True if the line goes on
@@ -187,7 +161,7 @@ class Walk {
   const Rows& rows_;
   const int first_, count_, steps_log2_, lane_;
   const std::uint32_t ring_, full_;
-  const char* x_[C::kTokenTiles];  // this lane's first 16 bytes of its tokens
+  const TokenReader<C> tokens_;
   Window window_;
 };
 

@@ -12,6 +12,14 @@ inline constexpr int kCannotTake = -1;
 int launch_bf16(const MatmulArgs& args) noexcept;
 int launch_f16(const MatmulArgs& args) noexcept;
 
+namespace line {
+
+/// Blocks of 32, 64 and 128 on either side.
+int launch_bf16(const MatmulArgs& args) noexcept;
+int launch_f16(const MatmulArgs& args) noexcept;
+
+}  // namespace line
+
 namespace resident {
 
 /// Blocks of 16 x 16.

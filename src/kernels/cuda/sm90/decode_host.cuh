@@ -14,6 +14,7 @@
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/decode_config.cuh"
+#include "kernels/cuda/sm90/tensor_map.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda::decode90 {
@@ -64,8 +65,8 @@ inline bool fill(Params& params, const MatmulArgs& args) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   const std::int64_t block_rows = index.block_rows(), strips = std::max(index.block.rows / kLine, 1);
   if (!multiple_of(args.a, args.a_stride, 16) || !multiple_of(args.values, 0, 16) || index.blocks == 0) return false;
-  if (block_rows > kHopperDecodeRows || std::max(index.cols, index.rows) > kMost || (index.blocks + block_rows) * strips > kMost ||
-      index.blocks * index.block.rows > kMost) {
+  if (std::max(index.cols, index.rows) > kMost || (index.blocks + block_rows) * strips > kMost ||
+      index.blocks * index.block.rows > kMost || (args.m - 1) * args.a_stride + index.cols > kMost) {
     return false;
   }
   params.values = args.values;
@@ -89,6 +90,13 @@ inline bool fill(Params& params, const MatmulArgs& args) {
   params.activation = args.activation;
   params.out_fours = multiple_of(args.out, args.out_stride, 8);
   return true;
+}
+
+/// W of wide blocks as TMA reads it.
+inline bool encode_values(CUtensorMap& map, const MatmulArgs& args) {
+  const BlockShape block = args.index.block;
+  return encode_tensor_map(map, {args.values, args.dtype, args.index.blocks * block.rows, block.cols, block.cols * 2},
+                           {kLine, 64, 128});
 }
 
 /// How many clusters of 2^log2 thread blocks there will be, and what the kernels derive from that; `warps` in a thread block.

@@ -8,7 +8,6 @@
 #include "kernels/cuda/sm90/decode.cuh"
 #include "kernels/cuda/sm90/decode.h"
 #include "kernels/cuda/sm90/decode_host.cuh"
-#include "kernels/cuda/sm90/tensor_map.h"
 
 namespace sparseloom::kernels::cuda::decode90 {
 
@@ -64,10 +63,9 @@ template <class Mma>
 int launch(const MatmulArgs& args) noexcept {
   const IndexView& index = args.index;
   Params params{};
-  if (index.cols % 8 != 0 || !fill(params, args)) return kCannotTake;
+  if (index.cols % 8 != 0 || index.block_rows() > kHopperDecodeRows || !fill(params, args)) return kCannotTake;
   if (index.block.cols == 32) return launch_tokens<Mma, false>(params, args);
-  const TensorMapMatrix w{args.values, args.dtype, index.blocks * index.block.rows, index.block.cols, index.block.cols * 2};
-  return encode_tensor_map(params.w, w, {kLine, 64, 128}) ? launch_tokens<Mma, true>(params, args) : kCannotTake;
+  return encode_values(params.w, args) ? launch_tokens<Mma, true>(params, args) : kCannotTake;
 }
 
 }  // namespace sparseloom::kernels::cuda::decode90

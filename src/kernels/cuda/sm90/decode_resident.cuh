@@ -62,7 +62,8 @@ __device__ __forceinline__ void finish(const Params& params, const float4* slots
       sum.z += part.z;
       sum.w += part.w;
     }
-    store_four<C>(params, sum, static_cast<int>(blockIdx.y) * C::kTokens + token, (first_line + line) * kSide + four * 4);
+    const int row = (first_line + line) * kSide + four * 4;
+    store_four<C>(params, sum, BiasFour(params, row), static_cast<int>(blockIdx.y) * C::kTokens + token, row);
   }
 }
 

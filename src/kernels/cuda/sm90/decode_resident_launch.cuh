@@ -72,7 +72,7 @@ int launch_resident(Params& params, const MatmulArgs& args) noexcept {
 template <class Mma>
 int launch(const MatmulArgs& args) noexcept {
   Params params{};
-  if (args.m > kResidentTokens || !fill(params, args)) return kCannotTake;
+  if (args.m > kResidentTokens || args.index.block_rows() > kHopperDecodeRows || !fill(params, args)) return kCannotTake;
   if (args.m <= 8) return launch_resident<Config<Mma, 1>>(params, args);
   if (args.m <= 16) return launch_resident<Config<Mma, 2>>(params, args);
   return launch_resident<Config<Mma, 4>>(params, args);

@@ -18,8 +18,10 @@ __device__ __forceinline__ void store_slot(const Sums<C>& sums, float4* slot, in
     for (int t = 0; t < C::kTokenTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = line_row<C>(tile, lane / 4 + i / 2 * 8), token = 8 * t + lane % 4 * 2 + i % 2;
-        reinterpret_cast<float*>(slot + slot_four(token, row / 4))[row % 4] = sums[tile][t][i];
+        const int row = line_row<C>(tile, lane / 4 + i / 2 * 8);
+        // slot_four(8 t + lane % 4 * 2 + i % 2, ..), its address in a constant and what all t share
+        float4* const place = slot + slot_four(lane % 4 * 2, row / 4) + (8 * t + i % 2) * slot_four(1, 0);
+        reinterpret_cast<float*>(place)[row % 4] = sums[tile][t][i];
       }
     }
   }
@@ -62,16 +64,30 @@ __device__ __forceinline__ void store_line(const Params& params, const Sums<C>& 
   }
 }
 
+/// The bias of four outputs as it lies in memory: asked for here, waited for where it is added.
+struct BiasFour {
+  std::uint16_t bits[4] = {};
+
+  __device__ __forceinline__ BiasFour(const Params& params, int row) {
+    if (params.bias == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      bits[i] = ptx::ld_global_if(row + i < params.rows, static_cast<const std::uint16_t*>(params.bias) + row + i);
+  }
+};
+
 /// Four outputs of a token.
 template <class C>
-__device__ __forceinline__ void store_four(const Params& params, const float4& sum, int token, int row) {
+__device__ __forceinline__ void store_four(const Params& params, const float4& sum, const BiasFour& bias, int token, int row) {
   if (token >= params.m || row >= params.rows) return;
   float y[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) y[i] += bias_of<C>(params, row + i);
-  epilogue::activate(params.activation, y);
+  for (int i = 0; i < 4; ++i) y[i] += C::Mma::to_float(bias.bits[i]);
+  if (params.activation != Activation::none) epilogue::activate(params.activation, y);
+  if (params.residual != nullptr) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) y[i] += residual_of<C>(params, token, row + i);
+    for (int i = 0; i < 4; ++i) y[i] += residual_of<C>(params, token, row + i);
+  }
   const std::uint32_t low = C::Mma::rounded(y[0], y[1]), high = C::Mma::rounded(y[2], y[3]);
   auto* out = static_cast<std::uint16_t*>(params.out) + token * params.out_stride + row;
   if (params.out_fours && row + 3 < params.rows) {
@@ -111,7 +127,7 @@ __device__ __forceinline__ void finish(const Params& params, const Rows& rows, c
         add(reinterpret_cast<const float4*>(shared.rings[warp >> params.cluster_log2]), warp);
       add(shared.heads[last >> params.cluster_log2], last);
     }
-    store_four<C>(params, sum, token, line * kLine + four * 4);
+    store_four<C>(params, sum, BiasFour(params, line * kLine + four * 4), token, line * kLine + four * 4);
   }
 }
 

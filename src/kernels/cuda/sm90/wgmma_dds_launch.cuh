@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 
@@ -86,20 +85,11 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   if (!prepare<T>(params, args, operands, device.l2_bytes)) return kCannotMap;
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024 && T::kBlocksPerSm * (kSharedBytes + 1024) <= 228 * 1024, "what sm_90 has");
-  static std::atomic<std::uint64_t> prepared{0};  // devices, one bit each; beyond 63 every launch sets the attribute anew
-  const std::uint64_t bit = args.device >= 0 && args.device < 64 ? std::uint64_t{1} << args.device : 0;
-  if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    cudaError_t status = cudaFuncSetAttribute(wgmma_dds_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-    if (status == cudaSuccess) {  // two thread blocks of the narrow tile take all there is
-      status =
-          cudaFuncSetAttribute(wgmma_dds_kernel<T>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    }
-    if (status != cudaSuccess) {
-      cudaGetLastError();  // not for the next caller
-      return status;
-    }
-    prepared.fetch_or(bit, std::memory_order_relaxed);
-  }
+  // Two thread blocks of the narrow tile take all there is.
+  constexpr int kCarveout = T::kBlocksPerSm > 1 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault;
+  if (const cudaError_t status = allow_shared_memory<wgmma_dds_kernel<T>>(kSharedBytes, args.device, kCarveout);
+      status != cudaSuccess)
+    return status;
   const unsigned places = static_cast<unsigned>(std::max(device.multiprocessors, 1) * T::kBlocksPerSm);
   unsigned grid = std::min(params.tiles, places);
   params.stride = 1;

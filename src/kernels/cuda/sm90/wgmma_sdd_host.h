@@ -1,8 +1,6 @@
 // What the launchers of wgmma_sdd and wgmma_sdd_region share.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -25,21 +23,6 @@ inline std::uint64_t next_nonce() noexcept {
 /// 16 bytes of a row are stored together; fp32 goes one at a time.
 inline bool out_possible(const MatmulArgs& args) noexcept {
   return args.accumulate || args.dtype == DType::f32 || reinterpret_cast<std::uintptr_t>(args.out) % 16 == 0;
-}
-
-/// More than 48 KB of shared memory are allowed once per device and kernel, the one of tile T; beyond device 63 in every launch.
-template <class T, class Kernel>
-cudaError_t allow_shared_memory(Kernel kernel, int bytes, int device) noexcept {
-  static std::atomic<std::uint64_t> allowed{0};
-  const std::uint64_t bit = device >= 0 && device < 64 ? std::uint64_t{1} << device : 0;
-  if ((allowed.load(std::memory_order_acquire) & bit) != 0) return cudaSuccess;
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (status == cudaSuccess) {
-    allowed.fetch_or(bit, std::memory_order_release);
-  } else {
-    cudaGetLastError();  // not for the next caller
-  }
-  return status;
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

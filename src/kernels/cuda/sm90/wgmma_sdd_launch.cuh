@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/wgmma_sdd.cuh"
 #include "kernels/cuda/sm90/wgmma_sdd.h"
@@ -17,7 +18,7 @@ template <class T>
 int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands, int grid) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
-  if (const cudaError_t status = allow_shared_memory<T>(wgmma_sdd_kernel<T>, kSharedBytes, args.device); status != cudaSuccess)
+  if (const cudaError_t status = allow_shared_memory<wgmma_sdd_kernel<T>>(kSharedBytes, args.device); status != cudaSuccess)
     return status;
   if (!encode_tensor_map(params.dy, operands.dy, T::Element::box(T::kStep, T::kDyBoxColumns)) ||
       !encode_tensor_map(params.x, operands.x, T::Element::box(T::kStep, T::kBoxColumns))) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/wgmma_sdd.h"
 #include "kernels/cuda/sm90/wgmma_sdd_host.h"
@@ -17,8 +18,7 @@ template <class T>
 int launch_region_tile(const RegionParams& params, const MatmulArgs& args, int grid) noexcept {
   constexpr int kSharedBytes = sizeof(RegionStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
-  if (const cudaError_t status = allow_shared_memory<T>(wgmma_sdd_region_kernel<T>, kSharedBytes, args.device);
-      status != cudaSuccess)
+  if (const cudaError_t status = allow_shared_memory<wgmma_sdd_region_kernel<T>>(kSharedBytes, args.device); status != cudaSuccess)
     return status;
   wgmma_sdd_region_kernel<T>
       <<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(params);

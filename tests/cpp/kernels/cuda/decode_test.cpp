@@ -1,6 +1,6 @@
 // Products of few tokens where sm90_decode cuts them: lines of 32 outputs to clusters, units of 32 rows of a block to warps, 8, 16,
-// 32 or 64 tokens; with blocks of 16, lines of 16 outputs to warps, columns to the thread blocks of a cluster. CudaSmall*: for
-// compute-sanitizer too.
+// 32 or 64 tokens; with blocks of 16, lines of 16 outputs to warps, columns to the thread blocks of a cluster. sm90_decode_lines: a
+// line to a thread block, stages of 32 or 64 columns to its warps. CudaSmall*: for compute-sanitizer too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,9 +17,10 @@ std::vector<Product> halves() {
   return list;
 }
 
-const kernels::Kernel* hopper_decode(const Instance& instance) {
+/// Null where the device or the problem is not for it.
+const kernels::Kernel* runnable(const Instance& instance, std::string_view name) {
   for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0)))
-    if (std::string_view(kernel->info.name) == "sm90_decode") return kernel;
+    if (kernel->info.name == name) return kernel;
   return nullptr;
 }
 
@@ -107,21 +108,47 @@ TEST_P(CudaHopperDecode, SameBitsInEveryRun) {
     Case c = base();
     c.m = 32, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3;
     Instance instance(c);
-    const kernels::Kernel* kernel = hopper_decode(instance);
-    if (kernel == nullptr) continue;
-    const Stream stream;
-    DeviceCall call(instance, *kernel);
-    call.upload(stream);
-    EXPECT_CUDA(call.launch(stream.get()));
-    const Matrix first = call.download(stream);
-    Matrix out = instance.poisoned_output();
-    for (int i = 0; i < 200; ++i) {
-      call.poison(stream);
-      // One launch begins while the other ends.
+    for (const char* name : {"sm90_decode", "sm90_decode_lines"}) {
+      const kernels::Kernel* kernel = runnable(instance, name);
+      if (kernel == nullptr) continue;
+      const Stream stream;
+      DeviceCall call(instance, *kernel);
+      call.upload(stream);
       EXPECT_CUDA(call.launch(stream.get()));
+      const Matrix first = call.download(stream);
+      Matrix out = instance.poisoned_output();
+      for (int i = 0; i < 200; ++i) {
+        call.poison(stream);
+        // One launch begins while the other ends.
+        EXPECT_CUDA(call.launch(stream.get()));
+        EXPECT_CUDA(call.launch(stream.get()));
+        call.download(stream, out);
+        ASSERT_TRUE(out.bytes == first.bytes) << name << ", run " << i;
+      }
+    }
+  }
+}
+
+TEST_P(CudaHopperDecode, UnevenLinesGoToTheEvenCut) {
+  for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 64}}) {
+    Case c = base();
+    c.m = 20, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3, c.skewed = true;
+    Instance instance(c);
+    const kernels::Kernel *even = runnable(instance, "sm90_decode"), *lines = runnable(instance, "sm90_decode_lines");
+    if (even == nullptr || lines == nullptr) continue;
+    const auto result_of = [&](const kernels::Kernel& kernel, bool uneven) {
+      const Stream stream;
+      DeviceCall call(instance, kernel);
+      if (uneven) call.lines_are_uneven();
+      call.upload(stream);
       EXPECT_CUDA(call.launch(stream.get()));
-      call.download(stream, out);
-      ASSERT_TRUE(out.bytes == first.bytes) << "run " << i;
+      return call.download(stream).bytes;
+    };
+    const auto expected = result_of(*even, false);
+    EXPECT_TRUE(result_of(*lines, true) == expected);
+    // Another order of sums, which rounding to bf16 may hide: else the test would not see which kernel ran.
+    if (c.dtype == DType::f16) {
+      EXPECT_FALSE(result_of(*lines, false) == expected);
     }
   }
 }

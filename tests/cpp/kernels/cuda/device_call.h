@@ -52,6 +52,8 @@ class DeviceCall {
   void poison(const Stream& stream);
   /// Lines in this order from now on, see MatmulArgs; borrowed.
   void order_lines(const std::vector<std::uint16_t>& order) { args_.line_order = order.data(); }
+  /// As a plan says whose index some lines hold more blocks of than others.
+  void lines_are_uneven() { args_.uneven_lines = true; }
   /// Launches and returns what the launcher returned; the thread's device must not change.
   int launch(cudaStream_t stream);
   /// Waits, and returns the output; fails the test when the device reports an error or anything else was written.

@@ -20,4 +20,9 @@ __device__ __forceinline__ void named_barrier_sync(int index) {
   asm volatile("barrier.sync %0, %1;" ::"r"(index), "n"(kThreads) : "memory");
 }
 
+/// The same of as many threads as are known at run time.
+__device__ __forceinline__ void named_barrier_sync(unsigned index, unsigned threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(index), "r"(threads) : "memory");
+}
+
 }  // namespace sparseloom::kernels::cuda::ptx
