@@ -56,8 +56,8 @@ constexpr double kResidentBytesPerClock = 17;      // blocks of 16: of W, whose 
 constexpr double kHopperSumBytesPerClock = 14;     // from other thread blocks of a cluster: sums, with blocks of 16
 
 // sm90_decode_lines: the same, and from L2 to a multiprocessor; what memory sends to one of few; and, blocks of 16, requests to L2,
-// 0.4 for a token and 24 for a block, at the rate that L2 answers all multiprocessors together.
-constexpr double kLineUs = 2.2, kLineXUs = 2.6e-6, kLineBytesPerClock = 38, kLineBytes = 60e9, kLineRequests = 140e9;
+// one for a token and four for a block, at the rate that L2 answers all multiprocessors together.
+constexpr double kLineUs = 2.2, kLineXUs = 2.6e-6, kLineBytesPerClock = 38, kLineBytes = 60e9, kLineRequests = 150e9;
 
 // sm90_wgmma_merged: finding the units, three dependent reads of the index.
 constexpr double kMergeUs = 3;
@@ -314,7 +314,7 @@ double predict_decode_lines_us(const Problem& p, const plan::Machine& machine) {
   const double lines = static_cast<double>(p.rows) / std::min(p.block.rows, 32);
   const double start = kLineUs + kLineXUs * static_cast<double>(p.m * p.cols) * 2;
   const double memory = std::min(kHopperDecodeStream * device.memory_bytes, lines * kLineBytes);
-  const double tokens_us = p.block.rows == 16 ? us(static_cast<double>(p.blocks) * (24 + 0.375 * tokens) / kLineRequests)
+  const double tokens_us = p.block.rows == 16 ? us(static_cast<double>(p.blocks) * (4 + tokens) / kLineRequests)
                                               : us(stored * (1 + tokens / 32) / (kLineBytesPerClock * clocks(device)));
   return start + std::max(us(stored / memory), tokens_us);
 }
