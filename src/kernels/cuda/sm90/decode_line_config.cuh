@@ -2,14 +2,15 @@
 #pragma once
 
 #include "kernels/cuda/sm90/decode_config.cuh"
+#include "kernels/cuda/sm90/decode_resident_config.cuh"
 
 namespace sparseloom::kernels::cuda::decode90::line {
 
 /// Where the values and columns of a block row would lie if all were alike: what L2 is asked for before the index may be read.
 struct Guess {
   std::uint64_t row_blocks_32 = 0;  // blocks of a block row, 32 fractional bits
-  int warps = 0;                    // so many warps of a thread block ask for values,
-  int units = 0;                    // each for what so many blocks hold of its line
+  int warps = 0;                    // so many of a line's warps ask for values,
+  int units = 0;                    // each for what so many blocks hold of the line
 };
 
 /// Blocks of 32 and more on both sides: W through a ring of each warp, X to registers.
@@ -37,13 +38,12 @@ template <class Mma_, int kTokenTiles_>
 struct NarrowConfig {
   using Mma = Mma_;
   static constexpr int kTokenTiles = kTokenTiles_;  // 8 tokens each
-  static constexpr int kRows = 16, kBlockBytes = 16 * 16 * 2;
+  static constexpr int kRows = resident::kSide, kBlockBytes = resident::kBlockBytes;
   static constexpr int kAhead = 6;  // blocks on their way to a warp
   static constexpr int kWarps = kTokenTiles <= 2 ? 16 : 12;
   static constexpr int kWarpBytes = 8 * kTokenTiles * kRows * 4;  // its partial sums
   static constexpr int kStages = 0;
-  /// As decode90::slot_four, for 16 outputs.
-  static __device__ __forceinline__ int slot_four(int token, int four) { return token * 4 + (four ^ (token >> 2 & 1) * 2); }
+  static __device__ __forceinline__ int slot_four(int token, int four) { return resident::slot_four(token, four); }
 };
 
 }  // namespace sparseloom::kernels::cuda::decode90::line
