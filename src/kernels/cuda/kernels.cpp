@@ -58,11 +58,14 @@ std::string refuse_decode90(const Problem& p, const Machine& machine, int narrow
   return {};
 }
 
+std::string refuse_odd_columns(const Problem& p) {
+  if (p.cols % 8 == 0) return {};
+  return "reads tokens 8 columns at a time: columns must be a multiple of 8, there are " + std::to_string(p.cols);
+}
+
 std::string refuse_decode_lines(const Problem& p, const Machine& machine) {
-  if (std::string why = refuse_decode90(p, machine, cuda::kNarrowLineTokens); !why.empty()) return why;
-  if (p.cols % 8 != 0)
-    return "reads tokens 8 columns at a time: columns must be a multiple of 8, there are " + std::to_string(p.cols);
-  return {};
+  std::string why = refuse_decode90(p, machine, cuda::kNarrowLineTokens);
+  return why.empty() ? refuse_odd_columns(p) : why;
 }
 
 std::string refuse_hopper_decode(const Problem& p, const Machine& machine) {
@@ -70,8 +73,8 @@ std::string refuse_hopper_decode(const Problem& p, const Machine& machine) {
   const bool narrow = p.block == BlockShape{16, 16};
   if (const std::int64_t rows = (p.rows + p.block.rows - 1) / p.block.rows; rows > cuda::kHopperDecodeRows)
     return "takes at most " + std::to_string(cuda::kHopperDecodeRows) + " block rows, there are " + std::to_string(rows);
-  if (!narrow && p.cols % 8 != 0)
-    return "reads tokens 8 columns at a time: columns must be a multiple of 8, there are " + std::to_string(p.cols);
+  if (!narrow)
+    if (std::string why = refuse_odd_columns(p); !why.empty()) return why;
   const std::int64_t column_bytes = p.m <= 8 ? 16 : p.m <= 16 ? 32 : 64, most_cols = cuda::kResidentBytes / column_bytes * 8;
   if (narrow && p.cols > most_cols)
     return "keeps an eighth of the tokens' columns in shared memory: at most " + std::to_string(most_cols) +

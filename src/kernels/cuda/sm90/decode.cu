@@ -8,13 +8,22 @@
 
 namespace sparseloom::kernels::cuda {
 
+namespace {
+
+bool is_narrow(const MatmulArgs& args) { return args.index.block == BlockShape{16, 16}; }
+
+/// narrow_tokens: with blocks of 16 x 16.
+bool takes(const MatmulArgs& args, int narrow_tokens) {
+  const bool narrow = is_narrow(args), halves = args.dtype == DType::bf16 || args.dtype == DType::f16;
+  return args.m >= 1 && args.m <= (narrow ? narrow_tokens : kDecodeTokens) && args.direction == Direction::forward && halves &&
+         (narrow || std::min(args.index.block.rows, args.index.block.cols) >= 32);
+}
+
+}  // namespace
+
 int sm90_decode(const MatmulArgs& args) noexcept {
-  const BlockShape block = args.index.block;
-  const bool narrow = block == BlockShape{16, 16}, bf16 = args.dtype == DType::bf16;
-  if (args.m < 1 || args.m > (narrow ? kResidentTokens : kDecodeTokens) || args.direction != Direction::forward ||
-      (!bf16 && args.dtype != DType::f16) || (!narrow && std::min(block.rows, block.cols) < 32)) {
-    return cudaErrorInvalidValue;
-  }
+  if (!takes(args, kResidentTokens)) return cudaErrorInvalidValue;
+  const bool narrow = is_narrow(args), bf16 = args.dtype == DType::bf16;
   // A plan sees sizes, not pointers: an operand that begins or strides otherwise is found out here.
   int status;
   if (narrow) {
@@ -28,14 +37,9 @@ int sm90_decode(const MatmulArgs& args) noexcept {
 }
 
 int sm90_decode_lines(const MatmulArgs& args) noexcept {
-  const BlockShape block = args.index.block;
-  const bool narrow = block == BlockShape{16, 16}, bf16 = args.dtype == DType::bf16;
-  if (args.m < 1 || args.m > (narrow ? kNarrowLineTokens : kDecodeTokens) || args.direction != Direction::forward ||
-      (!bf16 && args.dtype != DType::f16) || (!narrow && std::min(block.rows, block.cols) < 32)) {
-    return cudaErrorInvalidValue;
-  }
+  if (!takes(args, kNarrowLineTokens)) return cudaErrorInvalidValue;
   if (args.uneven_lines) return sm90_decode(args);
-  const int status = bf16 ? decode90::line::launch_bf16(args) : decode90::line::launch_f16(args);
+  const int status = args.dtype == DType::bf16 ? decode90::line::launch_bf16(args) : decode90::line::launch_f16(args);
   return status == decode90::kCannotTake ? sm80_decode(args) : status;
 }
 

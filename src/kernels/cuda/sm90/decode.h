@@ -14,7 +14,7 @@ int launch_f16(const MatmulArgs& args) noexcept;
 
 namespace line {
 
-/// Blocks of 32, 64 and 128 on either side.
+/// Blocks of 32, 64 and 128 on either side, and of 16 x 16.
 int launch_bf16(const MatmulArgs& args) noexcept;
 int launch_f16(const MatmulArgs& args) noexcept;
 

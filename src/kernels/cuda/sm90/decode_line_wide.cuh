@@ -33,8 +33,8 @@ class WideWalk {
   }
 
   __device__ __forceinline__ void run(const Line& line) {
-    constexpr int kAhead =
-        C::kAhead / C::kStageSteps;  // stages that X is asked for ahead of its use, and its columns ahead of that
+    // Stages that X is asked for ahead of its use, and its columns ahead of that.
+    constexpr int kAhead = C::kAhead / C::kStageSteps;
     const int stages = line.count << parts_log2_;
     int columns[kAhead];  // of blocks
     Tokens<C> x[kAhead][C::kStageSteps];

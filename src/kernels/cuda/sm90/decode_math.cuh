@@ -1,4 +1,4 @@
-// The arithmetic of sm90_decode: 32 outputs x 32 k of W from shared memory, X from registers. Included by decode.cuh.
+// The arithmetic of sm90_decode and sm90_decode_lines: 32 outputs x 32 k of W from shared memory, X from registers.
 //
 // The order of k is free as long as both operands agree: lane 4 g + q holds 16 bytes of a row of W and of a token, k = 8 q .. 8 q +
 // 7 of the 32, and feeds them as they are to two mma, words 0, 1 to the first and 2, 3 to the second. W is the mma's A, so 8 tokens

@@ -1,4 +1,4 @@
-// The end of sm90_decode: sums to slots of shared memory, slots to outputs. Included by decode.cuh.
+// The end of sm90_decode and sm90_decode_lines: sums to slots of shared memory, slots to outputs.
 #pragma once
 
 #include "kernels/cuda/ptx/cluster.cuh"
