@@ -183,11 +183,11 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   const double lines = std::ceil(outputs / side);
   const double latency = (200 + (narrow ? 300 : 100) * lines) * (promotes ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
   const double steps = each * (latency + 256.0 * (row / 128) * density / touched) / device.clock_hz;
-  // Stores of 16-bit outputs hide to some part behind the next tile's products, but not behind what is read from memory; of others
-  // and of narrow tiles, behind nothing.
+  // Stores of 16-bit outputs hide to some part behind the next tile's products, those that wait in registers (kStoresLate) to a
+  // larger one, but not behind what is read from memory; of others and of narrow tiles, behind nothing.
   const double stores = memory_seconds(m * out * out_size, device), loads = memory_seconds(bytes.stored + m * depth * size, device);
   const bool sums_stay = size == 2 || (f8 && !promotes);
-  const double behind = sums_stay && out_size == 2 && !narrow ? 0.6 : 1.1;
+  const double behind = !sums_stay || out_size != 2 || narrow ? 1.1 : size == 2 && side >= 64 ? 0.45 : 0.6;
   // Measured beside this model on an H200: slices of 32 lose to their many short wgmma where many blocks are stored, 16-bit ones
   // less since X is in registers, tiles whose tokens are mostly absent take twice their bytes' time, and
   // promoted sums add up in registers.

@@ -208,15 +208,15 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
 #pragma unroll 1
   for (Tiles tiles(params); tiles.any(params); tiles.advance(params)) {
     const Place place = tiles.place<T>();
-    store.begin(params, place);
+    if constexpr (!T::kStoresLate) store.begin(params, place);
     Sums<T> sums = {};
     Stage<T> stage(turn);
     ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
-    std::uint32_t record = share(read(stage.index * 8));
-#pragma unroll 1
-    while (true) {
+    std::uint32_t record = share(read(stage.index * 8)), next;
+    // Of one stage. beside: what is done while the tensor cores work.
+    const auto multiply = [&](auto beside) {
       const std::uint32_t at = ring + stage.index * (T::kStageBytes / 16);
-      const std::uint32_t next = read(stage.index * 8 + 4);  // there when this stage is multiplied
+      next = read(stage.index * 8 + 4);  // there when this stage is multiplied
       [[maybe_unused]] const auto& origin = shared.origin[T::Element::kSplit ? stage.index : 0];
       [[maybe_unused]] SlabOf<T> slab;
       [[maybe_unused]] std::conditional_t<T::kXInRegisters, XRegisters<T>, std::monostate> x;
@@ -231,6 +231,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       } else {
         multiply_slab<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
       }
+      beside();
       ptx::wgmma_wait<0>();
       if constexpr (T::kXInRegisters) ptx::keep(x);
       if constexpr (T::Element::kSplit) slab.add_specials(params, place, sums, at + own_rows, record, origin);
@@ -238,10 +239,43 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       if (lane == 0) ptx::mbarrier_arrive(empty + stage.index * 8);
       if constexpr (T::Element::kSplit || T::Element::kPromoted) slab.add_to(sums, record);
       ++turn;
-      if (record & T::kLast) break;
+    };
+    const auto last = [&] { return (record & T::kLast) != 0; };
+    const auto next_stage = [&] {
       stage = Stage<T>(turn);
       ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
       record = share(next);
+    };
+    // Branches on the record alone: of a flag of its own ptxas does not know that all lanes agree, and keeps addresses for each.
+    const auto multiply_rest = [&] {
+#pragma unroll 1
+      while (true) {
+        multiply([] {});
+        if (last()) return;
+        next_stage();
+      }
+    };
+    if constexpr (T::kStoresLate) {
+      // Beside each of the first stages a box of the tile before leaves.
+      const auto multiply_from = [&](auto self, auto n) {
+        if constexpr (n.value == TurnedStore<T>::kBoxes) {
+          multiply_rest();
+        } else {
+          multiply([&] {
+            store.template put_kept<n.value>(params);
+            if constexpr (n.value == 0) store.begin(params, place);
+          });
+          if (last()) {
+            store.template put_all_kept<n.value + 1>(params);
+            return;
+          }
+          next_stage();
+          self(self, std::integral_constant<int, n.value + 1>{});
+        }
+      };
+      multiply_from(multiply_from, std::integral_constant<int, 0>{});
+    } else {
+      multiply_rest();
     }
 #pragma unroll
     for (auto& block : sums) {
@@ -250,6 +284,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     }
     store.end(params, place, sums);
   }
+  if constexpr (T::kStoresLate) store.template put_all_kept<0>(params);
   if (ptx::elect_lane()) ptx::bulk_wait_read<0>();  // shared memory goes with the thread block
 }
 

@@ -119,7 +119,12 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
     if (size == TileSize::wide) return launch_tile<Tile<Direction, Element, HalfWide, kSlice, kPart>>(params, args, operands);
     return launch_tile<Tile<Direction, Element, HalfNarrow, (kSlice < 64 ? kSlice : 64), kPart>>(params, args, operands);
   } else if (size == TileSize::wide) {
-    return launch_tile<Tile<Direction, Element, Wide, kSlice, kPart>>(params, args, operands);
+    using Plain = Tile<Direction, Element, Wide, kSlice, kPart>;
+    if constexpr (Plain::kStoresLate && !Plain::kIsDx) {
+      if (params.activation != Activation::none || params.store_pre)
+        return launch_tile<Tile<ForwardActivated, Element, Wide, kSlice, kPart>>(params, args, operands);
+    }
+    return launch_tile<Plain>(params, args, operands);
   } else {  // of side 128 half a line
     return launch_tile<Tile<Direction, Element, Narrow, (kSlice < 64 ? kSlice : 64), kPart>>(params, args, operands);
   }

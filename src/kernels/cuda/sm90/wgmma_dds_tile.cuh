@@ -33,14 +33,18 @@ namespace sparseloom::kernels::cuda::wgmma_dds {
 
 // Tags. Forward: lines are block rows, the reduction runs along in features. Dx: lines are block columns, along out features.
 // ForwardPlus: forward and a residual, whose branches in the epilogue cost the kernel without one up to a quarter.
+// ForwardActivated: forward and an activation, of the tiles whose plain kernel has none (kStoresLate).
 struct Forward {
-  static constexpr bool kIsDx = false, kAddsResidual = false;
+  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false;
+};
+struct ForwardActivated {
+  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = true;
 };
 struct ForwardPlus {
-  static constexpr bool kIsDx = false, kAddsResidual = true;
+  static constexpr bool kIsDx = false, kAddsResidual = true, kActivates = true;
 };
 struct Dx {
-  static constexpr bool kIsDx = true, kAddsResidual = false;
+  static constexpr bool kIsDx = true, kAddsResidual = false, kActivates = false;
 };
 
 /// 256 tokens beat 128 tokens x 256 outputs by up to 17 %: fewer lines to test per slab, and each has twice the tensor work to hide
@@ -80,7 +84,11 @@ struct Tile : Shape {
   static constexpr bool kTurned =
       kTokens == 256 && kSlice_ >= 64 && Element::kBytes <= 2 && !Element::kPromoted && size_of(Element::Out::kDtype) == 2;
   static constexpr bool kIsDx = Direction::kIsDx;
-  static constexpr bool kStoresPre = !kIsDx && !Element::kScaled;  // for gradients, which 8-bit products have none of
+  // Rounded sums leave beside the next tile's first products: 2 to 5 %. An activation does not: with half of the registers taken,
+  // few of them are under way at a time, and a training step's forward took 116 us for 69 (blocks of 128 at .05, GELU). Scales find
+  // no registers beside them.
+  static constexpr bool kStoresLate = kTurned && !Direction::kActivates && !Element::kScaled;
+  static constexpr bool kStoresPre = !kIsDx && !Element::kScaled && !kStoresLate;  // for gradients, which 8-bit products lack
   static constexpr bool kAddsResidual = Direction::kAddsResidual;
   static constexpr int kSlice = kSlice_, kPart = kPart_;
   static constexpr int kSlabs = Element::kNarrowSlabs && kPart * Element::kBytes == 64 ? 2 : 1;  // of a stage
