@@ -59,8 +59,9 @@ struct Deal {
 // from L2 in a clock of 1.98 GHz, and all together. Rows of 64 bytes cost TMA as much as rows of 128.
 constexpr double kPortBytes = 60, kNarrowPortBytes = 31, kL2Bytes = 5350;
 // What each of a helper's parts costs it, 1.5 us until the first copies of another item's last tokens are there and its sums have
-// left: 102 blocks of 128 as items of one, 4.4 parts to a helper, took 70 us for 65 as items of two without helpers, 205 blocks as
-// items of one 93 for 100.
+// left. 102 blocks of 128 as items of one, 4.4 parts to a helper, took 70 us for 65 as items of two without helpers, 205 blocks as
+// items of one 93 for 100. Of 16-bit operands: TF32, whose steps take longer for the bytes they bring, lost a tenth to items chosen
+// so.
 constexpr double kHelperPartClocks = 3000;
 // The tensor cores' clock gives way under load, by so much.
 constexpr double kUnderLoad = 1.41;
@@ -93,7 +94,11 @@ inline Deal deal_with(const Size& size, int most) {
     const double busy = static_cast<double>(cut.rest) * cut.pieces + cut.helpers;
     const double part = largest * size.block_rows * size.block_columns * 4 / kPortBytes + 1000;
     rounds += static_cast<double>(cut.rest) / grid;
-    const double tails = cut.tail > 0 ? part + kHelperPartClocks * (1 + static_cast<double>(cut.rest) / cut.helpers) : 0;
+    double tails = 0;
+    if (cut.tail > 0) {
+      const double parts_of_helper = 1 + static_cast<double>(cut.rest) / cut.helpers;
+      tails = part + (size.step.is_16_bit() ? kHelperPartClocks * parts_of_helper : part);
+    }
     clocks += length * step_clocks(size, mean, largest, busy) + (cut.pieces - 1) * part + tails;
   }
   return {most, rounds, clocks};
