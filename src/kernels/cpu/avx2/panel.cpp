@@ -28,6 +28,7 @@ struct Product : FloatProduct {
 // clang-format off
 #include "kernels/cpu/generic/pack-inl.h"
 #include "kernels/cpu/generic/pack_columns-inl.h"
+#include "kernels/cpu/generic/next_strip-inl.h"
 #include "kernels/cpu/generic/panel-inl.h"
 #include "kernels/cpu/generic/outer-inl.h"
 // clang-format on

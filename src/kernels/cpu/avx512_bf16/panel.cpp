@@ -30,6 +30,7 @@ struct Product : FloatProduct {
 // clang-format off
 #include "kernels/cpu/generic/pack-inl.h"
 #include "kernels/cpu/generic/pack_columns-inl.h"
+#include "kernels/cpu/generic/next_strip-inl.h"
 #include "kernels/cpu/generic/panel-inl.h"
 #include "kernels/cpu/generic/outer-inl.h"
 #include "kernels/cpu/avx512/half_pieces.h"

@@ -93,6 +93,7 @@ struct Product {
 };
 // clang-format off
 #include "kernels/cpu/generic/pack-inl.h"
+#include "kernels/cpu/generic/next_strip-inl.h"
 #include "kernels/cpu/generic/panel-inl.h"
 // clang-format on
 }  // namespace

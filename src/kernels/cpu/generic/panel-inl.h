@@ -133,16 +133,8 @@ void strip(const cpu::PanelJob& job, const cpu::Strip& s) {
   auto* next_row = weights.source(last) - weights.offset;
   if constexpr (kStreams) next_row = cpu::next_row(next_row, next_row - (weights.source(first) - weights.offset));
   const std::int64_t piece = cpu::kGroup * weights.output_stride;
-  // Wider panels: the next strip's weights are asked for into L2 while this one is multiplied, each pass its share of a block's
-  // lines. Without that, and a panel at a time (panel.cpp), AVX2 waited for memory half of its time: fp32, density .8, blocks of
-  // 32, 2 threads, 270 to 175 ms.
-  constexpr bool kAsks = !kStreams && Weights::kForward;
-  constexpr int kPasses = cpu::kGroup / kTileOutputs;
-  const bool same_row = s.output % job.output_block + cpu::kGroup < job.output_block;
-  const auto* const next_strip = same_row ? weights.source(first) + piece : weights.source(last) - weights.offset;
-  const std::int64_t next_last = same_row ? last : block + 1 < job.output_blocks ? job.offsets[block + 2] - (last - first) : first;
-  const std::int64_t ask_until = kAsks && s.leads ? next_last : first;
-  const std::int64_t block_step = weights.source(1) - weights.source(0), lines_asked = weights.lines / kPasses;
+  constexpr bool kAsks = kVectors > 1;  // wider panels
+  const NextStrip<Weights> next_strip(weights, job, s);
   // A block of 32 is 384 cycles by bf16 dots and 192 by int8's, about what a weight takes from L3: weights are asked for so many
   // steps ahead (behind the last block nobody reads). Density .8, blocks of 32, by CPU time beside busy neighbours: int8 108 to 85
   // ms, bf16 172 to 154; fp32's steps take longer.
@@ -168,11 +160,7 @@ void strip(const cpu::PanelJob& job, const cpu::Strip& s) {
       if (i + 1 < last)
         prefetch_block<kVectors>(s.panel + job.depth_index[i + 1] * steps * kRow, weights, job.slot ? job.slot[i + 1] : i + ahead,
                                  half == 0 && pieces_to_l1);
-      if (i < ask_until) {
-        constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(*next_strip));
-        const auto* const lines = next_strip + (i - first) * block_step + half / kTileOutputs * lines_asked * kLine;
-        for (std::int64_t l = 0; l < lines_asked; ++l) __builtin_prefetch(lines + l * kLine, 0, 2);
-      }
+      if constexpr (kAsks) next_strip.ask(i - first, half / kTileOutputs);
       if constexpr (kStreams)
         if (half == 0) cpu::stream_to_l2(next_row, weights.offset * (last - first) + (i - first) * piece, piece);
       multiply<kVectors>(acc, x, w, weights.output_stride, weights.step_stride, steps);

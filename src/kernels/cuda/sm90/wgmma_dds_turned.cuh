@@ -7,7 +7,6 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/ptx/address.cuh"
 #include "kernels/cuda/ptx/ld_global.cuh"
