@@ -186,8 +186,8 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   // Stores of 16-bit outputs hide to some part behind the next tile's products, those that wait in registers (kStoresLate) to a
   // larger one, but not behind what is read from memory; of others and of narrow tiles, behind nothing.
   const double stores = memory_seconds(m * out * out_size, device), loads = memory_seconds(bytes.stored + m * depth * size, device);
-  const bool sums_stay = size == 2 || (f8 && !promotes);
-  const double behind = !sums_stay || out_size != 2 || narrow ? 1.1 : size == 2 && side >= 64 ? 0.45 : 0.6;
+  const bool wide_halves = (size == 2 || (f8 && !promotes)) && out_size == 2 && !narrow;
+  const double behind = !wide_halves ? 1.1 : size == 2 && side >= 64 ? 0.45 : 0.6;
   // Measured beside this model on an H200: slices of 32 lose to their many short wgmma where many blocks are stored, 16-bit ones
   // less since X is in registers, tiles whose tokens are mostly absent take twice their bytes' time, and
   // promoted sums add up in registers.
@@ -198,7 +198,7 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
                                            : 1 + 0.45 * std::max(0.0, density - 0.15);
   const double empty_tiles = p.m <= 64 ? 2 : 1, promoted = promotes ? 1.07 : 1;
   // Outputs on M of wgmma: fewer steps wait, and each for less.
-  const double turned = sums_stay && out_size == 2 && !narrow && side >= 64 ? 0.95 : 1;
+  const double turned = wide_halves && side >= 64 ? 0.95 : 1;
   // Two tiles of half a line each read the same X side by side.
   const double half_lines = narrow && side == 128 ? 0.87 : 1;
   // The first copies and the last stores of a thread block.

@@ -134,7 +134,7 @@ void strip(const cpu::PanelJob& job, const cpu::Strip& s) {
   if constexpr (kStreams) next_row = cpu::next_row(next_row, next_row - (weights.source(first) - weights.offset));
   const std::int64_t piece = cpu::kGroup * weights.output_stride;
   constexpr bool kAsks = kVectors > 1;  // wider panels
-  const NextStrip<Weights> next_strip(weights, job, s);
+  [[maybe_unused]] const NextStrip<Weights> next_strip(weights, job, s);
   // A block of 32 is 384 cycles by bf16 dots and 192 by int8's, about what a weight takes from L3: weights are asked for so many
   // steps ahead (behind the last block nobody reads). Density .8, blocks of 32, by CPU time beside busy neighbours: int8 108 to 85
   // ms, bf16 172 to 154; fp32's steps take longer.

@@ -256,7 +256,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       }
     };
     if constexpr (T::kStoresLate) {
-      // Beside each of the first stages a box of the tile before leaves.
+      // Beside each of the first stages a box of the tile before leaves; beside the first, what the tile's end needs is read.
       const auto multiply_from = [&](auto self, auto n) {
         if constexpr (n.value == TurnedStore<T>::kBoxes) {
           multiply_rest();

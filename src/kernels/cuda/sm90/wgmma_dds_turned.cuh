@@ -77,7 +77,6 @@ class TurnedStore {
 
   /// kStoresLate: rounds what put_kept will store.
   __device__ __forceinline__ void end(const Params& params, const Place& place, const Sums<T>& sums) {
-    const auto none = [](float v) { return v; };
     if constexpr (T::kStoresLate) {
       if (params.bias == nullptr) {  // as a rule, and shorter
         keep<false>(place.token, sums[0][0]);
@@ -85,7 +84,7 @@ class TurnedStore {
         keep<true>(place.token, sums[0][0]);
       }
     } else if (!T::kAddsResidual && params.activation == Activation::none && params.bias == nullptr) {
-      put_boxes<false>(params, place.token, sums[0][0], none);
+      put_boxes<false>(params, place.token, sums[0][0], [](float v) { return v; });
     } else {
       with_activation<T>(params, [&](auto activation) { put_boxes<true>(params, place.token, sums[0][0], activation); });
     }
