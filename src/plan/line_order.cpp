@@ -118,8 +118,15 @@ int cost_of_group(const UnitSets& sets, std::span<const int> group) {
   return cost;
 }
 
+/// Where the n-th costliest of `count` groups stands among them: costly and cheap ones alternate, the costliest beside the
+/// cheapest. Sums of consecutive groups then differ little, wherever they begin.
+int alternating(int n, int count) { return n < (count + 1) / 2 ? 2 * n : 2 * (count - n) - 1; }
+
 /// Group i of the result is one of the i % step-th share: costliest first, each to the share that has least and is not full
-/// (longest processing time first: Graham 1969). A smaller last group stays last, where its place is.
+/// (longest processing time first: Graham 1969). Of several shares, the groups of each alternate: thread blocks that walk over them
+/// from different groups on stay in step, so that L2 keeps what they read. Costliest first they are up to two tiles apart halfway,
+/// which over a reduction of 16384 read the dense operand from memory 2.3 times (dx, blocks of 128 at .1: 212 us for 189). A
+/// smaller last group stays last, where its place is.
 std::vector<int> dealt(const UnitSets& sets, const std::vector<int>& order, int size, int step) {
   const int whole = static_cast<int>(order.size()) / size;
   std::vector<std::pair<int, int>> groups;  // - cost, number: costliest first, then as they were
@@ -129,18 +136,20 @@ std::vector<int> dealt(const UnitSets& sets, const std::vector<int>& order, int 
   }
   std::sort(groups.begin(), groups.end());
   struct Share {
-    int cost = 0, next;  // place of its next group
+    int cost = 0, taken = 0, room;
   };
   std::vector<Share> shares;
-  for (int i = 0; i < std::min(step, whole); ++i) shares.push_back({0, i});
+  for (int i = 0; i < std::min(step, whole); ++i) shares.push_back({.room = (whole - i + step - 1) / step});
   std::vector<int> result = order;
   for (const auto& [cost, g] : groups) {
     Share* least = nullptr;
     for (Share& share : shares)
-      if (share.next < whole && (least == nullptr || share.cost < least->cost)) least = &share;
-    std::copy_n(order.begin() + g * size, size, result.begin() + least->next * size);
+      if (share.taken < share.room && (least == nullptr || share.cost < least->cost)) least = &share;
+    const int place = step > 1 ? alternating(least->taken, least->room) : least->taken;
+    const auto index = static_cast<int>(least - shares.data()) + place * step;
+    std::copy_n(order.begin() + g * size, size, result.begin() + index * size);
     least->cost -= cost;
-    least->next += step;
+    ++least->taken;
   }
   return result;
 }

@@ -24,8 +24,8 @@ struct Lines {
 };
 
 /// An order of the lines in which consecutive groups of groups.lines share many units, and every step-th group add up to
-/// much the same, the costliest of them first. Empty: as they lie is as good or demanded, or there are more than kMostOrderedLines
-/// of them. 60 us for 128 lines of 128 units, 700 us for 512 of 128.
+/// much the same; of these, costly and cheap ones alternate, and for a step of 1 the costliest are first. Empty: as they lie is as
+/// good or demanded, or there are more than kMostOrderedLines of them. 60 us for 128 lines of 128 units, 700 us for 512 of 128.
 ///
 /// Each group is begun by the longest free line and takes, one by one, the line that shares most with it for what it adds; few
 /// groups of two exchange lines afterwards. (Grouping of like rows: Hong et al., "Adaptive Sparse Tiling for Sparse Matrix

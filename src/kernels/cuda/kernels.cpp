@@ -148,7 +148,12 @@ plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
     };
     const unsigned panels = number_of(p.m, kTile.tokens), groups = number_of(dx ? p.cols : p.rows, kTile.outputs);
     const auto multiprocessors = static_cast<unsigned>(std::max(1, machine.cuda.multiprocessors));
-    step = static_cast<int>(walk_over(panels, groups, multiprocessors).step);
+    const auto bytes = static_cast<std::int64_t>(size_of(p.dtype));
+    const std::int64_t value_bytes = kTile.tokens == kSplitTile.tokens ? kSplitValueBytes : bytes;
+    const WalkBytes walked{p.blocks * p.block.rows * p.block.cols * value_bytes, p.m * (dx ? p.rows : p.cols) * bytes,
+                           static_cast<std::int64_t>(machine.cuda.l2_bytes)};
+    if (chunk_of(panels, groups, multiprocessors, walked) == groups)
+      step = static_cast<int>(walk_over(panels, groups, multiprocessors).step);
   }
   return {std::max(1, kTile.outputs / (dx ? p.block.cols : p.block.rows)), halves ? 2 : 1, step};
 }

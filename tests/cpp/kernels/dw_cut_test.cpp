@@ -34,9 +34,8 @@ Dealt deal_out(std::int32_t items, std::int32_t grid, std::int32_t steps) {
   for (std::int32_t block = 0; block < grid; ++block) {
     Agenda agenda(cut_items(items, grid, steps), block, grid, steps);
     Part part;
-    Slots others;
     std::int32_t busy = 0;
-    while (agenda.next(part, others)) {
+    while (agenda.next(part)) {
       const auto item = static_cast<std::size_t>(part.item);
       EXPECT_GE(part.steps, 1);
       for (std::int32_t step = part.first; step < part.first + part.steps; ++step)
@@ -46,7 +45,7 @@ Dealt deal_out(std::int32_t items, std::int32_t grid, std::int32_t steps) {
       } else {
         EXPECT_EQ(dealt.owner[item], -1);
         dealt.owner[item] = block;
-        dealt.others[item] = others;
+        dealt.others[item] = agenda.others(part);
       }
       busy += part.steps;
     }

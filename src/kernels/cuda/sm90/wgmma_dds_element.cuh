@@ -9,6 +9,7 @@
 #include "kernels/cuda/ptx/convert.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma_rs.cuh"
+#include "kernels/cuda/sm90/wgmma_dds.h"
 #include "sparseloom/dtype.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
@@ -135,7 +136,7 @@ struct FastE4m3 : Plain8<Out_> {
 /// shared memory to registers, the values before the product into planes in workspace.
 struct Split {
   using Out = OutF32;
-  static constexpr int kBytes = 4, kValueBytes = 3 * 2;
+  static constexpr int kBytes = 4, kValueBytes = kSplitValueBytes;
   static constexpr bool kScaled = false, kPromoted = false, kNarrowSlabs = false, kSplit = true;
 };
 

@@ -45,18 +45,16 @@ inline std::int64_t stored_blocks(const MatmulArgs& args) {
   return args.likely_blocks > 0 ? args.likely_blocks : args.index.blocks;
 }
 
-/// Fills the maps and the tile counts.
+/// Fills the maps and the tile counts. places: tiles at a time.
 template <class T>
-bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, std::size_t l2_bytes) noexcept {
+bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, unsigned places, std::size_t l2_bytes) noexcept {
   const std::int64_t panels = ceil_div(args.m, T::kTokens), groups = ceil_div(params.out_width, T::kOutputs);
   if (panels * groups >= std::int64_t{1} << 31) return false;
-  // Half of L2 for the values that all panels read, the rest for the panels under way and the outputs.
-  const std::int64_t budget = std::max<std::int64_t>(static_cast<std::int64_t>(l2_bytes / 2), std::int64_t{8} << 20);
-  const std::int64_t chunks = std::clamp<std::int64_t>(
-      ceil_div(stored_blocks(args) * args.index.block_elements() * T::Element::kValueBytes, budget), 1, groups);
   params.panels = static_cast<unsigned>(panels);
   params.groups = static_cast<unsigned>(groups);
-  params.chunk = static_cast<unsigned>(ceil_div(groups, chunks));
+  const std::int64_t values_bytes = stored_blocks(args) * args.index.block_elements() * T::Element::kValueBytes;
+  params.chunk = chunk_of(params.panels, params.groups, places,
+                          {values_bytes, args.m * operands.x.width * T::Element::kBytes, static_cast<std::int64_t>(l2_bytes)});
   params.tiles = static_cast<unsigned>(panels * groups);
   // Values are read by all panels. X is too, but only by thread blocks that lines of unlike length have brought out of step is it
   // read so late that it has to be kept: 2 to 8 % there, half a percent lost elsewhere. Outputs are not read again; those that L2
@@ -82,7 +80,8 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, s
 template <class T>
 int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
-  if (!prepare<T>(params, args, operands, device.l2_bytes)) return kCannotMap;
+  const unsigned places = static_cast<unsigned>(std::max(device.multiprocessors, 1) * T::kBlocksPerSm);
+  if (!prepare<T>(params, args, operands, places, device.l2_bytes)) return kCannotMap;
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024 && T::kBlocksPerSm * (kSharedBytes + 1024) <= 228 * 1024, "what sm_90 has");
   // Two thread blocks of the narrow tile take all there is.
@@ -90,7 +89,6 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   if (const cudaError_t status = allow_shared_memory<wgmma_dds_kernel<T>>(kSharedBytes, args.device, kCarveout);
       status != cudaSuccess)
     return status;
-  const unsigned places = static_cast<unsigned>(std::max(device.multiprocessors, 1) * T::kBlocksPerSm);
   unsigned grid = std::min(params.tiles, places);
   params.stride = 1;
   if constexpr (T::kBlocksPerSm == 1) {

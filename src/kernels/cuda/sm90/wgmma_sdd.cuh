@@ -9,9 +9,10 @@
 //
 // Both operands are transposed on their way into the tensor cores, which 16-bit types allow. A stage is handed on by two barriers.
 // full: one arrival of each producer warp and the bytes of its copies. empty: one arrival of each consumer warp, behind its wgmma.
-// An item's first stage comes with its record; the ring is empty between items. What full rounds of the grid leave is cut by its
-// tokens (wgmma_sdd_cut.h) and added up through the workspace (wgmma_sdd_parts.cuh): where, depends on the sizes, the row lengths
-// and the number of multiprocessors alone, so every run gives the same bits.
+// What a thread block sums of an item is a part; its first stage comes with its record, and the ring goes on from part to part.
+// What full rounds of the grid leave is cut by its tokens (wgmma_sdd_cut.h) and added up through the workspace
+// (wgmma_sdd_parts.cuh): where, depends on the sizes, the row lengths and the number of multiprocessors alone, so every run gives
+// the same bits.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -82,21 +82,24 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
   const std::uint32_t ring = ptx::wgmma_address(ptx::shared_address(shared.ring));
   const std::uint32_t staging = ptx::shared_address(shared.staging[threadIdx.x / 32]);
+  const int stage_bytes = params.stage_bytes, stages = params.stages;
   unsigned parities = 0;  // of the full barriers; every end of a phase is awaited once
+  int stage = 0;
 
 #pragma unroll 1
   while (true) {
-    ptx::mbarrier_wait(full, parities & 1);
-    parities ^= 1;
-    const Record record = read_record(ptx::shared_address(&shared.record));
+    // The same in all lanes. Said by what leaves its result in a uniform register, else ptxas takes the loop for one that lanes may
+    // leave alone, and each wgmma waits for moves of its descriptors there: fp32 a tenth slower.
+    stage = static_cast<int>(__reduce_or_sync(0xffffffff, static_cast<unsigned>(stage)));
+    ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
+    parities ^= 1u << stage;
+    const Record record = read_record(ptx::shared_address(&shared.records[stage]));
     // The vote tells ptxas that no lane leaves alone; without it the loop's addresses are kept for every lane, and each wgmma waits
     // for four moves to the uniform registers that its descriptors are read from.
     if (__all_sync(0xffffffff, record.blocks == 0)) return;
     const int strips = ((record.blocks << params.bn_log2) + kStripColumns - 1) / kStripColumns;
     const int own_strips = (strips + 1 - warpgroup) / T::kConsumers;
-    const int stage_bytes = T::stage_bytes(strips), stages = min(T::kMostStages, kRingBytes / stage_bytes);
     Sums<T> sums = {}, parts = {};  // parts: kPromoted alone
-    int stage = 0;
 #pragma unroll 1
     for (std::int32_t step = 0; step < record.steps; ++step) {
       const std::uint32_t dy = ring + stage * (stage_bytes / 16);

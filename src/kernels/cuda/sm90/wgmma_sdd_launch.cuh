@@ -1,6 +1,7 @@
 // Host side of wgmma_sdd: tensor maps, which instance, and the launch.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -18,6 +19,8 @@ template <class T>
 int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands, int grid) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
+  params.stage_bytes = T::stage_bytes(strips_of(params.most_blocks, args.index.block.cols));
+  params.stages = std::min(T::kMostStages, kRingBytes / params.stage_bytes);
   if (const cudaError_t status = allow_shared_memory<wgmma_sdd_kernel<T>>(kSharedBytes, args.device); status != cudaSuccess)
     return status;
   if (!encode_tensor_map(params.dy, operands.dy, T::Element::box(T::kStep, T::kDyBoxColumns)) ||

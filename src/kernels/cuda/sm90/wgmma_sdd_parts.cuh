@@ -51,10 +51,7 @@ __device__ __forceinline__ void leave_part(const P& params, std::int32_t slot, i
       __stcg(part + (chunk * 4 + i) * 128, make_float4(y[4 * i], y[4 * i + 1], y[4 * i + 2], y[4 * i + 3]));
   }
   __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    __threadfence();
-    ptx::st_release_gpu(flag_of<T>(params, slot), params.nonce);
-  }
+  if (threadIdx.x % 32 == 0) ptx::st_release_gpu(flag_of<T>(params, slot), params.nonce);
 }
 
 __device__ __forceinline__ std::int32_t slot_of(const Slots& slots, std::int32_t i) {

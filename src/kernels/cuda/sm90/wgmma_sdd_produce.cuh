@@ -1,5 +1,5 @@
 // The producers: four warps that share the copies of a step. They find the items, which takes a few L2 latencies each, while the
-// last copies of the one before are under way.
+// first copies of the one before are under way, so that its last and the next one's first follow each other.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,90 +14,117 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// A warp's view of the ring. Every end of a barrier's phase is awaited once, so its parity is one bit that turns with each wait.
+/// A warp's view of the ring, which goes on from part to part. Every end of a barrier's phase is awaited once, so its parity is one
+/// bit that turns with each wait.
 struct Ring {
   std::uint32_t stages, full, empty;  // shared addresses
+  int stage_bytes, count;             // of a stage; stages
+  int stage = 0;                      // the next to be filled
+  int fresh = 0;                      // stages that have been filled once
   unsigned parities = 0;              // of the empty barriers
-  int used = 0;                       // stages filled and not yet known to be free again
 
-  __device__ __forceinline__ void await(int stage) {
+  /// Until the stage is free.
+  __device__ __forceinline__ void await() {
+    if (fresh < count) {
+      ++fresh;
+      return;
+    }
     ptx::mbarrier_wait(empty + stage * 8, parities >> stage & 1);
     parities ^= 1u << stage;
   }
-  /// Until all is free: stages of the next item are of another size. It costs one step's products, twice a hundred steps.
-  __device__ __forceinline__ void drain() {
-    for (int stage = 0; stage < used; ++stage) await(stage);
-    used = 0;
-  }
+  __device__ __forceinline__ void advance() { stage = stage + 1 == count ? 0 : stage + 1; }
 };
 
-/// Starts the copies of one item's steps. Box i of X is the part of producer warp i % kProducers.
+/// What a warp copies for each step of a part: box i of X is the part of producer warp i % kProducers.
 template <class T>
-__device__ __forceinline__ void fill(const Params& params, const Record& record, std::int32_t first_step, Ring& ring,
-                                     Record* shared_record) {
-  const int warp = threadIdx.x / 32 % 4;
-  const int gathered = record.blocks << params.bn_log2, boxes = gathered / T::kBoxColumns;
-  const int stage_bytes = T::stage_bytes((gathered + kStripColumns - 1) / kStripColumns);
-  const int stages = min(T::kMostStages, kRingBytes / stage_bytes);
-  const int own_dy = T::kProducers - 1 - warp;  // the last warps have fewer boxes of X
-  std::int32_t column[T::kOwnBoxes];
-  std::uint32_t bytes = own_dy < T::kDyBoxes ? T::kDyBoxBytes : 0;
+struct Copies {
+  Item item;
+  Part part;
+  std::int32_t column[T::kOwnBoxes];  // of X
+};
+
+/// Of the next part; false: there are no more. A few L2 latencies.
+template <class T>
+__device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda, Cursor& cursor, Copies<T>& copies) {
+  if (!agenda.next(copies.part)) return false;
+  copies.item = find_item(params, copies.part.item, cursor);
+  const Item& item = copies.item;
+  const int warp = threadIdx.x / 32 % 4, boxes = (item.blocks << params.bn_log2) / T::kBoxColumns;
 #pragma unroll
   for (int i = 0; i < T::kOwnBoxes; ++i) {
     const int box = warp + i * T::kProducers, place = box * T::kBoxColumns;
     if (box >= boxes) continue;
-    column[i] =
-        (__ldg(params.col + record.first + (place >> params.bn_log2)) << params.bn_log2) + (place & ((1 << params.bn_log2) - 1));
-    bytes += T::kXBoxBytes;
+    copies.column[i] =
+        (__ldg(params.col + item.first + (place >> params.bn_log2)) << params.bn_log2) + (place & ((1 << params.bn_log2) - 1));
   }
+  return true;
+}
 
-  ring.drain();
-  int stage = 0;
-  std::int32_t row = first_step * T::kStepRows;
+/// Starts the copies of a part's steps from `step` to before `end`; kFirst: and leaves the record beside the first of them.
+template <class T, bool kFirst>
+__device__ __forceinline__ void start_copies(const Params& params, const Copies<T>& copies, std::int32_t step, std::int32_t end,
+                                             Ring& ring, const Agenda& agenda, [[maybe_unused]] Record* records) {
+  const int warp = threadIdx.x / 32 % 4, boxes = (copies.item.blocks << params.bn_log2) / T::kBoxColumns;
+  const int own_dy = T::kProducers - 1 - warp;  // the last warps have fewer boxes of X
+  std::uint32_t bytes = own_dy < T::kDyBoxes ? T::kDyBoxBytes : 0;
+#pragma unroll
+  for (int i = 0; i < T::kOwnBoxes; ++i) bytes += warp + i * T::kProducers < boxes ? T::kXBoxBytes : 0;
+  std::int32_t row = (copies.part.first + step) * T::kStepRows;
 #pragma unroll 1
-  for (std::int32_t step = 0; step < record.steps; ++step, row += T::kStepRows) {
-    if (step >= stages) ring.await(stage);
+  for (; step < end; ++step, row += T::kStepRows) {
+    ring.await();
     if (ptx::elect_lane()) {
-      const std::uint32_t full = ring.full + stage * 8, to = ring.stages + stage * stage_bytes;
-      if (step == 0 && warp == 0) *shared_record = record;
+      const std::uint32_t full = ring.full + ring.stage * 8, to = ring.stages + ring.stage * ring.stage_bytes;
+      if constexpr (kFirst) {
+        if (step == 0 && warp == 0) {
+          const auto& [item, part, column] = copies;
+          records[ring.stage] = {item.row, item.first, item.blocks, part.steps, part.slot, agenda.others(part)};
+        }
+      }
       if (bytes == 0) {
         ptx::mbarrier_arrive(full);
       } else {
         ptx::mbarrier_arrive_expect_tx(full, bytes);
       }
       if (own_dy < T::kDyBoxes) {
-        T::Element::load(to + own_dy * T::kDyBoxBytes, &params.dy, record.row * T::kRows + own_dy * T::kDyBoxColumns, row, full);
+        T::Element::load(to + own_dy * T::kDyBoxBytes, &params.dy, copies.item.row * T::kRows + own_dy * T::kDyBoxColumns, row,
+                         full);
       }
 #pragma unroll
       for (int i = 0; i < T::kOwnBoxes; ++i) {
         const int box = warp + i * T::kProducers;
-        if (box < boxes) T::Element::load(to + T::kDyBytes + box * T::kXBoxBytes, &params.x, column[i], row, full);
+        if (box < boxes) T::Element::load(to + T::kDyBytes + box * T::kXBoxBytes, &params.x, copies.column[i], row, full);
       }
     }
     __syncwarp();
-    stage = stage + 1 == stages ? 0 : stage + 1;
+    ring.advance();
   }
-  ring.used = min(record.steps, stages);
 }
 
 /// One of the four warps.
 template <class T>
 __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared) {
-  Ring ring{ptx::shared_address(shared.ring), ptx::shared_address(shared.full), ptx::shared_address(shared.empty)};
+  Ring ring{ptx::shared_address(shared.ring), ptx::shared_address(shared.full), ptx::shared_address(shared.empty),
+            params.stage_bytes, params.stages};
   const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
   Agenda agenda(cut_items(count_items(params), grid, params.steps), static_cast<std::int32_t>(blockIdx.x), grid, params.steps);
   Cursor cursor;
-  Part part;
-  Slots others;
+  Copies<T> copies;
+  bool more = find_copies<T>(params, agenda, cursor, copies);
 #pragma unroll 1
-  while (agenda.next(part, others)) {
-    const Item item = find_item(params, part.item, cursor);
-    fill<T>(params, {item.row, item.first, item.blocks, part.steps, part.slot, others}, part.first, ring, &shared.record);
+  while (more) {
+    // What comes next is found while the ring is full: behind the last copy, its copies would start that much later.
+    const std::int32_t ahead = min(copies.part.steps, ring.count);
+    start_copies<T, true>(params, copies, 0, ahead, ring, agenda, shared.records);
+    Copies<T> next;
+    more = find_copies<T>(params, agenda, cursor, next);
+    start_copies<T, false>(params, copies, ahead, copies.part.steps, ring, agenda, shared.records);
+    copies = next;
   }
-  ring.drain();
+  ring.await();
   if (ptx::elect_lane()) {
-    if (threadIdx.x / 32 % 4 == 0) shared.record.blocks = 0;
-    ptx::mbarrier_arrive(ring.full);
+    if (threadIdx.x / 32 % 4 == 0) shared.records[ring.stage].blocks = 0;
+    ptx::mbarrier_arrive(ring.full + ring.stage * 8);
   }
   __syncwarp();
 }

@@ -43,7 +43,12 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
   while (true) {
     ptx::named_barrier_sync<1, T::kThreads>();  // nobody needs the item before
     if (warp == 0) {
-      if (threadIdx.x % 32 == 0 && !shared.agenda.next(shared.item.part, shared.item.others)) shared.item.part.steps = 0;
+      if (threadIdx.x % 32 == 0) {
+        if (shared.agenda.next(shared.item.part))
+          shared.item.others = shared.agenda.others(shared.item.part);
+        else
+          shared.item.part.steps = 0;
+      }
       __syncwarp();
       if (shared.item.part.steps > 0) list_strips<T>(params, shared);
     }

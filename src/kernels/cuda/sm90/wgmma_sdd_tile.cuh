@@ -32,7 +32,7 @@ struct Tile {
   // Two warpgroups multiply, each every other strip; the four warps of the third start the copies: one warp alone starts 13 million
   // boxes of 4 KB a second, 7 TB/s on all multiprocessors.
   static constexpr int kConsumers = 2, kProducers = 4, kThreads = (kConsumers + 1) * 128;
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 
   // A swizzled box is at most 128 bytes wide.
   static constexpr int kDyBoxColumns = kRows < 64 ? kRows : 64, kDyBoxes = kRows / kDyBoxColumns;
@@ -41,7 +41,7 @@ struct Tile {
   static constexpr int kStripBytes = kStripColumns * kStep.column_bytes;
   static constexpr int kStepRows = kStep.tokens * Element::kPlanes;  // from a step to the next, as TMA counts
 
-  // Two stages of the largest item, more of smaller ones: the number of stages follows the item.
+  // Two stages of the largest item there can be, more where a launch has smaller ones.
   static constexpr int kMostStages = 8;
   static __host__ __device__ constexpr int stage_bytes(int strips) { return kDyBytes + strips * kStripBytes; }
   static constexpr int kStrips = most_strips(kStep, kRows), kWarpgroupStrips = (kStrips + 1) / 2;
@@ -57,10 +57,12 @@ struct Tile {
   static constexpr int kStoreBytes = 32 * 16 * 2;
 
   static_assert(2 * (kDyBytes + kStrips * kStripBytes) <= kRingBytes, "the producer fills one stage while another is used");
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= kThreads / 128 * 168,
+                "more than at launch: none would begin");
   static_assert(kDyBoxBytes % 1024 == 0 && kXBoxBytes % 1024 == 0, "swizzled boxes start at multiples of 1024");
 };
 
-/// What a consumer must know of an item, left by the producer before its first stage.
+/// What a consumer must know of a part, left by the producer beside its first stage.
 struct Record {
   std::int32_t row, first, blocks;  // blocks == 0: there are no more items
   std::int32_t steps;
@@ -71,10 +73,10 @@ struct Record {
 /// Dynamic shared memory, from a multiple of 1024.
 template <class T>
 struct SharedStorage {
-  std::byte ring[kRingBytes];  // stages of stage_bytes(strips): boxes of dY, boxes of X
+  std::byte ring[kRingBytes];  // Params::stages of stage_bytes: boxes of dY, boxes of X
   std::byte staging[T::kConsumers * 4][T::kStoreBytes];
   std::uint64_t full[T::kMostStages], empty[T::kMostStages];  // mbarriers
-  Record record;
+  Record records[T::kMostStages];
 };
 
 struct Params {
@@ -85,9 +87,10 @@ struct Params {
   std::int32_t rows, cols, block_rows;
   std::int32_t steps;
   int bn_log2;
-  int most_blocks;  // of an item
-  int part_chunks;  // of a warpgroup in a slot
-  float4* parts;    // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
+  int most_blocks;          // of an item
+  int stage_bytes, stages;  // for that many
+  int part_chunks;          // of a warpgroup in a slot
+  float4* parts;            // [grid] slots of 2 warpgroups, chunks, 4, 128 threads
   std::uint64_t* flags;
   std::uint64_t nonce;
   bool ragged;  // some blocks reach beyond the last row or column
