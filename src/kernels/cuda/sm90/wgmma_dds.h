@@ -25,10 +25,12 @@ struct WalkBytes {
 /// How many groups of outputs see all panels of tokens before the next groups do, `places` tiles at a time: all of them where half
 /// of L2 holds the values (the rest is for the panels under way and the outputs), or where to read the dense operand anew for every
 /// chunk is more than to read the values anew for every few panels. Dx of blocks of 128 at .5 over a reduction of 16384: 762 us in
-/// three chunks, 737 in one.
+/// three chunks, 737 in one. Else as many as a third of L2 holds: forward over 16384 outputs, blocks of 128 / 64 at .5, takes 707 /
+/// 797 us so, 727 / 813 by halves of L2 and 714 / 805 by quarters.
 inline unsigned chunk_of(unsigned panels, unsigned groups, unsigned places, const WalkBytes& bytes) {
-  const std::int64_t budget = std::max(bytes.l2 / 2, std::int64_t{8} << 20);
-  const std::int64_t chunks = std::clamp<std::int64_t>((bytes.values + budget - 1) / budget, 1, groups);
+  const std::int64_t l2 = std::max(bytes.l2, std::int64_t{16} << 20);
+  if (bytes.values <= l2 / 2) return groups;
+  const std::int64_t chunks = std::min<std::int64_t>((3 * bytes.values + l2 - 1) / l2, groups);
   const std::int64_t rounds = (std::int64_t{panels} * groups + places - 1) / places;
   if ((chunks - 1) * bytes.dense >= (rounds - 1) * bytes.values) return groups;
   return static_cast<unsigned>((groups + chunks - 1) / chunks);
