@@ -23,6 +23,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/l2_policy.cuh"
+#include "kernels/cuda/ptx/sm90/registers.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma.cuh"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_element.cuh"
@@ -158,6 +159,8 @@ struct Tile : Shape {
   static __device__ constexpr std::uint32_t tiny(int line) { return std::uint32_t{1} << (line * kGroup + kTinyBit); }
 
   static_assert(!kAddsResidual || kOutBytes == 2, "of fp32 a pass adds it: ptxas would serialise their wgmma");
+  static_assert(Shape::kProducerRegisters + kConsumers * Shape::kConsumerRegisters <=
+                (kConsumers + 1) * ptx::registers_at_launch(kThreads));
   static_assert(kStages % kProducers == 0, "a stage is filled by the same producer each time");
   static_assert(kSlice % 32 == 0 && kOutputs % kStoreColumns == 0 && kGroup > kTinyBit && kStageParts <= 2);
   static_assert((kBoxRowBytes == 128 || kBoxRowBytes == 64) && !(kIsDx && Element::kBytes != 2), "what wgmma reads");

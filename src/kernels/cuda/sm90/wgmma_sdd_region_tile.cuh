@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/sm90/registers.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma_rs.cuh"
 #include "kernels/cuda/sm90/wgmma_sdd_region.h"
 
@@ -49,6 +50,7 @@ struct RegionTile {
   // address.
   static constexpr std::uint64_t kDescriptorDy = ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 8 * kBoxSide * 2, kBoxBytes);
   static constexpr int kStoreBytes = 32 * 16 * 2;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (kConsumers + 1) * ptx::registers_at_launch(kThreads));
   static_assert(kMostBoxes % kProducers == 0 && kStrips % kConsumers == 0, "shared out evenly");
 };
 

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/ptx/sm90/registers.cuh"
 #include "kernels/cuda/sm90/wgmma_sdd_deal.h"
 #include "kernels/cuda/sm90/wgmma_sdd_element.cuh"
 
@@ -57,8 +58,7 @@ struct Tile {
   static constexpr int kStoreBytes = 32 * 16 * 2;
 
   static_assert(2 * (kDyBytes + kStrips * kStripBytes) <= kRingBytes, "the producer fills one stage while another is used");
-  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= kThreads / 128 * 168,
-                "more than at launch: none would begin");
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= (kConsumers + 1) * ptx::registers_at_launch(kThreads));
   static_assert(kDyBoxBytes % 1024 == 0 && kXBoxBytes % 1024 == 0, "swizzled boxes start at multiples of 1024");
 };
 
