@@ -149,7 +149,7 @@ plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
     const unsigned panels = number_of(p.m, kTile.tokens), groups = number_of(dx ? p.cols : p.rows, kTile.outputs);
     const auto multiprocessors = static_cast<unsigned>(std::max(1, machine.cuda.multiprocessors));
     const auto bytes = static_cast<std::int64_t>(size_of(p.dtype));
-    const std::int64_t value_bytes = kTile.tokens == kSplitTile.tokens ? kSplitValueBytes : bytes;
+    const std::int64_t value_bytes = kTile.value_bytes > 0 ? kTile.value_bytes : bytes;
     const WalkBytes walked{p.blocks * p.block.rows * p.block.cols * value_bytes, p.m * (dx ? p.rows : p.cols) * bytes,
                            static_cast<std::int64_t>(machine.cuda.l2_bytes)};
     if (chunk_of(panels, groups, multiprocessors, walked) == groups)

@@ -62,10 +62,10 @@ enum class TileSize { wide, narrow };
 
 struct TileShape {
   int tokens, outputs;
+  int value_bytes = 0;  // of each stored value, as it is read; 0: as it is stored
 };
 inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64};
-inline constexpr TileShape kSplitTile{128, 128}, kNarrowSplitTile{128, 64};  // of fp32 in parts
-inline constexpr int kSplitValueBytes = 3 * 2;
+inline constexpr TileShape kSplitTile{128, 128, 3 * 2}, kNarrowSplitTile{128, 64, 3 * 2};  // of fp32 in parts
 
 /// The same of a problem, as the plan sees it.
 inline bool narrow_slabs(const Problem& p) {

@@ -136,7 +136,7 @@ struct FastE4m3 : Plain8<Out_> {
 /// shared memory to registers, the values before the product into planes in workspace.
 struct Split {
   using Out = OutF32;
-  static constexpr int kBytes = 4, kValueBytes = kSplitValueBytes;
+  static constexpr int kBytes = 4, kValueBytes = kSplitTile.value_bytes;
   static constexpr bool kScaled = false, kPromoted = false, kNarrowSlabs = false, kSplit = true;
 };
 

@@ -58,9 +58,10 @@ struct Deal {
 // Measured on an H200 whose 8192 x 4096 x 4096 dW all had one item a step per multiprocessor: bytes that one multiprocessor draws
 // from L2 in a clock of 1.98 GHz, and all together. Rows of 64 bytes cost TMA as much as rows of 128.
 constexpr double kPortBytes = 60, kNarrowPortBytes = 31, kL2Bytes = 5350;
-// What each of a helper's parts costs it, 1.5 us until its sums have left. 102 blocks of 128 as items of one, 4.4 parts to a
-// helper, took 61 us for 55 as items of two without helpers, 205 blocks as items of one 91 for 90. Of 16-bit operands: TF32, whose
-// steps take longer for the bytes they bring, lost a tenth to items chosen so.
+// What each of a helper's parts costs it beside its steps; fitted before parts followed one another without a pause, and what it
+// chooses still holds: 102 blocks of 128 as items of one, 4.4 parts to a helper, take 62 us for 56 as items of two without helpers
+// (not on one GPU), 205 blocks as items of one 95 for 94. Of 16-bit operands: TF32, whose steps take longer for the bytes they
+// bring, lost a tenth to items chosen so.
 constexpr double kHelperPartClocks = 3000;
 // The tensor cores' clock gives way under load, by so much.
 constexpr double kUnderLoad = 1.41;

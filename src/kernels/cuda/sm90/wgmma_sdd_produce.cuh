@@ -63,7 +63,7 @@ __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda
 /// Starts the copies of a part's steps from `step` to before `end`; kFirst: and leaves the record beside the first of them.
 template <class T, bool kFirst>
 __device__ __forceinline__ void start_copies(const Params& params, const Copies<T>& copies, std::int32_t step, std::int32_t end,
-                                             Ring& ring, const Agenda& agenda, [[maybe_unused]] Record* records) {
+                                             Ring& ring, const Agenda& agenda, Record* records) {
   const int warp = threadIdx.x / 32 % 4, boxes = (copies.item.blocks << params.bn_log2) / T::kBoxColumns;
   const int own_dy = T::kProducers - 1 - warp;  // the last warps have fewer boxes of X
   std::uint32_t bytes = own_dy < T::kDyBoxes ? T::kDyBoxBytes : 0;
@@ -75,11 +75,10 @@ __device__ __forceinline__ void start_copies(const Params& params, const Copies<
     ring.await();
     if (ptx::elect_lane()) {
       const std::uint32_t full = ring.full + ring.stage * 8, to = ring.stages + ring.stage * ring.stage_bytes;
-      if constexpr (kFirst) {
-        if (step == 0 && warp == 0) {
-          const auto& [item, part, column] = copies;
-          records[ring.stage] = {item.row, item.first, item.blocks, part.steps, part.slot, agenda.others(part)};
-        }
+      if (kFirst && step == 0 && warp == 0) {
+        const Item& item = copies.item;
+        const Part& part = copies.part;
+        records[ring.stage] = {item.row, item.first, item.blocks, part.steps, part.slot, agenda.others(part)};
       }
       if (bytes == 0) {
         ptx::mbarrier_arrive(full);
