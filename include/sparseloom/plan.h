@@ -71,7 +71,7 @@ struct Plan {
       cost_prefix;  // forward: per block row, dx: per block column; [n + 1], what threads divide evenly; empty on CUDA
   std::vector<std::uint16_t>
       line_order;  // CUDA: block rows (forward) or columns (dx) as they are multiplied, like ones together; empty: as they lie
-  bool uneven_lines = false;  // CUDA: some of these lines have half as many blocks again as the mean, and more
+  bool uneven_lines = false;  // CUDA: some lines have more blocks than the kernel is made for: half again the mean, or what it says
 
   /// A few lines: the problem, the choice and its prediction, every refusal and why.
   SPARSELOOM_API std::string describe() const;

@@ -197,9 +197,10 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
       plan.cost_prefix = plan::cost_prefix(problem.direction, index);
     else if (problem.direction != Direction::dw) {
       auto& known = shared_by_threads<plan::KnownIndices>();
-      plan.uneven_lines = known.uneven(version, index, problem.direction);
-      const auto groups = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].line_groups;
-      if (groups != nullptr) plan.line_order = known.line_order(version, index, problem.direction, groups(problem, machine));
+      const plan::KernelInfo& row = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)];
+      plan.uneven_lines = known.uneven(version, index, problem.direction, row.even);
+      if (row.line_groups != nullptr)
+        plan.line_order = known.line_order(version, index, problem.direction, row.line_groups(problem, machine));
     }
     return plan;
   });

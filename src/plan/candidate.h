@@ -60,6 +60,8 @@ struct KernelInfo {
   LineGroups (*line_groups)(const Problem& problem, const Machine& machine) = nullptr;
   /// What describe() says of its products where their NaN rule is not that of the sparse kernels.
   const char* caveat = nullptr;
+  /// Beyond which Plan::uneven_lines tells the kernel to expect lines of unlike length.
+  Evenness even = {};
 };
 
 }  // namespace sparseloom::plan

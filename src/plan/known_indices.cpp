@@ -51,19 +51,24 @@ std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const 
   return entry->second;
 }
 
-bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Direction direction) {
+bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Direction direction, Evenness even) {
   std::lock_guard lock(mutex_);
   const Known* const known = find(version, index);
   if (known == nullptr) return false;
-  std::vector<std::int64_t> lengths(
-      static_cast<std::size_t>(direction == Direction::forward ? index.block_rows() : known->block_cols));
+  const std::int64_t lines = direction == Direction::forward ? index.block_rows() : known->block_cols;
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>((lines + even.lines - 1) / even.lines));
+  const auto length_of = [&](std::int64_t line) -> std::int64_t& { return lengths[static_cast<std::size_t>(line / even.lines)]; };
   if (direction == Direction::forward) {
-    for (std::size_t r = 0; r < lengths.size(); ++r) lengths[r] = known->crow[r + 1] - known->crow[r];
+    for (std::int64_t r = 0; r < lines; ++r)
+      length_of(r) += known->crow[static_cast<std::size_t>(r) + 1] - known->crow[static_cast<std::size_t>(r)];
   } else {
-    for (const std::int32_t col : known->col) ++lengths[static_cast<std::size_t>(col)];
+    for (const std::int32_t col : known->col) ++length_of(col);
   }
   const auto longest = std::max_element(lengths.begin(), lengths.end());
-  return longest != lengths.end() && 2 * *longest * std::ssize(lengths) > 3 * std::ssize(known->col);
+  if (longest == lengths.end()) return false;
+  const double mean =
+      static_cast<double>(std::ssize(known->col)) * even.lines / static_cast<double>(std::max<std::int64_t>(lines, even.lines));
+  return static_cast<double>(*longest) > even.most * mean;
 }
 
 KnownIndices::Known* KnownIndices::find(std::int64_t version, const IndexView& index) {

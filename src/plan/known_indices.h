@@ -29,8 +29,9 @@ class KnownIndices {
   /// of the shape that the index in hand has (whoever passes a version by hand may pass another's).
   std::vector<std::uint16_t> line_order(std::int64_t version, const IndexView& index, Direction direction, LineGroups groups);
 
-  /// Whether a row (dx: column) has half as many blocks again as their mean; no where nobody remembers, as above.
-  bool uneven(std::int64_t version, const IndexView& index, Direction direction);
+  /// Whether some rows (dx: columns), as many as `even` says from a multiple of that on, have more blocks than it allows; no where
+  /// nobody remembers, as above.
+  bool uneven(std::int64_t version, const IndexView& index, Direction direction, Evenness even);
 
   std::size_t size() const;
 

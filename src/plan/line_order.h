@@ -16,6 +16,12 @@ struct LineGroups {
   friend auto operator<=>(const LineGroups&, const LineGroups&) = default;
 };
 
+/// Of lines that a kernel takes together: the most that some of them may have, as a multiple of the mean.
+struct Evenness {
+  int lines = 1;
+  double most = 1.5;
+};
+
 /// The lines as sorted lists of blocks: along[begin[i]] .. along[begin[i + 1] - 1] of line i, in 0 .. extent - 1.
 struct Lines {
   std::span<const std::int32_t> begin;  // [lines + 1], before they are folded

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/rates.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
+#include "kernels/cuda/sm90/mma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_sdd_region.h"
 
@@ -59,7 +60,10 @@ constexpr double kHopperSumBytesPerClock = 14;     // from other thread blocks o
 // one for a token and four for a block, at the rate that L2 answers all multiprocessors together.
 constexpr double kLineUs = 2.2, kLineXUs = 2.6e-6, kLineBytesPerClock = 38, kLineBytes = 60e9, kLineRequests = 150e9;
 
-// sm90_wgmma_merged: finding the units, three dependent reads of the index.
+// sm90_mma, of a thread block: a slab of 64, waited for and passed over by all warps, and a block times 64 tokens.
+constexpr double kPanelStepClocks = 225, kPanelBlockClocks = 21;
+
+// Merging: finding the units, three dependent reads of the index.
 constexpr double kMergeUs = 3;
 
 int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
@@ -210,6 +214,12 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   return kLaunchUs + ends + transposing + us(std::max(memory, behind * stores + products));
 }
 
+// The units are written once, from blocks read once, and read while L2 has them.
+double predict_merging_us(const Problem& blocks, const Problem& units, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
+  return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(blocks).stored + bytes_of(units).stored, device));
+}
+
 }  // namespace
 
 double predict_wgmma_us(const Problem& p, const plan::Machine& machine) {
@@ -224,12 +234,31 @@ double predict_wgmma_narrow_us(const Problem& p, const plan::Machine& machine) {
                                       : predict_wgmma_dds_us(p, device, true);
 }
 
-// The units are written once, from blocks read once, and read while L2 has them.
 double predict_merged_us(const Problem& p, const plan::Machine& machine, bool narrow) {
-  const Device device = as_measured(machine);
-  const Problem units = merged(p);
-  return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(p).stored + bytes_of(units).stored, device)) +
+  const Problem units = merged(p, Merging::kWgmmaLeast);
+  return predict_merging_us(p, units, machine) +
          (narrow ? predict_wgmma_narrow_us(units, machine) : predict_wgmma_us(units, machine));
+}
+
+// X by every 512 outputs and values by every 64 tokens, from L2; or, of many blocks, mma.sync and what feeds it.
+double predict_panel_us(const Problem& p, const plan::Machine& machine) {
+  const Device device = as_measured(machine);
+  const bool dx = p.direction == Direction::dx;
+  const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
+  const double panels = std::ceil(static_cast<double>(p.m) / mma_dds::kTileTokens),
+               groups = std::ceil(out / (mma_dds::kTileLines * mma_dds::kSide)), tiles = panels * groups;
+  const double slabs = std::ceil(depth / 64), blocks = static_cast<double>(p.blocks) / groups;  // of a tile
+  const double rounds = std::ceil(tiles / device.multiprocessors);
+  const double read = tiles * (slabs * mma_dds::kTileTokens * 128 + blocks * mma_dds::kSide * mma_dds::kSide * 2);
+  const double l2 = read / (device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
+  const double steps = rounds * (slabs * kPanelStepClocks + blocks * kPanelBlockClocks) / device.clock_hz;
+  const Bytes bytes = bytes_of(p);
+  return 2 * kLaunchUs + us(std::max({l2, steps, memory_seconds(bytes.stored + bytes.tokens, device)}));
+}
+
+double predict_merged_panel_us(const Problem& p, const plan::Machine& machine) {
+  const Problem units = merged(p, Merging::kMmaLeast);
+  return predict_merging_us(p, units, machine) + predict_panel_us(units, machine);
 }
 
 // Tiles step through slabs of 32 of the reduction; six 16-bit products for each of fp32.

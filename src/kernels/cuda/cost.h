@@ -12,6 +12,9 @@ double predict_wgmma_us(const Problem& problem, const plan::Machine& machine);
 double predict_wgmma_narrow_us(const Problem& problem, const plan::Machine& machine);
 /// With as many units as blocks that lie at random fall into.
 double predict_merged_us(const Problem& problem, const plan::Machine& machine, bool narrow);
+double predict_panel_us(const Problem& problem, const plan::Machine& machine);
+/// As predict_merged_us.
+double predict_merged_panel_us(const Problem& problem, const plan::Machine& machine);
 double predict_split_us(const Problem& problem, const plan::Machine& machine, bool narrow);
 double predict_mma_us(const Problem& problem, const plan::Machine& machine);
 double predict_ffma_us(const Problem& problem, const plan::Machine& machine);

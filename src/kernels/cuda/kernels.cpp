@@ -112,9 +112,33 @@ std::string refuse_merged(const Problem& p, const Machine& machine) {
   if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
   if (p.direction == Direction::dw) return "does forward and dx only";
   if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
-  if (std::min(p.block.rows, p.block.cols) >= cuda::Merging::kLeast)
+  if (std::min(p.block.rows, p.block.cols) >= cuda::Merging::kWgmmaLeast)
     return "merges blocks with a side below 32, the block is " + to_string(p.block);
-  if (!cuda::sm90_wgmma_merged_takes(p))
+  if (!cuda::Merging(p.direction, p.rows, p.cols, p.block, cuda::Merging::kWgmmaLeast).possible())
+    return "keeps a table of a row's blocks in shared memory, which " + std::to_string(p.rows) + " x " + std::to_string(p.cols) +
+           " in blocks of " + to_string(p.block) + " do not fit";
+  return {};
+}
+
+std::string refuse_panel(const Problem& p, const Machine& machine) {
+  if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
+  if (p.direction == Direction::dw) return "does forward and dx only";
+  if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  if (p.block != BlockShape{16, 16}) return "needs blocks of 16x16, the block is " + to_string(p.block);
+  const std::int64_t along = ((p.direction == Direction::dx ? p.rows : p.cols) + 15) / 16;
+  if (along > cuda::kPanelAlong)
+    return "keeps a table of at most " + std::to_string(cuda::kPanelAlong) + " places along the reduction, there are " +
+           std::to_string(along);
+  return {};
+}
+
+std::string refuse_merged_panel(const Problem& p, const Machine& machine) {
+  if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
+  const int least = std::min(p.block.rows, p.block.cols), most = std::max(p.block.rows, p.block.cols);
+  if (least >= cuda::Merging::kMmaLeast || most > cuda::Merging::kMmaLeast)
+    return "merges blocks of 8 and 16, with an 8 on one side or both, the block is " + to_string(p.block);
+  if (std::string why = refuse_panel(cuda::merged(p, cuda::Merging::kMmaLeast), machine); !why.empty()) return why;
+  if (!cuda::Merging(p.direction, p.rows, p.cols, p.block, cuda::Merging::kMmaLeast).possible())
     return "keeps a table of a row's blocks in shared memory, which " + std::to_string(p.rows) + " x " + std::to_string(p.cols) +
            " in blocks of " + to_string(p.block) + " do not fit";
   return {};
@@ -160,14 +184,16 @@ plan::LineGroups tile_lines(const Problem& p, const Machine& machine) {
 
 template <cuda::wgmma_dds::TileShape kTile>
 plan::LineGroups merged_tile_lines(const Problem& p, const Machine& machine) {
-  const cuda::Merging merging(p.direction, p.rows, p.cols, p.block);
+  const cuda::Merging merging(p.direction, p.rows, p.cols, p.block, cuda::Merging::kWgmmaLeast);
   const bool dx = p.direction == Direction::dx;
-  plan::LineGroups groups = tile_lines<kTile>(cuda::merged(p), machine);
+  plan::LineGroups groups = tile_lines<kTile>(cuda::merged(p, cuda::Merging::kWgmmaLeast), machine);
   groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
   groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
   return groups;
 }
 
+constexpr const char* kMergedPanelCaveat =
+    "blocks are merged into units of 16 in every call, zeros between, so a NaN in x spreads to the outputs of the units above it";
 constexpr const char* kMergedCaveat =
     "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above it";
 
@@ -213,6 +239,32 @@ std::span<const Kernel> cuda_kernels() {
         [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, true); }, merged_workspace, false,
         false, merged_tile_lines<cuda::wgmma_dds::kNarrowTile>, kMergedCaveat},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, true); },
+       true},
+      {{"sm90_mma",
+        plan::Side::cuda,
+        Isa::generic,
+        refuse_panel,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_panel_us(p, machine); },
+        no_workspace,
+        false,
+        false,
+        nullptr,
+        nullptr,
+        {32, 1.2}},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_mma_dds(args); },
+       true},
+      {{"sm90_mma_merged",
+        plan::Side::cuda,
+        Isa::generic,
+        refuse_merged_panel,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_panel_us(p, machine); },
+        [](const Problem& p, const Machine&) { return cuda::sm90_mma_merged_workspace(p); },
+        false,
+        false,
+        nullptr,
+        kMergedPanelCaveat,
+        {64, 1.2}},
+       [](const MatmulArgs& args, const Executor&) { return cuda::sm90_mma_merged(args); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_mma_us(p, machine); }, mma_workspace},

@@ -207,8 +207,8 @@ TEST(KnownIndices, TellUnevenLines) {
                    other(pattern::balanced(256, 128, {32, 32}, 0.5, 1));
   KnownIndices known;
   for (const BlockIndex* index : {&mild, &skewed, &empty}) known.remember(index->version(), index->view());
-  const auto uneven = [&](const BlockIndex& index, Direction direction) {
-    return known.uneven(index.version(), index.view(), direction);
+  const auto uneven = [&](const BlockIndex& index, Direction direction, Evenness even = {}) {
+    return known.uneven(index.version(), index.view(), direction, even);
   };
   EXPECT_FALSE(uneven(mild, Direction::forward));
   EXPECT_FALSE(uneven(mild, Direction::dx));  // 3 of a mean of 2: as many as may be
@@ -216,7 +216,14 @@ TEST(KnownIndices, TellUnevenLines) {
   EXPECT_TRUE(uneven(skewed, Direction::dx));  // 2 of a mean of 1
   EXPECT_FALSE(uneven(empty, Direction::dx));
   EXPECT_FALSE(uneven(unknown, Direction::forward));
-  EXPECT_FALSE(known.uneven(skewed.version(), other.view(), Direction::dx));
+  EXPECT_FALSE(known.uneven(skewed.version(), other.view(), Direction::dx, {}));
+  // Two columns together: 6 and 2 blocks where 4 are the mean; 4 and 0 where it is 2.
+  EXPECT_FALSE(uneven(mild, Direction::dx, {2, 1.5}));
+  EXPECT_TRUE(uneven(mild, Direction::dx, {2, 1.49}));
+  EXPECT_TRUE(uneven(skewed, Direction::dx, {2, 1.9}));
+  EXPECT_FALSE(uneven(skewed, Direction::dx, {2, 2}));
+  EXPECT_FALSE(uneven(skewed, Direction::forward, {3, 1.1}));  // the last group is smaller
+  EXPECT_FALSE(uneven(skewed, Direction::dx, {8, 1.1}));       // all of them
 }
 
 // A version that belongs to a matrix of another shape: its order would not fit.

@@ -17,6 +17,10 @@ __device__ __forceinline__ std::uint32_t ld_shared_b32(std::uint32_t shared) {
   return value;
 }
 
+__device__ __forceinline__ void st_shared_b32(std::uint32_t shared, std::uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared), "r"(value) : "memory");
+}
+
 /// 8-byte aligned.
 __device__ __forceinline__ void st_shared_v2_f32(std::uint32_t shared, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(x), "f"(y) : "memory");

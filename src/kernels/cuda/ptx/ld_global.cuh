@@ -38,6 +38,19 @@ __device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
   return value;
 }
 
+/// Four bytes, or zero; likewise.
+__device__ __forceinline__ std::int32_t ld_global_if(bool there, const std::int32_t* global) {
+  std::int32_t value;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %2, 0;\n"
+      "mov.b32 %0, 0;\n"
+      "@p ld.global.b32 %0, [%1];\n}"
+      : "=&r"(value)
+      : "l"(global), "r"(static_cast<int>(there)));
+  return value;
+}
+
 /// Eight bytes, or zeros; likewise.
 __device__ __forceinline__ uint2 ld_global_if(bool there, const uint2* global) {
   uint2 value;

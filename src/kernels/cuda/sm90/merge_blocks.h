@@ -1,4 +1,5 @@
-// Blocks with sides of 8 and 16 as units of 32, which wgmma and TMA take: present blocks at their places, zeros between.
+// Blocks with sides of 8 and 16 as units of 32, which wgmma and TMA take, or of 8 as units of 16, one operand of mma.sync: present
+// blocks at their places, zeros between.
 //
 //   unit rows    lists of block rows, merged        16 x 16:  | # . | . . | # # |      one unit for each 2 x 2 blocks of which
 //                                                             | . # | . . | # . |      any is stored
@@ -19,18 +20,18 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Of a matrix in blocks, 16-bit.
+/// Of a matrix in blocks, 16-bit. least: the side below which blocks are merged.
 struct Merging {
   BlockShape block, unit;
   std::int64_t lines, across;  // units: along the outputs, along the reduction
 
-  Merging(Direction direction, std::int64_t rows, std::int64_t cols, BlockShape block_)
-      : block(block_), unit{std::max(block_.rows, kLeast), std::max(block_.cols, kLeast)} {
+  Merging(Direction direction, std::int64_t rows, std::int64_t cols, BlockShape block_, std::int32_t least)
+      : block(block_), unit{std::max(block_.rows, least), std::max(block_.cols, least)} {
     const std::int64_t down = (rows + unit.rows - 1) / unit.rows, over = (cols + unit.cols - 1) / unit.cols;
     lines = direction == Direction::dx ? over : down;
     across = direction == Direction::dx ? down : over;
   }
-  static constexpr std::int32_t kLeast = 32;
+  static constexpr std::int32_t kWgmmaLeast = 32, kMmaLeast = 16;
 
   int blocks_down() const { return unit.rows / block.rows; }
   int blocks_over() const { return unit.cols / block.cols; }
@@ -54,6 +55,8 @@ struct Merging {
     return static_cast<std::size_t>(across) * static_cast<std::size_t>(blocks_down() * blocks_over() + 1) * sizeof(std::int32_t);
   }
   static constexpr std::size_t kMostTableBytes = 47 << 10;  // what no kernel needs to ask for, less a word
+  /// Whether a line's units fit the table, and all of them 32-bit rows.
+  bool possible() const { return table_bytes() <= kMostTableBytes && units() * unit.rows < std::int64_t{1} << 31; }
 };
 
 /// Fills args.workspace from args.index (forward) or args.transposed (dx) and args.values, 16-byte aligned. One launch; its
@@ -64,8 +67,8 @@ int merge_blocks(const MatmulArgs& args, const Merging& merging) noexcept;
 MatmulArgs merged(const MatmulArgs& args, const Merging& merging) noexcept;
 
 /// The same as a problem, with as many units as are likely.
-inline Problem merged(const Problem& p) {
-  const Merging merging(p.direction, p.rows, p.cols, p.block);
+inline Problem merged(const Problem& p, std::int32_t least) {
+  const Merging merging(p.direction, p.rows, p.cols, p.block, least);
   Problem units = p;
   units.block = merging.unit;
   units.blocks = static_cast<std::int64_t>(merging.likely_units(p.blocks));

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/sm90/hand_over.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
 #include "kernels/cuda/sm90/residual_behind.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
@@ -31,23 +32,6 @@ int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
   }
 }
 
-// With args.pre: the kernel that takes over stores one output, so a pass makes the other of it.
-int hand_over(const MatmulArgs& args) noexcept {
-  if (args.dtype == DType::f8e4m3) return sm80_f8_dds(args);
-  if (args.pre == nullptr) return sm80_mma_dds(args);
-  MatmulArgs product = args;
-  product.activation = Activation::none;
-  product.residual = nullptr;
-  product.out = args.pre;
-  product.out_stride = args.pre_stride;
-  const int status = sm80_mma_dds(product);
-  if (status != 0) return status;
-  const ConstMatrixView pre{args.pre, args.dtype, args.m, args.index.rows, args.pre_stride};
-  const ConstMatrixView residual{args.residual, args.dtype, args.m, args.index.rows, args.residual_stride};
-  return sm80_activate(pre, args.activation, residual, {args.out, args.dtype, args.m, args.index.rows, args.out_stride},
-                       args.stream);
-}
-
 }  // namespace
 
 int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
@@ -63,7 +47,7 @@ int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
 
 int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw || size_of(args.dtype) != 2) return cudaErrorInvalidValue;
-  const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block);
+  const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block, Merging::kWgmmaLeast);
   if (args.m == 0 || merging.lines == 0) return cudaSuccess;
   const MatmulArgs product = merged(args, merging);
   // What cannot be addressed is nearly always found out before the merging.
@@ -77,12 +61,7 @@ int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
 }
 
 std::size_t sm90_wgmma_merged_workspace(const Problem& p) noexcept {
-  return Merging(p.direction, p.rows, p.cols, p.block).workspace_bytes();
-}
-
-bool sm90_wgmma_merged_takes(const Problem& p) noexcept {
-  const Merging merging(p.direction, p.rows, p.cols, p.block);
-  return merging.table_bytes() <= Merging::kMostTableBytes && merging.units() * merging.unit.rows < std::int64_t{1} << 31;
+  return Merging(p.direction, p.rows, p.cols, p.block, Merging::kWgmmaLeast).workspace_bytes();
 }
 
 std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept {

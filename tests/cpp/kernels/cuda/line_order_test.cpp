@@ -68,6 +68,27 @@ TEST_P(CudaLineOrder, GivesTheSameBitsInWideTiles) {
     }
 }
 
+// Thread blocks that meet another group of lines in each of several rounds.
+TEST_P(CudaLineOrder, UnevenGroupsGiveTheSameBits) {
+  for (const double density : {0.1, 0.9}) {
+    Case c = base();
+    c.block = {16, 16}, c.m = 9000, c.rows = c.direction == Direction::dx ? 200 : 1100, c.cols = 1300 - c.rows;
+    c.density = density, c.skewed = density == 0.9;
+    Instance instance(c);
+    for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
+      if (kernel->info.even.lines == 1) continue;
+      const Matrix even = run_on_device(instance, *kernel, Memory::exact);
+      expect_accurate(instance, even, instance.answer());
+      const Stream stream;
+      DeviceCall call(instance, *kernel, Memory::exact);
+      call.lines_are_uneven();
+      call.upload(stream);
+      EXPECT_CUDA(call.launch(stream.get())) << kernel->info.name << ": " << describe(c);
+      EXPECT_EQ(call.download(stream).bytes, even.bytes) << kernel->info.name << ": " << describe(c);
+    }
+  }
+}
+
 std::vector<Product> with_lines() {
   std::vector<Product> list = products();
   std::erase_if(list, [](const Product& p) { return p.direction == Direction::dw; });

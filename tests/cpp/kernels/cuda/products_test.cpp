@@ -139,6 +139,17 @@ TEST_P(CudaProducts, ManyTilesOfFewBlocks) {
   }
 }
 
+// Few blocks, most of them in the same places: more than a kernel makes room for by their density.
+TEST_P(CudaProducts, CrowdedPlaces) {
+  if (base().direction == Direction::dw) return;
+  for (const double density : {0.9, 0.97})
+    for (const std::int64_t rows : {1024, 4096, 16384}) {
+      Case c = base();
+      c.m = 70, c.rows = rows, c.cols = 330, c.block = {16, 16}, c.density = density, c.skewed = true;
+      check_on_device(c);
+    }
+}
+
 // Long sums: rings of buffers turn many times, and what the tokens of dW are cut into is added up again.
 TEST_P(CudaProducts, Deep) {
   for (const BlockShape block : kFewBlocks) {

@@ -27,6 +27,11 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(std::uint32_t barrier,
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+/// Arrives once all cp.async that this thread has issued before have come; what they wrote is visible behind the phase's end.
+__device__ __forceinline__ void mbarrier_arrive_behind_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 /// Whether the phase has ended; answers at once.
 __device__ __forceinline__ bool mbarrier_test_wait(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t ended;

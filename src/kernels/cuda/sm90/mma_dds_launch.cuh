@@ -1,0 +1,86 @@
+// Host side of mma_dds: tensor maps, the ring's cut, and the launch.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/early_launch.cuh"
+#include "kernels/cuda/sm90/mma_dds.cuh"
+#include "kernels/cuda/sm90/mma_dds.h"
+#include "kernels/cuda/sm90/tensor_map.h"
+#include "runtime/cuda.h"
+
+namespace sparseloom::kernels::cuda::mma_dds {
+
+/// Slots of a stage for what nearly every slab stores, blocks lying at random, and as many stages as then fit: five deviations
+/// above the mean, since one slab of more makes all take two stages. A stage for each producer at least: with fewer, one that is
+/// ahead would take the end of the phase before last for the one it waits for.
+template <class T>
+void cut_ring(Params& params, double density, int bytes) {
+  const double mean = T::kMostSlots * density;
+  const int likely = static_cast<int>(mean + 5 * std::sqrt(mean * (1 - density)) + 2);
+  const int most = (bytes / T::kProducers - T::kXBytes) / T::kSlotBytes / 2 * 2;
+  params.slots = std::clamp(likely + likely % 2, T::kLeastSlots, std::min(most, T::kMostSlots));
+  params.stages = std::min(bytes / (T::kXBytes + params.slots * T::kSlotBytes), T::kMostStages);
+}
+
+template <class Direction, class Element>
+int launch(const MatmulArgs& args) noexcept {
+  using T = Tile<Direction, Element>;
+  constexpr bool dx = T::kIsDx;
+  const IndexView& index = args.index;
+  if (index.block != BlockShape{kSide, kSide}) return cudaErrorInvalidValue;
+  const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const std::int64_t out_width = dx ? index.cols : index.rows;
+  if (args.m == 0 || out_width == 0) return cudaSuccess;
+  const Operands operands(args);
+  if (!operands.possible() || reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0) return kCannotMap;
+  Params params{};
+  params.list_begin = dx ? args.transposed.ccol : index.crow;
+  params.list_end = args.line_end != nullptr ? args.line_end : params.list_begin + 1;
+  params.along = dx ? args.transposed.row : index.col;
+  params.slot = dx ? args.transposed.slot : nullptr;
+  params.values = static_cast<const std::byte*>(args.values);
+  params.bias = dx ? nullptr : args.bias;
+  params.lines = static_cast<std::int32_t>(dx ? index.block_cols() : index.block_rows());
+  params.out_width = static_cast<std::int32_t>(out_width);
+  params.slabs = static_cast<std::int32_t>(ceil_div(operands.x.width, T::kSlab));
+  params.activation = dx ? Activation::none : args.activation;
+  params.store_pre = operands.pre.data != nullptr;
+  params.add_residual = operands.residual.data != nullptr;
+  const std::int64_t panels = ceil_div(args.m, T::kTokens), groups = ceil_div(params.lines, T::kLines);
+  if (panels * groups >= std::int64_t{1} << 31) return kCannotMap;
+  params.groups = static_cast<unsigned>(groups);
+  params.tiles = static_cast<unsigned>(panels * groups);
+  params.turned = args.uneven_lines;
+
+  const runtime::CudaDevice& device = runtime::cuda_device(args.device);
+  params.x_policy = ptx::L2Policy::evict_normal;
+  params.out_policy = args.m * out_width * 2 > static_cast<std::int64_t>(device.l2_bytes / 4) ? ptx::L2Policy::evict_first
+                                                                                              : ptx::L2Policy::evict_normal;
+  constexpr int kAll = 227 * 1024;
+  const int table_bytes = table_words<T>(params.slabs) * 4;
+  const std::int64_t stored = args.likely_blocks > 0 ? args.likely_blocks : index.blocks;
+  const double cells = static_cast<double>(index.block_rows()) * static_cast<double>(index.block_cols());
+  cut_ring<T>(params, std::min(1.0, static_cast<double>(stored) / cells), kAll - kFrontBytes<T> - table_bytes);
+  constexpr TensorMapBox kOutBox{T::kStoreTokens, T::kStoreColumns, T::kStoreRowBytes};
+  if (!encode_tensor_map(params.x, operands.x, {T::kTokens, T::kSlab, 128}) ||
+      !encode_tensor_map(params.out, operands.out, kOutBox) ||
+      (params.store_pre && !encode_tensor_map(params.pre, operands.pre, kOutBox)) ||
+      (params.add_residual && !encode_tensor_map(params.residual, operands.residual, kOutBox))) {
+    return kCannotMap;
+  }
+  if (const cudaError_t status = allow_shared_memory<mma_dds_kernel<T>>(kAll, args.device); status != cudaSuccess) return status;
+  const auto multiprocessors = static_cast<unsigned>(std::max(1, device.multiprocessors));
+  // As many thread blocks as the rounds need: often whole panels, each thread block with one group.
+  const unsigned rounds = (params.tiles + multiprocessors - 1) / multiprocessors, grid = (params.tiles + rounds - 1) / rounds;
+  return launch_kernel({.grid = grid,
+                        .block = T::kThreads,
+                        .shared_bytes = kAll,
+                        .stream = static_cast<cudaStream_t>(args.stream),
+                        .early = params.tiles <= multiprocessors},
+                       mma_dds_kernel<T>, params);
+}
+
+}  // namespace sparseloom::kernels::cuda::mma_dds

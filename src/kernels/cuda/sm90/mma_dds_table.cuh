@@ -1,0 +1,161 @@
+// Which blocks each stage of a tile holds, in shared memory: found once for all tiles of a group of lines. Producers that counted
+// 32 lines' blocks and put them in order for each stage anew were what consumers waited for at density .05.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx/ld_global.cuh"
+#include "kernels/cuda/ptx/sm90/named_barrier.cuh"
+#include "kernels/cuda/sm90/mma_dds_tile.cuh"
+
+namespace sparseloom::kernels::cuda::mma_dds {
+
+constexpr unsigned kWarp = 0xffffffff;
+
+/// What a tile's stages hold. Written by all producers together, once for each group of lines that a thread block meets, read by
+/// each for its own stages.
+template <class T>
+class Table {
+ public:
+  __device__ __forceinline__ Table(const Params& params, std::byte* bytes)
+      : quads_((params.slabs + 3) / 4),
+        words_(reinterpret_cast<std::uint32_t*>(bytes)),
+        records_(words_ + quads_ * T::kLines),
+        most_(records_ + params.slabs * T::kConsumers) {}
+
+  /// Asks for where the lists of the group that is written next begin and end.
+  __device__ __forceinline__ void ask(const Params& params, int group) {
+    const int line = group * T::kLines + within(), own = group * T::kLines + static_cast<int>(threadIdx.x % 32);
+    begin_ = ptx::ld_global_if(line < params.lines, params.list_begin + line);
+    end_ = ptx::ld_global_if(line < params.lines, params.list_end + line);
+    next_first_ = ptx::ld_global_if(own < params.lines, params.list_begin + own);
+  }
+
+  /// Of the group that was asked for.
+  __device__ __forceinline__ void write(const Params& params, int producer) {
+    ptx::named_barrier_sync<1, kThreads>();
+    for (int i = threadIdx.x % kThreads; i < quads_ * T::kLines; i += kThreads) words_[i] = 0;
+    ptx::named_barrier_sync<1, kThreads>();
+    // Eight loads at a time, none of which waits for another.
+#pragma unroll 1
+    for (std::int32_t i = begin_ + static_cast<int>(threadIdx.x % kEach); i < end_; i += 8 * kEach) {
+      std::int32_t along[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) along[j] = ptx::ld_global_if(i + j * kEach < end_, params.along + i + j * kEach);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (i + j * kEach < end_) atomicOr(&words_[along[j] / 16 * T::kLines + within()], 1u << (along[j] % 16 * 2 + within() % 2));
+      }
+    }
+    ptx::named_barrier_sync<1, kThreads>();
+    first_ = next_first_;
+    parts_log2_ = 0;
+    const std::uint32_t own_most = write_records(params, producer);
+    if (threadIdx.x % 32 == 31) most_[producer] = own_most;
+    ptx::named_barrier_sync<1, kThreads>();
+    std::uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < T::kProducers; ++i) most = max(most, most_[i]);
+    if (most > static_cast<std::uint32_t>(params.slots)) choose_parts(params);
+  }
+
+  /// As few as the slots allow, by the slab that stores most.
+  __device__ __forceinline__ int parts_log2() const { return parts_log2_; }
+  /// Where the blocks of the lane's line begin.
+  __device__ __forceinline__ std::int32_t first() const { return first_; }
+  /// What the lane's line stores in four slabs from 4 * quad on.
+  __device__ __forceinline__ std::uint32_t word(int quad) const { return words_[quad * T::kLines + threadIdx.x % 32]; }
+  /// A stage's record for the warp that multiplies the lane's line.
+  __device__ __forceinline__ std::uint32_t record(const Params& params, int stage) const {
+    return parts_log2_ == 0 ? records_[stage * T::kConsumers + threadIdx.x % 32 / 2] : find_record(params, stage);
+  }
+
+ private:
+  static constexpr int kThreads = T::kProducers * 32, kEach = kThreads / T::kLines;  // threads for a line's list
+  static __device__ __forceinline__ int within() { return static_cast<int>(threadIdx.x % kThreads) / kEach; }
+
+  __device__ __forceinline__ std::uint32_t stored(int stage) const {
+    const int slab = stage >> parts_log2_, part = stage & ((1 << parts_log2_) - 1);
+    return static_cast<int>(threadIdx.x % 32) >> (5 - parts_log2_) == part ? word(slab / 4) >> slab % 4 * 8 & 0xff : 0;
+  }
+
+  /// Those of every fourth quad of slabs, where a slab is one stage. Lane 31 gets the most blocks that one of them stores.
+  __device__ __forceinline__ std::uint32_t write_records(const Params& params, int producer) {
+    const int lane = threadIdx.x % 32;
+    std::uint32_t most = 0;
+#pragma unroll 2
+    for (int quad = producer; quad < quads_; quad += T::kProducers) {
+      std::uint32_t here = word(quad), next = quad + 1 < quads_ ? word(quad + 1) : 0;
+      here |= __shfl_xor_sync(kWarp, here, 1), next |= __shfl_xor_sync(kWarp, next, 1);
+      const std::uint32_t count = count_by_byte(here);
+      std::uint32_t up_to = count;  // this warp, of four slabs
+#pragma unroll
+      for (int by = 2; by < 32; by *= 2) {
+        const std::uint32_t before = __shfl_up_sync(kWarp, up_to, by);
+        if (lane >= by) up_to += before;
+      }
+      most = __vmaxu4(most, up_to);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int slab = quad * 4 + i;
+        std::uint32_t record = (here >> (8 * i) & 0xff) | ((up_to - count) >> (8 * i) & 0xff) * T::kSlotBytes |
+                               (i < 3 ? here >> (8 * i + 8) & 0xff : next & 0xff) << T::kNextShift;
+        if (slab + 1 == params.slabs) record |= T::kLast;
+        if (slab + 2 == params.slabs) record |= T::kLast << T::kNextShift;
+        if (slab < params.slabs && lane % 2 == 0) records_[slab * T::kConsumers + lane / 2] = record;
+      }
+    }
+    return max_of_bytes(most);
+  }
+
+  static __device__ __forceinline__ std::uint32_t count_by_byte(std::uint32_t bits) {
+    bits = (bits & 0x55555555) + (bits >> 1 & 0x55555555);
+    bits = (bits & 0x33333333) + (bits >> 2 & 0x33333333);
+    return (bits & 0x0f0f0f0f) + (bits >> 4 & 0x0f0f0f0f);
+  }
+  static __device__ __forceinline__ std::uint32_t max_of_bytes(std::uint32_t bytes) {
+    return max(max(bytes & 0xff, bytes >> 8 & 0xff), max(bytes >> 16 & 0xff, bytes >> 24));
+  }
+
+  __device__ __forceinline__ std::uint32_t find_record(const Params& params, int stage) const {
+    const int stages = params.slabs << parts_log2_;
+    const std::uint32_t own = stored(stage), warps_before = (1u << (threadIdx.x % 32 & ~1u)) - 1;
+    std::uint32_t slots = 0;
+#pragma unroll
+    for (int place = 0; place < T::kPlaces; ++place)
+      slots += __popc(__ballot_sync(kWarp, own >> (2 * place) & 3) & warps_before) * T::kSlotBytes;
+    std::uint32_t here = own, next = stage + 1 < stages ? stored(stage + 1) : 0;
+    here |= __shfl_xor_sync(kWarp, here, 1), next |= __shfl_xor_sync(kWarp, next, 1);
+    if (stage + 1 == stages) here |= T::kLast;
+    if (stage + 2 == stages) next |= T::kLast;
+    return here | slots | next << T::kNextShift;
+  }
+
+  __device__ __forceinline__ void choose_parts(const Params& params) {
+    constexpr int kLevels = 4;  // 2, 4, 8, 16 lines
+    std::uint32_t most[kLevels] = {};
+#pragma unroll 1
+    for (int quad = 0; quad < quads_; ++quad) {
+      std::uint32_t count = count_by_byte(word(quad));
+#pragma unroll
+      for (int level = 0; level < kLevels; ++level) {
+        count += __shfl_xor_sync(kWarp, count, 1 << level);
+        most[level] = __vmaxu4(most[level], count);
+      }
+    }
+    parts_log2_ = kLevels;
+#pragma unroll
+    for (int level = 1; level < kLevels; ++level) {
+      if (__reduce_max_sync(kWarp, max_of_bytes(most[level])) <= static_cast<unsigned>(params.slots)) parts_log2_ = kLevels - level;
+    }
+  }
+
+  const int quads_;
+  std::uint32_t *words_, *records_, *most_;  // [quads_][kLines]; [slabs][kConsumers], where a slab is one stage; [kProducers]
+  int parts_log2_ = 0;
+  std::int32_t first_ = 0, next_first_ = 0, begin_ = 0, end_ = 0;
+};
+
+}  // namespace sparseloom::kernels::cuda::mma_dds
