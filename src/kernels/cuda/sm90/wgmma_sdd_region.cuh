@@ -2,9 +2,14 @@
 //
 //             64-wide boxes of dY         and of X, those that stored blocks      a thread block, one per multiprocessor, item
 //             after that the region's rows      of the region touch                     item: strips of one region
-//   tokens    need                                                                producers  four warps: TMA copies of 64 tokens
+//   tokens    need                                                                producers  four warps: TMA copies of 32 or 64
+//   tokens
 //     |       # # # # # #                 # # # # # #                             consumers  two warpgroups, every other strip
 //     v       # # # # # #                 # # # # # #                                        each: X by ldmatrix, dY from the stage
+//
+// Block rows of 16 are multiplied in units of 16 x 16 by mma.sync, each warp its own eighth of an item's: of four pieces that a
+// wgmma takes of one block row, 1.2 were stored in 384 columns at density .05. An item then holds three times as many blocks, and
+// its region is as much larger.
 //
 // Regions lie where they lie; how many strips each has is counted on the device, and one with more than a thread block holds is
 // dealt to several. Items are cut by their tokens and added up as in wgmma_sdd.cuh: the same bits in every run.
@@ -68,9 +73,10 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
     const std::uint32_t bytes = static_cast<std::uint32_t>((boxes - warp + T::kProducers - 1) / T::kProducers) * T::kBoxBytes;
 
     int stage = 0;
+    const std::int32_t steps = part.steps * T::kStagesOfStep;
     std::int32_t token = part.first * kStep16.tokens;
 #pragma unroll 1
-    for (std::int32_t step = 0; step < part.steps; ++step, token += kStep16.tokens) {
+    for (std::int32_t step = 0; step < steps; ++step, token += T::kStageTokens) {
       if (step >= stages) {
         ptx::mbarrier_wait(empty + stage * 8, parities >> stage & 1);
         parities ^= 1u << stage;
@@ -92,7 +98,7 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
       __syncwarp();
       stage = stage + 1 == stages ? 0 : stage + 1;
     }
-    for (int used = 0; used < min(part.steps, stages); ++used) {  // the next item's stages are of another size
+    for (int used = 0; used < min(steps, stages); ++used) {  // the next item's stages are of another size
       ptx::mbarrier_wait(empty + used * 8, parities >> used & 1);
       parities ^= 1u << used;
     }

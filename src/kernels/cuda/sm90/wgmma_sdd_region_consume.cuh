@@ -57,13 +57,45 @@ __device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t sta
   ptx::wgmma_wait<0>();
 }
 
+/// sums += x^T dy of one stage, unit by unit: the next one's columns of x are on their way while this one multiplies, and dy's stay
+/// while the row does. lane_dy: as lane_x, with what the second operand wants.
+template <class T>
+__device__ __forceinline__ void multiply_units(Sums<T>& sums, std::uint32_t stage, std::uint32_t place, std::uint32_t lane_x,
+                                               std::uint32_t lane_dy, int units) {
+  constexpr int kPlaceStep = T::kConsumers * 4 * 4, kTokens16 = 16 * kBoxSide * 2, kTurns = T::kStageTokens / 16;
+  std::uint32_t x[2][kTurns][4], dy[kTurns][4];
+  const auto load = [&](std::uint32_t(&to)[kTurns][4], std::uint32_t row) {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) ptx::ldmatrix_x4_trans(to[turn], row + turn * kTokens16);
+  };
+  std::uint32_t entry = ptx::ld_shared_b32(place), row = ~entry;
+  load(x[0], stage + (((entry & 0xffff) * 16) ^ lane_x));
+#pragma unroll
+  for (int unit = 0; unit < T::kWarpgroupStrips; ++unit) {
+    if (unit >= units) break;
+    if ((entry ^ row) >> 16 != 0) {
+      row = entry;
+      load(dy, stage + ((entry / 0x10000 * 16) ^ lane_dy));
+    }
+    if (unit + 1 < T::kWarpgroupStrips) entry = ptx::ld_shared_b32(place + (unit + 1) * kPlaceStep);
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (turn == 1 && unit + 1 < T::kWarpgroupStrips && unit + 1 < units)
+        load(x[(unit + 1) % 2], stage + (((entry & 0xffff) * 16) ^ lane_x));
+      T::Element::mma_16(reinterpret_cast<float(&)[4]>(sums[unit][0]), x[unit % 2][turn], dy[turn][0], dy[turn][1]);
+      T::Element::mma_16(reinterpret_cast<float(&)[4]>(sums[unit][4]), x[unit % 2][turn], dy[turn][2], dy[turn][3]);
+    }
+  }
+}
+
 /// This warp's 16 columns of one strip to their block, from the first of 16 rows on: rounded, turned, by way of the staging.
 template <class T>
 __device__ __forceinline__ void store_rows(const RegionParams& params, const Strip& strip, std::uint32_t staging, int first_row,
                                            const float (&sums)[8]) {
-  const int lane = threadIdx.x % 32, piece = threadIdx.x / 32 % 4, pieces_log2 = params.bn_log2 - 4;
-  const std::int32_t block = strip.first + (piece >> pieces_log2);
-  if (piece >> pieces_log2 >= strip.blocks) return;  // what was multiplied for it goes nowhere
+  const int lane = threadIdx.x % 32, pieces_log2 = params.bn_log2 - 4;
+  const int piece = T::kUnits ? strip.blocks - 1 : threadIdx.x / 32 % 4;
+  const std::int32_t block = strip.first + (T::kUnits ? 0 : piece >> pieces_log2);
+  if (!T::kUnits && piece >> pieces_log2 >= strip.blocks) return;  // what was multiplied for it goes nowhere
   const int column = (piece & ((1 << pieces_log2) - 1)) * 16;
   float y[8];
 #pragma unroll
@@ -124,7 +156,8 @@ __device__ __forceinline__ void finish_part(const RegionParams& params, RegionSt
       float rows[8];
 #pragma unroll
       for (int sum = 0; sum < 8; ++sum) rows[sum] = y[i / 2][i % 2 * 8 + sum];
-      store_rows<T>(params, shared.strips[own * T::kConsumers + warpgroup], staging, i % kHalves * 16, rows);
+      store_rows<T>(params, shared.strips[own * T::kConsumers + warpgroup][T::kUnits ? threadIdx.x / 32 % 4 : 0], staging,
+                    i % kHalves * 16, rows);
     }
   }
 }
@@ -137,7 +170,9 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
   // ldmatrix: lanes 8 i .. name the rows (tokens) of matrix i; two of 8 columns side by side, then 8 tokens further.
   const std::uint32_t lane_x =
       static_cast<std::uint32_t>((lane / 16 * 8 + lane % 8) * (kBoxSide * 2) + (((lane / 8 % 2) ^ (lane % 8)) * 16));
-  unsigned parities = 0;  // of the full barriers; every end of a phase is awaited once
+  [[maybe_unused]] const std::uint32_t lane_dy =
+      static_cast<std::uint32_t>((lane / 8 % 2 * 8 + lane % 8) * (kBoxSide * 2) + (((lane / 16) ^ (lane % 8)) * 16));
+  unsigned turn = 0;  // the stage, in three bits, and the parities of all full barriers: every end of a phase is awaited once
 #pragma unroll 1
   while (true) {
     ptx::named_barrier_sync<1, T::kThreads>();  // nobody needs the item before
@@ -145,18 +180,28 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
     const std::int32_t steps = __shfl_sync(0xffffffff, shared.item.part.steps, 0);
     if (steps == 0) return;
     const int boxes = __popc(shared.item.row_boxes) + __popc(shared.item.column_boxes);
-    const int strips = __shfl_sync(0xffffffff, (shared.item.strips + 1 - warpgroup) / T::kConsumers, 0);
+    int strips = (shared.item.strips + 1 - warpgroup) / T::kConsumers;
+    if constexpr (T::kUnits) {
+      const std::int32_t each = units_of_warp<T>(shared.item.strips);
+      strips = max(0, min(each, shared.item.strips - (warpgroup * 4 + warp) * each));
+    }
+    strips = __shfl_sync(0xffffffff, strips, 0);
     const int stages = min(T::kMostStages, T::kRingBytes / (boxes * T::kBoxBytes));
     Sums<T> sums = {};
-    int stage = 0;
+    turn &= ~7u;
 #pragma unroll 1
-    for (std::int32_t step = 0; step < steps; ++step) {
-      ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
-      parities ^= 1u << stage;
-      if (strips > 0) multiply_region<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, strips);
+    for (std::int32_t step = 0; step < steps * T::kStagesOfStep; ++step) {
+      const unsigned stage = turn % 8;
+      ptx::mbarrier_wait(full + stage * 8, turn >> (3 + stage) & 1);
+      turn ^= 8u << stage;
+      if constexpr (T::kUnits) {
+        if (strips > 0) multiply_units<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, lane_dy, strips);
+      } else {
+        if (strips > 0) multiply_region<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, strips);
+      }
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
-      stage = stage + 1 == stages ? 0 : stage + 1;
+      turn = static_cast<int>(stage) + 1 == stages ? turn & ~7u : turn + 1;
     }
 #pragma unroll
     for (auto& strip : sums) ptx::pin(strip);

@@ -13,9 +13,11 @@ __device__ __forceinline__ std::int32_t region_rows(const RegionParams& params, 
   return params.row_boxes * kBoxSide / block_rows;
 }
 
-/// Strips of so many blocks of one block row.
+/// Strips, or units, of so many blocks of one block row.
+template <class T>
 __device__ __forceinline__ std::int32_t strips_of_row(const RegionParams& params, std::int32_t blocks) {
-  return ((blocks << (params.bn_log2 - 4)) + 3) / 4;
+  const std::int32_t units = blocks << (params.bn_log2 - 4);
+  return T::kUnits ? units : (units + 3) / 4;
 }
 
 /// Fills counts and items; by all threads, with the ring as scratch, which is the copy engine's afterwards.
@@ -56,8 +58,8 @@ __device__ __forceinline__ void count_regions(const RegionParams& params, Region
     std::int32_t strips = 0;
 #pragma unroll 1
     for (std::int32_t row = first; row < end; ++row)
-      strips += strips_of_row(params, counts[row * params.across + region % params.across]);
-    shared.items[region] = static_cast<std::uint8_t>((strips + T::kStrips - 1) / T::kStrips);
+      strips += strips_of_row<T>(params, counts[row * params.across + region % params.across]);
+    shared.items[region] = static_cast<std::uint8_t>((strips + T::kRoom - 1) / T::kRoom);
   }
   ptx::fence_proxy_async();
   __syncthreads();
@@ -110,6 +112,12 @@ __device__ __forceinline__ Place find_item(const RegionParams& params, const Reg
   }
 }
 
+/// Units that each warp has, but for the last, of an item's.
+template <class T>
+__device__ __forceinline__ std::int32_t units_of_warp(std::int32_t units) {
+  return (units + T::kConsumers * 4 - 1) / (T::kConsumers * 4);
+}
+
 /// Writes the strips of shared.item.part.item; one warp, a lane for each block row of the region.
 template <class T>
 __device__ __forceinline__ void list_strips(const RegionParams& params, RegionStorage<T>& shared) {
@@ -123,14 +131,18 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
     for (std::int32_t i = 0; i < across; ++i) first += shared.counts[row * params.across + i];
     blocks = shared.counts[row * params.across + across];
   }
-  const std::int32_t own = strips_of_row(params, blocks), before = sum_before(own), all = sum_of_warp(own);
+  const std::int32_t own = strips_of_row<T>(params, blocks), before = sum_before(own), all = sum_of_warp(own);
   // Those of this item: evenly dealt.
   const std::int32_t least = all / place.shares, longer = all % place.shares;
   const std::int32_t begin = place.share * least + min(place.share, longer), end = begin + least + (place.share < longer ? 1 : 0);
   const std::int32_t own_begin = max(begin - before, 0), own_end = min(end - before, own);
 
-  const int pieces_log2 = params.bn_log2 - 4, most = 4 >> pieces_log2;  // pieces of a block, blocks of a strip
+  const int pieces_log2 = params.bn_log2 - 4;
+  const int most = T::kUnits ? 1 : 4 >> pieces_log2;  // pieces of a block, blocks of a strip
   const std::int32_t corner = across * params.column_boxes * kBoxSide;
+  const auto column_of_unit = [&](std::int32_t unit) {
+    return (__ldg(params.col + first + (unit >> pieces_log2)) << params.bn_log2) - corner + (unit & ((1 << pieces_log2) - 1)) * 16;
+  };
   const auto columns_of = [&](std::int32_t strip, std::int32_t(&columns)[4]) {  // of the region
     const std::int32_t count = min(most, blocks - strip * most);
 #pragma unroll
@@ -141,21 +153,33 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
   };
   std::uint32_t column_boxes = 0;
   for (std::int32_t strip = own_begin; strip < own_end; ++strip) {
-    std::int32_t columns[4];
-    columns_of(strip, columns);
+    if constexpr (T::kUnits) {
+      column_boxes |= 1u << (column_of_unit(strip) / kBoxSide);
+    } else {
+      std::int32_t columns[4];
+      columns_of(strip, columns);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) column_boxes |= 1u << (columns[i] / kBoxSide);
+      for (int i = 0; i < 4; ++i) column_boxes |= 1u << (columns[i] / kBoxSide);
+    }
   }
   const int row_box = lane * T::kRows / kBoxSide;
   column_boxes = __reduce_or_sync(0xffffffff, column_boxes);
   const std::uint32_t row_boxes = __reduce_or_sync(0xffffffff, own_begin < own_end ? 1u << row_box : 0u);
   const auto below = [](std::uint32_t boxes, int box) { return __popc(boxes & ((1u << box) - 1)); };
   const std::uint32_t dy = (below(row_boxes, row_box % 32) * T::kBoxBytes + lane * T::kRows % kBoxSide * 2) / 16;
+  const std::int32_t each = units_of_warp<T>(end - begin);
   for (std::int32_t strip = own_begin; strip < own_end; ++strip) {
+    const std::int32_t at = before + strip - begin;
+    if constexpr (T::kUnits) {  // a warp's lie side by side: their rows of dY are the same, or nearly
+      const std::int32_t warp = at / each, place = at % each * T::kConsumers + warp / 4, column = column_of_unit(strip);
+      const std::uint32_t box = __popc(row_boxes) + below(column_boxes, column / kBoxSide);
+      shared.strips[place][warp % 4] = {first + (strip >> pieces_log2), (strip & ((1 << pieces_log2) - 1)) + 1, row};
+      shared.places[place][warp % 4] = (box * T::kBoxBytes / 16 + column % kBoxSide / 8) | dy << 16;
+      continue;
+    }
     std::int32_t columns[4];
     const std::int32_t count = columns_of(strip, columns);
-    const std::int32_t at = before + strip - begin;
-    shared.strips[at] = {first + strip * most, count, row};
+    shared.strips[at][0] = {first + strip * most, count, row};
 #pragma unroll
     for (int warp = 0; warp < 4; ++warp) {
       const std::int32_t block = warp >> pieces_log2;

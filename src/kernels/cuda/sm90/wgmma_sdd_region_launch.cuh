@@ -41,8 +41,8 @@ int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
   const Size size = size_of_product(kStep16, index.block, index.block_rows(), index.blocks, args.m,
                                     runtime::cuda_device(args.device).multiprocessors);
   RegionParams params{};
-  constexpr TensorMapBox kBox{kStep16.tokens, kBoxSide, kBoxSide * 2};
-  if (!encode_tensor_map(params.dy, dy, kBox) || !encode_tensor_map(params.x, x, kBox)) return kCannotMap;
+  const TensorMapBox box{region_stage_tokens(index.block.rows), kBoxSide, kBoxSide * 2};
+  if (!encode_tensor_map(params.dy, dy, box) || !encode_tensor_map(params.x, x, box)) return kCannotMap;
   params.crow = index.crow;
   params.col = index.col;
   params.out = args.out;

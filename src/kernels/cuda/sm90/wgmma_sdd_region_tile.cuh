@@ -4,6 +4,7 @@
 //   strip   up to four 16-column pieces of X, those of consecutive stored blocks of one block row, by that row of dY: one wgmma, M
 //           by pieces (each warp reads its own from wherever it lies), N the block row. 16-column pieces are why X comes through
 //           registers: from shared memory wgmma takes 64 columns side by side, or twice 32 in 64-byte rows
+//   unit    16 x 16 of a stored block, with block rows of 16: two operands of mma.sync, four to a strip, a warp's own each
 #pragma once
 
 #include <cuda.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx/convert.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/ptx/sm90/registers.cuh"
 #include "kernels/cuda/ptx/sm90/wgmma_rs.cuh"
 #include "kernels/cuda/sm90/wgmma_sdd_region.h"
@@ -24,6 +26,9 @@ struct RegionBf16 {
   static __device__ __forceinline__ void mma(float (&d)[kSums], const std::uint32_t (&x)[4], std::uint64_t dy) {
     ptx::wgmma_rs_bf16<true>(d, x, dy);
   }
+  static __device__ __forceinline__ void mma_16(float (&d)[4], const std::uint32_t (&x)[4], std::uint32_t dy0, std::uint32_t dy1) {
+    ptx::mma_m16n8k16_bf16(d, x, dy0, dy1);
+  }
   static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_bf16x2(low, high); }
 };
 
@@ -31,6 +36,9 @@ struct RegionF16 {
   template <int kSums>
   static __device__ __forceinline__ void mma(float (&d)[kSums], const std::uint32_t (&x)[4], std::uint64_t dy) {
     ptx::wgmma_rs_f16<true>(d, x, dy);
+  }
+  static __device__ __forceinline__ void mma_16(float (&d)[4], const std::uint32_t (&x)[4], std::uint32_t dy0, std::uint32_t dy1) {
+    ptx::mma_m16n8k16_f16(d, x, dy0, dy1);
   }
   static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
 };
@@ -41,10 +49,15 @@ struct RegionTile {
   static constexpr bool kAccumulate = kAccumulate_;
   static constexpr int kRows = kRows_, kStripSums = kRows / 2;  // of a thread
   static constexpr int kConsumers = 2, kProducers = 4, kThreads = (kConsumers + 1) * 128;
-  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+  static constexpr int kProducerRegisters = kRows == 16 ? 72 : 56, kConsumerRegisters = kRows == 16 ? 216 : 224;
   static constexpr int kStrips = region_strips(kRows), kWarpgroupStrips = kStrips / kConsumers;
   static constexpr int kChunks = kWarpgroupStrips * kStripSums / 16;  // of 16 sums: one strip, or two
-  static constexpr int kBoxBytes = kStep16.tokens * kBoxSide * 2, kRingBytes = 2 * kMostBoxes * kBoxBytes, kMostStages = 6;
+  // Rows of 16: each warp multiplies 16 x 16 units of its own by mma.sync, and a strip is four of them, from anywhere.
+  static constexpr bool kUnits = kRows == 16;
+  static constexpr int kStripUnits = kUnits ? 4 : 1, kRoom = kStrips * kStripUnits;  // of an item: units, or strips
+  static constexpr int kStageTokens = region_stage_tokens(kRows), kStagesOfStep = kStep16.tokens / kStageTokens;
+  static constexpr int kBoxBytes = kStageTokens * kBoxSide * 2, kRingBytes = 2 * 12 * kStep16.tokens * kBoxSide * 2;
+  static constexpr int kMostBoxes = region_boxes(kRows), kMostStages = 6;
   static constexpr int kOwnBoxes = kMostBoxes / kProducers;  // of a producer warp
   // dY as it lies, tokens as rows: MN-major. A block row is a part of a 128-byte row, which the swizzle does not mind: it goes by
   // address.
@@ -54,7 +67,7 @@ struct RegionTile {
   static_assert(kMostBoxes % kProducers == 0 && kStrips % kConsumers == 0, "shared out evenly");
 };
 
-/// Consecutive stored blocks of one block row.
+/// Consecutive stored blocks of one block row. Of a unit: its block, and which 16 columns of that, counted from 1.
 struct Strip {
   std::int32_t first, blocks, row;
 };
@@ -63,7 +76,7 @@ struct Strip {
 struct RegionItem {
   Part part;  // no steps: there are no more items
   Slots others;
-  std::int32_t strips;
+  std::int32_t strips;                    // or units
   std::int32_t down, across;              // of the region
   std::uint32_t row_boxes, column_boxes;  // of the region, that are read: a bit each
 };
@@ -75,7 +88,7 @@ struct RegionStorage {
   std::byte staging[T::kConsumers * 4][T::kStoreBytes];
   // Of every strip and warp: where its piece of X lies in the stage, in 16 bytes; above, where the block row of dY does.
   std::uint32_t places[T::kStrips][4];
-  Strip strips[T::kStrips];
+  Strip strips[T::kStrips][T::kStripUnits];
   RegionItem item;
   Agenda agenda;                                              // of the warp that lists the strips, which has few registers
   std::uint64_t full[T::kMostStages], empty[T::kMostStages];  // mbarriers

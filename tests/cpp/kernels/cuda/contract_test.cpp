@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -103,7 +104,7 @@ TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
     }
 }
 
-// A kernel that merges blocks into units of 32 multiplies all of them where any block is stored, and nothing else.
+// A kernel that merges blocks into units of 32 or 16 multiplies all of them where any block is stored, and nothing else.
 TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
   if (GetParam().direction == Direction::dw) return;
   for (const BlockShape block : {BlockShape{8, 8}, {16, 16}, {8, 64}, {128, 16}}) {
@@ -112,13 +113,15 @@ TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
     Instance instance(c);
     const bool dx = c.direction == Direction::dx;
     Matrix& a = dx ? instance.dy : instance.x;
-    const std::int64_t poisoned = 7, unit_rows = std::max(block.rows, 32), unit_cols = std::max(block.cols, 32);
-    std::set<std::pair<std::int64_t, std::int64_t>> units;
-    for (std::int64_t r = 0; r + 1 < static_cast<std::int64_t>(instance.crow.size()); ++r)
-      for (std::int32_t i = instance.crow[r]; i < instance.crow[r + 1]; ++i)
-        units.insert({r * block.rows / unit_rows, instance.col[i] * block.cols / unit_cols});
+    const std::int64_t poisoned = 7;
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
       if (kernel->info.caveat == nullptr) continue;
+      const std::int32_t side = std::string(kernel->info.name) == "sm90_mma_merged" ? 16 : 32;
+      const std::int64_t unit_rows = std::max(block.rows, side), unit_cols = std::max(block.cols, side);
+      std::set<std::pair<std::int64_t, std::int64_t>> units;
+      for (std::int64_t r = 0; r + 1 < static_cast<std::int64_t>(instance.crow.size()); ++r)
+        for (std::int32_t i = instance.crow[r]; i < instance.crow[r + 1]; ++i)
+          units.insert({r * block.rows / unit_rows, instance.col[i] * block.cols / unit_cols});
       const Matrix clean = run_on_device(instance, *kernel), before = a;
       set(a, 3, poisoned, Poison::quiet_nan);
       const Matrix out = run_on_device(instance, *kernel);

@@ -320,7 +320,7 @@ TEST_P(CudaKernels, EachIsExercisedOnThisMachine) {
     Problem p;
     p.direction = product.direction, p.dtype = product.dtype, p.tf32 = product.tf32, p.device = 0;
     p.m = 4, p.rows = 64, p.cols = 64, p.blocks = 1;
-    for (const std::int32_t side : {16, 32}) {  // some take small blocks alone, others large ones
+    for (const std::int32_t side : {8, 16, 32}) {  // some take small blocks alone, others large ones
       p.block = {side, side};
       for (const kernels::Kernel* kernel : runnable_on_device(p)) seen.insert(kernel->info.name);
     }
