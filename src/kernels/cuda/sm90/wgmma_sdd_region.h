@@ -71,7 +71,8 @@ inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_
     const double bytes = static_cast<double>(size.step.column_bytes) * kBoxSide * (row_boxes + column_boxes);
     const double most = std::min(room, strips / std::ceil(strips / room) + 2 * spread);
     // ldmatrix and wgmma share the port of shared memory: 24 clocks for 32 rows of 16 tokens.
-    // A unit is latency, eight times ldmatrix and mma.sync beside one other warp's: 38 to 41 clocks on an H200 at densities .1 and .2.
+    // A unit is latency, eight times ldmatrix and mma.sync beside one other warp's: 38 to 41 clocks on an H200 at densities .1 and
+    // .2.
     const double multiply = units ? 41 * most : 1.3 * most * 4 * 24;
     return std::max({bytes * busy / kL2Bytes, bytes / kPortBytes, multiply});
   };
