@@ -89,8 +89,8 @@ std::string refuse_wgmma(const Problem& p, const Machine& machine) {
     return "would round f32 operands to TF32, which torch.backends.cuda.matmul.allow_tf32 (or Problem::tf32) does not allow";
   if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
     if (cuda::sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, false)) return {};
-    return "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 stay below 12288; the "
-           "block is " +
+    return "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 stay below 12288, with "
+           "block rows of 16 x cols / 768; the block is " +
            to_string(p.block) + ", the matrix " + std::to_string(p.rows) + " x " + std::to_string(p.cols);
   }
   const int least = p.dtype == DType::f8e4m3 ? 64 : 32;  // 32 would be rows of 32 bytes, at a third of the copy engine's rate

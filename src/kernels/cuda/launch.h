@@ -45,9 +45,9 @@ std::size_t sm90_split_workspace(const Problem& problem) noexcept;
 /// Forward of f8e4m3 by FFMA: any m >= 1, block, alignment.
 int sm80_f8_dds(const MatmulArgs& args) noexcept;
 
-/// dW on Hopper's wgmma and TMA, as sm90_wgmma_dds; of bf16 and f16 also blocks of 16 on either or both sides beside 16 and 32.
-/// What TMA cannot address goes to sm80_mma_sdd. Scratch: partial sums where the tokens are cut, of either kernel; of f32 both
-/// operands, turned over. narrow: bf16 and f16 by smaller items.
+/// dW on Hopper's wgmma and TMA, as sm90_wgmma_dds; of bf16 and f16 also blocks of 16 on either or both sides beside 16 and 32,
+/// block rows of 16 by mma.sync. What TMA cannot address goes to sm80_mma_sdd. Scratch: partial sums where the tokens are cut, of
+/// either kernel; of f32 both operands, turned over. narrow: bf16 and f16 by smaller items.
 int sm90_wgmma_sdd(const MatmulArgs& args, bool narrow) noexcept;
 std::size_t sm90_wgmma_sdd_workspace(const Problem& problem, int multiprocessors, bool narrow) noexcept;
 /// Whether these sides, and for narrow ones this many blocks of rows, are taken.
