@@ -5,6 +5,7 @@
 #include "kernels/cuda/sm90/hand_over.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
 #include "kernels/cuda/sm90/mma_dds.h"
+#include "kernels/cuda/sm90/mma_dds_operands.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

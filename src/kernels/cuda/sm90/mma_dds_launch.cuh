@@ -8,6 +8,7 @@
 #include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/sm90/mma_dds.cuh"
 #include "kernels/cuda/sm90/mma_dds.h"
+#include "kernels/cuda/sm90/mma_dds_operands.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "runtime/cuda.h"
 

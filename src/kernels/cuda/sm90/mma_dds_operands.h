@@ -1,0 +1,29 @@
+// The matrices of mma_dds as TMA sees them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/args.h"
+#include "kernels/cuda/sm90/tensor_map.h"
+
+namespace sparseloom::kernels::cuda::mma_dds {
+
+/// [m, reduction], [m, outputs]; 16-bit.
+struct Operands {
+  TensorMapMatrix x, out, pre, residual;  // pre, residual: as out, when args has them
+
+  explicit Operands(const MatmulArgs& args) {
+    const bool dx = args.direction == Direction::dx;
+    const std::int64_t outputs = dx ? args.index.cols : args.index.rows;
+    x = {args.a, args.dtype, args.m, dx ? args.index.rows : args.index.cols, args.a_stride * 2};
+    out = {args.out, args.dtype, args.m, outputs, args.out_stride * 2};
+    pre = {dx ? nullptr : args.pre, args.dtype, args.m, outputs, args.pre_stride * 2};
+    residual = {dx ? nullptr : args.residual, args.dtype, args.m, outputs, args.residual_stride * 2};
+  }
+  bool possible() const {
+    return tensor_map_possible(x) && tensor_map_possible(out) && (pre.data == nullptr || tensor_map_possible(pre)) &&
+           (residual.data == nullptr || tensor_map_possible(residual));
+  }
+};
+
+}  // namespace sparseloom::kernels::cuda::mma_dds
