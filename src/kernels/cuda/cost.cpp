@@ -246,12 +246,12 @@ double predict_panel_us(const Problem& p, const plan::Machine& machine) {
   const bool dx = p.direction == Direction::dx;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const double panels = std::ceil(static_cast<double>(p.m) / mma_dds::kTileTokens),
-               groups = std::ceil(out / (mma_dds::kTileLines * mma_dds::kSide)), tiles = panels * groups;
-  const double slabs = std::ceil(depth / 64),
-               blocks =
-                   static_cast<double>(p.blocks) * std::min(1.0, mma_dds::kTileLines * mma_dds::kSide / out);  // of a whole tile
+               tiles = panels * std::ceil(out / mma_dds::kTileOutputs);
+  // Of a whole tile: the last of a row of tiles may have fewer.
+  const double slabs = std::ceil(depth / mma_dds::kSlab),
+               blocks = static_cast<double>(p.blocks) * std::min(1.0, mma_dds::kTileOutputs / out);
   const double rounds = std::ceil(tiles / device.multiprocessors);
-  const double read = tiles * (slabs * mma_dds::kTileTokens * 128 + blocks * mma_dds::kSide * mma_dds::kSide * 2);
+  const double read = tiles * 2 * (slabs * mma_dds::kTileTokens * mma_dds::kSlab + blocks * mma_dds::kSide * mma_dds::kSide);
   const double l2 = read / (device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
   const double steps = rounds * (slabs * kPanelStepClocks + blocks * kPanelBlockClocks) / device.clock_hz;
   const Bytes bytes = bytes_of(p);

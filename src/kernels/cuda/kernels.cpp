@@ -7,6 +7,7 @@
 #include "kernels/cuda/cost.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
+#include "kernels/cuda/sm90/mma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 
 namespace sparseloom::kernels {
@@ -107,23 +108,32 @@ std::string refuse_wgmma_narrow(const Problem& p, const Machine& machine) {
   return {};
 }
 
-std::string refuse_merged(const Problem& p, const Machine& machine) {
+/// Forward and dx of 16-bit numbers on Hopper.
+std::string refuse_dds90(const Problem& p, const Machine& machine) {
   if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
-  if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
   if (p.direction == Direction::dw) return "does forward and dx only";
   if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
-  if (std::min(p.block.rows, p.block.cols) >= cuda::Merging::kWgmmaLeast)
-    return "merges blocks with a side below 32, the block is " + to_string(p.block);
-  if (!cuda::Merging(p.direction, p.rows, p.cols, p.block, cuda::Merging::kWgmmaLeast).possible())
+  return {};
+}
+
+/// Blocks merged into units; a side below `least` is there.
+std::string refuse_merging(const Problem& p, std::int32_t least) {
+  if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
+  if (!cuda::Merging(p.direction, p.rows, p.cols, p.block, least).possible())
     return "keeps a table of a row's blocks in shared memory, which " + std::to_string(p.rows) + " x " + std::to_string(p.cols) +
            " in blocks of " + to_string(p.block) + " do not fit";
   return {};
 }
 
+std::string refuse_merged(const Problem& p, const Machine& machine) {
+  if (std::string why = refuse_dds90(p, machine); !why.empty()) return why;
+  if (std::min(p.block.rows, p.block.cols) >= cuda::Merging::kWgmmaLeast)
+    return "merges blocks with a side below 32, the block is " + to_string(p.block);
+  return refuse_merging(p, cuda::Merging::kWgmmaLeast);
+}
+
 std::string refuse_panel(const Problem& p, const Machine& machine) {
-  if (machine.cuda.sm != 90) return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
-  if (p.direction == Direction::dw) return "does forward and dx only";
-  if (size_of(p.dtype) != 2) return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  if (std::string why = refuse_dds90(p, machine); !why.empty()) return why;
   if (p.block != BlockShape{16, 16}) return "needs blocks of 16x16, the block is " + to_string(p.block);
   const std::int64_t along = ((p.direction == Direction::dx ? p.rows : p.cols) + 15) / 16;
   if (along > cuda::kPanelAlong)
@@ -133,15 +143,11 @@ std::string refuse_panel(const Problem& p, const Machine& machine) {
 }
 
 std::string refuse_merged_panel(const Problem& p, const Machine& machine) {
-  if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
   const int least = std::min(p.block.rows, p.block.cols), most = std::max(p.block.rows, p.block.cols);
   if (least >= cuda::Merging::kMmaLeast || most > cuda::Merging::kMmaLeast)
     return "merges blocks of 8 and 16, with an 8 on one side or both, the block is " + to_string(p.block);
   if (std::string why = refuse_panel(cuda::merged(p, cuda::Merging::kMmaLeast), machine); !why.empty()) return why;
-  if (!cuda::Merging(p.direction, p.rows, p.cols, p.block, cuda::Merging::kMmaLeast).possible())
-    return "keeps a table of a row's blocks in shared memory, which " + std::to_string(p.rows) + " x " + std::to_string(p.cols) +
-           " in blocks of " + to_string(p.block) + " do not fit";
-  return {};
+  return refuse_merging(p, cuda::Merging::kMmaLeast);
 }
 
 std::string refuse_split(const Problem& p, const Machine& machine) {
@@ -197,7 +203,13 @@ constexpr const char* kMergedPanelCaveat =
 constexpr const char* kMergedCaveat =
     "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs of the units above it";
 
-std::size_t merged_workspace(const Problem& p, const Machine&) { return cuda::sm90_wgmma_merged_workspace(p); }
+template <std::int32_t kLeast>
+std::size_t merged_workspace(const Problem& p, const Machine&) {
+  return cuda::Merging(p.direction, p.rows, p.cols, p.block, kLeast).workspace_bytes();
+}
+
+/// A group of lines is a thread block's tile; to meet another one costs it a new table, a tenth of the time at density .05.
+constexpr plan::Evenness kPanelEven{cuda::mma_dds::kTileLines, 1.2}, kMergedPanelEven{2 * cuda::mma_dds::kTileLines, 1.2};
 
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
 
@@ -231,39 +243,23 @@ std::span<const Kernel> cuda_kernels() {
        [](const MatmulArgs& args, const Executor&) { return run_wgmma(args, true); },
        true},
       {{"sm90_wgmma_merged", plan::Side::cuda, Isa::generic, refuse_merged,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, false); }, merged_workspace,
-        false, false, merged_tile_lines<cuda::wgmma_dds::kWideTile>, kMergedCaveat},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, false); },
+        merged_workspace<cuda::Merging::kWgmmaLeast>, false, false, merged_tile_lines<cuda::wgmma_dds::kWideTile>, kMergedCaveat},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, false); },
        true},
       {{"sm90_wgmma_merged_narrow", plan::Side::cuda, Isa::generic, refuse_merged,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, true); }, merged_workspace, false,
-        false, merged_tile_lines<cuda::wgmma_dds::kNarrowTile>, kMergedCaveat},
+        [](const Problem& p, const Machine& machine) { return cuda::predict_merged_us(p, machine, true); },
+        merged_workspace<cuda::Merging::kWgmmaLeast>, false, false, merged_tile_lines<cuda::wgmma_dds::kNarrowTile>, kMergedCaveat},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_wgmma_merged(args, true); },
        true},
-      {{"sm90_mma",
-        plan::Side::cuda,
-        Isa::generic,
-        refuse_panel,
-        [](const Problem& p, const Machine& machine) { return cuda::predict_panel_us(p, machine); },
-        no_workspace,
-        false,
-        false,
-        nullptr,
-        nullptr,
-        {32, 1.2}},
+      {{"sm90_mma", plan::Side::cuda, Isa::generic, refuse_panel,
+        [](const Problem& p, const Machine& machine) { return cuda::predict_panel_us(p, machine); }, no_workspace, false, false,
+        nullptr, nullptr, kPanelEven},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_mma_dds(args); },
        true},
-      {{"sm90_mma_merged",
-        plan::Side::cuda,
-        Isa::generic,
-        refuse_merged_panel,
+      {{"sm90_mma_merged", plan::Side::cuda, Isa::generic, refuse_merged_panel,
         [](const Problem& p, const Machine& machine) { return cuda::predict_merged_panel_us(p, machine); },
-        [](const Problem& p, const Machine&) { return cuda::sm90_mma_merged_workspace(p); },
-        false,
-        false,
-        nullptr,
-        kMergedPanelCaveat,
-        {64, 1.2}},
+        merged_workspace<cuda::Merging::kMmaLeast>, false, false, nullptr, kMergedPanelCaveat, kMergedPanelEven},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_mma_merged(args); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,

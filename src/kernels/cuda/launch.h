@@ -24,17 +24,16 @@ std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept;
 /// (merge_blocks.h): what x holds under those zeros is multiplied. What it cannot address goes to sm80_mma_dds. Scratch: the units,
 /// as large as W whole.
 int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept;
-std::size_t sm90_wgmma_merged_workspace(const Problem& problem) noexcept;
 
 /// Forward and dX of bf16 and f16 in blocks of 16 x 16 on Hopper (compute capability 9.0 alone): mma.sync for 512 outputs at a
-/// time, fed by TMA; any m >= 1, at most kPanelAlong block columns (dX: rows). What TMA cannot address goes to sm80_mma_dds.
+/// time, fed by TMA; any m >= 1, at most kPanelAlong block columns (dX: rows), of which a table takes 24 KB of shared memory. What
+/// TMA cannot address goes to sm80_mma_dds.
 inline constexpr int kPanelAlong = 1024;
 int sm90_mma_dds(const MatmulArgs& args) noexcept;
 
 /// The same for blocks of 8 on one side or both and 16 on the other, which it first merges into units of 16 x 16, zeros between.
 /// Scratch: the units, as large as W whole.
 int sm90_mma_merged(const MatmulArgs& args) noexcept;
-std::size_t sm90_mma_merged_workspace(const Problem& problem) noexcept;
 
 /// Forward and dX of f32 on Hopper's tensor cores without rounding the operands: each is three bf16, six products of which are
 /// added (wgmma_dds_split.cuh). Block sides 32, 64, 128; any m >= 1. What TMA cannot address goes to sm80_ffma_dds. Scratch: the

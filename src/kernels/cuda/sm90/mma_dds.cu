@@ -2,8 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/sm90/hand_over.h"
-#include "kernels/cuda/sm90/merge_blocks.h"
+#include "kernels/cuda/sm90/merged_product.h"
 #include "kernels/cuda/sm90/mma_dds.h"
 #include "kernels/cuda/sm90/mma_dds_operands.h"
 
@@ -28,19 +27,8 @@ int sm90_mma_dds(const MatmulArgs& args) noexcept {
 
 int sm90_mma_merged(const MatmulArgs& args) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
-  const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block, Merging::kMmaLeast);
-  if (args.m == 0 || merging.lines == 0) return cudaSuccess;
-  // What cannot be addressed is nearly always found out before the merging.
-  const MatmulArgs product = merged(args, merging);
-  if (reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0 || args.index.blocks == 0 || !mma_dds::Operands(product).possible())
-    return hand_over(args);
-  if (const int status = merge_blocks(args, merging); status != cudaSuccess) return status;
-  const int status = launch(product);
-  return status == mma_dds::kCannotMap ? hand_over(args) : status;
-}
-
-std::size_t sm90_mma_merged_workspace(const Problem& p) noexcept {
-  return Merging(p.direction, p.rows, p.cols, p.block, Merging::kMmaLeast).workspace_bytes();
+  const auto possible = [](const MatmulArgs& product) { return mma_dds::Operands(product).possible(); };
+  return merged_product(args, Merging::kMmaLeast, mma_dds::kCannotMap, possible, launch);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -6,7 +6,8 @@
 namespace sparseloom::kernels::cuda::mma_dds {
 
 inline constexpr int kSide = 16;  // of a block
-inline constexpr int kTileTokens = 64, kTileLines = 32;
+inline constexpr int kTileTokens = 64, kTileLines = 32, kTileOutputs = kTileLines * kSide;
+inline constexpr int kSlab = 64;  // of the reduction, 128 bytes of a token
 /// What TMA cannot address: the caller falls back.
 inline constexpr int kCannotMap = -1;
 

@@ -45,12 +45,12 @@ template <class Direction, class Element_>
 struct Tile {
   using Element = Element_;
   static constexpr bool kIsDx = Direction::kIsDx;
-  static constexpr int kTokens = kTileTokens, kLines = kTileLines, kOutputs = kLines * kSide;
+  static constexpr int kTokens = kTileTokens, kLines = kTileLines, kOutputs = kTileOutputs;
   static constexpr int kWarpLines = 2, kConsumers = kLines / kWarpLines, kProducers = 4;
   static constexpr int kThreads = (kConsumers + kProducers) * 32;
   static constexpr int kProducerRegisters = 64, kConsumerRegisters = 104;
 
-  static constexpr int kSlab = 64, kPlaces = kSlab / kSide;
+  static constexpr int kSlab = mma_dds::kSlab, kPlaces = kSlab / kSide;
   static constexpr int kXBytes = kTokens * kSlab * 2, kSlotBytes = kSide * kSide * 2;
   static constexpr int kMostStages = 16, kMostSlots = kPlaces * kLines;
   /// Slots that any stage has: for all that two lines can store in a slab.

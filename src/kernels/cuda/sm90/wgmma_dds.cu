@@ -2,8 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/sm90/hand_over.h"
-#include "kernels/cuda/sm90/merge_blocks.h"
+#include "kernels/cuda/sm90/merged_product.h"
 #include "kernels/cuda/sm90/residual_behind.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
@@ -47,21 +46,14 @@ int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
 
 int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw || size_of(args.dtype) != 2) return cudaErrorInvalidValue;
-  const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block, Merging::kWgmmaLeast);
-  if (args.m == 0 || merging.lines == 0) return cudaSuccess;
-  const MatmulArgs product = merged(args, merging);
-  // What cannot be addressed is nearly always found out before the merging.
-  const auto operands = args.direction == Direction::dx ? wgmma_dds::operands_of<wgmma_dds::Dx, wgmma_dds::Bf16>(product)
-                                                        : wgmma_dds::operands_of<wgmma_dds::Forward, wgmma_dds::Bf16>(product);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(args.values) % 16 == 0;
-  if (!aligned || args.index.blocks == 0 || !wgmma_dds::possible(operands)) return hand_over(args);
-  if (const int status = merge_blocks(args, merging); status != cudaSuccess) return status;
-  const int status = launch(product, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-  return status == wgmma_dds::kCannotMap ? hand_over(args) : status;
-}
-
-std::size_t sm90_wgmma_merged_workspace(const Problem& p) noexcept {
-  return Merging(p.direction, p.rows, p.cols, p.block, Merging::kWgmmaLeast).workspace_bytes();
+  const auto possible = [](const MatmulArgs& product) {
+    return wgmma_dds::possible(product.direction == Direction::dx
+                                   ? wgmma_dds::operands_of<wgmma_dds::Dx, wgmma_dds::Bf16>(product)
+                                   : wgmma_dds::operands_of<wgmma_dds::Forward, wgmma_dds::Bf16>(product));
+  };
+  return merged_product(args, Merging::kWgmmaLeast, wgmma_dds::kCannotMap, possible, [narrow](const MatmulArgs& product) {
+    return launch(product, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
+  });
 }
 
 std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept {

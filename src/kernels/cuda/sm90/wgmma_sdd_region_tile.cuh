@@ -56,7 +56,7 @@ struct RegionTile {
   static constexpr bool kUnits = kRows == 16;
   static constexpr int kStripUnits = kUnits ? 4 : 1, kRoom = kStrips * kStripUnits;  // of an item: units, or strips
   static constexpr int kStageTokens = region_stage_tokens(kRows), kStagesOfStep = kStep16.tokens / kStageTokens;
-  static constexpr int kBoxBytes = kStageTokens * kBoxSide * 2, kRingBytes = 2 * 12 * kStep16.tokens * kBoxSide * 2;
+  static constexpr int kBoxBytes = kStageTokens * kBoxSide * 2, kRingBytes = 2 * region_boxes(32) * kStep16.tokens * kBoxSide * 2;
   static constexpr int kMostBoxes = region_boxes(kRows), kMostStages = 6;
   static constexpr int kOwnBoxes = kMostBoxes / kProducers;  // of a producer warp
   // dY as it lies, tokens as rows: MN-major. A block row is a part of a 128-byte row, which the swizzle does not mind: it goes by
