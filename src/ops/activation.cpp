@@ -52,6 +52,7 @@ void activation_gradient(const ConstMatrixView& dy, Activation activation, const
   args.dz = dz;
   args.dbias = dbias;
   args.workspace = workspace.data();
+  args.device = executor.device;
   args.multiprocessors = device.multiprocessors;
   args.stream = executor.stream;
   const runtime::CudaDeviceScope scope(executor.device);

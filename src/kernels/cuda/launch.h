@@ -119,7 +119,7 @@ struct ActivationGradientArgs {
   MatrixView dz;          // as dy; data null: not wanted
   void* dbias = nullptr;  // [cols] of dy's dtype, summed in fp32 before dz is rounded; null: not wanted
   std::byte* workspace = nullptr;
-  int multiprocessors = 1;
+  int device = 0, multiprocessors = 1;
   void* stream = nullptr;
 };
 int sm80_activation_gradient(const ActivationGradientArgs& args) noexcept;

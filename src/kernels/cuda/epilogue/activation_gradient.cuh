@@ -40,8 +40,26 @@ __device__ __forceinline__ float gelu_erf_gradient(float z) {
   return fmaf(z * kInverseSqrt2Pi, tail.exponential, z < 0.0f ? tail.mass : 1.0f - tail.mass);
 }
 
-/// dy <- dy act'(.), `saved` being relu's output and the others' pre-activation.
-template <int kCount>
+// The same for results of 16 bits: 1/2 + sign(z) (1/2 - h(|z|)), where h(a) = Phi(-a) - a phi(a) = e^(-a^2 / 2) R(a) and R is
+// fitted up to 13, with weight e^(-a^2 / 2) or, in the tail, .003 / R. Error 1.2e-4 absolute, 4 % of h between 2 and 13 (emulated
+// on the host against mpmath). One special function, 13 instructions: with the two of gelu_erf_gradient and 20 the pass waited for
+// issue slots (79 % of them taken) at 52 us.
+__device__ __forceinline__ float gelu_erf_gradient_half(float z) {
+  const float a = fminf(fabsf(z), 13.0f);
+  float r = -5.33008681e-06f;
+  r = fmaf(r, a, 2.07585737e-04f);
+  r = fmaf(r, a, -3.10670448e-03f);
+  r = fmaf(r, a, 2.29276089e-02f);
+  r = fmaf(r, a, -9.24659766e-02f);
+  r = fmaf(r, a, 2.29229664e-01f);
+  r = fmaf(r, a, -7.93892526e-01f);
+  r = fmaf(r, a, 4.99875798e-01f);
+  const float exponential = ptx::ex2_approx(z * (z * (-0.5f * kLog2E)));  // of z, so that a NaN stays one
+  return 0.5f + copysignf(fmaf(-exponential, r, 0.5f), z);
+}
+
+/// dy <- dy act'(.), `saved` being relu's output and the others' pre-activation. kHalf: for results of 16 bits.
+template <bool kHalf, int kCount>
 __device__ __forceinline__ void activation_gradient(Activation activation, float (&dy)[kCount], const float (&saved)[kCount]) {
   const auto each = [&](auto function) {
 #pragma unroll
@@ -50,7 +68,9 @@ __device__ __forceinline__ void activation_gradient(Activation activation, float
   switch (activation) {
     case Activation::none: break;
     case Activation::relu: each([](float d, float y) { return relu_gradient(d, y); }); break;
-    case Activation::gelu_erf: each([](float d, float z) { return d * gelu_erf_gradient(z); }); break;
+    case Activation::gelu_erf:
+      each([](float d, float z) { return d * (kHalf ? gelu_erf_gradient_half(z) : gelu_erf_gradient(z)); });
+      break;
     case Activation::gelu_tanh: each([](float d, float z) { return d * gelu_tanh_gradient(z); }); break;
     case Activation::silu: each([](float d, float z) { return d * silu_gradient(z); }); break;
   }

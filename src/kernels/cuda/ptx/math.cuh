@@ -1,5 +1,5 @@
 // What the special function unit gives in one instruction, subnormals as 0. Without .ftz the compiler wraps each in three or four
-// more that scale subnormals; __expf and __fdividef are such.
+// more that scale subnormals; __expf and __fdividef are such. And a maximum that C++ does not have.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,6 +18,13 @@ __device__ __forceinline__ float rcp_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+/// The larger one; NaN where either is (fmaxf drops it).
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
 }
 
 }  // namespace sparseloom::kernels::cuda::ptx

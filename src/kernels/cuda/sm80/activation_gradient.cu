@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm80/activation_gradient.cuh"
 
@@ -12,42 +13,47 @@ using row::Bf16;
 using row::F16;
 using row::F32;
 
-// Pieces of the rows: two rounds of thread blocks over the device, for balance; more would only be more sums to add. Few rows are
-// one piece, which needs no second kernel: below this a launch (4.5 us of the host) costs more than the idle SMs.
+// Pieces of the rows: as many as the device has room for at once; more would only be more sums to add. Few rows are one piece,
+// which needs no second kernel: below this a launch (4.5 us of the host) costs more than the idle SMs.
 constexpr std::int64_t kOnePieceRows = 128;
-constexpr std::int64_t kRounds = 2;
 
 struct Cut {
-  std::int64_t strips, pieces, rows_per_piece;
+  std::int64_t strips, pieces;
 };
 
 Cut cut(std::int64_t rows, std::int64_t cols, DType dtype, int multiprocessors) {
   const std::int64_t strip = 32 * (16 / static_cast<std::int64_t>(size_of(dtype)));
-  Cut result{(cols + strip - 1) / strip, 1, rows};
-  if (rows <= kOnePieceRows || result.strips == 0) return result;
-  const std::int64_t wanted = std::max<std::int64_t>(1, kRounds * Config::kPerSm * std::max(1, multiprocessors) / result.strips);
-  const std::int64_t even = (rows + wanted - 1) / wanted;
-  result.rows_per_piece = (even + Config::kRowsInStep - 1) / Config::kRowsInStep * Config::kRowsInStep;
-  result.pieces = (rows + result.rows_per_piece - 1) / result.rows_per_piece;
-  return result;
+  const Cut whole{(cols + strip - 1) / strip, 1};
+  if (rows <= kOnePieceRows || whole.strips == 0) return whole;
+  const std::int64_t groups = (rows + Config::kGroupRows - 1) / Config::kGroupRows;
+  return {whole.strips, std::clamp<std::int64_t>(Config::kPerSm * multiprocessors / whole.strips, 1, groups)};
+}
+
+template <class Element, bool kWhole>
+auto kernel_of(bool activated) {
+  return activated ? activation_gradient::gradient_kernel<Element, kWhole, true>
+                   : activation_gradient::gradient_kernel<Element, kWhole, false>;
 }
 
 template <class Element>
-cudaError_t launch(Params params, bool whole, const Cut& cut, float* workspace, void* dbias, cudaStream_t stream) {
+cudaError_t launch(Params params, bool whole, const Cut& cut, float* workspace, void* dbias, const ActivationGradientArgs& args) {
+  const auto stream = static_cast<cudaStream_t>(args.stream);
   const bool sum_later = dbias != nullptr && cut.pieces > 1;
   params.sums = sum_later ? workspace : nullptr;
   params.dbias = sum_later ? nullptr : dbias;
-  const dim3 grid(static_cast<unsigned>(cut.strips), static_cast<unsigned>(cut.pieces));
-  if (whole)
-    activation_gradient::gradient_kernel<Element, true><<<grid, Config::kThreads, 0, stream>>>(params);
-  else
-    activation_gradient::gradient_kernel<Element, false><<<grid, Config::kThreads, 0, stream>>>(params);
-  if (sum_later) {
-    const auto blocks = static_cast<unsigned>((params.cols + 31) / 32);
-    activation_gradient::pieces_kernel<Element>
-        <<<blocks, dim3(32, Config::kSumRows), 0, stream>>>(workspace, cut.pieces, params.cols, dbias);
-  }
-  return cudaGetLastError();
+  const auto kernel =
+      whole ? kernel_of<Element, true>(params.saved != nullptr) : kernel_of<Element, false>(params.saved != nullptr);
+  const cudaError_t status = launch_kernel({.grid = dim3(static_cast<unsigned>(cut.strips), static_cast<unsigned>(cut.pieces)),
+                                            .block = Config::kThreads,
+                                            .stream = stream},
+                                           kernel, params);
+  if (status != cudaSuccess || !sum_later) return status;
+  constexpr auto kAdd = &activation_gradient::pieces_kernel<Element>;
+  return launch_kernel({.grid = static_cast<unsigned>((params.cols + 31) / 32),
+                        .block = dim3(32, Config::kSumRows),
+                        .stream = stream,
+                        .early = waits_for_earlier<kAdd>(args.device)},
+                       kAdd, workspace, cut.pieces, params.cols, dbias);
 }
 
 bool aligned(const void* data, std::int64_t stride, DType dtype) {
@@ -77,13 +83,11 @@ int sm80_activation_gradient(const ActivationGradientArgs& args) noexcept {
   const bool whole = dy.cols * static_cast<std::int64_t>(size_of(dy.dtype)) % 16 == 0 && aligned(params.dy, dy.stride, dy.dtype) &&
                      aligned(params.saved, saved.stride, dy.dtype) && aligned(params.dz, args.dz.stride, dy.dtype);
   const Cut pieces = cut(dy.rows, dy.cols, dy.dtype, args.multiprocessors);
-  params.rows_per_piece = pieces.rows_per_piece;
   auto* const workspace = reinterpret_cast<float*>(args.workspace);
-  const auto stream = static_cast<cudaStream_t>(args.stream);
   switch (dy.dtype) {
-    case DType::f32: return launch<F32>(params, whole, pieces, workspace, args.dbias, stream);
-    case DType::f16: return launch<F16>(params, whole, pieces, workspace, args.dbias, stream);
-    case DType::bf16: return launch<Bf16>(params, whole, pieces, workspace, args.dbias, stream);
+    case DType::f32: return launch<F32>(params, whole, pieces, workspace, args.dbias, args);
+    case DType::f16: return launch<F16>(params, whole, pieces, workspace, args.dbias, args);
+    case DType::bf16: return launch<Bf16>(params, whole, pieces, workspace, args.dbias, args);
     default: return cudaErrorInvalidValue;
   }
 }

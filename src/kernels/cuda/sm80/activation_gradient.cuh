@@ -3,6 +3,9 @@
 //
 //   grid.x: strips of 32 vectors of columns    grid.y: pieces of the rows    a warp: one row at a time, a vector to each lane
 //
+// Pieces take groups of rows in turn, the last rows first: all thread blocks read and write where the others do, and what the
+// product behind this pass reads first is what L2 got last.
+//
 // A thread block adds up its piece of a strip and writes the fp32 sums; a second kernel adds the pieces in their order. Every
 // sum's order is fixed by the shape and the device, so runs agree bitwise, which float atomics would not.
 #pragma once
@@ -12,6 +15,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/epilogue/activation_gradient.cuh"
+#include "kernels/cuda/ptx/griddepcontrol.cuh"
+#include "kernels/cuda/ptx/ld_global.cuh"
 #include "kernels/cuda/sm80/row.cuh"
 
 namespace sparseloom::kernels::cuda::activation_gradient {
@@ -19,10 +24,10 @@ namespace sparseloom::kernels::cuda::activation_gradient {
 struct Config {
   static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kUnroll = 2;   // rows of a warp in flight, two loads each
-  static constexpr int kPerSm = 4;    // thread blocks: 64 KB in flight on an SM, twice what 4.4 TB/s needs at 1 us of latency
+  static constexpr int kUnroll = 2;   // rows of a warp in flight, two loads each, while the two before are multiplied
+  static constexpr int kPerSm = 3;    // thread blocks: 48 KB in flight on an SM; 4.4 TB/s at 1 us of latency are 33
   static constexpr int kSumRows = 8;  // of the second kernel's threads, 32 columns wide
-  static constexpr int kRowsInStep = kWarps * kUnroll;
+  static constexpr int kGroupRows = kWarps * kUnroll;
 };
 
 struct Params {
@@ -31,49 +36,70 @@ struct Params {
   void* dz;           // null: not wanted
   float* sums;        // [pieces, cols]; null: no bias, or dbias is written at once
   void* dbias;        // null: sums, or no bias
-  std::int64_t rows, cols, dy_stride, saved_stride, dz_stride, rows_per_piece;
+  std::int64_t rows, cols, dy_stride, saved_stride, dz_stride;
   Activation activation;
 };
 
 using row::Row;
 
-template <class Element, bool kWhole>
-__global__ void __launch_bounds__(Config::kThreads, Config::kPerSm) gradient_kernel(const __grid_constant__ Params params) {
+/// A warp's rows of one group. Rows that do not exist are read as the last one, so that no load stands behind a branch: where
+/// branches meet, what either side loads is waited for.
+template <class Element, bool kWhole, bool kActivated>
+struct Group {
   using Lane = Row<Element, kWhole>;
-  constexpr int kCount = Lane::kCount, kStrip = 32 * kCount;
+  uint4 dy[Config::kUnroll], saved[kActivated ? Config::kUnroll : 1];
+
+  static __device__ __forceinline__ std::int64_t row(std::int64_t group, int u) {
+    return group * Config::kGroupRows + u * Config::kWarps + threadIdx.x / 32;
+  }
+  __device__ __forceinline__ void load(const Params& params, std::int64_t group, std::int64_t col) {
+#pragma unroll
+    for (int u = 0; u < Config::kUnroll; ++u) {
+      const std::int64_t at = max(min(row(group, u), params.rows - 1), std::int64_t{0});
+      dy[u] = Lane::load(params.dy, at * params.dy_stride + col, params.cols - col);
+      if constexpr (kActivated) saved[u] = Lane::load(params.saved, at * params.saved_stride + col, params.cols - col);
+    }
+  }
+  /// Stores dz and adds it to the sums.
+  __device__ __forceinline__ void finish(const Params& params, std::int64_t group, std::int64_t col,
+                                         float (&sums)[Lane::kCount]) const {
+#pragma unroll
+    for (int u = 0; u < Config::kUnroll; ++u) {
+      if (row(group, u) >= params.rows) continue;
+      float gradient[Lane::kCount];
+      Lane::unpack(dy[u], gradient);
+      if constexpr (kActivated) {
+        float from[Lane::kCount];
+        Lane::unpack(saved[u], from);
+        epilogue::activation_gradient<sizeof(typename Element::Bits) == 2>(params.activation, gradient, from);
+      }
+      if (params.dz != nullptr) Lane::store(params.dz, row(group, u) * params.dz_stride + col, params.cols - col, gradient);
+#pragma unroll
+      for (int e = 0; e < Lane::kCount; ++e) sums[e] += gradient[e];
+    }
+  }
+};
+
+template <class Element, bool kWhole, bool kActivated>
+__global__ void __launch_bounds__(Config::kThreads, Config::kPerSm) gradient_kernel(const __grid_constant__ Params params) {
+  constexpr int kCount = Row<Element, kWhole>::kCount, kStrip = 32 * kCount;
   __shared__ float shared[Config::kWarps][kStrip];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t col = std::int64_t{blockIdx.x} * kStrip + lane * kCount;
-  const std::int64_t columns = params.cols - col;  // from this lane's first on; <= 0: none of its own
-  const std::int64_t begin = std::int64_t{blockIdx.y} * params.rows_per_piece;
-  const std::int64_t end = min(params.rows, begin + params.rows_per_piece);
+  ptx::let_next_kernel_begin();
 
   float sums[kCount] = {};
-  if (columns > 0) {
-    for (std::int64_t row = begin + warp; row < end; row += Config::kRowsInStep) {
-      uint4 dy[Config::kUnroll], saved[Config::kUnroll];
-#pragma unroll
-      for (int u = 0; u < Config::kUnroll; ++u) {
-        const std::int64_t at = row + u * Config::kWarps;
-        if (at >= end) continue;
-        dy[u] = Lane::load(params.dy, at * params.dy_stride + col, columns);
-        if (params.saved != nullptr) saved[u] = Lane::load(params.saved, at * params.saved_stride + col, columns);
-      }
-#pragma unroll
-      for (int u = 0; u < Config::kUnroll; ++u) {
-        const std::int64_t at = row + u * Config::kWarps;
-        if (at >= end) continue;
-        float gradient[kCount];
-        Lane::unpack(dy[u], gradient);
-        if (params.saved != nullptr) {
-          float from[kCount];
-          Lane::unpack(saved[u], from);
-          epilogue::activation_gradient(params.activation, gradient, from);
-        }
-        if (params.dz != nullptr) Lane::store(params.dz, at * params.dz_stride + col, columns, gradient);
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) sums[e] += gradient[e];
-      }
+  if (col < params.cols && params.rows > 0) {
+    const std::int64_t groups = (params.rows + Config::kGroupRows - 1) / Config::kGroupRows;
+    std::int64_t group = groups - 1 - blockIdx.y;
+    Group<Element, kWhole, kActivated> now, next;
+    now.load(params, group, col);
+    while (group >= 0) {
+      const std::int64_t following = group - gridDim.y;
+      next.load(params, following, col);
+      now.finish(params, group, col, sums);
+      now = next;
+      group = following;
     }
   }
   if (params.sums == nullptr && params.dbias == nullptr) return;
@@ -99,11 +125,13 @@ template <class Element>
 __global__ void __launch_bounds__(32 * Config::kSumRows)
     pieces_kernel(const float* sums, std::int64_t pieces, std::int64_t cols, void* dbias) {
   __shared__ float shared[Config::kSumRows][32];
+  ptx::wait_for_earlier_kernels();
   const std::int64_t column = std::int64_t{blockIdx.x} * 32 + threadIdx.x;
   float sum = 0.0f;
   if (column < cols) {
 #pragma unroll 4
-    for (std::int64_t piece = threadIdx.y; piece < pieces; piece += Config::kSumRows) sum += sums[piece * cols + column];
+    for (std::int64_t piece = threadIdx.y; piece < pieces; piece += Config::kSumRows)
+      sum += ptx::ld_global(sums + piece * cols + column);
   }
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();

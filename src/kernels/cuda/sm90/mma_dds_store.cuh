@@ -102,7 +102,7 @@ __device__ __forceinline__ void store_by(const CUtensorMap& map, const Params& p
 template <class T>
 __device__ __forceinline__ void store(const Params& params, const Place& place, const Bias<T>& bias, const Exit& exit,
                                       const Sums<T>& sums) {
-  const auto none = [](float v) { return v; };
+  constexpr auto none = [](float v) { return v; };
   const auto by = [&](auto function) {
     store_by<T>(params.out, params, place, bias, exit, sums, function, !T::kIsDx && params.add_residual);
   };
@@ -110,13 +110,7 @@ __device__ __forceinline__ void store(const Params& params, const Place& place, 
     by(none);
   } else {
     if (params.store_pre) store_by<T>(params.pre, params, place, bias, exit, sums, none, false);
-    switch (params.activation) {
-      case Activation::none: by(none); break;
-      case Activation::relu: by([](float v) { return epilogue::relu(v); }); break;
-      case Activation::gelu_erf: by([](float v) { return epilogue::gelu_erf(v); }); break;
-      case Activation::gelu_tanh: by([](float v) { return epilogue::gelu_tanh(v); }); break;
-      case Activation::silu: by([](float v) { return epilogue::silu(v); }); break;
-    }
+    epilogue::with_activation<true>(params.activation, by);
   }
 }
 

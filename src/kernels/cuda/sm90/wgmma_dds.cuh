@@ -10,6 +10,7 @@
 //   producers     unite the lines' lists, start TMA copies: x's slab and the parts present, straight from values
 //   ring          kStages x (slabs of x, parts, record of this stage and of the next)
 //   consumers     two warpgroups, half of the tokens or of the outputs each: wgmma for the present parts
+//   finishers     where the sums are wanted beside their activation: both, while the next tile is multiplied
 //
 // A stage is handed on by two barriers. full: an arrival of its producer and the bytes of the copies. empty: one arrival of each
 // consumer warp, behind its wgmma. Both sides pass the same sequence of records, one or more per tile, the last of a tile marked,
@@ -46,6 +47,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) wgmma_dds_kernel
         residual.phase = 0;
       }
     }
+    if constexpr (T::kFinishes) {
+      for (int unit = 0; unit < T::kUnits; ++unit) {
+        ptx::mbarrier_init(ptx::shared_address(&shared.handed[unit]), HandOver<T>::kWriters);
+        ptx::mbarrier_init(ptx::shared_address(&shared.taken[unit]), 1);
+      }
+    }
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async();
   }
@@ -54,10 +61,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) wgmma_dds_kernel
   ptx::let_next_kernel_begin();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // uniform, and known to be
-  if (warpgroup == T::kConsumers) {
+  if (warpgroup >= T::kConsumers) {
     if constexpr (T::kProducerRegisters > 0) ptx::release_registers_to<T::kProducerRegisters>();
-    const int producer = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
-    if (producer < T::kProducers) produce<T>(params, shared, producer);
+    const int helper = __shfl_sync(0xffffffff, threadIdx.x / 32 - T::kConsumers * 4, 0);
+    if (helper < T::kProducers) {
+      produce<T>(params, shared, helper);
+    } else if constexpr (T::kFinishes) {
+      finish<T>(params, shared, helper - T::kProducers);
+    }
   } else {
     if constexpr (T::kConsumerRegisters > 0) ptx::claim_registers_to<T::kConsumerRegisters>();
     consume<T>(params, shared, warpgroup);

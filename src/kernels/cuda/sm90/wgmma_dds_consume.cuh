@@ -227,7 +227,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       } else if constexpr (T::kXInRegisters) {
         multiply_slab_from_registers<T>(sums, x, (at + own_rows) * 16 + lane_row, at + T::kXBytes / 16, record);
       } else if constexpr (T::kTurned) {
-        multiply_slab_turned<T>(sums[0][0], at, at + T::kXBytes / 16, record, warpgroup);
+        multiply_slab_turned<T>(sums, at, at + T::kXBytes / 16, record, warpgroup);
       } else {
         multiply_slab<T>(sums, at + own_rows, at + T::kXBytes / 16, record);
       }

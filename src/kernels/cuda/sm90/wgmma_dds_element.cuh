@@ -55,8 +55,8 @@ struct Bf16 : Plain16 {
     ptx::wgmma_rs_bf16<kMnMajorB>(d, a, b);
   }
   /// kTurned: a is the values', b x's.
-  template <bool kMnMajorA>
-  static __device__ __forceinline__ void mma_turned(float (&d)[128], std::uint64_t a, std::uint64_t b) {
+  template <bool kMnMajorA, int kSums>
+  static __device__ __forceinline__ void mma_turned(float (&d)[kSums], std::uint64_t a, std::uint64_t b) {
     ptx::wgmma_bf16<false, kMnMajorA>(d, a, b);
   }
 };
@@ -72,8 +72,8 @@ struct F16 : Plain16 {
     ptx::wgmma_rs_f16<kMnMajorB>(d, a, b);
   }
   /// kTurned: a is the values', b x's.
-  template <bool kMnMajorA>
-  static __device__ __forceinline__ void mma_turned(float (&d)[128], std::uint64_t a, std::uint64_t b) {
+  template <bool kMnMajorA, int kSums>
+  static __device__ __forceinline__ void mma_turned(float (&d)[kSums], std::uint64_t a, std::uint64_t b) {
     ptx::wgmma_f16<false, kMnMajorA>(d, a, b);
   }
 };

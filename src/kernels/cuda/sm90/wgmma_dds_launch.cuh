@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/args.h"
 #include "kernels/cuda/early_launch.cuh"
@@ -118,8 +119,11 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
     return launch_tile<Tile<Direction, Element, HalfNarrow, (kSlice < 64 ? kSlice : 64), kPart>>(params, args, operands);
   } else if (size == TileSize::wide) {
     using Plain = Tile<Direction, Element, Wide, kSlice, kPart>;
-    if constexpr (Plain::kStoresLate && !Plain::kIsDx) {
-      if (params.activation != Activation::none || params.store_pre)
+    if constexpr (std::is_same_v<Direction, Forward> && Plain::kFinishable) {
+      if (params.store_pre) return launch_tile<Tile<ForwardFinished, Element, WideFinished, kSlice, kPart>>(params, args, operands);
+    }
+    if constexpr (std::is_same_v<Direction, Forward> && Plain::kStoresLate) {
+      if (params.activation != Activation::none)
         return launch_tile<Tile<ForwardActivated, Element, Wide, kSlice, kPart>>(params, args, operands);
     }
     return launch_tile<Plain>(params, args, operands);

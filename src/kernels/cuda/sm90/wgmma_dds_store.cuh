@@ -15,6 +15,7 @@
 #include "kernels/cuda/ptx/sm90/mbarrier.cuh"
 #include "kernels/cuda/ptx/sm90/stmatrix.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_finish.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_walk.cuh"
 
@@ -26,7 +27,7 @@ struct SumsOf {
 };
 template <class T>
 requires T::kTurned struct SumsOf<T> {
-  using Type = float[1][1][128];
+  using Type = float[T::kTokenHalves][1][128 / T::kTokenHalves];
 };
 template <class T>
 using Sums = typename SumsOf<T>::Type;
@@ -79,16 +80,6 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
   }
   return scales;
 }
-
-/// Box number n of a tile's outputs, in the order in which a warp stores them.
-template <class T>
-struct OutBox {
-  static constexpr int kCount = T::kOutputs / T::kStoreColumns * T::kTokenBlocks;
-  std::int32_t column, row;
-  __device__ __forceinline__ OutBox(const Params& params, const Place& place, int first_row, int n)
-      : column(in_matrix(params, place.output + n / T::kTokenBlocks * T::kStoreColumns)),
-        row(place.token + first_row + n % T::kTokenBlocks * 64) {}
-};
 
 /// Whether boxes are asked for ahead, one of them. Not where z's boxes take turns in the staging, nor of the narrow tile, whose
 /// other thread block multiplies meanwhile, and which has no register left for it.
@@ -200,10 +191,10 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         factor[j] = __shfl_sync(0xffffffff, scales.out[own_column<T>(c, j) / 32], own_column<T>(c, j) % 32 + lane % 4 * 2);
     }
     const auto put = [&](const CUtensorMap& map, int block, auto function, bool adds) {
-      const std::uint32_t box = staging + buffer * T::kStoreBytes;
-      [[maybe_unused]] const int n = c * T::kTokenBlocks + block;
+      const int n = c * T::kTokenBlocks + block;
+      const std::uint32_t box = staging + (T::kFinishes ? n : buffer) * T::kStoreBytes;
       const bool ahead = adds && asks_ahead<T>(params);
-      if (!ahead) {
+      if (!T::kFinishes && !ahead) {
         if (ptx::elect_lane()) ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
         __syncwarp();
       }
@@ -232,6 +223,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         }
         stage_fragments<T>(box, i, y);
       }
+      if constexpr (T::kFinishes) return;
       ptx::fence_proxy_async();
       __syncwarp();
       if (ptx::elect_lane()) {
@@ -259,20 +251,12 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
   }
 }
 
-/// One copy of the code per activation: inside the loops, a choice per value would cost more than the activation.
 template <class T, class Store>
 __device__ __forceinline__ void with_activation(const Params& params, Store store) {
-  const auto none = [](float v) { return v; };
   if constexpr (T::kIsDx) {
-    store(none);
+    store([](float v) { return v; });
   } else {
-    switch (params.activation) {
-      case Activation::none: store(none); break;
-      case Activation::relu: store([](float v) { return epilogue::relu(v); }); break;
-      case Activation::gelu_erf: store([](float v) { return epilogue::gelu_erf(v); }); break;
-      case Activation::gelu_tanh: store([](float v) { return epilogue::gelu_tanh(v); }); break;
-      case Activation::silu: store([](float v) { return epilogue::silu(v); }); break;
-    }
+    epilogue::with_activation<T::kOutBytes == 2>(params.activation, store);
   }
 }
 
@@ -283,7 +267,8 @@ class WarpStore {
   __device__ __forceinline__ WarpStore(SharedStorage<T>& shared, int warpgroup)
       : staging_(ptx::shared_address(shared.staging[threadIdx.x / 32])),
         first_row_(warpgroup * (T::kTokens / T::kConsumers) + static_cast<int>(threadIdx.x / 32 % 4) * T::kStoreRows),
-        residual_(shared.residual[threadIdx.x / 32]) {}
+        residual_(shared.residual[threadIdx.x / 32]),
+        hand_over_(shared) {}
 
   __device__ __forceinline__ void begin(const Params& params, const Place& place) {
     bias_ = fetch_bias<T>(params, place);
@@ -299,15 +284,24 @@ class WarpStore {
   __device__ __forceinline__ void end(const Params& params, const Place& place, const Sums<T>& sums) {
     // With a second thread block to multiply meanwhile, and registers for half as much.
     if constexpr (T::kBlocksPerSm > 1) scales_ = fetch_scales<T>(params, place, first_row_);
-    with_activation<T>(params, [&](auto activation) {
+    const auto store = [&](auto activation) {
       store_activated<T>(params, place, bias_, scales_, staging_, first_row_, sums, residual_, activation);
-    });
+    };
+    if constexpr (T::kFinishes) {
+      hand_over_.begin(threadIdx.x / 32);
+      store([](float v) { return v; });
+      hand_over_.end(threadIdx.x / 32);
+      hand_over_.end_tile();
+    } else {
+      with_activation<T>(params, store);
+    }
   }
 
  private:
   const std::uint32_t staging_;
   const int first_row_;  // of the tile
   ResidualBarrier& residual_;
+  HandOver<T> hand_over_;
   Bias<T> bias_;
   Scales<T> scales_;
 };

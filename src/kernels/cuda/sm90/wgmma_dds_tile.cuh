@@ -35,17 +35,21 @@ namespace sparseloom::kernels::cuda::wgmma_dds {
 // Tags. Forward: lines are block rows, the reduction runs along in features. Dx: lines are block columns, along out features.
 // ForwardPlus: forward and a residual, whose branches in the epilogue cost the kernel without one up to a quarter.
 // ForwardActivated: forward and an activation, of the tiles whose plain kernel has none (kStoresLate).
+// ForwardFinished: forward, its sums and an activation of them (kFinishable, wgmma_dds_finish.cuh).
 struct Forward {
-  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false;
+  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false, kFinishes = false;
 };
 struct ForwardActivated {
-  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = true;
+  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = true, kFinishes = false;
+};
+struct ForwardFinished {
+  static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = true, kFinishes = true;
 };
 struct ForwardPlus {
-  static constexpr bool kIsDx = false, kAddsResidual = true, kActivates = true;
+  static constexpr bool kIsDx = false, kAddsResidual = true, kActivates = true, kFinishes = false;
 };
 struct Dx {
-  static constexpr bool kIsDx = true, kAddsResidual = false, kActivates = false;
+  static constexpr bool kIsDx = true, kAddsResidual = false, kActivates = false, kFinishes = false;
 };
 
 /// 256 tokens beat 128 tokens x 256 outputs by up to 17 %: fewer lines to test per slab, and each has twice the tensor work to hide
@@ -53,6 +57,11 @@ struct Dx {
 struct Wide {
   static constexpr int kTokens = kWideTile.tokens, kOutputs = kWideTile.outputs, kStages = 4, kStagingBuffers = 2, kBlocksPerSm = 1;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+};
+/// The same with finishers: what one stage takes is where the rounded sums of a tile wait for them.
+struct WideFinished {
+  static constexpr int kTokens = kWideTile.tokens, kOutputs = kWideTile.outputs, kStages = 3, kStagingBuffers = 1, kBlocksPerSm = 1;
+  static constexpr int kProducerRegisters = 64, kConsumerRegisters = 192;  // the finishers' too
 };
 /// For products with few tiles: a quarter of the outputs, two thread blocks to a multiprocessor.
 struct Narrow {
@@ -85,12 +94,14 @@ struct Tile : Shape {
   static constexpr bool kTurned =
       kTokens == 256 && kSlice_ >= 64 && Element::kBytes <= 2 && !Element::kPromoted && size_of(Element::Out::kDtype) == 2;
   static constexpr bool kIsDx = Direction::kIsDx;
+  static constexpr bool kAddsResidual = Direction::kAddsResidual, kFinishes = Direction::kFinishes;
   // Rounded sums leave beside the next tile's first products: 2 to 5 %. An activation does not: with half of the registers taken,
-  // few of them are under way at a time, and a training step's forward took 116 us for 69 (blocks of 128 at .05, GELU). Scales find
-  // no registers beside them.
+  // few of them are under way at a time. Scales find no registers beside them.
   static constexpr bool kStoresLate = kTurned && !Direction::kActivates && !Element::kScaled;
-  static constexpr bool kStoresPre = !kIsDx && !Element::kScaled && !kStoresLate;  // for gradients, which 8-bit products lack
-  static constexpr bool kAddsResidual = Direction::kAddsResidual;
+  // For gradients, which 8-bit products lack: the sums beside the output, by finishers where there are any.
+  static constexpr bool kFinishable =
+      kTokens == kWideTile.tokens && !kIsDx && !kAddsResidual && !Element::kScaled && size_of(Element::Out::kDtype) == 2;
+  static constexpr bool kStoresPre = !kIsDx && !Element::kScaled && !kFinishable;
   static constexpr int kSlice = kSlice_, kPart = kPart_;
   static constexpr int kSlabs = Element::kNarrowSlabs && kPart * Element::kBytes == 64 ? 2 : 1;  // of a stage
   static constexpr int kRowBytes = 128 / kSlabs, kSlab = kRowBytes / Element::kBytes;
@@ -98,10 +109,13 @@ struct Tile : Shape {
   static constexpr int kLines = kOutputs / kSlice, kParts = kSlab / kPart;  // of a slab: lines, and parts of each line
   static constexpr int kStageParts = kSlabs * kParts;                       // of a line
 
-  // Two warpgroups multiply, each for half of the tokens; of the third, warps start the copies, each a stage of its own.
-  static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
+  // Two warpgroups multiply, each for half of the tokens; of the third, warps start the copies, each a stage of its own. kFinishes:
+  // whoever is left there, and a fourth, finish.
+  static constexpr int kConsumers = 2, kHelpers = kFinishes ? 2 : 1, kThreads = (kConsumers + kHelpers) * 128;
   static constexpr int kTokenBlocks = kTurned ? 1 : kTokens / kConsumers / 64;  // of a warpgroup: M of wgmma
-  static constexpr int kProducers = kStages % 4 == 0 ? 4 : 2;
+  static constexpr int kProducers = kFinishes ? kStages : kStages % 4 == 0 ? 4 : 2, kFinishers = kHelpers * 4 - kProducers;
+  // Two wgmma of 128 tokens in place of one of 256, for which ptxas wants more registers than each of 512 threads begins with.
+  static constexpr int kTokenHalves = kTurned && kFinishes ? 2 : 1;
   // Wgmma of 32 outputs reads x longer than it multiplies; from registers it runs at full rate: 8 % at density .2, 14 % at .5.
   static constexpr bool kXInRegisters = kSlice == 32 && kTokenBlocks == 2 && Element::kBytes == 2;
 
@@ -132,13 +146,16 @@ struct Tile : Shape {
   static constexpr std::uint64_t kDescriptorPlane = ptx::wgmma_descriptor(ptx::Swizzle::bytes64, 8 * 64, 16);
 
   // Outputs leave by boxes of one warp, 16 tokens x 128 bytes or those of one line where it has fewer; kTurned: of a warpgroup,
-  // 64 tokens x 64 outputs.
+  // 64 tokens x 64 outputs. kFinishes: the staging holds a tile of them.
   static constexpr int kOutBytes = static_cast<int>(size_of(Element::Out::kDtype));
   static constexpr int kStoreRows = kTurned ? 64 : 16, kStoreColumns = kSlice * kOutBytes < 128 ? kSlice : 128 / kOutBytes;
   static constexpr int kStoreRowBytes = kStoreColumns * kOutBytes, kStoreBytes = kStoreRows * kStoreRowBytes;
-  static constexpr int kStagingBuffers = Shape::kStagingBuffers * (128 / kStoreRowBytes);
-
   static constexpr int kStorers = kTurned ? kConsumers : kConsumers * 4;  // warps or warpgroups
+  static constexpr int kStagingBuffers =
+      kFinishes ? kTokens * kOutputs * kOutBytes / (kStorers * kStoreBytes) : Shape::kStagingBuffers * (128 / kStoreRowBytes);
+
+  // kFinishes: what is handed over at a time, a warp's outputs or, kTurned, a box.
+  static constexpr int kUnits = 8, kUnitBytes = kTokens * kOutputs * kOutBytes / kUnits, kUnitBoxes = kUnitBytes / kStoreBytes;
 
   // Lanes of the producer that hold index entries of the same line.
   static constexpr int kGroup = 32 / kLines;
@@ -159,8 +176,9 @@ struct Tile : Shape {
   static __device__ constexpr std::uint32_t tiny(int line) { return std::uint32_t{1} << (line * kGroup + kTinyBit); }
 
   static_assert(!kAddsResidual || kOutBytes == 2, "of fp32 a pass adds it: ptxas would serialise their wgmma");
-  static_assert(Shape::kProducerRegisters + kConsumers * Shape::kConsumerRegisters <=
-                (kConsumers + 1) * ptx::registers_at_launch(kThreads));
+  static_assert(kHelpers * Shape::kProducerRegisters + kConsumers * Shape::kConsumerRegisters <=
+                (kConsumers + kHelpers) * ptx::registers_at_launch(kThreads));
+  static_assert(!kFinishes || kFinishable);
   static_assert(kStages % kProducers == 0, "a stage is filled by the same producer each time");
   static_assert(kSlice % 32 == 0 && kOutputs % kStoreColumns == 0 && kGroup > kTinyBit && kStageParts <= 2);
   static_assert((kBoxRowBytes == 128 || kBoxRowBytes == 64) && !(kIsDx && Element::kBytes != 2), "what wgmma reads");
@@ -188,7 +206,8 @@ struct SharedStorage {
   // x [kSlabs][kTokens][kSlab], then parts [kLines][kStageParts]; absent ones keep their place
   std::byte ring[T::kStages][T::kStageBytes];
   std::byte staging[T::kStorers][T::kStagingBuffers][T::kStoreBytes];
-  std::uint64_t full[T::kStages], empty[T::kStages];  // mbarriers
+  std::uint64_t full[T::kStages], empty[T::kStages];                                        // mbarriers
+  std::uint64_t handed[T::kFinishes ? T::kUnits : 1], taken[T::kFinishes ? T::kUnits : 1];  // mbarriers: wgmma_dds_finish.cuh
   ResidualBarrier residual[T::kStorers];
   std::uint32_t record[T::kStages][2];                                  // of the stage, and of the tile's next
   std::int32_t origin[T::Element::kSplit ? T::kStages : 1][T::kLines];  // kSplit: of the parts among all, in list order

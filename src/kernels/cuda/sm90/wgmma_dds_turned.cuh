@@ -24,7 +24,7 @@ namespace sparseloom::kernels::cuda::wgmma_dds {
 
 /// sums += parts x^T over the present parts of the warpgroup's outputs. x and parts: shared addresses / 16.
 template <class T>
-__device__ __forceinline__ void multiply_slab_turned(float (&sums)[128], std::uint32_t x, std::uint32_t parts, std::uint32_t record,
+__device__ __forceinline__ void multiply_slab_turned(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record,
                                                      int warpgroup) {
   constexpr int kHalf = T::kLines == 1 ? T::kPartBytes / 2 : T::kStageParts * T::kPartBytes;  // from one warpgroup's to the other's
   const int line = T::kLines == 1 ? 0 : warpgroup;
@@ -35,8 +35,11 @@ __device__ __forceinline__ void multiply_slab_turned(float (&sums)[128], std::ui
     const std::uint32_t w = parts + warpgroup * (kHalf / 16) + part * (T::kPartBytes / 16);
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
-      T::Element::template mma_turned<T::kIsDx>(sums, T::kDescriptorPart | (w + step * (T::kStepBytes / 16)),
-                                                T::kDescriptorX | (x + x_offset<T>(part, step, 0)));
+#pragma unroll
+      for (int half = 0; half < T::kTokenHalves; ++half) {
+        T::Element::template mma_turned<T::kIsDx>(sums[half][0], T::kDescriptorPart | (w + step * (T::kStepBytes / 16)),
+                                                  T::kDescriptorX | (x + x_offset<T>(part, step, half * (128 / 64))));
+      }
     }
     ptx::wgmma_commit();
   }
@@ -47,24 +50,24 @@ template <class T>
 class TurnedStore {
  public:
   static constexpr int kBoxes = T::kTokens / T::kStoreRows;
+  using Bits = typename T::Element::Out::Bits;
 
   __device__ __forceinline__ TurnedStore(SharedStorage<T>& shared, int warpgroup)
       : warpgroup_(warpgroup),
         staging_(ptx::shared_address(shared.staging[warpgroup])),
         residual_(ptx::shared_address(&shared.residual[warpgroup].barrier)),
-        leader_(T::kStoresLate && leads()) {}
+        leader_(T::kStoresLate && leads()),
+        hand_over_(shared) {}
 
   __device__ __forceinline__ void begin(const Params& params, const Place& place) {
     column_ = in_matrix(params, place.output + warpgroup_ * 64);
-    shift_[0] = shift_[1] = 0;
+    bias_[0] = bias_[1] = 0;
     if constexpr (T::Element::kScaled) fetch_scales(params, place.token);
     if (params.bias != nullptr) {
-      using Bits = typename T::Element::Out::Bits;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::int32_t output = column_ + warp() * 16 + i * 8 + lane() / 4;
-        if (output < params.out_width)
-          shift_[i] = T::Element::Out::to_f32(ptx::ld_global(static_cast<const Bits*>(params.bias) + output));
+        if (output < params.out_width) bias_[i] = ptx::ld_global(static_cast<const Bits*>(params.bias) + output);
       }
     }
     if constexpr (T::kAddsResidual) {
@@ -77,16 +80,26 @@ class TurnedStore {
 
   /// kStoresLate: rounds what put_kept will store.
   __device__ __forceinline__ void end(const Params& params, const Place& place, const Sums<T>& sums) {
-    if constexpr (T::kStoresLate) {
+    if constexpr (T::kFinishes) {
+#pragma unroll
+      for (int n = 0; n < kBoxes; ++n) {
+        hand_over_.begin(warpgroup_ * kBoxes + n);
+        write(staging_ + n * T::kStoreBytes, [&](int i, std::uint32_t(&pairs)[4]) {
+          round<true>(pairs, sums, n * T::kStoreRows + i * 16, [](float v) { return v; });
+        });
+        hand_over_.end(warpgroup_ * kBoxes + n);
+      }
+      hand_over_.end_tile();
+    } else if constexpr (T::kStoresLate) {
       if (params.bias == nullptr) {  // as a rule, and shorter
-        keep<false>(place.token, sums[0][0]);
+        keep<false>(place.token, sums);
       } else {
-        keep<true>(place.token, sums[0][0]);
+        keep<true>(place.token, sums);
       }
     } else if (!T::kAddsResidual && params.activation == Activation::none && params.bias == nullptr) {
-      put_boxes<false>(params, place.token, sums[0][0], [](float v) { return v; });
+      put_boxes<false>(params, place.token, sums, [](float v) { return v; });
     } else {
-      with_activation<T>(params, [&](auto activation) { put_boxes<true>(params, place.token, sums[0][0], activation); });
+      with_activation<T>(params, [&](auto activation) { put_boxes<true>(params, place.token, sums, activation); });
     }
   }
 
@@ -136,7 +149,7 @@ class TurnedStore {
   }
 
   template <bool kBias>
-  __device__ __forceinline__ void keep(std::int32_t token, const float (&sums)[128]) {
+  __device__ __forceinline__ void keep(std::int32_t token, const Sums<T>& sums) {
 #pragma unroll
     for (int i = 0; i < T::kTokens / 16; ++i) {
       std::uint32_t pairs[4];
@@ -150,8 +163,7 @@ class TurnedStore {
   }
 
   template <bool kBias, class Function>
-  __device__ __forceinline__ void put_boxes(const Params& params, std::int32_t token, const float (&sums)[128],
-                                            Function activation) {
+  __device__ __forceinline__ void put_boxes(const Params& params, std::int32_t token, const Sums<T>& sums, Function activation) {
     const bool leader = leads();
     int buffer = 0;
 #pragma unroll
@@ -175,7 +187,7 @@ class TurnedStore {
   /// The lane's sums of 16 tokens, as stmatrix takes them: pair j of outputs lane / 4 + j % 2 * 8, tokens j / 2 * 8 + 2 (lane % 4)
   /// and the next. others: of the residual, added before they are rounded.
   template <bool kBias, class Function, class... Others>
-  __device__ __forceinline__ void round(std::uint32_t (&pairs)[4], const float (&sums)[128], int tokens, Function function,
+  __device__ __forceinline__ void round(std::uint32_t (&pairs)[4], const Sums<T>& sums, int tokens, Function function,
                                         const Others&... others) const {
     [[maybe_unused]] float x_scale[4];  // of tokens 2 (lane % 4) and the next, and of those 8 further
     if constexpr (T::Element::kScaled) {
@@ -188,12 +200,15 @@ class TurnedStore {
       float y[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float sum = sums[(tokens + pair / 2 * 8) / 2 + pair % 2 * 2 + e];
+        const int number = (tokens + pair / 2 * 8) / 2 + pair % 2 * 2 + e;
+        constexpr int kOfHalf = 128 / T::kTokenHalves;
+        const float sum = sums[number / kOfHalf][0][number % kOfHalf];
         if constexpr (T::Element::kScaled) {
           const float scaled = sum * x_scale[pair / 2 * 2 + e];
-          y[e] = function(kBias ? fmaf(scaled, out_scale_[pair % 2], shift_[pair % 2]) : scaled * out_scale_[pair % 2]);
+          y[e] = function(kBias ? fmaf(scaled, out_scale_[pair % 2], T::Element::Out::to_f32(bias_[pair % 2]))
+                                : scaled * out_scale_[pair % 2]);
         } else {
-          y[e] = function(kBias ? sum + shift_[pair % 2] : sum);
+          y[e] = function(kBias ? sum + T::Element::Out::to_f32(bias_[pair % 2]) : sum);
         }
         ((y[e] += T::Element::Out::to_f32(static_cast<std::uint16_t>(others[pair] >> (16 * e)))), ...);
       }
@@ -201,21 +216,9 @@ class TurnedStore {
     }
   }
 
-  /// Box n of a tile: tokens 64 n .. of the warpgroup's outputs. pairs_of(i, pairs): those of tokens 16 i .. of it.
+  /// The warp's outputs of a box: 64 tokens of the warpgroup's. pairs_of(i, pairs): those of tokens 16 i .. of it.
   template <bool kAdds = false, class PairsOf>
-  __device__ __forceinline__ void put(const Params& params, const CUtensorMap& map, std::int32_t column, std::int32_t token, int n,
-                                      int buffer, bool leader, PairsOf pairs_of) {
-    const std::uint32_t box = staging_ + buffer * T::kStoreBytes;
-    const bool ahead = kAdds && asks_ahead<T>(params);
-    if (!ahead) {
-      if (leader) {
-        ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
-        if constexpr (kAdds) ask(params, token + n * T::kStoreRows, box);
-      }
-      if constexpr (!kAdds) sync();
-    }
-    if constexpr (kAdds) ptx::mbarrier_wait(residual_, n % 2);
-    static_assert(kBoxes % 2 == 0, "every tile begins with phase 0");
+  __device__ __forceinline__ void write(std::uint32_t box, PairsOf pairs_of) const {
     // Of 16 tokens: where this lane's row lies, as stmatrix and ldmatrix take them: tokens 8 (lane / 16) .., outputs 8 (lane / 8 %
     // 2) ..
     const std::uint32_t row = box + (lane() / 16 * 8 + lane() % 8) * 128 + ((warp() * 2 + lane() / 8 % 2) ^ lane() % 8) * 16;
@@ -231,6 +234,24 @@ class TurnedStore {
       }
       ptx::stmatrix_x4_trans(row + i * 16 * 128, pairs);
     }
+  }
+
+  /// Box n of a tile: tokens 64 n .. of the warpgroup's outputs, written and stored.
+  template <bool kAdds = false, class PairsOf>
+  __device__ __forceinline__ void put(const Params& params, const CUtensorMap& map, std::int32_t column, std::int32_t token, int n,
+                                      int buffer, bool leader, PairsOf pairs_of) {
+    const std::uint32_t box = staging_ + buffer * T::kStoreBytes;
+    const bool ahead = kAdds && asks_ahead<T>(params);
+    if (!ahead) {
+      if (leader) {
+        ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
+        if constexpr (kAdds) ask(params, token + n * T::kStoreRows, box);
+      }
+      if constexpr (!kAdds) sync();
+    }
+    if constexpr (kAdds) ptx::mbarrier_wait(residual_, n % 2);
+    static_assert(kBoxes % 2 == 0, "every tile begins with phase 0");
+    write<kAdds>(box, pairs_of);
     ptx::fence_proxy_async();
     sync();
     if (leader) {
@@ -245,9 +266,10 @@ class TurnedStore {
 
   const int warpgroup_;
   const std::uint32_t staging_, residual_;
-  const bool leader_;    // kStoresLate
+  const bool leader_;  // kStoresLate
+  HandOver<T> hand_over_;
   std::int32_t column_;  // of the warpgroup's first output in the matrix
-  float shift_[2];       // of the lane's outputs, lane / 4 and 8 further among the warp's 16
+  Bits bias_[2];         // of the lane's outputs, lane / 4 and 8 further among the warp's 16
   // kScaled: of the same outputs, and of tokens lane, lane + 32, ..
   float out_scale_[T::Element::kScaled ? 2 : 1], x_scale_[T::Element::kScaled ? T::kTokens / 32 : 1];
   // kStoresLate: the tile before, rounded, and where it belongs

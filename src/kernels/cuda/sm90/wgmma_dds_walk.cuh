@@ -21,6 +21,16 @@ __device__ __forceinline__ std::int32_t in_matrix(const Params& params, std::int
   return (params.order[line] << params.line_log2) + (output & ((1 << params.line_log2) - 1));
 }
 
+/// Box number n of a tile's outputs, in the order in which a warp stores them.
+template <class T>
+struct OutBox {
+  static constexpr int kCount = T::kOutputs / T::kStoreColumns * T::kTokenBlocks;
+  std::int32_t column, row;
+  __device__ __forceinline__ OutBox(const Params& params, const Place& place, int first_row, int n)
+      : column(in_matrix(params, place.output + n / T::kTokenBlocks * T::kStoreColumns)),
+        row(place.token + first_row + n % T::kTokenBlocks * 64) {}
+};
+
 /// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of outputs inside, so that the chip works on
 /// few panels of x at a time and L2 serves them. Each panel begins with another group: as many thread blocks as whole panels have
 /// groups keep step, but would else meet the same groups in every round, however costly. Where the values are larger than L2,

@@ -1,6 +1,7 @@
 #include "kernels/cuda/device_call.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cuda/kernels.h"
 #include "runtime/cuda.h"
@@ -85,6 +86,27 @@ void DeviceCall::poison(const Stream& stream) {
   }
 }
 
+void DeviceCall::save_pre(const Stream& stream) {
+  const runtime::CudaDeviceScope scope(device_);
+  const Matrix pre = instance_.poisoned_output();  // with a guard behind it
+  allocations_.push_back(nullptr);
+  EXPECT_CUDA(cudaMalloc(&allocations_.back(), pre.bytes.size()));
+  pre_ = static_cast<std::byte*>(allocations_.back());
+  EXPECT_CUDA(cudaMemcpyAsync(pre_, pre.bytes.data(), pre.bytes.size(), cudaMemcpyHostToDevice, stream.get()));
+  stream.wait();
+  args_.pre = pre_ + pre.offset * static_cast<std::int64_t>(size_of(pre.dtype));
+  args_.pre_stride = pre.stride;
+}
+
+Matrix DeviceCall::download_pre(const Stream& stream) {
+  const runtime::CudaDeviceScope scope(device_);
+  Matrix pre = instance_.poisoned_output();
+  EXPECT_CUDA(cudaMemcpyAsync(pre.bytes.data(), pre_, pre.bytes.size(), cudaMemcpyDeviceToHost, stream.get()));
+  stream.wait();
+  EXPECT_TRUE(pre.padding_untouched()) << kernel_.info.name << " wrote beside the pre-activation: " << describe(instance_.c);
+  return pre;
+}
+
 int DeviceCall::launch(cudaStream_t stream) {
   const runtime::CudaDeviceScope scope(device_);
   args_.stream = stream;
@@ -149,6 +171,37 @@ void check_on_device(const Case& c, Memory memory, int device) {
     const Matrix out = run_on_device(instance, *kernel, memory, device);
     c.integers ? expect_exact(instance, out, answer) : expect_accurate(instance, out, answer);
   }
+}
+
+void check_pre_on_device(const Case& c, Memory memory) {
+  Case plain = c;
+  plain.activation = Activation::none, plain.residual = false;
+  Instance instance(c), before(plain);
+  const Instance::Answer answer = before.answer();
+  const double half_ulp = c.dtype == DType::f32 ? 0x1p-24 : c.dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+  const Stream stream;
+  int checked = 0;
+  for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
+    if (!kernel->stores_pre) continue;
+    SCOPED_TRACE(kernel->info.name);
+    ++checked;
+    DeviceCall call(instance, *kernel, memory);
+    call.upload(stream);
+    call.save_pre(stream);
+    EXPECT_CUDA(call.launch(stream.get()));
+    const Matrix out = call.download(stream), pre = call.download_pre(stream);
+    expect_accurate(before, pre, answer);
+    for (std::int64_t r = 0; r < out.rows; ++r)
+      for (std::int64_t o = 0; o < out.cols; ++o) {
+        const double z = pre.at(r, o), more = c.residual ? instance.residual.at(r, o) : 0, y = activate(c.activation, z) + more;
+        // Of the stored one or of what it was rounded from; every activation's slope is below 1.2.
+        ASSERT_NEAR(out.at(r, o), y, half_ulp * (1.2 * std::abs(z) + 1.1 * std::abs(y)) + 0x1p-20) << describe(c) << r << ", " << o;
+      }
+    EXPECT_CUDA(call.launch(stream.get()));
+    EXPECT_EQ(call.download(stream).bytes, out.bytes);
+    EXPECT_EQ(call.download_pre(stream).bytes, pre.bytes);
+  }
+  EXPECT_TRUE(checked > 0 || runtime::cuda_device(0).sm < 90 || size_of(c.dtype) != 2) << "no kernel stores it: " << describe(c);
 }
 
 std::vector<Product> products(int devices) {

@@ -54,6 +54,10 @@ class DeviceCall {
   void order_lines(const std::vector<std::uint16_t>& order) { args_.line_order = order.data(); }
   /// As a plan says whose index some lines hold more blocks of than others.
   void lines_are_uneven() { args_.uneven_lines = true; }
+  /// Asks for the pre-activation too, laid out as the output: of kernels with stores_pre, once.
+  void save_pre(const Stream& stream);
+  /// Waits, and returns it; fails the test when anything between its rows or behind it was written.
+  Matrix download_pre(const Stream& stream);
   /// Launches and returns what the launcher returned; the thread's device must not change.
   int launch(cudaStream_t stream);
   /// Waits, and returns the output; fails the test when the device reports an error or anything else was written.
@@ -70,6 +74,7 @@ class DeviceCall {
   std::vector<std::byte*> addresses_;  // of each place
   std::vector<void*> allocations_;
   kernels::MatmulArgs args_;
+  std::byte* pre_ = nullptr;
 };
 
 /// upload, launch, download on a stream of its own.
@@ -80,6 +85,10 @@ std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem);
 
 /// Every such kernel against the answer, per tile. Fails when there is none: the GPU takes every shape.
 void check_on_device(const Case& c, Memory memory = Memory::guarded, int device = 0);
+
+/// Every such kernel that stores the pre-activation beside the output: that against the answer, the output against the activation
+/// of what was stored, and the same bits in a second launch.
+void check_pre_on_device(const Case& c, Memory memory = Memory::guarded);
 
 /// What a suite runs over: direction, dtype, TF32 for f32, and dw that is added.
 struct Product {

@@ -46,6 +46,17 @@ TEST_P(CudaSmall, DeepAndEmpty) {
   }
 }
 
+// With an activation behind it, which warps of their own apply (wgmma_dds_finish.cuh), and a residual's own epilogue.
+TEST_P(CudaSmall, PreActivation) {
+  Case c = base();
+  if (c.direction != Direction::forward || size_of(c.dtype) != 2) return;  // of fp32 a pass is behind it
+  for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 64}, {128, 128}}) {
+    c.m = 300, c.rows = 2 * block.rows + 40, c.cols = 2 * block.cols, c.block = block, c.density = 0.7, c.stride_padding = 8;
+    c.bias = true, c.activation = Activation::gelu_erf, c.residual = block.rows == 64;
+    check_pre_on_device(c, Memory::exact);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, CudaSmall, ::testing::ValuesIn(products_and_sums()), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmall);
 
