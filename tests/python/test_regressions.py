@@ -218,6 +218,26 @@ def test_b21_bitwise_the_same_in_every_run_and_for_every_number_of_threads(dtype
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("direction", ["forward", "dx"])
+def test_b21_outputs_that_outgrow_the_caches_have_the_same_bits(dtype, direction):
+    """One thread writes them past its caches (3 and 6 MB), many threads' caches hold them."""
+    case = Case("b21", direction, dtype, (8, 8), 730, 2056, 2056, "balanced", density=0.02, bias=direction == "forward")
+    inputs = case.inputs()
+    threads = torch.get_num_threads()
+    try:
+        for kernel in kernels_for(case, inputs):
+            if kernel in ("dense", "reference"):  # torch's own; and far too slow
+                continue
+            torch.set_num_threads(1)
+            first = sparse_product(case, inputs, kernel)
+            assert check_product(case, inputs, first).ok, kernel
+            torch.set_num_threads(12)
+            assert torch.equal(sparse_product(case, inputs, kernel), first), kernel
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_b21_nothing_changes_under_torchs_own_switch():
     """Determinism is the default: the switch finds nothing to refuse, and the bits are the same."""
     layer, x = BlockSparseLinear(128, 96, density=0.5, block=16), torch.randn(40, 128)

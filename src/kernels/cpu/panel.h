@@ -37,6 +37,7 @@ struct PanelJob {
   DType out_dtype = DType::f32;
   const float *token_scale = nullptr, *output_scale = nullptr;
   bool token_scale_each = false, output_scale_each = false;
+  bool streams = false;                    // outputs that outgrow L2 are written past the caches, by whole lines
   const std::int32_t* row_sums = nullptr;  // PanelOps::sum_rows of each output, or null: a strip makes its own
 };
 
@@ -46,7 +47,11 @@ struct Strip {
   std::int64_t token;   // first token of the panel
   std::int64_t tokens;  // valid ones
   bool leads = false;   // the first to read these weights: it asks for those of the next strip (forward)
+  int count = 1;        // this one and those beside it, up to kMostStrips, whose outputs are written together
 };
+
+/// Whose outputs of a token are a cache line, if they are of 16 bits.
+inline constexpr int kMostStrips = 4;
 
 /// One input panel to pack: depth steps [begin, end) of `vectors` vectors of tokens from `token` on; zeros beyond the edges.
 struct Pack {

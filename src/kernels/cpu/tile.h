@@ -10,21 +10,30 @@
 namespace sparseloom::kernels::cpu {
 
 struct TileOut {
-  const float* tile;  // [8 outputs][tile_stride tokens], fp32
+  const float* tile;  // [outputs, rounded up to eights][tile_stride tokens], fp32
   std::int64_t tile_stride;
-  std::int64_t tokens, outputs;  // valid ones; outputs <= 8
+  std::int64_t tokens, outputs;  // valid ones
   DType dtype;
   Activation activation;
   const void* bias;  // of the first output, or null
   void* out;         // element (first token, first output)
   std::int64_t out_stride;
-  const float* scale = nullptr;    // [8], or null: all 1
+  const float* scale = nullptr;    // as many as the tile has, or null: all 1
   const void* residual = nullptr;  // as out, or null
   std::int64_t residual_stride = 0;
+  bool streams = false;  // past the caches, where the outputs of a token are a whole cache line
 };
 
 /// out[t, o] = act(fma(tile[o][t], scale[o], bias[o])) + residual[t, o]; times 1 that is tile + bias, to the bit.
 void write_tile(const TileOut& out);
+
+/// Behind the last tile that streams, before whoever waits for this thread reads the outputs. (Behind each tile it costs what
+/// streaming saves.)
+inline void end_streams() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
 
 /// out[i] = tile[i] (+ partial[i]) for i < n; partial, or out when it is fp32, may be the running sum of earlier token chunks.
 void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out);
