@@ -31,8 +31,7 @@ std::int64_t even_chunk(std::int64_t total, std::int64_t fit) {
              : std::min(fit / kMaxVectors * kMaxVectors, round_up(ceil_div(total, ceil_div(total, fit)), kMaxVectors));
 }
 
-// What there is workspace for. A call with fewer tasks than that has panels for takes smaller ones: a thread then finds the panels
-// in L2 that it has packed itself, 2 to 5 % of a product of density .05 or .1.
+// What there is workspace for.
 std::int64_t chunk_vectors(std::int64_t tokens, std::int64_t steps, int lanes) {
   return even_chunk(ceil_div(tokens, lanes),
                     std::max<std::int64_t>(1, kPanelBytes / std::max<std::int64_t>(1, steps * lanes * kCellBytes)));
@@ -69,11 +68,13 @@ class PanelRun {
                             static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
     tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1, std::max(1, executor.num_threads));
     for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
-    chunk_ = chunk_vectors(args.m, steps_, ops.lanes);
     const std::int64_t one_panel = std::max<std::int64_t>(1, kMaxVectors * ops.lanes * steps_ * kCellBytes);
     const auto room = static_cast<std::int64_t>(kPanelsInL2 * static_cast<double>(runtime::l2_cache_bytes()));
     panels_at_once_ = std::max<std::int64_t>(1, room / one_panel);
-    chunk_ = std::min(chunk_, even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
+    // No more at a time than the threads multiply next: each then finds in L2 what it has packed itself, 2 to 5 % of a product of
+    // density .05 or .1.
+    chunk_ = std::min(chunk_vectors(args.m, steps_, ops.lanes),
+                      even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
     job_.streams = args.m * job_.outputs * out_size > tasks_ * runtime::l2_cache_bytes();
     if (job_.streams) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
