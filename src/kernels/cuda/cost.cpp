@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/rates.h"
+#include "kernels/cuda/sm90/decode_passing.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
 #include "kernels/cuda/sm90/mma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
@@ -59,6 +60,9 @@ constexpr double kHopperSumBytesPerClock = 14;     // from other thread blocks o
 // sm90_decode_lines: the same, and from L2 to a multiprocessor; what memory sends to one of few; and, blocks of 16, requests to L2,
 // one for a token and four for a block, at the rate that L2 answers all multiprocessors together.
 constexpr double kLineUs = 2.2, kLineXUs = 2.6e-6, kLineBytesPerClock = 38, kLineBytes = 60e9, kLineRequests = 150e9;
+
+// Of blocks of 16 under X that passes (decode_passing.cuh): the same for 32 x 12288 x 12288 and 24 x 4096 x 16384.
+constexpr double kPassingUs = 3.9, kPassingStream = 0.84, kPassingBytesPerClock = 48;
 
 // sm90_mma, of a thread block: a slab of 64, waited for and passed over by all warps, and a block times 64 tokens.
 constexpr double kPanelStepClocks = 225, kPanelBlockClocks = 21;
@@ -344,6 +348,11 @@ double predict_decode_lines_us(const Problem& p, const plan::Machine& machine) {
   const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
   const double lines = static_cast<double>(p.rows) / std::min(p.block.rows, 32);
   const double start = kLineUs + kLineXUs * static_cast<double>(p.m * p.cols) * 2;
+  const std::int64_t pairs = device.multiprocessors / 2;
+  if (p.block.rows == 16 && decode90::passing::passes(p.m, p.rows, p.cols, p.blocks, pairs)) {
+    const double moved = decode90::passing::moved_bytes(p.rows, p.cols, p.blocks, pairs) / (kPassingBytesPerClock * clocks(device));
+    return start - kLineUs + kPassingUs + us(std::max(stored / (kPassingStream * device.memory_bytes), moved));
+  }
   const double memory = std::min(kHopperDecodeStream * device.memory_bytes, lines * kLineBytes);
   const double tokens_us = p.block.rows == 16 ? us(static_cast<double>(p.blocks) * (4 + tokens) / kLineRequests)
                                               : us(stored * (1 + tokens / 32) / (kLineBytesPerClock * clocks(device)));

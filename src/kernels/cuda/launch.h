@@ -83,7 +83,8 @@ inline constexpr int kResidentBytes = 96 * 1024;
 int sm90_decode(const MatmulArgs& args) noexcept;
 
 /// The same, cut by lines of 32 outputs of a block row (blocks of 16 x 16: of 16): any number of rows, columns a multiple of 8,
-/// m <= kDecodeTokens (kNarrowLineTokens). Where args.uneven_lines, sm90_decode takes the call.
+/// m <= kDecodeTokens (kNarrowLineTokens). Where args.uneven_lines, sm90_decode takes the call. Many blocks of 16 x 16 for more
+/// than 16 tokens: X passes through shared memory (decode_passing.h).
 inline constexpr int kNarrowLineTokens = 32;
 int sm90_decode_lines(const MatmulArgs& args) noexcept;
 

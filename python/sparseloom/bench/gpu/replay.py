@@ -24,8 +24,10 @@ WARM_UP = 3
 #: The pause before a burst in lengths of the one before, within these seconds: the card's power then stays far below its cap, as
 #: in a burst of 20 calls after a long idle. 100 calls in a row lose 13 % of the clock to that cap (dense bf16 on an H200).
 PAUSE_LENGTHS, PAUSE_LEAST, PAUSE_MOST = 4.0, 0.005, 0.06
-#: "Sustained": so many calls at least, or this long where they are long, after so much of the same load.
-SUSTAINED_CALLS, SUSTAINED_US, SUSTAINED_REPLAYS, HEAT_US = 100, 100_000.0, 7, 20_000.0
+#: "Sustained": so many calls at least, or this long where they are long, after so much of the same load. The power cap takes 75 to
+#: 100 ms to settle the clock: dense bf16 begins at 344 us on a cool H200 and takes 404 from then on; what followed it within 20 ms
+#: ran at the clock that dense had left behind, 200 us for 177.
+SUSTAINED_CALLS, SUSTAINED_US, SUSTAINED_REPLAYS, HEAT_US = 100, 100_000.0, 7, 125_000.0
 #: Cycles of a kernel that does nothing, some 0.2 ms: the host queues a whole burst behind it, so that no gap is timed.
 SPIN = 400_000
 
@@ -100,6 +102,7 @@ class Replay:
         self._calls = calls
         #: The last result of each set. A call gets the memory of the set's former result, so outputs rotate as inputs do.
         self.outputs: deque[Tensor] = deque()
+        #: Of a call: an upper bound until the first burst, then what the last one took.
         self.us = estimate_us(calls[0])
         self.launches = launches_for(self.us, len(calls))
         with torch.cuda.stream(_capture_stream(torch.cuda.current_device())):
@@ -149,7 +152,8 @@ class Replay:
         self.replay()
         self._end.record()
         torch.cuda.synchronize()
-        return 1e3 * self._start.elapsed_time(self._end) / self.launches
+        self.us = 1e3 * self._start.elapsed_time(self._end) / self.launches
+        return self.us
 
     def sustained(self, during: Callable[[], None] = lambda: None) -> list[float]:
         """Microseconds of one call in each of several replays without a pause; `during` is called while they run."""

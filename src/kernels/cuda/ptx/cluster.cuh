@@ -9,12 +9,43 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// Waits for all threads of the cluster; what they wrote to shared memory before is visible behind it.
-__device__ __forceinline__ void cluster_sync() {
+/// What this thread wrote to shared memory, of whichever thread block, before it arrives is visible to who has waited. All threads
+/// of the cluster, by turns.
+__device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
+#endif
+}
+
+__device__ __forceinline__ void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+
+/// Where the place that `shared` has in this thread block lies in thread block `rank` of the cluster: to be written by
+/// st_shared_cluster, once that thread block has begun.
+__device__ __forceinline__ std::uint32_t address_in_cluster(std::uint32_t shared, unsigned rank) {
+#if __CUDA_ARCH__ >= 900
+  std::uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
+  return address;
+#else
+  return shared;
+#endif
+}
+
+__device__ __forceinline__ void st_shared_cluster(std::uint32_t address, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+#else
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 #endif
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda/sm90/decode_host.cuh"
 #include "kernels/cuda/sm90/decode_line_narrow.cuh"
 #include "kernels/cuda/sm90/decode_line_wide.cuh"
+#include "kernels/cuda/sm90/decode_passing_launch.cuh"
 
 namespace sparseloom::kernels::cuda::decode90::line {
 
@@ -69,7 +70,10 @@ int launch_tokens(const Params& params, const MatmulArgs& args) noexcept {
 }
 
 template <class Mma>
-int launch_narrow(const Params& params, const MatmulArgs& args) noexcept {
+int launch_narrow(Params& params, const MatmulArgs& args) noexcept {
+  if (args.m >= passing::kLeastTokens) {
+    if (const int status = passing::launch<Mma>(params, args); status != kCannotTake) return status;
+  }
   if (args.m <= 8) return launch_instance<NarrowConfig<Mma, 1>, NarrowWalk>(params, args);
   if (args.m <= 16) return launch_instance<NarrowConfig<Mma, 2>, NarrowWalk>(params, args);
   return launch_instance<NarrowConfig<Mma, 4>, NarrowWalk>(params, args);

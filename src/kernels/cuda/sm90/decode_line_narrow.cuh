@@ -1,7 +1,7 @@
 // A warp of sm90_decode_lines, blocks of 16 x 16. Included by decode_line_launch.cuh.
 //
 // L2 answers some 145 requests a nanosecond, and a block's tokens are 32 of them, of 32 bytes each: at 32 tokens that, not W, is
-// the limit (133 a nanosecond at density .2). So few blocks go here, more to decode_resident.cuh.
+// the limit (133 a nanosecond at density .2). So few blocks go here, more to decode_passing.cuh.
 #pragma once
 
 #include "kernels/cuda/ptx/opaque.cuh"

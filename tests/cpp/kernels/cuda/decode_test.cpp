@@ -1,12 +1,15 @@
 // Products of few tokens where sm90_decode cuts them: lines of 32 outputs to clusters, units of 32 rows of a block to warps, 8, 16,
 // 32 or 64 tokens; with blocks of 16, lines of 16 outputs to warps, columns to the thread blocks of a cluster. sm90_decode_lines: a
-// line to a thread block, stages of 32 or 64 columns to its warps. CudaSmall*: for compute-sanitizer too.
+// line to a thread block, stages of 32 or 64 columns to its warps; with many blocks of 16, X passes two thread blocks in chunks of
+// 512 columns, half of a line's blocks each. CudaSmall*: for compute-sanitizer too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string_view>
 
 #include "kernels/cuda/device_call.h"
+#include "kernels/cuda/sm90/decode_passing.h"
+#include "runtime/cuda.h"
 
 namespace sparseloom::testing {
 namespace {
@@ -43,6 +46,27 @@ TEST_P(CudaSmallDecode, SkewedRows) {  // a full row, then fewer and fewer block
     c.bias = true, c.activation = Activation::relu;
     check_on_device(c, Memory::exact);
   }
+}
+
+/// Whether sm90_decode_lines lets X pass.
+bool passes(const Instance& instance) {
+  const Problem problem = instance.cuda_problem(0);
+  return kernels::cuda::decode90::passing::passes(problem.m, problem.rows, problem.cols, problem.blocks,
+                                                  runtime::cuda_device(0).multiprocessors / 2);
+}
+
+TEST_P(CudaSmallDecode, XPasses) {  // of two chunks, of more than fit; lines alike and not
+  for (const auto& [rows, cols] : {std::pair{91, 2024}, {43, 5000}})
+    for (const bool skewed : {false, true})
+      for (const std::int64_t m : {17, 32}) {
+        Case c = base();
+        c.m = m, c.rows = rows, c.cols = cols, c.block = {16, 16}, c.density = skewed ? 0.95 : 0.8, c.skewed = skewed;
+        c.bias = m == 17, c.residual = m == 17, c.activation = m == 32 ? Activation::relu : Activation::none;
+        if (!skewed) {
+          EXPECT_TRUE(passes(Instance(c)));
+        }
+        check_on_device(c, Memory::exact);
+      }
 }
 
 TEST_P(CudaSmallDecode, NoBlocks) {
@@ -103,10 +127,19 @@ TEST_P(CudaHopperDecode, GroupsOfTokens) {  // 32 at a time, with blocks of 16
   }
 }
 
+TEST_P(CudaHopperDecode, XPassesAnyNumberOfLines) {  // of two thread blocks: one; fifteen, but fewer of the last; two rounds
+  for (const auto& [rows, cols] : {std::pair{16, 16000}, {15400, 1024}, {20000, 1512}}) {
+    Case c = base();
+    c.m = 29, c.rows = rows, c.cols = cols, c.block = {16, 16}, c.density = 0.6, c.bias = true;
+    EXPECT_TRUE(passes(Instance(c)));
+    check_on_device(c);
+  }
+}
+
 TEST_P(CudaHopperDecode, SameBitsInEveryRun) {
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {128, 128}}) {
     Case c = base();
-    c.m = 32, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3;
+    c.m = 32, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.5;
     Instance instance(c);
     for (const char* name : {"sm90_decode", "sm90_decode_lines"}) {
       const kernels::Kernel* kernel = runnable(instance, name);

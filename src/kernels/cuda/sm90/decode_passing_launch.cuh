@@ -1,0 +1,45 @@
+// Host side of decode_passing.cuh: how lines are shared out, and the launch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/sm90/decode.h"
+#include "kernels/cuda/sm90/decode_host.cuh"
+#include "kernels/cuda/sm90/decode_passing.cuh"
+#include "kernels/cuda/sm90/tensor_map.h"
+
+namespace sparseloom::kernels::cuda::decode90::passing {
+
+/// kCannotTake where it is not for this product, whose other kernel then takes it.
+template <class Mma>
+int launch(Params& params, const MatmulArgs& args) noexcept {
+  using C = Config<Mma>;
+  constexpr std::size_t kBytes = sizeof(SharedStorage<C>);
+  static_assert(kBytes <= 227 * 1024, "what sm_90 has");
+  ClusterCounts counts;
+  const int multiprocessors = runtime::cuda_device(args.device).multiprocessors;
+  if (const cudaError_t status = prepare<decode_passing_kernel<C>>(args.device, multiprocessors, C::kThreads, kBytes, counts);
+      status != cudaSuccess)
+    return status;
+  const int pairs = counts[1];
+  if (!passes(args.m, params.rows, params.cols, params.blocks, pairs)) return kCannotTake;
+  const TensorMapMatrix x{args.a, args.dtype, args.m, args.index.cols, args.a_stride * 2};
+  Cut cut{};
+  if (!tensor_map_possible(x) || !encode_tensor_map(cut.x, x, {kTokens, resident::kBox, resident::kBox * 2})) return kCannotTake;
+  cut.lines = static_cast<int>(lines_each(params.block_rows, pairs));
+  cut.warps = std::min(C::kMostWarps / cut.lines, 4);
+  cut.chunks = static_cast<int>(ceil_div(params.cols, C::kChunkBoxes * resident::kBox));
+  cut.row_blocks_32 = (static_cast<std::uint64_t>(params.blocks) << 32) / static_cast<std::uint64_t>(params.block_rows);
+  cut.ahead = static_cast<int>(
+      std::clamp<std::int64_t>(params.blocks / params.block_rows / 2 / cut.warps, 1, C::kStages * C::kStageBlocks));
+  return launch_kernel({.grid = static_cast<unsigned>(2 * ceil_div(params.block_rows, cut.lines)),
+                        .block = static_cast<unsigned>(32 * (cut.lines * cut.warps + 1)),
+                        .shared_bytes = kBytes,
+                        .stream = static_cast<cudaStream_t>(args.stream),
+                        .early = true,
+                        .cluster = 2},
+                       decode_passing_kernel<C>, params, cut);
+}
+
+}  // namespace sparseloom::kernels::cuda::decode90::passing

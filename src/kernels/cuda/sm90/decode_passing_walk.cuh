@@ -1,0 +1,165 @@
+// A warp's way along its blocks of a line, while X passes. Included by decode_passing.cuh.
+#pragma once
+
+#include "kernels/cuda/ptx/address.cuh"
+#include "kernels/cuda/ptx/ld_global.cuh"
+#include "kernels/cuda/ptx/ld_shared.cuh"
+#include "kernels/cuda/ptx/sm90/bulk.cuh"
+#include "kernels/cuda/ptx/sm90/mbarrier.cuh"
+#include "kernels/cuda/ptx/sm90/tma.cuh"
+#include "kernels/cuda/sm90/decode_passing_config.cuh"
+#include "kernels/cuda/sm90/decode_resident_run.cuh"
+
+namespace sparseloom::kernels::cuda::decode90::passing {
+
+/// Chunks of X that pass this thread block, at least one, once its warps have said how many they need.
+template <class C>
+__device__ __forceinline__ int chunks_known(const SharedStorage<C>& shared) {
+  ptx::mbarrier_wait(ptx::shared_address(&shared.known), 0);
+  return static_cast<int>(ptx::ld_shared_b32(ptx::shared_address(&shared.chunks)));
+}
+
+/// The chunks of X as one consumer warp sees them: one after the other, each handed back before the next is waited for.
+template <class C>
+class Passing {
+ public:
+  __device__ __forceinline__ explicit Passing(SharedStorage<C>& shared)
+      : ring_(ptx::shared_address(shared.x)),
+        full_(ptx::shared_address(shared.x_full)),
+        empty_(ptx::shared_address(shared.x_empty)) {
+    ptx::mbarrier_wait(full_, 0);
+  }
+
+  /// Address of a chunk that is not behind the one before. All lanes of a warp together, as what follows.
+  __device__ __forceinline__ std::uint32_t reach(int chunk) {
+    while (at_ < chunk) step();
+    return ring_ + stage_ * C::kChunkBytes;
+  }
+
+  /// What is left is for others: so many chunks pass in all.
+  __device__ __forceinline__ void leave(int chunks) {
+    while (at_ + 1 < chunks) step();
+  }
+
+ private:
+  __device__ __forceinline__ void step() {
+    __syncwarp();  // all lanes have read it
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty_ + stage_ * 8);
+    ++at_;
+    if (++stage_ == C::kChunks) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+    ptx::mbarrier_wait(full_ + stage_ * 8, parity_);
+  }
+
+  const std::uint32_t ring_, full_, empty_;
+  int at_ = 0;
+  std::uint32_t stage_ = 0, parity_ = 0;
+};
+
+/// A warp's groups of half a line's blocks, four blocks each, from the line's first or from its last on: every warps-th, through a
+/// ring of its own. A place counts block columns from the end of X that the thread block begins at.
+template <class C>
+class Walk {
+ public:
+  /// first, end: the line's blocks. warp: of the line's; in_block: of all.
+  __device__ __forceinline__ Walk(const Params& params, const Cut& cut, SharedStorage<C>& shared, int rank, int first, int end,
+                                  int warp, int in_block)
+      : values_(static_cast<const char*>(params.values)),
+        col_(params.col),
+        backward_(rank != 0),
+        edge_(backward_ ? end - 1 : first),
+        half_((end - first + 1 - rank) / 2),
+        warp_(warp),
+        warps_(cut.warps),
+        groups_(max((half_ + C::kStageBlocks - 1) / C::kStageBlocks - warp + cut.warps - 1, 0) / cut.warps),
+        last_place_(cut.chunks * C::kChunkBlocks - 1),
+        w_(ptx::shared_address(shared.w[in_block])),
+        w_full_(ptx::shared_address(shared.w_full[in_block])) {}
+
+  /// sums += the blocks. x: where this lane's words of a chunk lie in it.
+  __device__ __forceinline__ void run(float (&sums)[C::kTokenTiles][4], SharedStorage<C>& shared, std::uint32_t x) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int places = place(lane), next = place(32 + lane), farthest = place_of(max(half_ - 1, 0));
+    for (int i = 0; i < C::kStages; ++i) fill(i, i);
+    if (lane == 0) {
+      if (half_ > 0) atomicMax(&shared.chunks, farthest / C::kChunkBlocks + 1);
+      ptx::mbarrier_arrive(ptx::shared_address(&shared.known));
+    }
+    __syncwarp();
+    Passing<C> passing(shared);
+    multiply_all(sums, passing, x, places, next);
+    passing.leave(chunks_known<C>(shared));
+  }
+
+ private:
+  /// First block of a group of this warp, counted from the edge.
+  __device__ __forceinline__ int block_of(int group) const { return (group * warps_ + warp_) * C::kStageBlocks; }
+  __device__ __forceinline__ int blocks_in(int group) const { return min(half_ - block_of(group), C::kStageBlocks); }
+
+  /// Of a block counted from the edge; beyond the half, any.
+  __device__ __forceinline__ int place_of(int block) const {
+    const int column = ptx::ld_global_if(block < half_, col_ + (backward_ ? edge_ - block : edge_ + block));
+    return backward_ ? last_place_ - column : column;
+  }
+  /// Of this warp's block `index`.
+  __device__ __forceinline__ int place(int index) const {
+    return place_of(block_of(index / C::kStageBlocks) + index % C::kStageBlocks);
+  }
+
+  /// Starts the copy of a group, if there is one.
+  __device__ __forceinline__ void fill(int group, std::uint32_t stage) const {
+    if (group >= groups_ || !ptx::elect_lane()) return;
+    const int block = block_of(group), count = blocks_in(group);
+    const std::int64_t first = backward_ ? edge_ + 1 - block - count : edge_ + block;
+    const auto bytes = static_cast<std::uint32_t>(count * resident::kBlockBytes);
+    ptx::mbarrier_arrive_expect_tx(w_full_ + stage * 8, bytes);
+    ptx::bulk_load(w_ + stage * C::kStageBytes, values_ + first * resident::kBlockBytes, bytes, w_full_ + stage * 8,
+                   ptx::L2Policy::evict_first);
+  }
+
+  __device__ __forceinline__ void multiply_all(float (&sums)[C::kTokenTiles][4], Passing<C>& passing, std::uint32_t x, int places,
+                                               int next) const {
+    constexpr int kGroups = 32 / C::kStageBlocks;  // whose places lie in one register of a warp
+    const std::uint32_t lane = threadIdx.x % 32;
+    std::uint32_t stage = 0, parity = 0;
+#pragma unroll 1
+    for (int base = 0; base < groups_; base += kGroups) {
+#pragma unroll 1
+      for (int turn = 0; turn < min(groups_ - base, kGroups); ++turn) {
+        const int count = blocks_in(base + turn);
+        ptx::mbarrier_wait(w_full_ + stage * 8, parity);
+        const std::uint32_t w = w_ + stage * C::kStageBytes + lane * 8;
+#pragma unroll
+        for (int i = 0; i < C::kStageBlocks; ++i) {
+          if (i >= count) break;
+          const int at = __shfl_sync(~0u, places, turn * C::kStageBlocks + i);
+          const int column = backward_ ? C::kChunkBlocks - 1 - at % C::kChunkBlocks : at % C::kChunkBlocks,
+                    in_stage = backward_ ? count - 1 - i : i;
+          const std::uint32_t chunk = passing.reach(at / C::kChunkBlocks);
+          resident::multiply<C>(sums, w + in_stage * resident::kBlockBytes,
+                                chunk + ((x + column / 4 * C::kBoxBytes) ^ (column % 4 * (kSide * 2))));
+        }
+        __syncwarp();  // all lanes have read the stage
+        fill(base + turn + C::kStages, stage);
+        if (++stage == C::kStages) {
+          stage = 0;
+          parity ^= 1;
+        }
+      }
+      places = next;
+      next = place((base + 2 * kGroups) * C::kStageBlocks + static_cast<int>(lane));
+    }
+  }
+
+  const char* const values_;
+  const std::int32_t* const col_;
+  const bool backward_;
+  const int edge_, half_;  // the line's first or last block; blocks of this half
+  const int warp_, warps_, groups_;
+  const int last_place_;
+  const std::uint32_t w_, w_full_;
+};
+
+}  // namespace sparseloom::kernels::cuda::decode90::passing
