@@ -62,7 +62,7 @@ constexpr double kHopperSumBytesPerClock = 14;     // from other thread blocks o
 constexpr double kLineUs = 2.2, kLineXUs = 2.6e-6, kLineBytesPerClock = 38, kLineBytes = 60e9, kLineRequests = 150e9;
 
 // Of blocks of 16 under X that passes (decode_passing.cuh): the same for 32 x 12288 x 12288 and 24 x 4096 x 16384.
-constexpr double kPassingUs = 3.9, kPassingStream = 0.84, kPassingBytesPerClock = 48;
+constexpr double kPassingUs = 3.9, kPassingStream = 0.88, kPassingBytesPerClock = 48;
 
 // sm90_mma, of a thread block: a slab of 64, waited for and passed over by all warps, and a block times 64 tokens.
 constexpr double kPanelStepClocks = 225, kPanelBlockClocks = 21;

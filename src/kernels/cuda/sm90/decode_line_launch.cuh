@@ -70,7 +70,7 @@ int launch_tokens(const Params& params, const MatmulArgs& args) noexcept {
 }
 
 template <class Mma>
-int launch_narrow(Params& params, const MatmulArgs& args) noexcept {
+int launch_narrow(const Params& params, const MatmulArgs& args) noexcept {
   if (args.m >= passing::kLeastTokens) {
     if (const int status = passing::launch<Mma>(params, args); status != kCannotTake) return status;
   }

@@ -58,7 +58,7 @@ class Passing {
   std::uint32_t stage_ = 0, parity_ = 0;
 };
 
-/// A warp's groups of half a line's blocks, four blocks each, from the line's first or from its last on: every warps-th, through a
+/// A warp's groups of half a line's blocks, kStageBlocks each, from the line's first or from its last on: every warps-th, through a
 /// ring of its own. A place counts block columns from the end of X that the thread block begins at.
 template <class C>
 class Walk {
@@ -81,7 +81,7 @@ class Walk {
   /// sums += the blocks. x: where this lane's words of a chunk lie in it.
   __device__ __forceinline__ void run(float (&sums)[C::kTokenTiles][4], SharedStorage<C>& shared, std::uint32_t x) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const int places = place(lane), next = place(32 + lane), farthest = place_of(max(half_ - 1, 0));
+    const int places = place(lane), next = place(kPlaces + lane), farthest = place_of(max(half_ - 1, 0));
     for (int i = 0; i < C::kStages; ++i) fill(i, i);
     if (lane == 0) {
       if (half_ > 0) atomicMax(&shared.chunks, farthest / C::kChunkBlocks + 1);
@@ -94,6 +94,9 @@ class Walk {
   }
 
  private:
+  // Groups whose places lie in one register of a warp.
+  static constexpr int kGroups = 32 / C::kStageBlocks, kPlaces = kGroups * C::kStageBlocks;
+
   /// First block of a group of this warp, counted from the edge.
   __device__ __forceinline__ int block_of(int group) const { return (group * warps_ + warp_) * C::kStageBlocks; }
   __device__ __forceinline__ int blocks_in(int group) const { return min(half_ - block_of(group), C::kStageBlocks); }
@@ -121,7 +124,6 @@ class Walk {
 
   __device__ __forceinline__ void multiply_all(float (&sums)[C::kTokenTiles][4], Passing<C>& passing, std::uint32_t x, int places,
                                                int next) const {
-    constexpr int kGroups = 32 / C::kStageBlocks;  // whose places lie in one register of a warp
     const std::uint32_t lane = threadIdx.x % 32;
     std::uint32_t stage = 0, parity = 0;
 #pragma unroll 1
@@ -149,7 +151,7 @@ class Walk {
         }
       }
       places = next;
-      next = place((base + 2 * kGroups) * C::kStageBlocks + static_cast<int>(lane));
+      next = place((base + kGroups) * C::kStageBlocks + kPlaces + static_cast<int>(lane));
     }
   }
 
