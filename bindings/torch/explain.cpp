@@ -1,9 +1,10 @@
-// plan and info: what would run and why, and what this build and machine hold.
+// plan, info and spin_registers: what would run and why, what this build and machine hold, and what the CPU could do.
 #include "convert.h"
 #include "core/check.h"
 #include "core/json.h"
 #include "executor.h"
 #include "linear.h"
+#include "ops/spin.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
@@ -64,10 +65,13 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
 
 std::string info() { return info_json(); }
 
+std::int64_t spin_registers(std::string rate, std::int64_t rounds) { return ops::spin_registers(rate, rounds, torch_executor()); }
+
 }  // namespace
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("plan", TORCH_BOX(&sparseloom::binding::plan_json));
   m.impl("info", TORCH_BOX(&sparseloom::binding::info));
+  m.impl("spin_registers", TORCH_BOX(&sparseloom::binding::spin_registers));
 }

@@ -69,4 +69,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bool bias, int activation, int version, bool strict, bool tf32, int device, int kernel, bool residual=False, "
       "bool accumulate=False, bool use_fast_accum=False) -> str");
   m.def("info() -> str");
+  // Flops done on torch's threads in registers alone; `rate`: one of info's "rates".
+  m.def("spin_registers(str rate, int rounds) -> int");
 }

@@ -191,6 +191,7 @@ def test_rotated_weights_and_skewed_rows_are_measured(monkeypatch: pytest.Monkey
     assert found["rotated"] and cells.cell_of(found).rotated and found["weight_gb_s"] > 0 and found["tile_excess"] <= 1
     found = measure.measure_choice(Cell("forward", "f32", 64, 512, 512, (16, 16), 0.3, "lognormal"), 0)
     assert found["over_balanced"]["median"] > 0 and cells.cell_of(found).pattern == "lognormal"
+    assert 0 < found["share_of_peak"] == found["share_spread"]["median"] and found["peak_tflops"] > 0
 
 
 @pytest.mark.skipif(not int8.runs_here(), reason="no fast int8 kernel on this CPU")
@@ -229,13 +230,26 @@ def test_samples_are_paired_by_round() -> None:
 def test_the_peak_is_vdpbf16ps_only_where_it_is_twice_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = {"f32_avx2": 50.0, "f32_avx512": 100.0, "bf16_avx512": 200.0}
     monkeypatch.setattr(peak, "rates", lambda: fast)
-    assert [peak.peak_flops(dtype, 2) for dtype in ("f32", "bf16", "f16")] == [200, 400, 200]
+    assert [peak.peak_name(dtype) for dtype in ("f32", "bf16", "f16")] == ["f32_avx512", "bf16_avx512", "f32_avx512"]
     fast["bf16_avx512"] = 50.0  # Sapphire Rapids: half of fp32
-    assert peak.peak_flops("bf16", 2) == 200 and peak.peak_name("bf16") == "f32_avx512"
+    assert peak.peak_name("bf16") == "f32_avx512"
     fast["bf16_amx"] = 1600.0
-    assert peak.peak_flops("bf16", 2) == 3200 and peak.peak_flops("f16", 2) == 200
+    assert peak.peak_name("bf16") == "bf16_amx" and peak.peak_name("f16") == "f32_avx512"
     fast["f32_avx512"] = 0.0  # SPARSELOOM_ISA=avx2
     assert peak.peak_name("f32") == "f32_avx2"
+
+
+def test_a_spin_is_of_all_threads_and_of_a_peak_that_is_there() -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = peak.Spin("f32")
+        torch.set_num_threads(2)
+        assert one.flops > 0 and one() == 2 * one.flops == peak.Spin("f32").flops
+    finally:
+        torch.set_num_threads(threads)
+    with pytest.raises(Error, match="a register peak of this CPU, got 'copy_bytes'"):
+        ops.call("spin_registers", "copy_bytes", 1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from .. import ops
 from ..errors import Error
 from ..testing import sparse_product
 from .cells import Cell
-from .measure import timed_record
+from .measure import Peak, timed_record
+from .peak import Spin
 from .timing import Call, Spread, interleaved, ratios
 
 Record = dict[str, Any]
@@ -80,7 +81,8 @@ def measure_int8(cell: Cell, seconds: float) -> Record:
     bench = Int8Bench(cell)
     wrong = int((bench.sparse() != bench.expected()).sum())
     dense = bench.dense()
-    ours, bf16, *others = interleaved([bench.sparse, bench.bf16, *dense.values()], seconds)
+    spin = Spin(cell.dtype)
+    ours, bf16, spun, *others = interleaved([bench.sparse, bench.bf16, spin, *dense.values()], seconds)
     times = dict(zip(dense, others, strict=True))
     best = min(times, key=lambda name: Spread.of(times[name]).median)
     check = {
@@ -89,8 +91,8 @@ def measure_int8(cell: Cell, seconds: float) -> Record:
         "dense_tile_error": 0.0,
         "tile_excess": float("inf") if wrong else 0.0,
     }
-    weight_bytes = bench.values.nbytes
-    record = timed_record(cell, bench.kernel, ours, times[best], flops=bench.flops, weight_bytes=weight_bytes, check=check)
+    by = {"flops": bench.flops, "weight_bytes": bench.values.nbytes}
+    record = timed_record(cell, bench.kernel, ours, times[best], Peak(spin, spun), check=check, **by)
     return record | {
         "bf16_kernel": bench.bf16_kernel,
         "bf16_us": round(Spread.of(bf16).median, 2),

@@ -6,7 +6,7 @@ import itertools
 import time
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from .. import ops
 from ..testing import Case, Inputs, TileCheck, check_tiles, dense_product, exact_product, sparse_product
 from ..testing.tolerance import TILE_TOKENS
 from .cells import Cell
-from .peak import peak_flops, peak_name
+from .peak import Spin
 from .skewed import KINDS
 from .timing import Call, Spread, interleaved, ratios
 
@@ -92,13 +92,14 @@ def measure_choice(cell: Cell, seconds: float) -> Record:
     bench = Bench(cell)
     kernel = bench.plan["kernel"]
     found = bench.check(kernel)
-    calls: list[Call] = [lambda: bench.sparse(kernel), bench.dense]
+    spin = Spin(cell.dtype)
+    calls: list[Call] = [lambda: bench.sparse(kernel), bench.dense, spin]
     even = None
     if cell.pattern in KINDS:
         even = Bench(_balanced(cell, bench))
         calls.append(lambda: even.sparse(kernel))
-    sparse, dense, *balanced = interleaved(calls, seconds)
-    record = _record(bench, kernel, found, sparse, dense)
+    sparse, dense, spun, *balanced = interleaved(calls, seconds)
+    record = _record(bench, kernel, found, sparse, dense, Peak(spin, spun))
     if even is not None:
         # Per stored block: a grown graph's number of them is what it is.
         share = even.flops / bench.flops
@@ -122,7 +123,8 @@ def measure_candidates(cell: Cell, seconds: float) -> Record:
     names = [candidate["kernel"] for candidate in hopeful]
     checks = {name: bench.check(name) for name in names}
     calls: list[Call] = [lambda name=name: bench.sparse(name) for name in names]  # type: ignore[misc]
-    *samples, dense = interleaved([*calls, bench.dense], seconds)
+    spin = Spin(cell.dtype)
+    *samples, dense, spun = interleaved([*calls, bench.dense, spin], seconds)
     times = dict(zip(names, samples, strict=True))
     chosen = bench.plan["kernel"]
     best = min(names, key=lambda name: Spread.of(times[name]).median)
@@ -137,15 +139,23 @@ def measure_candidates(cell: Cell, seconds: float) -> Record:
         }
         for candidate in hopeful
     ]
-    record = _record(bench, chosen, checks[chosen], times[chosen], dense)
+    record = _record(bench, chosen, checks[chosen], times[chosen], dense, Peak(spin, spun))
     return record | {"peers": {}, "best": best, "over_best": round(loss, 4), "candidates": candidates}
 
 
+class Peak(NamedTuple):
+    """A spin, and the microseconds of its calls."""
+
+    spin: Spin
+    us: list[float]
+
+
 def timed_record(
-    cell: Cell, kernel: str, sparse: list[float], dense: list[float], *, flops: float, weight_bytes: int, check: Record
+    cell: Cell, kernel: str, sparse: list[float], dense: list[float], peak: Peak, *, flops: float, weight_bytes: int, check: Record
 ) -> Record:
-    """What every timed cell tells. ``sparse``, ``dense``: microseconds a call, in turn; ``check``: errors of a tile, by name."""
-    threads = torch.get_num_threads()
+    """What every timed cell tells. ``sparse``, ``dense``, ``peak``: microseconds a call, in turn; ``check``: errors of a tile, by
+    name."""
+    share = Spread.of([flops / a * (b / peak.spin.flops) for a, b in zip(sparse, peak.us, strict=True)])
     us, ratio = Spread.of(sparse), ratios(dense, sparse)
     rate = flops / us.median * 1e6
     return {
@@ -165,23 +175,25 @@ def timed_record(
         "speedup": round(ratio.median, 3),
         "speedup_spread": ratio.rounded(3),
         "useful_tflops": round(rate / 1e12, 5),
-        "share_of_peak": round(rate / peak_flops(cell.dtype, threads), 4),
-        "peak": peak_name(cell.dtype),
+        "share_of_peak": round(share.median, 4),
+        "share_spread": share.rounded(4),
+        "peak": peak.spin.rate,
+        "peak_tflops": round(peak.spin.flops / Spread.of(peak.us).median / 1e6, 5),
         "weight_gb_s": round(weight_bytes / us.median / 1e3, 2),
         **check,
-        "threads": threads,
+        "threads": torch.get_num_threads(),
         "samples": len(sparse),
     }
 
 
-def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], dense: list[float]) -> Record:
+def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], dense: list[float], peak: Peak) -> Record:
     check = {
         "worst_tile_error": found.worst_tile_error,
         "dense_tile_error": found.dense_tile_error,
         "tile_excess": round(found.excess, 4),  # over the allowed error; above 1 the kernel is wrong here
     }
     weight_bytes = bench.inputs.values.nbytes
-    return timed_record(bench.cell, kernel, sparse, dense, flops=bench.flops, weight_bytes=weight_bytes, check=check)
+    return timed_record(bench.cell, kernel, sparse, dense, peak, flops=bench.flops, weight_bytes=weight_bytes, check=check)
 
 
 def torch_bsr_us(bench: Bench, seconds: float = 1.0) -> float | None:

@@ -26,14 +26,34 @@ double best_rate(int windows, const Work& work) {
   return best;
 }
 
-#if defined(__x86_64__)
 // 5000 rounds are some 30 us: long against the clock's 20 ns, short against a time slice, so that one of them is undisturbed.
 // Sixty of them: what is kept for weeks may take two milliseconds.
-template <class Ops>  // PanelOps or TileOps
-double register_peak(const Ops& ops) {
-  return best_rate(60, [&] { return ops.spin(5000); });
+double best_spin(Spin spin) {
+  return best_rate(60, [=] { return spin(5000); });
 }
+
+// What reaches a peak: products on nothing but registers.
+struct Peak {
+  double plan::MachineRates::*rate;
+  runtime::Isa isa;
+  Spin spin;
+};
+
+std::span<const Peak> peaks() {
+#if defined(__x86_64__)
+  using plan::MachineRates;
+  using runtime::Isa;
+  static const Peak kPeaks[] = {{&MachineRates::f32_avx2, Isa::avx2, cpu::kAvx2Panel.spin},
+                                {&MachineRates::f32_avx512, Isa::avx512, cpu::kAvx512Panel.spin},
+                                {&MachineRates::i8_avx512, Isa::avx512_vnni, cpu::kAvx512VnniPanel.spin},
+                                {&MachineRates::bf16_avx512, Isa::avx512_bf16, cpu::kAvx512Bf16Panel.spin},
+                                {&MachineRates::bf16_amx, Isa::amx, cpu::kAmxTile.spin},
+                                {&MachineRates::i8_amx, Isa::amx, cpu::kAmxInt8Tile.spin}};
+  return kPeaks;
+#else
+  return {};
 #endif
+}
 
 // 4 MiB to 4 MiB: beyond the L2 of every machine so far; the first window maps the pages and loses.
 double copy_rate() {
@@ -59,18 +79,17 @@ std::span<const RateField> rate_fields() {
 
 plan::MachineRates measure_rates(runtime::Isa isa) {
   plan::MachineRates rates;
-#if defined(__x86_64__)
-  using runtime::Isa;
-  if (isa >= Isa::avx2) rates.f32_avx2 = register_peak(cpu::kAvx2Panel);
-  if (isa >= Isa::avx512) rates.f32_avx512 = register_peak(cpu::kAvx512Panel);
-  if (isa >= Isa::avx512_vnni) rates.i8_avx512 = register_peak(cpu::kAvx512VnniPanel);
-  if (isa >= Isa::avx512_bf16) rates.bf16_avx512 = register_peak(cpu::kAvx512Bf16Panel);
-  if (isa >= Isa::amx) rates.bf16_amx = register_peak(cpu::kAmxTile), rates.i8_amx = register_peak(cpu::kAmxInt8Tile);
-#else
-  static_cast<void>(isa);
-#endif
+  for (const Peak& peak : peaks())
+    if (isa >= peak.isa) rates.*peak.rate = best_spin(peak.spin);
   rates.copy_bytes = copy_rate();
   return rates;
+}
+
+Spin register_spin(std::string_view rate, runtime::Isa isa) {
+  for (const RateField& field : rate_fields())
+    for (const Peak& peak : peaks())
+      if (field.name == rate && field.rate == peak.rate && isa >= peak.isa) return peak.spin;
+  return nullptr;
 }
 
 }  // namespace sparseloom::kernels

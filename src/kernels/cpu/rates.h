@@ -1,9 +1,11 @@
 // The machine's rates: measured once, kept in a file of the cache folder, read by every later process on the same kind of CPU.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "plan/candidate.h"
 #include "runtime/rate_table.h"
@@ -18,6 +20,11 @@ std::span<const RateField> rate_fields();
 /// milliseconds and allocates: called once per process, never inside a product. Best of many short windows, since a neighbour on
 /// the same core can only make a window slower.
 plan::MachineRates measure_rates(runtime::Isa isa = runtime::active_isa());
+
+/// Multiplies on nothing but registers for so many rounds, on the calling thread; returns the flops done.
+using Spin = std::int64_t (*)(std::int64_t rounds);
+/// What reaches the rate that rate_fields() calls so; null for one that is no peak, or of a set that `isa` does not include.
+Spin register_spin(std::string_view rate, runtime::Isa isa = runtime::active_isa());
 
 struct KnownRates {
   plan::MachineRates rates;

@@ -30,6 +30,13 @@ __device__ __forceinline__ float gelu_tanh(float x) {
   return gated(x, x * fmaf(x * x, kMinusTwoSqrt2OverPi * 0.044715f, kMinusTwoSqrt2OverPi));
 }
 
+/// p x^n + .. by Horner's rule, the highest coefficient first.
+__device__ __forceinline__ float polynomial(float /*x*/, float p) { return p; }
+template <class... Rest>
+__device__ __forceinline__ float polynomial(float x, float p, float next, Rest... rest) {
+  return polynomial(x, fmaf(p, x, next), rest...);
+}
+
 struct NormalTail {
   float exponential;  // e^(-x^2 / 2)
   float mass;         // Phi(-|x|)
@@ -40,15 +47,8 @@ struct NormalTail {
 __device__ __forceinline__ NormalTail normal_tail(float x) {
   const float a = fabsf(x);
   const float t = ptx::rcp_approx(fmaf(a, 0.3f * 0.70710678f, 1.0f));
-  float p = -0.0647703335f;
-  p = fmaf(p, t, 0.24282828f);
-  p = fmaf(p, t, -0.256244153f);
-  p = fmaf(p, t, 0.27399236f);
-  p = fmaf(p, t, -0.0474271104f);
-  p = fmaf(p, t, 0.107511856f);
-  p = fmaf(p, t, 0.0741553232f);
-  p = fmaf(p, t, 0.085359931f);
-  p = fmaf(p, t, 0.0845938399f);
+  const float p = polynomial(t, -0.0647703335f, 0.24282828f, -0.256244153f, 0.27399236f, -0.0474271104f, 0.107511856f,
+                             0.0741553232f, 0.085359931f, 0.0845938399f);
   const float exponential = ptx::ex2_approx(x * (x * (-0.5f * kLog2E)));
   return {exponential, p * t * exponential};
 }
@@ -64,14 +64,8 @@ __device__ __forceinline__ float gelu_erf(float x) {
 // max(x, 0) - a Phi(-a) has no choice of side; a NaN comes through the maximum.
 __device__ __forceinline__ float gelu_erf_half(float x) {
   const float a = fminf(fabsf(x), 13.0f);
-  float p = -6.31553671e-07f;
-  p = fmaf(p, a, 3.02903347e-05f);
-  p = fmaf(p, a, -6.09911249e-04f);
-  p = fmaf(p, a, 6.87749473e-03f);
-  p = fmaf(p, a, -4.96989661e-02f);
-  p = fmaf(p, a, -4.63775499e-01f);
-  p = fmaf(p, a, -1.14875916f);
-  p = fmaf(p, a, -1.00018920f);
+  const float p = polynomial(a, -6.31553671e-07f, 3.02903347e-05f, -6.09911249e-04f, 6.87749473e-03f, -4.96989661e-02f,
+                             -4.63775499e-01f, -1.14875916f, -1.00018920f);
   return fmaf(-a, ptx::ex2_approx(p), ptx::max_nan(x, 0.0f));
 }
 

@@ -31,7 +31,7 @@ int sm90_decode(const MatmulArgs& args) noexcept {
   } else {
     status = bf16 ? decode90::launch_bf16(args) : decode90::launch_f16(args);
   }
-  if (status != decode90::kCannotTake) return status;
+  if (status != kCannotTake) return status;
   if (args.m > kDecodeTokens) return sm80_mma_dds(args);
   return narrow ? sm80_decode_staged(args) : sm80_decode(args);
 }
@@ -40,7 +40,7 @@ int sm90_decode_lines(const MatmulArgs& args) noexcept {
   if (!takes(args, kNarrowLineTokens)) return cudaErrorInvalidValue;
   if (args.uneven_lines) return sm90_decode(args);
   const int status = args.dtype == DType::bf16 ? decode90::line::launch_bf16(args) : decode90::line::launch_f16(args);
-  return status == decode90::kCannotTake ? sm80_decode(args) : status;
+  return status == kCannotTake ? sm80_decode(args) : status;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -2,11 +2,9 @@
 #pragma once
 
 #include "kernels/args.h"
+#include "kernels/cuda/sm90/cannot_take.h"
 
 namespace sparseloom::kernels::cuda::decode90 {
-
-/// What launch answers where the copy engine cannot address an operand or a count does not fit: an sm_80 kernel takes the call.
-inline constexpr int kCannotTake = -1;
 
 /// Blocks of 32, 64 and 128 on either side.
 int launch_bf16(const MatmulArgs& args) noexcept;

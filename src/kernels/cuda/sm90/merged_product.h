@@ -4,15 +4,16 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/cuda/sm90/cannot_take.h"
 #include "kernels/cuda/sm90/hand_over.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
 
 namespace sparseloom::kernels::cuda {
 
 /// Merges args' blocks into units of at least `least` and launches their product; takes(product): whether TMA can address it.
-/// launch(product): a cudaError_t, or cannot_map, which takes() nearly always has found out before the merging.
+/// launch(product): a cudaError_t, or kCannotTake, which takes() nearly always has found out before the merging.
 template <class Takes, class Launch>
-int merged_product(const MatmulArgs& args, std::int32_t least, int cannot_map, const Takes& takes, const Launch& launch) noexcept {
+int merged_product(const MatmulArgs& args, std::int32_t least, const Takes& takes, const Launch& launch) noexcept {
   const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block, least);
   if (args.m == 0 || merging.lines == 0) return 0;
   const MatmulArgs product = merged(args, merging);
@@ -20,7 +21,7 @@ int merged_product(const MatmulArgs& args, std::int32_t least, int cannot_map, c
   if (!aligned || args.index.blocks == 0 || !takes(product)) return hand_over(args);
   if (const int status = merge_blocks(args, merging); status != 0) return status;
   const int status = launch(product);
-  return status == cannot_map ? hand_over(args) : status;
+  return status == kCannotTake ? hand_over(args) : status;
 }
 
 }  // namespace sparseloom::kernels::cuda

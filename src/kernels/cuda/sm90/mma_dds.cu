@@ -22,13 +22,13 @@ bool takes(const MatmulArgs& args) { return args.direction != Direction::dw && s
 int sm90_mma_dds(const MatmulArgs& args) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
   const int status = launch(args);
-  return status == mma_dds::kCannotMap ? hand_over(args) : status;
+  return status == kCannotTake ? hand_over(args) : status;
 }
 
 int sm90_mma_merged(const MatmulArgs& args) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
   const auto possible = [](const MatmulArgs& product) { return mma_dds::Operands(product).possible(); };
-  return merged_product(args, Merging::kMmaLeast, mma_dds::kCannotMap, possible, launch);
+  return merged_product(args, Merging::kMmaLeast, possible, launch);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -2,14 +2,13 @@
 #pragma once
 
 #include "kernels/args.h"
+#include "kernels/cuda/sm90/cannot_take.h"
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
 inline constexpr int kSide = 16;  // of a block
 inline constexpr int kTileTokens = 64, kTileLines = 32, kTileOutputs = kTileLines * kSide;
 inline constexpr int kSlab = 64;  // of the reduction, 128 bytes of a token
-/// What TMA cannot address: the caller falls back.
-inline constexpr int kCannotMap = -1;
 
 int forward_bf16(const MatmulArgs& args) noexcept;
 int forward_f16(const MatmulArgs& args) noexcept;

@@ -36,7 +36,7 @@ int launch(const MatmulArgs& args) noexcept {
   const std::int64_t out_width = dx ? index.cols : index.rows;
   if (args.m == 0 || out_width == 0) return cudaSuccess;
   const Operands operands(args);
-  if (!operands.possible() || reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0) return kCannotMap;
+  if (!operands.possible() || reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0) return kCannotTake;
   Params params{};
   params.list_begin = dx ? args.transposed.ccol : index.crow;
   params.list_end = args.line_end != nullptr ? args.line_end : params.list_begin + 1;
@@ -51,7 +51,7 @@ int launch(const MatmulArgs& args) noexcept {
   params.store_pre = operands.pre.data != nullptr;
   params.add_residual = operands.residual.data != nullptr;
   const std::int64_t panels = ceil_div(args.m, T::kTokens), groups = ceil_div(params.lines, T::kLines);
-  if (panels * groups >= std::int64_t{1} << 31) return kCannotMap;
+  if (panels * groups >= std::int64_t{1} << 31) return kCannotTake;
   params.groups = static_cast<unsigned>(groups);
   params.tiles = static_cast<unsigned>(panels * groups);
   params.turned = args.uneven_lines;
@@ -70,7 +70,7 @@ int launch(const MatmulArgs& args) noexcept {
       !encode_tensor_map(params.out, operands.out, kOutBox) ||
       (params.store_pre && !encode_tensor_map(params.pre, operands.pre, kOutBox)) ||
       (params.add_residual && !encode_tensor_map(params.residual, operands.residual, kOutBox))) {
-    return kCannotMap;
+    return kCannotTake;
   }
   if (const cudaError_t status = allow_shared_memory<mma_dds_kernel<T>>(kAll, args.device); status != cudaSuccess) return status;
   const auto multiprocessors = static_cast<unsigned>(std::max(1, device.multiprocessors));

@@ -39,7 +39,7 @@ int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
   // is found out here, and the kernel that takes any alignment runs instead.
   const auto product = [narrow](const MatmulArgs& call) {
     const int status = launch(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-    return status == wgmma_dds::kCannotMap ? hand_over(call) : status;
+    return status == kCannotTake ? hand_over(call) : status;
   };
   return args.dtype == DType::f32 ? with_residual_behind(args, product) : product(args);
 }
@@ -51,7 +51,7 @@ int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
                                    ? wgmma_dds::operands_of<wgmma_dds::Dx, wgmma_dds::Bf16>(product)
                                    : wgmma_dds::operands_of<wgmma_dds::Forward, wgmma_dds::Bf16>(product));
   };
-  return merged_product(args, Merging::kWgmmaLeast, wgmma_dds::kCannotMap, possible, [narrow](const MatmulArgs& product) {
+  return merged_product(args, Merging::kWgmmaLeast, possible, [narrow](const MatmulArgs& product) {
     return launch(product, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
   });
 }

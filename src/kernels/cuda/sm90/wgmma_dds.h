@@ -5,12 +5,10 @@
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/cuda/sm90/cannot_take.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
-
-/// What TMA cannot address: the caller falls back.
-constexpr int kCannotMap = -1;
 
 /// Whether 16-bit blocks of side 32 have slabs of their own (Narrowed): where few lie next to one another.
 inline bool narrow_slabs(BlockShape block, std::int64_t blocks, std::int64_t grid) {

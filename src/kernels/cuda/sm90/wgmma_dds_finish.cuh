@@ -57,9 +57,10 @@ __device__ __forceinline__ void store_unit(const CUtensorMap& map, const Params&
     ptx::tma_store_2d(&map, in_matrix(params, place.output + unit / kUnits * 64), place.token + unit % kUnits * T::kStoreRows,
                       boxes, params.out_policy);
   } else {
+    constexpr int kWarps = 4;  // of a consumer warpgroup, a unit each
 #pragma unroll 1
     for (int n = 0; n < T::kUnitBoxes; ++n) {
-      const OutBox<T> box(params, place, unit / 4 * (T::kTokens / T::kConsumers) + unit % 4 * T::kStoreRows, n);
+      const OutBox<T> box(params, place, unit / kWarps * (T::kTokens / T::kConsumers) + unit % kWarps * T::kStoreRows, n);
       ptx::tma_store_2d(&map, box.column, box.row, boxes + n * T::kStoreBytes, params.out_policy);
     }
   }
@@ -130,7 +131,7 @@ __device__ __forceinline__ void finish(const Params& params, SharedStorage<T>& s
     for (; unit < T::kUnits; unit += T::kFinishers) {
       const std::uint32_t boxes = staging + unit * T::kUnitBytes;
       ptx::mbarrier_wait(handed + unit * 8, parity);
-      if (params.store_pre && ptx::elect_lane()) store_unit<T>(params.pre, params, place, unit, boxes);
+      if (ptx::elect_lane()) store_unit<T>(params.pre, params, place, unit, boxes);
       activate_unit<T>(params, boxes, [] {
         if (ptx::elect_lane()) ptx::bulk_wait_read<0>();  // of what is stored as it is
         __syncwarp();

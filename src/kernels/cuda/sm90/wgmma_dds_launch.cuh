@@ -82,7 +82,7 @@ template <class T>
 int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
   const unsigned places = static_cast<unsigned>(std::max(device.multiprocessors, 1) * T::kBlocksPerSm);
-  if (!prepare<T>(params, args, operands, places, device.l2_bytes)) return kCannotMap;
+  if (!prepare<T>(params, args, operands, places, device.l2_bytes)) return kCannotTake;
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024 && T::kBlocksPerSm * (kSharedBytes + 1024) <= 228 * 1024, "what sm_90 has");
   // Two thread blocks of the narrow tile take all there is.
@@ -156,7 +156,7 @@ int launch(const MatmulArgs& args, TileSize size) noexcept {
   const IndexView& index = args.index;
   const Operands operands = operands_of<Direction, Element>(args);
   if (args.m == 0 || operands.out.width == 0) return cudaSuccess;
-  if (!possible(operands)) return kCannotMap;
+  if (!possible(operands)) return kCannotTake;
   const int line_side = dx ? index.block.cols : index.block.rows, side = dx ? index.block.rows : index.block.cols;
   Params params{};
   params.list_begin = dx ? args.transposed.ccol : index.crow;

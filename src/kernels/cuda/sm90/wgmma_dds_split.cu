@@ -23,7 +23,7 @@ int split(const MatmulArgs& args, TileSize size) noexcept {
     forward.bias = nullptr;
     forward.activation = Activation::none;
   }
-  if (!possible(operands_of<Forward, Split>(forward))) return kCannotMap;  // before anything is launched for it
+  if (!possible(operands_of<Forward, Split>(forward))) return kCannotTake;  // before anything is launched for it
   const cudaError_t status = split_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
                                           index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
   return status != cudaSuccess ? status : launch<Forward, Split>(forward, size);
@@ -36,7 +36,7 @@ int sm90_split_dds(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
   return with_residual_behind(args, [narrow](const MatmulArgs& call) {
     const int status = wgmma_dds::split(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-    return status == wgmma_dds::kCannotMap ? sm80_ffma_dds(call) : status;
+    return status == kCannotTake ? sm80_ffma_dds(call) : status;
   });
 }
 

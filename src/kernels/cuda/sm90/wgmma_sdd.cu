@@ -32,7 +32,7 @@ int launch(const MatmulArgs& args, bool narrow) noexcept {
   const Size size = wgmma_sdd::size_of_product(wgmma_sdd::kStep16, index.block, index.block_rows(), index.blocks, args.m,
                                                runtime::cuda_device(args.device).multiprocessors);
   const Way way = choose_way(size, index.block_rows(), index.block_cols(), narrow);
-  if (!way.exists()) return wgmma_sdd::kCannotMap;
+  if (!way.exists()) return kCannotTake;
   switch (args.dtype) {
     case DType::bf16:
       return way.by_regions ? wgmma_sdd::dw_region_bf16(args, way.regions) : wgmma_sdd::dw_bf16(args, way.deal.most_blocks);
@@ -60,7 +60,7 @@ int sm90_wgmma_sdd(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction != Direction::dw) return cudaErrorInvalidValue;
   // As in sm90_wgmma_dds: a plan sees sizes, not pointers, so what TMA cannot address is found out here.
   const int status = launch(args, narrow);
-  return status == wgmma_sdd::kCannotMap ? sm80_mma_sdd(args) : status;
+  return status == kCannotTake ? sm80_mma_sdd(args) : status;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -5,13 +5,11 @@
 #include <cstddef>
 
 #include "kernels/args.h"
+#include "kernels/cuda/sm90/cannot_take.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/wgmma_sdd_region.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
-
-/// What TMA cannot address: the caller falls back.
-constexpr int kCannotMap = -1;
 
 /// Items of at most this many blocks.
 int dw_bf16(const MatmulArgs& args, int most_blocks) noexcept;

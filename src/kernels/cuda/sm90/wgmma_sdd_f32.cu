@@ -70,7 +70,7 @@ int turned(const MatmulArgs& args) noexcept {
   float* const to[2] = {reinterpret_cast<float*>(workspace.take(space.dy)), reinterpret_cast<float*>(workspace.take(space.x))};
   const Operands operands{{to[0], DType::f32, index.rows, args.m, stride * 4, true},
                           {to[1], DType::f32, index.cols, args.m, stride * 4, true}};
-  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x)) return kCannotMap;  // before anything is launched
+  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x)) return kCannotTake;  // before anything is launched
   const TokenMatrix from[2] = {matrix(args.a, index.rows, args.a_stride), matrix(args.b, index.cols, args.b_stride)};
   if (const cudaError_t status = transpose_tokens(to, from, args.m, static_cast<cudaStream_t>(args.stream)); status != cudaSuccess)
     return status;
@@ -85,7 +85,7 @@ int split(const MatmulArgs& args) noexcept {
   std::byte* const planes[2] = {workspace.take(space.dy.planes_bytes()), workspace.take(space.x.planes_bytes())};
   const Operands operands{{planes[0], DType::bf16, space.dy.rows(), index.rows, space.dy.stride() * 2},
                           {planes[1], DType::bf16, space.x.rows(), index.cols, space.x.stride() * 2}};
-  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x)) return kCannotMap;  // before anything is launched
+  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x)) return kCannotTake;  // before anything is launched
   auto* const dy_marks = reinterpret_cast<std::uint32_t*>(workspace.take(space.dy.marks_bytes()));
   auto* const x_marks = reinterpret_cast<std::uint32_t*>(workspace.take(space.x.marks_bytes()));
   auto* const any = reinterpret_cast<std::uint32_t*>(workspace.take(kAligned));
@@ -104,7 +104,7 @@ std::size_t parts_bytes(const StepShape& step, const Problem& p, int multiproces
 
 }  // namespace
 
-int dw_turned(const MatmulArgs& args) noexcept { return args.m == 0 ? kCannotMap : turned(args); }
+int dw_turned(const MatmulArgs& args) noexcept { return args.m == 0 ? kCannotTake : turned(args); }
 
 std::size_t turned_workspace(const Problem& p, int multiprocessors) noexcept {
   return TurnedSpace({p.m, p.rows, p.cols}).bytes() + parts_bytes(kStepTf32, p, multiprocessors);
@@ -115,8 +115,8 @@ std::size_t turned_workspace(const Problem& p, int multiprocessors) noexcept {
 int sm90_split_sdd(const MatmulArgs& args) noexcept {
   if (args.direction != Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
   if (args.index.blocks == 0) return cudaSuccess;
-  const int status = args.m == 0 ? wgmma_sdd::kCannotMap : wgmma_sdd::split(args);
-  return status == wgmma_sdd::kCannotMap ? sm80_ffma_sdd(args) : status;
+  const int status = args.m == 0 ? kCannotTake : wgmma_sdd::split(args);
+  return status == kCannotTake ? sm80_ffma_sdd(args) : status;
 }
 
 std::size_t sm90_split_sdd_workspace(const Problem& p, int multiprocessors) noexcept {
