@@ -347,16 +347,16 @@ double predict_decode_lines_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
   const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
   const double lines = static_cast<double>(p.rows) / std::min(p.block.rows, 32);
-  const double start = kLineUs + kLineXUs * static_cast<double>(p.m * p.cols) * 2;
+  const double x_us = kLineXUs * static_cast<double>(p.m * p.cols) * 2;
   const std::int64_t pairs = device.multiprocessors / 2;
   if (p.block.rows == 16 && decode90::passing::passes(p.m, p.rows, p.cols, p.blocks, pairs)) {
     const double moved = decode90::passing::moved_bytes(p.rows, p.cols, p.blocks, pairs) / (kPassingBytesPerClock * clocks(device));
-    return start - kLineUs + kPassingUs + us(std::max(stored / (kPassingStream * device.memory_bytes), moved));
+    return kPassingUs + x_us + us(std::max(stored / (kPassingStream * device.memory_bytes), moved));
   }
   const double memory = std::min(kHopperDecodeStream * device.memory_bytes, lines * kLineBytes);
   const double tokens_us = p.block.rows == 16 ? us(static_cast<double>(p.blocks) * (4 + tokens) / kLineRequests)
                                               : us(stored * (1 + tokens / 32) / (kLineBytesPerClock * clocks(device)));
-  return start + std::max(us(stored / memory), tokens_us);
+  return kLineUs + x_us + std::max(us(stored / memory), tokens_us);
 }
 
 double predict_dense_us(const Problem& p, const plan::Machine& machine) {

@@ -29,8 +29,8 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-/// Where the place that `shared` has in this thread block lies in thread block `rank` of the cluster: to be written by
-/// st_shared_cluster, once that thread block has begun.
+/// Where the place that `shared` has in this thread block lies in thread block `rank` of the cluster: to be read or
+/// written once that thread block has begun.
 __device__ __forceinline__ std::uint32_t address_in_cluster(std::uint32_t shared, unsigned rank) {
 #if __CUDA_ARCH__ >= 900
   std::uint32_t address;
@@ -53,11 +53,9 @@ __device__ __forceinline__ void st_shared_cluster(std::uint32_t address, float v
 __device__ __forceinline__ float4 ld_shared_cluster(const float4* shared, unsigned rank) {
 #if __CUDA_ARCH__ >= 900
   float4 value;
-  std::uint32_t remote;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(shared)), "r"(rank));
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(remote)
+               : "r"(address_in_cluster(shared_address(shared), rank))
                : "memory");
   return value;
 #else
