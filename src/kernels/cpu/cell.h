@@ -1,6 +1,8 @@
 // Cells: the four bytes that one lane multiplies at a time, one fp32 or a pair of bf16.
 #pragma once
 
+#include <cstdint>
+
 #include "core/half.h"
 
 namespace sparseloom::kernels::cpu {
@@ -10,6 +12,7 @@ inline constexpr int kGroup = 8;
 inline constexpr int kMaxVectors = 3;
 inline constexpr int kMaxLanes = 16;
 inline constexpr int kMaxBlock = 128;
+inline constexpr int kAskSteps = 16;  // of dw, between two times it asks for the columns that come next
 
 /// A call gets one task per this many multiplications (panel) or stored elements (decode), up to the threads: below them a task
 /// is not worth waking a thread for, some 5 us at 100 Gflop/s or 10 Gelement/s.
@@ -17,6 +20,7 @@ inline constexpr double kTaskProducts = 250e3, kTaskElements = 50e3;
 
 /// Read through these, user memory may have any alignment and any type behind it.
 using Cell [[gnu::may_alias, gnu::aligned(1)]] = float;
+inline constexpr std::int64_t kCellBytes = 4, kLineCells = 16;  // of a cache line
 
 using core::Bf16;
 using core::F16;

@@ -7,6 +7,7 @@
 #include "kernels/cpu/cost.h"
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/panel.h"
+#include "kernels/cpu/panel_memory.h"
 
 namespace sparseloom::kernels {
 namespace {
@@ -93,7 +94,7 @@ Kernel panel_row(const char* name) {
            },
            [](const Problem& problem, const Machine&) {
              return problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
-                                                       : cpu::panel_workspace(P::kOps.lanes, P::kOps.depth_step, problem);
+                                                       : cpu::PanelMemory(P::kOps, problem).bytes;
            },
            kInt8},
           [](const MatmulArgs& args, const Executor& executor) {

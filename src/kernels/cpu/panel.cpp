@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "kernels/cpu/panel_memory.h"
 #include "kernels/cpu/share.h"
 #include "kernels/cpu/tile.h"
 #include "runtime/cpu.h"
@@ -13,29 +14,11 @@ namespace sparseloom::kernels::cpu {
 namespace {
 
 using core::ceil_div;
-using core::round_up;
 
-// The packed input of one chunk of tokens: half an L3 of the smallest machines in mind, and bounded for any number of tokens.
-constexpr std::int64_t kPanelBytes = 16 << 20;
-constexpr std::int64_t kCellBytes = 4;
+constexpr std::int64_t kLineBytes = 64;
 // Of L2, for panels that pass the weights side by side, so that these come from memory once for all of them: the rest is for two
 // strips of weights. 800 KB of a Zen 4's 1 MiB.
 constexpr double kPanelsInL2 = 0.78;
-constexpr std::int64_t kAlign = 64, kLineBytes = 64;
-
-// Vectors of tokens in one chunk of at most `fit` of `total`: as even as whole panels allow, so that none is a single slow vector.
-std::int64_t even_chunk(std::int64_t total, std::int64_t fit) {
-  if (total <= fit) return total;
-  return fit < kMaxVectors
-             ? fit
-             : std::min(fit / kMaxVectors * kMaxVectors, round_up(ceil_div(total, ceil_div(total, fit)), kMaxVectors));
-}
-
-// What there is workspace for.
-std::int64_t chunk_vectors(std::int64_t tokens, std::int64_t steps, int lanes) {
-  return even_chunk(ceil_div(tokens, lanes),
-                    std::max<std::int64_t>(1, kPanelBytes / std::max<std::int64_t>(1, steps * lanes * kCellBytes)));
-}
 
 // `vectors` vectors as panels of at most three, as even as they go: 4 are 2 + 2, since a panel of one wastes its broadcasts.
 struct Panels {
@@ -44,6 +27,14 @@ struct Panels {
   std::int64_t first(std::int64_t panel) const { return vectors / count * panel + std::min(panel, vectors % count); }
   int width(std::int64_t panel) const { return static_cast<int>(first(panel + 1) - first(panel)); }
 };
+
+Problem problem_of(const MatmulArgs& args) {
+  Problem problem;
+  problem.direction = args.direction, problem.dtype = args.dtype;
+  problem.m = args.m, problem.rows = args.index.rows, problem.cols = args.index.cols;
+  problem.block = args.index.block, problem.blocks = args.index.blocks;
+  return problem;
+}
 
 // [bm][bn] elements -> [bm / 2][bn] cells of two rows: dx multiplies pairs of dY features.
 void interleave_rows(const std::uint16_t* values, std::int64_t block_cols, Range rows, std::uint16_t* out) {
@@ -61,32 +52,31 @@ class PanelRun {
       : ops_(ops),
         executor_(executor),
         job_(panel_job(args)),
-        steps_(job_.depth_blocks * job_.depth_block / ops.depth_step),
+        memory_(ops, problem_of(args)),
         subs_(job_.output_block / kGroup),
-        panels_memory_(reinterpret_cast<float*>(args.workspace)) {
+        workspace_(args.workspace) {
     const double products = static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
                             static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
     tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1, std::max(1, executor.num_threads));
     for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
-    const std::int64_t one_panel = std::max<std::int64_t>(1, kMaxVectors * ops.lanes * steps_ * kCellBytes);
     const auto room = static_cast<std::int64_t>(kPanelsInL2 * static_cast<double>(runtime::l2_cache_bytes()));
-    panels_at_once_ = std::max<std::int64_t>(1, room / one_panel);
+    panels_at_once_ = std::max<std::int64_t>(1, room / std::max<std::int64_t>(1, memory_.panel_bytes));
     // No more at a time than the threads multiply next: each then finds in L2 what it has packed itself, 2 to 5 % of a product of
     // density .05 or .1.
-    chunk_ = std::min(chunk_vectors(args.m, steps_, ops.lanes),
-                      even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
+    chunk_ = std::min(memory_.vectors, even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
     job_.streams = args.m * job_.outputs * out_size > tasks_ * runtime::l2_cache_bytes();
     if (job_.streams) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
     if (args.direction == Direction::dx && ops.interleaves_dx) {
-      auto* cells = reinterpret_cast<std::uint16_t*>(args.workspace + panel_bytes());
+      auto* cells = in_workspace<std::uint16_t>(memory_.cells);
       interleave(static_cast<const std::uint16_t*>(job_.values), args.index.blocks * args.index.block.rows / 2, cells);
       job_.values = cells;
     }
     if (ops.sum_rows != nullptr && ceil_div(args.m, ops.lanes) > kMaxVectors) {
-      row_sums_ = reinterpret_cast<std::int32_t*>(args.workspace + panel_bytes());
+      row_sums_ = in_workspace<std::int32_t>(memory_.row_sums);
       job_.row_sums = row_sums_;
     }
+    if (memory_.slabs > 1) cut_lists(in_workspace<std::int32_t>(memory_.cuts));
   }
 
   void run() {
@@ -102,8 +92,35 @@ class PanelRun {
   }
 
  private:
-  std::int64_t panel_bytes() const { return round_up(chunk_ * ops_.lanes * steps_ * kCellBytes, kAlign); }
-  float* panel(const Panels& panels, std::int64_t p) const { return panels_memory_ + panels.first(p) * ops_.lanes * steps_; }
+  template <class T>
+  T* in_workspace(std::int64_t at) const {
+    return reinterpret_cast<T*>(workspace_ + at);
+  }
+  float* panel(const Panels& panels, std::int64_t p) const {
+    return in_workspace<float>(0) + panels.first(p) * ops_.lanes * memory_.steps;
+  }
+  float* sums(const Panels& panels, std::int64_t p, std::int64_t unit) const {
+    const std::int64_t outputs = job_.output_blocks * job_.output_block;
+    return in_workspace<float>(memory_.sums) + (panels.first(p) * outputs + unit * kGroup * panels.width(p)) * ops_.lanes;
+  }
+
+  // Lists ascend, so that a slab's part of one is a run of it.
+  void cut_lists(std::int32_t* cuts) {
+    cuts_ = cuts;
+    for (std::int64_t slab = 0; slab <= memory_.slabs; ++slab) {
+      const std::int64_t from = job_.depth_blocks * slab / memory_.slabs;
+      for (std::int64_t b = 0; b < job_.output_blocks; ++b) {
+        const std::int32_t* const cut = std::lower_bound(job_.depth_index + job_.begin[b], job_.depth_index + job_.end[b], from);
+        *cuts++ = static_cast<std::int32_t>(cut - job_.depth_index);
+      }
+    }
+  }
+
+  PanelJob slab_job(std::int64_t slab) const {
+    PanelJob job = job_;
+    if (cuts_ != nullptr) job.begin = cuts_ + slab * job_.output_blocks, job.end = job.begin + job_.output_blocks;
+    return job;
+  }
 
   template <class Body>
   void each_task(const Body& body) {
@@ -119,11 +136,11 @@ class PanelRun {
   // Units are runs of 256 steps of a panel, so that a single panel is packed by all threads too.
   void pack(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
     constexpr std::int64_t kRun = 256;
-    const std::int64_t runs = ceil_div(steps_, kRun);
+    const std::int64_t runs = ceil_div(memory_.steps, kRun);
     const Range mine = share(panels.count * runs, task, tasks_);
     for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) {
       const std::int64_t p = unit / runs, begin = unit % runs * kRun;
-      ops_.pack(job_, {(first_vector + panels.first(p)) * ops_.lanes, panels.width(p), begin, std::min(steps_, begin + kRun),
+      ops_.pack(job_, {(first_vector + panels.first(p)) * ops_.lanes, panels.width(p), begin, std::min(memory_.steps, begin + kRun),
                        panel(panels, p)});
     }
   }
@@ -149,28 +166,44 @@ class PanelRun {
         return others.begin == units.begin && others.end == units.end;
       };
       while (end < panels.count && end - p < panels_at_once_ && joins(end)) ++end;
-      const std::int64_t last = std::min(units.end, ceil_div(job_.outputs, kGroup));
-      for (std::int64_t unit = units.begin, count; unit < last; unit += count) {
-        count = std::min(last - unit, together_ - unit % together_);
-        for (std::int64_t i = p; i < end; ++i) {
-          const int width = panels.width(i);
-          const std::int64_t token = (first_vector + panels.first(i)) * ops_.lanes;
-          strips_[width](job_, {panel(panels, i), unit * kGroup, token,
-                                std::min<std::int64_t>(job_.tokens - token, width * ops_.lanes), i == p, static_cast<int>(count)});
-        }
-      }
+      for (std::int64_t slab = 0; slab < memory_.slabs; ++slab) multiply_slab(panels, {p, end}, units, first_vector, slab);
       p = end;
     }
     if (job_.streams) end_streams();
   }
 
+  // These units' strips of one slab, for the panels side by side.
+  void multiply_slab(const Panels& panels, Range together, Range units, std::int64_t first_vector, std::int64_t slab) {
+    const PanelJob job = slab_job(slab);
+    const std::int64_t last = std::min(units.end, ceil_div(job.outputs, kGroup));
+    for (std::int64_t unit = units.begin, count; unit < last; unit += count) {
+      count = std::min(last - unit, together_ - unit % together_);
+      for (std::int64_t p = together.begin; p < together.end; ++p) {
+        const int width = panels.width(p);
+        Strip strip;
+        strip.panel = panel(panels, p);
+        strip.output = unit * kGroup;
+        strip.token = (first_vector + panels.first(p)) * ops_.lanes;
+        strip.tokens = std::min<std::int64_t>(job.tokens - strip.token, width * ops_.lanes);
+        if (memory_.slabs > 1) strip.sums = sums(panels, p, unit);
+        strip.begins = slab == 0;
+        strip.ends = slab + 1 == memory_.slabs;
+        strip.leads = p == together.begin;
+        strip.count = static_cast<int>(count);
+        strips_[width](job, strip);
+      }
+    }
+  }
+
   const PanelOps& ops_;
   const Executor& executor_;
   PanelJob job_;
-  std::int64_t steps_, subs_, tasks_ = 1, chunk_ = 0;
+  PanelMemory memory_;
+  std::int64_t subs_, tasks_ = 1, chunk_ = 0;
   std::int64_t together_ = 1;  // strips whose outputs are written together: a cache line's
   std::int64_t panels_at_once_ = 1;
-  float* panels_memory_;
+  std::byte* workspace_;
+  const std::int32_t* cuts_ = nullptr;
   std::int32_t* row_sums_ = nullptr;
   StripFunction strips_[kMaxVectors + 1] = {};
 };
@@ -197,12 +230,13 @@ PanelJob panel_job(const MatmulArgs& args) {
     job.depth = w.cols, job.outputs = w.rows;
     job.output_block = w.block.rows, job.depth_block = w.block.cols;
     job.output_blocks = w.block_rows(), job.depth_blocks = w.block_cols();
-    job.offsets = w.crow, job.depth_index = w.col;
+    job.begin = w.crow, job.end = w.crow + 1, job.depth_index = w.col;
   } else {
     job.depth = w.rows, job.outputs = w.cols;
     job.output_block = w.block.cols, job.depth_block = w.block.rows;
     job.output_blocks = w.block_cols(), job.depth_blocks = w.block_rows();
-    job.offsets = args.transposed.ccol, job.depth_index = args.transposed.row, job.slot = args.transposed.slot;
+    job.begin = args.transposed.ccol, job.end = job.begin + 1, job.depth_index = args.transposed.row,
+    job.slot = args.transposed.slot;
   }
   return job;
 }
@@ -210,16 +244,6 @@ PanelJob panel_job(const MatmulArgs& args) {
 void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor) {
   const std::int64_t outputs = args.direction == Direction::forward ? args.index.rows : args.index.cols;
   if (args.m > 0 && outputs > 0) PanelRun(ops, args, executor).run();  // depth 0 writes act(bias)
-}
-
-std::size_t panel_workspace(int lanes, int depth_step, const Problem& problem) {
-  const bool forward = problem.direction == Direction::forward;
-  const std::int64_t side = forward ? problem.block.cols : problem.block.rows;
-  const std::int64_t steps = round_up(forward ? problem.cols : problem.rows, side) / depth_step;
-  std::int64_t bytes = round_up(chunk_vectors(problem.m, steps, lanes) * lanes * steps * kCellBytes, kAlign);
-  if (depth_step == 4) bytes += round_up(problem.rows, problem.block.rows) * static_cast<std::int64_t>(sizeof(std::int32_t));
-  if (!forward && depth_step == 2) bytes += problem.blocks * problem.block.rows * problem.block.cols * 2;
-  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace sparseloom::kernels::cpu

@@ -27,11 +27,11 @@ struct PanelJob {
   std::int64_t residual_stride = 0;
   std::int64_t output_block = 0, depth_block = 0;  // block sides along outputs and depth
   std::int64_t output_blocks = 0, depth_blocks = 0;
-  const std::int32_t* offsets = nullptr;            // crow or ccol
-  const std::int32_t* depth_index = nullptr;        // col or row
-  const std::int32_t* slot = nullptr;               // null: blocks lie in list order
-  const void* values = nullptr;                     // elements, or cells when interleaved
-  std::int64_t block_cols = 0, block_elements = 0;  // bn, bm * bn
+  const std::int32_t *begin = nullptr, *end = nullptr;  // of each output block's list: crow or ccol, or a slab's cuts
+  const std::int32_t* depth_index = nullptr;            // col or row
+  const std::int32_t* slot = nullptr;                   // null: blocks lie in list order
+  const void* values = nullptr;                         // elements, or cells when interleaved
+  std::int64_t block_cols = 0, block_elements = 0;      // bn, bm * bn
   const std::int64_t* cost_prefix = nullptr;
   // Of 8-bit products, see MatmulArgs; out_dtype is dtype for all others.
   DType out_dtype = DType::f32;
@@ -42,12 +42,14 @@ struct PanelJob {
 };
 
 struct Strip {
-  const float* panel;   // packed input of this panel
-  std::int64_t output;  // first of its 8 outputs
-  std::int64_t token;   // first token of the panel
-  std::int64_t tokens;  // valid ones
-  bool leads = false;   // the first to read these weights: it asks for those of the next strip (forward)
-  int count = 1;        // this one and those beside it, up to kMostStrips, whose outputs are written together
+  const float* panel;               // packed input of this panel
+  std::int64_t output;              // first of its 8 outputs
+  std::int64_t token;               // first token of the panel
+  std::int64_t tokens;              // valid ones
+  float* sums = nullptr;            // where slabs of depth leave them to the next, [8 * count][tokens of the panel]; null: one slab
+  bool begins = true, ends = true;  // its slab is the first, the last
+  bool leads = false;               // the first to read these weights: it asks for those of the next strip (forward)
+  int count = 1;                    // this one and those beside it, up to kMostStrips, whose outputs are written together
 };
 
 /// Whose outputs of a token are a cache line, if they are of 16 bits.
@@ -67,6 +69,10 @@ struct Outer {
   const float* dy;                       // [steps][8] cells
   const float* pieces[kMaxVectors * 2];  // each [steps][piece] cells
   std::int64_t steps;
+  // This tile's share of the columns that come next, to ask for while these are multiplied: where it begins in each piece, and
+  // how many cache lines belong to every kAskSteps steps.
+  const float* next[kMaxVectors * 2];
+  int next_lines;
 };
 
 /// A row-major matrix to pack into columns [column / piece][step][piece]; a step is one token, or a pair for bf16 dots.
@@ -103,7 +109,6 @@ PanelJob panel_job(const MatmulArgs& args);
 /// Forward and dx; dw.
 void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
 void run_panel_dw(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
-std::size_t panel_workspace(int lanes, int depth_step, const Problem& problem);
 std::size_t panel_dw_workspace(int depth_step, const Problem& problem);
 
 }  // namespace sparseloom::kernels::cpu

@@ -19,7 +19,6 @@ using core::round_up;
 
 // Both packed operands of one chunk of tokens.
 constexpr std::int64_t kOuterBytes = 32 << 20;
-constexpr std::int64_t kCellBytes = 4;
 constexpr std::int64_t kAlign = 64;
 constexpr std::int64_t kMinChunk = 64;
 
@@ -56,7 +55,8 @@ class OuterRun {
         piece_(std::min(ops.lanes, w_.block.cols)),
         pieces_per_vector_(ops.lanes / piece_),
         pieces_per_block_(w_.block.cols / piece_),
-        subs_(w_.block.rows / kGroup) {
+        subs_(w_.block.rows / kGroup),
+        pieces_total_(w_.blocks * pieces_per_block_) {
     x_ = reinterpret_cast<float*>(args.workspace);
     dy_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes(ops.depth_step));
     if (shape_.partial)
@@ -122,15 +122,25 @@ class OuterRun {
     }
   }
 
+  // The packed columns of a piece, counted over all stored blocks.
+  const float* columns(std::int64_t piece) const {
+    const std::int64_t column = w_.col[piece / pieces_per_block_] * pieces_per_block_ + piece % pieces_per_block_;
+    return x_ + column * steps_ * piece_;
+  }
+
   void unit(std::int64_t r, std::int64_t sub, std::int64_t first, std::int64_t count) {
     Outer job;
     job.steps = steps_;
     job.dy = dy_ + (r * subs_ + sub) * steps_ * kGroup;
     const int vectors = static_cast<int>(ceil_div(count, pieces_per_vector_));
+    // Of the same block row, else of the next one's first.
+    const std::int64_t last = pieces_total_ - 1, next = w_.crow[r] * pieces_per_block_ + first + count;
+    const std::int64_t cells = steps_ * piece_ / subs_;  // of a piece: this sub's share
+    job.next_lines = static_cast<int>(ceil_div(kAskSteps * piece_ / subs_, kLineCells));
     for (std::int64_t i = 0; i < vectors * pieces_per_vector_; ++i) {
       const std::int64_t piece = first + std::min(i, count - 1);  // an odd half is filled with its neighbour and not written
-      const std::int64_t column = w_.col[w_.crow[r] + piece / pieces_per_block_] * pieces_per_block_ + piece % pieces_per_block_;
-      job.pieces[i] = x_ + column * steps_ * piece_;
+      job.pieces[i] = columns(w_.crow[r] * pieces_per_block_ + piece);
+      job.next[i] = columns(std::min(next + i, last)) + sub * cells;
     }
     alignas(64) float tile[kGroup * kMaxVectors * kMaxLanes];
     outer_[vectors](job, tile);
@@ -164,7 +174,7 @@ class OuterRun {
   DType result_;
   OuterShape shape_;
   int piece_;
-  std::int64_t pieces_per_vector_, pieces_per_block_, subs_, tasks_ = 1;
+  std::int64_t pieces_per_vector_, pieces_per_block_, subs_, pieces_total_, tasks_ = 1;
   std::int64_t token_ = 0, tokens_ = 0, steps_ = 0;  // of the chunk under way
   float *x_ = nullptr, *dy_ = nullptr, *partial_ = nullptr;
   OuterFunction outer_[kMaxVectors + 1] = {};

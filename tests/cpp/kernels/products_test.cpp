@@ -5,6 +5,8 @@
 
 #include "kernels/case.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/panel.h"
+#include "kernels/cpu/panel_memory.h"
 #include "kernels/scaled_case.h"
 #include "runtime/cpu.h"
 
@@ -101,6 +103,34 @@ TEST_P(Products, SeveralChunks) {
   c.m = 600, c.rows = 40, c.cols = 33000, c.block = {8, 128}, c.density = 0.02;
   if (c.direction == Direction::dx) std::swap(c.rows, c.cols), std::swap(c.block.rows, c.block.cols);
   check_all(c);
+}
+
+// Long strips, whose depth the panel kernels cut into slabs (panel_memory.h): sums pass through the workspace, on any number of
+// threads by the same cuts. Skewed: lists that end before the last slab begins.
+TEST(Slabs, OfDepth) {
+  kernels::cpu::PanelOps ops{};
+  ops.lanes = 16, ops.depth_step = 1;
+  for (const Direction direction : {Direction::forward, Direction::dx})
+    for (const DType dtype : {DType::f32, DType::f16})
+      for (const BlockShape block : {BlockShape{16, 16}, {32, 64}, {128, 32}})
+        for (const bool skewed : {false, true}) {
+          const bool forward = direction == Direction::forward;
+          Case c;
+          c.direction = direction, c.dtype = dtype, c.block = block, c.skewed = skewed;
+          c.m = 115, c.rows = forward ? 130 : 4700, c.cols = forward ? 4700 : 130, c.density = skewed ? 0.93 : 0.8;
+          c.bias = forward, c.stride_padding = 3;
+          Instance instance(c);
+          if (!skewed) {
+            ASSERT_GT(kernels::cpu::PanelMemory(ops, instance.problem(1)).slabs, 1);
+          }
+          const Instance::Answer answer = instance.answer();
+          for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
+            SCOPED_TRACE(kernel->info.name);
+            const Matrix one = instance.run(*kernel, Executor::serial());
+            expect_accurate(instance, one, answer);
+            EXPECT_EQ(instance.run(*kernel, backwards(3)).bytes, one.bytes);
+          }
+        }
 }
 
 std::string name_of_param(const ::testing::TestParamInfo<std::tuple<Direction, DType, bool>>& info) {

@@ -38,7 +38,7 @@ template <int kOutputs, int kVectors>
   const std::int64_t depth = job.depth_block, cells = depth / kPerCell, bytes = depth * static_cast<std::int64_t>(sizeof(Element));
   const std::int64_t step = std::min<std::int64_t>(depth, cpu::kTileSide * kPerCell);
   const std::int64_t block = output / job.output_block;
-  const std::int64_t first = job.offsets[block], last = job.offsets[block + 1];
+  const std::int64_t first = job.begin[block], last = job.end[block];
   // Of a block; a list's blocks lie in memory as it names them. Not a pointer yet: without blocks the values may be null.
   const std::int64_t offset = output % job.output_block * depth;
   const auto weights = [&](std::int64_t i) { return static_cast<const Element*>(job.values) + i * job.block_elements + offset; };

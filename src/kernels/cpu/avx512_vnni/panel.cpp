@@ -33,7 +33,7 @@ constexpr int kDepthStep = 4;
 // Row sums of 8 outputs, kChunks 64-byte vectors of each block: 8 rows of 8 columns in one, or half a row of 128.
 template <int kChunks>
 void sum_rows_of(const cpu::PanelJob& job, std::int64_t output, std::int32_t* sums) {
-  const std::int64_t block = output / job.output_block, first = job.offsets[block], last = job.offsets[block + 1];
+  const std::int64_t block = output / job.output_block, first = job.begin[block], last = job.end[block];
   const auto* from = static_cast<const std::int8_t*>(job.values) + output % job.output_block * job.block_cols;
   const __m512i offset = _mm512_set1_epi8(static_cast<char>(128));
   __m512i acc[kChunks];

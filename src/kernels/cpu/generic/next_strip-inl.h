@@ -15,11 +15,10 @@ class NextStrip {
         line_bytes_(Weights::kForward ? 64 : weights.line_stride),
         lines_((Weights::kForward ? weights.lines : job.depth_block / kDepthStep) / kShares) {
     const std::int64_t block = strip.output / job.output_block, within = strip.output % job.output_block;
-    const std::int64_t output = (within / kTogether + 1) * kTogether, first = job.offsets[block], last = job.offsets[block + 1];
+    const std::int64_t output = (within / kTogether + 1) * kTogether;
     const bool same_list = output < job.output_block;
-    begin_ = same_list ? first : last;
-    end_ = same_list ? last : block + 1 < job.output_blocks ? job.offsets[block + 2] : last;
-    if (!strip.leads) end_ = begin_;
+    const std::int64_t list = same_list ? block : block + 1;
+    if (strip.leads && list < job.output_blocks) begin_ = job.begin[list], end_ = job.end[list];
     const std::int64_t share = within % kTogether / cpu::kGroup * kPasses;
     const auto* const block0 = weights.source(0) - weights.offset;
     block_bytes_ = reinterpret_cast<const char*>(weights.source(1)) - reinterpret_cast<const char*>(weights.source(0));
@@ -43,5 +42,5 @@ class NextStrip {
   const std::int32_t* slot_;
   const char* from_;                               // the first line of this strip's share, of block 0
   std::int64_t block_bytes_, line_bytes_, lines_;  // from block to block and line to line; lines of a pass
-  std::int64_t begin_, end_;                       // its blocks
+  std::int64_t begin_ = 0, end_ = 0;               // its blocks
 };

@@ -8,6 +8,15 @@ struct WholePiece {
 // As kChainSteps, for sums over tokens: 1024 of them in one chain stood at 1.13 of the error allowed in an fp32 tile.
 constexpr std::int64_t kTokenChain = 512;
 
+// A triple of columns comes from L3 for the first 8 outputs of its block row and from L2 for the others: each of them asks for its
+// share of the next triple. fp32, 1024 x 4096 x 4096, Zen 5: .88 to .94 of the time in blocks of 32, .97 in blocks of 16 and 128.
+template <int kPieces>
+[[gnu::always_inline]] inline void ask_for_next(const cpu::Outer& job, std::int64_t step) {
+  const std::int64_t at = step / cpu::kAskSteps * job.next_lines * cpu::kLineCells;
+  for (int i = 0; i < kPieces; ++i)
+    for (int line = 0; line < job.next_lines; ++line) __builtin_prefetch(job.next[i] + at + line * cpu::kLineCells, 0, 2);
+}
+
 template <class Pieces, int kVectors>
 void outer(const cpu::Outer& job, float* tile) {
   const std::int64_t steps = job.steps;
@@ -20,14 +29,17 @@ void outer(const cpu::Outer& job, float* tile) {
     float* const sums = tile + half * cpu::kMaxVectors * kLanes;
     for (std::int64_t begin = 0; begin < steps || begin == 0; begin += kTokenChain) {
       const std::int64_t end = std::min(steps, begin + kTokenChain);
-      for (std::int64_t t = begin; t < end; ++t, dy += cpu::kGroup) {
-        Vec column[kVectors];
-        unroll<kVectors>(SPARSELOOM_UNROLLED(v) { column[v.value] = Pieces::load_at(piece + v.value * Pieces::kPieces, t); });
-        unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-          const Vec weight = splat(dy + o.value);
-          unroll<kVectors>(
-              SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight); });
-        });
+      for (std::int64_t t = begin; t < end;) {
+        if (half == 0) ask_for_next<kVectors * Pieces::kPieces>(job, t);
+        for (const std::int64_t stop = std::min(end, t + cpu::kAskSteps); t < stop; ++t, dy += cpu::kGroup) {
+          Vec column[kVectors];
+          unroll<kVectors>(SPARSELOOM_UNROLLED(v) { column[v.value] = Pieces::load_at(piece + v.value * Pieces::kPieces, t); });
+          unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+            const Vec weight = splat(dy + o.value);
+            unroll<kVectors>(
+                SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight); });
+          });
+        }
       }
       drain<kVectors>(acc, sums, cpu::kMaxVectors * kLanes, begin == 0);
     }
