@@ -65,7 +65,7 @@ class PanelRun {
     // density .05 or .1.
     chunk_ = std::min(memory_.vectors, even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
-    job_.streams = args.m * job_.outputs * out_size > tasks_ * runtime::l2_cache_bytes();
+    job_.streams = outgrows_l2(job_, tasks_);
     if (job_.streams) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
     if (args.direction == Direction::dx && ops.interleaves_dx) {
       auto* cells = in_workspace<std::uint16_t>(memory_.cells);
@@ -209,6 +209,10 @@ class PanelRun {
 };
 
 }  // namespace
+
+bool outgrows_l2(const PanelJob& job, std::int64_t tasks) {
+  return job.tokens * job.outputs * static_cast<std::int64_t>(size_of(job.out_dtype)) > tasks * runtime::l2_cache_bytes();
+}
 
 PanelJob panel_job(const MatmulArgs& args) {
   const IndexView& w = args.index;

@@ -103,6 +103,9 @@ struct PanelOps {
 
 extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512VnniPanel, kAvx512Bf16Panel;
 
+/// Whether a call's outputs outgrow the L2 of its tasks: PanelJob::streams.
+bool outgrows_l2(const PanelJob& job, std::int64_t tasks);
+
 /// The walk of a forward or dx call.
 PanelJob panel_job(const MatmulArgs& args);
 

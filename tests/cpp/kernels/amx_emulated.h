@@ -7,7 +7,7 @@
 namespace sparseloom::testing {
 
 /// The same operations, tiles in memory. See amx_emulated_tiles.h.
-extern const kernels::cpu::TileOps kEmulatedTile;
+extern const kernels::cpu::TileOps kEmulatedTile, kEmulatedInt8Tile;
 
 /// Whether the calling thread holds configured tiles.
 bool emulated_tiles_in_use();

@@ -24,9 +24,7 @@ namespace {
 
 namespace sparseloom::testing {
 
-namespace {
 const kernels::cpu::TileOps kEmulatedInt8Tile = kernels::amx::kOps;
-}
 
 bool emulated_int8_tiles_in_use() {
   return std::any_of(kernels::amx::tiles.begin(), kernels::amx::tiles.end(), [](const auto& tile) { return tile.rows > 0; });

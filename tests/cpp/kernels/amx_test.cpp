@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "kernels/amx_emulated.h"
 #include "kernels/case.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/tile.h"
 #include "kernels/scaled_case.h"
 #include "runtime/cpu.h"
 
@@ -104,6 +107,57 @@ TEST_F(AmxEmulated, ChunksOfTokensUnderManyThreads) {
   c.direction = Direction::dx;
   std::swap(c.rows, c.cols), std::swap(c.block.rows, c.block.cols);
   check(c, {3});
+}
+
+// Outputs past the caches: the bytes of those that stay in them, where rows begin at a line and where not.
+void streams_the_same_bytes(const kernels::cpu::TileOps& ops, DType dtype, DType out_dtype) {
+  constexpr std::int64_t kSide = 32, kStride = 64;
+  const auto size = static_cast<std::int64_t>(size_of(out_dtype));
+  std::vector<std::uint16_t> values(kSide * kSide), panel(kSide * kSide);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto x = static_cast<std::uint16_t>(i * 37 % 29), y = static_cast<std::uint16_t>(i * 53 % 31);
+    values[i] = dtype == DType::bf16 ? bf16(static_cast<float>(x) - 14) : x;
+    panel[i] = dtype == DType::bf16 ? bf16(static_cast<float>(y) - 15) : y;
+  }
+  const std::int32_t begin = 0, end = 1, column = 0;
+  const float scale = 0.75f;
+  kernels::cpu::PanelJob job;
+  job.dtype = dtype, job.out_dtype = out_dtype;
+  job.depth = job.output_block = job.depth_block = job.block_cols = kSide, job.block_elements = kSide * kSide;
+  job.output_blocks = job.depth_blocks = 1;
+  job.begin = &begin, job.end = &end, job.depth_index = &column, job.values = values.data();
+  job.out_stride = kStride, job.token_scale = job.output_scale = &scale;
+  for (const std::int64_t tokens : {std::int64_t{17}, kSide})
+    for (const std::int64_t outputs : {std::int64_t{24}, kSide})
+      for (const std::int64_t shift : {0, 16, 3}) {
+        std::vector<std::byte> written[2];
+        for (const bool streams : {false, true}) {
+          const std::unique_ptr<std::byte, decltype(&std::free)> out(
+              static_cast<std::byte*>(std::aligned_alloc(64, kSide * kStride * size)), &std::free);
+          std::fill_n(out.get(), kSide * kStride * size, kPoison);
+          job.tokens = tokens, job.outputs = outputs, job.streams = streams, job.out = out.get() + shift * size;
+          ops.begin({16, std::min<int>(kSide, 16 * ops.per_cell), 16, 2});
+          ops.strip(kSide, 2)(job, {reinterpret_cast<const float*>(panel.data()), 0, outputs, 0, tokens, true});
+          ops.end();
+          kernels::cpu::end_streams();
+          written[streams].assign(out.get(), out.get() + kSide * kStride * size);
+        }
+        ASSERT_EQ(written[1], written[0]) << tokens << " x " << outputs << " from " << shift;
+        const std::int64_t behind = ((tokens - 1) * kStride + shift + outputs) * size;
+        EXPECT_EQ(written[1][static_cast<std::size_t>(behind)], kPoison);
+        EXPECT_NE(written[1][static_cast<std::size_t>(behind - 1)], kPoison);
+      }
+}
+TEST_F(AmxEmulated, PastTheCachesTheSameBytes) {
+  streams_the_same_bytes(kEmulatedTile, DType::bf16, DType::bf16);
+  streams_the_same_bytes(kEmulatedInt8Tile, DType::i8, DType::bf16);
+  streams_the_same_bytes(kEmulatedInt8Tile, DType::i8, DType::f32);
+}
+TEST(AmxMachine, PastTheCachesTheSameBytes) {
+  if (runtime::active_isa() < runtime::Isa::amx) GTEST_SKIP() << "no AMX, or not allowed";
+  streams_the_same_bytes(kernels::cpu::kAmxTile, DType::bf16, DType::bf16);
+  streams_the_same_bytes(kernels::cpu::kAmxInt8Tile, DType::i8, DType::bf16);
+  streams_the_same_bytes(kernels::cpu::kAmxInt8Tile, DType::i8, DType::f32);
 }
 
 // X of more than the L2's share: block columns in groups, and all at once where the stored blocks are few; chunks of tokens.

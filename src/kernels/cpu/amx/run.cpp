@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "kernels/cpu/amx/tile.h"
 #include "kernels/cpu/share.h"
+#include "kernels/cpu/tile.h"
 #include "runtime/parallel.h"
 
 namespace sparseloom::kernels::cpu {
@@ -52,6 +53,7 @@ class TileRun {
     const double tasks = m * static_cast<double>(args.index.blocks * args.index.block_elements()) / kTileTaskProducts +
                          m * static_cast<double>(job_.depth + job_.outputs) / kTaskProducts;
     tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(tasks), 1, std::max(1, executor.num_threads));
+    job_.streams = outgrows_l2(job_, tasks_);
     for (int v = 1; v <= panels_.vectors; ++v) strips_[v] = ops.strip(panels_.outputs, v);
   }
 
@@ -125,6 +127,7 @@ class TileRun {
       strips(group, buffer, {0, units()});
     }
     ops_.end();
+    if (job_.streams) end_streams();
   }
 
   // Runs of 256 cells, so that a single panel is packed by all threads too.
@@ -146,6 +149,7 @@ class TileRun {
     for (std::int64_t first = chunk.begin; first < chunk.end; first += panels_.macro())
       strips({first, std::min(chunk.end, first + panels_.macro())}, buffer_ + (first - chunk.begin) * panels_.cells(), mine);
     ops_.end();
+    if (job_.streams) end_streams();
   }
 
   void strips(Range group, const float* buffer, Range units) const {

@@ -45,7 +45,7 @@ template <int kVectors>
 void write_bf16(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs, const float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
   auto* const out = static_cast<std::uint16_t*>(job.out) + s.token * job.out_stride + s.output;
-  const __mmask32 mask = first32(outputs);
+  const Lines lines(job, out, sizeof(std::uint16_t));
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     Vec cells[kLanes];
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
@@ -55,7 +55,7 @@ void write_bf16(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t 
     transpose(cells);
     unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
       const std::int64_t token = v.value * kLanes + t.value;
-      if (token < s.tokens) _mm512_mask_storeu_epi16(out + token * job.out_stride, mask, _mm512_castps_si512(cells[t.value]));
+      if (token < s.tokens) lines.store_bf16(out + token * job.out_stride, _mm512_castps_si512(cells[t.value]), outputs);
     });
   });
 }
@@ -64,6 +64,7 @@ template <int kVectors>
 void write_f32(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs, const float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
   float* const out = static_cast<float*>(job.out) + s.token * job.out_stride + s.output;
+  const Lines lines(job, out, sizeof(float));
   for (std::int64_t o = 0; o < outputs; o += kLanes) {
     const __mmask16 mask = first16(outputs - o);
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
@@ -72,7 +73,10 @@ void write_f32(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t o
       transpose(square);
       unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
         const std::int64_t token = v.value * kLanes + t.value;
-        if (token < s.tokens) _mm512_mask_storeu_ps(out + token * job.out_stride + o, mask, square[t.value]);
+        if (token >= s.tokens) return;
+        float* const row = out + token * job.out_stride + o;
+        outputs - o >= kLanes ? lines.store(row, _mm512_castps_si512(square[t.value]))
+                              : _mm512_mask_storeu_ps(row, mask, square[t.value]);
       });
     });
   }
