@@ -41,6 +41,7 @@ class AmxEmulated : public ::testing::Test {
     expect_accurate(instance, one, instance.answer());
     for (const int n : threads)
       EXPECT_EQ(instance.run(emulated_amx_kernel(), backwards(n)).bytes, one.bytes) << describe(c) << " on " << n;
+    EXPECT_EQ(instance.run(emulated_amx_kernel(), Executor::pool(5)).bytes, one.bytes) << describe(c) << " on the pool";
   }
 };
 

@@ -2,9 +2,11 @@
 #if defined(__x86_64__)
 
 #include <algorithm>
+#include <new>
 
 #include "core/check.h"
 #include "kernels/cpu/amx/tile.h"
+#include "kernels/cpu/claims.h"
 #include "kernels/cpu/share.h"
 #include "kernels/cpu/tile.h"
 #include "runtime/parallel.h"
@@ -20,6 +22,8 @@ using core::round_up;
 constexpr std::int64_t kPanelBytes = 16 << 20, kMacroBytes = 1 << 20;
 constexpr std::int64_t kAlign = 64;
 constexpr double kTileTaskProducts = 10 * kTaskProducts;  // as kTaskProducts, at ten times the rate
+// Of what a task opens to others, at least.
+constexpr std::int64_t kParts = 16;
 
 /// What workspace_bytes() and the run must agree on: a function of the problem without its threads.
 struct Panels {
@@ -36,7 +40,8 @@ struct Panels {
         count(ceil_div(ceil_div(m, kTileSide), vectors)),
         chunk(std::min(count, std::max<std::int64_t>(1, kPanelBytes / std::max<std::int64_t>(1, cells() * kCellBytes)))) {}
   std::int64_t cells() const { return steps * vectors * kTileSide; }
-  std::int64_t bytes() const { return round_up(chunk * cells() * kCellBytes, kAlign); }
+  std::int64_t packed_bytes() const { return round_up(chunk * cells() * kCellBytes, kAlign); }
+  std::int64_t bytes() const { return packed_bytes() + chunk * static_cast<std::int64_t>(sizeof(OpenGroup)); }
   std::int64_t macro() const { return std::max<std::int64_t>(1, kMacroBytes / std::max<std::int64_t>(1, cells() * kCellBytes)); }
 };
 
@@ -59,14 +64,16 @@ class TileRun {
 
   void run() {
     if (args_.direction == Direction::dx) transpose();
-    if (cut_by_tokens())
-      each_task([this](std::int64_t task) { tokens_of(task); });
-    else
-      for (std::int64_t first = 0; first < panels_.count; first += panels_.chunk) {
-        const Range chunk = {first, std::min(panels_.count, first + panels_.chunk)};
-        each_task([&](std::int64_t task) { pack_part(chunk, task); });
-        each_task([&](std::int64_t task) { outputs_of(chunk, task); });
-      }
+    if (cut_by_tokens()) {
+      by_tokens();
+      return;
+    }
+    for (std::int64_t first = 0; first < panels_.count; first += panels_.chunk) {
+      const Range chunk = {first, std::min(panels_.count, first + panels_.chunk)};
+      Claims claims;
+      each_task([&](std::int64_t task) { pack_part(chunk, task); });
+      each_task([&](std::int64_t) { by_outputs(chunk, claims); });
+    }
   }
 
  private:
@@ -113,21 +120,32 @@ class TileRun {
     ops_.pack_panel(job_, {panel * panels_.vectors * kTileSide, width(panel), begin, end, to});
   }
 
-  void tokens_of(std::int64_t task) {
-    const Range mine = share(panels_.count, task, tasks_), room = share(panels_.chunk, task, tasks_);
-    const std::int64_t fit = std::min(panels_.macro(), room.end - room.begin);
-    const std::int64_t groups = ceil_div(mine.end - mine.begin, fit);
-    float* const buffer = buffer_ + room.begin * panels_.cells();
-    ops_.begin(shape());
-    for (std::int64_t g = 0; g < groups; ++g) {  // as even as they go
-      const Range part = share(mine.end - mine.begin, g, groups);
-      const Range group = {mine.begin + part.begin, mine.begin + part.end};
-      for (std::int64_t p = group.begin; p < group.end; ++p)
-        pack(p, 0, panels_.steps, buffer + (p - group.begin) * panels_.cells());
-      strips(group, buffer, {0, units()});
-    }
-    ops_.end();
-    if (job_.streams) end_streams();
+  // Each task packs a group of panels at a time into a room of its own and multiplies it; when no group is left, it takes parts of
+  // what others have still open.
+  void by_tokens() {
+    const std::int64_t fit = std::min(panels_.macro(), panels_.chunk / tasks_);
+    const std::int64_t groups = tasks_ * ceil_div(ceil_div(panels_.count, tasks_), fit);  // as even as they go
+    auto* const open = reinterpret_cast<OpenGroup*>(args_.workspace + panels_.packed_bytes());
+    for (std::int64_t task = 0; task < tasks_; ++task) new (open + task) OpenGroup(parts());
+    Claims claims;
+    each_task([&](std::int64_t task) {
+      float* const room = buffer_ + task * fit * panels_.cells();
+      const auto multiply = [this](Range panels, const float* packed, std::int64_t part) {
+        strips(panels, packed, units_of(part));
+      };
+      ops_.begin(shape());
+      for (std::int64_t g; (g = claims.take()) < groups;) {
+        const Range group = share(panels_.count, g, groups);
+        for (std::int64_t p = group.begin; p < group.end; ++p)
+          pack(p, 0, panels_.steps, room + (p - group.begin) * panels_.cells());
+        open[task].open(group, room);
+        open[task].work(multiply);
+        open[task].wait();
+      }
+      for (std::int64_t other = 1; other < tasks_; ++other) open[(task + other) % tasks_].work(multiply);
+      ops_.end();
+      if (job_.streams) end_streams();
+    });
   }
 
   // Runs of 256 cells, so that a single panel is packed by all threads too.
@@ -141,21 +159,31 @@ class TileRun {
     }
   }
 
-  void outputs_of(Range chunk, std::int64_t task) {
-    const std::int64_t* prefix = job_.cost_prefix;
-    const Range mine = units_in_share(prefix, job_.output_blocks, subs(), 0, 1, share(prefix[job_.output_blocks], task, tasks_));
-    if (mine.begin == mine.end) return;
+  // Parts of the outputs, for as many panels at a time as stay in L2.
+  void by_outputs(Range chunk, Claims& claims) {
+    const std::int64_t groups = ceil_div(chunk.end - chunk.begin, panels_.macro());
     ops_.begin(shape());
-    for (std::int64_t first = chunk.begin; first < chunk.end; first += panels_.macro())
-      strips({first, std::min(chunk.end, first + panels_.macro())}, buffer_ + (first - chunk.begin) * panels_.cells(), mine);
+    for (std::int64_t claim; (claim = claims.take()) < groups * parts();) {
+      const std::int64_t first = chunk.begin + claim / parts() * panels_.macro();
+      strips({first, std::min(chunk.end, first + panels_.macro())}, buffer_ + (first - chunk.begin) * panels_.cells(),
+             units_of(claim % parts()));
+    }
     ops_.end();
     if (job_.streams) end_streams();
   }
 
+  std::int64_t parts() const { return tasks_ == 1 ? 1 : std::max(kParts, kPartsOfTask * tasks_); }
+  /// Of one part: equal costs, whole cache lines of outputs.
+  Range units_of(std::int64_t part) const {
+    const std::int64_t* prefix = job_.cost_prefix;
+    const Range units = units_in_share(prefix, job_.output_blocks, subs(), 0, 1, share(prefix[job_.output_blocks], part, parts()));
+    const auto line = [&](std::int64_t unit) { return unit == this->units() ? unit : unit / together() * together(); };
+    return {line(units.begin), line(units.end)};
+  }
+
   void strips(Range group, const float* buffer, Range units) const {
-    const std::int64_t together = kTileOutputs / panels_.outputs;
-    for (std::int64_t unit = units.begin; unit < units.end; unit += together) {
-      const std::int64_t output = unit * panels_.outputs, outputs = std::min(together, units.end - unit) * panels_.outputs;
+    for (std::int64_t unit = units.begin; unit < units.end; unit += together()) {
+      const std::int64_t output = unit * panels_.outputs, outputs = std::min(together(), units.end - unit) * panels_.outputs;
       if (output >= job_.outputs) break;
       for (std::int64_t p = group.begin; p < group.end; ++p) {
         const std::int64_t token = p * panels_.vectors * kTileSide;
@@ -172,6 +200,7 @@ class TileRun {
   }
   std::int64_t subs() const { return job_.output_block / panels_.outputs; }
   std::int64_t units() const { return job_.output_blocks * subs(); }
+  std::int64_t together() const { return kTileOutputs / panels_.outputs; }
 
   const TileOps& ops_;
   const MatmulArgs& args_;

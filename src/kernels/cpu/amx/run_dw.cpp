@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "kernels/cpu/amx/tile.h"
+#include "kernels/cpu/claims.h"
 #include "kernels/cpu/share.h"
 #include "runtime/parallel.h"
 
@@ -69,7 +70,8 @@ class OuterRun {
       tiles_ = ceil_div(tokens_, kTileDepth);
       group_columns_ = columns_in_l2();
       each_task([this](std::int64_t task) { pack(task); });
-      each_task([this](std::int64_t task) { multiply(task); });
+      Claims claims;
+      each_task([&](std::int64_t) { multiply(claims); });
     }
   }
 
@@ -107,20 +109,22 @@ class OuterRun {
   }
 
   // Work is counted in (piece, sub) cells, block row by block row, inside it by sets of pieces, innermost by sub, which reads the
-  // same pieces. A set belongs to the task in whose share its first cell lies.
-  void multiply(std::int64_t task) {
-    const Range mine = share(w_.blocks * pieces_per_block_ * subs_, task, tasks_);
-    if (mine.begin == mine.end) return;
+  // same pieces. A set belongs to the part in which its first cell lies; parts are taken for one group of columns after the other.
+  void multiply(Claims& claims) {
+    const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfTask * tasks_, groups = ceil_div(w_.block_cols(), group_columns_);
+    const std::int64_t cells = pieces_per_block_ * subs_;
     ops_.begin({std::min(outputs_, kTileSide), kTileDepth, piece_, outputs_ > kTileSide ? 2 : 1});
-    for (std::int64_t column = 0; column < w_.block_cols(); column += group_columns_)
+    for (std::int64_t claim; (claim = claims.take()) < groups * parts;) {
+      const std::int64_t column = claim / parts * group_columns_;
+      const Range mine = share(w_.blocks * cells, claim % parts, parts);
       for (std::int64_t r = 0; r < w_.block_rows(); ++r) {
-        const std::int64_t cells = pieces_per_block_ * subs_;
         if (w_.crow[r + 1] * cells <= mine.begin) continue;
         if (w_.crow[r] * cells >= mine.end) break;
         const std::int32_t *begin = w_.col + w_.crow[r], *end = w_.col + w_.crow[r + 1];
         const auto place = [&](std::int64_t c) { return std::lower_bound(begin, end, c) - w_.col; };
         row(r, place(column), place(column + group_columns_), mine);
       }
+    }
     ops_.end();
   }
 
