@@ -14,13 +14,20 @@ namespace sparseloom::kernels::cpu {
 inline constexpr std::int64_t kPartsOfTask = 4;
 
 /// The numbers 0, 1, .., each to one caller.
-class Claims {
+class alignas(64) Claims {
  public:
   std::int64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   std::atomic<std::int64_t> next_{0};
 };
+
+/// For a loop that waits for another thread.
+inline void spin_pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 
 /// What one task has packed for itself and opens to the others, in parts: they come when there is nothing left to pack.
 struct alignas(64) OpenGroup {
@@ -43,7 +50,7 @@ struct alignas(64) OpenGroup {
   }
   /// Until those who took a part have read what was packed.
   void wait() const {
-    while (done_.load(std::memory_order_acquire) < parts_) __builtin_ia32_pause();
+    while (done_.load(std::memory_order_acquire) < parts_) spin_pause();
   }
 
  private:

@@ -2,8 +2,10 @@
 #include "kernels/cpu/panel.h"
 
 #include <algorithm>
+#include <new>
 
 #include "core/check.h"
+#include "kernels/cpu/claims.h"
 #include "kernels/cpu/panel_memory.h"
 #include "kernels/cpu/share.h"
 #include "kernels/cpu/tile.h"
@@ -16,6 +18,9 @@ namespace {
 using core::ceil_div;
 
 constexpr std::int64_t kLineBytes = 64;
+// Of a group of panels, for each task that may work on it: 2 or 4 take 1 to 3 % more at density .5, where the sums between slabs of
+// depth are those of a part.
+constexpr std::int64_t kPartsOfGroup = 8;
 // Of L2, for panels that pass the weights side by side, so that these come from memory once for all of them: the rest is for two
 // strips of weights. 800 KB of a Zen 4's 1 MiB.
 constexpr double kPanelsInL2 = 0.78;
@@ -54,7 +59,8 @@ class PanelRun {
         job_(panel_job(args)),
         memory_(ops, problem_of(args)),
         subs_(job_.output_block / kGroup),
-        workspace_(args.workspace) {
+        workspace_(args.workspace),
+        claims_(in_workspace<Claims>(memory_.claims)) {
     const double products = static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
                             static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
     tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1, std::max(1, executor.num_threads));
@@ -83,6 +89,7 @@ class PanelRun {
     const std::int64_t vectors = ceil_div(job_.tokens, ops_.lanes);
     for (std::int64_t first = 0; first < vectors; first += chunk_) {
       const Panels panels(std::min(chunk_, vectors - first));
+      for (std::int64_t group = 0; group < groups_of(panels); ++group) new (claims_ + group) Claims;
       each_task([&](std::int64_t task) {
         pack(panels, first, task);
         if (first == 0 && row_sums_ != nullptr) sum_rows(task);
@@ -92,6 +99,8 @@ class PanelRun {
   }
 
  private:
+  std::int64_t groups_of(const Panels& panels) const { return ceil_div(panels.count, panels_at_once_); }
+
   template <class T>
   T* in_workspace(std::int64_t at) const {
     return reinterpret_cast<T*>(workspace_ + at);
@@ -147,27 +156,22 @@ class PanelRun {
 
   // Once for all panels. A call of one panel has each strip make its own, just before it reads the same weights again.
   void sum_rows(std::int64_t task) {
-    const std::int64_t* prefix = job_.cost_prefix;
-    const Range mine = units_in_share(prefix, job_.output_blocks, subs_, 0, 1, share(prefix[job_.output_blocks], task, tasks_));
+    const Range mine = units_of_part(job_.cost_prefix, job_.output_blocks, subs_, task, tasks_);
     for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
   }
 
+  // Panels side by side, group by group, in parts of equal cost: a task begins with the group that it has packed itself and goes on
+  // with what the others have left.
   void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
-    const std::int64_t* prefix = job_.cost_prefix;
-    const Range mine = share(prefix[job_.output_blocks] * panels.vectors, task, tasks_);
-    const auto units_of = [&](std::int64_t p) {
-      return units_in_share(prefix, job_.output_blocks, subs_, panels.first(p), panels.width(p), mine);
-    };
-    for (std::int64_t p = 0; p < panels.count;) {
-      const Range units = units_of(p);
-      std::int64_t end = p + 1;
-      const auto joins = [&](std::int64_t next) {
-        const Range others = units_of(next);
-        return others.begin == units.begin && others.end == units.end;
-      };
-      while (end < panels.count && end - p < panels_at_once_ && joins(end)) ++end;
-      for (std::int64_t slab = 0; slab < memory_.slabs; ++slab) multiply_slab(panels, {p, end}, units, first_vector, slab);
-      p = end;
+    const std::int64_t groups = groups_of(panels);
+    const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfGroup * ceil_div(tasks_, std::min(groups, tasks_));
+    for (std::int64_t i = 0; i < groups; ++i) {
+      const std::int64_t group = (task * groups / tasks_ + i) % groups;
+      for (std::int64_t part; (part = claims_[group].take()) < parts;) {
+        const Range units = units_of_part(job_.cost_prefix, job_.output_blocks, subs_, part, parts, together_);
+        for (std::int64_t slab = 0; slab < memory_.slabs; ++slab)
+          multiply_slab(panels, share(panels.count, group, groups), units, first_vector, slab);
+      }
     }
     if (job_.streams) end_streams();
   }
@@ -203,6 +207,7 @@ class PanelRun {
   std::int64_t together_ = 1;  // strips whose outputs are written together: a cache line's
   std::int64_t panels_at_once_ = 1;
   std::byte* workspace_;
+  Claims* claims_;  // for each group of panels
   const std::int32_t* cuts_ = nullptr;
   std::int32_t* row_sums_ = nullptr;
   StripFunction strips_[kMaxVectors + 1] = {};

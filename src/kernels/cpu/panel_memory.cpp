@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "kernels/cpu/cell.h"
+#include "kernels/cpu/claims.h"
 #include "kernels/cpu/panel.h"
 
 namespace sparseloom::kernels::cpu {
@@ -62,6 +63,7 @@ PanelMemory::PanelMemory(const PanelOps& ops, const Problem& p) {
   };
   constexpr std::int64_t kIndexBytes = sizeof(std::int32_t);
   place(vectors * steps * vector_bytes);
+  claims = place(ceil_div(vectors, kMaxVectors) * static_cast<std::int64_t>(sizeof(Claims)));
   if (slabs > 1) sums = place(vectors * outputs * vector_bytes), cuts = place((slabs + 1) * outputs / output_block * kIndexBytes);
   if (ops.sum_rows != nullptr) row_sums = place(outputs * kIndexBytes);
   if (!forward && ops.interleaves_dx) cells = place(p.blocks * p.block.rows * p.block.cols * 2);

@@ -30,18 +30,15 @@ inline std::int64_t first_unit(const std::int64_t* prefix, std::int64_t blocks, 
   return block * subs + sub;
 }
 
-/// The units of copy `copy` (a panel of tokens, `weight` of total_weight vectors, `before` vectors ahead of it) that fall into a
-/// share of the flat cost of all copies. prefix[blocks] > 0: every row costs something, if only to be written.
-inline Range units_in_share(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs, std::int64_t before,
-                            std::int64_t weight, Range flat) {
-  const std::int64_t total = prefix[blocks];
-  const std::int64_t start = total * before, stop = total * (before + weight);
-  const auto unit = [&](std::int64_t position) {
-    if (position <= start) return std::int64_t{0};
-    if (position >= stop) return blocks * subs;
-    return first_unit(prefix, blocks, subs, (position - start + weight - 1) / weight);
+/// The units of part `part` of `parts` of equal cost; it begins and, but for the last, ends at a multiple of `multiple`.
+/// prefix[blocks] > 0: every row costs something, if only to be written.
+inline Range units_of_part(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs, std::int64_t part,
+                           std::int64_t parts, std::int64_t multiple = 1) {
+  const Range costs = share(prefix[blocks], part, parts);
+  const auto cut = [&](std::int64_t cost) {
+    return cost >= prefix[blocks] ? blocks * subs : first_unit(prefix, blocks, subs, cost) / multiple * multiple;
   };
-  return {unit(flat.begin), unit(flat.end)};
+  return {cut(costs.begin), cut(costs.end)};
 }
 
 }  // namespace sparseloom::kernels::cpu

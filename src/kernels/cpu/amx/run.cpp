@@ -175,10 +175,7 @@ class TileRun {
   std::int64_t parts() const { return tasks_ == 1 ? 1 : std::max(kParts, kPartsOfTask * tasks_); }
   /// Of one part: equal costs, whole cache lines of outputs.
   Range units_of(std::int64_t part) const {
-    const std::int64_t* prefix = job_.cost_prefix;
-    const Range units = units_in_share(prefix, job_.output_blocks, subs(), 0, 1, share(prefix[job_.output_blocks], part, parts()));
-    const auto line = [&](std::int64_t unit) { return unit == this->units() ? unit : unit / together() * together(); };
-    return {line(units.begin), line(units.end)};
+    return units_of_part(job_.cost_prefix, job_.output_blocks, subs(), part, parts(), together());
   }
 
   void strips(Range group, const float* buffer, Range units) const {
