@@ -137,10 +137,10 @@ template <class Weights, int kVectors>
   const std::int64_t piece = cpu::kGroup * weights.output_stride;
   constexpr bool kAsks = kVectors > 1;  // wider panels
   [[maybe_unused]] const NextStrip<Weights> next_strip(weights, job, s);
-  // A block of 32 is 384 cycles by bf16 dots and 192 by int8's, about what a weight takes from L3: weights are asked for so many
-  // steps ahead (behind the last block nobody reads). Density .8, blocks of 32, by CPU time beside busy neighbours: int8 108 to 85
-  // ms, bf16 172 to 154; fp32's steps take longer.
-  const std::int64_t ahead = kDepthStep > 1 ? std::max<std::int64_t>(1, 32 / steps) : 1;
+  // A block of 32 is 384 cycles by bf16 dots, 192 by int8's, and one of 16 192 by FMA: about what a weight takes from L3. Weights
+  // are asked for 32 steps ahead (behind the last block nobody reads). Density .8, blocks of 32, by CPU time beside busy
+  // neighbours: int8 108 to 85 ms, bf16 172 to 154; fp32 in blocks of 16 .97 to .99, in blocks of 8 the same.
+  const std::int64_t ahead = std::max<std::int64_t>(1, 32 / steps);
   // What comes to L2 is near enough for FMA: asking for it twice costs fp32 5 % there, where the dots lose 6 % without.
   const bool pieces_to_l1 = !kStreams || kDepthStep == 2 || next_row == nullptr;
   for (int half = 0; half < cpu::kGroup; half += kTileOutputs) {
