@@ -24,4 +24,12 @@ void parallel_for(const Executor& executor, std::int64_t count, Body&& body) {
                         RangeBody{call, const_cast<void*>(static_cast<const void*>(std::addressof(body)))});
 }
 
+/// body(task) for every task of [0, tasks), each on one thread. The same conditions.
+template <class Body>
+void parallel_tasks(const Executor& executor, std::int64_t tasks, const Body& body) {
+  parallel_for(executor, tasks, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t task = begin; task < end; ++task) body(task);
+  });
+}
+
 }  // namespace sparseloom::runtime

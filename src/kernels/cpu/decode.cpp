@@ -18,11 +18,9 @@ void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& ex
   const double elements = static_cast<double>(w.blocks * w.block_elements() + w.rows + w.cols);
   const std::int64_t tasks =
       std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1, std::max(1, executor.num_threads));
-  runtime::parallel_for(executor, tasks, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t task = begin; task < end; ++task) {
-      const Range units = units_of_part(args.cost_prefix, blocks, subs, task, tasks);
-      function(args, {units.begin, units.end});
-    }
+  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
+    const Range units = units_of_part(args.cost_prefix, blocks, subs, task, tasks);
+    function(args, {units.begin, units.end});
   });
 }
 

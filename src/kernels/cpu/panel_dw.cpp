@@ -82,10 +82,8 @@ class OuterRun {
 
  private:
   template <class Body>
-  void each_task(const Body& body) {
-    runtime::parallel_for(executor_, tasks_, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t task = begin; task < end; ++task) body(task);
-    });
+  void each_task(const Body& body) const {
+    runtime::parallel_tasks(executor_, tasks_, body);
   }
 
   const void* at_token(const void* base, std::int64_t stride) const {
