@@ -22,14 +22,15 @@ constexpr std::int64_t kAlign = 64;
 // a forward product of fp32 and 20 to 30 % of dx at density .5 (the same with its weights in L1, Zen 5, blocks of 32 to 128).
 // By slabs of 1024 steps four panels fit where one did, and each strip of weights is fetched for four. Sums pass through memory
 // between slabs, 3 KB for each strip and panel; where a strip's weights are few, that is what was saved: at .2 (26 KB) nothing
-// won or lost, at .5 (65 KB) dx takes .74 to .94 and forward .85 to 1.0 of its time, at .8 forward .81 to .96.
+// won or lost, at .5 (65 KB) dx takes .77 to .91 and forward .85 to 1.0 of its time, at .8 forward .85 to .96.
 constexpr std::int64_t kSlabSteps = 1024, kSlabStripBytes = 40 << 10;
 
 std::int64_t slabs_of(const PanelOps& ops, const PanelMemory& memory, const Problem& p, std::int64_t output_block,
                       std::int64_t outputs) {
   if (p.m <= kMaxVectors * ops.lanes) return 1;  // a single panel: its weights are read once anyway
   if (ops.depth_step > 1) return 1;              // half the bytes: in slabs bf16 takes 1.04 to 1.2 of its time at .8
-  // Blocks of 8, forward: a strip is a block row, which the hardware's prefetchers follow from end to end; cut up it takes 1.13.
+  // Blocks of 8, forward: a strip is a block row, which the hardware's prefetchers follow from end to end; cut up it takes 1.06 at
+  // .5, 1.01 at .8.
   if (p.direction == Direction::forward && output_block == kGroup) return 1;
   const std::int64_t bytes = p.blocks * p.block.rows * p.block.cols * static_cast<std::int64_t>(size_of(p.dtype));
   return bytes / std::max<std::int64_t>(1, outputs / kGroup) < kSlabStripBytes ? 1 : ceil_div(memory.steps, kSlabSteps);
