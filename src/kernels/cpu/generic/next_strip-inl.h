@@ -25,12 +25,14 @@ class NextStrip {
     from_ = reinterpret_cast<const char*>(block0 + (same_list ? output * weights.output_stride : 0)) + share * lines_ * line_bytes_;
   }
 
-  /// n: of the strip's blocks. pass: over them.
-  [[gnu::always_inline]] void ask(std::int64_t n, int pass) const {
+  /// Lines to ask for at a block and pass, line_bytes() apart.
+  std::int64_t lines_of_pass() const { return lines_; }
+  std::int64_t line_bytes() const { return line_bytes_; }
+  /// The first of them at the n-th of the strip's blocks, or null: the next strip has fewer.
+  [[gnu::always_inline]] const char* first_line(std::int64_t n, int pass) const {
     const std::int64_t i = begin_ + n;
-    if (i >= end_) return;
-    const char* line = from_ + (Weights::kForward ? i : slot_[i]) * block_bytes_ + pass * lines_ * line_bytes_;
-    for (std::int64_t l = 0; l < lines_; ++l, line += line_bytes_) __builtin_prefetch(line, 0, 2);
+    if (i >= end_) return nullptr;
+    return from_ + (Weights::kForward ? i : slot_[i]) * block_bytes_ + pass * lines_ * line_bytes_;
   }
 
  private:
