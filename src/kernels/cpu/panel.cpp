@@ -71,8 +71,8 @@ class PanelRun {
     // density .05 or .1.
     chunk_ = std::min(memory_.vectors, even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
-    job_.streams = outgrows_l2(job_, tasks_);
-    if (job_.streams) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
+    streams_ = outgrows_l2(job_, tasks_);
+    if (streams_) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
     if (args.direction == Direction::dx && ops.interleaves_dx) {
       auto* cells = in_workspace<std::uint16_t>(memory_.cells);
       interleave(static_cast<const std::uint16_t*>(job_.values), args.index.blocks * args.index.block.rows / 2, cells);
@@ -161,6 +161,7 @@ class PanelRun {
   // Panels side by side, group by group, in parts of equal cost: a task begins with the group that it has packed itself and goes on
   // with what the others have left.
   void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
+    DeferredLines lines;
     const std::int64_t groups = groups_of(panels);
     const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfGroup * ceil_div(tasks_, std::min(groups, tasks_));
     for (std::int64_t i = 0; i < groups; ++i) {
@@ -168,14 +169,15 @@ class PanelRun {
       for (std::int64_t part; (part = claims_[group].take()) < parts;) {
         const Range units = units_of_part(job_.cost_prefix, job_.output_blocks, subs_, part, parts, together_);
         for (std::int64_t slab = 0; slab < memory_.slabs; ++slab)
-          multiply_slab(panels, share(panels.count, group, groups), units, first_vector, slab);
+          multiply_slab(panels, share(panels.count, group, groups), units, first_vector, slab, streams_ ? &lines : nullptr);
       }
     }
-    if (job_.streams) end_streams();
+    lines.finish();
   }
 
   // These units' strips of one slab, for the panels side by side.
-  void multiply_slab(const Panels& panels, Range together, Range units, std::int64_t first_vector, std::int64_t slab) {
+  void multiply_slab(const Panels& panels, Range together, Range units, std::int64_t first_vector, std::int64_t slab,
+                     DeferredLines* leaving) {
     const PanelJob job = slab_job(slab);
     const std::int64_t last = std::min(units.end, ceil_div(job.outputs, kGroup));
     for (std::int64_t unit = units.begin, count; unit < last; unit += count) {
@@ -191,6 +193,7 @@ class PanelRun {
         strip.begins = slab == 0;
         strip.ends = slab + 1 == memory_.slabs;
         strip.leads = p == together.begin;
+        strip.leaving = leaving;
         strip.count = static_cast<int>(count);
         strips_[width](job, strip);
       }
@@ -204,6 +207,7 @@ class PanelRun {
   std::int64_t subs_, tasks_ = 1, chunk_ = 0;
   std::int64_t together_ = 1;  // strips whose outputs are written together: a cache line's
   std::int64_t panels_at_once_ = 1;
+  bool streams_ = false;  // outputs leave past the caches
   std::byte* workspace_;
   Claims* claims_;  // for each group of panels
   const std::int32_t* cuts_ = nullptr;

@@ -5,6 +5,7 @@
 
 #include "kernels/args.h"
 #include "kernels/cpu/cell.h"
+#include "kernels/cpu/deferred_lines.h"
 
 namespace sparseloom::kernels::cpu {
 
@@ -37,7 +38,6 @@ struct PanelJob {
   DType out_dtype = DType::f32;
   const float *token_scale = nullptr, *output_scale = nullptr;
   bool token_scale_each = false, output_scale_each = false;
-  bool streams = false;                    // outputs that outgrow L2 are written past the caches, by whole lines
   const std::int32_t* row_sums = nullptr;  // PanelOps::sum_rows of each output, or null: a strip makes its own
 };
 
@@ -49,7 +49,8 @@ struct Strip {
   float* sums = nullptr;            // where slabs of depth leave them to the next, [8 * count][tokens of the panel]; null: one slab
   bool begins = true, ends = true;  // its slab is the first, the last
   bool leads = false;               // the first to read these weights: it asks for those of the next strip (forward)
-  int count = 1;                    // this one and those beside it, up to kMostStrips, whose outputs are written together
+  DeferredLines* leaving = nullptr;  // the task's outputs past the caches, or null: they stay
+  int count = 1;                     // this one and those beside it, up to kMostStrips, whose outputs are written together
 };
 
 /// Whose outputs of a token are a cache line, if they are of 16 bits.
@@ -103,7 +104,7 @@ struct PanelOps {
 
 extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512VnniPanel, kAvx512Bf16Panel;
 
-/// Whether a call's outputs outgrow the L2 of its tasks: PanelJob::streams.
+/// Whether a call's outputs outgrow the L2 of its tasks: they leave past the caches, see deferred_lines.h.
 bool outgrows_l2(const PanelJob& job, std::int64_t tasks);
 
 /// The walk of a forward or dx call.

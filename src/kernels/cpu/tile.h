@@ -1,5 +1,5 @@
-// From a register tile in memory to the caller's matrices: bias, activation, rounding, edges. Written once, in AVX2, for every
-// instruction set: it runs once per output where the product runs once per multiplication.
+// From a register tile in memory to the caller's matrices: bias, activation, rounding, edges. The same for every kernel: it runs
+// once per output where the product runs once per multiplication.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +21,20 @@ struct TileOut {
   const float* scale = nullptr;    // as many as the tile has, or null: all 1
   const void* residual = nullptr;  // as out, or null
   std::int64_t residual_stride = 0;
-  bool streams = false;  // past the caches, where the outputs of a token are a whole cache line
 };
 
 /// out[t, o] = act(fma(tile[o][t], scale[o], bias[o])) + residual[t, o]; times 1 that is tile + bias, to the bit.
 void write_tile(const TileOut& out);
 
-/// Behind the last tile that streams, before whoever waits for this thread reads the outputs. (Behind each tile it costs what
-/// streaming saves.)
-inline void end_streams() {
-#if defined(__x86_64__)
-  __builtin_ia32_sfence();
-#endif
-}
-
-/// out[i] = tile[i] (+ partial[i]) for i < n; partial, or out when it is fp32, may be the running sum of earlier token chunks.
+/// By AVX2, since runs are short: out[i] = tile[i] (+ partial[i]) for i < n; partial, or out when it is fp32, may be the running
+/// sum of earlier token chunks.
 void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out);
+
+/// write_tile by one instruction set, `lanes` outputs at a time.
+struct TileWriter {
+  int lanes;
+  void (*write)(const TileOut& out);
+};
+extern const TileWriter kAvx2Tile, kAvx512Tile;
 
 }  // namespace sparseloom::kernels::cpu

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "core/check.h"
 #include "kernels/case.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/panel.h"
@@ -130,6 +131,23 @@ TEST(Slabs, OfDepth) {
             expect_accurate(instance, one, answer);
             EXPECT_EQ(instance.run(*kernel, backwards(3)).bytes, one.bytes);
           }
+        }
+}
+
+// Outputs that outgrow L2 leave past the caches, where their rows are whole lines (PanelJob::streams).
+TEST(PastTheCaches, Outputs) {
+  for (const Direction direction : {Direction::forward, Direction::dx})
+    for (const DType dtype : kTypes)
+      for (const std::int32_t side : {8, 16, 64})
+        for (const std::int64_t padding : {0, 3}) {
+          const bool forward = direction == Direction::forward;
+          Case c;
+          c.direction = direction, c.dtype = dtype, c.block = {side, side}, c.density = 0.5, c.stride_padding = padding;
+          const std::int64_t outputs = 2048 + 64 / static_cast<std::int64_t>(size_of(dtype)) * 3;
+          c.m = core::ceil_div(runtime::l2_cache_bytes() + 1, outputs * static_cast<std::int64_t>(size_of(dtype)));
+          c.rows = forward ? outputs : 128, c.cols = forward ? 128 : outputs;
+          c.bias = forward;
+          check_all(c);
         }
 }
 

@@ -10,26 +10,20 @@ inline void widen_bias(const std::uint16_t* bias, std::int64_t n, float* out) {
   for (std::int64_t i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, widen8_first(elements + i, std::min<std::int64_t>(8, n - i)));
 }
 
-// How the outputs of a call leave: whole cache lines past the caches where the call's outputs outgrow L2 (PanelJob::streams). The
-// line of a store that stays is read first: 1024 x 4096 x 4096, bf16, 2 threads of an Emerald Rapids, alone, at .05 / .1 / .2 / .5
-// 2.0 / 3.1 / 5.1 / 9.0 to 1.65 / 2.65 / 4.5 / 8.6 ms. Asking for the lines before the products instead gains nothing.
-class Lines {
- public:
-  [[gnu::always_inline]] Lines(const cpu::PanelJob& job, const void* out, std::int64_t element_bytes)
-      : past_caches_(job.streams && reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && job.out_stride * element_bytes % 64 == 0) {}
-  /// A whole line.
-  [[gnu::always_inline]] void store(void* line, __m512i bits) const {
-    past_caches_ ? _mm512_stream_si512(static_cast<__m512i*>(line), bits) : _mm512_storeu_si512(line, bits);
-  }
-  /// `outputs` of bf16, a line when they are 32. Masked stores of 16-bit elements cost AMD three times a plain one, and Intel its
-  /// forwarding.
-  [[gnu::always_inline]] void store_bf16(std::uint16_t* row, __m512i bits, std::int64_t outputs) const {
-    outputs == cpu::kTileOutputs ? store(row, bits) : _mm512_mask_storeu_epi16(row, first32(outputs), bits);
-  }
+// `outputs` of bf16, a line when they are 32. Masked stores of 16-bit elements cost AMD three times a plain one, and Intel its
+// forwarding.
+[[gnu::always_inline]] inline void store_bf16(std::uint16_t* row, __m512i bits, std::int64_t outputs) {
+  outputs == cpu::kTileOutputs ? _mm512_storeu_si512(row, bits) : _mm512_mask_storeu_epi16(row, first32(outputs), bits);
+}
 
- private:
-  bool past_caches_;
-};
+/// Where a strip's outputs go; see DeferredLines.
+[[gnu::always_inline]] inline cpu::DeferredLines::Rows rows_of(const cpu::PanelJob& job, const cpu::TileStrip& s,
+                                                               std::int64_t outputs) {
+  const auto size = static_cast<std::int64_t>(size_of(job.out_dtype));
+  return cpu::DeferredLines::rows_of(
+      s.leaving, {static_cast<std::byte*>(job.out) + (s.token * job.out_stride + s.output) * size, job.out_stride * size},
+      outputs * size, s.tokens);
+}
 
 template <class Function>
 [[gnu::always_inline]] inline void activate_with(float bias, float* row, std::int64_t n, Function act) {

@@ -58,7 +58,7 @@ class TileRun {
     const double tasks = m * static_cast<double>(args.index.blocks * args.index.block_elements()) / kTileTaskProducts +
                          m * static_cast<double>(job_.depth + job_.outputs) / kTaskProducts;
     tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(tasks), 1, std::max(1, executor.num_threads));
-    job_.streams = outgrows_l2(job_, tasks_);
+    streams_ = outgrows_l2(job_, tasks_);
     for (int v = 1; v <= panels_.vectors; ++v) strips_[v] = ops.strip(panels_.outputs, v);
   }
 
@@ -128,8 +128,9 @@ class TileRun {
     Claims claims;
     each_task([&](std::int64_t task) {
       float* const room = buffer_ + task * fit * panels_.cells();
-      const auto multiply = [this](Range panels, const float* packed, std::int64_t part) {
-        strips(panels, packed, units_of(part));
+      DeferredLines lines;
+      const auto multiply = [&](Range panels, const float* packed, std::int64_t part) {
+        strips(panels, packed, units_of(part), lines);
       };
       ops_.begin(shape());
       for (std::int64_t g; (g = claims.take()) < groups;) {
@@ -142,7 +143,7 @@ class TileRun {
       }
       for (std::int64_t other = 1; other < tasks_; ++other) open[(task + other) % tasks_].work(multiply);
       ops_.end();
-      if (job_.streams) end_streams();
+      lines.finish();
     });
   }
 
@@ -160,14 +161,15 @@ class TileRun {
   // Parts of the outputs, for as many panels at a time as stay in L2.
   void by_outputs(Range chunk, Claims& claims) {
     const std::int64_t groups = ceil_div(chunk.end - chunk.begin, panels_.macro());
+    DeferredLines lines;
     ops_.begin(shape());
     for (std::int64_t claim; (claim = claims.take()) < groups * parts();) {
       const std::int64_t first = chunk.begin + claim / parts() * panels_.macro();
       strips({first, std::min(chunk.end, first + panels_.macro())}, buffer_ + (first - chunk.begin) * panels_.cells(),
-             units_of(claim % parts()));
+             units_of(claim % parts()), lines);
     }
     ops_.end();
-    if (job_.streams) end_streams();
+    lines.finish();
   }
 
   std::int64_t parts() const { return tasks_ == 1 ? 1 : std::max(kParts, kPartsOfTask * tasks_); }
@@ -176,14 +178,15 @@ class TileRun {
     return units_of_part(job_.cost_prefix, job_.output_blocks, subs(), part, parts(), together());
   }
 
-  void strips(Range group, const float* buffer, Range units) const {
+  void strips(Range group, const float* buffer, Range units, DeferredLines& lines) const {
     for (std::int64_t unit = units.begin; unit < units.end; unit += together()) {
       const std::int64_t output = unit * panels_.outputs, outputs = std::min(together(), units.end - unit) * panels_.outputs;
       if (output >= job_.outputs) break;
       for (std::int64_t p = group.begin; p < group.end; ++p) {
         const std::int64_t token = p * panels_.vectors * kTileSide;
-        strips_[width(p)](
-            job_, {buffer + (p - group.begin) * panels_.cells(), output, outputs, token, job_.tokens - token, p == group.begin});
+        strips_[width(p)](job_, {buffer + (p - group.begin) * panels_.cells(), output, outputs, token,
+                                 std::min<std::int64_t>(job_.tokens - token, width(p) * kTileSide), p == group.begin,
+                                 streams_ ? &lines : nullptr});
       }
     }
   }
@@ -203,6 +206,7 @@ class TileRun {
   PanelJob job_;
   Panels panels_;
   std::int64_t tasks_ = 1;
+  bool streams_ = false;  // outputs leave past the caches
   float* buffer_;
   TileStripFunction strips_[5] = {};
 };

@@ -32,7 +32,8 @@ template <int kUp, int kVectors>
 
 // kOutputs rows of a block row (from `output` on) through all its blocks, into sums [kOutputs][vector][lane].
 template <int kOutputs, int kVectors>
-[[gnu::always_inline]] inline void sum_blocks(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t output, float* sums) {
+[[gnu::always_inline]] inline void sum_blocks(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t output,
+                                              std::int64_t pace, float* sums) {
   constexpr int kUp = kOutputs == 32 ? 2 : 1, kSide = kOutputs / kUp;
   constexpr std::int64_t kRow = kVectors * kLanes;
   const std::int64_t depth = job.depth_block, cells = depth / kPerCell, bytes = depth * static_cast<std::int64_t>(sizeof(Element));
@@ -47,6 +48,7 @@ template <int kOutputs, int kVectors>
   for (std::int64_t i = first; i < last; ++i) {
     if (i + 1 < last) prefetch_lines(s.panel + job.depth_index[i + 1] * cells * kRow, std::min(kPanelLines, cells * kVectors));
     if (s.fetch && i + ahead < last) prefetch_lines(weights(i + ahead), std::min(kWeightLines, kOutputs * bytes / 64));
+    if (pace > 0) s.leaving->send(pace);
     const float* x = s.panel + job.depth_index[i] * cells * kRow;
     const Element* w = weights(i);
     for (std::int64_t k = 0; k < depth; k += step) multiply<kUp, kVectors>(w + k, depth, x + k / kPerCell * kRow);
@@ -63,8 +65,10 @@ template <int kOutputs, int kVectors>
 template <int kOutputs, int kVectors>
 void strip(const cpu::PanelJob& job, const cpu::TileStrip& s) {
   alignas(64) float sums[cpu::kTileOutputs * kVectors * kLanes];  // rows beyond s.outputs stay as they are and are masked
+  const std::int64_t list = s.output / job.output_block;
+  const std::int64_t pace = cpu::DeferredLines::pace(s.leaving, s.outputs / kOutputs * (job.end[list] - job.begin[list]));
   for (std::int64_t o = 0; o < s.outputs; o += kOutputs)
-    sum_blocks<kOutputs, kVectors>(job, s, s.output + o, sums + o * kVectors * kLanes);
+    sum_blocks<kOutputs, kVectors>(job, s, s.output + o, pace, sums + o * kVectors * kLanes);
   write_sums<kVectors>(job, s, sums);
 }
 

@@ -30,12 +30,13 @@ struct TileShape {
 
 /// forward, dx: up to 32 outputs x up to 4 vectors of 16 tokens, through all blocks of their list.
 struct TileStrip {
-  const float* panel;    // [depth pair][vector][16] cells
-  std::int64_t output;   // first output
-  std::int64_t outputs;  // up to 32, whole block rows (or 32 of one); the last may reach beyond the matrix
-  std::int64_t token;    // first token of the panel
-  std::int64_t tokens;   // valid ones
-  bool fetch;            // the first panel to meet these weights
+  const float* panel;                // [depth pair][vector][16] cells
+  std::int64_t output;               // first output
+  std::int64_t outputs;              // up to 32, whole block rows (or 32 of one); the last may reach beyond the matrix
+  std::int64_t token;                // first token of the panel
+  std::int64_t tokens;               // valid ones
+  bool fetch;                        // the first panel to meet these weights
+  DeferredLines* leaving = nullptr;  // as Strip's
 };
 using TileStripFunction = void (*)(const PanelJob& job, const TileStrip& strip);
 

@@ -38,8 +38,7 @@ void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) 
     std::fill_n(bias, cpu::kTileOutputs, 0.0f);
   }
   if (job.residual) add_residual<kVectors>(job, s, outputs, sums);
-  auto* const out = static_cast<std::uint16_t*>(job.out) + s.token * job.out_stride + s.output;
-  const Lines lines(job, out, sizeof(std::uint16_t));
+  const auto rows = rows_of(job, s, outputs);
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     Vec cells[kLanes];
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
@@ -50,7 +49,8 @@ void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) 
     const std::int64_t token = v.value * kLanes;
     unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
       if (token + t.value >= s.tokens) return;
-      lines.store_bf16(out + (token + t.value) * job.out_stride, _mm512_castps_si512(cells[t.value]), outputs);
+      store_bf16(reinterpret_cast<std::uint16_t*>(rows.out + (token + t.value) * rows.stride), _mm512_castps_si512(cells[t.value]),
+                 outputs);
     });
   });
 }

@@ -44,8 +44,7 @@ inline Vec interleave_denormals(Vec low, Vec high) {
 template <int kVectors>
 void write_bf16(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs, const float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
-  auto* const out = static_cast<std::uint16_t*>(job.out) + s.token * job.out_stride + s.output;
-  const Lines lines(job, out, sizeof(std::uint16_t));
+  const auto rows = rows_of(job, s, outputs);
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     Vec cells[kLanes];
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
@@ -55,7 +54,8 @@ void write_bf16(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t 
     transpose(cells);
     unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
       const std::int64_t token = v.value * kLanes + t.value;
-      if (token < s.tokens) lines.store_bf16(out + token * job.out_stride, _mm512_castps_si512(cells[t.value]), outputs);
+      if (token < s.tokens)
+        store_bf16(reinterpret_cast<std::uint16_t*>(rows.out + token * rows.stride), _mm512_castps_si512(cells[t.value]), outputs);
     });
   });
 }
@@ -63,8 +63,7 @@ void write_bf16(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t 
 template <int kVectors>
 void write_f32(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs, const float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
-  float* const out = static_cast<float*>(job.out) + s.token * job.out_stride + s.output;
-  const Lines lines(job, out, sizeof(float));
+  const auto rows = rows_of(job, s, outputs);
   for (std::int64_t o = 0; o < outputs; o += kLanes) {
     const __mmask16 mask = first16(outputs - o);
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
@@ -74,9 +73,7 @@ void write_f32(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t o
       unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
         const std::int64_t token = v.value * kLanes + t.value;
         if (token >= s.tokens) return;
-        float* const row = out + token * job.out_stride + o;
-        outputs - o >= kLanes ? lines.store(row, _mm512_castps_si512(square[t.value]))
-                              : _mm512_mask_storeu_ps(row, mask, square[t.value]);
+        _mm512_mask_storeu_ps(reinterpret_cast<float*>(rows.out + token * rows.stride) + o, mask, square[t.value]);
       });
     });
   }

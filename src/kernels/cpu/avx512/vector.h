@@ -36,10 +36,22 @@ constexpr int kRegisters = 32;
 
 [[gnu::always_inline]] inline Vec8 low8(Vec x) { return _mm512_castps512_ps256(x); }
 [[gnu::always_inline]] inline Vec8 high8(Vec x) { return _mm512_extractf32x8_ps(x, 1); }
-template <class T>
-[[gnu::always_inline]] inline void narrow(T* p, Vec x) {
-  narrow8(p, low8(x));
-  narrow8(p + 8, high8(x));
+template <class Function>
+[[gnu::always_inline]] inline Vec each8(Vec x, Function f) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(f(low8(x))), f(high8(x)), 1);
+}
+
+[[gnu::always_inline]] inline void narrow(cpu::Cell* p, Vec x) { store(p, x); }
+[[gnu::always_inline]] inline void narrow(cpu::F16* p, Vec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+// As narrow8, to the bit.
+[[gnu::always_inline]] inline void narrow(cpu::Bf16* p, Vec x) {
+  const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __m512i quiet = _mm512_set1_epi32(0x400000);
+  const __m512i either = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits, quiet);
+  _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(either, 16)));
 }
 template <class T>
 [[gnu::always_inline]] inline void narrow_first(T* p, Vec x, std::int64_t n) {

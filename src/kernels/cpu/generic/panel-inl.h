@@ -114,6 +114,10 @@ template <int kLocality>
 // shorter run.
 constexpr std::int64_t kRunSteps = kDepthStep == 1 ? 8 : 16;
 
+[[gnu::always_inline]] inline std::int64_t runs_of(const cpu::PanelJob& job) {
+  return std::max<std::int64_t>(1, job.depth_block / kDepthStep / kRunSteps);
+}
+
 // Sums longer than this many steps are drained into the tile in memory and begun anew: one register's chain of n additions loses
 // some eps * n / 5 of a term, chains of 128 lose eps * sqrt(128 n) / 5, as a blocked dense product does. Draining costs 24
 // additions in memory for 128 x 24 products.
@@ -146,7 +150,7 @@ template <class Weights, int kVectors>
   if constexpr (kStreams) next_row = cpu::next_row(next_row, next_row - (weights.source(first) - weights.offset));
   const std::int64_t piece = cpu::kGroup * weights.output_stride;
   constexpr bool kAsks = kVectors > 1;  // wider panels
-  const std::int64_t runs = std::max<std::int64_t>(1, steps / kRunSteps);
+  const std::int64_t runs = runs_of(job);
   [[maybe_unused]] const NextStrip<Weights> next_strip(weights, job, s);
   // A block of 32 is 384 cycles by bf16 dots, 192 by int8's, and one of 16 192 by FMA: about what a weight takes from L3. Weights
   // are asked for 32 steps ahead (behind the last block nobody reads). Density .8, blocks of 32, by CPU time beside busy
@@ -205,7 +209,9 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
   alignas(64) float tile[cpu::kMostStrips * cpu::kGroup * kRow];
   float factors[cpu::kMostStrips * cpu::kGroup];
   const float* scale = nullptr;
+  const std::int64_t pace = cpu::DeferredLines::pace(s.leaving, s.count);
   for (int i = 0; i < s.count; ++i) {
+    if (pace > 0) s.leaving->send(pace);
     cpu::Strip one = s;
     one.output += i * cpu::kGroup;
     float* const sums = tile + i * cpu::kGroup * kRow;
@@ -216,13 +222,16 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
     if (s.ends && Product::finish(job, one, sums, kRow, factors + i * cpu::kGroup) != nullptr) scale = factors;
   }
   if (!s.ends) return;
-  const std::size_t size = size_of(job.out_dtype);
+  const auto size = static_cast<std::int64_t>(size_of(job.out_dtype));
+  const std::int64_t outputs = std::min<std::int64_t>(s.count * cpu::kGroup, job.outputs - s.output);
+  const auto rows = cpu::DeferredLines::rows_of(
+      s.leaving, {static_cast<std::byte*>(job.out) + (s.token * job.out_stride + s.output) * size, job.out_stride * size},
+      outputs * size, s.tokens);
   cpu::write_tile(
-      {tile, kRow, s.tokens, std::min<std::int64_t>(s.count * cpu::kGroup, job.outputs - s.output), job.out_dtype, job.activation,
-       job.bias ? static_cast<const char*>(job.bias) + s.output * size : nullptr,
-       static_cast<char*>(job.out) + (s.token * job.out_stride + s.output) * size, job.out_stride, scale,
+      {tile, kRow, s.tokens, outputs, job.out_dtype, job.activation,
+       job.bias ? static_cast<const char*>(job.bias) + s.output * size : nullptr, rows.out, rows.stride / size, scale,
        job.residual ? static_cast<const char*>(job.residual) + (s.token * job.residual_stride + s.output) * size : nullptr,
-       job.residual_stride, job.streams});
+       job.residual_stride});
 }
 
 template <int kVectors>

@@ -1,0 +1,53 @@
+// Finished tiles by the widest vectors that the machine has: whole squares of those, the rest by AVX2.
+#if defined(__x86_64__)
+
+#include "kernels/cpu/tile.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <type_traits>
+
+#include "core/check.h"
+#include "kernels/cpu/cell.h"
+#include "runtime/cpu.h"
+
+namespace sparseloom::kernels::cpu {
+namespace {
+
+/// Of n outputs, in tiles rounded up to eights: those that AVX-512 writes.
+std::int64_t wide(std::int64_t n) {
+  static const bool has = runtime::active_isa() >= runtime::Isa::avx512;
+  return has ? core::round_up(n, kGroup) / kAvx512Tile.lanes * kAvx512Tile.lanes : 0;
+}
+
+template <class T>
+T* at(T* base, std::int64_t bytes) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return base == nullptr ? nullptr : static_cast<Byte*>(base) + bytes;
+}
+
+/// The outputs from `first` on.
+TileOut from(const TileOut& o, std::int64_t first) {
+  const std::int64_t bytes = first * static_cast<std::int64_t>(size_of(o.dtype));
+  TileOut rest = o;
+  rest.tile += first * o.tile_stride, rest.outputs -= first;
+  rest.bias = at(o.bias, bytes), rest.out = at(o.out, bytes), rest.residual = at(o.residual, bytes);
+  if (o.scale != nullptr) rest.scale += first;
+  return rest;
+}
+
+}  // namespace
+
+void write_tile(const TileOut& out) {
+  const std::int64_t first = std::min(wide(out.outputs), out.outputs);
+  if (first > 0) {
+    TileOut whole = out;
+    whole.outputs = first;
+    kAvx512Tile.write(whole);
+  }
+  if (first < out.outputs) kAvx2Tile.write(from(out, first));
+}
+
+}  // namespace sparseloom::kernels::cpu
+
+#endif
