@@ -154,7 +154,8 @@ template <class Weights, int kVectors>
   [[maybe_unused]] const NextStrip<Weights> next_strip(weights, job, s);
   // A block of 32 is 384 cycles by bf16 dots, 192 by int8's, and one of 16 192 by FMA: about what a weight takes from L3. Weights
   // are asked for 32 steps ahead (behind the last block nobody reads). Density .8, blocks of 32, by CPU time beside busy
-  // neighbours: int8 108 to 85 ms, bf16 172 to 154; fp32 in blocks of 16 .97 to .99, in blocks of 8 the same.
+  // neighbours: int8 108 to 85 ms, bf16 172 to 154; fp32 in blocks of 16 .97 to .99, in blocks of 8 the same. dx: bf16 in blocks of
+  // 32 and 16 .95 and .91, fp32 in 16 and 8 .96 and .85.
   const std::int64_t ahead = std::max<std::int64_t>(1, 32 / steps);
   const std::int64_t run_lines = weights.lines / runs, run_steps = steps / runs, next_run_lines = next_strip.lines_of_pass() / runs;
   // What comes to L2 is near enough for FMA: asking for it twice costs fp32 5 % there, where the dots lose 6 % without.
@@ -178,7 +179,7 @@ template <class Weights, int kVectors>
       if (i + 1 < last) {
         prefetch_panel<kVectors>(s.panel + job.depth_index[i + 1] * steps * kRow);
         if (half == 0 && pieces_to_l1)
-          lines = reinterpret_cast<const char*>(weights.source(job.slot ? job.slot[i + 1] : i + ahead));
+          lines = reinterpret_cast<const char*>(weights.source(job.slot ? job.slot[std::min(i + ahead, last - 1)] : i + ahead));
       }
       if constexpr (kStreams)
         if (half == 0) cpu::stream_to_l2(next_row, weights.offset * (last - first) + (i - first) * piece, piece);
