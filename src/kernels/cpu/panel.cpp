@@ -41,16 +41,6 @@ Problem problem_of(const MatmulArgs& args) {
   return problem;
 }
 
-// [bm][bn] elements -> [bm / 2][bn] cells of two rows: dx multiplies pairs of dY features.
-void interleave_rows(const std::uint16_t* values, std::int64_t block_cols, Range rows, std::uint16_t* out) {
-  for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-    const std::uint16_t* upper = values + 2 * r * block_cols;
-    const std::uint16_t* lower = upper + block_cols;
-    std::uint16_t* cells = out + 2 * r * block_cols;
-    for (std::int64_t c = 0; c < block_cols; ++c) cells[2 * c] = upper[c], cells[2 * c + 1] = lower[c];
-  }
-}
-
 class PanelRun {
  public:
   PanelRun(const PanelOps& ops, const MatmulArgs& args, const Executor& executor)
@@ -73,11 +63,7 @@ class PanelRun {
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
     streams_ = outgrows_l2(job_, tasks_);
     if (streams_) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
-    if (args.direction == Direction::dx && ops.interleaves_dx) {
-      auto* cells = in_workspace<std::uint16_t>(memory_.cells);
-      interleave(static_cast<const std::uint16_t*>(job_.values), args.index.blocks * args.index.block.rows / 2, cells);
-      job_.values = cells;
-    }
+    if (args.direction == Direction::dx && ops.transpose != nullptr) transpose(args, in_workspace<std::uint16_t>(memory_.cells));
     if (ops.sum_rows != nullptr && ceil_div(args.m, ops.lanes) > kMaxVectors) {
       row_sums_ = in_workspace<std::int32_t>(memory_.row_sums);
       job_.row_sums = row_sums_;
@@ -136,8 +122,13 @@ class PanelRun {
     runtime::parallel_tasks(executor_, tasks_, body);
   }
 
-  void interleave(const std::uint16_t* values, std::int64_t row_pairs, std::uint16_t* cells) {
-    each_task([&](std::int64_t task) { interleave_rows(values, job_.block_cols, share(row_pairs, task, tasks_), cells); });
+  void transpose(const MatmulArgs& args, std::uint16_t* out) {
+    each_task([&](std::int64_t task) {
+      const Range mine = share(args.index.blocks, task, tasks_);
+      ops_.transpose(static_cast<const std::uint16_t*>(args.values), args.transposed.slot, args.index.block, mine.begin, mine.end,
+                     out);
+    });
+    job_.values = out, job_.slot = nullptr, job_.block_cols = job_.depth_block;
   }
 
   // Units are runs of 256 steps of a panel, so that a single panel is packed by all threads too.

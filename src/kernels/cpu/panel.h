@@ -31,8 +31,8 @@ struct PanelJob {
   const std::int32_t *begin = nullptr, *end = nullptr;  // of each output block's list: crow or ccol, or a slab's cuts
   const std::int32_t* depth_index = nullptr;            // col or row
   const std::int32_t* slot = nullptr;                   // null: blocks lie in list order
-  const void* values = nullptr;                         // elements, or cells when interleaved
-  std::int64_t block_cols = 0, block_elements = 0;      // bn, bm * bn
+  const void* values = nullptr;                         // dx of 16-bit dots: blocks transposed, in list order
+  std::int64_t block_cols = 0, block_elements = 0;      // of a block's rows as values has them; all
   const std::int64_t* cost_prefix = nullptr;
   // Of 8-bit products, see MatmulArgs; out_dtype is dtype for all others.
   DType out_dtype = DType::f32;
@@ -89,10 +89,15 @@ struct ColumnPack {
 using StripFunction = void (*)(const PanelJob& job, const Strip& strip);
 using OuterFunction = void (*)(const Outer& outer, float* tile);  // tile [8][3 * lanes]
 
+/// out[i] [bn][bm] = values[slot[i]] [bm][bn] transposed, for i of [begin, end): dx on blocks that are forward's, in the order of
+/// the column lists.
+using TransposeFunction = void (*)(const std::uint16_t* values, const std::int32_t* slot, BlockShape block, std::int64_t begin,
+                                   std::int64_t end, std::uint16_t* out);
+
 struct PanelOps {
-  int lanes;            // tokens, or columns, per vector
-  int depth_step;       // k values per cell: 1, 2 for bf16 dots, 4 for int8 dots
-  bool interleaves_dx;  // dx wants the values as [bm / 2][bn] cells
+  int lanes;                    // tokens, or columns, per vector
+  int depth_step;               // k values per cell: 1, 2 for bf16 dots, 4 for int8 dots
+  TransposeFunction transpose;  // null: dx reads the values as they lie
   void (*pack)(const PanelJob& job, const Pack& pack);
   StripFunction (*strip)(DType dtype, Direction direction, int vectors);
   void (*pack_columns)(DType dtype, const ColumnPack& pack);

@@ -67,7 +67,7 @@ PanelMemory::PanelMemory(const PanelOps& ops, const Problem& p) {
   claims = place(ceil_div(vectors, kMaxVectors) * static_cast<std::int64_t>(sizeof(Claims)));
   if (slabs > 1) sums = place(vectors * outputs * vector_bytes), cuts = place((slabs + 1) * outputs / output_block * kIndexBytes);
   if (ops.sum_rows != nullptr) row_sums = place(outputs * kIndexBytes);
-  if (!forward && ops.interleaves_dx) cells = place(p.blocks * p.block.rows * p.block.cols * 2);
+  if (!forward && ops.transpose != nullptr) cells = place(p.blocks * p.block.rows * p.block.cols * 2);
   bytes = static_cast<std::size_t>(end);
 }
 

@@ -27,7 +27,7 @@ struct PanelMemory {
   std::int64_t cuts = 0;         // int32 [slabs + 1][output blocks], where the slabs' parts of each list begin
   std::int64_t row_sums = 0;     // int32 [outputs, padded to whole blocks], of 8-bit products
   std::int64_t claims = 0;       // Claims [panels], of each group of them
-  std::int64_t cells = 0;        // dx by pairs: the values as [bm / 2][bn] cells
+  std::int64_t cells = 0;        // dx of 16-bit dots: transposed blocks
   std::size_t bytes = 0;
 };
 

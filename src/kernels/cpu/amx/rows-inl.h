@@ -1,10 +1,5 @@
 // Rows of sums in fp32, before they are turned and rounded. Included inside a region, after avx512/vector.h and the activations.
 
-[[gnu::always_inline]] inline __mmask32 first32(std::int64_t n) {
-  return n >= 32 ? ~__mmask32{0} : n <= 0 ? __mmask32{0} : static_cast<__mmask32>((1u << n) - 1);
-}
-[[gnu::always_inline]] inline __mmask16 first16(std::int64_t n) { return static_cast<__mmask16>(first32(n)); }
-
 inline void widen_bias(const std::uint16_t* bias, std::int64_t n, float* out) {
   const auto* const elements = reinterpret_cast<const cpu::Bf16*>(bias);
   for (std::int64_t i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, widen8_first(elements + i, std::min<std::int64_t>(8, n - i)));

@@ -14,6 +14,7 @@ template <int kSums, int kA, int kB>
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/generic/activation-inl.h"
+#include "kernels/cpu/avx512/pairs-inl.h"
 #include "kernels/cpu/amx/rows-inl.h"
 #include "kernels/cpu/amx/pairs-inl.h"
 #include "kernels/cpu/amx/write-inl.h"
@@ -23,5 +24,10 @@ template <int kSums, int kA, int kB>
 // clang-format on
 
 void pack_panel(const cpu::PanelJob& job, const cpu::Pack& pack) { cpu::kAvx512Bf16Panel.pack(job, pack); }
+
+void transpose_blocks(const std::uint16_t* values, const std::int32_t* slot, BlockShape block, std::int64_t begin, std::int64_t end,
+                      std::uint16_t* out) {
+  cpu::kAvx512Bf16Panel.transpose(values, slot, block, begin, end, out);
+}
 
 constexpr cpu::TileOps kOps = {kPerCell, begin, end, pack_panel, choose_strip, choose_outer, pack_tiles, transpose_blocks, spin};

@@ -80,9 +80,7 @@ struct TileOps {
                                                         // to 4, with 32 outputs up to 2
   TileOuterFunction (*outer)(int outputs, int pieces);  // the same limits; this and the next two are null for int8
   void (*pack)(const TilePack& pack);
-  /// out[i] [bn][bm] = values[slot[i]] [bm][bn] transposed, for i of [begin, end).
-  void (*transpose)(const std::uint16_t* values, const std::int32_t* slot, BlockShape block, std::int64_t begin, std::int64_t end,
-                    std::uint16_t* out);
+  TransposeFunction transpose;
   std::int64_t (*spin)(std::int64_t rounds);  // 4 products of whole tiles on nothing but
                                               // registers; returns the flops done
 };

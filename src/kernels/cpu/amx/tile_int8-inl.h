@@ -13,6 +13,7 @@ template <int kSums, int kA, int kB>
 #include "kernels/cpu/avx2/simd.h"
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/generic/activation-inl.h"
+#include "kernels/cpu/avx512/pairs-inl.h"
 #include "kernels/cpu/amx/rows-inl.h"
 #include "kernels/cpu/amx/write_int8-inl.h"
 #include "kernels/cpu/amx/strip-inl.h"

@@ -101,7 +101,7 @@ struct Product {
 
 namespace sparseloom::kernels::cpu {
 const PanelOps kAvx512VnniPanel = {
-    avx512_vnni::kLanes, avx512_vnni::kDepthStep, false, avx512_vnni::pack_panel, avx512_vnni::choose_strip, nullptr, nullptr,
+    avx512_vnni::kLanes, avx512_vnni::kDepthStep, nullptr, avx512_vnni::pack_panel, avx512_vnni::choose_strip, nullptr, nullptr,
     avx512_vnni::spin,   avx512_vnni::sum_rows};
 }  // namespace sparseloom::kernels::cpu
 

@@ -13,7 +13,7 @@ class NextStrip {
   [[gnu::always_inline]] NextStrip(const Weights& weights, const cpu::PanelJob& job, const cpu::Strip& strip)
       : slot_(job.slot),
         line_bytes_(Weights::kForward ? 64 : weights.line_stride),
-        lines_((Weights::kForward ? weights.lines : job.depth_block / kDepthStep) / kShares) {
+        lines_((Weights::kForward ? weights.lines : job.depth_block) / kShares) {
     const std::int64_t block = strip.output / job.output_block, within = strip.output % job.output_block;
     const std::int64_t output = (within / kTogether + 1) * kTogether;
     const bool same_list = output < job.output_block;

@@ -35,15 +35,14 @@ struct DirectForward {
   [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) const { return source(slot); }
 };
 struct DirectDx {
-  static constexpr bool kForward =
-      false;  // columns of the block are outputs; for dots the values were interleaved into [bm / 2][bn] cells
+  static constexpr bool kForward = false;  // columns of the block are outputs
   std::int64_t block_cells, output_stride = 1, step_stride, offset, lines, line_stride;
   const cpu::Cell* values;
   explicit DirectDx(const cpu::PanelJob& job, std::int64_t output)
-      : block_cells(job.block_elements / kDepthStep),
+      : block_cells(job.block_elements),
         step_stride(job.block_cols),
         offset(output % job.output_block),
-        lines(offset % 16 == 0 ? job.depth_block / kDepthStep : 0),
+        lines(offset % 16 == 0 ? job.depth_block : 0),
         line_stride(job.block_cols * 4),
         values(static_cast<const cpu::Cell*>(job.values)) {}
   [[gnu::always_inline]] const cpu::Cell* source(std::int64_t slot) const { return values + slot * block_cells + offset; }
@@ -241,7 +240,7 @@ cpu::StripFunction strip_of([[maybe_unused]] DType dtype, Direction direction) {
   if constexpr (kDepthStep == 4)
     return strips<DirectForward, kVectors>;  // 8-bit operands have no other direction
   else if constexpr (kDepthStep == 2)
-    return forward ? strips<DirectForward, kVectors> : strips<DirectDx, kVectors>;
+    return strips<DirectForward, kVectors>;  // dx: on transposed blocks
   else
     switch (dtype) {
       case DType::f16: return forward ? strips<WidenForward<cpu::F16>, kVectors> : strips<WidenDx<cpu::F16>, kVectors>;
