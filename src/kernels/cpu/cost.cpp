@@ -29,8 +29,12 @@ constexpr double kAvx2FlopsPerCycle = 32;
 constexpr double kL1Bytes = 32 << 10;
 constexpr double kTokensBeyondL1 = 1.4;  // fitted: 8 tokens of 2048 features took 1.45 (fp32) and 1.3 (bf16) of the model's time
 constexpr double kCallUs = 0.5;
-constexpr double kForkUs = 4;                // waking and joining the threads of one parallel loop
-constexpr double kResidentBytes = 16e6;      // values up to here stay in cache from panel to panel and call to call
+constexpr double kForkUs = 4;            // waking and joining the threads of one parallel loop
+constexpr double kResidentBytes = 16e6;  // values up to here stay in cache from panel to panel and call to call
+// Up to here weights come from memory, once, and little of that is hidden by panels (4096 x 4096, blocks of 32, two threads of a
+// Zen 5, at .05 / .2 / .5: 36 / 90 / 170 us beside the products of bf16, 67 / 230 / 770 of fp32) or by dx of any kind. Decode's
+// forward reads them as it goes: .5 to .8 of the panels' time for 5 to 8 tokens, where without this the plan never took it.
+constexpr std::int64_t kFewTokens = 16;
 constexpr double kMemoryShareOfCopy = 0.15;  // streaming reads beyond the last-level cache against copies inside it
 
 double cycle_us(const plan::MachineRates& rates) {
@@ -39,11 +43,11 @@ double cycle_us(const plan::MachineRates& rates) {
 
 double elements_of(const Problem& p) { return static_cast<double>(p.blocks) * p.block.rows * p.block.cols; }
 
-// Time for one pass over values that do not stay in cache.
-double stream_us(const Problem& p, const plan::MachineRates& rates) {
+// Time for one pass over values of which `resident` bytes stay in cache.
+double stream_us(const Problem& p, const plan::MachineRates& rates, double resident = kResidentBytes) {
   const double bytes = elements_of(p) * static_cast<double>(size_of(p.dtype));
   const double rate = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
-  return bytes > kResidentBytes ? 1e6 * (bytes - kResidentBytes) / rate : 0;
+  return 1e6 * std::max(0.0, bytes - resident) / rate;
 }
 
 double with_threads(double us, const Problem& p, double products, double loops) {
@@ -64,14 +68,15 @@ double predict_strips_us(const Problem& p, const plan::MachineRates& rates, doub
     const double compute = width * c.vectors[width] * steps * step_us +
                            cycle * static_cast<double>(p.blocks) * output_block / kGroup * c.block +
                            (size_of(p.dtype) == 2 && c.depth_step == 1 ? cycle * elements * c.widen : 0);
+    if (p.m <= kFewTokens) return compute + stream_us(p, rates, 0);
     return std::max(compute, stream_us(p, rates));
   };
   double us = static_cast<double>(panels - wide) * panel_us(narrow_width);
   if (wide) us += static_cast<double>(wide) * panel_us(narrow_width + 1);
   us += cycle * static_cast<double>(vectors * c.lanes) * (outputs * c.out + depth * c.pack);
-  const bool interleaves = !forward && c.depth_step == 2;
-  if (interleaves) us += cycle * elements * c.interleave;
-  return with_threads(us, p, static_cast<double>(p.m) * (elements + outputs + depth), interleaves ? 3 : 2);
+  const bool transposes = !forward && c.depth_step == 2;
+  if (transposes) us += cycle * elements * c.transpose;
+  return with_threads(us, p, static_cast<double>(p.m) * (elements + outputs + depth), transposes ? 3 : 2);
 }
 
 double predict_outer_us(const Problem& p, const plan::MachineRates& rates, double step_us, const PanelCosts& c) {
@@ -108,7 +113,8 @@ double predict_decode_us(const Problem& p, const plan::MachineRates& rates, cons
   const double token_element = c.token_element * (forward && token_bytes >= kL1Bytes ? kTokensBeyondL1 : 1);
   const double cycles = elements * (c.element + widen + tokens * token_element) + outputs * (c.out + tokens * c.token_out) +
                         (forward ? 0 : elements / p.block.cols * tokens * c.row);
-  const double us = std::max(cycle_us(rates) * cycles, stream_us(p, rates));
+  const double compute = cycle_us(rates) * cycles;
+  const double us = forward ? std::max(compute, stream_us(p, rates)) : compute + stream_us(p, rates, 0);
   // Decode's tasks are cut by elements, not by products: see decode.cpp.
   const double tasks = std::clamp((elements + static_cast<double>(p.rows + p.cols)) / kTaskElements, 1.0,
                                   static_cast<double>(std::max(1, p.threads)));

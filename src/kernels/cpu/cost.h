@@ -16,7 +16,7 @@ struct PanelCosts {
   double out;         // per token and output: transpose, bias, rounding, store
   double pack;        // per token and depth
   double widen;       // per stored 16-bit element and panel, FMA only
-  double interleave;  // per stored element, bf16 dots' dx only
+  double transpose;   // per stored element, bf16 dots' dx only
   double outer_vectors[4];
   double outer_element;  // dw: per stored element and chunk, written
   double outer_pack;     // dw: per token and feature of both operands
