@@ -14,10 +14,12 @@
 namespace sparseloom::kernels::cpu {
 namespace {
 
-/// Of n outputs, in tiles rounded up to eights: those that AVX-512 writes.
-std::int64_t wide(std::int64_t n) {
+/// Outputs that AVX-512 writes: of a tile, which has them rounded up to eights, whole squares. The tokens of AVX2's tiles are
+/// eights.
+std::int64_t wide(const TileOut& out) {
   static const bool has = runtime::active_isa() >= runtime::Isa::avx512;
-  return has ? core::round_up(n, kGroup) / kAvx512Tile.lanes * kAvx512Tile.lanes : 0;
+  const std::int64_t side = kAvx512Tile.lanes;
+  return has && out.tile_stride % side == 0 ? std::min(core::round_up(out.outputs, kGroup) / side * side, out.outputs) : 0;
 }
 
 template <class T>
@@ -39,7 +41,7 @@ TileOut from(const TileOut& o, std::int64_t first) {
 }  // namespace
 
 void write_tile(const TileOut& out) {
-  const std::int64_t first = std::min(wide(out.outputs), out.outputs);
+  const std::int64_t first = wide(out);
   if (first > 0) {
     TileOut whole = out;
     whole.outputs = first;

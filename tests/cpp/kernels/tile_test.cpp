@@ -23,7 +23,8 @@ constexpr std::int64_t kTokens = 48, kOutputs = 40, kStride = 43;
 std::vector<float> odd_sums() {
   std::vector<float> tile(kOutputs * kTokens);
   for (std::size_t i = 0; i < tile.size(); ++i) tile[i] = static_cast<float>(static_cast<int>(i * 37 % 301) - 150) * 0.031f;
-  // What rounding to 16 bits must get right: ties, overflow, denormals of either type, infinities, NaNs of both signs.
+  // What rounding to 16 bits must get right: ties, overflow, denormals of either type, infinity, NaN (a negative one's
+  // sign after an activation is the compiler's choice of operands).
   const float special[] = {0x1.01p0f,
                            0x1.03p0f,
                            0x1.002p0f,
@@ -35,8 +36,7 @@ std::vector<float> odd_sums() {
                            0x1p-149f,
                            -0.0f,
                            std::numeric_limits<float>::infinity(),
-                           std::numeric_limits<float>::quiet_NaN(),
-                           -std::numeric_limits<float>::quiet_NaN()};
+                           std::numeric_limits<float>::quiet_NaN()};
   for (std::size_t i = 0; i < std::size(special); ++i) tile[i * 53] = special[i];
   return tile;
 }
