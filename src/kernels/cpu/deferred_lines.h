@@ -15,7 +15,7 @@ namespace sparseloom::kernels::cpu {
 /// Finished outputs of one task: rows of whole cache lines, one for each token of a strip.
 class DeferredLines {
  public:
-  static constexpr std::int64_t kLine = 64, kMost = 128;  // AMX: 64 tokens of 32 bf16, or 32 of 32 fp32
+  static constexpr std::int64_t kLine = 64, kMost = 128;  // AMX: 64 tokens of 32 fp32
 
   struct Rows {
     std::byte* out;
@@ -59,7 +59,7 @@ class DeferredLines {
  private:
   [[gnu::always_inline]] static void stream(std::byte* to, const std::byte* from) {
 #if defined(__x86_64__)
-    using Quarter [[gnu::vector_size(16)]] = long long;
+    using Quarter [[gnu::vector_size(16), gnu::may_alias]] = long long;
     for (int i = 0; i < 4; ++i)
       __builtin_ia32_movntdq(reinterpret_cast<Quarter*>(to) + i, *(reinterpret_cast<const Quarter*>(from) + i));
 #else

@@ -63,7 +63,8 @@ class PanelRun {
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
     streams_ = outgrows_l2(job_, tasks_);
     if (streams_) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
-    if (args.direction == Direction::dx && ops.transpose != nullptr) transpose(args, in_workspace<std::uint16_t>(memory_.cells));
+    if (args.direction == Direction::dx && ops.transpose != nullptr)
+      transpose_values(ops.transpose, args, executor, tasks_, in_workspace<std::uint16_t>(memory_.cells), job_);
     if (ops.sum_rows != nullptr && ceil_div(args.m, ops.lanes) > kMaxVectors) {
       row_sums_ = in_workspace<std::int32_t>(memory_.row_sums);
       job_.row_sums = row_sums_;
@@ -120,15 +121,6 @@ class PanelRun {
   template <class Body>
   void each_task(const Body& body) const {
     runtime::parallel_tasks(executor_, tasks_, body);
-  }
-
-  void transpose(const MatmulArgs& args, std::uint16_t* out) {
-    each_task([&](std::int64_t task) {
-      const Range mine = share(args.index.blocks, task, tasks_);
-      ops_.transpose(static_cast<const std::uint16_t*>(args.values), args.transposed.slot, args.index.block, mine.begin, mine.end,
-                     out);
-    });
-    job_.values = out, job_.slot = nullptr, job_.block_cols = job_.depth_block;
   }
 
   // Units are runs of 256 steps of a panel, so that a single panel is packed by all threads too.
@@ -210,6 +202,15 @@ class PanelRun {
 
 bool outgrows_l2(const PanelJob& job, std::int64_t tasks) {
   return job.tokens * job.outputs * static_cast<std::int64_t>(size_of(job.out_dtype)) > tasks * runtime::l2_cache_bytes();
+}
+
+void transpose_values(TransposeFunction transpose, const MatmulArgs& args, const Executor& executor, std::int64_t tasks,
+                      std::uint16_t* out, PanelJob& job) {
+  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
+    const Range mine = share(args.index.blocks, task, tasks);
+    transpose(static_cast<const std::uint16_t*>(args.values), args.transposed.slot, args.index.block, mine.begin, mine.end, out);
+  });
+  job.values = out, job.slot = nullptr, job.block_cols = job.depth_block;
 }
 
 PanelJob panel_job(const MatmulArgs& args) {

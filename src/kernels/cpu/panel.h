@@ -31,7 +31,7 @@ struct PanelJob {
   const std::int32_t *begin = nullptr, *end = nullptr;  // of each output block's list: crow or ccol, or a slab's cuts
   const std::int32_t* depth_index = nullptr;            // col or row
   const std::int32_t* slot = nullptr;                   // null: blocks lie in list order
-  const void* values = nullptr;                         // dx of 16-bit dots: blocks transposed, in list order
+  const void* values = nullptr;                         // elements; dx of 16-bit dots: of blocks transposed, in list order
   std::int64_t block_cols = 0, block_elements = 0;      // of a block's rows as values has them; all
   const std::int64_t* cost_prefix = nullptr;
   // Of 8-bit products, see MatmulArgs; out_dtype is dtype for all others.
@@ -111,6 +111,19 @@ extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512VnniPanel, kAvx512Bf16Pan
 
 /// Whether a call's outputs outgrow the L2 of its tasks: they leave past the caches, see deferred_lines.h.
 bool outgrows_l2(const PanelJob& job, std::int64_t tasks);
+
+/// Where `outputs` outputs of `tokens` tokens are written, from (token, output) on; see DeferredLines::rows_of.
+inline DeferredLines::Rows rows_of(const PanelJob& job, DeferredLines* leaving, std::int64_t token, std::int64_t tokens,
+                                   std::int64_t output, std::int64_t outputs) {
+  const auto size = static_cast<std::int64_t>(size_of(job.out_dtype));
+  return DeferredLines::rows_of(
+      leaving, {static_cast<std::byte*>(job.out) + (token * job.out_stride + output) * size, job.out_stride * size}, outputs * size,
+      tokens);
+}
+
+/// dx on transposed blocks: fills `out`, as many elements as the values, on up to `tasks` threads; the job walks it from then on.
+void transpose_values(TransposeFunction transpose, const MatmulArgs& args, const Executor& executor, std::int64_t tasks,
+                      std::uint16_t* out, PanelJob& job);
 
 /// The walk of a forward or dx call.
 PanelJob panel_job(const MatmulArgs& args);

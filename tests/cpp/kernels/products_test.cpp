@@ -134,7 +134,7 @@ TEST(Slabs, OfDepth) {
         }
 }
 
-// Outputs that outgrow L2 leave past the caches, where their rows are whole lines (PanelJob::streams).
+// Outputs that outgrow L2 leave past the caches, where their rows are whole lines (deferred_lines.h).
 TEST(PastTheCaches, Outputs) {
   for (const Direction direction : {Direction::forward, Direction::dx})
     for (const DType dtype : kTypes)

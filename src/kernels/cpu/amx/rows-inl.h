@@ -11,15 +11,6 @@ inline void widen_bias(const std::uint16_t* bias, std::int64_t n, float* out) {
   outputs == cpu::kTileOutputs ? _mm512_storeu_si512(row, bits) : _mm512_mask_storeu_epi16(row, first32(outputs), bits);
 }
 
-/// Where a strip's outputs go; see DeferredLines.
-[[gnu::always_inline]] inline cpu::DeferredLines::Rows rows_of(const cpu::PanelJob& job, const cpu::TileStrip& s,
-                                                               std::int64_t outputs) {
-  const auto size = static_cast<std::int64_t>(size_of(job.out_dtype));
-  return cpu::DeferredLines::rows_of(
-      s.leaving, {static_cast<std::byte*>(job.out) + (s.token * job.out_stride + s.output) * size, job.out_stride * size},
-      outputs * size, s.tokens);
-}
-
 template <class Function>
 [[gnu::always_inline]] inline void activate_with(float bias, float* row, std::int64_t n, Function act) {
   for (std::int64_t i = 0; i < n; i += 8) _mm256_storeu_ps(row + i, act(_mm256_add_ps(_mm256_loadu_ps(row + i), all8(bias))));

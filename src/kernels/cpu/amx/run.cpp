@@ -63,7 +63,9 @@ class TileRun {
   }
 
   void run() {
-    if (args_.direction == Direction::dx) transpose();
+    if (args_.direction == Direction::dx)
+      transpose_values(kAvx512Bf16Panel.transpose, args_, executor_, tasks_,
+                       reinterpret_cast<std::uint16_t*>(args_.workspace + panels_.bytes()), job_);
     if (cut_by_tokens()) {
       by_tokens();
       return;
@@ -80,17 +82,6 @@ class TileRun {
   template <class Body>
   void each_task(const Body& body) const {
     runtime::parallel_tasks(executor_, tasks_, body);
-  }
-
-  void transpose() {
-    auto* const out = reinterpret_cast<std::uint16_t*>(args_.workspace + panels_.bytes());
-    const std::int64_t blocks = args_.index.blocks;
-    each_task([&](std::int64_t task) {
-      const Range mine = share(blocks, task, tasks_);
-      ops_.transpose(static_cast<const std::uint16_t*>(args_.values), args_.transposed.slot, args_.index.block, mine.begin,
-                     mine.end, out);
-    });
-    job_.values = out, job_.slot = nullptr;
   }
 
   // Tasks own either tokens, and pack what they alone read into an L2 of their own; or, where panels are too few to go round,

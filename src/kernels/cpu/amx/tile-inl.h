@@ -25,9 +25,4 @@ template <int kSums, int kA, int kB>
 
 void pack_panel(const cpu::PanelJob& job, const cpu::Pack& pack) { cpu::kAvx512Bf16Panel.pack(job, pack); }
 
-void transpose_blocks(const std::uint16_t* values, const std::int32_t* slot, BlockShape block, std::int64_t begin, std::int64_t end,
-                      std::uint16_t* out) {
-  cpu::kAvx512Bf16Panel.transpose(values, slot, block, begin, end, out);
-}
-
-constexpr cpu::TileOps kOps = {kPerCell, begin, end, pack_panel, choose_strip, choose_outer, pack_tiles, transpose_blocks, spin};
+constexpr cpu::TileOps kOps = {kPerCell, begin, end, pack_panel, choose_strip, choose_outer, pack_tiles, spin};

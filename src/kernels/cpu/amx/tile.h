@@ -78,9 +78,8 @@ struct TileOps {
   TileStripFunction (*strip)(int outputs,
                              int vectors);              // outputs: 8, 16 or 32; vectors: up
                                                         // to 4, with 32 outputs up to 2
-  TileOuterFunction (*outer)(int outputs, int pieces);  // the same limits; this and the next two are null for int8
+  TileOuterFunction (*outer)(int outputs, int pieces);  // the same limits; this and the next are null for int8
   void (*pack)(const TilePack& pack);
-  TransposeFunction transpose;
   std::int64_t (*spin)(std::int64_t rounds);  // 4 products of whole tiles on nothing but
                                               // registers; returns the flops done
 };

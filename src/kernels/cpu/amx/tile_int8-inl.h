@@ -26,4 +26,4 @@ struct Product {
 };
 #include "kernels/cpu/generic/pack-inl.h"
 
-constexpr cpu::TileOps kOps = {kPerCell, begin, end, pack_panel, choose_strip, nullptr, nullptr, nullptr, spin};
+constexpr cpu::TileOps kOps = {kPerCell, begin, end, pack_panel, choose_strip, nullptr, nullptr, spin};

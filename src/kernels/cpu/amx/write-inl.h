@@ -38,7 +38,7 @@ void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) 
     std::fill_n(bias, cpu::kTileOutputs, 0.0f);
   }
   if (job.residual) add_residual<kVectors>(job, s, outputs, sums);
-  const auto rows = rows_of(job, s, outputs);
+  const auto rows = cpu::rows_of(job, s.leaving, s.token, s.tokens, s.output, outputs);
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     Vec cells[kLanes];
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) {

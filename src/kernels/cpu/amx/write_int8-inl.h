@@ -44,7 +44,7 @@ inline Vec interleave_denormals(Vec low, Vec high) {
 template <int kVectors>
 void write_bf16(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs, const float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
-  const auto rows = rows_of(job, s, outputs);
+  const auto rows = cpu::rows_of(job, s.leaving, s.token, s.tokens, s.output, outputs);
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     Vec cells[kLanes];
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
@@ -63,7 +63,7 @@ void write_bf16(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t 
 template <int kVectors>
 void write_f32(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs, const float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
-  const auto rows = rows_of(job, s, outputs);
+  const auto rows = cpu::rows_of(job, s.leaving, s.token, s.tokens, s.output, outputs);
   for (std::int64_t o = 0; o < outputs; o += kLanes) {
     const __mmask16 mask = first16(outputs - o);
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {

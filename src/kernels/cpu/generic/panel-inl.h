@@ -224,9 +224,7 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
   if (!s.ends) return;
   const auto size = static_cast<std::int64_t>(size_of(job.out_dtype));
   const std::int64_t outputs = std::min<std::int64_t>(s.count * cpu::kGroup, job.outputs - s.output);
-  const auto rows = cpu::DeferredLines::rows_of(
-      s.leaving, {static_cast<std::byte*>(job.out) + (s.token * job.out_stride + s.output) * size, job.out_stride * size},
-      outputs * size, s.tokens);
+  const auto rows = cpu::rows_of(job, s.leaving, s.token, s.tokens, s.output, outputs);
   cpu::write_tile(
       {tile, kRow, s.tokens, outputs, job.out_dtype, job.activation,
        job.bias ? static_cast<const char*>(job.bias) + s.output * size : nullptr, rows.out, rows.stride / size, scale,
