@@ -6,6 +6,7 @@
 #include "kernels/args.h"
 #include "kernels/cpu/cell.h"
 #include "kernels/cpu/deferred_lines.h"
+#include "kernels/cpu/spin_cells.h"
 
 namespace sparseloom::kernels::cpu {
 
@@ -102,7 +103,7 @@ struct PanelOps {
   StripFunction (*strip)(DType dtype, Direction direction, int vectors);
   void (*pack_columns)(DType dtype, const ColumnPack& pack);
   OuterFunction (*outer)(int vectors, bool half_pieces);
-  std::int64_t (*spin)(std::int64_t rounds);  // register tiles on nothing but registers; returns the flops done
+  std::int64_t (*spin)(std::int64_t rounds);  // register tiles of spin_cells(), no loads; returns the flops done
   /// sums[o] = 128 times the sum of stored row output + o, of 8 rows, modulo 2^32; null where the product needs none.
   void (*sum_rows)(const PanelJob& job, std::int64_t output, std::int32_t* sums) = nullptr;
 };

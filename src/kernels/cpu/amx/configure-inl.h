@@ -11,11 +11,15 @@ void begin(const cpu::TileShape& shape) {
 }
 void end() { tiles_end(); }
 
-// Of products that need no load.
+// Of products that need no load: see spin_cells.h.
 std::int64_t spin(std::int64_t rounds) {
   constexpr int kDepth = cpu::kTileSide * kPerCell;
+  alignas(64) static constexpr auto kCells = cpu::spin_cells<4 * cpu::kTileCells>();
   begin({cpu::kTileSide, kDepth, cpu::kTileSide, 2});
-  unroll<8>(SPARSELOOM_UNROLLED(i) { tile_zero<i.value>(); });
+  unroll<4>(SPARSELOOM_UNROLLED(i) {
+    tile_zero<i.value>();
+    tile_load<kFirstA + i.value>(kCells.data() + i.value * cpu::kTileCells, 64);
+  });
   for (std::int64_t i = 0; i < rounds; ++i)
     unroll<4>(SPARSELOOM_UNROLLED(sum) { product<sum.value, kFirstA + sum.value / 2, kFirstA + 2 + sum.value % 2>(); });
   end();

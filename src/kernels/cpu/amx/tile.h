@@ -80,7 +80,7 @@ struct TileOps {
                                                         // to 4, with 32 outputs up to 2
   TileOuterFunction (*outer)(int outputs, int pieces);  // the same limits; this and the next are null for int8
   void (*pack)(const TilePack& pack);
-  std::int64_t (*spin)(std::int64_t rounds);  // 4 products of whole tiles on nothing but
+  std::int64_t (*spin)(std::int64_t rounds);  // 4 products of whole tiles of spin_cells(), in
                                               // registers; returns the flops done
 };
 

@@ -255,20 +255,21 @@ cpu::StripFunction choose_strip(DType dtype, Direction direction, int vectors) {
 // The register tile's own rate: what every share of peak is measured against. Returns the flops done.
 std::int64_t spin(std::int64_t rounds) {
   constexpr int kVectors = cpu::kMaxVectors;
-  const float one = 1.0f;
-  Vec acc[kTileOutputs][kVectors];
+  static constexpr auto kCells = cpu::spin_cells<(kVectors + 1) * kLanes>();
+  const auto* const cells = reinterpret_cast<const cpu::Cell*>(kCells.data());
+  Vec acc[kTileOutputs][kVectors], x[kVectors], w = load(cells + kVectors * kLanes);
+  unroll<kVectors>(SPARSELOOM_UNROLLED(v) { x[v.value] = load(cells + v.value * kLanes); });
   unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       acc[o.value][v.value] = zero();
       asm volatile("" : "+v"(acc[o.value][v.value]));  // unknown, else gcc keeps one of these equal sums and counts it as all
     });
   });
-  Vec x = splat(&one), w = x;
   for (std::int64_t i = 0; i < rounds; ++i) {
     unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], x, w); });
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], x[v.value], w); });
     });
-    asm volatile("" : "+v"(x), "+v"(w));  // new values as far as the compiler knows: the round cannot be hoisted or folded
+    asm volatile("" : "+v"(w));  // a new value as far as the compiler knows: the round cannot be hoisted or folded
   }
   unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) { asm volatile("" : : "v"(acc[o.value][v.value])); });
