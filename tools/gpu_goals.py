@@ -167,7 +167,7 @@ def is_profile(run: Record) -> bool:
 
 
 def profile_part(run: Record, caption: str) -> str:
-    """What limits one flagship cell of each operation: percent of what the GPU can do."""
+    """What limits each cell that was profiled: percent of what the GPU can do."""
     rows = []
     for record in run["records"]:
         if "error" in record:

@@ -1,6 +1,8 @@
-"""One launch of a flagship cell of each operation under Nsight Compute (ncu); writes bench/results/<gpu>/ncu.json.
+"""One launch of each cell under Nsight Compute (ncu): a flagship of each operation, and every cell that misses its target; writes
+bench/results/<gpu>/ncu.json.
 
-tools/profile_gpu [--cells NAME,...]     names as `sparseloom bench gpu --list` prints them; default: FLAGSHIPS
+tools/profile_gpu [--cells NAME,...]     names as `sparseloom bench gpu --list` prints them; default: FLAGSHIPS and what
+                                         bench/results/<gpu>/gpu.json says is missed
 
 All cells run in one process, since starting torch under ncu takes longer than the counters do. Between them a kernel that does
 nothing is profiled too: it says in ncu's list where the next cell begins. Needs this Python with torch, and ncu of the CUDA toolkit
@@ -19,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from gpu_goals import promised
 from gpu_steps import ROOT, Finished, run
 
 Record = dict[str, Any]
@@ -53,7 +56,7 @@ STALLS = ("barrier", "gmma", "long_scoreboard", "math_pipe_throttle", "mio_throt
 L2_TO_SM_TBS = 9.0
 #: A unit this busy is what limits a kernel; below it, waiting is.
 BUSY = 70.0
-LIMIT = 180.0
+LIMIT = 400.0
 SPIN = "spin_kernel"  # what torch.cuda._sleep launches
 SAID = "profiled: "
 
@@ -81,6 +84,27 @@ def asked(known: set[str]) -> dict[str, str]:
     found = {name: ways[0] for name, ways in able.items() if ways}
     reasons = sorted(match[1] for name in known if (match := STALL.match(name))) or STALLS
     return found | {f"stall:{why}": f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio" for why in reasons}
+
+
+def missed(records: list[Record]) -> list[str]:
+    """Names of the cells whose burst is short of its target."""
+    found = []
+    for record, reached, _ in promised(records):
+        if not reached and "error" not in record:
+            shape = "x".join(str(record[side]) for side in ("m", "k", "n")), "x".join(str(side) for side in record["block"])
+            found.append("-".join([record["direction"], record["dtype"], *shape, f"d{record['density']:g}", record["pattern"]]))
+    return found
+
+
+def usual_cells() -> list[str]:
+    """What is profiled when nobody says: see the module."""
+    import torch
+
+    from sparseloom.bench.gpu.device import slug
+
+    results = ROOT / "bench" / "results" / slug(torch.cuda.get_device_name()) / "gpu.json"
+    records = json.loads(results.read_text())["records"] if results.is_file() else []
+    return list(dict.fromkeys([*FLAGSHIPS, *missed(records)]))
 
 
 def launch(names: list[str]) -> int:
@@ -206,7 +230,6 @@ def said_by(done: Finished) -> list[Record]:
 
 def write(records: list[Record], ncu: str) -> Path:
     """ncu.json beside the benchmark's results."""
-    sys.path.insert(0, str(ROOT / "python"))
     import torch
 
     from sparseloom.bench.gpu.device import slug
@@ -220,16 +243,17 @@ def write(records: list[Record], ncu: str) -> Path:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/profile_gpu", description="what limits a kernel, by Nsight Compute")
-    parser.add_argument("--cells", default=",".join(FLAGSHIPS), help="names of cells; default: one of each operation")
+    parser.add_argument("--cells", help="names of cells; default: one of each operation, and all that miss their targets")
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    cells = given.cells.split(",")
     if given.launch:
-        return launch(cells)
+        return launch(given.cells.split(","))
     ncu = find_ncu()
     if ncu is None:
         print("profile_gpu: no ncu in the PATH or in a CUDA toolkit", file=sys.stderr)
         return 1
+    sys.path.insert(0, str(ROOT / "python"))
+    cells = given.cells.split(",") if given.cells else usual_cells()
     names = asked(known_metrics(ncu))
     if missing := sorted(METRICS.keys() - names.keys()):
         print(f"profile_gpu: this ncu has no {', '.join(METRICS[name][0] for name in missing)}")
@@ -238,7 +262,7 @@ def main(arguments: list[str]) -> int:
         options = ["--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off", "--clock-control", "none"]
         options += ["--log-file", str(log), "--metrics", ",".join(names.values())]
         done = run(
-            [ncu, *options, sys.executable, str(Path(__file__).with_name("profile_gpu")), "--launch", "--cells", given.cells], LIMIT
+            [ncu, *options, sys.executable, str(Path(__file__).with_name("profile_gpu")), "--launch", "--cells", ",".join(cells)], LIMIT
         )
         text = log.read_text() if log.is_file() else done.output
     said = said_by(done) or [{"name": name, "error": f"{done.how}: {done.output.strip()[-300:]}"} for name in cells]

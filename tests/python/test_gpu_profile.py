@@ -135,6 +135,20 @@ else:
     assert gpu_profile.main([]) == 1
 
 
+def test_cells_short_of_their_targets_are_profiled_by_the_names_of_the_benchmark() -> None:
+    cells = [cell for cell in groups.gpu_cells() if cell.direction == "forward" and not cell.rotated][:3]
+    goal = {"figure": 2.0, "least": 2.0, "of_forward": False, "sustained": 0.92}
+    fields = ("direction", "dtype", "m", "k", "n", "density", "pattern", "block")
+    records = [
+        {"op": "linear", "goal": goal, "speedup": speedup, "sustained": {"speedup": 2.0}}
+        | {name: getattr(cell, name) for name in fields}
+        for cell, speedup in zip(cells, (1.9, 2.0, 0.5), strict=True)
+    ]
+    failed = records[0] | {"error": "no memory"}
+    assert sorted(gpu_profile.missed([*records, failed])) == sorted([str(cells[0]), str(cells[2])])
+    assert gpu_profile.missed([]) == []
+
+
 def test_without_a_gpu_every_cell_says_so() -> None:
     program = str(Path(gpu_profile.__file__).with_name("profile_gpu"))
     command = [sys.executable, program, "--launch", "--cells", f"{gpu_profile.FLAGSHIPS[0]},x"]

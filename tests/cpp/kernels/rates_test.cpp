@@ -64,12 +64,12 @@ TEST_F(RatesOnDisk, DamagedFilesAreMeasuredAnew) {
   ASSERT_TRUE(parse_rates(good, key).has_value());
   std::vector<std::string> damaged = {"",
                                       "\n",
-                                      "sparseloom rates 2\n",
+                                      "sparseloom rates 3\n",
                                       std::string(1 << 20, 'x'),
                                       std::string(300, '\0'),
                                       good + good,
                                       good.substr(1),
-                                      "sparseloom rates 3" + good.substr(18)};
+                                      "sparseloom rates 4" + good.substr(18)};
   for (std::size_t cut = 1; cut < good.size(); cut += 7) damaged.push_back(good.substr(0, cut));
   for (std::size_t at = 0; at < good.size(); at += 5) {
     damaged.push_back(good);
