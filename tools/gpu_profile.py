@@ -261,9 +261,8 @@ def main(arguments: list[str]) -> int:
         log = Path(folder) / "ncu.csv"
         options = ["--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off", "--clock-control", "none"]
         options += ["--log-file", str(log), "--metrics", ",".join(names.values())]
-        done = run(
-            [ncu, *options, sys.executable, str(Path(__file__).with_name("profile_gpu")), "--launch", "--cells", ",".join(cells)], LIMIT
-        )
+        program = str(Path(__file__).with_name("profile_gpu"))
+        done = run([ncu, *options, sys.executable, program, "--launch", "--cells", ",".join(cells)], LIMIT)
         text = log.read_text() if log.is_file() else done.output
     said = said_by(done) or [{"name": name, "error": f"{done.how}: {done.output.strip()[-300:]}"} for name in cells]
     records = records_of(said, text, names)

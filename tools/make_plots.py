@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from cpu_goals import NO_CPU_GOALS, cpu_goals_part
 from generated import ROOT, table, update
 from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, profile_part
 from gpu_tables import is_gpu, merged, page, readme_table
@@ -138,7 +139,7 @@ def main() -> int:
     check = "--check" in sys.argv
     current = True
     readme = {"plot": "", "kernels": MISSING, "gpu": "", "quality": MISSING, "demo": ""}
-    pages, models, goals, profiles = [], [], [], []
+    pages, models, goals, profiles, cpu_goals = [], [], [], [], []
     newest: list[Record] = []
     for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
         for run in runs_of(folder):
@@ -159,6 +160,7 @@ def main() -> int:
         settings = load(folder)
         for setting, records in settings.items():
             pages.append(f"### {folder.name}: {setting}\n\n{captions(records)}\n\n{record_table(records, True)}")
+            cpu_goals.append(cpu_goals_part(f"**{folder.name}, {setting}**", records))
         if not settings:
             continue
         # The front page shows one device: of those on which the most was measured the one measured last.
@@ -177,6 +179,7 @@ def main() -> int:
     parts = {
         "records": "\n\n".join(pages) or MISSING,
         "models": "\n\n".join(models) or NO_MODELS,
+        "cpu-goals": "\n\n".join(part for part in cpu_goals if part) or NO_CPU_GOALS,
         "goals": "\n\n".join(goals) or NO_GOALS,
         "limits": "\n\n".join(profiles) or NO_PROFILE,
     }

@@ -141,9 +141,11 @@ def record(direction: str, density: float, share: float, block: int = 32, **more
         (record("forward", 0.1, 0.66, 8), "target 67 %"),
         (record("forward", 0.2, 0.80, peak="f32_avx2"), "target 81 %"),
         (record("forward", 0.2, 0.77, dtype="bf16", peak="bf16_avx512"), "target 78 %"),
+        (record("forward", 0.2, 0.29, dtype="bf16", peak="bf16_amx"), "29.0 % of bf16_amx, target 30 %"),
+        (record("forward", 0.2, 0.17, dtype="bf16", peak="bf16_amx", threads=16), "target 18 %"),
         (record("forward", 0.05, 0.9, speedup=11.9), "11.90x of torch's speed, target 12x"),
-        (record("dx", 0.1, 0.704), "0.88 of forward's rate, target 0.9"),
-        (record("dw", 0.1, 0.5), "0.62 of forward's rate, target 0.75"),
+        (record("dx", 0.1, 0.9, of_forward={"median": 0.88}), "0.88 of forward's rate, target 0.9"),
+        (record("dw", 0.1, 0.9, of_forward={"median": 0.62}), "0.62 of forward's rate, target 0.75"),
         (record("forward", 0.1, 0.1, rotated=True, speedup=8.4), "target 8.5x"),
         (record("forward", 0.1, 0.1, pattern="lognormal", over_balanced={"median": 1.16}), "1.16 of a balanced pattern's time"),
         (record("forward", 0.5, 0.9, tile_excess=float("inf")), "inf of the error allowed"),
@@ -155,6 +157,9 @@ def test_missed_targets_are_named(missed: dict[str, Any], word: str) -> None:
         record("forward", 0.1, 0.8),
         record("forward", 0.1, 0.68, 8, speedup=1.0),  # blocks of 8 promise no speed-up
         record("forward", 0.8, 0.1, kernel="dense", speedup=0.98),
+        record("forward", 0.5, 0.2, dtype="bf16", peak="bf16_amx", threads=16),  # of each core less than of two alone
+        record("dx", 0.1, 0.01, of_forward={"median": 0.91}),
+        record("dw", 0.1, 0.01, of_forward={"median": 0.75}),
         record("forward", 0.3, 0.01),  # no target at this density
         record("forward", 0.1, 0.01, rotated=True, speedup=8.5),
         record("forward", 0.1, 0.01, pattern="barabasi", over_balanced={"median": 1.15}),
@@ -183,6 +188,13 @@ def test_skewed_rows_keep_the_total_and_are_skewed() -> None:
         assert hubs.mask.sum(side).max() > 4 * hubs.mask.sum(side).double().mean()
     with pytest.raises(Error, match="skewed pattern"):
         skewed.SkewedCase("x", "forward", torch.float32, (32, 32), 1, 64, 64, "even").make_pattern()
+
+
+@pytest.mark.parametrize("direction", ["dx", "dw"])
+def test_gradients_are_timed_beside_their_forward(direction: str) -> None:
+    found = measure.measure_choice(Cell(direction, "f32", 64, 256, 512, (32, 32), 0.3), 0)
+    assert found["of_forward"]["median"] > 0 and "over_balanced" not in found and found["tile_excess"] <= 1
+    assert "of_forward" not in measure.measure_choice(Cell("forward", "f32", 8, 64, 64, (16, 16), 0.5), 0)
 
 
 def test_rotated_weights_and_skewed_rows_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:

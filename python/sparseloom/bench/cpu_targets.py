@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from .cells import Cell, cell_of
@@ -15,8 +16,10 @@ SHARES: dict[str, dict[int, tuple[int, ...]]] = {
     "f32_avx512": {8: (55, 67, 75, 77, 77), 16: (60, 72, 80, 82, 82)},
     "f32_avx2": {8: (63, 72, 76, 79, 79), 16: (68, 77, 81, 84, 84)},
     "bf16_avx512": {8: (40, 50, 55, 55, 55), 16: (55, 70, 78, 82, 82)},
-    "bf16_amx": {8: (5, 6, 7, 7, 7), 16: (11, 14, 16, 17, 18), 32: (22, 27, 30, 33, 35)},
+    "bf16_amx": {8: (5, 6, 7, 7, 7), 16: (11, 14, 16, 17, 18), 32: (22, 27, 30, 33, 35), 128: ()},  # none beyond 64
 }
+#: Of AMX's share, on more than two threads.
+MANY_THREADS = 0.6
 SPEEDUPS = dict(zip(DENSITIES, (12.0, 7.5, 3.8, 1.5, 1.0), strict=True))
 SPEEDUP_BLOCK = 32
 #: dx and dw over forward's rate, for blocks of SPEEDUP_BLOCK and more.
@@ -26,52 +29,73 @@ OVER_BALANCED = 1.15
 OVER_BF16, OVER_BF16_BLOCKS, OVER_BF16_DENSITY = 1.6, (32, 64), 0.2
 
 
+@dataclass(frozen=True)
+class Figure:
+    """What one record shows of what was promised."""
+
+    cell: Cell
+    value: float
+    target: float
+    words: str  #: with {value} and {target}
+    least: bool = True  #: the target is, or the most
+
+    @property
+    def reached(self) -> bool:
+        return self.value >= self.target if self.least else self.value <= self.target
+
+    def __str__(self) -> str:
+        return f"{self.cell}: {self.words.format(value=self.value, target=self.target)}"
+
+
 def missed_cpu(records: list[Record]) -> list[str]:
     """Sentences, none when all targets are met by these records."""
-    forward = {cell_of(r): r["useful_tflops"] for r in records if r["direction"] == "forward"}
-    sentences = []
-    for record in records:
-        cell = cell_of(record)
-        sentences += [f"{cell}: {sentence}" for sentence in _missed(cell, record, forward)]
-    return sentences
+    return [str(figure) for figure in promised_cpu(records) if not figure.reached]
 
 
-def _missed(cell: Cell, record: Record, forward: dict[Cell, float]) -> list[str]:
+def promised_cpu(records: list[Record]) -> list[Figure]:
+    """Every figure of these records that has a target."""
+    return [figure for record in records for figure in _figures(cell_of(record), record)]
+
+
+def _figures(cell: Cell, record: Record) -> list[Figure]:
     if cell.dtype == "int8":
         promised = min(cell.block) in OVER_BF16_BLOCKS and cell.density >= OVER_BF16_DENSITY
-        over = record["over_bf16"]["median"]
-        return [f"{over:.2f}x of our bf16's speed, target {OVER_BF16}x"] if promised and over < OVER_BF16 else []
+        words = "{value:.2f}x of our bf16's speed, target {target}x"
+        return [Figure(cell, record["over_bf16"]["median"], OVER_BF16, words)] if promised else []
     if cell.rotated:
-        return _speedup(record, decode_speedup(cell.density))
+        return _speedup(cell, record, decode_speedup(cell.density))
     if cell.pattern in KINDS:
-        over = record["over_balanced"]["median"]
-        return [] if over <= OVER_BALANCED else [f"{over:.2f} of a balanced pattern's time, target <= {OVER_BALANCED}"]
+        words = "{value:.2f} of a balanced pattern's time, target <= {target}"
+        return [Figure(cell, record["over_balanced"]["median"], OVER_BALANCED, words, least=False)]
     if cell.direction != "forward":
-        base = forward.get(Cell("forward", cell.dtype, cell.m, cell.k, cell.n, cell.block, cell.density, cell.pattern))
-        ratio = record["useful_tflops"] / base if base else 1.0
-        least = OF_FORWARD[cell.direction]
-        return [] if ratio >= least else [f"{ratio:.2f} of forward's rate, target {least}"]
-    dense_chosen = cell.density == DENSITIES[-1] and record["kernel"] == "dense"  # as fast as dense by being dense
+        words = "{value:.2f} of forward's rate, target {target}"
+        return [Figure(cell, record["of_forward"]["median"], OF_FORWARD[cell.direction], words)] if "of_forward" in record else []
+    if cell.density == DENSITIES[-1] and record["kernel"] == "dense":  # as fast as dense by being dense
+        return []
     found = []
-    wanted = share_target(record["peak"], min(cell.block), cell.density)
-    if wanted is not None and not dense_chosen and 100 * record["share_of_peak"] < wanted:
-        found.append(f"{100 * record['share_of_peak']:.1f} % of {record['peak']}, target {wanted} %")
-    if cell.dtype in ("f32", "bf16") and min(cell.block) >= SPEEDUP_BLOCK and not dense_chosen:
-        found += _speedup(record, SPEEDUPS.get(cell.density))
+    peak = record["peak"]
+    if (wanted := share_target(peak, min(cell.block), cell.density, record["threads"])) is not None:
+        found.append(Figure(cell, 100 * record["share_of_peak"], wanted, f"{{value:.1f}} % of {peak}, target {{target:g}} %"))
+    if cell.dtype in ("f32", "bf16") and min(cell.block) >= SPEEDUP_BLOCK:
+        found += _speedup(cell, record, SPEEDUPS.get(cell.density))
     return found
 
 
-def _speedup(record: Record, wanted: float | None) -> list[str]:
-    short = wanted is not None and record["speedup"] < wanted
-    return [f"{record['speedup']:.2f}x of torch's speed, target {wanted:.3g}x"] if short else []
+def _speedup(cell: Cell, record: Record, wanted: float | None) -> list[Figure]:
+    words = "{value:.2f}x of torch's speed, target {target:.3g}x"
+    return [] if wanted is None else [Figure(cell, record["speedup"], wanted, words)]
 
 
-def share_target(peak: str, block: int, density: float) -> int | None:
+def share_target(peak: str, block: int, density: float, threads: int) -> float | None:
     """Percent of the peak, by the largest block listed that is not larger; None for a density without one."""
     if density not in DENSITIES or peak not in SHARES:
         return None
     table = SHARES[peak]
-    return table[max(side for side in table if side <= block)][DENSITIES.index(density)]
+    row = table[max(side for side in table if side <= block)]
+    if not row:
+        return None
+    wanted = row[DENSITIES.index(density)]
+    return MANY_THREADS * wanted if peak == "bf16_amx" and threads > 2 else wanted
 
 
 def decode_speedup(density: float) -> float | None:

@@ -88,22 +88,28 @@ class Checker:
 
 
 def measure_choice(cell: Cell, seconds: float) -> Record:
-    """The plan's choice against torch's dense product, in turn for about `seconds`."""
+    """The plan's choice against torch's dense product, in turn for about `seconds`; and against what it is promised beside: a
+    skewed pattern's balanced one, dx's and dw's forward. Not against their own records: on a shared host a core may run at a
+    quarter of its pace for seconds."""
     bench = Bench(cell)
     kernel = bench.plan["kernel"]
     found = bench.check(kernel)
     spin = Spin(cell.dtype)
     calls: list[Call] = [lambda: bench.sparse(kernel), bench.dense, spin]
-    even = None
+    beside = None
     if cell.pattern in KINDS:
-        even = Bench(_balanced(cell, bench))
-        calls.append(lambda: even.sparse(kernel))
-    sparse, dense, spun, *balanced = interleaved(calls, seconds)
+        beside, name = Bench(_balanced(cell, bench)), "over_balanced"
+    elif cell.direction != "forward":
+        beside, name = Bench(replace(cell, direction="forward")), "of_forward"
+    if beside is not None:
+        other = kernel if name == "over_balanced" else beside.plan["kernel"]
+        calls.append(lambda: beside.sparse(other))
+    sparse, dense, spun, *others = interleaved(calls, seconds)
     record = _record(bench, kernel, found, sparse, dense, Peak(spin, spun))
-    if even is not None:
+    if beside is not None:
         # Per stored block: a grown graph's number of them is what it is.
-        share = even.flops / bench.flops
-        record["over_balanced"] = Spread.of([share * a / b for a, b in zip(sparse, balanced[0], strict=True)]).rounded(3)
+        longer = [beside.flops / bench.flops * a / b for a, b in zip(sparse, others[0], strict=True)]
+        record[name] = Spread.of(longer if name == "over_balanced" else [1 / each for each in longer]).rounded(3)
     peer = torch_bsr_us(bench) if cell.density == PEER_DENSITY and not cell.rotated else None
     return record | {"peers": {} if peer is None else {"torch_bsr": round(peer, 2)}}
 

@@ -1,0 +1,35 @@
+"""What the CPU suite promises beside what it measured: from bench/results/<cpu>/*.json."""
+
+import sys
+from collections import defaultdict
+from typing import Any
+
+from generated import ROOT
+
+Record = dict[str, Any]
+NO_CPU_GOALS = "No results with targets yet: `python -m sparseloom bench cpu` writes them."
+
+
+def cpu_goals_part(setting: str, records: list[Record]) -> str:
+    """How many figures of these records reach their targets, and those that do not, cell by cell; empty where nothing is promised.
+    Only cells of the CPU suite promise something: others are measured for the plan's choices."""
+    sys.path.insert(0, str(ROOT / "python"))
+    from sparseloom.bench.cells import cell_of, flagship
+    from sparseloom.bench.cpu_targets import promised_cpu
+
+    cells = set(flagship())
+    # Records of the first versions name no peak, and promised nothing.
+    figures = promised_cpu([each for each in records if cell_of(each) in cells and ("peak" in each or "over_bf16" in each)])
+    if not figures:
+        return ""
+    short: dict[str, list[str]] = defaultdict(list)
+    for figure in figures:
+        if not figure.reached:
+            cell = figure.cell
+            words = f"{cell.direction} {cell.dtype} {cell.m} tokens, blocks of {cell.block[0]}"
+            words += "" if cell.pattern == "balanced" else f", {cell.pattern}"
+            said = str(figure).removeprefix(f"{cell}: ").replace(", target", "; target")
+            short[words].append(f"{cell.density:g}: {said}")
+    reached = sum(figure.reached for figure in figures)
+    lines = [f"- {words}, density {'. '.join(found)}." for words, found in short.items()]
+    return "\n".join([f"{setting}: {reached} of {len(figures)} figures reach their targets.", *(["", *lines] if lines else [])])
