@@ -181,7 +181,7 @@ template <class Weights, int kVectors>
           lines = reinterpret_cast<const char*>(weights.source(job.slot ? job.slot[std::min(i + ahead, last - 1)] : i + ahead));
       }
       if constexpr (kStreams)
-        if (half == 0) cpu::stream_to_l2(next_row, weights.offset * (last - first) + (i - first) * piece, piece);
+        if (half == 0) cpu::stream_ahead(next_row, weights.offset * (last - first) + (i - first) * piece, piece);
       if constexpr (kAsks) next_lines = next_strip.first_line(i - first, half / kTileOutputs);
       for (std::int64_t run = runs;;) {
         if (lines != nullptr) lines = ask_lines<3>(lines, run_lines, weights.line_stride);
