@@ -42,6 +42,8 @@ def load(folder: Path) -> dict[str, list[Record]]:
     for run in (run for run in runs_of(folder) if not is_gpu(run)):
         machine = run.get("machine", {})
         setting = f"{machine.get('isa', '?')}, {machine.get('threads', '?')} threads"
+        if "oneDNN" in machine.get("torch_isa", ""):  # a lesser machine was asked for, of torch too
+            setting += f", torch by {machine['torch_isa']}"
         for record in run["records"]:
             if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES:
                 newest[setting][cell(record)] = record | {"caption": caption(run), "date": str(run["date"])}

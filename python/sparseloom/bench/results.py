@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import os
 import platform
 import re
 import subprocess
@@ -59,6 +60,12 @@ def device_slug(threads: int | None = None) -> str:
     return f"{words}-{threads or torch.get_num_threads()}c"
 
 
+def torch_isa() -> str:
+    """What torch's own CPU kernels may use: its vectors, and oneDNN's where the environment sets less than the CPU has."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    return torch.backends.cpu.get_cpu_capability() + (f", oneDNN up to {limit}" if limit else "")
+
+
 def commit() -> str:
     """The source tree's commit, "-dirty" appended when files differ from it; "unknown" outside a checkout.
 
@@ -106,6 +113,7 @@ def header(mode: str, device: str | None = None) -> dict[str, Any]:
             "isa": core.get("isa_active"),
             "threads": torch.get_num_threads(),
             "platform": platform.platform(),
+            "torch_isa": torch_isa(),
         },
     }
 
