@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 check_layers = importlib.import_module("check_layers")
 generated = importlib.import_module("generated")
-make_plots = importlib.import_module("make_plots")
+cpu_goals, make_plots = (importlib.import_module(name) for name in ("cpu_goals", "make_plots"))
 
 
 def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -87,6 +87,18 @@ def test_a_loss_against_dense_is_shown_and_the_newest_measurement_counts(tmp_pat
     assert make_plots.captions(records) == "d; commit c, 2026-01-02; ."
     assert "0.50x **slower**" in make_plots.record_table(records, True)
     assert make_plots.shown([record, record | {"pattern": "lognormal"}]) == [record]  # "balanced rows", says the README's caption
+
+
+def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
+    record = {"op": "linear", "direction": "forward", "dtype": "f32", "m": 1024, "k": 4096, "n": 4096, "block": [32, 32]}
+    record |= {"pattern": "balanced", "kernel": "avx512_panel", "peak": "f32_avx512", "threads": 2, "speedup": 30.0}
+    short, good = record | {"density": 0.05, "share_of_peak": 0.591}, record | {"density": 0.1, "share_of_peak": 0.8}
+    elsewhere = short | {"m": 77}  # of another suite: nothing is promised
+    part = cpu_goals.cpu_goals_part("here", [short, good, elsewhere])
+    assert part.startswith("here: 3 of 4 figures reach their targets.")
+    assert "- forward f32 1024 tokens, blocks of 32, density 0.05: 59.1 % of f32_avx512; target 60 %." in part
+    assert cpu_goals.cpu_goals_part("here", [good]) == "here: 2 of 2 figures reach their targets."
+    assert cpu_goals.cpu_goals_part("here", [elsewhere, {"op": "linear"} | {k: short[k] for k in short if k != "peak"}]) == ""
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ inline constexpr double kTaskProducts = 250e3, kTaskElements = 50e3;
 /// Read through these, user memory may have any alignment and any type behind it.
 using Cell [[gnu::may_alias, gnu::aligned(1)]] = float;
 inline constexpr std::int64_t kCellBytes = 4, kLineCells = 16;  // of a cache line
+inline constexpr std::int64_t kAlign = 64;                      // bytes, of the parts of a workspace
 
 using core::Bf16;
 using core::F16;

@@ -19,7 +19,6 @@ using core::round_up;
 
 // Both packed operands of one chunk of tokens.
 constexpr std::int64_t kOuterBytes = 32 << 20;
-constexpr std::int64_t kAlign = 64;
 constexpr std::int64_t kMinChunk = 64;
 
 /// Accumulated results are fp32: every chunk of tokens adds to them where they lie, as those of fp32 products do.

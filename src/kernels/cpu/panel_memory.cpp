@@ -16,7 +16,6 @@ using core::round_up;
 // The packed input of one chunk of tokens: half an L3 of the smallest machines in mind, and bounded for any number of tokens.
 // As much again for the sums between slabs.
 constexpr std::int64_t kChunkBytes = 16 << 20;
-constexpr std::int64_t kAlign = 64;
 
 // A panel of 48 tokens x 4096 features is 786 KB, and weights on their way through the same L2 come and go at L3's pace: 9 % of
 // a forward product of fp32 and 20 to 30 % of dx at density .5 (the same with its weights in L1, Zen 5, blocks of 32 to 128).

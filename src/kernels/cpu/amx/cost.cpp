@@ -57,7 +57,7 @@ Work strips(const Problem& p, double cycle) {
   const double us = std::max(cycle * cycles, 1e6 * element * elements * passes / kSharedBytes);
   cycles = static_cast<double>(all * kTileSide) * (features_out * kOutCycles + features_in * kPackCycles) +
            (forward ? 0 : elements * kTransposeCycles);
-  return {us + cycle * cycles, m * elements / (10 * kTaskProducts) + m * (features_in + features_out) / kTaskProducts,
+  return {us + cycle * cycles, m * elements / kTileTaskProducts + m * (features_in + features_out) / kTaskProducts,
           forward ? 1.0 : 2.0};
 }
 
@@ -70,7 +70,7 @@ Work outer(const Problem& p, double cycle) {
   const double sets = elements / outputs / piece / wide;
   const double cycles = sets * (tiles * step_cycles(side, kTileSide, outputs / side, wide) + kBlockCycles) +
                         elements * kOuterOutCycles + tiles * kTileDepth * features * kOuterPackCycles;
-  return {cycle * cycles, m * elements / (10 * kTaskProducts) + m * features / kTaskProducts, 2.0};
+  return {cycle * cycles, m * elements / kTileTaskProducts + m * features / kTaskProducts, 2.0};
 }
 
 }  // namespace

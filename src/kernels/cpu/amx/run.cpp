@@ -20,8 +20,6 @@ using core::round_up;
 // Packed input of one chunk of tokens, as the panel kernels', and the part of it that strips walk over at a time: half an L2 of
 // the smallest machine with AMX, so that the weights of a strip and the outputs pass through the other half.
 constexpr std::int64_t kPanelBytes = 16 << 20, kMacroBytes = 1 << 20;
-constexpr std::int64_t kAlign = 64;
-constexpr double kTileTaskProducts = 10 * kTaskProducts;  // as kTaskProducts, at ten times the rate
 // Of what a task opens to others, at least.
 constexpr std::int64_t kParts = 16;
 

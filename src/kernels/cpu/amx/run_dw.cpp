@@ -18,8 +18,6 @@ using core::round_up;
 // Both packed operands of one chunk of tokens, as the panel kernels'; and what of X is to stay in L2 from block row to block row.
 constexpr std::int64_t kOuterBytes = 32 << 20, kColumnBytes = 1 << 20, kRowBytes = 512 << 10;
 constexpr std::int64_t kMinChunk = 64;
-constexpr std::int64_t kAlign = 64;
-constexpr double kTileTaskProducts = 10 * kTaskProducts;
 
 /// Sizes that workspace_bytes() and the run must agree on.
 struct OuterShape {

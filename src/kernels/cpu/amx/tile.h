@@ -21,6 +21,7 @@ inline constexpr int kTileSide = 16;     // rows of a tile, and its columns of 4
 inline constexpr int kTileDepth = 32;    // bf16 values in a row; int8: 64
 inline constexpr int kTileOutputs = 32;  // written together: a cache line of bf16
 inline constexpr std::int64_t kTileCells = kTileSide * kTileSide;
+inline constexpr double kTileTaskProducts = 10 * kTaskProducts;  // as kTaskProducts, at ten times the rate
 
 /// Of a thread's tiles 0 .. 3 sum, 4 .. 3 + a_count hold A and the others B. side: rows of A and sums; depth: bf16 values in a row
 /// of A; columns: of B and sums.
