@@ -1,10 +1,7 @@
 """What the CPU suite promises beside what it measured: from bench/results/<cpu>/*.json."""
 
-import sys
 from collections import defaultdict
 from typing import Any
-
-from generated import ROOT
 
 Record = dict[str, Any]
 NO_CPU_GOALS = "No results with targets yet: `python -m sparseloom bench cpu` writes them."
@@ -13,7 +10,6 @@ NO_CPU_GOALS = "No results with targets yet: `python -m sparseloom bench cpu` wr
 def cpu_goals_part(setting: str, records: list[Record]) -> str:
     """How many figures of these records reach their targets, and those that do not, cell by cell; empty where nothing is promised.
     Only cells of the CPU suite promise something: others are measured for the plan's choices."""
-    sys.path.insert(0, str(ROOT / "python"))
     from sparseloom.bench.cells import cell_of, flagship
     from sparseloom.bench.cpu_targets import promised_cpu
 

@@ -98,6 +98,7 @@ def missed(records: list[Record]) -> list[str]:
 
 def usual_cells() -> list[str]:
     """What is profiled when nobody says: see the module."""
+    sys.path.insert(0, str(ROOT / "python"))
     import torch
 
     from sparseloom.bench.gpu.device import slug
@@ -230,6 +231,7 @@ def said_by(done: Finished) -> list[Record]:
 
 def write(records: list[Record], ncu: str) -> Path:
     """ncu.json beside the benchmark's results."""
+    sys.path.insert(0, str(ROOT / "python"))
     import torch
 
     from sparseloom.bench.gpu.device import slug
@@ -252,7 +254,6 @@ def main(arguments: list[str]) -> int:
     if ncu is None:
         print("profile_gpu: no ncu in the PATH or in a CUDA toolkit", file=sys.stderr)
         return 1
-    sys.path.insert(0, str(ROOT / "python"))
     cells = given.cells.split(",") if given.cells else usual_cells()
     names = asked(known_metrics(ncu))
     if missing := sorted(METRICS.keys() - names.keys()):
