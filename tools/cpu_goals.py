@@ -7,6 +7,12 @@ Record = dict[str, Any]
 NO_CPU_GOALS = "No results with targets yet: `python -m sparseloom bench cpu` writes them."
 
 
+def torch_limit(run: Record) -> str:
+    """What torch was allowed in a run that stands for a lesser machine than its own; else empty."""
+    allowed = str(run.get("machine", {}).get("torch_isa", ""))
+    return allowed if "oneDNN" in allowed else ""
+
+
 def cpu_goals_part(setting: str, records: list[Record]) -> str:
     """How many figures of these records reach their targets, and those that do not, cell by cell; empty where nothing is promised.
     Only cells of the CPU suite promise something: others are measured for the plan's choices."""

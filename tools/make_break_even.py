@@ -10,6 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from cpu_goals import torch_limit
 from generated import ROOT, table, update
 
 PAGE = ROOT / "docs" / "when_not.md"
@@ -24,7 +25,7 @@ def curves(folder: Path) -> dict[tuple[Any, ...], Curve]:
     """(tokens, in, out, block, dtype, direction) -> speed-ups; the newest measurement of each cell counts."""
     runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     found: dict[tuple[Any, ...], dict[float, float]] = defaultdict(dict)
-    for run in sorted((run for run in runs if "records" in run), key=lambda run: str(run["date"])):
+    for run in sorted((run for run in runs if "records" in run and not torch_limit(run)), key=lambda run: str(run["date"])):
         for record in run["records"]:
             if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES and "us" in record:
                 if record.get("pattern", "balanced") not in ("balanced", "random"):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cpu_goals import NO_CPU_GOALS, cpu_goals_part
+from cpu_goals import NO_CPU_GOALS, cpu_goals_part, torch_limit
 from generated import ROOT, table, update
 from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, profile_part
 from gpu_tables import is_gpu, merged, page, readme_table
@@ -42,8 +42,8 @@ def load(folder: Path) -> dict[str, list[Record]]:
     for run in (run for run in runs_of(folder) if not is_gpu(run)):
         machine = run.get("machine", {})
         setting = f"{machine.get('isa', '?')}, {machine.get('threads', '?')} threads"
-        if "oneDNN" in machine.get("torch_isa", ""):  # a lesser machine was asked for, of torch too
-            setting += f", torch by {machine['torch_isa']}"
+        if limit := torch_limit(run):
+            setting += f", torch by {limit}"
         for record in run["records"]:
             if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES:
                 newest[setting][cell(record)] = record | {"caption": caption(run), "date": str(run["date"])}
