@@ -30,8 +30,7 @@ def cpu_goals_part(setting: str, records: list[Record]) -> str:
             cell = figure.cell
             words = f"{cell.direction} {cell.dtype} {cell.m} tokens, blocks of {cell.block[0]}"
             words += "" if cell.pattern == "balanced" else f", {cell.pattern}"
-            said = str(figure).removeprefix(f"{cell}: ").replace(", target", "; target")
-            short[words].append(f"{cell.density:g}: {said}")
+            short[words].append(f"{cell.density:g}: {figure.sentence}")
     reached = sum(figure.reached for figure in figures)
     lines = [f"- {words}, density {'. '.join(found)}." for words, found in short.items()]
     return "\n".join([f"{setting}: {reached} of {len(figures)} figures reach their targets.", *(["", *lines] if lines else [])])

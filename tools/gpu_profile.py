@@ -88,12 +88,9 @@ def asked(known: set[str]) -> dict[str, str]:
 
 def missed(records: list[Record]) -> list[str]:
     """Names of the cells whose burst is short of its target."""
-    found = []
-    for record, reached, _ in promised(records):
-        if not reached and "error" not in record:
-            shape = "x".join(str(record[side]) for side in ("m", "k", "n")), "x".join(str(side) for side in record["block"])
-            found.append("-".join([record["direction"], record["dtype"], *shape, f"d{record['density']:g}", record["pattern"]]))
-    return found
+    from sparseloom.bench.cells import cell_of
+
+    return [str(cell_of(record)) for record, reached, _ in promised(records) if not reached and "error" not in record]
 
 
 def usual_cells() -> list[str]:

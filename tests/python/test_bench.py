@@ -46,7 +46,7 @@ def test_a_run_writes_the_agreed_form(tmp_path: Path, capsys: pytest.CaptureFixt
     assert bench("cpu", "--busy", "--seconds", 0, "--results", tmp_path) == 0
     run = written(tmp_path, "cpu")
     assert {"device", "commit", "date", "versions", "mode", "records"} <= run.keys() and run["mode"] == "burst"
-    assert 0 <= run["load"]["busy_before"] <= 1
+    assert 0 <= run["load"]["busy_before"] <= 1 and run["machine"]["torch_isa"]
     agreed = {"op", "direction", "dtype", "m", "k", "n", "block", "density", "pattern", "kernel", "us", "dense_us", "peers"}
     agreed |= {"speedup", "useful_tflops", "worst_tile_error", "dense_tile_error"}
     for cell, record in zip(TINY, run["records"], strict=True):

@@ -80,8 +80,10 @@ def test_a_loss_against_dense_is_shown_and_the_newest_measurement_counts(tmp_pat
         (tmp_path / f"{date}.json").write_text(json.dumps(run))
     other = {"machine": {"isa": "avx2", "threads": 4}, "device": "d", "commit": "c", "date": "2026-01-03", "versions": {}}
     (tmp_path / "other.json").write_text(json.dumps(other | {"mode": "burst", "records": [record]}))
-    settings = make_plots.load(tmp_path)  # what another instruction set took replaces nothing
-    assert list(settings) == ["?, ? threads", "avx2, 4 threads"]
+    lesser = other | {"machine": {"isa": "avx2", "threads": 4, "torch_isa": "AVX2, oneDNN up to AVX2"}}
+    (tmp_path / "lesser.json").write_text(json.dumps(lesser | {"mode": "burst", "records": [record]}))
+    settings = make_plots.load(tmp_path)  # what another instruction set took replaces nothing, nor what torch took by one
+    assert list(settings) == ["?, ? threads", "avx2, 4 threads", "avx2, 4 threads, torch by AVX2, oneDNN up to AVX2"]
     records = settings["?, ? threads"]
     assert [record["us"] for record in records] == [slower["us"]]
     assert make_plots.captions(records) == "d; commit c, 2026-01-02; ."
@@ -96,7 +98,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
     elsewhere = short | {"m": 77}  # of another suite: nothing is promised
     part = cpu_goals.cpu_goals_part("here", [short, good, elsewhere])
     assert part.startswith("here: 3 of 4 figures reach their targets.")
-    assert "- forward f32 1024 tokens, blocks of 32, density 0.05: 59.1 % of f32_avx512; target 60 %." in part
+    assert "- forward f32 1024 tokens, blocks of 32, density 0.05: 59.1 % of f32_avx512, target 60 %." in part
     assert cpu_goals.cpu_goals_part("here", [good]) == "here: 2 of 2 figures reach their targets."
     assert cpu_goals.cpu_goals_part("here", [elsewhere, {"op": "linear"} | {k: short[k] for k in short if k != "peak"}]) == ""
 

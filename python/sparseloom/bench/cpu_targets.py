@@ -43,13 +43,14 @@ class Figure:
     def reached(self) -> bool:
         return self.value >= self.target if self.least else self.value <= self.target
 
-    def __str__(self) -> str:
-        return f"{self.cell}: {self.words.format(value=self.value, target=self.target)}"
+    @property
+    def sentence(self) -> str:
+        return self.words.format(value=self.value, target=self.target)
 
 
 def missed_cpu(records: list[Record]) -> list[str]:
     """Sentences, none when all targets are met by these records."""
-    return [str(figure) for figure in promised_cpu(records) if not figure.reached]
+    return [f"{figure.cell}: {figure.sentence}" for figure in promised_cpu(records) if not figure.reached]
 
 
 def promised_cpu(records: list[Record]) -> list[Figure]:

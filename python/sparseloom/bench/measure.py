@@ -98,18 +98,21 @@ def measure_choice(cell: Cell, seconds: float) -> Record:
     calls: list[Call] = [lambda: bench.sparse(kernel), bench.dense, spin]
     beside = None
     if cell.pattern in KINDS:
-        beside, name = Bench(_balanced(cell, bench)), "over_balanced"
+        beside, other = Bench(_balanced(cell, bench)), kernel
     elif cell.direction != "forward":
-        beside, name = Bench(replace(cell, direction="forward")), "of_forward"
+        beside = Bench(replace(cell, direction="forward"))
+        other = beside.plan["kernel"]
     if beside is not None:
-        other = kernel if name == "over_balanced" else beside.plan["kernel"]
         calls.append(lambda: beside.sparse(other))
     sparse, dense, spun, *others = interleaved(calls, seconds)
     record = _record(bench, kernel, found, sparse, dense, Peak(spin, spun))
     if beside is not None:
         # Per stored block: a grown graph's number of them is what it is.
         longer = [beside.flops / bench.flops * a / b for a, b in zip(sparse, others[0], strict=True)]
-        record[name] = Spread.of(longer if name == "over_balanced" else [1 / each for each in longer]).rounded(3)
+        if cell.pattern in KINDS:
+            record["over_balanced"] = Spread.of(longer).rounded(3)
+        else:
+            record["of_forward"] = Spread.of([1 / each for each in longer]).rounded(3)
     peer = torch_bsr_us(bench) if cell.density == PEER_DENSITY and not cell.rotated else None
     return record | {"peers": {} if peer is None else {"torch_bsr": round(peer, 2)}}
 
