@@ -90,6 +90,7 @@ class Layer(torch.autograd.Function):
         activation, strict, kernel, index, _ = ctx.how = how
         ctx.set_materialize_grads(False)
         need_x, need_values, *_ = ctx.needs_input_grad
+        x = _in_rows(x)
         code, tf32, z = ACTIVATIONS[activation], tf32_of(x), None
         keeps_y = code <= _RELU and (residual is None or not code)
         operator = _operators.linear if keeps_y else _operators.linear_train
@@ -111,6 +112,7 @@ class Layer(torch.autograd.Function):
             activation = saved = None
         if dy is None:
             return None, None, None, None, None
+        dy = _in_rows(dy)
         main_grad = None if weight is None else _main_grad(weight, ctx.next_functions[1][0], again)
         if again:
             dx = product(DX, dy, values, strict, index) if need_x else None
@@ -127,6 +129,14 @@ class Layer(torch.autograd.Function):
             dx, empty, dbias = call("linear_backward", *operands, main_grad)
             dvalues = None if main_grad is None else _announce(weight, empty, index)
         return dx if need_x else None, dvalues if need_values else None, dbias if need_bias else None, None, dresidual
+
+
+def _in_rows(matrix: Tensor) -> Tensor:
+    """Compiled, a matrix whose features lie apart (a key's gradient, an image's patches) is put in rows here: inductor has the loop
+    that makes it write it so, and one copy serves forward and dW. The operators would copy it by torch's own kernel, each time: 21
+    us for 4096 x 768 on an H200, where a product takes 9."""
+    apart = torch.compiler.is_compiling() and matrix.dim() > 1 and matrix.stride(-1) != 1
+    return matrix.contiguous() if apart else matrix
 
 
 def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:

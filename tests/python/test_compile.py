@@ -139,6 +139,37 @@ def test_meta_tensors_give_the_shape_of_the_result(name):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+def test_a_compiled_layer_gets_matrices_in_rows_where_features_lie_apart():
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    matrices = []  # of the products, as the graphs have them; of one that may add to main_grad by name
+
+    def keep(graph, _):
+        for node in graph.graph.nodes:
+            if "sparseloom" in f"{node.target} {node.args}":
+                matrices.extend((node.kwargs["dy"], node.kwargs["x"]) if node.kwargs.get("dy") else node.args[:1])
+        return make_boxed_func(graph.forward)
+
+    layer = BlockSparseLinear(64, 96, density=0.5)
+    image = torch.randn(2, 64, 3, 5, requires_grad=True)  # tokens as a convolution leaves them, and a gradient as keys get it
+
+    queries = torch.randn(2, 4, 96)
+
+    def scores(tokens):
+        return queries @ layer(tokens).transpose(1, 2)
+
+    expected = scores(image.flatten(2).transpose(1, 2))
+    expected_gradients = torch.autograd.grad(expected.sum(), (image, layer.values))
+    compiled = torch.compile(scores, backend=aot_autograd(fw_compiler=keep, bw_compiler=keep), fullgraph=True)
+    y = compiled(image.flatten(2).transpose(1, 2))
+    gradients = torch.autograd.grad(y.sum(), (image, layer.values))
+
+    assert [matrix.meta["val"].stride(-1) for matrix in matrices] == [1, 1, 1]
+    torch.testing.assert_close((y, *gradients), (expected, *expected_gradients))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 def test_inductor_calls_one_operator_forward_and_one_backward_and_copies_nothing(monkeypatch):
     from torch._inductor.utils import run_fw_bw_and_get_code
 

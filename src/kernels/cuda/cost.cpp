@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/rates.h"
+#include "kernels/cuda/sm80/mma_sdd_cut.h"
 #include "kernels/cuda/sm90/decode_passing.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
 #include "kernels/cuda/sm90/mma_dds.h"
@@ -21,6 +22,8 @@ constexpr double kVendorShare = 0.74;
 // The same for e4m3 without fast accumulation, scattering W included in what was measured. And for TF32 dW, whose operands lie
 // along their tokens: cuBLAS took 1036 us for 8192 x 4096 x 4096, where forward takes 700.
 constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
+// What gathering dW's blocks takes beyond a launch and its bytes.
+constexpr double kGatherUs = 2;
 // Of the memory's nominal 4.8 TB/s, an H200 streams 4.2.
 constexpr double kMemoryShare = 0.87;
 // A tile's first copies, its stores and its turn on the multiprocessor, beside its products.
@@ -66,6 +69,10 @@ constexpr double kPassingUs = 3.9, kPassingStream = 0.88, kPassingBytesPerClock 
 
 // sm90_mma, of a thread block: a slab of 64, waited for and passed over by all warps, and a block times 64 tokens.
 constexpr double kPanelStepClocks = 225, kPanelBlockClocks = 21;
+
+// sm80_mma, dw: partial sums written, and added up by a launch of their own; 9 to 13 us in layers of 768 to 2048 features.
+constexpr double kPiecesUs = 9;
+constexpr double kMmaSddL2BytesPerClock = 25;  // block rows of few blocks read dY for those alone
 
 // Merging: finding the units, three dependent reads of the index.
 constexpr double kMergeUs = 3;
@@ -113,8 +120,9 @@ double useful_flops(const Problem& p, double tokens) {
   return 2.0 * tokens * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
 }
 
-// widest: outputs of a tile where there are few tokens.
-double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], const double (&sdd)[5], double scale, int widest) {
+// widest: outputs of a tile where there are few tokens. read: seconds, of dw, for what its items read from L2.
+double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], const double (&sdd)[5], double scale, int widest,
+                double read = 0) {
   const bool dw = p.direction == Direction::dw;
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
@@ -123,7 +131,7 @@ double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], 
   const double rate = (dw ? sdd : dds)[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * clocks(device);
   const Bytes bytes = bytes_of(p);
   const double memory = memory_seconds(bytes.stored + bytes.tokens, device);
-  if (dw) return kLaunchUs + us(0.5 * memory + useful_flops(p, m) / rate);
+  if (dw) return kLaunchUs + us(0.5 * memory + std::max(useful_flops(p, m) / rate, read));
   // Few tokens leave multiprocessors with one tile or none, whose latency nothing hides.
   const double width = static_cast<double>(p.direction == Direction::forward ? p.rows : p.cols), lines = std::ceil(width / side);
   const double wide = kWideTokens[log2_of(side)], places = kTilesAtOnce[log2_of(side)] * device.multiprocessors;
@@ -151,10 +159,10 @@ double predict_wgmma_dw_us(const Problem& p, const Device& device, const wgmma_s
   const double read = bytes.tokens * step.column_bytes / (step.tokens * static_cast<double>(size_of(p.dtype)));
   // The first items of all thread blocks read the same tokens for the first time, in bursts.
   const double memory = memory_seconds(1.1 * std::max(1.0, way.rounds()) * read + bytes.stored, device);
-  // Operands of fp32 are written anew before.
-  const double preparing = p.dtype == DType::f32 ? kLaunchUs + us(memory_seconds(bytes.tokens + read, device)) : 0;
+  // Operands of fp32 are written anew before, at five sixths of the memory's rate.
+  const double preparing = p.dtype == DType::f32 ? kLaunchUs + us(1.2 * memory_seconds(bytes.tokens + read, device)) : 0;
   // Finding the item, the first copies, the last stores.
-  return kLaunchUs + 5 + preparing + us(std::max(way.clocks() / device.clock_hz, memory));
+  return kLaunchUs + 4 + preparing + us(std::max(way.clocks() / device.clock_hz, memory));
 }
 
 // A tile reads a slab of 128 bytes along the reduction for every line group that
@@ -180,7 +188,10 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   const double panels = std::ceil(m / tokens), tiles = panels * std::ceil(out / outputs);
   const Bytes bytes = bytes_of(p);
   const double reads = tiles * slabs * touched * tokens * row + panels * bytes.stored;
-  const double l2 = reads / ((own ? 0.87 : 1.0) * device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
+  // The last round of wide tiles takes as long with half of the multiprocessors; that of 8 rounds is in the constant.
+  const double rounds = tiles / device.multiprocessors;
+  const double last_round = narrow || rounds < 1 ? 1 : std::max(1.0, std::ceil(rounds) / rounds / 1.03);
+  const double l2 = last_round * reads / ((own ? 0.87 : 1.0) * device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
   const double product = useful_flops(p, panels * tokens) / (kVendorShare * 0.95 * dense_peak(p, device));
   const double each = slabs * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
   // Few tiles leave multiprocessors idle, and each is bound by its own port: what a step copies, X and the parts.
@@ -210,7 +221,7 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   // Two tiles of half a line each read the same X side by side.
   const double half_lines = narrow && side == 128 ? 0.87 : 1;
   // The first copies and the last stores of a thread block.
-  const double ends = narrow ? 0.4 : 1.6;
+  const double ends = narrow ? 0.9 : 1.6;
   const double transposing = dx && p.dtype == DType::f32 ? kLaunchUs + us(2 * memory_seconds(bytes.stored, device)) : 0;
   const double products = short_slices * empty_tiles * promoted * turned * half_lines * std::max({l2, product, steps, port});
   // Narrow tiles read X for half as many outputs, which memory sees where it is what limits.
@@ -299,7 +310,11 @@ double predict_split_us(const Problem& p, const plan::Machine& machine, bool nar
 
 double predict_mma_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
-  return tiled_us(p, device, kMmaDds, kMmaSdd, p.dtype == DType::f32 ? kTf32OfMma : 1, 128);
+  const double scale = p.dtype == DType::f32 ? kTf32OfMma : 1;
+  if (p.direction != Direction::dw || p.blocks == 0) return tiled_us(p, device, kMmaDds, kMmaSdd, scale, 128);
+  const mma_sdd::Cut cut = mma_sdd::cut_tokens(mma_sdd::size_of_product(p), device.multiprocessors);
+  const double read = cut.slower * cut.read_bytes / (kMmaSddL2BytesPerClock * clocks(device));
+  return tiled_us(p, device, kMmaDds, kMmaSdd, scale / cut.slower, 128, read) + (cut.pieces > 1 ? kPiecesUs : 0);
 }
 
 double predict_ffma_us(const Problem& p, const plan::Machine& machine) {
@@ -365,10 +380,14 @@ double predict_dense_us(const Problem& p, const plan::Machine& machine) {
   const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const bool tf32_dw = p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32;
   const double share = is_scaled(p.dtype) ? kVendorF8Share : tf32_dw ? kVendorTf32DwShare : kVendorShare;
-  const double product = std::max(flops / (share * dense_peak(p, device)), memory_seconds(bytes.dense + bytes.tokens, device));
+  // dW of few features leaves cuBLAS with few tiles, which it does not cut along the tokens: 768 x 768 at two thirds of its rate.
+  const double tiles = std::max(1.0, static_cast<double>(p.rows) * static_cast<double>(p.cols) / (128 * 128));
+  const double filled = p.direction == Direction::dw ? std::pow(std::min(1.0, 2 * tiles / device.multiprocessors), 0.75) : 1;
+  const double product =
+      std::max(flops / (share * filled * dense_peak(p, device)), memory_seconds(bytes.dense + bytes.tokens, device));
   // dW's product is gathered while L2 still has it: 4 to 10 us over cuBLAS at 4096 x 4096 on an H200.
   const double moved = p.direction == Direction::dw ? bytes.stored : bytes.stored + bytes.dense;
-  double total = 2 * kLaunchUs + us(product + memory_seconds(moved, device));
+  double total = 2 * kLaunchUs + (p.direction == Direction::dw ? kGatherUs : 0) + us(product + memory_seconds(moved, device));
   const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * written_size(p);
   if (p.activation != Activation::none || p.residual)  // a pass over what the product wrote
     total += kLaunchUs + us(memory_seconds((p.residual ? 3.0 : 2.0) * written, device));

@@ -13,6 +13,9 @@ SMALL_BATCH: Shape = (256, 4096, 4096)
 PEER_SHAPES = (SQUARE, WIDE, DECODE, VIT_UP, VIT_DOWN, SMALL_BATCH, DECODE_SMALL)
 PEER_BLOCKS = (16, 32, 64, 128)
 PEER_DENSITIES = (0.1, 0.2, 0.5)
+#: Layers of BERT-base (32 texts of 128 tokens) and ViT-B (64 images), and one of 2048 features: products of 5 to 40 us, where what
+#: a kernel does before and after them decides.
+LAYERS: tuple[Shape, ...] = ((4096, 768, 768), (4096, 768, 3072), (4096, 3072, 768), (12608, 768, 768), (2048, 2048, 2048))
 TRAINED = (SQUARE, WIDE, VIT_UP, VIT_DOWN)
 
 
@@ -59,6 +62,11 @@ def patterns() -> list[Cell]:
     ]
 
 
+def layers() -> list[Cell]:
+    """Without figures of their own: for the plan's choice."""
+    return [cell for way in DIRECTIONS for shape in LAYERS for cell in cells(way, "bf16", shape, (64, 32), (0.1, 0.25))]
+
+
 def others() -> list[Cell]:
     """Where peers are compared beyond the cells above, and dtypes and block shapes that are promised to be right, not fast."""
     found = [cell for shape in PEER_SHAPES for cell in cells("forward", "bf16", shape, PEER_BLOCKS, PEER_DENSITIES)]
@@ -70,7 +78,7 @@ def others() -> list[Cell]:
 
 GROUPS: dict[str, Callable[[], list[Cell]]] = {
     "forward": forward, "dx": dx, "dw": dw, "decode": decode, "patterns": patterns, "fp8": fp8, "tf32": tf32, "fp32": fp32,
-    "others": others,
+    "layers": layers, "others": others,
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/sm80/mma_sdd_cut.h"
 #include "sparseloom/dtype.h"
 
 namespace sparseloom::kernels::cuda {
@@ -27,14 +28,6 @@ struct MmaSddParams {
   bool dy_chunks, x_chunks;  // 16-byte pieces of the rows are aligned: cp.async; else element by element
   bool accumulate;           // out is fp32 and added to
 };
-
-/// Columns of X that a thread block gathers beside its block row; a multiple of every bn. 128 rows by 256 columns would need 256
-/// accumulators of each of 128 threads; twice the threads would be one thread block per multiprocessor, whose barriers nothing
-/// covers.
-constexpr int mma_sdd_columns(int bm) { return bm == 128 ? 128 : 256; }
-
-/// Tokens per step of the pipeline: 64 bytes of every column, which keeps four stages of any bm under the 99 KB of an sm_86.
-constexpr int mma_sdd_tokens(int element_bytes) { return 64 / element_bytes; }
 
 /// Number of item ids, from the number of blocks alone; also the first id of block row r, from crow[r] and r. Those behind a row's
 /// last item are empty. With a group of 1 there is one id per block.

@@ -1,0 +1,95 @@
+// How the tensor-core dW kernel cuts its tokens, host side: for the launcher, its scratch, and the cost model, which builds without
+// CUDA have too.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// Columns of X that a thread block gathers beside its block row; a multiple of every bn. 128 rows by 256 columns would need 256
+/// accumulators of each of 128 threads; twice the threads would be one thread block per multiprocessor, whose barriers nothing
+/// covers.
+constexpr int mma_sdd_columns(int bm) { return bm == 128 ? 128 : 256; }
+
+/// Tokens per step of the pipeline: 64 bytes of every column, which keeps four stages of any bm under the 99 KB of an sm_86.
+constexpr int mma_sdd_tokens(int element_bytes) { return 64 / element_bytes; }
+
+namespace mma_sdd {
+
+// What one multiprocessor sustains in this kernel. mma.sync reaches 600 TF/s on the 132 of an H200, of which two thread blocks'
+// shared-memory reads leave about half; L2 delivers 5.5 TB/s to rows of 64 bytes. Only their ratio to the costs below matters.
+constexpr double kFlops = 2.2e12;  // 16-bit; TF32 half
+constexpr double kL2Bytes = 4.2e10;
+// Partial sums are written and read once each, mostly in L2.
+constexpr double kPartialBytes = 3e10;
+// The second launch, in seconds: of host time, and of an emptying and filling GPU.
+constexpr double kLaunch = 5e-6;
+// A multiprocessor with one thread block does about this share of what it does with two: nothing covers its barriers.
+constexpr double kAlone = 0.67;
+// Fewer steps than this do not cover the ring's filling and the stores.
+constexpr std::int64_t kFewestChunks = 8;
+constexpr std::int64_t kMostPieces = 64;
+
+struct Size {
+  std::int64_t m, block_rows, blocks;
+  BlockShape block;
+  int element_bytes;
+};
+
+inline Size size_of_product(const Problem& p) {
+  return {p.m, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.block, static_cast<int>(size_of(p.dtype))};
+}
+
+struct Cut {
+  int log2_group;  // blocks of an item
+  std::int64_t piece_tokens;
+  int pieces;
+  double slower;      // than with every multiprocessor busy to the end
+  double read_bytes;  // from L2
+};
+
+/// Cuts the tokens when there are too few items to fill the GPU, or their number leaves its last wave short, and the gain exceeds
+/// the cost of the partial sums. A pure function: the workspace is sized by the same call.
+inline Cut cut_tokens(const Size& size, int multiprocessors) {
+  const int log2_group = std::countr_zero(static_cast<unsigned>(mma_sdd_columns(size.block.rows) / size.block.cols));
+  const int chunk = mma_sdd_tokens(size.element_bytes);
+  const std::int64_t chunks = std::max<std::int64_t>(1, (size.m + chunk - 1) / chunk);  // no tokens: one piece, which writes zeros
+  const double m = static_cast<double>(size.m), blocks = static_cast<double>(size.blocks), sms = std::max(1, multiprocessors);
+  const double elements = blocks * size.block.rows * size.block.cols;
+
+  // Row lengths are on the device. Of random ones, the last item of a row is half full on average.
+  const double group = static_cast<double>(1 << log2_group);
+  const double rows = static_cast<double>(std::min(size.block_rows, size.blocks));
+  const double items = std::min(blocks, blocks / group + rows * (group - 1) / (2 * group));
+  const double flops = 2 * m * elements / (size.element_bytes == 2 ? kFlops : kFlops / 2);
+  const double read = m * size.element_bytes * (blocks * size.block.cols + items * size.block.rows);
+  const double busy = std::max(flops, read / kL2Bytes) / sms;  // seconds with every multiprocessor busy
+
+  const auto slower = [&](std::int64_t pieces) {
+    const double each = items * static_cast<double>(pieces) / sms;  // thread blocks per multiprocessor
+    // Their number is known exactly only where an item is one block; else the last wave is half full.
+    return std::max(1 / kAlone, log2_group == 0 ? std::ceil(each) : each + 0.5) / each;
+  };
+  const auto seconds = [&](std::int64_t pieces) {
+    const double partial = pieces == 1 ? 0 : kLaunch + 2 * 4 * elements * static_cast<double>(pieces) / (kPartialBytes * sms);
+    return busy * slower(pieces) + partial;
+  };
+  std::int64_t best = 1;
+  double best_seconds = seconds(1);
+  // More than four thread blocks per multiprocessor even out no better.
+  for (std::int64_t pieces = 2; pieces <= std::min(kMostPieces, chunks / kFewestChunks); ++pieces) {
+    if (items * static_cast<double>(pieces - 1) > 4 * sms) break;
+    const double these = seconds(pieces);
+    if (these < best_seconds) best = pieces, best_seconds = these;
+  }
+  const std::int64_t piece_chunks = (chunks + best - 1) / best;
+  return {log2_group, piece_chunks * chunk, static_cast<int>((chunks + piece_chunks - 1) / piece_chunks), slower(best), read};
+}
+
+}  // namespace mma_sdd
+}  // namespace sparseloom::kernels::cuda
