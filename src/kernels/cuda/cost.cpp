@@ -74,6 +74,10 @@ constexpr double kPanelStepClocks = 225, kPanelBlockClocks = 21;
 constexpr double kPiecesUs = 9;
 constexpr double kMmaSddL2BytesPerClock = 25;  // block rows of few blocks read dY for those alone
 
+// sm80_ffma, dw: a thread block that is alone, for a token, and the fewest tokens that it is given where they are cut.
+constexpr double kFfmaSddTokenSeconds = 70e-9;
+constexpr std::int64_t kFfmaSddTokens = 512;
+
 // Merging: finding the units, three dependent reads of the index.
 constexpr double kMergeUs = 3;
 
@@ -120,9 +124,9 @@ double useful_flops(const Problem& p, double tokens) {
   return 2.0 * tokens * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
 }
 
-// widest: outputs of a tile where there are few tokens. read: seconds, of dw, for what its items read from L2.
+// widest: outputs of a tile where there are few tokens. least: seconds, of dw, that its items take in any case.
 double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], const double (&sdd)[5], double scale, int widest,
-                double read = 0) {
+                double least = 0) {
   const bool dw = p.direction == Direction::dw;
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
@@ -131,7 +135,7 @@ double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], 
   const double rate = (dw ? sdd : dds)[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * clocks(device);
   const Bytes bytes = bytes_of(p);
   const double memory = memory_seconds(bytes.stored + bytes.tokens, device);
-  if (dw) return kLaunchUs + us(0.5 * memory + std::max(useful_flops(p, m) / rate, read));
+  if (dw) return kLaunchUs + us(0.5 * memory + std::max(useful_flops(p, m) / rate, least));
   // Few tokens leave multiprocessors with one tile or none, whose latency nothing hides.
   const double width = static_cast<double>(p.direction == Direction::forward ? p.rows : p.cols), lines = std::ceil(width / side);
   const double wide = kWideTokens[log2_of(side)], places = kTilesAtOnce[log2_of(side)] * device.multiprocessors;
@@ -319,7 +323,8 @@ double predict_mma_us(const Problem& p, const plan::Machine& machine) {
 
 double predict_ffma_us(const Problem& p, const plan::Machine& machine) {
   const Device device = as_measured(machine);
-  return tiled_us(p, device, kFfma, kFfma, p.dtype == DType::f8e4m3 ? kF8OfFfma : 1, 64);
+  const double alone = kFfmaSddTokenSeconds * static_cast<double>(std::min(p.m, kFfmaSddTokens));
+  return tiled_us(p, device, kFfma, kFfma, p.dtype == DType::f8e4m3 ? kF8OfFfma : 1, 64, alone);
 }
 
 double predict_decode_us(const Problem& p, const plan::Machine& machine) {
