@@ -2,7 +2,7 @@
 bench/results/<gpu>/ncu.json.
 
 tools/profile_gpu [--cells NAME,...]     names as `sparseloom bench gpu --list` prints them; default: FLAGSHIPS and what
-                                         bench/results/<gpu>/gpu.json says is missed
+                                         bench/results/<gpu>/gpu*.json say is missed
 
 All cells run in one process, since starting torch under ncu takes longer than the counters do. Between them a kernel that does
 nothing is profiled too: it says in ncu's list where the next cell begins. Needs this Python with torch, and ncu of the CUDA toolkit
@@ -23,6 +23,8 @@ from typing import Any
 
 from gpu_goals import promised
 from gpu_steps import ROOT, Finished, run
+from gpu_tables import is_gpu, merged
+from result_files import runs_of
 
 Record = dict[str, Any]
 FLAGSHIPS = (
@@ -93,6 +95,13 @@ def missed(records: list[Record]) -> list[str]:
     return [str(cell_of(record)) for record, reached, _ in promised(records) if not reached and "error" not in record]
 
 
+def newest_records(folder: Path) -> list[Record]:
+    """Of every cell that any of a GPU's runs has measured, as docs/performance.md shows them."""
+    runs = [run for run in runs_of(folder) if is_gpu(run)]
+    found: list[Record] = merged(runs, lambda _: "")["records"] if runs else []
+    return found
+
+
 def usual_cells() -> list[str]:
     """What is profiled when nobody says: see the module."""
     sys.path.insert(0, str(ROOT / "python"))
@@ -100,9 +109,8 @@ def usual_cells() -> list[str]:
 
     from sparseloom.bench.gpu.device import slug
 
-    results = ROOT / "bench" / "results" / slug(torch.cuda.get_device_name()) / "gpu.json"
-    records = json.loads(results.read_text())["records"] if results.is_file() else []
-    return list(dict.fromkeys([*FLAGSHIPS, *missed(records)]))
+    results = ROOT / "bench" / "results" / slug(torch.cuda.get_device_name())
+    return list(dict.fromkeys([*FLAGSHIPS, *missed(newest_records(results))]))
 
 
 def launch(names: list[str]) -> int:

@@ -3,7 +3,6 @@
 python tools/make_plots.py [--check]     --check: exit status 1 when a page or plot is not up to date
 """
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, 
 from gpu_tables import is_gpu, merged, page, readme_table
 from model_tables import is_models
 from model_tables import page as models_page
+from result_files import runs_of
 from speedup_svg import Panel, speedup_svg
 
 Record = dict[str, Any]
@@ -49,12 +49,6 @@ def load(folder: Path) -> dict[str, list[Record]]:
                 newest[setting][cell(record)] = record | {"caption": caption(run), "date": str(run["date"])}
     by_size = sorted(newest.items(), key=lambda item: (-len(item[1]), item[0]))
     return {setting: [records[key] for key in sorted(records)] for setting, records in by_size}
-
-
-def runs_of(folder: Path) -> list[Record]:
-    """The result files of one device, oldest first."""
-    runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
-    return sorted((run for run in runs if "records" in run), key=lambda run: str(run["date"]))
 
 
 def quality_table(run: Record) -> str:

@@ -157,3 +157,26 @@ def test_without_a_gpu_every_cell_says_so() -> None:
         json.loads(line.removeprefix(gpu_profile.SAID)) for line in done.stdout.splitlines() if line.startswith(gpu_profile.SAID)
     ]
     assert [each["name"] for each in said] == [gpu_profile.FLAGSHIPS[0], "x"] and all("error" in each for each in said), done.stderr
+
+
+def test_the_newest_of_a_gpu_s_records_says_what_is_missed(tmp_path: Path) -> None:
+    (cell, other) = [cell for cell in groups.gpu_cells() if cell.direction == "dw"][:2]
+    goal = {"figure": 2.0, "least": 2.0, "of_forward": False, "sustained": 0.92}
+    fields = ("direction", "dtype", "m", "k", "n", "density", "pattern", "block")
+
+    def record(of, speedup):
+        return {"op": "linear", "goal": goal, "speedup": speedup, "sustained": {"speedup": 2.0}} | {
+            name: getattr(of, name) for name in fields
+        }
+
+    def write(name, date, suite, *records):
+        run = {"suite": suite, "gpu": {}, "date": date, "records": list(records)}
+        (tmp_path / name).write_text(json.dumps(run))
+
+    write("gpu.json", "2026-01-02", "gpu", record(cell, 2.1), record(other, 1.0))
+    write("gpu-dw.json", "2026-01-03", "gpu", record(cell, 1.9))
+    write("models.json", "2026-01-04", "models", record(other, 3.0))
+    assert gpu_profile.missed(gpu_profile.newest_records(tmp_path)) == [str(cell), str(other)]
+    write("gpu-dw.json", "2026-01-01", "gpu", record(cell, 1.9))
+    assert gpu_profile.missed(gpu_profile.newest_records(tmp_path)) == [str(other)]
+    assert gpu_profile.newest_records(tmp_path / "none") == []

@@ -112,6 +112,15 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
                        wgmma_dds_kernel<T>, params);
 }
 
+/// Of 8-bit operands: whether a tile is scaled and stored at its end. It is where tokens have scales of their own, and in blocks of
+/// 64 where tiles are long: 8192 x 4096 x 4096 on an H200 took 6 % longer at density .1 that way, 2 % less at .2.
+template <class Element, int kSlice>
+bool scales_at_end(const Params& params, const MatmulArgs& args) {
+  if constexpr (!Element::kScaled) return false;
+  const std::int64_t cells = std::int64_t{args.index.block_rows()} * args.index.block_cols();
+  return params.x_scale_each || (kSlice < 128 && stored_blocks(args) * 20 > cells * 3);
+}
+
 template <class Direction, class Element, int kSlice, int kPart>
 int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands, TileSize size) noexcept {
   if constexpr (Element::kSplit) {
@@ -123,7 +132,7 @@ int launch_slice(Params& params, const MatmulArgs& args, const Operands& operand
       if (params.store_pre) return launch_tile<Tile<ForwardFinished, Element, WideFinished, kSlice, kPart>>(params, args, operands);
     }
     if constexpr (std::is_same_v<Direction, Forward> && Plain::kStoresLate) {
-      if (params.activation != Activation::none)
+      if (params.activation != Activation::none || scales_at_end<Element, kSlice>(params, args))
         return launch_tile<Tile<ForwardActivated, Element, Wide, kSlice, kPart>>(params, args, operands);
     }
     return launch_tile<Plain>(params, args, operands);

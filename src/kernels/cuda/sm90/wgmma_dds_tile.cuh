@@ -34,7 +34,7 @@ namespace sparseloom::kernels::cuda::wgmma_dds {
 
 // Tags. Forward: lines are block rows, the reduction runs along in features. Dx: lines are block columns, along out features.
 // ForwardPlus: forward and a residual, whose branches in the epilogue cost the kernel without one up to a quarter.
-// ForwardActivated: forward and an activation, of the tiles whose plain kernel has none (kStoresLate).
+// ForwardActivated: forward and what the tiles whose plain kernel stores late leave out: an activation, a scale for each token.
 // ForwardFinished: forward, its sums and an activation of them (kFinishable, wgmma_dds_finish.cuh).
 struct Forward {
   static constexpr bool kIsDx = false, kAddsResidual = false, kActivates = false, kFinishes = false;
@@ -96,8 +96,9 @@ struct Tile : Shape {
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr bool kAddsResidual = Direction::kAddsResidual, kFinishes = Direction::kFinishes;
   // Rounded sums leave beside the next tile's first products: 2 to 5 %. An activation does not: with half of the registers taken,
-  // few of them are under way at a time. Scales find no registers beside them.
-  static constexpr bool kStoresLate = kTurned && !Direction::kActivates && !Element::kScaled;
+  // few of them are under way at a time. Nor do the scales of 256 tokens: by registers they spill, by shared memory they cost fp8
+  // 1 to 7 %, what is won.
+  static constexpr bool kStoresLate = kTurned && !Direction::kActivates;
   // For gradients, which 8-bit products lack: the sums beside the output, by finishers where there are any.
   static constexpr bool kFinishable =
       kTokens == kWideTile.tokens && !kIsDx && !kAddsResidual && !Element::kScaled && size_of(Element::Out::kDtype) == 2;

@@ -50,6 +50,7 @@ template <class T>
 class TurnedStore {
  public:
   static constexpr int kBoxes = T::kTokens / T::kStoreRows;
+  static constexpr int kTokenScales = T::Element::kScaled && !T::kStoresLate ? T::kTokens / 32 : 1;
   using Bits = typename T::Element::Out::Bits;
 
   __device__ __forceinline__ TurnedStore(SharedStorage<T>& shared, int warpgroup)
@@ -130,7 +131,7 @@ class TurnedStore {
   static __device__ __forceinline__ bool leads() { return warp() == 0 && ptx::elect_lane(); }
   __device__ __forceinline__ void sync() const { ptx::named_barrier_sync<128>(warpgroup_ + 1); }
 
-  /// As wgmma_dds_store.cuh's Scales, tokens and outputs turned.
+  /// As wgmma_dds_store.cuh's Scales, tokens and outputs turned. kStoresLate: all tokens have one.
   __device__ __forceinline__ void fetch_scales(const Params& params, std::int32_t token) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -138,8 +139,10 @@ class TurnedStore {
       out_scale_[i] = ptx::ld_global(params.out_scale + (params.out_scale_each ? output : 0));
     }
 #pragma unroll
-    for (int i = 0; i < T::kTokens / 32; ++i)
-      x_scale_[i] = ptx::ld_global(params.x_scale + (params.x_scale_each ? min(token + i * 32 + lane(), params.tokens - 1) : 0));
+    for (int i = 0; i < kTokenScales; ++i) {
+      const bool each = !T::kStoresLate && params.x_scale_each;
+      x_scale_[i] = ptx::ld_global(params.x_scale + (each ? min(token + i * 32 + lane(), params.tokens - 1) : 0));
+    }
   }
 
   /// By the leader.
@@ -192,8 +195,13 @@ class TurnedStore {
     [[maybe_unused]] float x_scale[4];  // of tokens 2 (lane % 4) and the next, and of those 8 further
     if constexpr (T::Element::kScaled) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        x_scale[j] = __shfl_sync(0xffffffff, x_scale_[tokens / 32], tokens % 32 + j / 2 * 8 + lane() % 4 * 2 + j % 2);
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (T::kStoresLate) {
+          x_scale[j] = x_scale_[0];
+        } else {
+          x_scale[j] = __shfl_sync(0xffffffff, x_scale_[tokens / 32], tokens % 32 + j / 2 * 8 + lane() % 4 * 2 + j % 2);
+        }
+      }
     }
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
@@ -271,7 +279,7 @@ class TurnedStore {
   std::int32_t column_;  // of the warpgroup's first output in the matrix
   Bits bias_[2];         // of the lane's outputs, lane / 4 and 8 further among the warp's 16
   // kScaled: of the same outputs, and of tokens lane, lane + 32, ..
-  float out_scale_[T::Element::kScaled ? 2 : 1], x_scale_[T::Element::kScaled ? T::kTokens / 32 : 1];
+  float out_scale_[T::Element::kScaled ? 2 : 1], x_scale_[kTokenScales];
   // kStoresLate: the tile before, rounded, and where it belongs
   bool keeps_ = false;
   std::uint32_t kept_[T::kStoresLate ? T::kTokens / 4 : 1];

@@ -1,0 +1,13 @@
+"""The result files of one device: bench/results/<device>/*.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def runs_of(folder: Path) -> list[Record]:
+    """Oldest first; none where there is no such folder."""
+    runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return sorted((run for run in runs if "records" in run), key=lambda run: str(run["date"]))
