@@ -18,8 +18,8 @@ def page(runs: list[Record], caption: Callable[[Record], str]) -> str:
     for run in sorted(runs, key=lambda run: str(run["date"])):
         newest |= {record["model"]: (record, run) for record in run["records"]}
     found = list(newest.values())
-    head = ["model", "layers", "parameters", "steps/s (p20 to p80)", "dense steps/s", "against dense", "memory GB", "dense GB",
-            "loss", "dense loss", "reloaded"]  # fmt: skip
+    head = ["model", "layers", "parameters", "steps/s (p20 to p80)", "dense steps/s", "against dense", "by CUDA graphs",
+            "memory GB", "dense GB", "loss", "dense loss", "reloaded"]  # fmt: skip
     parts = [table(head, [training_row(record) for record, _ in found])]
     for record, _ in found:
         if "error" not in record:
@@ -38,7 +38,7 @@ def about(record: Record) -> str:
 
 def training_row(record: Record) -> list[str]:
     if "error" in record:
-        return [record["model"], f"failed: {record['error']}".replace("|", "/"), *[""] * 9]
+        return [record["model"], f"failed: {record['error']}".replace("|", "/"), *[""] * 10]
     (before, after), rates, memory = record["parameters"], record["steps_per_s"], record["training_bytes"]
     sparse = rates["sparse"]
     losses = (f"{record[kind][0]:.3f} to {record[kind][-1]:.3f}" for kind in ("losses", "dense_losses"))
@@ -49,10 +49,16 @@ def training_row(record: Record) -> list[str]:
         f"{sparse['median']:.1f} ({sparse['p20']:.1f} to {sparse['p80']:.1f})",
         f"{rates['dense']['median']:.1f}",
         times(record["speedup"]),
+        graphed(record["graphed"]),
         *("-" if memory[kind] is None else f"{memory[kind] / 1e9:.2f}" for kind in ("sparse", "dense")),
         *losses,
         "equal in every bit" if record["reloaded_equal"] else "**different**",
     ]
+
+
+def graphed(rates: Record) -> str:
+    sparse, dense = (rates["steps_per_s"][kind]["median"] for kind in ("sparse", "dense"))
+    return f"{sparse:.1f} / {dense:.1f} = {times(rates['speedup'])}"
 
 
 def layer_table(record: Record) -> tuple[list[str], list[list[str]]]:

@@ -63,6 +63,8 @@ def test_the_course_of_a_model(name, layers, capsys):
     assert record["reloaded_equal"] and record["fresh_differs"]
     assert record["graphs"] == {"sparse": 1, "dense": 1}  # whole: a graph break would leave torch.compile little to do
     assert min(record["steps_per_s"]["sparse"]["median"], record["steps_per_s"]["dense"]["median"], record["speedup"]) > 0
+    graphed = record["graphed"]
+    assert min(graphed["steps_per_s"]["sparse"]["median"], graphed["steps_per_s"]["dense"]["median"]) > 0 == graphed["skips"]
     assert record["training_bytes"] == {"sparse": None, "dense": None} and record["file_bytes"] > 0
     report = record["report"]
     assert sum(layer["kind"] == "BlockSparseLinear" for layer in report["layers"]) == layers
@@ -75,7 +77,12 @@ def test_the_course_of_a_model(name, layers, capsys):
     console.print(run.table([record]))
     assert name in console.export_text()
     page = model_tables.page([{"records": [record], "gpu": {"name": "a GPU"}, "date": "2026-01-01"}], lambda run: "where and when")
-    assert f"{record['speedup']:.2f}x" in page and "where and when" in page and "a GPU" in page
+    assert (
+        f"{record['speedup']:.2f}x" in page
+        and f"= {record['graphed']['speedup']:.2f}x" in page
+        and "where and when" in page
+        and "a GPU" in page
+    )
 
 
 @pytest.mark.package("transformers")
@@ -92,17 +99,19 @@ def test_the_full_sizes_are_the_published_ones_and_the_patterns_take_the_encoder
 
 
 def test_what_does_not_hold_is_said():
-    good = {"model": "m", "losses": [2.0, 1.0], "reloaded_equal": True, "fresh_differs": True}
+    good = {"model": "m", "losses": [2.0, 1.0], "reloaded_equal": True, "fresh_differs": True, "graphed": {"skips": 0}}
     assert run.failed([good]) == []
     wrong = [
         good | {"losses": [1.0, 1.0]},
         good | {"losses": [1.0, float("nan")]},
         good | {"reloaded_equal": False},
         good | {"fresh_differs": False},
+        good | {"graphed": {"skips": 2}},
         {"model": "m", "error": "OutOfMemoryError: full"},
     ]
     words = [run.failed([record]) for record in wrong]
     assert all(len(found) == 1 for found in words) and "full" in words[-1][0] and "reloaded" in words[2][0]
+    assert "2 compiled parts ran without a CUDA graph" in words[4][0]
 
 
 @pytest.mark.package("transformers")

@@ -44,7 +44,7 @@ def run(specs: list[Spec], seconds: float) -> tuple[dict[str, Any], list[Record]
 
 
 def failed(records: list[Record]) -> list[str]:
-    """Sentences on what does not hold: an error, a loss that did not fall, a model that came back another one."""
+    """Sentences on what does not hold: an error, a loss that did not fall, no CUDA graphs, a model that came back another one."""
     sentences = []
     for record in records:
         name = record["model"]
@@ -54,6 +54,8 @@ def failed(records: list[Record]) -> list[str]:
         first, *_, last = record["losses"]
         if not last < first:
             sentences.append(f"{name}: the loss went from {first} to {last} on the batch it is trained on")
+        if skips := record["graphed"]["skips"]:
+            sentences.append(f"{name}: {skips} compiled parts ran without a CUDA graph where graphs were asked for")
         if not record["reloaded_equal"]:
             sentences.append(f"{name}: the reloaded model computes something else")
         if not record["fresh_differs"]:
@@ -63,7 +65,18 @@ def failed(records: list[Record]) -> list[str]:
 
 def table(records: list[Record]) -> Table:
     """One row per model."""
-    out = Table("model", "parameters", "loss", "steps/s", "dense steps/s", "speedup", "training GB", "dense GB", "reloaded")
+    out = Table(
+        "model",
+        "parameters",
+        "loss",
+        "steps/s",
+        "dense steps/s",
+        "speedup",
+        "by CUDA graphs",
+        "training GB",
+        "dense GB",
+        "reloaded",
+    )
     for record in records:
         if "error" in record:
             out.add_row(record["model"], record["error"])
@@ -77,6 +90,7 @@ def table(records: list[Record]) -> Table:
             f"{rates['sparse']['median']:.2f}",
             f"{rates['dense']['median']:.2f}",
             f"{record['speedup']:.2f}",
+            f"{record['graphed']['speedup']:.2f}",
             *("-" if memory[kind] is None else f"{memory[kind] / 1e9:.2f}" for kind in ("sparse", "dense")),
             "equal" if record["reloaded_equal"] else "NOT EQUAL",
         )

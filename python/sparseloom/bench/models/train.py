@@ -29,12 +29,16 @@ LEARNING_RATE = 1e-4
 ROUND, ROUNDS, WARM_UP = 10, 9, 3
 
 
+#: torch.compile's mode that replays CUDA graphs, so that a step waits for the host no more.
+GRAPHED = "reduce-overhead"
+
+
 class Trainer:
     """A model under torch.compile, bf16 autocast and fused AdamW, on one batch."""
 
-    def __init__(self, model: nn.Module, data: tuple[Tensor, Tensor], backend: str) -> None:
+    def __init__(self, model: nn.Module, data: tuple[Tensor, Tensor], backend: str, mode: str = "default") -> None:
         self.model, (self.x, self.target) = model, data
-        self.compiled = torch.compile(model, backend=backend)
+        self.compiled = torch.compile(model, backend=backend, mode=mode)
         self.optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=True)
 
     def step(self) -> Tensor:
@@ -81,6 +85,10 @@ def measure(spec: Spec, device: torch.device, seconds: float, say: Say = print, 
     dense_bytes = memory.peak()
     speeds = steps_per_second([sparse, dense], device)
     say(f"{spec}: {speeds[0].median:.1f} steps/s, dense {speeds[1].median:.1f}")
+    skips = _graphs_skipped()
+    graphed = steps_per_second([Trainer(each.model, data, backend, GRAPHED) for each in (sparse, dense)], device)
+    skips = _graphs_skipped() - skips
+    say(f"{spec}: by CUDA graphs {graphed[0].median:.1f} steps/s, dense {graphed[1].median:.1f}; {skips} parts without one")
     made = report(copy.deepcopy(model).bfloat16(), _bf16(data[0]), seconds=seconds, batch_sizes=spec.batches)
     say(str(made))
     return {
@@ -99,8 +107,8 @@ def measure(spec: Spec, device: torch.device, seconds: float, say: Say = print, 
         "file_bytes": file_bytes,
         "reloaded_equal": equal,
         "fresh_differs": fresh_differs,
-        "steps_per_s": {"sparse": speeds[0].rounded(3), "dense": speeds[1].rounded(3)},
-        "speedup": round(speeds[0].median / speeds[1].median, 3),
+        **_beside(speeds),
+        "graphed": _beside(graphed) | {"skips": skips},
         "training_bytes": {"sparse": sparse_bytes, "dense": dense_bytes},
         "report": made.to_dict(),
     }
@@ -154,6 +162,21 @@ def steps_per_second(trainers: list[Trainer], device: torch.device) -> list[Spre
             _wait(device)
             rates.append(ROUND / (time.perf_counter() - start))
     return [Spread.of(rates) for rates in samples]
+
+
+def _graphs_skipped() -> int:
+    """Compiled parts that inductor would not put into a CUDA graph, so far."""
+    from torch._dynamo.utils import counters  # as trained does
+
+    return int(counters["inductor"]["cudagraph_skips"])
+
+
+def _beside(speeds: list[Spread]) -> Record:
+    sparse, dense = speeds
+    return {
+        "steps_per_s": {"sparse": sparse.rounded(3), "dense": dense.rounded(3)},
+        "speedup": round(sparse.median / dense.median, 3),
+    }
 
 
 class _Memory:
