@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/cuda/rates.h"
+#include "kernels/cuda/cost_terms.h"
+#include "kernels/cuda/sm80/ffma_sdd_cut.h"
 #include "kernels/cuda/sm80/mma_sdd_cut.h"
-#include "kernels/cuda/sm90/decode_passing.h"
 #include "kernels/cuda/sm90/merge_blocks.h"
 #include "kernels/cuda/sm90/mma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds.h"
@@ -15,8 +15,6 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// First byte, last byte and the launch itself; the same for every kernel, so it only keeps tiny problems from looking free.
-constexpr double kLaunchUs = 3;
 // Of the peak, what cuBLAS reached on an H200 in every dtype: 796 of 1070 TF/s bf16, 400 of 535 TF32, 49 of 67 fp32.
 constexpr double kVendorShare = 0.74;
 // The same for e4m3 without fast accumulation, scattering W included in what was measured. And for TF32 dW, whose operands lie
@@ -24,8 +22,6 @@ constexpr double kVendorShare = 0.74;
 constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
 // What gathering dW's blocks takes beyond a launch and its bytes.
 constexpr double kGatherUs = 2;
-// Of the memory's nominal 4.8 TB/s, an H200 streams 4.2.
-constexpr double kMemoryShare = 0.87;
 // A tile's first copies, its stores and its turn on the multiprocessor, beside its products.
 constexpr double kTileUs = 1.3;
 constexpr double kTilesAtOnce[] = {3, 3, 2, 2, 2};  // of a multiprocessor, by side
@@ -36,7 +32,7 @@ constexpr double kWideTokens[] = {128, 128, 256, 256, 128};
 constexpr double kMmaDds[] = {150, 545, 800, 1170, 1510};
 constexpr double kMmaSdd[] = {120, 375, 840, 1040, 1330};
 constexpr double kTf32OfMma = 0.43;
-constexpr double kFfma[] = {60, 130, 165, 175, 175};
+constexpr double kFfma[] = {60, 130, 165, kFfmaFlops, kFfmaFlops};
 constexpr double kF8OfFfma = 0.3;  // one load from shared memory for each product
 // Rows of 16 and 32 bytes, which is what 16-bit blocks of 8 and 16 gather, use half and less of the sectors L2 sends.
 constexpr double kNarrowGather[] = {0.45, 0.57, 1, 1, 1, 1};
@@ -47,82 +43,18 @@ constexpr double kWgmmaL2BytesPerClock = 38.5;
 // From L2 to one multiprocessor, on an H200: to one thread block, and to two.
 constexpr double kPortBytesPerClock[] = {43, 54};
 
-// Staged decode by the side of a block along the outputs, 8 and 16: fitted on an H200 to 16 x 4096 x 16384 and 32 x 12288 x 12288.
-constexpr double kStagedUs[] = {13, 7.6};
-constexpr double kStagedXUs[] = {30e-6, 17e-6};   // for a byte of X
-constexpr double kStagedStream[] = {0.68, 0.89};  // of the memory's nominal rate
-
-// sm90_decode: from the launch to the first bytes and from the last to the end, and for a byte of X; fitted on an H200 to
-// 32 x 12288 x 12288, 16 x 4096 x 16384 and, blocks of 16, 256 x 4096 x 4096.
-constexpr double kHopperDecodeUs = 4.6, kHopperDecodeXUs = 6.1e-6;
-constexpr double kHopperDecodeStream = 0.88, kResidentStream = 0.86;  // of the memory's nominal rate
-constexpr double kHopperDecodeBytesPerClock = 32;  // from L2 to a multiprocessor: W, and the tokens under every 32 rows of a block
-constexpr double kResidentBytesPerClock = 17;      // blocks of 16: of W, whose fragments and 32 tokens' come from shared memory
-constexpr double kHopperSumBytesPerClock = 14;     // from other thread blocks of a cluster: sums, with blocks of 16
-
-// sm90_decode_lines: the same, and from L2 to a multiprocessor; what memory sends to one of few; and, blocks of 16, requests to L2,
-// one for a token and four for a block, at the rate that L2 answers all multiprocessors together.
-constexpr double kLineUs = 2.2, kLineXUs = 2.6e-6, kLineBytesPerClock = 38, kLineBytes = 60e9, kLineRequests = 150e9;
-
-// Of blocks of 16 under X that passes (decode_passing.cuh): the same for 32 x 12288 x 12288 and 24 x 4096 x 16384.
-constexpr double kPassingUs = 3.9, kPassingStream = 0.88, kPassingBytesPerClock = 48;
-
 // sm90_mma, of a thread block: a slab of 64, waited for and passed over by all warps, and a block times 64 tokens.
 constexpr double kPanelStepClocks = 225, kPanelBlockClocks = 21;
 
-// sm80_mma, dw: partial sums written, and added up by a launch of their own; 9 to 13 us in layers of 768 to 2048 features.
+// dw by sm80_mma and sm80_ffma: partial sums written, and added up by a launch of their own; 9 to 13 us in layers of 768 to 2048
+// features.
 constexpr double kPiecesUs = 9;
 constexpr double kMmaSddL2BytesPerClock = 25;  // block rows of few blocks read dY for those alone
-
-// sm80_ffma, dw: a thread block that is alone, for a token, and the fewest tokens that it is given where they are cut.
-constexpr double kFfmaSddTokenSeconds = 70e-9;
-constexpr std::int64_t kFfmaSddTokens = 512;
 
 // Merging: finding the units, three dependent reads of the index.
 constexpr double kMergeUs = 3;
 
 int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
-
-/// The device with what its probes reached in the place of what its clocks and widths allow, where they were measured.
-struct Device : runtime::CudaDevice {
-  double l2_share = 1;  // of kWgmmaL2BytesPerClock
-};
-
-Device as_measured(const plan::Machine& machine) {
-  Device device{machine.cuda};
-  if (machine.gpu.memory_bytes <= 0) return device;
-  const plan::GpuRates expected = expected_rates(machine.cuda);
-  const double clock = machine.gpu.tensor_flops / expected.tensor_flops;  // under load
-  device.memory_bytes *= machine.gpu.memory_bytes / expected.memory_bytes;
-  device.clock_hz *= clock;
-  device.l2_share = machine.gpu.l2_bytes / expected.l2_bytes / clock;
-  return device;
-}
-
-double clocks(const Device& device) { return device.multiprocessors * device.clock_hz; }
-
-double us(double seconds) { return 1e6 * seconds; }
-
-// Of an element of y.
-double written_size(const Problem& p) { return static_cast<double>(size_of(is_scaled(p.dtype) ? p.out : p.dtype)); }
-
-struct Bytes {
-  double stored, tokens, dense;
-};
-
-Bytes bytes_of(const Problem& p) {
-  const double size = static_cast<double>(size_of(p.dtype)), m = static_cast<double>(p.m);
-  const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
-  const double stored = p.accumulate ? 8 : size;  // fp32 that is read and written
-  return {static_cast<double>(p.blocks) * p.block.rows * p.block.cols * stored, m * (rows * written_size(p) + cols * size),
-          rows * cols * (p.accumulate ? 4 : size)};
-}
-
-double memory_seconds(double bytes, const Device& device) { return bytes / (kMemoryShare * device.memory_bytes); }
-
-double useful_flops(const Problem& p, double tokens) {
-  return 2.0 * tokens * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
-}
 
 // widest: outputs of a tile where there are few tokens. least: seconds, of dw, that its items take in any case.
 double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], const double (&sdd)[5], double scale, int widest,
@@ -132,7 +64,7 @@ double tiled_us(const Problem& p, const Device& device, const double (&dds)[5], 
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
   const double m = static_cast<double>(p.m);
   const int row_bytes = gathered * static_cast<int>(size_of(p.dtype));
-  const double rate = (dw ? sdd : dds)[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * clocks(device);
+  const double rate = (dw ? sdd : dds)[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * device.clocks();
   const Bytes bytes = bytes_of(p);
   const double memory = memory_seconds(bytes.stored + bytes.tokens, device);
   if (dw) return kLaunchUs + us(0.5 * memory + std::max(useful_flops(p, m) / rate, least));
@@ -149,7 +81,7 @@ double dense_peak(const Problem& p, const Device& device) {
   // Flops per clock and multiprocessor: 8-bit, 16-bit, TF32 and FFMA on sm_80 and sm_90; consumer parts have less and only rank
   // alike.
   const double tensor = device.sm >= 90 ? 8192 : 4096;
-  return (is_scaled(p.dtype) ? 2 * tensor : p.dtype != DType::f32 ? tensor : p.tf32 ? tensor / 2 : 512) / 2 * clocks(device);
+  return (is_scaled(p.dtype) ? 2 * tensor : p.dtype != DType::f32 ? tensor : p.tf32 ? tensor / 2 : 512) / 2 * device.clocks();
 }
 
 // sm90_wgmma_sdd: what its launcher expects of the items it deals, and the memory's rate where that is less.
@@ -195,7 +127,7 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
   // The last round of wide tiles takes as long with half of the multiprocessors; that of 8 rounds is in the constant.
   const double rounds = tiles / device.multiprocessors;
   const double last_round = narrow || rounds < 1 ? 1 : std::max(1.0, std::ceil(rounds) / rounds / 1.03);
-  const double l2 = last_round * reads / ((own ? 0.87 : 1.0) * device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
+  const double l2 = last_round * reads / ((own ? 0.87 : 1.0) * device.l2_share * kWgmmaL2BytesPerClock * device.clocks());
   const double product = useful_flops(p, panels * tokens) / (kVendorShare * 0.95 * dense_peak(p, device));
   const double each = slabs * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
   // Few tiles leave multiprocessors idle, and each is bound by its own port: what a step copies, X and the parts.
@@ -235,20 +167,20 @@ double predict_wgmma_dds_us(const Problem& p, const Device& device, bool narrow)
 
 // The units are written once, from blocks read once, and read while L2 has them.
 double predict_merging_us(const Problem& blocks, const Problem& units, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
+  const Device device(machine);
   return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(blocks).stored + bytes_of(units).stored, device));
 }
 
 }  // namespace
 
 double predict_wgmma_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
+  const Device device(machine);
   if (p.direction != Direction::dw) return predict_wgmma_dds_us(p, device, false);
   return predict_wgmma_dw_us(p, device, p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16, false);
 }
 
 double predict_wgmma_narrow_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
+  const Device device(machine);
   return p.direction == Direction::dw ? predict_wgmma_dw_us(p, device, wgmma_sdd::kStep16, true)
                                       : predict_wgmma_dds_us(p, device, true);
 }
@@ -261,7 +193,7 @@ double predict_merged_us(const Problem& p, const plan::Machine& machine, bool na
 
 // X by every 512 outputs and values by every 64 tokens, from L2; or, of many blocks, mma.sync and what feeds it.
 double predict_panel_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
+  const Device device(machine);
   const bool dx = p.direction == Direction::dx;
   const double out = static_cast<double>(dx ? p.cols : p.rows), depth = static_cast<double>(dx ? p.rows : p.cols);
   const double panels = std::ceil(static_cast<double>(p.m) / mma_dds::kTileTokens),
@@ -271,7 +203,7 @@ double predict_panel_us(const Problem& p, const plan::Machine& machine) {
                blocks = static_cast<double>(p.blocks) * std::min(1.0, mma_dds::kTileOutputs / out);
   const double rounds = std::ceil(tiles / device.multiprocessors);
   const double read = tiles * 2 * (slabs * mma_dds::kTileTokens * mma_dds::kSlab + blocks * mma_dds::kSide * mma_dds::kSide);
-  const double l2 = read / (device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
+  const double l2 = read / (device.l2_share * kWgmmaL2BytesPerClock * device.clocks());
   const double steps = rounds * (slabs * kPanelStepClocks + blocks * kPanelBlockClocks) / device.clock_hz;
   const Bytes bytes = bytes_of(p);
   return 2 * kLaunchUs + us(std::max({l2, steps, memory_seconds(bytes.stored + bytes.tokens, device)}));
@@ -284,7 +216,7 @@ double predict_merged_panel_us(const Problem& p, const plan::Machine& machine) {
 
 // Tiles step through slabs of 32 of the reduction; six 16-bit products for each of fp32.
 double predict_split_us(const Problem& p, const plan::Machine& machine, bool narrow) {
-  const Device device = as_measured(machine);
+  const Device device(machine);
   if (p.direction == Direction::dw)  // and behind it a launch that looks for marks
     return kLaunchUs + predict_wgmma_dw_us(p, device, wgmma_sdd::kStepSplit, false);
   const bool dx = p.direction == Direction::dx;
@@ -298,7 +230,7 @@ double predict_split_us(const Problem& p, const plan::Machine& machine, bool nar
   const double density = static_cast<double>(p.blocks) / grid, touched = 1 - std::pow(1 - density, std::max(1.0, outputs / side));
   const Bytes bytes = bytes_of(p);
   const double reads = panels * (groups * slabs * touched * 16384 + 1.5 * bytes.stored);
-  const double l2 = reads / (device.l2_share * kWgmmaL2BytesPerClock * clocks(device));
+  const double l2 = reads / (device.l2_share * kWgmmaL2BytesPerClock * device.clocks());
   // In a slab both warpgroups multiply in turn, 12 products of 64 x outputs x 16 each where all lines store it; one alone takes
   // half of that and its latency: loads, splitting X, adding up.
   const double multiply = 2 * 12 * outputs / 2 * density / touched;
@@ -313,74 +245,25 @@ double predict_split_us(const Problem& p, const plan::Machine& machine, bool nar
 }
 
 double predict_mma_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
+  const Device device(machine);
   const double scale = p.dtype == DType::f32 ? kTf32OfMma : 1;
   if (p.direction != Direction::dw || p.blocks == 0) return tiled_us(p, device, kMmaDds, kMmaSdd, scale, 128);
   const mma_sdd::Cut cut = mma_sdd::cut_tokens(mma_sdd::size_of_product(p), device.multiprocessors);
-  const double read = cut.slower * cut.read_bytes / (kMmaSddL2BytesPerClock * clocks(device));
+  const double read = cut.slower * cut.read_bytes / (kMmaSddL2BytesPerClock * device.clocks());
   return tiled_us(p, device, kMmaDds, kMmaSdd, scale / cut.slower, 128, read) + (cut.pieces > 1 ? kPiecesUs : 0);
 }
 
 double predict_ffma_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
-  const double alone = kFfmaSddTokenSeconds * static_cast<double>(std::min(p.m, kFfmaSddTokens));
-  return tiled_us(p, device, kFfma, kFfma, p.dtype == DType::f8e4m3 ? kF8OfFfma : 1, 64, alone);
-}
-
-double predict_decode_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
-  const Bytes bytes = bytes_of(p);
-  const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
-  // Of the memory's rate: blocks of 32 and more; narrower lines spend their time on the tokens' fragments.
-  const double share = side >= 32 ? (p.m <= 16 ? 0.9 : 0.82) : side == 16 ? (p.m <= 16 ? 0.42 : 0.32) : 0.1;
-  const double ffma =
-      p.dtype == DType::f32 && !p.tf32 ? useful_flops(p, static_cast<double>(p.m)) / (kFfma[4] * clocks(device)) : 0;
-  const double few = p.direction == Direction::dx ? 1.3 : 1;
-  return kLaunchUs + 0.8 + few * us(std::max(memory_seconds(bytes.stored / share + bytes.tokens, device), ffma));
-}
-
-// What a thread block does before its first block and after its last, its share of X, and the stored bytes as a stream.
-double predict_decode_staged_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
-  const int side = std::min(log2_of(p.block.rows), 1);
-  const double x = static_cast<double>(p.m * p.cols) * static_cast<double>(size_of(p.dtype));
-  return kStagedUs[side] + kStagedXUs[side] * x + us(bytes_of(p).stored / (kStagedStream[side] * device.memory_bytes));
-}
-
-double predict_hopper_decode_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
-  const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
-  const double start = kHopperDecodeUs + kHopperDecodeXUs * static_cast<double>(p.m * p.cols) * 2;
-  if (p.block.rows == 16) {  // X stays in shared memory, cut into as many ranges as its size asks for, whose sums are added up
-    const double groups = std::ceil(tokens / 32), cols = static_cast<double>(p.cols), rows = static_cast<double>(p.rows);
-    const double ranges = std::clamp(std::exp2(std::ceil(std::log2(std::min(tokens, 32.0) * cols * 2 / 96e3))), 1.0, 8.0);
-    const double passes = std::ceil(rows / 16 * groups * ranges / (64.0 * device.multiprocessors));
-    const double sums = rows * tokens * 4 * (ranges - 1) / (kHopperSumBytesPerClock * clocks(device));
-    const double multiplied = groups * stored / (kResidentBytesPerClock * clocks(device));
-    return start + 1 + 3 * (passes - 1) + us(std::max(stored / (kResidentStream * device.memory_bytes), multiplied) + sums);
-  }
-  const double moved = stored * (1 + tokens / 32) / (kHopperDecodeBytesPerClock * clocks(device));
-  return start + us(std::max(stored / (kHopperDecodeStream * device.memory_bytes), moved));
-}
-
-double predict_decode_lines_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
-  const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
-  const double lines = static_cast<double>(p.rows) / std::min(p.block.rows, 32);
-  const double x_us = kLineXUs * static_cast<double>(p.m * p.cols) * 2;
-  const std::int64_t pairs = device.multiprocessors / 2;
-  if (p.block.rows == 16 && decode90::passing::passes(p.m, p.rows, p.cols, p.blocks, pairs)) {
-    const double moved = decode90::passing::moved_bytes(p.rows, p.cols, p.blocks, pairs) / (kPassingBytesPerClock * clocks(device));
-    return kPassingUs + x_us + us(std::max(stored / (kPassingStream * device.memory_bytes), moved));
-  }
-  const double memory = std::min(kHopperDecodeStream * device.memory_bytes, lines * kLineBytes);
-  const double tokens_us = p.block.rows == 16 ? us(static_cast<double>(p.blocks) * (4 + tokens) / kLineRequests)
-                                              : us(stored * (1 + tokens / 32) / (kLineBytesPerClock * clocks(device)));
-  return kLineUs + x_us + std::max(us(stored / memory), tokens_us);
+  const Device device(machine);
+  const double scale = p.dtype == DType::f8e4m3 ? kF8OfFfma : 1;
+  if (p.direction != Direction::dw || p.blocks == 0) return tiled_us(p, device, kFfma, kFfma, scale, 64);
+  const ffma::SddCut cut = ffma::cut_of_product(p, device.multiprocessors);
+  const double alone = ffma::kSddTokenSeconds * static_cast<double>(std::min(p.m, cut.piece_tokens));
+  return tiled_us(p, device, kFfma, kFfma, scale, 64, alone) + (cut.pieces > 1 ? kPiecesUs : 0);
 }
 
 double predict_dense_us(const Problem& p, const plan::Machine& machine) {
-  const Device device = as_measured(machine);
+  const Device device(machine);
   const Bytes bytes = bytes_of(p);
   const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const bool tf32_dw = p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32;

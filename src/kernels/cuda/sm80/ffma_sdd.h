@@ -3,14 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/sm80/ffma_sdd_cut.h"
 #include "kernels/cuda/sm80/mma_sdd.h"
 
 namespace sparseloom::kernels::cuda::ffma {
-
-/// Columns of X that a thread block gathers beside its block row; a multiple of every bn.
-constexpr int kSddColumns = 128;
-/// Rows of dY beside them: a block's, or of 128 the half.
-constexpr int sdd_rows(int bm) { return bm < 64 ? bm : 64; }
 
 /// What the tensor-core kernel gets, and the height of a block, which that one has as a template argument.
 struct SddParams : MmaSddParams {
