@@ -92,6 +92,7 @@ def linear(
             return y if added or residual is None else y + residual
         code, tf32 = ACTIVATIONS[activation], tf32_of(x)
         crow, col, rows, version = index.crow, index.col, index.rows, index.version
+        x = _autograd.in_rows(x)
         return _operators.linear(x, values, crow, col, bias, rows, code, version, strict, tf32, number, residual)
     except RuntimeError as error:
         raise translated(error) from None

@@ -167,6 +167,9 @@ def test_a_compiled_layer_gets_matrices_in_rows_where_features_lie_apart():
 
     assert [matrix.meta["val"].stride(-1) for matrix in matrices] == [1, 1, 1]
     torch.testing.assert_close((y, *gradients), (expected, *expected_gradients))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(image.flatten(2).transpose(1, 2)), expected)
+    assert [matrix.meta["val"].stride(-1) for matrix in matrices] == [1, 1, 1, 1]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
