@@ -28,7 +28,7 @@ def key(record: Record, direction: str) -> tuple[Any, ...]:
 
 def goals_part(records: list[Record]) -> str:
     """All of it, or the sentence that there is nothing yet."""
-    parts = [goals_table(records), patterns_table(records), training_table(records), plans_list(records)]
+    parts = [goals_table(records), errors_list(records), patterns_table(records), training_table(records), plans_list(records)]
     return "\n\n".join(part for part in parts if part) or NO_GOALS
 
 
@@ -135,6 +135,33 @@ def training_table(records: list[Record]) -> str:
         speed = f"{record['speedup']:.2f}x" if record["speedup"] >= 3 else f"**{record['speedup']:.2f}x**"
         parts.append(f"{about}: {record['us']['median']:.0f} us, dense {record['dense_us']:.0f} us, {speed} (target 3).")
     return "\n\n".join(parts)
+
+
+def errors_list(records: list[Record]) -> str:
+    """Whether results are as exact as promised: every tile beside dense's, and fp32 beside cuBLAS fp32."""
+    cells = [record for record in measured(records, "linear") if "tile_excess" in record]
+    if not cells:
+        return ""
+    beyond = [record for record in cells if not record["tile_excess"] <= 1]
+    named = "; ".join(f"{cell_name(record)} at **{record['tile_excess']:.2f}** of it" for record in beyond)
+    lines = [
+        f"- Every tile of 16 tokens by a block is within the error allowed, twice the dense product's and a rounding's floor, in "
+        f"{len(cells) - len(beyond)} of {len(cells)} cells{f'. Not in {named}' if named else ''}."
+    ]
+    found = [record["accuracy"] for record in cells if record.get("accuracy") and record.get("goal")]
+    if found:
+        middle, worst, largest = ([each[name] for each in found] for name in ("median_tile_rms", "worst_tile_rms", "largest"))
+        lines.append(
+            f"- fp32, cuBLAS fp32's error being 1: rms of a tile {min(middle):.2f} to {max(middle):.2f} in the median, at most "
+            f"{max(worst):.2f} (target 1); largest error {min(largest):.2f} to {max(largest):.2f} (target 2)."
+        )
+    return "\n".join(lines)
+
+
+def cell_name(record: Record) -> str:
+    size = f"{record['m']} x {record['k']} x {record['n']}"
+    operation = f"{OPERATIONS[record['direction']]} {DTYPES[record['dtype']]}"
+    return f"{operation} {size}, blocks of {record['block'][0]}, density {record['density']:g}"
 
 
 def plans_list(records: list[Record]) -> str:

@@ -285,6 +285,20 @@ def test_the_tables_show_gains_losses_peers_and_failures() -> None:
     assert len(table.row(shown[0])) == len(table.row(failing)) == len(table.HEAD)
 
 
+def test_errors_are_shown_beside_what_is_allowed() -> None:
+    exact = {"median_tile_rms": 0.2, "worst_tile_rms": 0.4, "largest": 0.3}
+    others = [{"accuracy": exact}, {"accuracy": exact | {"median_tile_rms": 0.5, "largest": 0.6}}, {"tile_excess": 1.25}]
+    cells = [Cell("forward", "f32", *goals.SQUARE, (64, 64), density) for density in (0.1, 0.2, 0.5)]
+    made = [record(cell, others=each) for cell, each in zip(cells, others, strict=True)]
+    first, second = gpu_goals.errors_list(made).splitlines()
+    assert "in 2 of 3 cells. Not in F fp32 8192 x 4096 x 4096, blocks of 64, density 0.5 at **1.25** of it." in first
+    assert "0.20 to 0.50 in the median, at most 0.40 (target 1); largest error 0.30 to 0.60 (target 2)" in second
+    nothing = record(cells[0], others={"tile_excess": float("nan")})
+    assert "in 0 of 1 cells. Not in" in gpu_goals.errors_list([nothing])
+    (alone,) = gpu_goals.errors_list([record(cells[0])]).splitlines()
+    assert alone.endswith("in 1 of 1 cells.") and gpu_goals.errors_list([]) == ""
+
+
 def test_the_whole_suite_makes_tables(tmp_path: Path) -> None:
     made = [record(cell, 345 / (1 + 5 * (1 - cell.density))) for cell in groups.gpu_cells()]
     made[3] = measure.failed_record(groups.gpu_cells()[3], "it broke")
@@ -309,7 +323,7 @@ def test_the_whole_suite_makes_tables(tmp_path: Path) -> None:
         "lognormal" in text and "**80**" in text and "**2.80x**" in text and "**45 us** (target 30)" in text and ": 45 us (" in text
     )
     assert f"of {sum(goals.goal(cell) is not None for cell in groups.gpu_cells())} cells reach it" in text and even(text)
-    assert gpu_goals.goals_part([record(plain(32, 0.1)) | {"goal": None, "over_predicted": None}]).startswith("- The plan's choice")
+    assert "\n\n- The plan's choice" in gpu_goals.goals_part([record(plain(32, 0.1)) | {"goal": None, "over_predicted": None}])
     assert gpu_goals.goals_part([]) == gpu_goals.NO_GOALS and gpu_goals.goals_line([]) == ""
     assert f"of {sum(goals.goal(cell) is not None for cell in groups.gpu_cells())} targets" in gpu_goals.goals_line(made)
 
