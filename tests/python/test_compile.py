@@ -46,6 +46,23 @@ def test_a_dynamic_batch_does_not_recompile():
     assert counter.frame_count == 1
 
 
+def test_what_is_done_with_a_model_between_compiled_steps_does_not_compile_it_again():
+    model = torch.nn.Sequential(BlockSparseLinear(64, 64, density=0.5), BlockSparseLinear(64, 32, density=0.5, activation="gelu"))
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled, x = torch.compile(model, backend=counter), torch.randn(4, 64)
+    before = compiled(x)
+    before.sum().backward()
+    model.eval()
+    with torch.no_grad():
+        model(x)
+    model.train()
+    model(x).sum().backward()
+    model[0].plan(4)
+    model.load_state_dict(model.state_dict())
+    torch.testing.assert_close(compiled(x), before)
+    assert counter.frame_count == 1
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own, at inductor's import
 def test_inductor_model_with_sparse_and_dense_layers():
     torch.manual_seed(0)
