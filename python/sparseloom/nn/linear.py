@@ -176,8 +176,8 @@ class BlockSparseLinear(nn.Module):
     def index(self) -> ops.Index:
         """The index tensors of both directions, as the operators take them."""
         b: dict[str, Any] = self._buffers
-        # Made once and kept while the buffers are the same objects: making it takes a tenth of a small product's host time. Not read
-        # when compiled: one eager call between steps would set it, and all of the model be compiled again with guards on it.
+        # Made once and kept while the buffers are the same objects: making it takes a tenth of a small product's host time. Not
+        # read when compiled: one eager call between steps would set it, and all of the model be compiled again with guards on it.
         compiling = torch.compiler.is_compiling()
         made: ops.Index | None = None if compiling else self._index
         if made is not None and made.crow is b["crow"] and made.slot is b["slot"]:
