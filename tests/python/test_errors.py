@@ -8,7 +8,7 @@ import torch
 import sparseloom
 from sparseloom import ops
 from sparseloom.errors import translated
-from sparseloom.nn.linear import _require_device as require_device
+from sparseloom.nn.arguments import require_device
 
 
 def test_error_carries_its_parts_and_reads_as_in_cpp():

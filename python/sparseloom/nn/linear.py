@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -14,9 +13,7 @@ from .. import ops
 from .. import pattern as patterns
 from ..errors import Error
 from ..pattern import Block, Pattern
-from . import convert, dense_entries, state, topology
-
-_OP = "BlockSparseLinear"
+from . import arguments, convert, dense_entries, frozen, state, topology
 
 
 class BlockSparseLinear(nn.Module):
@@ -71,19 +68,11 @@ class BlockSparseLinear(nn.Module):
     ) -> None:
         super().__init__()
         where = torch.empty(0, device=device, dtype=dtype)
-        ops.dtype_name(_OP, where.dtype)
-        _require_device(where.device)
-        _require_activation(activation)
-        for name, size in (("in_features", in_features), ("out_features", out_features)):
-            if not isinstance(size, int) or size < 0:
-                raise Error(_OP, f"{name} to be an int >= 0", repr(size), "pass the number of features")
-        if (density is None) == (pattern is None):
-            got = "neither" if density is None else "both"
-            raise Error(_OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern=")
+        arguments.require_made_of(in_features, out_features, density, pattern, activation, where)
         if pattern is None:
             assert density is not None
             pattern = patterns.balanced(out_features, in_features, block, density, generator)
-        _require_shape(pattern, out_features, in_features)
+        arguments.require_shape(pattern, out_features, in_features)
         self.in_features, self.out_features, self.block = in_features, out_features, pattern.block
         self.activation, self.strict = activation, False
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
@@ -138,14 +127,9 @@ class BlockSparseLinear(nn.Module):
             residual = None if residual is None else residual.to(dtype)
         shape = x.shape
         if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
-            self._refuse(x, values)
+            arguments.refuse(self, x, values)
         if self._frozen_version >= 0:
-            y = self._forward_frozen(x, bias)
-            if residual is not None and residual.shape != y.shape:
-                raise Error(
-                    "linear", f"a residual of y's shape {list(y.shape)}", str(list(residual.shape)), "expand it to that shape"
-                )
-            return y if residual is None else y + residual
+            return frozen.forward(self, x, bias, residual)
         if len(shape) > 4:
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
@@ -271,11 +255,7 @@ class BlockSparseLinear(nn.Module):
 
         The copy is made once. Training the values, or changing them in place, is an Error until ``unfreeze()``.
         """
-        if self.strict:
-            raise Error("freeze", "strict=False", "strict=True", "strict forbids dense products: set layer.strict = False")
-        index = self.index
-        self.frozen_weight = ops.call("unpack", self.values.detach(), index.crow, index.col, index.rows, index.cols)
-        self._frozen_version = self.values._version
+        frozen.freeze(self)
         return self
 
     def unfreeze(self) -> BlockSparseLinear:
@@ -288,16 +268,6 @@ class BlockSparseLinear(nn.Module):
     def frozen(self) -> bool:
         """Whether the layer multiplies with a dense copy."""
         return self._frozen_version >= 0
-
-    def _forward_frozen(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        changed = not torch.compiler.is_compiling() and self.values._version != self._frozen_version
-        if changed or self.strict or (self.values.requires_grad and torch.is_grad_enabled()):
-            got = "changed values" if changed else "values that need a gradient"
-            if self.strict:
-                got = "strict=True, which forbids the dense copy"
-            raise Error("frozen linear", "inference on unchanged values", got, "call unfreeze(), or run in torch.no_grad()")
-        assert self.frozen_weight is not None
-        return ops.activate(F.linear(x, self.frozen_weight.to(x.dtype), bias), self.activation)
 
     @property
     def dynamic(self) -> bool:
@@ -345,16 +315,6 @@ class BlockSparseLinear(nn.Module):
         parts += ["fuse_wgrad_accumulation=True"] if self.fuse_wgrad_accumulation else []
         parts += ["frozen"] if self.frozen else []
         return ", ".join(parts)
-
-    def _refuse(self, x: Tensor, values: Tensor) -> None:
-        if not ops.has_kernels_for(x.device):
-            kernels = f"a device with kernels in this build ({_devices()})"
-            raise Error("linear", kernels, str(x.device), "move x and layer with .to('cpu')")
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            raise Error("linear", f"x [..., {self.in_features}]", f"{list(x.shape)}", "the last dimension is in_features")
-        if x.dtype != values.dtype:
-            raise Error("linear", f"x of {values.dtype}, the layer's dtype", str(x.dtype), "convert one of them, or use autocast")
-        raise Error("linear", f"x on {values.device}, the layer's device", str(x.device), "move one of them with .to()")
 
     def _cpu_index(self) -> ops.Index:
         """The index on the CPU, wherever the layer is."""
@@ -421,26 +381,3 @@ def _uniform_(tensor: Tensor, generator: torch.Generator | None) -> Tensor:
     if generator is None or generator.device == tensor.device:
         return tensor.uniform_(-1, 1, generator=generator)
     return tensor.copy_(torch.empty_like(tensor, device=generator.device).uniform_(-1, 1, generator=generator))
-
-
-def _devices() -> str:
-    return "cpu, cuda" if ops.has_kernels_for(torch.device("cuda")) else "cpu"
-
-
-def _require_device(device: torch.device) -> None:
-    if not ops.has_kernels_for(device):
-        raise Error(_OP, f"a device with kernels in this build ({_devices()}, meta)", str(device), "pass device='cpu'")
-
-
-def _require_activation(activation: str | None) -> None:
-    if activation not in ops.ACTIVATIONS:
-        names = ", ".join(repr(name) for name in ops.ACTIVATIONS)
-        raise Error(_OP, f"activation to be one of {names}", repr(activation), "apply any other one after the layer")
-
-
-def _require_shape(pattern: Pattern, out_features: int, in_features: int) -> None:
-    if not isinstance(pattern, Pattern):
-        raise Error(_OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern")
-    if (pattern.rows, pattern.cols) != (out_features, in_features):
-        expected = f"a pattern of {out_features} x {in_features} (out x in features)"
-        raise Error(_OP, expected, f"{pattern.rows} x {pattern.cols}", "make it with rows=out_features, cols=in_features")

@@ -1,0 +1,65 @@
+"""What a block-sparse linear layer refuses: when it is made, and when it is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..errors import Error
+from ..pattern import Pattern
+
+if TYPE_CHECKING:
+    from .linear import BlockSparseLinear
+
+_OP = "BlockSparseLinear"
+
+
+def require_made_of(
+    in_features: int, out_features: int, density: float | None, pattern: Pattern | None, activation: str | None, where: Tensor
+) -> None:
+    """Raises Error unless a layer can be made of these. ``where``: a tensor of its device and dtype."""
+    ops.dtype_name(_OP, where.dtype)
+    require_device(where.device)
+    if activation not in ops.ACTIVATIONS:
+        names = ", ".join(repr(name) for name in ops.ACTIVATIONS)
+        raise Error(_OP, f"activation to be one of {names}", repr(activation), "apply any other one after the layer")
+    for name, size in (("in_features", in_features), ("out_features", out_features)):
+        if not isinstance(size, int) or size < 0:
+            raise Error(_OP, f"{name} to be an int >= 0", repr(size), "pass the number of features")
+    if (density is None) == (pattern is None):
+        got = "neither" if density is None else "both"
+        raise Error(_OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern=")
+
+
+def require_device(device: torch.device) -> None:
+    """Raises Error unless layers can be made there."""
+    if not ops.has_kernels_for(device):
+        raise Error(_OP, f"a device with kernels in this build ({_devices()}, meta)", str(device), "pass device='cpu'")
+
+
+def require_shape(pattern: Pattern, out_features: int, in_features: int) -> None:
+    """Raises Error unless ``pattern`` is a Pattern of that shape."""
+    if not isinstance(pattern, Pattern):
+        raise Error(_OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern")
+    if (pattern.rows, pattern.cols) != (out_features, in_features):
+        expected = f"a pattern of {out_features} x {in_features} (out x in features)"
+        raise Error(_OP, expected, f"{pattern.rows} x {pattern.cols}", "make it with rows=out_features, cols=in_features")
+
+
+def refuse(layer: BlockSparseLinear, x: Tensor, values: Tensor) -> None:
+    """Raises the Error that says why x does not fit."""
+    if not ops.has_kernels_for(x.device):
+        kernels = f"a device with kernels in this build ({_devices()})"
+        raise Error("linear", kernels, str(x.device), "move x and layer with .to('cpu')")
+    if x.dim() == 0 or x.shape[-1] != layer.in_features:
+        raise Error("linear", f"x [..., {layer.in_features}]", f"{list(x.shape)}", "the last dimension is in_features")
+    if x.dtype != values.dtype:
+        raise Error("linear", f"x of {values.dtype}, the layer's dtype", str(x.dtype), "convert one of them, or use autocast")
+    raise Error("linear", f"x on {values.device}, the layer's device", str(x.device), "move one of them with .to()")
+
+
+def _devices() -> str:
+    return "cpu, cuda" if ops.has_kernels_for(torch.device("cuda")) else "cpu"

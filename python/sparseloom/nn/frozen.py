@@ -1,0 +1,41 @@
+"""A layer that multiplies with a dense copy of its weight, for inference where dense is faster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import ops
+from ..errors import Error
+
+if TYPE_CHECKING:
+    from .linear import BlockSparseLinear
+
+
+def freeze(layer: BlockSparseLinear) -> None:
+    """Makes the copy. Raises Error where ``strict`` forbids it."""
+    if layer.strict:
+        raise Error("freeze", "strict=False", "strict=True", "strict forbids dense products: set layer.strict = False")
+    index = layer.index
+    layer.frozen_weight = ops.call("unpack", layer.values.detach(), index.crow, index.col, index.rows, index.cols)
+    layer._frozen_version = layer.values._version
+
+
+def forward(layer: BlockSparseLinear, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """act(x W^T + bias) + residual by torch's own product. Raises Error where values may have changed since, or are to."""
+    changed = not torch.compiler.is_compiling() and layer.values._version != layer._frozen_version
+    if changed or layer.strict or (layer.values.requires_grad and torch.is_grad_enabled()):
+        got = "changed values" if changed else "values that need a gradient"
+        if layer.strict:
+            got = "strict=True, which forbids the dense copy"
+        raise Error("frozen linear", "inference on unchanged values", got, "call unfreeze(), or run in torch.no_grad()")
+    assert layer.frozen_weight is not None
+    y = ops.activate(F.linear(x, layer.frozen_weight.to(x.dtype), bias), layer.activation)
+    if residual is None:
+        return y
+    if residual.shape != y.shape:
+        raise Error("linear", f"a residual of y's shape {list(y.shape)}", str(list(residual.shape)), "expand it to that shape")
+    return y + residual
