@@ -51,8 +51,25 @@ def test_a_step_of_tests_needs_some_and_no_skips(counts: tuple[int, int, int], s
     ],
 )
 def test_a_sanitizer_is_clean_only_when_tests_ran(output: str, status: int, ok: bool, word: str) -> None:
-    step = gpu_steps.sanitizer_verdict("memcheck", gpu_steps.Finished(status, output))
+    step = gpu_steps.sanitizer_verdict("memcheck", [gpu_steps.Finished(status, output)])
     assert step.ok is ok and word in step.verdict and word in step.line()
+    assert gpu_steps.sanitizer_verdict("memcheck", [clean_part(), gpu_steps.Finished(status, output)]).ok is (
+        ok or "0 tests" in word
+    )
+
+
+def clean_part() -> gpu_steps.Finished:
+    return gpu_steps.Finished(0, "[  PASSED  ] 12 tests.\n========= ERROR SUMMARY: 0 errors\n")
+
+
+def test_the_parts_of_a_sanitizer_are_added_up() -> None:
+    step = gpu_steps.sanitizer_verdict("racecheck", [clean_part(), clean_part()])
+    assert step.ok and step.counts == {"run": 24, "errors": 0}
+    raced = gpu_steps.Finished(
+        86, "[  PASSED  ] 3 tests.\n========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)\n"
+    )
+    step = gpu_steps.sanitizer_verdict("racecheck", [clean_part(), raced, clean_part()])
+    assert not step.ok and step.counts == {"run": 27, "errors": 2} and "exit status 86" in step.verdict
 
 
 def test_a_command_is_stopped_at_its_limit_with_what_it_started() -> None:
