@@ -1,10 +1,12 @@
-"""docs/support.md from the case list, so that what is advertised is what is checked.
+"""docs/support.md from the case list, so that what is advertised is what is checked, and from the records of the checks on GPUs.
 
 python tools/make_support_table.py [--check]     --check: exit status 1 when the page is not up to date
 """
 
+import json
 import sys
 from collections import defaultdict
+from typing import Any
 
 from generated import ROOT, table, update
 
@@ -51,14 +53,30 @@ def edge_rows(all_cases: list[Case]) -> list[list[str]]:
     return [[name.replace("_", " "), str(count)] for name, count in sorted(counts.items())]
 
 
+def gpu_rows(checks: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
+    """One row per GPU: what tools/gpu_check said of each of the named steps there, of which commit and when."""
+    rows = []
+    for check in sorted(checks, key=lambda check: str(check["gpu"])):
+        verdicts = {step["name"]: step["verdict"] for step in check["steps"]}
+        rows.append([check["gpu"], *(verdicts.get(name, "not run") for name in names), check["commit"][:12], check["date"][:10]])
+    return rows
+
+
 def main() -> int:
     all_cases = [case for device in DEVICES for case in cases(device)]
     head = ["op", "direction", "dtype", "device", "blocks (rows x columns)", "fused activations", "cases"]
-    parts = {"support": table(head, support_rows(all_cases)), "edges": table(["kind of case", "cases"], edge_rows(all_cases))}
+    checks = [json.loads(path.read_text()) for path in (ROOT / "bench" / "results").glob("*/check.json")]
+    steps = ["cpp", "python", "memcheck", "racecheck", "initcheck", "synccheck"]
+    gpu_head = ["GPU", "C++ tests", "Python tests", *steps[2:], "commit", "date"]
+    parts = {
+        "support": table(head, support_rows(all_cases)),
+        "edges": table(["kind of case", "cases"], edge_rows(all_cases)),
+        "gpus": table(gpu_head, gpu_rows(checks, steps)),
+    }
     check = "--check" in sys.argv
     current = update(PAGE, parts, check)
     if check and not current:
-        print(f"{PAGE.relative_to(ROOT)} is not what the case list says: run make docs-tables")
+        print(f"{PAGE.relative_to(ROOT)} is not what the case list and the checks say: run make docs-tables")
     return 1 if check and not current else 0
 
 
