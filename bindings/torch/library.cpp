@@ -60,6 +60,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("pattern_banded(int rows, int cols, int block_rows, int block_cols, int bandwidth) -> Tensor");
   m.def("pattern_block_diagonal(int rows, int cols, int block_rows, int block_cols, int groups) -> Tensor");
   m.def("pattern_top_k(Tensor scores, int rows, int cols, int block_rows, int block_cols, int count) -> Tensor");
+  m.def("pattern_top_k_by_row(Tensor scores, int rows, int cols, int block_rows, int block_cols, int count) -> Tensor");
   m.def("pattern_stats(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> str");
   m.def("pattern_ascii(Tensor mask, int rows, int cols, int block_rows, int block_cols, int max_side) -> str");
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");

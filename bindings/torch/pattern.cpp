@@ -43,15 +43,15 @@ Tensor by_count(std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int6
   return mask_of(generate(rows, cols, block_of("pattern", rows, cols, bm, bn), count));
 }
 
-Tensor top_k(const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, std::int64_t count) {
+template <BlockPattern (*choose)(std::int64_t, std::int64_t, BlockShape, std::span<const float>, std::int64_t)>
+Tensor by_scores(const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, std::int64_t count) {
   const BlockShape block = block_of("pattern_top_k", rows, cols, bm, bn);
   require_cpu("pattern_top_k", "scores", given);
   if (given.scalar_type() != ScalarType::Float)
     core::fail("pattern_top_k", "float32 scores", "another dtype", "pass scores.float()");
   const Tensor scores = torch::stable::contiguous(given);
-  return mask_of(pattern::top_k(
-      rows, cols, block, std::span(static_cast<const float*>(scores.const_data_ptr()), static_cast<std::size_t>(scores.numel())),
-      count));
+  const auto* first = static_cast<const float*>(scores.const_data_ptr());
+  return mask_of(choose(rows, cols, block, std::span(first, static_cast<std::size_t>(scores.numel())), count));
 }
 
 std::string stats(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn) {
@@ -109,7 +109,8 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("pattern_biregular", TORCH_BOX(&by_density<pattern::biregular>));
   m.impl("pattern_banded", TORCH_BOX(&by_count<pattern::banded>));
   m.impl("pattern_block_diagonal", TORCH_BOX(&by_count<pattern::block_diagonal>));
-  m.impl("pattern_top_k", TORCH_BOX(&top_k));
+  m.impl("pattern_top_k", TORCH_BOX(&by_scores<pattern::top_k>));
+  m.impl("pattern_top_k_by_row", TORCH_BOX(&by_scores<pattern::top_k_by_row>));
   m.impl("pattern_stats", TORCH_BOX(&stats));
   m.impl("pattern_ascii", TORCH_BOX(&ascii));
   m.impl("pattern_svg", TORCH_BOX(&svg));

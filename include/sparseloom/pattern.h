@@ -99,6 +99,10 @@ SPARSELOOM_API BlockPattern from_mask(std::int64_t rows, std::int64_t cols, Bloc
 /// Error.
 SPARSELOOM_API BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
                                   std::int64_t count);
+/// The same number of blocks, every block row with its highest scores: floor(count / block rows) of them, and one more in the rows
+/// whose next best scores are the highest. Errors as top_k.
+SPARSELOOM_API BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
+                                         std::int64_t count);
 
 }  // namespace pattern
 }  // namespace sparseloom

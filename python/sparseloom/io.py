@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,22 @@ from .nn.state import read_pattern
 FORMAT = "sparseloom"
 FORMAT_VERSION = 1
 
+_SPECIAL = (
+    (stat.S_ISFIFO, "a FIFO (named pipe)"),
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISSOCK, "a socket"),
+)
 _REPLACE = "save the model again, or take an undamaged copy"
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Writes the model's state_dict, dense and sparse layers alike; tensors that share memory are stored once.
 
-    The file appears under ``path`` complete or not at all: it is written beside it, flushed to the disk, then renamed.
-    Raises Error when an entry is not a plain tensor with values, or when the folder cannot be written (a full disk included).
+    The file appears under ``path`` complete or not at all: it is written beside it, flushed to the disk, then renamed. A file
+    that it takes the place of passes on its permissions; a symbolic link stays one, and what it points to is written.
+    Raises Error when an entry is not a plain tensor with values, when ``path`` is a pipe, a device or a socket, and when the
+    folder cannot be written (a full disk included).
     """
     model = _unwrapped(model)
     tensors: dict[str, Tensor] = {}
@@ -90,15 +99,25 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> None:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file under ``path`` complete or not at all, flushed to the disk. Raises Error naming the system's reason."""
+    """Writes a file under ``path`` complete or not at all, flushed to the disk. Raises Error naming the system's reason.
+
+    An older file's mode and, where the system allows it, owner are kept. What is there and is no regular file is refused: the
+    rename would put a regular file in the place of a pipe or of /dev/null.
+    """
     target = Path(os.path.realpath(path))
     temporary = None
     try:
+        older = _older(target)
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
+            if older is None:
+                os.fchmod(file.fileno(), 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
+            else:
+                with contextlib.suppress(PermissionError):  # only root gives files away
+                    os.fchown(file.fileno(), older.st_uid, older.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(older.st_mode))
             os.fsync(file.fileno())
         os.replace(temporary, target)
         temporary = None
@@ -114,6 +133,19 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def _older(target: Path) -> os.stat_result | None:
+    """The regular file that is to be replaced; None where there is none. Raises Error for anything else but a folder, which the
+    rename itself refuses."""
+    try:
+        older = os.lstat(target)
+    except FileNotFoundError:
+        return None
+    kind = next((name for test, name in _SPECIAL if test(older.st_mode)), "")
+    if kind:
+        raise Error("save", f"{target} to be a regular file or not to exist", kind, "write to a file, then copy it there")
+    return older
 
 
 def _umask() -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import math
+import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -16,6 +18,8 @@ from .errors import Error
 
 Block: TypeAlias = int | tuple[int, int]
 Seed: TypeAlias = int | torch.Generator | None
+#: scope -> the operator that compares scores within it.
+_SCOPES = {"layer": "pattern_top_k", "row": "pattern_top_k_by_row"}
 
 
 def block_shape(op: str, block: Block) -> tuple[int, int]:
@@ -190,9 +194,10 @@ def draw_seed(seed: Seed) -> int:
     return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu", generator=seed))
 
 
-def _generated(op: str, rows: int, cols: int, block: Block, *arguments: Any) -> Pattern:
+def _generated(op: str, rows: int, cols: int, block: Block, *arguments: Any, first: Tensor | None = None) -> Pattern:
+    """The pattern that an operator makes; ``first``: what it is made from, its argument before the sizes."""
     shape = block_shape(op, block)
-    return Pattern(rows, cols, shape, ops.call(op, rows, cols, *shape, *arguments))
+    return Pattern(rows, cols, shape, ops.call(op, *([] if first is None else [first]), rows, cols, *shape, *arguments))
 
 
 def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
@@ -232,20 +237,50 @@ def from_mask(rows: int, cols: int, block: Block, mask: Tensor) -> Pattern:
     return Pattern(rows, cols, block, mask)
 
 
-def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int) -> Pattern:
-    """The ``count`` highest of scores [block rows, block columns]; ties go to the lowest index, NaN is refused."""
+def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int, scope: str = "layer") -> Pattern:
+    """The ``count`` highest of scores [block rows, block columns]; ties go to the lowest index, NaN is refused.
+
+    ``scope``: "layer" compares all scores with each other; "row" gives every block row its floor or ceiling share of the count, so
+    that rows of small scores keep blocks too.
+    """
     scores = scores.detach().to("cpu", torch.float32).contiguous()
-    return _generated_from(scores, rows, cols, block, count)
+    return _generated(require_scope("pattern_top_k", scope), rows, cols, block, count, first=scores)
 
 
-def from_dense(weight: Tensor, block: Block, density: float, norm: str = "l1") -> Pattern:
-    """The round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum of |w|), "l2" or "max"."""
+def from_dense(weight: Tensor, block: Block, density: float, norm: str = "l1", scope: str = "layer") -> Pattern:
+    """The round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum of |w|), "l2" or "max".
+    ``scope``: as in top_k."""
     bm, bn = block_shape("pattern_from_dense", block)
     rows, cols = weight.shape
     _require_sides("pattern_from_dense", bm, bn)
     count = block_count("pattern_from_dense", rows, cols, (bm, bn), density)
+    op = require_scope("pattern_from_dense", scope)
     scores = ops.call("block_scores", weight.detach().cpu().contiguous(), bm, bn, norm)
-    return _generated_from(scores, rows, cols, (bm, bn), count)
+    return _generated(op, rows, cols, (bm, bn), count, first=scores)
+
+
+def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
+    """A UserWarning where a pattern that was chosen by density has no block at all, or none in most block rows: such outputs are
+    their bias whatever x is. ``what``: the layer, for the text."""
+    filled, rows = int(pattern._bits.any(1).sum()), pattern._bits.shape[0]
+    if 2 * filled >= rows:
+        return
+    if filled:
+        said = f"{rows - filled} of {rows} block rows have no block: their outputs are the bias alone"
+        remedy = 'scope="row" gives every row its share; or take a higher density or smaller blocks'
+    else:
+        said = f"0 of {pattern._bits.numel()} blocks are stored: its outputs are the bias alone"
+        remedy = "take a higher density or smaller blocks"
+    warnings.warn(f"{what}: {said}; {remedy}", stacklevel=_outside())
+
+
+def _outside() -> int:
+    """The stack level of the first caller outside of this package, counted from the caller of this function."""
+    package, level = __name__.partition(".")[0] + ".", 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: float) -> int:
@@ -255,9 +290,12 @@ def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: 
     return math.floor(density * (-(-rows // block[0]) * -(-cols // block[1])) + 0.5)
 
 
-def _generated_from(scores: Tensor, rows: int, cols: int, block: Block, count: int) -> Pattern:
-    shape = block_shape("pattern_top_k", block)
-    return Pattern(rows, cols, shape, ops.call("pattern_top_k", scores, rows, cols, *shape, count))
+def require_scope(op: str, scope: str) -> str:
+    """The operator that compares scores within a scope. Raises Error on a scope that there is not."""
+    if scope not in _SCOPES:
+        listed = " or ".join(repr(name) for name in _SCOPES)
+        raise Error(op, f"scope to be {listed}", repr(scope), 'pass scope="row" for the same share in every block row')
+    return _SCOPES[scope]
 
 
 def _require_sides(op: str, bm: int, bn: int) -> None:

@@ -6,9 +6,10 @@
 #include "pattern/grid.h"
 
 namespace sparseloom::pattern {
+namespace {
 
-BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores, std::int64_t count) {
-  const char* op = "pattern.top_k";
+Grid require_scores(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
+                    std::int64_t count) {
   const Grid grid = require_grid(op, rows, cols, block);
   if (static_cast<std::int64_t>(scores.size()) != grid.cells()) {
     core::fail(op, std::to_string(grid.cells()) + " scores, one per block of the grid " + core::shape(grid.rows, grid.cols),
@@ -26,13 +27,50 @@ BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block, std::
                  "look for a NaN in the weight or its gradient");
     }
   }
-  std::vector<std::int64_t> best(scores.size());
-  std::iota(best.begin(), best.end(), std::int64_t{0});
-  // A total order, so the chosen set does not depend on the library's nth_element.
-  const auto before = [&](std::int64_t a, std::int64_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; };
-  std::nth_element(best.begin(), best.begin() + count, best.end(), before);
+  return grid;
+}
+
+// A total order of cells, so the chosen set does not depend on the library's nth_element: ties go to the lowest index.
+class Better {
+ public:
+  explicit Better(std::span<const float> scores) : scores_(scores) {}
+  bool operator()(std::int64_t a, std::int64_t b) const { return scores_[a] != scores_[b] ? scores_[a] > scores_[b] : a < b; }
+
+ private:
+  std::span<const float> scores_;
+};
+
+void set_cell(BlockPattern& pattern, const Grid& grid, std::int64_t cell) { pattern.set(cell / grid.cols, cell % grid.cols); }
+
+}  // namespace
+
+BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores, std::int64_t count) {
+  const Grid grid = require_scores("pattern.top_k", rows, cols, block, scores, count);
+  std::vector<std::int64_t> cells(scores.size());
+  std::iota(cells.begin(), cells.end(), std::int64_t{0});
+  std::nth_element(cells.begin(), cells.begin() + count, cells.end(), Better(scores));
   BlockPattern result(rows, cols, block);
-  for (std::int64_t i = 0; i < count; ++i) result.set(best[i] / grid.cols, best[i] % grid.cols);
+  for (std::int64_t i = 0; i < count; ++i) set_cell(result, grid, cells[i]);
+  return result;
+}
+
+BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
+                          std::int64_t count) {
+  const Grid grid = require_scores("pattern.top_k_by_row", rows, cols, block, scores, count);
+  BlockPattern result(rows, cols, block);
+  if (count == 0) return result;
+  const std::int64_t share = count / grid.rows, left = count % grid.rows;
+  std::vector<std::int64_t> cells(static_cast<std::size_t>(grid.cols)), next_best;
+  for (std::int64_t r = 0; r < grid.rows; ++r) {
+    std::iota(cells.begin(), cells.end(), r * grid.cols);
+    std::nth_element(cells.begin(), cells.begin() + share, cells.end(), Better(scores));
+    for (std::int64_t i = 0; i < share; ++i) set_cell(result, grid, cells[i]);
+    // What nth_element leaves at `share` is the best of the row's other cells.
+    if (share < grid.cols) next_best.push_back(cells[share]);
+  }
+  // `left` is zero in a full grid, the only one without next best cells.
+  std::nth_element(next_best.begin(), next_best.begin() + left, next_best.end(), Better(scores));
+  for (std::int64_t i = 0; i < left; ++i) set_cell(result, grid, next_best[i]);
   return result;
 }
 

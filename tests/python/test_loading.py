@@ -1,5 +1,6 @@
 """Checkpoints of others into block-sparse layers: dense ones, torch.sparse_bsr, pytorch_block_sparse, transformers."""
 
+import copy
 import io
 import logging
 import subprocess
@@ -110,6 +111,39 @@ def test_a_pytorch_block_sparse_checkpoint_is_read():
     with pytest.raises(RuntimeError, match="crow"):
         layer.load_state_dict(broken)
     assert layer.pattern == made
+
+
+def replaced_entries(cols_a):
+    """A 128 x 64 weight in blocks of 32 whose four blocks are full of 1, 2, 3, 4 in the order of data."""
+    values = torch.arange(1.0, 5.0).repeat_interleave(32)[:, None].expand(128, 32)
+    crow = torch.tensor([0, 0, 1, 3, 4], dtype=torch.int32)
+    return {"weight.data": values.clone(), "weight.cols_a": torch.tensor(cols_a, dtype=torch.int32), "weight.row_start_ends_a": crow}
+
+
+def test_pytorch_block_sparse_blocks_go_where_block_replace_put_them():
+    layer = BlockSparseLinear(64, 128, False, density=0.5)
+    layer.load_state_dict(replaced_entries([[1, 1], [0, 3], [1, 2], [1, 0]]))
+    blocks = layer.to_dense().weight.reshape(4, 32, 2, 32).transpose(1, 2)
+    assert torch.equal(blocks.amax((2, 3)), blocks.amin((2, 3)))
+    assert blocks[:, :, 0, 0].tolist() == [[0, 0], [0, 2], [4, 3], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "cols_a, said",
+    [
+        ([[1, 1], [0, 3], [1, 1], [1, 0]], "got 1 more than once"),
+        ([[1, 1], [0, 4], [1, 2], [1, 0]], "got 4 places from 0 to 4"),
+        ([[1, 1], [0, 3], [1, 2], [1, -1]], "got 4 places from -1 to 3"),
+        ([[1, 0], [0, 1], [1, 2]], "got 3 places from 0 to 2"),
+        ([[1], [0], [1], [1]], r"cols_a \[4, 1\]"),
+    ],
+)
+def test_pytorch_block_sparse_places_that_are_no_permutation_are_refused(cols_a, said):
+    layer = BlockSparseLinear(64, 128, False, density=0.5)
+    before = copy.deepcopy(layer.state_dict())
+    with pytest.raises(RuntimeError, match=said):
+        layer.load_state_dict(replaced_entries(cols_a))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
 
 
 def test_transformers_save_pretrained_and_from_pretrained(tmp_path):

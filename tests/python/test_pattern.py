@@ -120,3 +120,19 @@ def test_from_dense_ranks_blocks_by_norm(norm, best):
 def test_from_mask_and_block_diagonal():
     mask = torch.eye(3, dtype=torch.bool)
     assert pattern.from_mask(24, 24, 8, mask) == pattern.block_diagonal(24, 24, 8, 3) == pattern.banded(24, 24, 8, 0)
+
+
+def test_top_k_by_row_gives_every_block_row_its_share():
+    scores = torch.tensor([[9.0, 8, 7, 6], [1, 4, 2, 3]])
+    assert pattern.top_k(16, 32, 8, scores, 4).mask.sum(1).tolist() == [4, 0]
+    assert pattern.top_k(16, 32, 8, scores, 4, scope="row").mask.tolist() == [[True, True, False, False], [False, True, False, True]]
+    assert pattern.top_k(16, 32, 8, scores, 5, scope="row").mask.sum(1).tolist() == [3, 2]
+    for scope in ("column", None):
+        with pytest.raises(sparseloom.Error, match='scope to be \'layer\' or \'row\'.*scope="row"'):
+            pattern.top_k(16, 32, 8, scores, 4, scope=scope)
+
+
+def test_from_dense_by_row_keeps_blocks_in_rows_of_small_weights():
+    weight = torch.randn(128, 128) * torch.logspace(0, 3, 4).repeat_interleave(32)[:, None]
+    assert pattern.from_dense(weight, 32, 0.25).mask.sum(1).tolist() == [0, 0, 0, 4]
+    assert pattern.from_dense(weight, 32, 0.25, scope="row").mask.sum(1).tolist() == [1, 1, 1, 1]

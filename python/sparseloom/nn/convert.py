@@ -27,6 +27,7 @@ def from_dense(
     density: float | None,
     block: Block,
     select: str,
+    scope: str,
     bias: Tensor | None,
     activation: str | None,
 ) -> BlockSparseLinear:
@@ -48,7 +49,9 @@ def from_dense(
         raise Error(op, "one of density and pattern", got, "pass density=0.25, or pattern=")
     if pattern is None:
         assert density is not None
-        pattern = patterns.from_dense(weight, block, density, SELECTS[select])
+        pattern = patterns.from_dense(weight, block, density, SELECTS[select], scope)
+        if density > 0:
+            patterns.warn_of_empty_rows(pattern, f"from_dense of {weight.shape[0]} x {weight.shape[1]}, density={density}")
     rows, cols = weight.shape
     layer = cls(cols, rows, bias is not None, pattern=pattern, activation=activation, device=weight.device, dtype=weight.dtype)
     with torch.no_grad():

@@ -75,18 +75,32 @@ def _from_bsr(layer: BlockSparseLinear, weight: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _from_pytorch_block_sparse(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Its matrix: data [blocks * side, side], blocks in row order and each transposed; cols_a [blocks, 2] = (column, position);
-    row_start_ends_a [block rows + 1]; and indices of the other direction, which are derived."""
+    """Its matrix: data [blocks * side, side], each block transposed; cols_a [blocks, 2] = (block column, place of the block in
+    data), in row order; row_start_ends_a [block rows + 1]; and indices of the other direction, which are derived.
+
+    The places are 0, 1, 2, .. in a new layer and any permutation after block_replace, which its SparseOptimizer calls.
+    """
     names = ("data", "cols_a", "row_start_ends_a", "rows_b", "col_start_ends_b", "blocks", "block_mask")
     found = {name: tensors.pop(f"{prefix}weight.{name}", None) for name in names}
     data, cols, crow = (found[name] for name in names[:3])
-    if not all(isinstance(tensor, Tensor) for tensor in (data, cols, crow)) or data.dim() != 2 or cols.dim() != 2:
-        got = ", ".join(name for name in names[:3] if not isinstance(found[name], Tensor)) or f"data {list(data.shape)}"
+    if not all(isinstance(tensor, Tensor) for tensor in (data, cols, crow)) or data.dim() != 2 or cols.dim() != 2 or cols.shape[1] != 2:
+        missing = ", ".join(name for name in names[:3] if not isinstance(found[name], Tensor))
+        got = missing and f"no {missing}" or f"data {list(data.shape)}, cols_a {list(cols.shape)}"
         raise Error("load", "weight.data, weight.cols_a and weight.row_start_ends_a", got, "load the whole state_dict of the layer")
     side = data.shape[1]
     if side == 0 or data.shape[0] % side or layer.block != (side, side):
         got = f"data {list(data.shape)} for a layer in blocks of {layer.block[0]} x {layer.block[1]}"
         raise Error("load", f"blocks of {side} x {side}, as the checkpoint has", got, f"sparsify with block={side}")
-    values = data.detach().unflatten(0, (-1, side)).transpose(1, 2).contiguous()
-    column = state.int32_index("load", "cols_a", cols[:, 0])
+    blocks = data.detach().unflatten(0, (-1, side))
+    column, place = (state.int32_index("load", f"cols_a[:, {i}]", cols[:, i]) for i in (0, 1))
+    if not torch.equal(place.sort().values, torch.arange(len(blocks), dtype=torch.int32, device="cpu")):
+        counted = place.unique(return_counts=True)
+        twice = ", ".join(str(int(number)) for number in counted[0][counted[1] > 1][:5])
+        got = f"{twice} more than once" if twice else f"{len(place)} places from {_ends(place)}"
+        raise Error("load", f"cols_a[:, 1] to name each of {len(blocks)} blocks once", got, "take an undamaged checkpoint")
+    values = blocks[place.to(data.device).long()].transpose(1, 2).contiguous()
     return values, state.int32_index("load", "row_start_ends_a", crow), column
+
+
+def _ends(numbers: Tensor) -> str:
+    return f"{int(numbers.min())} to {int(numbers.max())}" if len(numbers) else "none"

@@ -72,6 +72,8 @@ class BlockSparseLinear(nn.Module):
         if pattern is None:
             assert density is not None
             pattern = patterns.balanced(out_features, in_features, block, density, generator)
+            if density > 0:  # zero is asked for
+                patterns.warn_of_empty_rows(pattern, f"BlockSparseLinear({in_features}, {out_features}, density={density})")
         arguments.require_shape(pattern, out_features, in_features)
         self.in_features, self.out_features, self.block = in_features, out_features, pattern.block
         self.activation, self.strict = activation, False
@@ -222,6 +224,7 @@ class BlockSparseLinear(nn.Module):
         density: float | None = None,
         block: Block = 32,
         select: str = "magnitude",
+        scope: str = "layer",
         bias: Tensor | None = None,
         activation: str | None = None,
     ) -> BlockSparseLinear:
@@ -230,8 +233,11 @@ class BlockSparseLinear(nn.Module):
         Args:
             dense: an nn.Linear, or a weight [out_features, in_features] (then ``bias`` [out_features] may come with it).
             select: "magnitude" (sum of |w| over the block), "l2" or "max".
+            scope: "layer" compares all blocks; "row" keeps the same share in every block row, whatever its scale.
+
+        Warns where most block rows get no block.
         """
-        return convert.from_dense(cls, dense, pattern, density, block, select, bias, activation)
+        return convert.from_dense(cls, dense, pattern, density, block, select, scope, bias, activation)
 
     def to_dense(self) -> nn.Module:
         """An nn.Linear with the same values at their places, zero elsewhere (copied); with an activation, both in a Sequential."""

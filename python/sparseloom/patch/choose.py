@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from .. import ops
 from ..errors import Error
-from ..pattern import Pattern
+from ..pattern import Pattern, warn_of_empty_rows
 from .config import BlockSparse
 from .result import Skip
 from .sites import SPARSE, Site, refusal
@@ -53,6 +53,8 @@ def choose(model: nn.Module, patterns: Mapping[str, BlockSparse], strict: bool) 
             continue
         matrix = site.matrix(site.parameter.detach())
         choices.append(Choice(site, patterns[match].pattern_of(matrix, generators[match])))
+        if isinstance(patterns[match].select, str):
+            warn_of_empty_rows(choices[-1].pattern, f"sparsify_: {site.name}")
     for name, module in found.others.items():
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
             already = isinstance(module, SPARSE)

@@ -25,6 +25,8 @@ class BlockSparse:
         density: share of blocks kept, in [0, 1]; needed unless ``select`` is a pattern.
         select: "magnitude" (the blocks with the largest sum of |w|), "l2", "max", "random" (every block row with its exact
             share, values kept where they are), or a Pattern of the layer's size.
+        scope: within what blocks compete for their place: "layer", or "row", where every block row keeps its exact share: for
+            weights whose rows are of unlike scale, which would lose whole rows otherwise. "random" does that anyway.
         seed: of "random"; torch's default generator otherwise. Layers draw one after the other from one generator.
 
     Raises Error on values outside these.
@@ -34,12 +36,14 @@ class BlockSparse:
     density: float | None = None
     select: str | Pattern = "magnitude"
     seed: int | None = None
+    scope: str = "layer"
 
     def __post_init__(self) -> None:
         if isinstance(self.select, Pattern):
             if self.density is not None:
                 raise Error(_OP, "density or a pattern", "both", "the pattern says which blocks stay: leave density out")
             return
+        patterns.require_scope(_OP, self.scope)
         names = (*SELECTS, RANDOM)
         if self.select not in names:
             listed = ", ".join(repr(name) for name in names)
@@ -80,4 +84,4 @@ class BlockSparse:
         assert self.density is not None
         if self.select == RANDOM:
             return patterns.balanced(rows, cols, self.shape, self.density, generator)
-        return patterns.from_dense(matrix, self.shape, self.density, SELECTS[self.select])
+        return patterns.from_dense(matrix, self.shape, self.density, SELECTS[self.select], self.scope)

@@ -16,7 +16,7 @@ from .sites import refusal
 from .sparsify import sparsify_
 from .survey import survey
 
-_OPTIONS = ("block", "density", "select", "seed")
+_OPTIONS = ("block", "density", "select", "seed", "scope")
 
 
 class BlockSparseModelPatcher:

@@ -51,6 +51,41 @@ TEST(TopK, AgreesWithAStableSort) {
   }
 }
 
+TEST(TopKByRow, GivesEveryRowItsShareAndTheRestToTheBest) {
+  const std::vector<float> scores = {90, 80, 70, 60, 1, 4, 2, 3};  // a row of another scale
+  EXPECT_EQ(pattern::top_k(16, 32, {8, 8}, scores, 4), from_picture({"####", "...."}));
+  EXPECT_EQ(pattern::top_k_by_row(16, 32, {8, 8}, scores, 0), from_picture({"....", "...."}));
+  EXPECT_EQ(pattern::top_k_by_row(16, 32, {8, 8}, scores, 1), from_picture({"#...", "...."}));
+  EXPECT_EQ(pattern::top_k_by_row(16, 32, {8, 8}, scores, 4), from_picture({"##..", ".#.#"}));
+  EXPECT_EQ(pattern::top_k_by_row(16, 32, {8, 8}, scores, 5), from_picture({"###.", ".#.#"}));
+  EXPECT_EQ(pattern::top_k_by_row(16, 32, {8, 8}, scores, 8), pattern::full(16, 32, {8, 8}));
+  EXPECT_EQ(pattern::top_k_by_row(0, 32, {8, 8}, {}, 0).count(), 0);
+}
+
+TEST(TopKByRow, AgreesWithAStableSortOfEveryRow) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    core::Rng rng(seed);
+    const auto grid_rows = static_cast<std::int64_t>(1 + rng.below(9)), grid_cols = static_cast<std::int64_t>(1 + rng.below(70));
+    std::vector<float> scores(static_cast<std::size_t>(grid_rows * grid_cols));
+    for (float& score : scores) score = static_cast<float>(rng.below(1 + rng.below(20)));
+    const auto count = static_cast<std::int64_t>(rng.below(scores.size() + 1));
+    const auto better = [&](std::int64_t a, std::int64_t b) { return scores[a] > scores[b]; };
+    BlockPattern expected(grid_rows * 8, grid_cols * 8, {8, 8});
+    std::vector<std::int64_t> next;
+    for (std::int64_t r = 0; r < grid_rows; ++r) {
+      std::vector<std::int64_t> order(static_cast<std::size_t>(grid_cols));
+      std::iota(order.begin(), order.end(), r * grid_cols);
+      std::stable_sort(order.begin(), order.end(), better);
+      for (std::int64_t i = 0; i < count / grid_rows; ++i) expected.set(r, order[i] % grid_cols);
+      if (count / grid_rows < grid_cols) next.push_back(order[count / grid_rows]);
+    }
+    std::stable_sort(next.begin(), next.end(), better);
+    for (std::int64_t i = 0; i < count % grid_rows; ++i) expected.set(next[i] / grid_cols, next[i] % grid_cols);
+    ASSERT_EQ(pattern::top_k_by_row(grid_rows * 8, grid_cols * 8, {8, 8}, scores, count), expected) << "seed " << seed;
+    ASSERT_EQ(expected.count(), count);
+  }
+}
+
 TEST(TopK, RefusesBadArguments) {
   const char* op = "pattern.top_k";
   const std::vector<float> scores = {1, 2, 3, 4, kNan, 6};
@@ -58,6 +93,7 @@ TEST(TopK, RefusesBadArguments) {
   expect_error(op, {"0 <= count <= 6", "got 7"}, [&] { pattern::top_k(16, 24, {8, 8}, scores, 7); });
   expect_error(op, {"got -1"}, [&] { pattern::top_k(16, 24, {8, 8}, scores, -1); });
   expect_error(op, {"8 scores", "[2, 4]", "got 6"}, [&] { pattern::top_k(16, 32, {8, 8}, scores, 2); });
+  expect_error("pattern.top_k_by_row", {"0 <= count <= 6", "got 7"}, [&] { pattern::top_k_by_row(16, 24, {8, 8}, scores, 7); });
 }
 
 }  // namespace
