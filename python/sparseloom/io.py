@@ -12,6 +12,7 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from torch import Tensor, nn
 from . import ops
 from .errors import Error
 from .nn import BlockSparseLinear
-from .nn.state import read_pattern
+from .nn.state import int32_index, read_pattern
+from .pattern import Pattern
 
 FORMAT = "sparseloom"
 FORMAT_VERSION = 1
@@ -71,14 +73,25 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     write_whole(path, _file_bytes(tensors, metadata))
 
 
-def load(path: str | os.PathLike[str], model: nn.Module) -> None:
+def load(path: str | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:
     """Fills the model from a file of ``save``; sparse layers take the file's patterns, meta tensors become real ones on the CPU.
 
+    ``sparsify``: dense layers that are block-sparse in the file become so first, as sparsify_ would make them; it is said aloud as
+    there, and an optimizer that was made before has to be made anew.
     Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum. Raises Error, and leaves
     the model bitwise as it was, when the file is damaged, truncated, of another program or a newer version, or does not fit.
     """
     model = _unwrapped(model)
     tensors, layers = _read(path)
+    if not sparsify:
+        return _fill(model, tensors, layers)
+    from .patch.from_file import sparsified  # a program that only loads needs none of patch
+
+    with sparsified(model, _patterns(tensors, layers, without=_sparse_layers(model).keys())):
+        _fill(model, tensors, layers)
+
+
+def _fill(model: nn.Module, tensors: dict[str, Tensor], layers: dict[str, Any]) -> None:
     state = _state("load", model)
     _require_fit(model, state, tensors, layers)
     on_meta = any(tensor.is_meta for tensor in state.values())
@@ -96,6 +109,22 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> None:
         if isinstance(error, Error):
             raise
         raise Error("load", "a model that takes its state_dict", str(error), "see the module's own load hooks") from error
+
+
+def _patterns(tensors: dict[str, Tensor], layers: dict[str, Any], without: Collection[str]) -> dict[str, Pattern]:
+    """The patterns of the file's sparse layers by name. Raises Error on a description or an index that is none."""
+    found = {}
+    for name, described in layers.items():
+        if name in without:
+            continue
+        prefix = f"{name}." if name else ""
+        try:
+            rows, cols, block = described["out_features"], described["in_features"], tuple(described["block"])
+            crow, col = (int32_index("load", prefix + entry, tensors[prefix + entry]) for entry in ("crow", "col"))
+        except (KeyError, TypeError) as error:
+            raise Error("load", f"the size and index of {name}", f"none ({error!r})", _REPLACE) from error
+        found[name] = Pattern.from_index(crow, col, rows, cols, block)
+    return found
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
@@ -252,12 +281,14 @@ def _require_fit(model: nn.Module, state: dict[str, Tensor], tensors: dict[str, 
     for what, names in (("missing", state.keys() - tensors.keys()), ("unexpected", tensors.keys() - state.keys())):
         if names:
             listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
-            remedy = "load into a model built as the saved one"
+            dense = layers.keys() - _sparse_layers(model).keys()
+            remedy = "pass sparsify=True if the model is dense" if dense else "load into a model built as the saved one"
             raise Error("load", "the entries of this model", f"a file with {len(names)} {what}: {listed}", remedy)
     sparse = _sparse_layers(model)
     if layers.keys() != sparse.keys():
         different = ", ".join(sorted(layers.keys() ^ sparse.keys())[:5])
-        raise Error("load", "the same sparse layers", f"others: {different}", "sparsify the model as the saved one was")
+        remedy = "pass sparsify=True, or sparsify the model as the saved one was"
+        raise Error("load", "the same sparse layers", f"others: {different}", remedy)
     free = set()  # entries whose size the pattern decides
     for name, layer in sparse.items():
         prefix = f"{name}." if name else ""

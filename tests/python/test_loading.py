@@ -117,7 +117,8 @@ def replaced_entries(cols_a):
     """A 128 x 64 weight in blocks of 32 whose four blocks are full of 1, 2, 3, 4 in the order of data."""
     values = torch.arange(1.0, 5.0).repeat_interleave(32)[:, None].expand(128, 32)
     crow = torch.tensor([0, 0, 1, 3, 4], dtype=torch.int32)
-    return {"weight.data": values.clone(), "weight.cols_a": torch.tensor(cols_a, dtype=torch.int32), "weight.row_start_ends_a": crow}
+    cols = torch.tensor(cols_a, dtype=torch.int32)
+    return {"weight.data": values.clone(), "weight.cols_a": cols, "weight.row_start_ends_a": crow}
 
 
 def test_pytorch_block_sparse_blocks_go_where_block_replace_put_them():

@@ -83,9 +83,9 @@ def _from_pytorch_block_sparse(layer: BlockSparseLinear, tensors: dict[str, Any]
     names = ("data", "cols_a", "row_start_ends_a", "rows_b", "col_start_ends_b", "blocks", "block_mask")
     found = {name: tensors.pop(f"{prefix}weight.{name}", None) for name in names}
     data, cols, crow = (found[name] for name in names[:3])
-    if not all(isinstance(tensor, Tensor) for tensor in (data, cols, crow)) or data.dim() != 2 or cols.dim() != 2 or cols.shape[1] != 2:
-        missing = ", ".join(name for name in names[:3] if not isinstance(found[name], Tensor))
-        got = missing and f"no {missing}" or f"data {list(data.shape)}, cols_a {list(cols.shape)}"
+    missing = ", ".join(name for name in names[:3] if not isinstance(found[name], Tensor))
+    if missing or data.dim() != 2 or cols.dim() != 2 or cols.shape[1] != 2:
+        got = f"no {missing}" if missing else f"data {list(data.shape)}, cols_a {list(cols.shape)}"
         raise Error("load", "weight.data, weight.cols_a and weight.row_start_ends_a", got, "load the whole state_dict of the layer")
     side = data.shape[1]
     if side == 0 or data.shape[0] % side or layer.block != (side, side):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -50,22 +51,38 @@ def sparsify_(
     optimizers = as_optimizers("sparsify_", optimizer)
     before = parameter_count(model)
     choices, skipped = choose(model, patterns, strict)
-    result = Patched(skipped=skipped)
-    swaps: list[Swap] = []
-    for module, mine in _by_module(choices):
-        kind = mine[0].site.kind
-        made, layers = made_sparse(module, kind, {choice.site.weight: choice.pattern for choice in mine})
-        for choice in mine:
-            layer = layers[choice.site.weight]
-            layer.strict = strict
-            swaps.append(_packing(choice.site, layer))
-            result.changed.append(_change(choice.site.names, choice.site.kind, layer, shrinks=True))
-        replace(model, module, made)
+    made = prepare(choices, strict)
+    for old, new in made.modules:
+        replace(model, old, new)
     update_fast_paths(model)
-    result.notes += apply(swaps, optimizers)
+    result = Patched(made.changed, skipped, notes=apply(made.swaps, optimizers))
     result.parameters = before, parameter_count(model)
     announce(result)
     return result
+
+
+@dataclass
+class Prepared:
+    """What takes the places of the chosen modules; the model is untouched."""
+
+    modules: list[tuple[nn.Module, nn.Module]] = field(default_factory=list)  # (the dense one, the sparse one)
+    swaps: list[Swap] = field(default_factory=list)
+    changed: list[Change] = field(default_factory=list)
+
+
+def prepare(choices: list[Choice], strict: bool = False) -> Prepared:
+    """The sparse modules of the choices. ``strict``: what the layers' attribute becomes."""
+    prepared = Prepared()
+    for module, mine in _by_module(choices):
+        patterns = {choice.site.weight: choice.pattern for choice in mine}
+        made, layers = made_sparse(module, mine[0].site.kind, patterns)
+        for choice in mine:
+            layer = layers[choice.site.weight]
+            layer.strict = strict
+            prepared.swaps.append(_packing(choice.site, layer))
+            prepared.changed.append(_change(choice.site.names, choice.site.kind, layer, shrinks=True))
+        prepared.modules.append((module, made))
+    return prepared
 
 
 def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Patched:

@@ -1,0 +1,71 @@
+"""A dense model made block-sparse as a file says, for load(sparsify=True)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import nn
+
+from ..errors import Error
+from ..pattern import Pattern
+from .announce import announce
+from .choose import choose
+from .config import BlockSparse
+from .fast_path import update_fast_paths
+from .optimizer import apply
+from .result import Patched
+from .sites import Site
+from .sparsify import prepare, replace
+from .survey import parameter_count, require_patchable, survey
+
+
+@contextmanager
+def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[None]:
+    """Inside, and from then on, the dense linear layers of these names are block-sparse. What changed is announced once the body is
+    done.
+
+    ``patterns``: by the names that block-sparse layers have in a file. A 1x1 convolution's is conv.linear; an attention's
+    projections are attn.in_proj and attn.out_proj. Raises Error, the model untouched, where the model has no such layer or one
+    that sparsify_ would not take. Puts the dense modules back where the body raises.
+    """
+    require_patchable("load", model)
+    if not patterns:
+        yield
+        return
+    before = parameter_count(model)
+    choices, _ = choose(model, _by_site(model, patterns), strict=True)
+    prepared = prepare(choices)
+    for old, new in prepared.modules:
+        replace(model, old, new)
+    update_fast_paths(model)
+    try:
+        yield
+    except BaseException:
+        for old, new in prepared.modules:
+            replace(model, new, old)
+        update_fast_paths(model)
+        raise
+    notes = apply(prepared.swaps, [])
+    announce(Patched(prepared.changed, parameters=(before, parameter_count(model)), notes=notes))
+
+
+def _by_site(model: nn.Module, patterns: Mapping[str, Pattern]) -> dict[str, BlockSparse]:
+    """The patterns as sparsify_ takes them. A shared module has several names in the file, and one pattern."""
+    left = dict(patterns)
+    found: dict[str, BlockSparse] = {}
+    for site in survey(model).sites:
+        names = [_name_in_file(site, name) for name in site.names]
+        mine = [left.pop(name) for name in names if name in left]
+        if mine:
+            found[re.escape(site.name)] = BlockSparse(select=mine[0])
+    if left:
+        listed = ", ".join(sorted(left)[:5]) + (", ..." if len(left) > 5 else "")
+        remedy = "load into a model of the class that was saved"
+        raise Error("load", "dense linear layers of the names that the file makes sparse", f"none for {listed}", remedy)
+    return found
+
+
+def _name_in_file(site: Site, name: str) -> str:
+    return f"{name}.linear" if site.kind in ("Conv1d", "Conv2d", "Conv3d") else name

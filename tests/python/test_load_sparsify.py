@@ -1,0 +1,130 @@
+"""load(sparsify=True): a dense model becomes block-sparse as the file says, or stays as it was."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import sparseloom
+from sparseloom import BlockSparse, sparsify_
+from sparseloom.nn import BlockSparseConv1x1, BlockSparseLinear
+
+
+class Model(nn.Module):
+    """Every kind of module that becomes sparse, one of them used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(16, 40, 1, stride=2)
+        self.encoder = nn.TransformerEncoderLayer(40, 4, 70, batch_first=True)
+        self.up = nn.Linear(40, 40)
+        self.again = self.up
+        self.head = nn.Linear(40, 5)
+
+    def forward(self, x):
+        x = self.conv(x).flatten(2).transpose(1, 2)
+        return self.head(self.again(torch.relu(self.up(self.encoder(x)))))
+
+
+def saved(path, seed=0):
+    torch.manual_seed(seed)
+    model = Model().eval()
+    sparsify_(model, {"conv|up": BlockSparse(8, 0.5), "encoder.*": BlockSparse(8, 0.4, "random")})
+    sparseloom.save(model, path)
+    return model
+
+
+def types(model):
+    return {name: type(module) for name, module in model.named_modules(remove_duplicate=False)}
+
+
+def test_a_dense_model_becomes_sparse_from_the_files_own_metadata(tmp_path):
+    model, x = saved(tmp_path / "m"), torch.randn(2, 16, 6, 6)
+    torch.manual_seed(1)
+    loaded = Model().eval()
+    sparseloom.load(tmp_path / "m", loaded, sparsify=True)
+    assert types(loaded) == types(model) and loaded.again is loaded.up
+    assert isinstance(loaded.conv, BlockSparseConv1x1) and isinstance(loaded.encoder.self_attn.in_proj, BlockSparseLinear)
+    state = model.state_dict()
+    assert loaded.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in loaded.state_dict().items())
+    assert torch.equal(loaded(x), model(x))
+    loaded.train()(x).sum().backward()
+    assert loaded.up.values.grad is not None
+    sparseloom.load(tmp_path / "m", loaded, sparsify=True)  # it is sparse already
+
+
+def test_it_is_said_once_and_an_older_optimizer_stops(tmp_path, caplog):
+    saved(tmp_path / "m")
+    loaded = Model()
+    optimizer = torch.optim.SGD(loaded.parameters(), 0.1)
+    caplog.set_level(logging.INFO, "sparseloom")
+    caplog.clear()
+    sparseloom.load(tmp_path / "m", loaded, sparsify=True)
+    assert [record.getMessage()[:30] for record in caplog.records] == ["6 layers became block-sparse; "]
+    with pytest.raises(sparseloom.Error, match=r"in no model any more"):
+        optimizer.step()
+
+
+def test_a_dense_model_on_meta_becomes_sparse_and_real(tmp_path):
+    model, x = saved(tmp_path / "m"), torch.randn(2, 16, 6, 6)
+    with torch.device("meta"):
+        loaded = Model().eval()
+    sparseloom.load(tmp_path / "m", loaded, sparsify=True)
+    assert torch.equal(loaded(x), model(x)) and loaded.again is loaded.up
+
+
+def test_layers_that_are_sparse_already_take_the_files_pattern(tmp_path):
+    model = saved(tmp_path / "m")
+    loaded = Model()
+    sparsify_(loaded, {"up": BlockSparse(8, 0.25)})
+    sparseloom.load(tmp_path / "m", loaded, sparsify=True)
+    assert loaded.up.pattern == model.up.pattern and types(loaded) == types(model)
+
+
+class WithoutUp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(16, 40, 1)
+
+
+def with_hook():
+    model = Model()
+    model.up.register_forward_hook(lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (WithoutUp, "none for again, encoder.linear1, encoder.linear2"),
+        (with_hook, "it has hooks"),
+        (lambda: Model().double(), "of torch.float64, got torch.float32"),
+        (lambda: nn.ModuleDict(dict(Model()._modules) | {"more": nn.Linear(3, 3)}), "missing: more.bias"),
+    ],
+)
+def test_a_dense_model_that_does_not_fit_stays_dense_and_bitwise(make, said, tmp_path):
+    saved(tmp_path / "m")
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    before, kinds, ids = copy.deepcopy(model.state_dict()), types(model), [id(p) for p in model.parameters()]
+    with pytest.raises(sparseloom.Error, match=said):
+        sparseloom.load(tmp_path / "m", model, sparsify=True)
+    assert types(model) == kinds and [id(p) for p in model.parameters()] == ids
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    optimizer.step()  # its Parameters are the model's still
+
+
+def test_without_sparsify_a_dense_model_is_told_about_it(tmp_path):
+    saved(tmp_path / "m")
+    with pytest.raises(sparseloom.Error, match="pass sparsify=True"):
+        sparseloom.load(tmp_path / "m", Model())
+
+
+def test_a_layer_saved_alone_says_what_to_do(tmp_path):
+    layer = BlockSparseLinear(64, 32, density=0.5, block=16)
+    sparseloom.save(layer, tmp_path / "m")
+    with pytest.raises(sparseloom.Error, match=r"it is the model itself: use BlockSparseLinear\.from_dense"):
+        sparseloom.load(tmp_path / "m", nn.Linear(64, 32), sparsify=True)
