@@ -1,0 +1,76 @@
+// A lent GEMM is timed within a budget: whole where it is fast, on a part where the whole would take seconds.
+#include "ops/gemm_rate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace sparseloom::ops {
+namespace {
+
+constexpr double kSlowRate = 0.26e9;  // of torch's fp16 product behind dX
+
+struct Calls {
+  double flops = 0, largest = 0;
+};
+
+double note(void* context, const Gemm& product) {
+  Calls& calls = *static_cast<Calls*>(context);
+  const double flops = 2.0 * static_cast<double>(product.c.rows * product.c.cols) * static_cast<double>(product.a.cols);
+  calls.flops += flops;
+  calls.largest = std::max(calls.largest, flops);
+  return flops;
+}
+
+void fast(void* context, const Gemm& product) { note(context, product); }
+void slow(void* context, const Gemm& product) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(note(context, product) / kSlowRate));
+}
+
+Problem backward_of_2048() {
+  Problem p;
+  p.direction = Direction::dx;
+  p.dtype = DType::f16;
+  p.m = 512, p.rows = p.cols = 2048;
+  return p;
+}
+
+TEST(GemmRate, OfASlowProductIsFoundWithoutRunningItWhole) {
+  Calls calls;
+  Executor executor;
+  executor.context = &calls;
+  executor.gemm = slow;
+  const double rate = gemm_rate(backward_of_2048(), executor);
+  EXPECT_LT(calls.flops / kSlowRate, 0.1);  // seconds; the whole product takes 16, three times
+  EXPECT_LE(rate, kSlowRate);
+  EXPECT_GT(rate, 0.5 * kSlowRate);
+  const double before = calls.flops;
+  EXPECT_EQ(gemm_rate(backward_of_2048(), executor), rate);
+  EXPECT_EQ(calls.flops, before);
+}
+
+TEST(GemmRate, OfAFastProductIsThatOfTheWholeShape) {
+  Calls calls;
+  Executor executor;
+  executor.context = &calls;
+  executor.gemm = fast;
+  EXPECT_GT(gemm_rate(backward_of_2048(), executor), 1e12);
+  EXPECT_EQ(calls.largest, 2.0 * 512 * 2048 * 2048);
+}
+
+TEST(GemmRate, OfOneTokenAndOddSizesIsFoundToo) {
+  Calls calls;
+  Executor executor;
+  executor.context = &calls;
+  executor.gemm = slow;
+  Problem p = backward_of_2048();
+  p.m = 1, p.rows = 8191, p.cols = 3;
+  EXPECT_GT(gemm_rate(p, executor), 0);
+  p.m = 0;
+  EXPECT_EQ(gemm_rate(p, executor), 0);
+}
+
+}  // namespace
+}  // namespace sparseloom::ops
