@@ -3,6 +3,8 @@ PYTHON ?= python3
 # Arguments of the demo or the benchmark: make demo ARGS="--quick --out somewhere"
 ARGS ?=
 JOBS ?= $(shell nproc)
+# CUDA=1 builds the CUDA kernels for the demo and the benchmark where no GPU is; CUDA=0 leaves them out where one is.
+CUDA ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,6 +12,19 @@ BUILD := build/release
 INSTALLED := $(VENV)/.sparseloom-installed
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# The CUDA kernels are most of a build's time. The demo and the benchmark need them where a GPU could run them; the tests and
+# the wheel have them wherever nvcc is. The stamp says what the installed build is: one with CUDA kernels serves every goal,
+# and is never rebuilt without them.
+NVCC := $(shell command -v nvcc)
+GPU := $(shell nvidia-smi -L 2>/dev/null)
+RUNS := demo bench
+RUNS_NEED := $(if $(filter 0,$(CUDA)),cpu,$(if $(filter 1,$(CUDA)),cuda,$(if $(NVCC),$(if $(GPU),cuda,cpu),cpu)))
+NEEDED := $(if $(filter-out $(RUNS),$(MAKECMDGOALS)),$(if $(NVCC),cuda,cpu),$(RUNS_NEED))
+FOUND := $(shell cat $(INSTALLED) 2>/dev/null)
+FLAVOUR := $(if $(filter cuda,$(FOUND) $(NEEDED)),cuda,cpu)
+cuda_says = with CUDA kernels (about ten minutes of two cores)
+cpu_says = for CPUs alone$(if $(NVCC), (no GPU was found; CUDA=1 builds its kernels all the same))
 
 # Everything the wheel is made of: a change in any of these builds it again.
 SOURCES := CMakeLists.txt pyproject.toml README.md LICENSE $(wildcard cmake/*) \
@@ -21,10 +36,11 @@ WERROR := $(if $(CI),ON,OFF)
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test build wheel bench lint format docs-tables clean setup-demo setup-test cpp-tests sanitizers aarch64-tests python-tests budget
+.PHONY: FORCE help demo test build wheel bench lint format docs-tables clean setup-demo setup-test cpp-tests sanitizers aarch64-tests python-tests budget
 
 help:
-	@echo 'make demo         train a block-sparse transformer beside its dense twin; ARGS="--help" lists the options'
+	@echo 'make demo         train a block-sparse transformer beside its dense twin; ARGS="--help" lists the options;'
+	@echo '                  CUDA=1 builds the CUDA kernels even where no GPU is found'
 	@echo 'make test         every check: lint, C++ tests, ASan/UBSan, AArch64 under an emulator, Python tests'
 	@echo 'make build        build the wheel and install it into .venv'
 	@echo 'make wheel        build dist/*.whl'
@@ -59,14 +75,16 @@ setup-test:
 build: setup-demo $(INSTALLED)
 wheel: setup-demo $(INSTALLED)
 
-# -v: the compiler's progress and CMake's warnings (no nvcc: no CUDA kernels) reach the terminal.
-$(INSTALLED): $(SOURCES) $(VENV)/.sparseloom-setup
-	@echo "== building the wheel in $(BUILD) with $(JOBS) jobs"
+# -v: the compiler's progress and CMake's warnings reach the terminal.
+$(INSTALLED): $(SOURCES) $(VENV)/.sparseloom-setup $(if $(filter-out $(FLAVOUR),$(FOUND)),FORCE)
+	@echo "== building the wheel in $(BUILD) with $(JOBS) jobs, $($(FLAVOUR)_says)"
 	@rm -rf dist && mkdir -p dist
 	$(BIN)/python -m pip wheel -v --no-build-isolation --no-deps --wheel-dir dist \
-	  --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.SPARSELOOM_WERROR=$(WERROR) .
+	  --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.SPARSELOOM_WERROR=$(WERROR) \
+	  --config-settings=cmake.define.SPARSELOOM_CUDA=$(if $(filter cuda,$(FLAVOUR)),ON,OFF) .
 	$(BIN)/python -m pip install --quiet --force-reinstall --no-deps dist/*.whl
-	@touch $@
+	@echo $(FLAVOUR) >$@
+FORCE:
 
 # In the directory that the wheel was built in, so that the library is compiled once; ctest includes the consumer project.
 cpp-tests: $(INSTALLED)
@@ -92,6 +110,7 @@ aarch64-tests:
 
 python-tests: $(INSTALLED)
 	@echo "== Python tests, against the installed wheel"
+	@$(BIN)/python tools/assert_cuda_build.py
 	$(BIN)/python -m pytest $(ARGS)
 
 budget:
@@ -105,7 +124,7 @@ lint: $(VENV)/.sparseloom-setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: setup-demo
+format: $(VENV)/.sparseloom-setup
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff check --fix .
 

@@ -13,6 +13,7 @@ write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/sparseloom-config-v
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/sparseloom-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/sparseloom-config-version.cmake
         DESTINATION ${package_dir} COMPONENT cpp)
 
+file(RELATIVE_PATH pc_to_prefix /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(cmake/sparseloom.pc.in ${CMAKE_CURRENT_BINARY_DIR}/sparseloom.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/sparseloom.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT cpp)
 

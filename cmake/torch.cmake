@@ -5,8 +5,7 @@ if(NOT SPARSELOOM_TORCH STREQUAL "OFF")
   find_package(Python3 COMPONENTS Interpreter QUIET)
   if(Python3_FOUND)
     execute_process(
-      COMMAND ${Python3_EXECUTABLE} -c
-              "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/find_torch.py
       OUTPUT_VARIABLE torch_root OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   endif()
   if(torch_root AND EXISTS "${torch_root}/include/torch/csrc/stable/library.h")
@@ -20,7 +19,7 @@ if(NOT SPARSELOOM_TORCH STREQUAL "OFF")
     message(STATUS "sparseloom: PyTorch binding ON (${torch_root})")
   elseif(SPARSELOOM_TORCH STREQUAL "ON")
     message(FATAL_ERROR "SPARSELOOM_TORCH=ON, but ${Python3_EXECUTABLE} finds no torch >= 2.11; install it there "
-                        "(pip install 'torch>=2.11') or pass -DSPARSELOOM_TORCH=OFF")
+                        "first (pip install 'torch>=2.11'), then this again, or pass -DSPARSELOOM_TORCH=OFF for the C++ library alone")
   else()
     message(WARNING "sparseloom: NO PyTorch found by ${Python3_EXECUTABLE}: building the C++ library only")
   endif()

@@ -36,6 +36,7 @@ need ninja-build command -v ninja
 if [ "$purpose" = test ]; then
   need libgtest-dev has_header gtest/gtest.h
   need libbenchmark-dev has_header benchmark/benchmark.h
+  need pkgconf command -v pkg-config
   # Older CPUs and another architecture, emulated: where they cannot be installed, their tests say that they were skipped.
   if [ "$(uname -m)" = x86_64 ] && [ "$(id -u)" = 0 ]; then
     need qemu-user command -v qemu-x86_64
@@ -58,24 +59,32 @@ fi
 python_is_new_enough || die "$("$python" --version) is too old: 3.10 or newer is needed. Name one: make ${purpose} PYTHON=python3.11"
 cmake_is_new_enough || die "$(cmake --version | head -n 1) is too old: 3.25 or newer is needed (Debian 12 and Ubuntu 24.04 have it)"
 
-# .venv is made from these files by this Python; when one of them changes, it is brought up to date.
-wanted=$({ cat requirements.txt constraints.txt; "$python" -c 'import sys; print(sys.version_info[:2])'; } | sha256sum | cut -d ' ' -f 1)
-if [ -x $venv/bin/python ] && [ "$(cat $stamp 2>/dev/null)" = "$wanted" ]; then
+# .venv is made from these files by this Python; when one of them changes, it is brought up to date. The stamp has a line for
+# each purpose that .venv serves: what the tests need includes what the demo needs.
+files_of() { echo requirements.txt constraints.txt; [ "$1" = demo ] || echo tests/requirements.txt; }
+wanted() { echo "$1 $({ cat $(files_of "$1"); "$python" -c 'import sys; print(sys.version_info[:2])'; } | sha256sum | cut -d ' ' -f 1)"; }
+if [ -x $venv/bin/python ] && grep -qxF "$(wanted "$purpose")" $stamp 2>/dev/null; then
   exit 0
 fi
 
+names() { sed '/^#/d; /^-/d; /^torch$/d; s/;.*//' "$1" | paste -sd ' '; }
 cat <<EOF
 == preparing $venv (Python packages, pinned in constraints.txt; nothing outside $PWD/$venv is changed)
    torch 2.13.0   1 GB on disk as a CPU build, when pip's own configuration offers one (0.2 GB to download);
                   else PyPI's CUDA build: 3 GB to download, 7 GB on disk
-   the rest       0.6 GB on disk (0.2 GB to download): $(sed '/^#/d; /^-/d; /^torch$/d' requirements.txt | paste -sd ' ')
+   the rest       0.4 GB on disk (0.15 GB to download): $(names requirements.txt)
 EOF
+requirements=(--requirement requirements.txt)
+if [ "$purpose" != demo ]; then
+  echo "   for the tests  0.3 GB on disk (60 MB to download): $(names tests/requirements.txt)"
+  requirements+=(--requirement tests/requirements.txt)
+fi
 if ! $venv/bin/python -c 'import pip' >/dev/null 2>&1; then
   "$python" -m venv --clear $venv
 fi
 # pip's progress is for a person; a log gets its errors only.
 quiet=$([ -t 1 ] || echo -qq)
-$venv/bin/python -m pip install $quiet --disable-pip-version-check --requirement requirements.txt ||
+$venv/bin/python -m pip install $quiet --disable-pip-version-check "${requirements[@]}" ||
   die "pip could not install the packages; see its message above, then run the same command again"
-echo "$wanted" >$stamp
+{ wanted demo; wanted "$purpose"; } | sort -u >$stamp
 echo "== $venv is ready: torch $($venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch"))')"

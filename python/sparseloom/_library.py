@@ -18,8 +18,8 @@ def load() -> None:
     if not LIBRARY.exists():
         raise ImportError(
             f"sparseloom's operators are not built: {LIBRARY} is missing. In a source tree run `make build` (or configure CMake "
-            "with -DSPARSELOOM_INPLACE=ON); an installed package without it was built with no torch at hand: install it again "
-            "with `pip install --no-build-isolation`"
+            "with -DSPARSELOOM_INPLACE=ON); an installed package without it was built with no torch at hand: install torch, then "
+            "sparseloom again"
         )
     try:
         torch.ops.load_library(str(LIBRARY))

@@ -37,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from . import __version__
+
     parser = argparse.ArgumentParser(prog="sparseloom", description="Block-sparse layers for PyTorch.")
+    parser.add_argument("--version", action="version", version=f"sparseloom {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     info = commands.add_parser("info", help="versions, machine, kernels compiled in, and why a part is missing")
     info.add_argument("--json", action="store_true", help="print JSON")

@@ -30,6 +30,12 @@ def test_info_tells_versions_machine_kernels_and_extras(capsys):
         assert part in text
 
 
+def test_version_is_the_cores(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"sparseloom {sparseloom.__version__}\n"
+
+
 def test_info_as_a_program_without_typer_and_rich(tmp_path):
     """What a user without extras has: the two packages are not importable."""
     for name in ("typer", "rich"):
@@ -113,7 +119,7 @@ def test_a_missing_library_is_said_with_the_remedy(tmp_path):
     )
     assert ran.returncode == 1
     last = ran.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: sparseloom's operators are not built:") and "pip install --no-build-isolation" in last
+    assert last.startswith("ImportError: sparseloom's operators are not built:") and "install torch, then sparseloom again" in last
 
 
 def test_public_names_are_few_and_present():

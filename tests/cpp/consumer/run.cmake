@@ -1,4 +1,5 @@
-# cmake -DBUILD_DIR=.. -DGENERATOR=.. -DCXX=.. -P run.cmake: install, copy the project out of the tree, configure, build, run.
+# cmake -DBUILD_DIR=.. -DGENERATOR=.. -DCXX=.. -P run.cmake: install, copy the project out of the tree, configure, build, run;
+# then the same program with pkg-config's flags alone.
 string(RANDOM LENGTH 8 suffix)
 if(DEFINED ENV{TMPDIR})
   set(work $ENV{TMPDIR}/sparseloom-consumer-${suffix})
@@ -21,4 +22,18 @@ step(${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -G ${GENERATOR} -DCMAKE
      -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${work}/prefix)
 step(${CMAKE_COMMAND} --build ${work}/build)
 step(${work}/build/consumer)
+
+# Without CMake, and from another place than the one that it was installed in: what pkg-config says must hold there.
+file(RENAME ${work}/prefix ${work}/moved)
+file(GLOB_RECURSE package ${work}/moved/*/sparseloom.pc)
+cmake_path(GET package PARENT_PATH package_dir)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${package_dir} pkg-config --cflags --libs sparseloom
+                OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+string(FIND "${flags}" ${work}/prefix stale)
+if(NOT stale EQUAL -1)
+  message(FATAL_ERROR "pkg-config names the place that it was installed in: ${flags}")
+endif()
+separate_arguments(flags UNIX_COMMAND "${flags}")
+step(${CXX} ${work}/source/main.cpp ${flags} -Wl,-rpath,${package_dir}/.. -o ${work}/by_pkg_config)
+step(${work}/by_pkg_config)
 file(REMOVE_RECURSE ${work})
