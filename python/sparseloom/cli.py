@@ -17,6 +17,7 @@ from .errors import Error
 TYPER_COMMANDS = {
     "demo": ("sparseloom.demo.cli", "demo", "train a block-sparse transformer beside its dense twin, on real text"),
     "bench": ("sparseloom.bench.cli", "bench", "measure kernels against dense products; one JSON file per run"),
+    "bench sweep": ("sparseloom.bench.sweep.cli", "sweep", "random problems beside dense ones, and what changed since a record"),
 }
 #: extra -> what it brings and the packages it means.
 EXTRAS = {"cli": ("typer", "rich", "tqdm"), "viz": ("matplotlib", "jinja2")}
@@ -26,8 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status. Errors of the library are one line on stderr and status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if arguments and arguments[0] in TYPER_COMMANDS:
-            return _typer_command(arguments[0], arguments[1:])
+        for words in (2, 1):
+            if (name := " ".join(arguments[:words])) in TYPER_COMMANDS:
+                return _typer_command(name, arguments[words:])
         parsed = _parser().parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = parsed.run
         return run(parsed)

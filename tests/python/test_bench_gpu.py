@@ -268,10 +268,10 @@ def test_rounds_end_early_where_nothing_is_left_to_see(monkeypatch: pytest.Monke
 
     settings = SimpleNamespace(seconds=0.0, monitor=SimpleNamespace(clock_mhz=lambda: 1))
     for wobble, most in ((0.0, measure.CALM_ROUNDS), (0.05, measure.MOST_ROUNDS)):
-        samples, _ = measure._rounds(contenders(wobble), "fast", {"peer"}, settings)  # type: ignore[arg-type]
+        samples, _ = measure.rounds(contenders(wobble), "fast", {"peer"}, settings)  # type: ignore[arg-type]
         rounds = {name: len(times) for name, times in samples.items()}
         assert rounds == {"fast": most, "near": most, "far": 3, "dense": 1, DENSE: most, "peer": 3}
-    samples, _ = measure._rounds(contenders(0.0), "dense", {"peer"}, settings)  # type: ignore[arg-type]
+    samples, _ = measure.rounds(contenders(0.0), "dense", {"peer"}, settings)  # type: ignore[arg-type]
     assert len(samples["dense"]) == len(samples["fast"]) == measure.CALM_ROUNDS  # a bad choice is timed on, and the best beside it
 
 

@@ -3,6 +3,7 @@ would be late with those), and structured ones."""
 
 from __future__ import annotations
 
+import bisect
 import math
 
 import torch
@@ -62,9 +63,11 @@ def barabasi(grid: tuple[int, int], density: float, generator: torch.Generator) 
 
 def banded(rows: int, cols: int, block: tuple[int, int], density: float) -> Pattern:
     """The band whose density is the nearest to the one asked for: the corners of the grid cut the outer diagonals short."""
-    widest = max(-(-rows // block[0]), -(-cols // block[1]))
-    made = (patterns.banded(rows, cols, block, width) for width in range(widest))
-    return min(made, key=lambda pattern: abs(pattern.density - density))
+    widths = range(max(-(-rows // block[0]), -(-cols // block[1])))
+    # A wider band holds the narrower one, so that densities ascend: the first that reaches the one asked for, or the one before.
+    reaching = bisect.bisect_left(widths, density, key=lambda width: patterns.banded(rows, cols, block, width).density)
+    nearest = (patterns.banded(rows, cols, block, width) for width in widths[max(0, reaching - 1) : reaching + 1])
+    return min(nearest, key=lambda pattern: abs(pattern.density - density))
 
 
 def block_diagonal(rows: int, cols: int, block: tuple[int, int], density: float) -> Pattern:

@@ -113,7 +113,7 @@ def _measure(cell: Cell, settings: Settings) -> Record:
     watch.lap("operands")
     reference = Reference(operands)
     candidates = [
-        _entered(Candidate(each["kernel"], each["predicted_us"]), operands, reference)
+        entered(Candidate(each["kernel"], each["predicted_us"]), operands, reference)
         for each in plan["candidates"]
         if not each["refusal"]
     ]
@@ -126,7 +126,7 @@ def _measure(cell: Cell, settings: Settings) -> Record:
     peers, absent = _peers(operands, reference, settings)
     del reference
     watch.lap("checks")
-    samples, burst_clock = _rounds(contenders | peers, chosen.kernel, set(peers), settings)
+    samples, burst_clock = rounds(contenders | peers, chosen.kernel, set(peers), settings)
     medians = {name: Spread.of(times).median for name, times in samples.items()}
     dense = min((name for name in (DENSE, DENSE_FAST) if name in contenders), key=medians.__getitem__)
     sparse = min((name for name in ours if name not in NOT_SPARSE), key=medians.__getitem__, default=None)
@@ -185,13 +185,14 @@ def plan_of(operands: Operands) -> Record:
     return ops.plan(operands.host_index, cell.direction, operands.case.dtype, cell.m, device="cuda", **how)
 
 
-def _entered(candidate: Candidate, operands: Operands, reference: Reference) -> Candidate:
-    """The candidate ready to be timed and checked, or with its error. Raises DeadContext when it took the context with it."""
+def entered(candidate: Candidate, operands: Operands, reference: Reference, accuracy: bool = True) -> Candidate:
+    """The candidate ready to be timed and checked, or with its error; `accuracy`: compared with cuBLAS's too, where there is a
+    figure for it. Raises DeadContext when it took the context with it."""
     try:
         replay = Replay(operands.calls(candidate.kernel))
         result = replay.poisoned()
         candidate.found = reference.check(result)
-        if operands.cell.dtype == "f32" and operands.cell.direction == "forward":
+        if accuracy and operands.cell.dtype == "f32" and operands.cell.direction == "forward":
             candidate.accuracy = reference.accuracy(result)
         candidate.replay = replay
     except Exception as error:
@@ -219,15 +220,21 @@ def _peers(operands: Operands, reference: Reference, settings: Settings) -> tupl
     return present, absent
 
 
-def _rounds(
-    contenders: dict[str, Replay], chosen: str, peers: set[str], settings: Settings
+def rounds(
+    contenders: dict[str, Replay],
+    chosen: str,
+    peers: set[str],
+    settings: Settings,
+    least: int = CALM_ROUNDS,
+    most: int = MOST_ROUNDS,
 ) -> tuple[dict[str, list[float]], int | None]:
     """Microseconds of a call by contender and round; one burst of each in a new order every round, so that samples of one round
-    belong together. And the clock right after the last burst of ours or dense's."""
+    belong together: `least` rounds where the speed-ups of those agree, else up to `most`. And the clock right after the last burst
+    of ours or dense's."""
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     draw, order, spent, clock = random.Random(0), list(contenders), 0.0, None
     end, done = time.perf_counter() + settings.seconds, 0
-    while done < CALM_ROUNDS or time.perf_counter() < end or (done < MOST_ROUNDS and not _calm(samples, chosen)):
+    while done < least or time.perf_counter() < end or (done < most and not _calm(samples, chosen)):
         if done == 1:
             order = _in_reach(samples, chosen, peers, FAR) + sorted(peers)
         if done == SHORT_ROUNDS:

@@ -103,8 +103,10 @@ class Run:
         return write_results(self._folder, self._name, self.head, self.records)
 
 
-def start_again(death: DeadContext) -> None:
-    """Replaces this process, whose GPU context is gone, by one that goes on with the next cell. Does not return."""
+def start_again(death: DeadContext, arguments: list[str] | None = None) -> None:
+    """Replaces this process, whose GPU context is gone, by one that goes on with the next cell: with these arguments, by default
+    its own with --resume. Does not return."""
     print(f"sparseloom bench: the GPU context died and a new process goes on: {death}", file=sys.stderr, flush=True)
-    arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
-    os.execv(sys.executable, [sys.executable, "-m", "sparseloom", *arguments, "--resume"])
+    if arguments is None:
+        arguments = [*(argument for argument in sys.argv[1:] if argument != "--resume"), "--resume"]
+    os.execv(sys.executable, [sys.executable, "-m", "sparseloom", *arguments])

@@ -1,0 +1,122 @@
+"""`sparseloom bench sweep`: the options, what is printed, and every error as one line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ... import ops
+from ...errors import Error
+from ..results import default_folder
+from . import compare as comparison
+from . import summary
+from .cpu import Cpu
+from .gpu import Gpu
+from .run import Sweep, replayed
+
+DEVICES = {"cpu": Cpu, "cuda": Gpu}
+
+
+def sweep(
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="of the problems; default: drawn from the clock, and printed")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="end after so long with what was measured; default: no limit")
+    ] = math.inf,
+    problems: Annotated[
+        int, typer.Option(min=1, help="to measure; with --compare: as many as OLD has")
+    ] = 300,
+    device: Annotated[str, typer.Option(help="cuda or cpu; default: cuda where torch sees a GPU")] = "",
+    kernel: Annotated[
+        str | None, typer.Option(help="only problems that this kernel takes, every candidate timed in each")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="OLD.json: measure its problems again and print what moved")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="default: bench/results of the checkout, else here")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="of the results file; default: sweep-SEED, with --compare OLD-again")
+    ] = None,
+) -> None:
+    """Measure random problems beside torch's dense product; writes <results>/<device>/<name>.json. A file of
+    the same seed and commit is gone on with."""
+    try:
+        old = _read(compare) if compare else None
+        if old:
+            seed, kernel, problems = old["seed"], old["kernel"], len(old["records"])
+        if kernel:
+            ops.kernel_number(kernel)
+        seed = int(time.time()) if seed is None else seed
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if device not in DEVICES:
+            raise Error("bench sweep", f"--device {' or '.join(DEVICES)}", repr(device), "name one of them")
+        stem = f"{compare.stem}-again" if compare else f"sweep-{seed}" + (f"-{kernel}" if kernel else "")
+        folder = results or default_folder(Path("."))
+        made = Sweep(DEVICES[device](), seed, kernel, folder, name or stem)
+        there = len(made.records)
+        before = f", {there} of them measured before" if there else ""
+        typer.echo(f"seed {seed}, {problems} problems on {made.device.slug}{before}")
+
+        def again(left: float) -> list[str]:
+            """Of a process that goes on; one that has no time left prints what there is."""
+            options: dict[str, Any] = {"seed": seed, "problems": problems, "device": device, "kernel": kernel}
+            options |= {"compare": compare, "results": folder, "name": name or stem}
+            options["seconds"] = max(0.0, left) if math.isfinite(left) else None
+            given = ((f"--{key}", str(value)) for key, value in options.items() if value is not None)
+            return ["bench", "sweep", *itertools.chain.from_iterable(given)]
+
+        drawn = replayed(old["records"], made.records) if old else made.drawn()
+        made.measure(drawn, problems, seconds, again)
+        path = made.save()
+    except Error as error:
+        typer.echo(f"sparseloom bench: {error}", err=True)
+        raise typer.Exit(2 if error.op.startswith("bench") or error.op == "kernel" else 1) from None
+    except KeyboardInterrupt:
+        typer.echo(
+            "sparseloom bench: interrupted; the same command goes on from the last problems saved", err=True
+        )
+        raise typer.Exit(130) from None
+    show(made.records)
+    if old:
+        typer.echo("\n".join(comparison.sentences(old, made.head | {"records": made.records})))
+    typer.echo(f"results: {path.resolve()}")
+    if any(record.get("tile_excess", 0) > 1 for record in made.records):
+        raise typer.Exit(1)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A sweep's results file. Raises Error when it is none."""
+    wanted, remedy = "a results file of a sweep", "name a file that `bench sweep` wrote"
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Error("bench sweep", wanted, f"{path}: {error}", remedy) from None
+    if not isinstance(found, dict) or found.get("suite") != "sweep":
+        raise Error("bench sweep", wanted, f"{path}, which is none", remedy)
+    return found
+
+
+def show(records: list[dict[str, Any]]) -> None:
+    """Tables, the ten worst with their plans, sentences."""
+    console = Console()
+    console.width = max(console.width, 160)
+    table = Table(*summary.HEAD)
+    for line in summary.rows(records):
+        table.add_row(*line)
+    console.print(table)
+    for title, text in summary.worst_texts(records):
+        typer.echo(title)
+        typer.echo("\n".join(f"    {line}" for line in text.splitlines()))
+    typer.echo("\n".join(summary.sentences(records)))

@@ -1,0 +1,95 @@
+"""A problem on the CPU: fewer tokens where the dense product takes too long, and once more where the rounds
+do not agree."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...testing import dense_product
+from ..measure import Bench
+from ..results import device_slug
+from ..timing import Call, busy_share, interleaved, load_average
+from .problems import Problem
+from .record import Record, Timed, named, record_of, spread
+
+#: Tokens are halved until the dense product takes at most this.
+MOST_DENSE_SECONDS = 0.05
+#: Of timing, each time; seven rounds at least where that is longer.
+SECONDS = 0.25
+#: Where the speed-up's medians of the thirds of the rounds lie further apart, the problem is timed once more
+#: and then counts as unmeasured.
+MOST_SPREAD = 0.05
+
+
+class Cpu:
+    """This machine's CPU, with torch's number of threads."""
+
+    def __init__(self) -> None:
+        self.slug = device_slug()
+        load = {"busy_before": round(busy_share(0.2), 3), "load_average": round(load_average(), 2)}
+        self.about: dict[str, Any] = {"load": load, "seconds_per_problem": SECONDS}
+        self.plan_device = "cpu"
+
+    def fitted(self, problem: Problem) -> Problem:
+        """The same with its tokens halved until torch's dense product takes at most MOST_DENSE_SECONDS, or
+        one is left."""
+        tokens = [problem.m >> halvings for halvings in range(problem.m.bit_length())][::-1]
+        at, seconds = 0, dense_seconds(replace(problem, m=tokens[0]))
+        while seconds <= MOST_DENSE_SECONDS and at + 1 < len(tokens):
+            # From few tokens up, in strides that twice the time for twice the tokens allows: from above, fp16
+            # would take minutes to get there.
+            stride = max(1, int(math.log2(MOST_DENSE_SECONDS / max(seconds, 1e-6))))
+            ahead = min(at + stride, len(tokens) - 1)
+            took = dense_seconds(replace(problem, m=tokens[ahead]))
+            while took > MOST_DENSE_SECONDS and ahead > at + 1:
+                ahead -= 1
+                took = dense_seconds(replace(problem, m=tokens[ahead]))
+            if took > MOST_DENSE_SECONDS:
+                break
+            at, seconds = ahead, took
+        return replace(problem, m=tokens[at])
+
+    def measure(self, problem: Problem, forced: str | None = None) -> Record:
+        """The record; with `unmeasured` where the rounds did not agree, twice. `forced`: a kernel to time
+        beside all others."""
+        every = problem.all_candidates or forced is not None
+        with torch.no_grad():
+            bench = Bench(problem)
+            kernels = named(bench.plan, every, forced)
+            checks = {kernel: bench.check(kernel) for kernel in kernels}
+            stored = bench.inputs.pattern.stats().element_density
+            apart = []
+            for _ in range(2):
+                calls: list[Call] = [partial(bench.sparse, kernel) for kernel in kernels]
+                *ours, dense = interleaved([*calls, bench.dense], SECONDS)
+                timed = Timed(dict(zip(kernels, ours, strict=True)), checks, dense)
+                record = record_of(problem, bench.plan, timed, stored)
+                apart.append(spread(timed, record["kernel"]))
+                if apart[-1] <= MOST_SPREAD:
+                    return record
+        twice = " and ".join(f"{100 * each:.1f} %" for each in apart)
+        return record | {"unmeasured": f"medians of the thirds of its rounds lie {twice} apart"}
+
+
+def dense_seconds(problem: Problem) -> float:
+    """Of one warm dense product. Of constants: no product of this size depends on the values, and drawing
+    them takes longer."""
+    case = problem.case()
+    x, dy, weight = (
+        torch.full(shape, 0.5, dtype=case.dtype)
+        for shape in ((case.m, case.k), (case.m, case.n), (case.n, case.k))
+    )
+    with torch.no_grad():
+        for _ in range(2):
+            start = time.perf_counter()
+            dense_product(case, x, dy, weight, None)
+            took = time.perf_counter() - start
+            if took > 2 * MOST_DENSE_SECONDS:  # what a first call costs more is less than that
+                break
+    return took

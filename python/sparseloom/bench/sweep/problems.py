@@ -1,0 +1,123 @@
+"""The distribution that problems are drawn from: fixed here, described in docs/sweep.md. A change makes older
+records incomparable: `--compare` still replays theirs, which are read from the file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from ..cells import DIRECTIONS, DTYPES, Cell
+from .masks import MASKS, MaskedCase
+from .scores import LAYERS as DEMO_LAYERS
+
+T = TypeVar("T")
+
+
+class Layer(NamedTuple):
+    """A linear layer of known models. Each shape stands here once, whoever shares it."""
+
+    models: str
+    k: int  # in features
+    n: int  # out features
+
+
+ZOO = (
+    Layer("BERT-base, ViT-B, GPT-2: attention's output", 768, 768),
+    Layer("ViT-B, GPT-2: query, key and value", 768, 2304),
+    Layer("BERT-base, ViT-B, GPT-2: MLP up", 768, 3072),
+    Layer("BERT-base, ViT-B, GPT-2: MLP down", 3072, 768),
+    Layer("ViT-L, BERT-large: attention's output", 1024, 1024),
+    Layer("ViT-L: query, key and value", 1024, 3072),
+    Layer("ViT-L, BERT-large: MLP up", 1024, 4096),
+    Layer("ViT-L, BERT-large: MLP down", 4096, 1024),
+    Layer("GPT-2 XL: query, key and value", 1600, 4800),
+    Layer("GPT-2 XL: MLP up", 1600, 6400),
+    Layer("GPT-2 XL: MLP down", 6400, 1600),
+    Layer("Llama 8B, Mixtral: query", 4096, 4096),
+    Layer("Llama 8B, Mixtral: MLP up", 4096, 14336),
+    Layer("Llama 8B, Mixtral: MLP down", 14336, 4096),
+    Layer("Llama 13B: query", 5120, 5120),
+    Layer("Llama 13B: MLP up", 5120, 13824),
+    Layer("Llama 13B: MLP down", 13824, 5120),
+    Layer("T5-base: MLP up", 768, 2048),
+    Layer("T5-base: MLP down", 2048, 768),
+    Layer("T5-3B: MLP up", 1024, 16384),
+    Layer("T5-3B: MLP down", 16384, 1024),
+    Layer("Whisper large: attention", 1280, 1280),
+    Layer("Whisper large: MLP up", 1280, 5120),
+    Layer("Whisper large: MLP down", 5120, 1280),
+    Layer("ragged", 3000, 5000),
+    Layer("ragged", 5000, 1000),
+    Layer("ragged", 777, 1333),
+    Layer("ragged", 2050, 510),
+)
+TOKENS = (1, 65536)
+SIDES = (16, 32, 64, 128)
+SQUARE = tuple((side, side) for side in SIDES)
+RECTANGULAR = tuple((bm, bn) for bm in SIDES for bn in SIDES if bm != bn)
+RECTANGULAR_SHARE = 0.1
+DENSITIES = (0.03, 0.7)
+SWEPT_DTYPES = ("bf16", "f16", "f32")
+#: In every tenth problem all candidates are timed, and in another tenth the product is launched eagerly too.
+#: What a problem is has nothing to do with its index, so that these tenths are as random as the rest.
+EVERY, ALL_CANDIDATES, EAGER = 10, 0, 5
+#: Of a record, beside the block: what tells a problem from all others.
+NAMES = ("index", "direction", "dtype", "m", "drawn", "k", "n", "density", "pattern", "mask_seed", "layer")
+
+
+@dataclass(frozen=True)
+class Problem(Cell):
+    """A cell of the sweep. `m` tokens are multiplied; `drawn` were drawn, more where the CPU's dense product
+    took too long."""
+
+    index: int = 0
+    drawn: int = 0
+    mask_seed: int = 0
+    layer: str = ""  # of the zoo: the models; with a mask of the demo: the demo's layer
+
+    def case(self, device: str = "cpu") -> MaskedCase:
+        shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
+        more: dict[str, Any] = {"device": device, "mask_seed": self.mask_seed, "layer": self.layer}
+        return MaskedCase("sweep", self.direction, DTYPES[self.dtype], *shape, **more)
+
+    @property
+    def all_candidates(self) -> bool:
+        return self.index % EVERY == ALL_CANDIDATES
+
+    @property
+    def eager(self) -> bool:
+        return self.index % EVERY == EAGER
+
+    def fields(self) -> dict[str, Any]:
+        """What a record says of it, and problem_of reads back."""
+        return {"op": "sweep"} | {name: getattr(self, name) for name in NAMES} | {"block": list(self.block)}
+
+
+def problem_of(record: dict[str, Any]) -> Problem:
+    """The problem that a record was measured on, tokens as they were halved then."""
+    return Problem(**{name: record[name] for name in NAMES}, block=tuple(record["block"]))
+
+
+def draw(seed: int, index: int) -> Problem:
+    """Problem `index` of that seed: the same on every machine, however many others are drawn."""
+    # A text is seeded by its SHA-512; of the generator's methods random() alone is the same in every Python.
+    rng = random.Random(f"{seed}/{index}")
+
+    def pick(choices: Sequence[T]) -> T:
+        return choices[int(rng.random() * len(choices))]
+
+    def log_uniform(least: float, most: float) -> float:
+        return float(least * (most / least) ** rng.random())
+
+    direction, mask, dtype = pick(DIRECTIONS), pick(MASKS), pick(SWEPT_DTYPES)
+    shape, layer = pick(ZOO), pick(tuple(DEMO_LAYERS))
+    tokens = int(log_uniform(TOKENS[0], TOKENS[1] + 1))
+    rectangular, square, other = rng.random() < RECTANGULAR_SHARE, pick(SQUARE), pick(RECTANGULAR)
+    density, mask_seed = log_uniform(*DENSITIES), int(rng.random() * 2**31)
+    name, k, n = (layer, *DEMO_LAYERS[layer]) if mask == "demo" else shape
+    block = other if rectangular else square
+    return Problem(
+        direction, dtype, tokens, k, n, block, round(density, 5), mask, False, index, tokens, mask_seed, name
+    )

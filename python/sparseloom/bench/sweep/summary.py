@@ -1,0 +1,187 @@
+"""What a sweep says: figures of its records, in tables that the terminal and docs/sweep.md both show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .record import WITHIN, Record
+
+#: Slower than dense: by more than this share of its time, and by more than what a clock or a launch may
+#: account for.
+SLOWER, SLOWER_US = 0.97, 0.5
+MUCH_SLOWER = 0.9
+WORST = 10
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+#: Last token count of each group.
+TOKEN_GROUPS = (8, 32, 128, 1024, 8192, 65536)
+HEAD = [
+    "",
+    "problems",
+    "below .97",
+    "below .9",
+    *(f"p{100 * q:.0f}" for q in QUANTILES),
+    "of 1/density, p25",
+    "median",
+    "p75",
+]
+
+
+def measured(records: Iterable[Record]) -> list[Record]:
+    """Those that have a figure that counts."""
+    return [record for record in records if "error" not in record and "unmeasured" not in record]
+
+
+def slower(record: Record, than: float = SLOWER) -> bool:
+    """Whether ours takes longer than dense by so much, in both senses."""
+    return bool(record["speedup"] < than and record["us"]["median"] * (1 - record["speedup"]) > SLOWER_US)
+
+
+def worst(records: Iterable[Record], many: int) -> list[Record]:
+    """The slowest against dense, the worst first."""
+    return sorted(measured(records), key=lambda record: float(record["speedup"]))[:many]
+
+
+def quantile(values: list[float], at: float) -> float:
+    """Between the nearest two, in proportion."""
+    ordered = sorted(values)
+    place = at * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / max(1, whole):.1f} %)"
+
+
+def token_group(tokens: int) -> str:
+    first = 1
+    for last in TOKEN_GROUPS:
+        if tokens <= last:
+            return f"{first} to {last}"
+        first = last + 1
+    raise ValueError(tokens)
+
+
+GROUPS: dict[str, Callable[[Record], str]] = {
+    "direction": lambda record: record["direction"],
+    "mask": lambda record: record["pattern"],
+    "tokens": lambda record: token_group(record["m"]),
+    "block": lambda record: (
+        "{}x{}".format(*record["block"]) if record["block"][0] == record["block"][1] else "rectangular"
+    ),
+    "dtype": lambda record: record["dtype"],
+}
+
+
+def row(name: str, records: list[Record]) -> list[str]:
+    """HEAD's columns of some records, at least one."""
+    speedups = [record["speedup"] for record in records]
+    of_ideal = [record["speedup"] * record["stored"] for record in records]
+    return [
+        name,
+        str(len(records)),
+        *(
+            share(sum(slower(record, than) for record in records), len(records))
+            for than in (SLOWER, MUCH_SLOWER)
+        ),
+        *(f"{quantile(speedups, at):.2f}" for at in QUANTILES),
+        *(f"{quantile(of_ideal, at):.2f}" for at in (0.25, 0.5, 0.75)),
+    ]
+
+
+def rows(records: Iterable[Record]) -> list[list[str]]:
+    """All, then by each of GROUPS in a settled order."""
+    found = measured(records)
+    if not found:
+        return []
+    lines = [row("all", found)]
+    for name, key in GROUPS.items():
+        grouped: dict[str, list[Record]] = {}
+        for record in sorted(found, key=lambda record: (record["m"], record["block"])):
+            grouped.setdefault(key(record), []).append(record)
+        order = list(grouped) if name in ("tokens", "block") else sorted(grouped)
+        lines += [row(f"{name} {value}", grouped[value]) for value in order]
+    return lines
+
+
+def well_chosen(records: Iterable[Record]) -> tuple[int, int]:
+    """Of the problems in which candidates were timed: how many had a choice within 5 % of the fastest, and
+    how many there are."""
+    found = [record for record in measured(records) if "over_best" in record]
+    return sum(record["over_best"] <= WITHIN for record in found), len(found)
+
+
+def sentences(records: list[Record]) -> list[str]:
+    """What the table cannot say."""
+    found = measured(records)
+    return [*(_of_measured(found) if found else []), *_of_others(records)]
+
+
+def _of_measured(found: list[Record]) -> list[str]:
+    counts = (sum(slower(record, than) for record in found) for than in (SLOWER, MUCH_SLOWER))
+    behind, far = (share(count, len(found)) for count in counts)
+    median = quantile([record["speedup"] for record in found], 0.5)
+    ratios = [record["predicted_us"] / record["us"]["median"] for record in found]
+    predicted = ", ".join(f"p{100 * at:.0f} {quantile(ratios, at):.2f}" for at in QUANTILES)
+    lines = [
+        f"slower than dense (by 3 % and .5 us): {behind} of {len(found)} problems, below .9: {far}",
+        f"median speed-up {median:.3f}",
+        f"predicted over measured time: {predicted}",
+    ]
+    good, many = well_chosen(found)
+    if many:
+        lost = 100 * (quantile([record["over_best"] for record in found if "over_best" in record], 0.95) - 1)
+        chosen = f"the choice is within 5 % of the fastest in {share(good, many)} of {many} problems"
+        lines.append(f"{chosen} with every candidate timed, {lost:.0f} % behind it at the 95th percentile")
+    eager = [record["eager"] for record in found if "eager" in record]
+    if eager:
+        speedup, hosts = (quantile([each[name] for each in eager], 0.5) for name in ("speedup", "host_share"))
+        most = sum(each["host_share"] > 0.5 for each in eager)
+        launched = f"launched eagerly, back to back, in {len(eager)} problems: median speed-up {speedup:.2f}"
+        lines.append(f"{launched}, the host's share of the time {100 * hosts:.0f} %, above half in {most}")
+    return lines
+
+
+def _of_others(records: list[Record]) -> list[str]:
+    """Results that are wrong, and problems without a figure: each by name."""
+
+    def listed(what: str, some: list[Record], why: Callable[[Record], str]) -> str:
+        return f"{what}: {len(some)}" + "".join(f"\n  {title(record)}: {why(record)}" for record in some)
+
+    wrong = [record for record in records if record.get("tile_excess", 0) > 1]
+    unmeasured = [record for record in records if "unmeasured" in record]
+    failed = [record for record in records if "error" in record]
+    return [
+        listed("beyond the tolerance of a tile", wrong, lambda record: f"{record['tile_excess']:.3g} of it"),
+        listed("unmeasured", unmeasured, lambda record: str(record["unmeasured"])),
+        listed("failed", failed, lambda record: str(record["error"])),
+    ]
+
+
+def title(record: Record) -> str:
+    """One problem in a few words."""
+    size = "{m} x {k} x {n}".format(**record)
+    block = "{} x {}".format(*record["block"])
+    mask = f"density {record.get('stored', record['density']):.3f} {record['pattern']}"
+    return f"#{record['index']} {record['direction']} {record['dtype']} {size}, blocks of {block}, {mask}"
+
+
+def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
+    """Of the ten worst: a title with the figures, and the plan's text."""
+    found = []
+    for record in worst(records, WORST):
+        times = f"{record['us']['median']:.1f} us by {record['kernel']}, dense {record['dense_us']:.1f}"
+        found.append(
+            (f"{record['speedup']:.3f} of dense ({times}): {title(record)}", str(record.get("plan", "")))
+        )
+    return found
+
+
+def about(head: dict[str, Any]) -> str:
+    """Which sweep: seed, device, commit, date."""
+    kernel = f", problems that {head['kernel']} takes" if head.get("kernel") else ""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
+    commit = str(head["commit"])[:12]
+    return f"seed {head['seed']}{kernel}; {head['device']}; commit {commit}, {head['date']}; {versions}"
