@@ -133,6 +133,7 @@ docs-tables: build
 	$(BIN)/python tools/make_api.py
 	$(BIN)/python tools/make_break_even.py
 	$(BIN)/python tools/make_plots.py
+	$(BIN)/python tools/make_sweep.py
 
 $(VENV)/.sparseloom-setup:
 	@PYTHON=$(PYTHON) tools/setup.sh demo

@@ -1,10 +1,12 @@
 """The steps of tools/gpu_check: build, C++ and Python tests on the GPU, four sanitizers, the benchmark; a summary, a results file.
 
-tools/gpu_check [--steps build,cpp,...]     all steps in order without arguments; exit status 1 when one of them failed
+tools/gpu_check [--steps build,cpp,...]     all steps in order without arguments, the sweep left out; exit status 1 when one of them
+failed
 
 What is built already is used: python/sparseloom/libsparseloom_torch.so, and the C++ tests of SPARSELOOM_TEST_BINARY or
 build/*/tests/cpp/sparseloom_tests (the newest). Needs this Python with torch, pytest, typer, rich and tqdm; cmake and nvcc only for
-what is missing; compute-sanitizer of the CUDA toolkit. Writes bench/results/<gpu>/gpu.json and check.json.
+what is missing; compute-sanitizer of the CUDA toolkit. Writes bench/results/<gpu>/gpu.json and check.json, and the step sweep
+sweep-<seed>.json, of a seed from the clock.
 """
 
 import argparse
@@ -37,7 +39,7 @@ PYTEST_PROCESSES = 8
 SANITIZER_PROCESSES = 4
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 #: Seconds that a command may take; a sanitizer slows a kernel 10 to 1000 times.
-LIMITS = {"build": 1200, "cpp": 600, "python": 900, "sanitizer": 400, "bench": 900}
+LIMITS = {"build": 1200, "cpp": 600, "python": 900, "sanitizer": 400, "bench": 900, "sweep": 420}
 
 
 @dataclass(frozen=True)
@@ -233,13 +235,30 @@ def bench() -> Step:
     return Step("bench", False, f"{len(missed)} promises missed ({done.how})", counts)
 
 
+def sweep() -> Step:
+    """300 random problems beside dense; nothing is promised of them but right results."""
+    command = [sys.executable, "-m", "sparseloom", "bench", "sweep", "--seed", str(int(time.time())), "--device", "cuda"]
+    return sweep_verdict(run([*command, "--seconds", str(LIMITS["sweep"] - 60)], LIMITS["sweep"]))
+
+
+def sweep_verdict(done: Finished) -> Step:
+    """Passes when problems were measured and all results are right, slower than dense or not."""
+    found = re.search(r"^slower than dense .*: (\d+) .* of (\d+) problems.*$", done.output, re.MULTILINE)
+    counts = {"slower": int(found[1]), "problems": int(found[2])} if found else {}
+    verdict = (found[0] if found else "nothing was measured") + ("" if done.status == 0 else f" ({done.how})")
+    return Step("sweep", done.status == 0 and found is not None, verdict, counts)
+
+
 STEPS: dict[str, Callable[[], Step]] = {
     "build": build,
     "cpp": cpp,
     "python": python,
     **{tool: lambda tool=tool: sanitizer(tool) for tool in SANITIZERS},  # type: ignore[misc]
     "bench": bench,
+    "sweep": sweep,
 }
+#: Run only where they are named: a sweep takes three minutes and holds nothing to a target.
+BY_NAME = ("sweep",)
 
 
 def write(steps: list[Step]) -> Path:
@@ -269,7 +288,9 @@ def write(steps: list[Step]) -> Path:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/gpu_check", description="everything that a GPU must show")
-    parser.add_argument("--steps", default=",".join(STEPS), help=f"of {', '.join(STEPS)}; default: all")
+    default = [name for name in STEPS if name not in BY_NAME]
+    left_out = f"all but {', '.join(BY_NAME)}"
+    parser.add_argument("--steps", default=",".join(default), help=f"of {', '.join(STEPS)}; default: {left_out}")
     chosen = parser.parse_args(arguments).steps.split(",")
     unknown = [name for name in chosen if name not in STEPS]
     if unknown:

@@ -42,6 +42,21 @@ def test_a_step_of_tests_needs_some_and_no_skips(counts: tuple[int, int, int], s
 @pytest.mark.parametrize(
     ("output", "status", "ok", "word"),
     [
+        ("slower than dense (by 3 % and .5 us): 34 (11.3 %) of 300 problems, below .9: 9 (3.0 %)\n", 0, True, "34 (11.3 %) of 300"),
+        ("slower than dense (by 3 % and .5 us): 0 (0.0 %) of 9 problems, below .9: 0 (0.0 %)\n", 1, False, "exit status 1"),
+        ("failed: 300\n", 0, False, "nothing was measured"),
+    ],
+)
+def test_a_sweep_passes_when_its_results_are_right(output: str, status: int, ok: bool, word: str) -> None:
+    step = gpu_steps.sweep_verdict(gpu_steps.Finished(status, output))
+    assert step.ok is ok and word in step.line()
+    assert not step.counts or step.counts["problems"] in (9, 300)
+    assert "sweep" in gpu_steps.STEPS and gpu_steps.BY_NAME == ("sweep",)
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "ok", "word"),
+    [
         ("[  PASSED  ] 12 tests.\n========= ERROR SUMMARY: 0 errors\n", 0, True, "clean, 12 tests"),
         ("[  PASSED  ] 12 tests.\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", 0, True, "clean"),
         ("[  PASSED  ] 12 tests.\n========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)\n", 0, False, "2 errors"),

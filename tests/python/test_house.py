@@ -56,7 +56,7 @@ def test_a_right_arrow_passes(tmp_path: Path, line: str) -> None:
     assert check_layers.main(tmp_path) == 0
 
 
-@pytest.mark.parametrize("tool", ["make_support_table.py", "make_plots.py", "make_api.py", "make_break_even.py"])
+@pytest.mark.parametrize("tool", ["make_support_table.py", "make_plots.py", "make_api.py", "make_break_even.py", "make_sweep.py"])
 def test_generated_pages_are_up_to_date(tool: str) -> None:
     done = run_tool(f"tools/{tool}", "--check")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,9 +22,9 @@ from . import compare as comparison
 from . import summary
 from .cpu import Cpu
 from .gpu import Gpu
-from .run import Sweep, replayed
+from .run import Device, Sweep, replayed
 
-DEVICES = {"cpu": Cpu, "cuda": Gpu}
+DEVICES: dict[str, Callable[[], Device]] = {"cpu": Cpu, "cuda": Gpu}
 
 
 def sweep(

@@ -47,8 +47,8 @@ def sentences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     medians = [quantile([record["speedup"] for record in side], 0.5) for side in zip(*both, strict=True)]
     changes = [change(pair) for pair in both]
     low, middle, high = (percent(quantile(changes, at)) for at in (0.05, 0.5, 0.95))
-    before, after = medians
-    lines.append(f"median speed-up {before:.3f} -> {after:.3f} ({percent(after / before)})")
+    first, second = medians
+    lines.append(f"median speed-up {first:.3f} -> {second:.3f} ({percent(second / first)})")
     lines.append(f"a problem's own change: median {middle}, p5 {low}, p95 {high}")
     for name, than in (("below .97", SLOWER), ("below .9", MUCH_SLOWER)):
         counts = [sum(slower(pair[side], than) for pair in both) for side in (0, 1)]
@@ -56,11 +56,7 @@ def sentences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     far = sorted((pair for pair in both if moved(pair)), key=change)
     faster = [pair for pair in far if change(pair) > 1]
     lines.append(f"moved by more than 3 % and .5 us: {len(far) - len(faster)} slower, {len(faster)} faster")
-    for before, after in [*far[: min(SHOWN, len(far) - len(faster))], *faster[::-1][:SHOWN]]:
-        kernels = (
-            after["kernel"]
-            if before["kernel"] == after["kernel"]
-            else f"{before['kernel']} -> {after['kernel']}"
-        )
-        lines.append(f"  {before['speedup']:.3f} -> {after['speedup']:.3f} {title(after)}, {kernels}")
+    for was, now in [*far[: min(SHOWN, len(far) - len(faster))], *faster[::-1][:SHOWN]]:
+        kernels = " -> ".join(dict.fromkeys((was["kernel"], now["kernel"])))
+        lines.append(f"  {was['speedup']:.3f} -> {now['speedup']:.3f} {title(now)}, {kernels}")
     return lines

@@ -1,0 +1,77 @@
+"""docs/sweep.md: the distribution from sparseloom.bench.sweep, the records from bench/results/<device>/sweep-*.json.
+
+python tools/make_sweep.py [--check]     --check: exit status 1 when the page is not up to date
+"""
+
+import sys
+from typing import Any
+
+from generated import ROOT, table, update
+from result_files import runs_of
+
+from sparseloom.bench.cells import DIRECTIONS
+from sparseloom.bench.sweep import compare, masks, problems, scores, summary
+
+PAGE = ROOT / "docs" / "sweep.md"
+RESULTS = ROOT / "bench" / "results"
+NONE_YET = "No result files yet: `sparseloom bench sweep` writes them."
+Record = dict[str, Any]
+
+
+def zoo() -> str:
+    """The layers, each shape once."""
+    rows = [[layer.models, str(layer.k), str(layer.n)] for layer in problems.ZOO]
+    own = {shape: name.split(".", 2)[-1] for name, shape in scores.LAYERS.items()}  # every depth has the same
+    rows += [[f"the demo's {name}, with its own masks", str(k), str(n)] for (k, n), name in own.items()]
+    return table(["layer", "in features", "out features"], rows)
+
+
+def drawn() -> str:
+    """What else a problem is made of."""
+    rectangles = f"{100 * problems.RECTANGULAR_SHARE:.0f} %"
+    sides = ", ".join(map(str, problems.SIDES))
+    rows = [
+        ["direction", ", ".join(DIRECTIONS), "uniform"],
+        ["mask", ", ".join(masks.MASKS), "uniform"],
+        ["dtype", ", ".join(problems.SWEPT_DTYPES), "uniform; f32 without TF32, as torch has it by default"],
+        ["layer", "the table below", "uniform; with a mask of the demo one of its own"],
+        ["tokens", "{} to {}".format(*problems.TOKENS), "log-uniform"],
+        ["block", f"squares of {sides}", f"uniform; {rectangles} are rectangles of these sides"],
+        ["density", "{:g} to {:g}".format(*problems.DENSITIES), "log-uniform"],
+    ]
+    return table(["", "of", "drawn"], rows)
+
+
+def record_part(run: Record, others: list[Record]) -> str:
+    """One file: figures, the ten worst with their plans, and what moved since the run that it repeats."""
+    parts = [f"**{summary.about(run)}**", table(summary.HEAD, summary.rows(run["records"]))]
+    parts.append("\n".join(f"- {line}" for line in summary.sentences(run["records"])))
+    repeated = next((other for other in others if repeats(run, other)), None)
+    if repeated is not None:
+        moved = "\n".join(compare.sentences(repeated, run))
+        parts.append(f"Against the run of {repeated['date']}:\n\n```\n{moved}\n```")
+    worst = "\n\n".join(f"{title}\n{text}" for title, text in summary.worst_texts(run["records"]))
+    parts.append(f"<details><summary>the ten worst</summary>\n\n```\n{worst}\n```\n\n</details>")
+    return "\n\n".join(parts)
+
+
+def repeats(run: Record, other: Record) -> bool:
+    """Whether `run` is a later one of the same problems."""
+    same = (run["seed"], run["kernel"], run["device"]) == (other["seed"], other["kernel"], other["device"])
+    return same and str(other["date"]) < str(run["date"])
+
+
+def records() -> str:
+    """By device, the oldest run first."""
+    parts = []
+    for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
+        runs = [run for run in runs_of(folder) if run.get("suite") == "sweep" and run["records"]]
+        parts += [f"### {folder.name}"] * bool(runs) + [record_part(run, runs) for run in runs]
+    return "\n\n".join(parts) or NONE_YET
+
+
+if __name__ == "__main__":
+    check = "--check" in sys.argv
+    current = update(PAGE, {"drawn": drawn(), "zoo": zoo(), "records": records()}, check)
+    if check and not current:
+        sys.exit(f"{PAGE.relative_to(ROOT)} is not up to date: run python tools/make_sweep.py")
