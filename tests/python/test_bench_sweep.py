@@ -66,7 +66,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, weights: None) -> None:
     )
     monkeypatch.setattr(problems, "TOKENS", (1, 40))
     monkeypatch.setattr(problems, "SQUARE", ((16, 16), (32, 32)))
-    monkeypatch.setattr(cpu, "SECONDS", 0.01)
+    monkeypatch.setattr(cpu, "SECONDS", (0.01, 0.01))
     monkeypatch.setattr(cpu, "MOST_SPREAD", 10.0)
 
 
@@ -298,7 +298,7 @@ def test_a_problem_is_timed_once_more_and_then_unmeasured(
         monkeypatch.setattr(cpu, "interleaved", interleaved)
         found = cpu.Cpu().measure(replace(draw(1, 1), index=1))
         assert len(taken) == times and ("unmeasured" not in found) is ok
-    assert found["unmeasured"] == "medians of the thirds of its rounds lie 33.3 % and 33.3 % apart"
+    assert found["unmeasured"] == "a third of its rounds lies 33.3 % and 33.3 % beside all of them"
     assert summary.measured([found]) == []
 
 
