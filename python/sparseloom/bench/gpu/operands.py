@@ -98,7 +98,8 @@ class Operands:
         # data took 345 (H200, 8192 x 4096 x 4096: zeros toggle less, and the clock stays higher).
         full = none if cell.direction == "dw" else draw(cell.n, cell.k)
         others = sets_needed(x.nbytes + dy.nbytes + cell.n * cell.k * size + out, l2_bytes) - 1
-        self._dense = [(x, dy, full)] + [(x.clone(), dy.clone(), full.clone()) for _ in range(others)]
+        #: x, dy and weight of the dense product, one for each copy.
+        self.dense_sets = [(x, dy, full)] + [(x.clone(), dy.clone(), full.clone()) for _ in range(others)]
 
     def calls(self, kernel: str) -> list[Call]:
         """Ours by that kernel, one call for each copy."""
@@ -121,7 +122,7 @@ class Operands:
         """
 
         def turns(product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Call]:
-            return [lambda own=own: product(*own) for own in self._dense]  # type: ignore[misc]
+            return [lambda own=own: product(*own) for own in self.dense_sets]  # type: ignore[misc]
 
         if not self.fast_accum:
             return {DENSE: turns(self.dense)}

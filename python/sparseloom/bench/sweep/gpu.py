@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from ...testing import tf32_switch
 from ..gpu.device import Monitor, alive, describe, require_gpu, slug
@@ -79,8 +81,18 @@ class Gpu:
         record = record_of(problem, plan, timed, operands.elements / (problem.k * problem.n))
         record |= {"clock_mhz": clock, "same_bits": contenders[chosen].same_bits()}
         if problem.eager:
-            record["eager"] = eager(operands.calls(chosen), dense, record["us"]["median"])
+            record["eager"] = eager(operands.calls(chosen), plain(operands), record["us"]["median"])
         return record
+
+
+def plain(operands: Operands) -> list[Call]:
+    """torch's product as a user writes it, one call for each copy: what checks it beside ours costs the host more."""
+    product = {
+        "forward": lambda x, dy, weight: F.linear(x, weight),
+        "dx": lambda x, dy, weight: dy @ weight,
+        "dw": lambda x, dy, weight: dy.t() @ x,
+    }[operands.cell.direction]
+    return [partial(product, *own) for own in operands.dense_sets]
 
 
 def eager(ours: list[Call], dense: list[Call], device_us: float) -> Record:
