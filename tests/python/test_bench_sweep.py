@@ -291,7 +291,7 @@ def test_a_problem_is_timed_once_more_and_then_unmeasured(
     for runs, times, ok in (([calm], 1, True), ([wild, calm], 2, True), ([wild, wild], 2, False)):
         taken: list[int] = []
 
-        def interleaved(calls: Any, seconds: float, runs: Any = runs, taken: list[int] = taken) -> Any:
+        def interleaved(calls: Any, seconds: float, least: int, runs: Any = runs, taken: list[int] = taken) -> Any:
             taken.append(1)
             return runs[len(taken) - 1]
 

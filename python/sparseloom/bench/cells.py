@@ -135,7 +135,7 @@ SUITES = {"cpu": flagship, "plan": plan_cells, "gpu": gpu}
 def select(suite: str, only: Iterable[str]) -> list[Cell]:
     """The suite's cells whose name holds every text of `only`. Raises Error on an unknown suite, or when none is left."""
     if suite not in SUITES:
-        raise Error("bench", f"a suite of {', '.join(SUITES)}, models", repr(suite), "name one of them")
+        raise Error("bench", f"a suite of {', '.join(SUITES)}, models", repr(suite), "name one of them first, or sweep")
     wanted = list(only)
     cells = [cell for cell in SUITES[suite]() if all(text in str(cell) for text in wanted)]
     if not cells:

@@ -37,7 +37,7 @@ def bench(
         str,
         typer.Argument(
             help="cpu (share of the peak, against dense), plan (is the plan's choice the best), gpu (against dense and peers) or "
-            "models (a ViT and a BERT patched, trained, reloaded and timed on a GPU)"
+            "models (a ViT and a BERT patched, trained, reloaded and timed on a GPU); random problems: `bench sweep --help`"
         ),
     ] = "cpu",
     only: Annotated[list[str] | None, typer.Option(help="cells whose name holds this text; repeat to narrow further")] = None,

@@ -35,10 +35,10 @@ class Spread:
         return {name: round(getattr(self, name), digits) for name in ("median", "p20", "p80")}
 
 
-def interleaved(calls: list[Call], seconds: float) -> list[list[float]]:
+def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) -> list[list[float]]:
     """Microseconds of one call, per call and round. Every round runs each call once (short ones repeatedly, to fill a sample), so
     that samples of one index belong together: a clock change or a neighbour meets all of them alike. The order is drawn anew each
-    round: whoever always followed the dense product found its caches emptied, and lost 10 to 30 % by that. At least LEAST_ROUNDS.
+    round: whoever always followed the dense product found its caches emptied, and lost 10 to 30 % by that. At least `least` rounds.
     """
     order = list(range(len(calls)))
     draw = random.Random(0)
@@ -50,7 +50,7 @@ def interleaved(calls: list[Call], seconds: float) -> list[list[float]]:
         repeats.append(max(1, round(SAMPLE_SECONDS / max(time.perf_counter() - start, 1e-7))))
     samples: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds
-    while len(samples[0]) < LEAST_ROUNDS or time.perf_counter() < end:
+    while len(samples[0]) < least or time.perf_counter() < end:
         draw.shuffle(order)
         for i in order:
             start = time.perf_counter()

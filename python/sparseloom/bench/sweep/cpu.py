@@ -14,7 +14,7 @@ import torch
 from ...testing import dense_product
 from ..measure import Bench
 from ..results import device_slug
-from ..timing import Call, busy_share, interleaved, load_average
+from ..timing import LEAST_ROUNDS, Call, busy_share, interleaved, load_average
 from .problems import Problem
 from .record import Record, Timed, named, record_of, spread
 
@@ -22,6 +22,9 @@ from .record import Record, Timed, named, record_of, spread
 MOST_DENSE_SECONDS = 0.05
 #: Of timing, the first and the second time; seven rounds at least where those take longer.
 SECONDS = (0.25, 0.5)
+#: Rounds where dense takes long even for one token: torch's fp16 and bf16 without instructions for them need half a
+#: second for the largest layers, a hundred times as long as ours, and most of a sweep's time if it were seven times.
+LONG_ROUNDS = 3
 #: Where the speed-up of a third of the rounds lies further from that of all, the problem is timed once more and then
 #: counts as unmeasured.
 MOST_SPREAD = 0.05
@@ -64,10 +67,11 @@ class Cpu:
             kernels = named(bench.plan, every, forced)
             checks = {kernel: bench.check(kernel) for kernel in kernels}
             stored = bench.inputs.pattern.stats().element_density
-            apart = []
+            long = problem.m == 1 and dense_seconds(problem) > 2 * MOST_DENSE_SECONDS
+            least, apart = LONG_ROUNDS if long else LEAST_ROUNDS, []
             for seconds in SECONDS:
                 calls: list[Call] = [partial(bench.sparse, kernel) for kernel in kernels]
-                *ours, dense = interleaved([*calls, bench.dense], seconds)
+                *ours, dense = interleaved([*calls, bench.dense], seconds, least)
                 timed = Timed(dict(zip(kernels, ours, strict=True)), checks, dense)
                 record = record_of(problem, bench.plan, timed, stored)
                 apart.append(spread(timed, record["kernel"]))
