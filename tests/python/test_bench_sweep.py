@@ -472,7 +472,10 @@ def test_a_plan_that_takes_the_second_best_is_exposed(
         return sum(summary.slower(each) for each in records) / len(records), good / many
 
     behind, chosen = figures()
+    assert summary.about(run.Sweep(cpu.Cpu(), 4, None, tmp_path, "x").head).startswith("seed 4; ")
     monkeypatch.setattr(record, "choice", second_best)
+    said = summary.about(run.Sweep(cpu.Cpu(), 4, None, tmp_path, "x").head)
+    assert said.startswith("seed 4, kernels chosen by second_best; ")
     worse_behind, worse_chosen = figures()
     assert worse_behind > behind + 0.2 and worse_chosen < chosen - 0.4
 

@@ -20,6 +20,7 @@ from ..cells import DTYPES
 from ..gpu.measure import DeadContext, one_line
 from ..gpu.run import CELL_LIMIT, SAVE_EVERY, start_again
 from ..results import header, write_results
+from . import record
 from .problems import Problem, draw, problem_of
 from .record import Record
 from .scores import digest
@@ -42,12 +43,13 @@ class Device(Protocol):
 
 
 class Sweep:
-    """One results file in the making. A file that is there already, of the same seed, kernel, commit and
-    masks, is gone on with."""
+    """One results file in the making. A file that is there already, of the same seed, kernel, commit, choice
+    and masks, is gone on with."""
 
     def __init__(self, device: Device, seed: int, kernel: str | None, folder: Path, name: str) -> None:
         self.device, self._folder, self._name = device, folder, name
-        about = {"suite": "sweep", "seed": seed, "kernel": kernel, "demo_scores": digest()}
+        chosen = record.choice.__name__
+        about = {"suite": "sweep", "seed": seed, "kernel": kernel, "choice": chosen, "demo_scores": digest()}
         self.head: Record = header("burst", device.slug) | device.about | about
         self.records: list[Record] = []
         self._saved = time.monotonic()
@@ -63,7 +65,7 @@ class Sweep:
         is given; with a kernel, those that it takes. Raises Error when it takes none of very many."""
         seed, kernel = self.head["seed"], self.head["kernel"]
         refused = 0
-        for index in count(1 + max((record["index"] for record in self.records), default=-1)):
+        for index in count(1 + max((each["index"] for each in self.records), default=-1)):
             problem = self.device.fitted(draw(seed, index))
             if kernel is None:
                 yield problem
@@ -129,17 +131,17 @@ class Sweep:
         """The record, or one with the `error` of a problem that could not be measured. Raises DeadContext."""
         began = time.monotonic()
         try:
-            record = self.device.measure(problem, self.head["kernel"])
+            found = self.device.measure(problem, self.head["kernel"])
         except DeadContext:
             raise
         except Exception as error:
-            record = problem.fields() | {"error": one_line(error)}
-        return record | {"seconds": round(time.monotonic() - began, 3)}
+            found = problem.fields() | {"error": one_line(error)}
+        return found | {"seconds": round(time.monotonic() - began, 3)}
 
-    def _add(self, record: Record) -> None:
+    def _add(self, found: Record) -> None:
         """Plans' texts stay with the worst problems only: they are what a text explains, and all the others
         would fill the file."""
-        self.records.append(record)
+        self.records.append(found)
         kept = {each["index"] for each in worst(self.records, WORST)}
         for each in self.records:
             if each["index"] not in kept:
@@ -153,7 +155,7 @@ class Sweep:
 
 def replayed(records: Iterable[Record], done: Iterable[Record]) -> Iterator[Problem]:
     """The problems of another sweep's records, with the tokens they had there, that have no record yet."""
-    there = {record["index"] for record in done}
-    for record in records:
-        if record["index"] not in there:
-            yield problem_of(record)
+    there = {each["index"] for each in done}
+    for each in records:
+        if each["index"] not in there:
+            yield problem_of(each)

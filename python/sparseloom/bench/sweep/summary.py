@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .record import WITHIN, Record
+from .record import WITHIN, Record, by_plan
 
 #: Slower than dense: by more than this share of its time, and by more than what a clock or a launch may
 #: account for.
@@ -183,5 +183,6 @@ def about(head: dict[str, Any]) -> str:
     """Which sweep: seed, device, commit, date."""
     kernel = f", problems that {head['kernel']} takes" if head.get("kernel") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
+    kernel += "" if head["choice"] == by_plan.__name__ else f", kernels chosen by {head['choice']}"
     commit = str(head["commit"])[:12]
     return f"seed {head['seed']}{kernel}; {head['device']}; commit {commit}, {head['date']}; {versions}"
