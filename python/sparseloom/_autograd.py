@@ -1,4 +1,4 @@
-"""The one route for gradients: autograd Functions around the operators. ops.py checks the arguments and words the errors."""
+"""A layer's route for gradients: one autograd Function around the operators. ops.py checks the arguments and words the errors."""
 
 from __future__ import annotations
 
@@ -10,58 +10,17 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from . import _operators
-from ._operators import ACTIVATIONS, PLAN_CHOOSES, call, tf32_of
+from ._operators import ACTIVATIONS, call, tf32_of
+from ._products import DW, DX, FORWARD, column_sums, gradients_batched, product, transformed
 from .errors import Error
 
 if TYPE_CHECKING:
     from .ops import Index
 
-FORWARD, DX, DW = range(3)
 _RELU = ACTIVATIONS["relu"]
 # What training fuses on the CPU. Inductor's loops for the others take 4 us of a small layer's step, torch's operators, which ours
 # would call, 60; outside of inductor both routes call the same.
 CPU_FUSES: tuple[str | None, ...] = (None, "relu")
-
-
-class _How(NamedTuple):
-    """What a product is beside its operands: one argument, since each costs autograd's way in and out."""
-
-    direction: int
-    strict: bool
-    kernel: int
-    where: Index
-
-
-class _Product(torch.autograd.Function):
-    """The three products of one trilinear form <dY, X W^T>: each is its derivative by one argument.
-
-    forward (X, W) -> Y, dx (dY, W) -> dX and dw (dY, X) -> dW. So the derivatives of each are the other two, and the same
-    Function serves every order of differentiation. Saves only the operand that the other one's gradient needs.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, how: _How) -> Tensor:
-        ctx.how = how
-        need_a, need_b, *_ = ctx.needs_input_grad
-        ctx.save_for_backward(a if need_b else None, b if need_a else None)
-        return _straight(a, b, bias, how)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (a, b), (direction, strict, _, index) = ctx.saved_tensors, ctx.how
-        need_a, need_b, need_bias, _ = ctx.needs_input_grad
-        da = db = dbias = None
-        if direction == FORWARD:  # a = x, b = values
-            da = product(DX, grad, b, strict, index) if need_a else None
-            db = product(DW, grad, a, strict, index) if need_b else None
-            dbias = (grad.flatten(0, -2).sum(0) if grad.dim() > 1 else grad) if need_bias else None
-        elif direction == DX:  # a = dy, b = values, grad like x
-            da = product(FORWARD, grad, b, strict, index) if need_a else None
-            db = product(DW, a, grad, strict, index) if need_b else None
-        else:  # a = dy, b = x, grad like values
-            da = product(FORWARD, b, grad, strict, index) if need_a else None
-            db = product(DX, a, grad, strict, index) if need_b else None
-        return da, db, dbias, None
 
 
 class LayerHow(NamedTuple):
@@ -91,7 +50,7 @@ class Layer(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         need_x, need_values, *_ = ctx.needs_input_grad
         x = in_rows(x)
-        code, tf32, z = ACTIVATIONS[activation], tf32_of(x), None
+        code, tf32, z = ACTIVATIONS[activation], x.is_cuda and tf32_of(x), None
         keeps_y = code <= _RELU and (residual is None or not code)
         operator = _operators.linear if keeps_y else _operators.linear_train
         y = operator(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, kernel, residual)
@@ -105,7 +64,8 @@ class Layer(torch.autograd.Function):
         (x, values, saved), (activation, strict, _, index, weight) = ctx.saved_tensors, ctx.how
         need_x, need_values, need_bias, _, *need_residual = ctx.needs_input_grad
         dresidual = dy if need_residual and need_residual[0] else None
-        again = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # the gradient may be differentiated
+        # The gradient may be differentiated, or is a dual number or a batch.
+        again = not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed() or gradients_batched(dy, more_dz))
         if activation and (again or more_dz is not None):
             dz = None if dy is None else _activation_gradient(dy, saved, activation)
             dy = more_dz if dz is None else dz if more_dz is None else dz + more_dz
@@ -117,7 +77,7 @@ class Layer(torch.autograd.Function):
         if again:
             dx = product(DX, dy, values, strict, index) if need_x else None
             dvalues = product(DW, dy, x, strict, index) if need_values else None
-            dbias = (dy.flatten(0, -2).sum(0) if dy.dim() > 1 else dy) if need_bias else None
+            dbias = column_sums(dy) if need_bias else None
             return dx, dvalues, dbias, None, dresidual
         crow, col, ccol, row, slot, _, cols, bm, bn, version = index
         code, tf32 = ACTIVATIONS[activation], tf32_of(dy)
@@ -129,6 +89,28 @@ class Layer(torch.autograd.Function):
             dx, empty, dbias = call("linear_backward", *operands, main_grad)
             dvalues = None if main_grad is None else _announce(weight, empty, index)
         return dx if need_x else None, dvalues if need_values else None, dbias if need_bias else None, None, dresidual
+
+
+@_disable_dynamo  # it would trace none of it: see _products.Transformable
+def by_parts(x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, residual: Tensor | None = None) -> Tensor:
+    """What Layer computes, of parts that know torch.func, batched gradients and forward mode. Raises Error where the gradient
+    of values would have to go to their main_grad: to a transform it is a result."""
+    if how.weight is not None:
+        expected, remedy = "a layer whose gradients are results", "leave out fuse_wgrad_accumulation (main_grad_of)"
+        raise Error("linear", expected, "main_grad under torch.func, vmap or forward mode", remedy)
+    y = activate(product(FORWARD, x, values, how.strict, how.where, how.kernel, bias), how.activation)
+    if residual is None:
+        return y
+    require_residual(residual, y)
+    return y + residual
+
+
+def require_residual(residual: Tensor, y: Tensor) -> None:
+    """Raises Error unless it is like y, as the operators want it: torch's own addition would broadcast or promote."""
+    if residual.shape != y.shape:
+        raise Error("linear", f"a residual of y's shape {list(y.shape)}", str(list(residual.shape)), "expand it to that shape")
+    if residual.dtype != y.dtype:
+        raise Error("linear", f"a residual of y's {y.dtype}", str(residual.dtype), "convert it with .to(y.dtype)")
 
 
 def in_rows(matrix: Tensor) -> Tensor:
@@ -185,22 +167,6 @@ def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
         share = torch.sigmoid(saved)  # aten's silu_backward has no derivative
         return dy * share * (1 + saved * (1 - share))
     return aten.gelu_backward(dy, saved, approximate="tanh" if activation == "gelu_tanh" else "none")
-
-
-def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: _How) -> Tensor:
-    direction, strict, kernel, (crow, col, ccol, row, slot, rows, cols, bm, bn, version) = how
-    if direction == FORWARD:
-        return _operators.linear(a, b, crow, col, bias, rows, 0, version, strict, tf32_of(a), kernel)
-    if direction == DX:
-        return _operators.linear_dx(a, b, crow, col, ccol, row, slot, cols, version, strict, tf32_of(a), kernel)
-    return _operators.linear_dw(a, b, crow, col, bm, bn, version, strict, tf32_of(a), kernel)
-
-
-def product(direction: int, a: Tensor, b: Tensor, strict: bool, index: Index, kernel: int = PLAN_CHOOSES) -> Tensor:
-    """One product by the straight way, or by the differentiable one when either operand needs a gradient."""
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        return _Product.apply(a, b, None, _How(direction, strict, kernel, index))
-    return _straight(a, b, None, _How(direction, strict, kernel, index))
 
 
 def activate(y: Tensor, activation: str | None) -> Tensor:

@@ -8,14 +8,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from . import _autograd, _operators
+from . import _autograd, _operators, _products
 from ._autograd import activate as activate
+from ._autograd import require_residual as require_residual
 from ._operators import ACTIVATIONS as ACTIVATIONS
 from ._operators import PLAN_CHOOSES, tf32_of
 from ._operators import call as call
 from ._operators import tf32_allowed as tf32_allowed
+from ._products import differentiated as differentiated
+from ._products import functorch_active
 from .errors import Error, translated
+
+_tracing_state = torch._C._get_tracing_state  # by a name of its own: ops.linear asks in every call
 
 DIRECTIONS = ("forward", "dx", "dw")
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
@@ -72,12 +78,17 @@ def linear(
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
-        if torch.is_grad_enabled() and (
+        needed = torch.is_grad_enabled() and (
             x.requires_grad
             or values.requires_grad
             or (bias is not None and bias.requires_grad)
             or (residual is not None and residual.requires_grad)
-        ):
+        )
+        if functorch_active() or forward_ad._current_level >= 0:
+            weight = main_grad_of if needed and values.requires_grad else None
+            how = _autograd.LayerHow(activation, strict, number, index, weight)
+            return _autograd.by_parts(x, values, bias, how, residual)
+        if needed and _tracing_state() is None:  # jit.trace records operators, and is at a loss with autograd Functions
             fused = activation if x.is_cuda or activation in _autograd.CPU_FUSES else None
             added = residual is not None and (x.is_cuda or activation is None)
             # An exported graph has no backward pass.
@@ -89,8 +100,11 @@ def linear(
             y = apply(x, values, bias, how, residual) if added else apply(x, values, bias, how)
             y = y[0] if isinstance(y, tuple) else y
             y = y if fused == activation else activate(y, activation)
-            return y if added or residual is None else y + residual
-        code, tf32 = ACTIVATIONS[activation], tf32_of(x)
+            if added or residual is None:
+                return y
+            require_residual(residual, y)
+            return y + residual
+        code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)  # no call on the CPU: .12 us of 15
         crow, col, rows, version = index.crow, index.col, index.rows, index.version
         x = _autograd.in_rows(x)
         return _operators.linear(x, values, crow, col, bias, rows, code, version, strict, tf32, number, residual)
@@ -101,7 +115,7 @@ def linear(
 def linear_dx(dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None) -> Tensor:
     """dY W: dy [..., rows] -> [..., cols]; differentiable in dy and values. Raises Error as linear does."""
     try:
-        return _autograd.product(_autograd.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+        return _products.product(_products.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
     except RuntimeError as error:
         raise translated(error) from None
 
@@ -114,7 +128,7 @@ def linear_dw(
     ``out``, float32 [blocks, bm, bn], is added to and returned: unrounded sums, nothing to padding. That is not differentiable.
     """
     if out is not None:
-        asked = next((name for name, t in (("dy", dy), ("x", x), ("out", out)) if _differentiable(t)), "")
+        asked = next((name for name, t in (("dy", dy), ("x", x), ("out", out)) if differentiated(t)), "")
         if asked:
             raise Error("linear_dw", "operands without gradients beside out", f"{asked} that requires one", "use torch.no_grad()")
         arguments = (index.version, strict, tf32_of(x), PLAN_CHOOSES if kernel is None else kernel_number(kernel))
@@ -122,7 +136,7 @@ def linear_dw(
         torch.autograd.graph.increment_version(out)
         return out
     try:
-        return _autograd.product(_autograd.DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+        return _products.product(_products.DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
     except RuntimeError as error:
         raise translated(error) from None
 
@@ -157,7 +171,12 @@ def scaled_linear(
     dtype on that device (float8_e4m3fn on CPUs).
     """
     asked = next(
-        (name for name, t in (("x_scale", x_scale), ("w_scale", w_scale), ("bias", bias), ("x", x)) if _differentiable(t)), ""
+        (
+            name
+            for name, t in (("x_scale", x_scale), ("w_scale", w_scale), ("bias", bias), ("x", x))
+            if t is not None and differentiated(t)
+        ),
+        "",
     )
     if asked:
         remedy = "call it in torch.no_grad(), or train the float layer"
@@ -166,10 +185,6 @@ def scaled_linear(
     arguments = (index.rows, out_dtype, ACTIVATIONS[activation], index.version, strict, number, use_fast_accum)
     result: Tensor = call("scaled_linear", x, values, index.crow, index.col, x_scale, w_scale, bias, *arguments)
     return result
-
-
-def _differentiable(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.requires_grad and torch.is_grad_enabled()
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.fx import Proxy, Tracer
 
 from .. import ops
 from ..errors import Error
@@ -32,6 +33,24 @@ def require_made_of(
     if (density is None) == (pattern is None):
         got = "neither" if density is None else "both"
         raise Error(_OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern=")
+
+
+def recorded_by_fx(module: nn.Module, first: Any, **others: Any) -> Any:
+    """What torch.fx.symbolic_trace gets for a call with one of its proxies among the operands: a node that calls the module, as
+    torch.nn's own leave. None without a proxy. Raises Error when an operand is no tensor, or nothing but the module is traced."""
+    given = {name: operand for name, operand in others.items() if operand is not None}
+    proxy = next((operand for operand in (first, *given.values()) if isinstance(operand, Proxy)), None)
+    if proxy is not None:
+        tracer = proxy.tracer
+        path = tracer.path_of_module(module) if isinstance(tracer, Tracer) else ""
+        if not path:
+            got, remedy = "the module alone", "trace torch.nn.Sequential(module), or use torch.export"
+            raise Error("symbolic_trace", f"a model that holds the {type(module).__name__}", got, remedy)
+        return tracer.create_proxy("call_module", path, (first,), given)
+    for name, operand in {"x": first, **given}.items():
+        if not isinstance(operand, Tensor):
+            raise Error("linear", f"{name} to be a tensor", type(operand).__name__, "convert it with torch.as_tensor")
+    return None
 
 
 def require_device(device: torch.device) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..errors import Error
+from .arguments import recorded_by_fx
 from .linear import BlockSparseLinear
 
 
@@ -51,6 +53,10 @@ class BlockSparseMultiheadAttention(nn.Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Arguments, shapes and results of nn.MultiheadAttention.forward; ``is_causal`` is a hint and needs attn_mask there too."""
+        if isinstance(query, Proxy):
+            masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+            how = {"need_weights": need_weights, "average_attn_weights": average_attn_weights, "is_causal": is_causal}
+            return recorded_by_fx(self, query, key=key, value=value, **masks, **how)  # type: ignore[no-any-return]
         if is_causal and attn_mask is None:
             remedy = "pass the causal mask too, as nn.MultiheadAttention wants it"
             raise Error("attention", "attn_mask with the hint is_causal", "None", remedy)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import ops
 from ..errors import Error
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def freeze(layer: BlockSparseLinear) -> None:
     """Makes the copy. Raises Error where ``strict`` forbids it."""
+    if not isinstance(layer.values, nn.Parameter):
+        raise Error("freeze", "values of the layer's own", "parametrized ones", "remove the parametrization first")
     if layer.strict:
         raise Error("freeze", "strict=False", "strict=True", "strict forbids dense products: set layer.strict = False")
     index = layer.index
@@ -26,7 +28,9 @@ def freeze(layer: BlockSparseLinear) -> None:
 
 def forward(layer: BlockSparseLinear, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
     """act(x W^T + bias) + residual by torch's own product. Raises Error where values may have changed since, or are to."""
-    changed = not torch.compiler.is_compiling() and layer.values._version != layer._frozen_version
+    # Others than the layer's own Parameter come from functional_call; compiled code has the version that it was compiled with.
+    foreign = not isinstance(layer.values, nn.Parameter)
+    changed = not torch.compiler.is_compiling() and (foreign or layer.values._version != layer._frozen_version)
     if changed or layer.strict or (layer.values.requires_grad and torch.is_grad_enabled()):
         got = "changed values" if changed else "values that need a gradient"
         if layer.strict:
@@ -36,6 +40,5 @@ def forward(layer: BlockSparseLinear, x: Tensor, bias: Tensor | None, residual: 
     y = ops.activate(F.linear(x, layer.frozen_weight.to(x.dtype), bias), layer.activation)
     if residual is None:
         return y
-    if residual.shape != y.shape:
-        raise Error("linear", f"a residual of y's shape {list(y.shape)}", str(list(residual.shape)), "expand it to that shape")
+    ops.require_residual(residual, y)
     return y + residual

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
-from . import state
+from . import arguments, state
 from .linear import BlockSparseLinear
 
 _OP = "QuantizedBlockSparseLinear"
@@ -68,7 +68,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         self.out_features, self.in_features, self.block = pattern.rows, pattern.cols, pattern.block
         self.activation, self.strict, self.use_fast_accum = activation, False, False
         self.kernel: str | None = None
-        self.register_buffer("values", torch.zeros((pattern.blocks, *pattern.block), device=device).to(dtype))
+        self.register_buffer("values", torch.zeros((pattern.blocks, *pattern.block), device=device, dtype=torch.int8).to(dtype))
         self.register_buffer("w_scale", torch.ones(pattern.rows, device=device, dtype=torch.float32))
         given = None if x_scale is None else torch.tensor([x_scale], device=device, dtype=torch.float32)
         self.register_buffer("x_scale", given)
@@ -93,7 +93,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         if not values.is_meta and not bool(values.isfinite().all()):
             raise Error("quantize", "finite weights", "NaN or Inf among them", "look at the training run")
         rows = made._block_rows()
-        most = torch.zeros((made._grid_rows(), layer.block[0]), device=values.device)
+        most = torch.zeros((made._grid_rows(), layer.block[0]), dtype=torch.float32, device=values.device)
         most.scatter_reduce_(0, rows[:, None].expand(-1, layer.block[0]), values.abs().amax(-1), "amax")
         scale = most / (127.0 if dtype is torch.int8 else 448.0)
         quantized, _ = ops.quantize_rows(values, dtype, scale[rows][:, :, None])
@@ -110,6 +110,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         outputs of its token, by the token's factor (with a given ``x_scale`` it is cut off like any large number, NaN is not a
         number any more). Raises Error when x needs a gradient.
         """
+        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+            return node  # type: ignore[no-any-return]
         kind = "cuda" if x.is_cuda else x.device.type
         dtype = x.dtype
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.is_floating_point() and dtype != torch.float64:
@@ -118,7 +120,7 @@ class QuantizedBlockSparseLinear(nn.Module):
             self._refuse(x)
         if x.device != self.values.device:
             raise Error("linear", f"x on {self.values.device}, the layer's device", str(x.device), "move one of them with .to()")
-        if x.requires_grad and torch.is_grad_enabled():
+        if ops.differentiated(x):
             remedy = "run it in torch.no_grad(); to train, keep the BlockSparseLinear"
             raise Error("linear", "x without a gradient: a quantized layer has none", "x that requires one", remedy)
         out_dtype = dtype if dtype in ops.OUT_DTYPES else torch.float32

@@ -1,0 +1,197 @@
+"""The three products, each differentiable to any order, in both modes and under vmap: what every transform is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.autograd import forward_ad
+
+from . import _operators
+from ._operators import PLAN_CHOOSES, tf32_of
+
+if TYPE_CHECKING:
+    from .ops import Index
+
+FORWARD, DX, DW = range(3)
+#: Whether torch.func, or a backward pass with batched gradients, is at work.
+functorch_active = torch._C._are_functorch_transforms_active
+_BATCHED = torch._C._dispatch_key_parse("Batched")  # by name: the enum leaves it out
+_DYNAMIC = -1  # ops.DYNAMIC, whose plans look at shape and number of blocks alone
+
+
+class How(NamedTuple):
+    """What a product is beside its operands: one argument, since each costs autograd's way in and out."""
+
+    direction: int
+    strict: bool
+    kernel: int
+    where: Index
+
+
+class Product(torch.autograd.Function):
+    """The three products of one trilinear form <dY, X W^T>: each is its derivative by one argument.
+
+    forward (X, W) -> Y, dx (dY, W) -> dX and dw (dY, X) -> dW. So the derivatives of each are the other two, and the same
+    Function serves every order of differentiation, in both modes. Saves only the operand that the other one's gradient needs.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
+        ctx.how = how
+        need_a, need_b, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(a if need_b else None, b if need_a else None)
+        return _straight(a, b, bias, how)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (a, b), (direction, strict, _, index) = ctx.saved_tensors, ctx.how
+        need_a, need_b, need_bias, _ = ctx.needs_input_grad
+        da = db = dbias = None
+        if direction == FORWARD:  # a = x, b = values
+            da = product(DX, grad, b, strict, index) if need_a else None
+            db = product(DW, grad, a, strict, index) if need_b else None
+            dbias = column_sums(grad) if need_bias else None
+        elif direction == DX:  # a = dy, b = values, grad like x
+            da = product(FORWARD, grad, b, strict, index) if need_a else None
+            db = product(DW, a, grad, strict, index) if need_b else None
+        else:  # a = dy, b = x, grad like values
+            da = product(FORWARD, b, grad, strict, index) if need_a else None
+            db = product(DX, a, grad, strict, index) if need_b else None
+        return da, db, dbias, None
+
+
+class Transformable(Product):
+    """A Product in forward mode and under torch.func too. A class of its own, for Dynamo traces no Function that has a jvp."""
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:  # type: ignore[override]
+        return _straight(a, b, bias, how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, How], output: Tensor) -> None:
+        a, b, _, ctx.how = inputs
+        need_a, need_b, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(a if need_b else None, b if need_a else None)
+        ctx.save_for_forward(a, b)  # read as soon as there is an output, and let go
+
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, dbias: Tensor | None, _: Any) -> Tensor | None:
+        (a, b), (direction, strict, kernel, index) = ctx.saved_tensors, ctx.how
+        parts = [] if da is None else [product(direction, da, b, strict, index, kernel)]
+        parts += [] if db is None else [product(direction, a, db, strict, index, kernel)]
+        parts += [] if dbias is None else [dbias.expand(*a.shape[:-1], -1)]
+        return sum(parts[1:], parts[0]) if parts else None
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[Any, ...], a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> tuple[Tensor, int | None]:
+        """One product for all: of more tokens where the weight is one, else over the weights along one diagonal."""
+        (of_a, of_b, of_bias, of_how), count, (direction, strict, kernel, index) = dims, info.batch_size, how
+        shared = bias if of_bias is None else None
+        if direction == DW or of_b is not None or any(dim is not None for dim in of_how.where[:5]):
+            y = _over_diagonal(_in_front(a, of_a, count), _in_front(b, of_b, count), how, of_how.where, count)
+            y, out = y if shared is None else y + shared, 0
+        elif of_a is None:  # the bias alone is mapped
+            y, out = product(direction, a, b, strict, index, kernel), None
+        else:
+            a = a.movedim(of_a, 0)
+            y, out = product(direction, a.flatten(0, -2), b, strict, index, kernel, shared).unflatten(0, a.shape[:-1]), 0
+        if shared is not bias:
+            assert bias is not None
+            y, out = y + bias.movedim(of_bias, 0).reshape(count, *(1,) * (y.dim() - (out is not None) - 1), -1), 0
+        return y, out
+
+
+def column_sums(grad: Tensor) -> Tensor:
+    """The bias's gradient, differentiable. Not by flatten, which the vmap of is_grads_batched does not know."""
+    return grad.sum(tuple(range(grad.dim() - 1))) if grad.dim() > 1 else grad
+
+
+def transformed() -> bool:
+    """Whether torch.func, batched gradients or forward mode are at work, which the fast routes know nothing of."""
+    return functorch_active() or forward_ad._current_level >= 0
+
+
+def gradients_batched(*gradients: Tensor | None) -> bool:
+    """Whether a backward pass was asked for with is_grads_batched. Its vmap is not torch.func's: it knows operators alone and
+    calls each once for every gradient of the batch."""
+    return any(gradient is not None and torch._C._dispatch_keys(gradient).has(_BATCHED) for gradient in gradients)
+
+
+def differentiated(tensor: Tensor) -> bool:
+    """Whether a gradient or a tangent is followed through the tensor, at any level of the transforms at work."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return True
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        return True
+    wrapped = functorch_active() and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return wrapped and differentiated(torch._C._functorch.get_unwrapped(tensor))
+
+
+def product(
+    direction: int, a: Tensor, b: Tensor, strict: bool, index: Index, kernel: int = PLAN_CHOOSES, bias: Tensor | None = None
+) -> Tensor:
+    """One product by the straight way, or by a Function where an operand needs a gradient or a transform is at work."""
+    how = How(direction, strict, kernel, index)
+    if transformed():
+        return _transformable(a, b, bias, how)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)):
+        y: Tensor = Product.apply(a, b, bias, how)
+        return y
+    return _straight(a, b, bias, how)
+
+
+# Compiled code runs this eagerly. By torch's own lazy form of torch.compiler.disable, which itself imports all of dynamo.
+@_disable_dynamo
+def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
+    y: Tensor = Transformable.apply(a, b, bias, how)
+    return y
+
+
+def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
+    direction, strict, kernel, (crow, col, ccol, row, slot, rows, cols, bm, bn, version) = how
+    if direction == FORWARD:
+        return _operators.linear(a, b, crow, col, bias, rows, 0, version, strict, tf32_of(a), kernel)
+    if direction == DX:
+        return _operators.linear_dx(a, b, crow, col, ccol, row, slot, cols, version, strict, tf32_of(a), kernel)
+    return _operators.linear_dw(a, b, crow, col, bm, bn, version, strict, tf32_of(a), kernel)
+
+
+def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """[count, ...]: the mapped dimension first; without one the tensor repeats."""
+    return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _over_diagonal(a: Tensor, b: Tensor, how: How, dims: Index, count: int) -> Tensor:
+    """``count`` products, operands [count, ...], as one: their weights follow each other along the diagonal of a large one
+    and each has its own stretch of the features. ``dims``: what of the index is mapped. Returns [count, ...]."""
+    direction, strict, kernel, index = how
+    wide = _diagonal_index(index, dims, count)
+    rows, cols = wide.rows // count, wide.cols // count
+    if direction == DW:
+        return product(DW, _side_by_side(a, rows), _side_by_side(b, cols), strict, wide, kernel).unflatten(0, (count, -1))
+    inside, features = (cols, index.rows) if direction == FORWARD else (rows, index.cols)
+    y = product(direction, _side_by_side(a, inside), b.flatten(0, 1), strict, wide, kernel)
+    return y.unflatten(-1, (count, -1))[..., :features].movedim(-2, 0)
+
+
+def _side_by_side(matrix: Tensor, width: int) -> Tensor:
+    """[count, ..., features] as [..., count * width], zero where a stretch is longer than its features."""
+    return F.pad(matrix, (0, width - matrix.shape[-1])).movedim(0, -2).flatten(-2)
+
+
+def _diagonal_index(index: Index, dims: Index, count: int) -> Index:
+    """Of ``count`` weights along a diagonal, whose values follow each other. Each starts at a whole block: the sizes count
+    the padding of ragged edges, which is zero in the operands too."""
+    names = ("crow", "col", "ccol", "row", "slot")
+    crow, col, ccol, row, slot = (_in_front(getattr(index, name), getattr(dims, name), count) for name in names)
+    blocks, block_rows, block_cols = col.shape[1], crow.shape[1] - 1, ccol.shape[1] - 1
+    place = torch.arange(count, dtype=torch.int32, device=col.device)[:, None]
+    end = place.new_full((1,), count * blocks)
+    crow, ccol = (torch.cat([(starts[:, :-1] + place * blocks).flatten(), end]) for starts in (crow, ccol))
+    col, row, slot = ((of + place * step).flatten() for of, step in ((col, block_cols), (row, block_rows), (slot, blocks)))
+    sizes = {"rows": count * block_rows * index.bm, "cols": count * block_cols * index.bn}
+    return index._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot, version=_DYNAMIC, **sizes)
