@@ -32,10 +32,8 @@ choice: Callable[[Record], str] = by_plan
 
 def able(plan: Record) -> list[Record]:
     """The candidates that can run, the fastest by the plan's own prediction first."""
-    return sorted(
-        (each for each in plan["candidates"] if not each["refusal"]),
-        key=lambda each: float(each["predicted_us"]),
-    )
+    can_run = (each for each in plan["candidates"] if not each["refusal"])
+    return sorted(can_run, key=lambda each: float(each["predicted_us"]))
 
 
 def predicted_us(plan: Record, kernel: str) -> float:
@@ -47,11 +45,8 @@ def named(plan: Record, every: bool, forced: str | None = None) -> list[str]:
     """The kernels to time, the choice first: alone, or with every other candidate that is not hopeless, and
     `forced` always."""
     candidates = able(plan) if every else []
-    hopeful = [
-        each["kernel"]
-        for each in candidates
-        if each["predicted_us"] <= HOPELESS * candidates[0]["predicted_us"]
-    ]
+    limit = HOPELESS * candidates[0]["predicted_us"] if candidates else 0.0
+    hopeful = [each["kernel"] for each in candidates if each["predicted_us"] <= limit]
     return list(dict.fromkeys([choice(plan), *([forced] if forced and every else []), *hopeful]))
 
 
@@ -81,9 +76,7 @@ def record_of(problem: Problem, plan: Record, timed: Timed, stored: float) -> Re
         "speedup_spread": speedup.rounded(4),
         "predicted_us": round(predicted_us(plan, chosen), 2),
         "worst_tile_error": found.worst_tile_error,
-        "tile_excess": round(
-            max(check.excess for check in timed.checks.values()), 4
-        ),  # of every kernel timed
+        "tile_excess": round(max(check.excess for check in timed.checks.values()), 4),  # of every kernel timed
         "samples": len(timed.dense),
         "plan": portable(plan["text"]),
     }

@@ -74,19 +74,14 @@ class Sweep:
                 yield problem
             elif (refused := refused + 1) >= MOST_DRAWS:
                 remedy = "`sparseloom info` says which kernels run here"
-                raise Error(
-                    "bench sweep",
-                    f"a problem that {kernel} takes",
-                    f"{refused} refused, the last: {why}",
-                    remedy,
-                )
+                got = f"{refused} refused, the last: {why}"
+                raise Error("bench sweep", f"a problem that {kernel} takes", got, remedy)
 
     def _refusal(self, problem: Problem, kernel: str) -> str:
         """Why the kernel does not take it; empty where it does."""
         index = build_index(problem.case().make_pattern())
-        plan = ops.plan(
-            index, problem.direction, DTYPES[problem.dtype], problem.m, device=self.device.plan_device
-        )
+        what = (problem.direction, DTYPES[problem.dtype], problem.m)
+        plan = ops.plan(index, *what, device=self.device.plan_device)
         found = [each["refusal"] for each in plan["candidates"] if each["kernel"] == kernel]
         return str(found[0]) if found else "no candidate of this build"
 
@@ -109,10 +104,8 @@ class Sweep:
         with tqdm(total=wanted, initial=len(self.records), unit="problem", disable=None) as bar:
             while len(self.records) < wanted and left() > 0 and (problem := next(source, None)) is not None:
                 bar.set_postfix_str(str(problem))
-                never_ended = DeadContext(
-                    problem.fields() | {"error": f"did not end within {CELL_LIMIT:.0f} s"}
-                )
-                watch = threading.Timer(CELL_LIMIT, go_on, [never_ended])
+                never_ended = problem.fields() | {"error": f"did not end within {CELL_LIMIT:.0f} s"}
+                watch = threading.Timer(CELL_LIMIT, go_on, [DeadContext(never_ended)])
                 watch.daemon = True
                 if self.device.plan_device != "cpu":  # a CPU's kernel that never ends can be interrupted
                     watch.start()
