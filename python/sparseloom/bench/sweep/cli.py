@@ -85,7 +85,7 @@ def sweep(
         typer.echo(f"sparseloom bench: {error}", err=True)
         raise typer.Exit(2 if error.op.startswith("bench") or error.op == "kernel" else 1) from None
     except KeyboardInterrupt:
-        typer.echo("sparseloom bench: interrupted; the same seed goes on from the last problems saved", err=True)
+        typer.echo("sparseloom bench: interrupted; the same seed goes on from what was saved", err=True)
         raise typer.Exit(130) from None
     show(made.records)
     if old:

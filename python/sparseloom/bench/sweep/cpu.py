@@ -22,11 +22,12 @@ from .record import Record, Timed, named, record_of, spread
 MOST_DENSE_SECONDS = 0.05
 #: Of timing, the first and the second time; seven rounds at least where those take longer.
 SECONDS = (0.25, 0.5)
-#: Rounds where dense takes long even for one token: torch's fp16 and bf16 without instructions for them need half a
-#: second for the largest layers, a hundred times as long as ours, and most of a sweep's time if it were seven times.
+#: Rounds where dense takes long even for one token: torch's fp16 and bf16 without instructions for them need
+#: half a second for the largest layers, a hundred times as long as ours, and most of a sweep's time if it
+#: were seven times.
 LONG_ROUNDS = 3
-#: Where the speed-up of a third of the rounds lies further from that of all, the problem is timed once more and then
-#: counts as unmeasured.
+#: Where the speed-up of a third of the rounds lies further from that of all, the problem is timed once more
+#: and then counts as unmeasured.
 MOST_SPREAD = 0.05
 
 

@@ -86,7 +86,8 @@ class Gpu:
 
 
 def plain(operands: Operands) -> list[Call]:
-    """torch's product as a user writes it, one call for each copy: what checks it beside ours costs the host more."""
+    """torch's product as a user writes it, one call for each copy: what checks it beside ours costs the host
+    more."""
     product = {
         "forward": lambda x, dy, weight: F.linear(x, weight),
         "dx": lambda x, dy, weight: dy @ weight,

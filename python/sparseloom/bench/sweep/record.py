@@ -76,7 +76,7 @@ def record_of(problem: Problem, plan: Record, timed: Timed, stored: float) -> Re
         "speedup_spread": speedup.rounded(4),
         "predicted_us": round(predicted_us(plan, chosen), 2),
         "worst_tile_error": found.worst_tile_error,
-        "tile_excess": round(max(check.excess for check in timed.checks.values()), 4),  # of every kernel timed
+        "tile_excess": round(max(each.excess for each in timed.checks.values()), 4),  # of every kernel timed
         "samples": len(timed.dense),
         "plan": portable(plan["text"]),
     }
@@ -102,9 +102,9 @@ def portable(text: str) -> str:
 
 
 def spread(timed: Timed, kernel: str) -> float:
-    """How far the speed-up's median of a third of the rounds lies from that of all, the furthest of the three, over
-    it. That is what a repetition would find; single rounds, from the 20th to the 80th percentile, lie 10 % apart in
-    half of all problems on a virtual machine of two cores, whatever is measured."""
+    """How far the speed-up's median of a third of the rounds lies from that of all, the furthest of the
+    three, over it. That is what a repetition would find; single rounds, from the 20th to the 80th percentile,
+    lie 10 % apart in half of all problems on a virtual machine of two cores, whatever is measured."""
     speedups = [dense / ours for dense, ours in zip(timed.dense, timed.samples[kernel], strict=True)]
     cuts = [round(third * len(speedups) / 3) for third in range(4)]
     middle = statistics.median(speedups)

@@ -20,9 +20,9 @@ from ...demo.train import Settings, Trainer
 from ...errors import Error
 from ...io import write_whole
 
-#: The demo's dense model, twice as wide as its preset for CPUs so that a layer is worth a kernel, and few steps: by
-#: then the largest fifth of the blocks lies so unevenly that rows hold up to three times the mean. (Twice as wide
-#: again, 100 steps cost four times as much, and leave rows as even as chance does.)
+#: The demo's dense model, twice as wide as its preset for CPUs so that a layer is worth a kernel, and few
+#: steps: by then the largest fifth of the blocks lies so unevenly that rows hold up to three times the mean.
+#: (Twice as wide again, 100 steps cost four times as much, and leave rows as even as chance does.)
 WIDTH, DEPTH, STEPS = 512, 2, 100
 SETTINGS = Settings(steps=STEPS, width=WIDTH, layers=DEPTH, context=64)
 #: Every side of a block is a multiple of it, and a block's l1 norm the sum of its cells': 100 KB instead of
