@@ -21,7 +21,7 @@ from .record import Record, Timed, named, record_of, spread
 #: Tokens are halved until the dense product takes at most this.
 MOST_DENSE_SECONDS = 0.05
 #: Of timing, the first and the second time; seven rounds at least where those take longer.
-SECONDS = (0.25, 0.5)
+SECONDS = (0.15, 0.4)
 #: Rounds where dense takes long even for one token: torch's fp16 and bf16 without instructions for them need
 #: half a second for the largest layers, a hundred times as long as ours, and most of a sweep's time if it
 #: were seven times.

@@ -14,9 +14,10 @@ from ..timing import Spread, ratios
 from .problems import Problem
 
 Record = dict[str, Any]
-#: Candidates that the plan expects to take longer than this many times the fastest are not timed: seconds
-#: each, and no surprise.
-HOPELESS = 30.0
+#: Candidates that the plan expects to take longer than this many times the fastest are not timed, nor is the
+#: reference, which is there to be right: a hundred times as long as the fastest, seconds each, and no
+#: surprise.
+HOPELESS, REFERENCE = 30.0, "reference"
 #: The choice counts as good when it takes at most this many times as long as the fastest.
 WITHIN = 1.05
 
@@ -44,7 +45,7 @@ def predicted_us(plan: Record, kernel: str) -> float:
 def named(plan: Record, every: bool, forced: str | None = None) -> list[str]:
     """The kernels to time, the choice first: alone, or with every other candidate that is not hopeless, and
     `forced` always."""
-    candidates = able(plan) if every else []
+    candidates = [each for each in able(plan) if every and each["kernel"] != REFERENCE]
     limit = HOPELESS * candidates[0]["predicted_us"] if candidates else 0.0
     hopeful = [each["kernel"] for each in candidates if each["predicted_us"] <= limit]
     return list(dict.fromkeys([choice(plan), *([forced] if forced and every else []), *hopeful]))
@@ -97,7 +98,8 @@ def record_of(problem: Problem, plan: Record, timed: Timed, stored: float) -> Re
 
 def portable(text: str) -> str:
     """A plan's text without the place of the file that its rates are kept in, which is this machine's own
-    affair."""
+    affair, and without the kernels of another kind of device, which say nothing of the choice."""
+    text = re.sub(r"\n *not \w+: runs on the CPU, the operands are on[^\n]*", "", text)
     return re.sub(r"; rates [^\n]*", "", text).rstrip()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .record import WITHIN, Record, by_plan
+from .record import WITHIN, Record, by_plan, portable
 
 #: Slower than dense: by more than this share of its time, and by more than what a clock or a launch may
 #: account for.
@@ -173,9 +173,8 @@ def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
     found = []
     for record in worst(records, WORST):
         times = f"{record['us']['median']:.1f} us by {record['kernel']}, dense {record['dense_us']:.1f}"
-        found.append(
-            (f"{record['speedup']:.3f} of dense ({times}): {title(record)}", str(record.get("plan", "")))
-        )
+        text = portable(str(record.get("plan", "")))
+        found.append((f"{record['speedup']:.3f} of dense ({times}): {title(record)}", text))
     return found
 
 
@@ -183,6 +182,7 @@ def about(head: dict[str, Any]) -> str:
     """Which sweep: seed, device, commit, date."""
     kernel = f", problems that {head['kernel']} takes" if head.get("kernel") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
-    kernel += "" if head["choice"] == by_plan.__name__ else f", kernels chosen by {head['choice']}"
+    chosen = head.get("choice", by_plan.__name__)  # the first records do not say
+    kernel += "" if chosen == by_plan.__name__ else f", kernels chosen by {chosen}"
     commit = str(head["commit"])[:12]
     return f"seed {head['seed']}{kernel}; {head['device']}; commit {commit}, {head['date']}; {versions}"
