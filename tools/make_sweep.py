@@ -43,16 +43,22 @@ def drawn() -> str:
 
 
 def record_part(run: Record, others: list[Record]) -> str:
-    """One file: figures, the ten worst with their plans, and what moved since the run that it repeats."""
+    """One file: figures, the ten worst (the file has their plans), and what moved since the run that it repeats."""
     parts = [f"**{summary.about(run)}**", table(summary.HEAD, summary.rows(run["records"]))]
-    parts.append("\n".join(f"- {line}" for line in summary.sentences(run["records"])))
+    parts.append("\n".join(listed(line) for line in summary.sentences(run["records"])))
     repeated = next((other for other in others if repeats(run, other)), None)
     if repeated is not None:
         moved = "\n".join(compare.sentences(repeated, run))
         parts.append(f"Against the run of {repeated['date']}:\n\n```\n{moved}\n```")
-    worst = "\n\n".join(f"{title}\n{text}" for title, text in summary.worst_texts(run["records"]))
-    parts.append(f"<details><summary>the ten worst</summary>\n\n```\n{worst}\n```\n\n</details>")
+    worst = "\n".join(title for title, _ in summary.worst_texts(run["records"]))
+    parts.append(f"The ten worst:\n\n```\n{worst}\n```")
     return "\n\n".join(parts)
+
+
+def listed(sentence: str) -> str:
+    """As an item, with what it names one level below."""
+    first, *others = sentence.splitlines()
+    return "\n".join([f"- {first}", *(f"  - {line.strip().lstrip('#')}" for line in others)])
 
 
 def repeats(run: Record, other: Record) -> bool:

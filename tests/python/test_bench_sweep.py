@@ -67,7 +67,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, weights: None) -> None:
     monkeypatch.setattr(problems, "TOKENS", (1, 40))
     monkeypatch.setattr(problems, "SQUARE", ((16, 16), (32, 32)))
     monkeypatch.setattr(cpu, "SECONDS", (0.01, 0.01))
-    monkeypatch.setattr(cpu, "MOST_SPREAD", 10.0)
+    monkeypatch.setattr(cpu, "MOST_SPREAD", math.inf)
     # So small that the reference is a candidate like others, on every machine a second one.
     monkeypatch.setattr(record, "HOPELESS", 1e9)
     monkeypatch.setattr(record, "REFERENCE", "")
@@ -571,9 +571,9 @@ def test_what_moved_is_named() -> None:
         made(3, 4.0, error="x"),
         made(4, 1.1, 2.0),
     ]
-    new = head | {"commit": "b" * 40, "records": [*records, made(8, 1.0)]}
+    new = head | {"commit": "b" * 40 + "-dirty", "records": [*records, made(8, 1.0)]}
     lines = compare.sentences(old, new)
-    assert lines[0] == f"4 problems measured in both: commit {'a' * 12} and {'b' * 12}"
+    assert lines[0] == f"4 problems measured in both: commit {'a' * 12} and commit {'b' * 12}-dirty"
     assert "median speed-up 1.500 -> 1.560 (+4.0 %)" in lines
     assert "a problem's own change: median +5.5 %, p5 -16.8 %, p95 +86.5 %" in lines
     assert "below .97 of dense: 0 (0.0 %) -> 1 (25.0 %)" in lines

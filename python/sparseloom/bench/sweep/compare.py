@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .record import Record
-from .summary import MUCH_SLOWER, SLOWER, SLOWER_US, measured, quantile, share, slower, title
+from .summary import MUCH_SLOWER, SLOWER, SLOWER_US, commit, measured, quantile, share, slower, title
 
 #: Moved: by more than this share of the speed-up, and more than this of the time.
 MOVED, MOVED_US = 0.03, SLOWER_US
@@ -36,8 +36,7 @@ def moved(pair: Pair) -> bool:
 def sentences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """`old`, `new`: whole results files."""
     both = pairs(old["records"], new["records"])
-    commits = " and ".join(str(run["commit"])[:12] for run in (old, new))
-    lines = [f"{len(both)} problems measured in both: commit {commits}"]
+    lines = [f"{len(both)} problems measured in both: {commit(old)} and {commit(new)}"]
     if old["device"] != new["device"]:
         lines.append(f"on different devices, {old['device']} and {new['device']}")
     if old.get("demo_scores") != new.get("demo_scores"):

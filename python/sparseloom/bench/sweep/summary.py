@@ -184,5 +184,10 @@ def about(head: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
     chosen = head.get("choice", by_plan.__name__)  # the first records do not say
     kernel += "" if chosen == by_plan.__name__ else f", kernels chosen by {chosen}"
-    commit = str(head["commit"])[:12]
-    return f"seed {head['seed']}{kernel}; {head['device']}; commit {commit}, {head['date']}; {versions}"
+    return f"seed {head['seed']}{kernel}; {head['device']}; {commit(head)}, {head['date']}; {versions}"
+
+
+def commit(head: dict[str, Any]) -> str:
+    """The commit in short, and whether the tree had changes of its own."""
+    name, *changed = str(head["commit"]).split("-")
+    return "-".join((f"commit {name[:12]}", *changed))
