@@ -108,3 +108,18 @@ def test_three_hundred_thousand_tokens_in_one_sum():
     for kernel in kernels_for(case, inputs):
         found = check_product(case, inputs, poisoned_product(case, inputs, kernel))
         assert found.ok, f"{kernel}: {found}"
+
+
+@pytest.mark.parametrize("rest", [8, 56, 64, 72])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("direction", ["forward", "dx"])
+def test_every_line_of_128_is_stored_to_its_end_wherever_an_order_puts_the_ragged_one(direction, dtype, rest):
+    """Tiles of half a line counted the matrix's outputs, not the order's: a whole line at the order's end lost its second half."""
+    outputs, inner = 640 + rest, 1024
+    k, n = (inner, outputs) if direction == "forward" else (outputs, inner)
+    case = Case("ordered", direction, dtype, (128, 128), 200, k, n, "random", 0.4, device="cuda")
+    for seed in range(4):
+        inputs = case.inputs(seed)
+        for kernel in kernels_for(case, inputs):
+            found = check_product(case, inputs, poisoned_product(case, inputs, kernel))
+            assert found.ok, f"seed {seed}, {kernel}: {found}"

@@ -49,7 +49,10 @@ inline std::int64_t stored_blocks(const MatmulArgs& args) {
 /// Fills the maps and the tile counts. places: tiles at a time.
 template <class T>
 bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, unsigned places, std::size_t l2_bytes) noexcept {
-  const std::int64_t panels = ceil_div(args.m, T::kTokens), groups = ceil_div(params.out_width, T::kOutputs);
+  // An ordered line may be any but the ragged one where the order ends: a tile of half a line has to reach its second half, which
+  // of the matrix's own last line lies outside.
+  const std::int64_t outputs = params.ordered ? std::int64_t{params.lines} << params.line_log2 : params.out_width;
+  const std::int64_t panels = ceil_div(args.m, T::kTokens), groups = ceil_div(outputs, T::kOutputs);
   if (panels * groups >= std::int64_t{1} << 31) return false;
   params.panels = static_cast<unsigned>(panels);
   params.groups = static_cast<unsigned>(groups);
