@@ -533,6 +533,7 @@ def test_figures_of_records_made_by_hand() -> None:
     assert [summary.token_group(tokens) for tokens in (1, 8, 9, 32, 33, 65536)] == [
         "1 to 8", "1 to 8", "9 to 32", "9 to 32", "33 to 128", "8193 to 65536",
     ]  # fmt: skip
+    assert sorted(["rectangular", "128x128", "16x16"], key=summary.in_order) == ["16x16", "128x128", "rectangular"]
     assert [each["index"] for each in summary.worst(records, 2)] == [0, 1]
     assert summary.rows([]) == [] and len(summary.sentences([])) == 3
 

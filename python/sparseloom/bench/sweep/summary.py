@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,16 +17,8 @@ WORST = 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: Last token count of each group.
 TOKEN_GROUPS = (8, 32, 128, 1024, 8192, 65536)
-HEAD = [
-    "",
-    "problems",
-    "below .97",
-    "below .9",
-    *(f"p{100 * q:.0f}" for q in QUANTILES),
-    "of 1/density, p25",
-    "median",
-    "p75",
-]
+HEAD = ["", "problems", "below .97", "below .9", *(f"p{100 * at:.0f}" for at in QUANTILES)]
+HEAD += ["of 1/density, p25", "median", "p75"]
 
 
 def measured(records: Iterable[Record]) -> list[Record]:
@@ -64,13 +58,15 @@ def token_group(tokens: int) -> str:
     raise ValueError(tokens)
 
 
+def block_group(rows: int, cols: int) -> str:
+    return f"{rows}x{cols}" if rows == cols else "rectangular"
+
+
 GROUPS: dict[str, Callable[[Record], str]] = {
     "direction": lambda record: record["direction"],
     "mask": lambda record: record["pattern"],
     "tokens": lambda record: token_group(record["m"]),
-    "block": lambda record: (
-        "{}x{}".format(*record["block"]) if record["block"][0] == record["block"][1] else "rectangular"
-    ),
+    "block": lambda record: block_group(*record["block"]),
     "dtype": lambda record: record["dtype"],
 }
 
@@ -79,13 +75,11 @@ def row(name: str, records: list[Record]) -> list[str]:
     """HEAD's columns of some records, at least one."""
     speedups = [record["speedup"] for record in records]
     of_ideal = [record["speedup"] * record["stored"] for record in records]
+    behind = (sum(slower(record, than) for record in records) for than in (SLOWER, MUCH_SLOWER))
     return [
         name,
         str(len(records)),
-        *(
-            share(sum(slower(record, than) for record in records), len(records))
-            for than in (SLOWER, MUCH_SLOWER)
-        ),
+        *(share(count, len(records)) for count in behind),
         *(f"{quantile(speedups, at):.2f}" for at in QUANTILES),
         *(f"{quantile(of_ideal, at):.2f}" for at in (0.25, 0.5, 0.75)),
     ]
@@ -99,11 +93,16 @@ def rows(records: Iterable[Record]) -> list[list[str]]:
     lines = [row("all", found)]
     for name, key in GROUPS.items():
         grouped: dict[str, list[Record]] = {}
-        for record in sorted(found, key=lambda record: (record["m"], record["block"])):
+        for record in found:
             grouped.setdefault(key(record), []).append(record)
-        order = list(grouped) if name in ("tokens", "block") else sorted(grouped)
-        lines += [row(f"{name} {value}", grouped[value]) for value in order]
+        lines += [row(f"{name} {value}", grouped[value]) for value in sorted(grouped, key=in_order)]
     return lines
+
+
+def in_order(value: str) -> tuple[float, str]:
+    """By the number that a group's name begins with, before those without one."""
+    digits = re.match(r"\d*", value)
+    return (float(digits[0]) if digits and digits[0] else math.inf), value
 
 
 def well_chosen(records: Iterable[Record]) -> tuple[int, int]:
