@@ -6,6 +6,12 @@ import re
 
 import torch
 
+#: What torch says before an operator of ours is reached: no kernel for that kind of tensor, or an argument of another type.
+_BACKEND = re.compile(r"Could not run 'sparseloom::(?P<op>\w+)'.*?from the '(?P<backend>\w+)' backend")
+_ARGUMENT = re.compile(
+    r"sparseloom::(?P<op>\w+)\(\) Expected a value of type '(?P<expected>[^']+)' for argument '(?P<name>\w+)' but instead found "
+    r"type '(?P<actual>[^']+)'"
+)
 _TEXT = re.compile(r"\[(?P<op>[\w.]+)\] expected (?P<expected>.*?), got (?P<actual>.*?); (?P<remedy>.*)", re.DOTALL)
 
 
@@ -34,7 +40,29 @@ def translated(error: RuntimeError) -> RuntimeError:
     OutOfMemoryError, which batch-size finders and training loops look for.
     """
     found = _TEXT.search(str(error))
-    if isinstance(error, Error) or found is None:
+    if isinstance(error, Error):
         return error
+    if found is None:
+        return _before_the_operator(str(error)) or error
     ours = Error(**found.groupdict())
     return torch.OutOfMemoryError(str(ours)) if ours.actual == "out of memory" else ours
+
+
+def unsupported_layout(op: str, name: str, layout: str) -> Error:
+    """For an operand that is sparse, nested or mkldnn's. ``layout``: what torch calls it."""
+    remedy = "convert it with .to_dense()"
+    if "nested" in layout.lower() or "jagged" in layout:
+        remedy = "pass its .values() (layout torch.jagged), or .to_padded_tensor(0.0)"
+    return Error(op, f"{name} strided (dense in memory)", layout, remedy)
+
+
+def _before_the_operator(text: str) -> Error | None:
+    if found := _BACKEND.search(text):
+        op, backend = found["op"], found["backend"]
+        if any(kind in backend for kind in ("Sparse", "Mkldnn", "Nested")):
+            return unsupported_layout(op, "all operands", f"one of torch's {backend}")
+        return Error(op, "operands on the CPU or a CUDA device", f"one of torch's {backend}", "move them with .cpu() or .cuda()")
+    if found := _ARGUMENT.search(text):
+        kind = found["expected"].replace("Optional[Tensor]", "Tensor or None")
+        return Error(found["op"], f"{found['name']} to be of type {kind}", found["actual"], "pass that type")
+    return None

@@ -137,5 +137,5 @@ def _any_pattern(site: Site, entry: dict[str, Any]) -> Pattern:
     """Some pattern with the right number of blocks; the indices that are loaded say where they lie."""
     rows, cols = site.shape
     bm, bn = entry["block"]
-    scores = torch.zeros(-(-rows // bm), -(-cols // bn), device="cpu")
+    scores = torch.zeros(-(-rows // bm), -(-cols // bn), dtype=torch.float32, device="cpu")
     return patterns.top_k(rows, cols, (bm, bn), scores, int(entry["blocks"]))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import ops
+from ._numbers import share, whole
 from .errors import Error
 
 Block: TypeAlias = int | tuple[int, int]
@@ -24,10 +25,13 @@ _SCOPES = {"layer": "pattern_top_k", "row": "pattern_top_k_by_row"}
 
 def block_shape(op: str, block: Block) -> tuple[int, int]:
     """(rows, columns) of one block from an int or a pair. Raises Error on anything else; C++ checks the sides themselves."""
-    pair = (block, block) if isinstance(block, int) else tuple(block) if isinstance(block, (tuple, list)) else ()
-    if len(pair) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in pair):
-        raise Error(op, "block to be an int or a pair of ints", repr(block), "pass block=32 or block=(32, 64)")
-    return pair[0], pair[1]
+    pair = tuple(block) if isinstance(block, (tuple, list)) else (block, block)
+    try:
+        bm, bn = (whole(op, "block", side, None) for side in pair)
+    except (Error, ValueError):
+        remedy = "pass block=32 or block=(32, 64)"
+        raise Error(op, "block to be an int or a pair of ints", repr(block), remedy) from None
+    return bm, bn
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,7 @@ class Pattern:
 
     def __init__(self, rows: int, cols: int, block: Block, mask: Tensor) -> None:
         bm, bn = block_shape("pattern", block)
-        for name, size in (("rows", rows), ("cols", cols)):
-            if not isinstance(size, int) or size < 0:
-                raise Error("pattern", f"{name} to be an int >= 0", repr(size), "pass the layer's feature counts")
+        rows, cols = whole("pattern", "rows", rows), whole("pattern", "cols", cols)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             got = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
             raise Error("pattern", "mask to be a bool tensor", got, "compare scores with a threshold, or use .bool()")
@@ -120,6 +122,7 @@ class Pattern:
     def from_index(cls, crow: Tensor, col: Tensor, rows: int, cols: int, block: Block) -> Pattern:
         """The pattern of a block row index (int32). Raises Error naming the first entry out of bounds, order, or twice there."""
         shape = block_shape("pattern", block)
+        rows, cols = whole("pattern", "rows", rows), whole("pattern", "cols", cols)
         ops.call("validate_index", crow, col, rows, cols, *shape)
         return cls(rows, cols, shape, ops.call("index_to_mask", crow, col, rows, cols, *shape))
 
@@ -165,16 +168,17 @@ class Pattern:
     def __deepcopy__(self, memo: dict[int, Any]) -> Pattern:
         return self
 
-    def __reduce__(self) -> tuple[type[Pattern], tuple[int, int, tuple[int, int], Tensor]]:
-        return Pattern, (self.rows, self.cols, self.block, self.mask)
+    def __reduce__(self) -> tuple[Any, tuple[int, int, tuple[int, int], bytes]]:
+        """The bits as bytes: a tensor goes to other processes by shared memory, and a temporary one's is gone when they look."""
+        return _from_bytes, (self.rows, self.cols, self.block, self._bits.numpy().tobytes())
 
     def ascii(self, max_side: int = 64) -> str:
         """'#' present, '.' absent; a grid larger than ``max_side`` is averaged into cells drawn " .:-=+*#%@"."""
-        return str(ops.call("pattern_ascii", *self._arguments, max_side))
+        return str(ops.call("pattern_ascii", *self._arguments, whole("pattern", "max_side", max_side)))
 
     def svg(self, pixels: int = 256) -> str:
         """A self-contained picture, at most ``pixels`` on its longer side."""
-        return str(ops.call("pattern_svg", *self._arguments, pixels))
+        return str(ops.call("pattern_svg", *self._arguments, whole("pattern", "pixels", pixels)))
 
     def __repr__(self) -> str:
         bm, bn = self.block
@@ -187,10 +191,15 @@ class Pattern:
         return f"<figure>{self.svg()}<figcaption>{html.escape(repr(self))}</figcaption></figure>"
 
 
+def _from_bytes(rows: int, cols: int, block: tuple[int, int], bits: bytes) -> Pattern:
+    mask = torch.frombuffer(bytearray(bits), dtype=torch.bool) if bits else torch.empty(0, dtype=torch.bool, device="cpu")
+    return Pattern(rows, cols, block, mask.reshape(-(-rows // block[0]), -(-cols // block[1])))
+
+
 def draw_seed(seed: Seed) -> int:
     """An int is itself; a generator, or torch's default one for None, gives its next 62 bits."""
-    if isinstance(seed, int):
-        return seed
+    if seed is not None and not isinstance(seed, torch.Generator):
+        return whole("pattern", "seed", seed, None)
     return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu", generator=seed))
 
 
@@ -202,32 +211,33 @@ def _generated(op: str, rows: int, cols: int, block: Block, *arguments: Any, fir
 
 def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """round(density * grid) blocks, uniform without replacement. The same seed gives the same pattern on every machine."""
-    return _generated("pattern_random", rows, cols, block, float(density), draw_seed(seed))
+    return _generated("pattern_random", rows, cols, block, share("pattern", density), draw_seed(seed))
 
 
 def balanced(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """The same exact total as random, every block row with its floor or ceiling share."""
-    return _generated("pattern_balanced", rows, cols, block, float(density), draw_seed(seed))
+    return _generated("pattern_balanced", rows, cols, block, share("pattern", density), draw_seed(seed))
 
 
 def biregular(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """The same exact total, every block row and every block column with the floor or ceiling of its share."""
-    return _generated("pattern_biregular", rows, cols, block, float(density), draw_seed(seed))
+    return _generated("pattern_biregular", rows, cols, block, share("pattern", density), draw_seed(seed))
 
 
 def banded(rows: int, cols: int, block: Block, bandwidth: int) -> Pattern:
     """Blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 is the diagonal alone."""
-    return _generated("pattern_banded", rows, cols, block, bandwidth)
+    return _generated("pattern_banded", rows, cols, block, whole("pattern", "bandwidth", bandwidth))
 
 
 def block_diagonal(rows: int, cols: int, block: Block, groups: int) -> Pattern:
     """``groups`` dense diagonal boxes, as even as the grid allows; 1 to the shorter side of the grid."""
-    return _generated("pattern_block_diagonal", rows, cols, block, groups)
+    return _generated("pattern_block_diagonal", rows, cols, block, whole("pattern", "groups", groups))
 
 
 def full(rows: int, cols: int, block: Block) -> Pattern:
     """Every block present."""
     bm, bn = block_shape("pattern_full", block)
+    rows, cols = whole("pattern_full", "rows", rows), whole("pattern_full", "cols", cols)
     _require_sides("pattern_full", bm, bn)
     return Pattern(rows, cols, (bm, bn), torch.ones(-(-rows // bm), -(-cols // bn), dtype=torch.bool, device="cpu"))
 
@@ -243,7 +253,8 @@ def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int, scope:
     ``scope``: "layer" compares all scores with each other; "row" gives every block row its floor or ceiling share of the count, so
     that rows of small scores keep blocks too.
     """
-    scores = scores.detach().to("cpu", torch.float32).contiguous()
+    scores = _strided("pattern_top_k", "scores", scores).detach().to("cpu", torch.float32).contiguous()
+    count = whole("pattern_top_k", "count", count)
     return _generated(require_scope("pattern_top_k", scope), rows, cols, block, count, first=scores)
 
 
@@ -251,12 +262,21 @@ def from_dense(weight: Tensor, block: Block, density: float, norm: str = "l1", s
     """The round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum of |w|), "l2" or "max".
     ``scope``: as in top_k."""
     bm, bn = block_shape("pattern_from_dense", block)
+    if _strided("pattern_from_dense", "weight", weight).dim() != 2:
+        raise Error("pattern_from_dense", "a weight [rows, cols]", str(list(weight.shape)), "flatten it to a matrix first")
     rows, cols = weight.shape
     _require_sides("pattern_from_dense", bm, bn)
     count = block_count("pattern_from_dense", rows, cols, (bm, bn), density)
     op = require_scope("pattern_from_dense", scope)
     scores = ops.call("block_scores", weight.detach().cpu().contiguous(), bm, bn, norm)
     return _generated(op, rows, cols, (bm, bn), count, first=scores)
+
+
+def _strided(op: str, name: str, tensor: Any) -> Tensor:
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_nested:
+        got = str(tensor.layout) if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise Error(op, f"{name} as a strided tensor", got, "convert it with torch.as_tensor or .to_dense()")
+    return tensor
 
 
 def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
@@ -285,6 +305,7 @@ def _outside() -> int:
 
 def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: float) -> int:
     """Blocks at that density of the grid, halves away from zero as in C++. Raises Error on a density outside [0, 1]."""
+    density = share(op, density)
     if not 0 <= density <= 1:
         raise Error(op, "density in [0, 1]", str(density), "density is the share of blocks that stay")
     return math.floor(density * (-(-rows // block[0]) * -(-cols // block[1])) + 0.5)
@@ -292,7 +313,7 @@ def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: 
 
 def require_scope(op: str, scope: str) -> str:
     """The operator that compares scores within a scope. Raises Error on a scope that there is not."""
-    if scope not in _SCOPES:
+    if scope not in tuple(_SCOPES):
         listed = " or ".join(repr(name) for name in _SCOPES)
         raise Error(op, f"scope to be {listed}", repr(scope), 'pass scope="row" for the same share in every block row')
     return _SCOPES[scope]

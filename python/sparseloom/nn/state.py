@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..errors import Error
+from ..errors import Error, unsupported_layout
 from ..pattern import Pattern
+from .parametrized import values_are_computed
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
@@ -52,10 +53,10 @@ def mend_index(layer: BlockSparseLinear) -> None:
 
 def fan_in(pattern: Pattern) -> Tensor:
     """Stored inputs of each block row's outputs, padding left out: float32 [block rows]."""
-    width = torch.full((pattern.mask.shape[1],), float(pattern.block[1]), device="cpu")
+    width = torch.full((pattern.mask.shape[1],), float(pattern.block[1]), dtype=torch.float32, device="cpu")
     if len(width):
         width[-1] = pattern.cols - pattern.block[1] * (len(width) - 1)
-    return pattern.mask.float() @ width
+    return pattern.mask.to(torch.float32) @ width
 
 
 def _padding(values: Tensor, pattern: Pattern) -> list[Tensor]:
@@ -85,9 +86,18 @@ def require_zero_padding(op: str, values: Tensor, pattern: Pattern) -> None:
             raise Error(op, "zero padding in the blocks of ragged edges", got, "pack the weight again with from_dense")
 
 
+def require_strided(tensors: Mapping[str, Any], prefix: str, names: tuple[str, ...]) -> None:
+    """Raises Error when one of these entries of a state_dict is a sparse, nested or mkldnn tensor."""
+    for name in names:
+        entry = tensors.get(prefix + name)
+        if isinstance(entry, Tensor) and (entry.layout != torch.strided or entry.is_nested):
+            raise unsupported_layout("load", name, str(entry.layout))
+
+
 def int32_index(op: str, name: str, index: Tensor) -> Tensor:
     """An index tensor from outside as contiguous int32 on the CPU; int64 is converted. Raises Error when it does not fit."""
-    if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in (torch.int32, torch.int64) or index.is_meta:
+    strided = isinstance(index, Tensor) and index.layout == torch.strided and not index.is_meta
+    if not strided or index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
         got = f"{index.dtype} {list(index.shape)} on {index.device}" if isinstance(index, Tensor) else type(index).__name__
         raise Error(op, f"{name} to be an int32 or int64 vector", got, "take it from a layer or a torch.sparse_bsr tensor")
     index = index.detach().cpu()
@@ -102,20 +112,25 @@ def read_pattern(layer: BlockSparseLinear | QuantizedBlockSparseLinear, tensors:
 
     Raises Error when some are missing (values alone do not say where they go), do not fit the layer or do not describe a pattern.
     """
-    names = ("values", "crow", "col")
+    computed = values_are_computed(layer)  # then they are no entry
+    names = ("crow", "col") if computed else ("values", "crow", "col")
     found = [name for name in names if prefix + name in tensors]
     if not found:
         return None
     if len(found) < len(names):
         missing = ", ".join(name for name in names if name not in found)
-        raise Error("load", "values, crow and col together", f"no {missing}", "save the whole state_dict of the layer")
-    values, crow, col = (tensors[prefix + name] for name in names)
+        raise Error("load", f"{', '.join(names[:-1])} and col together", f"no {missing}", "save the whole state_dict of the layer")
+    values = layer.values if computed else tensors[prefix + "values"]
+    crow, col = (tensors[prefix + name] for name in ("crow", "col"))
     crow, col = int32_index("load", "crow", crow), int32_index("load", "col", col)
     expected = f"values [{len(col)}, {layer.block[0]}, {layer.block[1]}] (blocks of this layer)"
     if not isinstance(values, Tensor) or tuple(values.shape) != (len(col), *layer.block):
         got = str(list(values.shape)) if isinstance(values, Tensor) else type(values).__name__
-        raise Error("load", expected, got, "make the layer with the block shape that was saved")
+        remedy = "make the layer with the block shape that was saved"
+        if computed:
+            remedy = "remove the parametrization, norm or pruning, load, and register it again"
+        raise Error("load", expected, got, remedy)
     pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
-    if not values.is_meta:
+    if not values.is_meta and not computed:
         require_zero_padding("load", values, pattern)
     return pattern

@@ -45,13 +45,14 @@ def measure(
     runs = [c for c in runs if c["kernel"] == plan["kernel"] or c["predicted_us"] <= _SLOWEST * fastest]
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu").to(device, dtype)
 
     index, values = layer.index, layer.values.detach().to(dtype)
     bias = None if layer.bias is None else layer.bias.detach().to(dtype)
     x, dy = random(tokens, layer.in_features), random(tokens, layer.out_features)
     addend = random(tokens, layer.out_features) if residual else None
-    out = torch.zeros(values.shape, device=device) if accumulate else None
+    out = torch.zeros(values.shape, dtype=torch.float32, device=device) if accumulate else None
 
     def product(kernel: str) -> torch.Tensor:
         if direction == "forward":

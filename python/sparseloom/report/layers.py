@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +107,8 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
     device, dtype = layer.values.device, layer.values.dtype
     linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(tokens, layer.in_features, generator=generator).to(device, dtype)
+    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults
+    x = torch.randn(tokens, layer.in_features, **drawn).to(device, dtype)
 
     def dense(x: Tensor) -> Tensor:
         return ops.activate(linear(x), layer.activation)
@@ -119,7 +121,7 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
     if layer.frozen or not trains:
         return times, dense_times
     x.requires_grad_()
-    gradient = torch.randn(tokens, layer.out_features, generator=generator).to(device)
+    gradient = torch.randn(tokens, layer.out_features, **drawn).to(device)
 
     def backward(y: Tensor, inputs: list[Tensor]) -> Callable[[], object]:
         dy = gradient.to(y.dtype)

@@ -136,7 +136,8 @@ def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
 
 def _backward(outputs: list[Tensor], inputs: list[nn.Parameter]) -> Callable[[], object]:
     generator = torch.Generator().manual_seed(0)
-    gradients = [torch.randn(tensor.shape, generator=generator).to(tensor.device, tensor.dtype) for tensor in outputs]
+    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults
+    gradients = [torch.randn(tensor.shape, **drawn).to(tensor.device, tensor.dtype) for tensor in outputs]
     return lambda: torch.autograd.grad(outputs, inputs, gradients, retain_graph=True, allow_unused=True)
 
 

@@ -64,7 +64,7 @@ class Case:
             return getattr(patterns, self.pattern)(*arguments, self.density, seed)
         if self.pattern == "full":
             return patterns.full(*arguments)
-        grid = torch.zeros(-(-self.n // self.block[0]), -(-self.k // self.block[1]), dtype=torch.bool)
+        grid = torch.zeros(-(-self.n // self.block[0]), -(-self.k // self.block[1]), dtype=torch.bool, device="cpu")
         if self.pattern == "none":
             return Pattern(*arguments, grid)
         if self.pattern == "corner":  # one block, and the ragged one in both directions
@@ -86,8 +86,8 @@ class Case:
 
         def draw(*shape: int) -> Tensor:
             if integers:
-                return torch.randint(-2, 3, shape, generator=generator).to(self.dtype)
-            normal = torch.randn(shape, generator=generator, dtype=torch.float64).to(self.dtype)
+                return torch.randint(-2, 3, shape, generator=generator, device="cpu").to(self.dtype)
+            normal = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(self.dtype)
             return round_to_tf32(normal) if self.tf32 else normal
 
         values = draw(pattern.blocks, *self.block)

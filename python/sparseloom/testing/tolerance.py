@@ -99,7 +99,7 @@ def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
     references = (packed(matrix, inputs.pattern) for matrix in (dense, exact, magnitude))
     stacked = [blocks.reshape(-1, bn) for blocks in (actual, *references)]
     found = check_tiles(stacked[0], stacked[1], stacked[2], stacked[3], (bm, bn), accumulation)
-    inside = packed(torch.ones(case.n, case.k, device=actual.device), inputs.pattern)
+    inside = packed(torch.ones(case.n, case.k, dtype=torch.float32, device=actual.device), inputs.pattern)
     if bool((actual[inside == 0] != 0).any()):
         return TileCheck(False, torch.inf, found.dense_tile_error, torch.inf, found.tile)
     return found

@@ -1,0 +1,40 @@
+"""Values that are computed: torch's parametrizations, weight norms and pruning put a layer's Parameter under other names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ..errors import Error
+
+
+class Parametrizations(nn.ModuleDict):
+    """In the place of the nn.ModuleDict that torch.nn.utils.parametrize gives a layer. That one takes no entry of the name
+    ``values``, which is its own method's; here ``values`` is the entry, as ``parametrizations.weight`` of other layers is.
+    """
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        if name == "values":
+            self._modules[name] = module  # type: ignore[assignment]
+        else:
+            super().add_module(name, module)
+
+    @property
+    def values(self) -> Any:  # type: ignore[override]
+        entry = self._modules.get("values")
+        method: Callable[[], Any] = super().values
+        return method if entry is None else entry
+
+
+def values_are_computed(layer: nn.Module) -> bool:
+    """Whether something else than a Parameter or buffer of the layer holds ``values``."""
+    return "values" not in layer._parameters and "values" not in layer._buffers
+
+
+def require_own_values(op: str, layer: nn.Module) -> None:
+    """Raises Error where ``values`` are computed: writing to them would be lost."""
+    if values_are_computed(layer):
+        remedy = "remove the parametrization, norm or pruning first"
+        raise Error(op, "values that are the layer's own Parameter", "computed ones", remedy)
