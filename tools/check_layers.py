@@ -26,7 +26,8 @@ CLOSED = {("kernels", "plan/select.h"), ("kernels", "plan/cache.h")}
 # Python: one module reaches the operators, the rest go through it; user-facing parts are never imported by the base.
 PYTHON_TOP = {"cli", "demo", "bench", "__main__"}
 PYTHON_BASE = {
-    *("errors", "_library", "_fakes", "_operators", "_products", "_autograd", "ops", "pattern", "nn", "io", "report", "patch"),
+    *("errors", "_numbers", "_library", "_fakes", "_flops", "_operators", "_products", "_autograd", "ops", "pattern"),
+    *("nn", "io", "report", "patch"),
     *("advice", "advise", "distributed", "hf"),
 }
 

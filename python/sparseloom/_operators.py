@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _library
+from . import _flops, _library
 from .errors import translated
 
 _library.load()
 from . import _fakes as _fakes  # noqa: E402 - the operators must exist
+
+_flops.register(torch.ops.sparseloom)
 
 warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
 

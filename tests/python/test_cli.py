@@ -106,7 +106,17 @@ def test_a_missing_library_is_said_with_the_remedy(tmp_path):
     package = Path(sparseloom.__file__).parent
     copy = tmp_path / "sparseloom"
     copy.mkdir()
-    for name in ("__init__.py", "ops.py", "_autograd.py", "_operators.py", "_library.py", "errors.py", "pattern.py"):
+    for name in (
+        "__init__.py",
+        "ops.py",
+        "_autograd.py",
+        "_operators.py",
+        "_flops.py",
+        "_numbers.py",
+        "_library.py",
+        "errors.py",
+        "pattern.py",
+    ):
         (copy / name).write_bytes((package / name).read_bytes())
     (copy / "nn").symlink_to(package / "nn")
     ran = subprocess.run(

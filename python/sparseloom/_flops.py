@@ -1,0 +1,37 @@
+"""What torch.utils.flop_counter.FlopCounterMode counts for the operators: the stored blocks' products, two flops for each."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from torch.utils.flop_counter import register_flop_formula  # 2 ms: torch itself has what it imports
+
+Shape = tuple[int, ...]
+
+
+def _forward(x: Shape, values: Shape, *rest: Any, **named: Any) -> int:
+    return 2 * prod(values) * prod(x[:-1])
+
+
+def _dw(dy: Shape, x: Shape, crow: Shape, col: Shape, block_rows: int, block_cols: int, *rest: Any, **named: Any) -> int:
+    return 2 * col[0] * block_rows * block_cols * prod(dy[:-1])
+
+
+def _dw_add(dvalues: Shape, dy: Shape, *rest: Any, **named: Any) -> int:
+    return 2 * prod(dvalues) * prod(dy[:-1])
+
+
+def _backward(
+    dy: Shape, saved: Shape | None, x: Shape | None, values: Shape | None, crow: Shape, col: Shape, ccol: Shape, row: Shape,
+    slot: Shape, in_features: int, block_rows: int, block_cols: int, *rest: Any, **named: Any,
+) -> int:  # fmt: skip
+    return ((x is not None) + (values is not None)) * 2 * col[0] * block_rows * block_cols * prod(dy[:-1])
+
+
+def register(operators: Any) -> None:
+    """Gives each product of ``operators`` its formula."""
+    for name in ("linear", "linear_train", "linear_dx", "scaled_linear"):
+        register_flop_formula(getattr(operators, name))(_forward)
+    for name, formula in (("linear_dw", _dw), ("linear_dw_add", _dw_add), ("linear_backward", _backward)):
+        register_flop_formula(getattr(operators, name))(formula)
