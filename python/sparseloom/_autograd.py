@@ -12,7 +12,7 @@ from torch._compile import _disable_dynamo
 from . import _operators
 from ._operators import ACTIVATIONS, call, tf32_of
 from ._products import DW, DX, FORWARD, column_sums, gradients_batched, product, transformed
-from .errors import Error
+from .errors import Error, translated, unsupported_layout
 
 if TYPE_CHECKING:
     from .ops import Index
@@ -84,7 +84,10 @@ class Layer(torch.autograd.Function):
         wanted = x if weight is None or main_grad is not None else None
         operands = (dy, saved, wanted, values, crow, col, ccol, row, slot, cols, bm, bn, code, version, strict, tf32, need_bias)
         if weight is None:
-            dx, dvalues, dbias = _operators.linear_backward(*operands)
+            try:
+                dx, dvalues, dbias = _operators.linear_backward(*operands)
+            except RuntimeError as error:  # a sparse dy, too little memory
+                raise translated(error) from None
         else:
             dx, empty, dbias = call("linear_backward", *operands, main_grad)
             dvalues = None if main_grad is None else _announce(weight, empty, index)
@@ -107,6 +110,8 @@ def by_parts(x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, resi
 
 def require_residual(residual: Tensor, y: Tensor) -> None:
     """Raises Error unless it is like y, as the operators want it: torch's own addition would broadcast or promote."""
+    if residual.layout != torch.strided:
+        raise unsupported_layout("linear", "residual", str(residual.layout))
     if residual.shape != y.shape:
         raise Error("linear", f"a residual of y's shape {list(y.shape)}", str(list(residual.shape)), "expand it to that shape")
     if residual.dtype != y.dtype:
@@ -177,4 +182,5 @@ def activate(y: Tensor, activation: str | None) -> Tensor:
         return F.relu(y)
     if activation == "silu":
         return F.silu(y)
+    ACTIVATIONS[activation]  # none of another name passes for gelu
     return F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")

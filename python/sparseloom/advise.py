@@ -12,6 +12,7 @@ from . import ops
 from .advice import Advice, LayerAdvice, Option
 from .errors import Error
 from .nn import BlockSparseLinear
+from .nn.arguments import require_module
 from .patch.sites import refusal
 from .patch.survey import survey
 from .pattern import Block, block_shape
@@ -39,6 +40,7 @@ def advise(
     no sparse kernel at some block and density raises Error, before anything is timed, and is named with what it would run.
     Raises Error on a model without values, and what the model itself raises.
     """
+    require_module("advise", model)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise Error("advise", "a model with values", "parameters on the meta device", "call model.to_empty(device='cpu') first")
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]

@@ -39,7 +39,7 @@ _SPECIAL = (
 _REPLACE = "save the model again, or take an undamaged copy"
 
 
-def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
     """Writes the model's state_dict, dense and sparse layers alike; tensors that share memory are stored once.
 
     The file appears under ``path`` complete or not at all: it is written beside it, flushed to the disk, then renamed. A file
@@ -73,7 +73,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     write_whole(path, _file_bytes(tensors, metadata))
 
 
-def load(path: str | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:
+def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:
     """Fills the model from a file of ``save``; sparse layers take the file's patterns, meta tensors become real ones on the CPU.
 
     ``sparsify``: dense layers that are block-sparse in the file become so first, as sparsify_ would make them; it is said aloud as
@@ -127,13 +127,13 @@ def _patterns(tensors: dict[str, Tensor], layers: dict[str, Any], without: Colle
     return found
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
     """Writes a file under ``path`` complete or not at all, flushed to the disk. Raises Error naming the system's reason.
 
     An older file's mode and, where the system allows it, owner are kept. What is there and is no regular file is refused: the
     rename would put a regular file in the place of a pipe or of /dev/null.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(_decoded("save", path)))
     temporary = None
     try:
         older = _older(target)
@@ -175,6 +175,14 @@ def _older(target: Path) -> os.stat_result | None:
     if kind:
         raise Error("save", f"{target} to be a regular file or not to exist", kind, "write to a file, then copy it there")
     return older
+
+
+def _decoded(op: str, path: str | bytes | os.PathLike[str]) -> str:
+    """A path of str, bytes or os.PathLike as str. Raises Error on anything else."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise Error(op, "a path as str, bytes or os.PathLike", type(path).__name__, "pass the file's name") from None
 
 
 def _umask() -> int:
@@ -235,12 +243,13 @@ def _file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All entries (shared ones under each name) and the sparse layers of a file; Error when it is not whole and ours."""
     try:
-        data = Path(path).read_bytes()  # at once: what is checked is what is loaded, whatever happens to the file meanwhile
+        # At once: what is checked is what is loaded, whatever happens to the file meanwhile.
+        data = Path(_decoded("load", path)).read_bytes()
     except OSError as error:
-        raise Error("load", f"to read {path}", error.strerror or str(error), "check the path") from error
+        raise Error("load", f"to read {os.fsdecode(path)}", error.strerror or str(error), "check the path") from error
     metadata = _metadata(data)
     try:
         tensors = safetensors.torch.load(data)

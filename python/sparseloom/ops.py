@@ -13,13 +13,14 @@ from torch.autograd import forward_ad
 from . import _autograd, _operators, _products
 from ._autograd import activate as activate
 from ._autograd import require_residual as require_residual
+from ._numbers import whole
 from ._operators import ACTIVATIONS as ACTIVATIONS
 from ._operators import PLAN_CHOOSES, tf32_of
 from ._operators import call as call
 from ._operators import tf32_allowed as tf32_allowed
 from ._products import differentiated as differentiated
 from ._products import functorch_active
-from .errors import Error, translated
+from .errors import Error, translated, unsupported_layout
 
 _tracing_state = torch._C._get_tracing_state  # by a name of its own: ops.linear asks in every call
 
@@ -108,16 +109,36 @@ def linear(
         crow, col, rows, version = index.crow, index.col, index.rows, index.version
         x = _autograd.in_rows(x)
         return _operators.linear(x, values, crow, col, bias, rows, code, version, strict, tf32, number, residual)
-    except RuntimeError as error:
-        raise translated(error) from None
+    except _REFUSED as error:
+        operands = {"x": x, "values": values, "bias": bias, "residual": residual}
+        raise _explained(error, "linear", index, activation, operands) from None
+
+
+#: What an operand of another kind makes Python or torch raise: the routes above ask nothing beforehand, which every call would pay.
+_REFUSED = (RuntimeError, AttributeError, TypeError, KeyError)
+
+
+def _explained(error: Exception, op: str, index: Any, activation: Any, operands: dict[str, Any]) -> Exception:
+    """Our Error for what a product was refused for; ``error`` itself when that is none of its arguments."""
+    for name, operand in operands.items():
+        if operand is not None and not isinstance(operand, Tensor):
+            return Error(op, f"{name} to be a tensor", type(operand).__name__, "convert it with torch.as_tensor")
+        if operand is not None and (operand.layout != torch.strided or operand.is_nested):
+            return unsupported_layout(op, name, "a nested tensor" if operand.is_nested else str(operand.layout))
+    if not isinstance(index, Index):
+        return Error(op, "index to be an ops.Index", type(index).__name__, "pass layer.index, or what make_index returns")
+    if activation not in tuple(ACTIVATIONS):
+        names = ", ".join(repr(name) for name in ACTIVATIONS)
+        return Error(op, f"activation to be one of {names}", repr(activation), "apply any other one after the product")
+    return translated(error) if isinstance(error, RuntimeError) else error
 
 
 def linear_dx(dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None) -> Tensor:
     """dY W: dy [..., rows] -> [..., cols]; differentiable in dy and values. Raises Error as linear does."""
     try:
         return _products.product(_products.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
-    except RuntimeError as error:
-        raise translated(error) from None
+    except _REFUSED as error:
+        raise _explained(error, "linear_dx", index, None, {"dy": dy, "values": values}) from None
 
 
 def linear_dw(
@@ -137,8 +158,8 @@ def linear_dw(
         return out
     try:
         return _products.product(_products.DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
-    except RuntimeError as error:
-        raise translated(error) from None
+    except _REFUSED as error:
+        raise _explained(error, "linear_dw", index, None, {"dy": dy, "x": x}) from None
 
 
 def scaled_linear(
@@ -256,6 +277,9 @@ def plan(
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
+    m = whole("plan", "m", m)
+    if activation not in tuple(ACTIVATIONS):
+        raise Error("plan", f"activation to be one of {', '.join(map(repr, ACTIVATIONS))}", repr(activation), "choose one of them")
     text = call(
         "plan",
         *(index.crow, index.col, index.rows, index.cols, index.bm, index.bn, direction, _planned_dtype(dtype, out_dtype), m),

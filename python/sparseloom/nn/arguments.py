@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.fx import Proxy, Tracer
 
 from .. import ops
-from ..errors import Error
+from .._numbers import share, whole
+from ..errors import Error, unsupported_layout
 from ..pattern import Pattern
 
 if TYPE_CHECKING:
@@ -18,26 +19,40 @@ if TYPE_CHECKING:
 _OP = "BlockSparseLinear"
 
 
-def require_made_of(
+def checked(
     in_features: int, out_features: int, density: float | None, pattern: Pattern | None, activation: str | None, where: Tensor
-) -> None:
-    """Raises Error unless a layer can be made of these. ``where``: a tensor of its device and dtype."""
+) -> tuple[int, int, float | None]:
+    """Both feature counts and the density as Python's numbers. Raises Error unless a layer can be made of these. ``where``: a
+    tensor of its device and dtype."""
     ops.dtype_name(_OP, where.dtype)
     require_device(where.device)
-    if activation not in ops.ACTIVATIONS:
-        names = ", ".join(repr(name) for name in ops.ACTIVATIONS)
-        raise Error(_OP, f"activation to be one of {names}", repr(activation), "apply any other one after the layer")
-    for name, size in (("in_features", in_features), ("out_features", out_features)):
-        if not isinstance(size, int) or size < 0:
-            raise Error(_OP, f"{name} to be an int >= 0", repr(size), "pass the number of features")
+    require_activation(activation)
+    in_features, out_features = whole(_OP, "in_features", in_features), whole(_OP, "out_features", out_features)
     if (density is None) == (pattern is None):
         got = "neither" if density is None else "both"
         raise Error(_OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern=")
+    return in_features, out_features, None if density is None else share(_OP, density)
+
+
+def require_activation(activation: str | None) -> None:
+    """Raises Error unless products have that activation."""
+    if activation not in tuple(ops.ACTIVATIONS):
+        names = ", ".join(repr(name) for name in ops.ACTIVATIONS)
+        raise Error(_OP, f"activation to be one of {names}", repr(activation), "apply any other one after the layer")
+
+
+def require_tensor(x: Any) -> Tensor:
+    """Raises Error unless it is one whose sizes can be asked for: a nested one's cannot."""
+    if not isinstance(x, Tensor):
+        raise Error("linear", "x to be a tensor", type(x).__name__, "convert it with torch.as_tensor")
+    if x.is_nested:
+        raise unsupported_layout("linear", "x", "a nested tensor")
+    return x
 
 
 def recorded_by_fx(module: nn.Module, first: Any, **others: Any) -> Any:
     """What torch.fx.symbolic_trace gets for a call with one of its proxies among the operands: a node that calls the module, as
-    torch.nn's own leave. None without a proxy. Raises Error when an operand is no tensor, or nothing but the module is traced."""
+    torch.nn's own leave. None without a proxy. Raises Error when the first is no tensor, or nothing but the module is traced."""
     given = {name: operand for name, operand in others.items() if operand is not None}
     proxy = next((operand for operand in (first, *given.values()) if isinstance(operand, Proxy)), None)
     if proxy is not None:
@@ -47,10 +62,14 @@ def recorded_by_fx(module: nn.Module, first: Any, **others: Any) -> Any:
             got, remedy = "the module alone", "trace torch.nn.Sequential(module), or use torch.export"
             raise Error("symbolic_trace", f"a model that holds the {type(module).__name__}", got, remedy)
         return tracer.create_proxy("call_module", path, (first,), given)
-    for name, operand in {"x": first, **given}.items():
-        if not isinstance(operand, Tensor):
-            raise Error("linear", f"{name} to be a tensor", type(operand).__name__, "convert it with torch.as_tensor")
+    require_tensor(first)
     return None
+
+
+def require_module(op: str, model: object) -> None:
+    """Raises Error for what is none."""
+    if not isinstance(model, nn.Module):
+        raise Error(op, "an nn.Module", type(model).__name__, "pass the model")
 
 
 def require_device(device: torch.device) -> None:

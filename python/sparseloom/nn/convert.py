@@ -132,6 +132,9 @@ def to_torch_bsr(layer: BlockSparseLinear) -> Tensor:
 
 
 def _require_bias(op: str, bias: Tensor, weight: Tensor) -> None:
+    if not isinstance(bias, Tensor) or bias.layout != torch.strided:
+        got = str(bias.layout) if isinstance(bias, Tensor) else type(bias).__name__
+        raise Error(op, "bias as a strided tensor", got, "convert it with torch.as_tensor or .to_dense()")
     if tuple(bias.shape) != (weight.shape[0],) or bias.dtype != weight.dtype:
         expected = f"bias [{weight.shape[0]}] of {weight.dtype}"
         raise Error(op, expected, f"{list(bias.shape)} of {bias.dtype}", "one value per output feature, in the weight's dtype")

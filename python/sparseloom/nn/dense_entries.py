@@ -12,6 +12,7 @@ from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
 from . import state
+from .parametrized import values_are_computed
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
@@ -40,7 +41,7 @@ def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str)
     torch.sparse_bsr weight, and the entries that pytorch_block_sparse writes, bring their own pattern. Raises Error when one does
     not fit the layer.
     """
-    if prefix + "values" in tensors:
+    if prefix + "values" in tensors or values_are_computed(layer):
         return
     if prefix + "weight.data" in tensors and prefix + "weight.cols_a" in tensors:
         values, crow, col = _from_pytorch_block_sparse(layer, tensors, prefix)
@@ -53,6 +54,9 @@ def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str)
 
 
 def _packed(layer: BlockSparseLinear, weight: Tensor, prefix: str) -> tuple[Tensor, Tensor, Tensor]:
+    if weight.layout != torch.strided or weight.is_nested:
+        remedy = "convert the entry with .to_dense(), or with .to_sparse_bsr(layer.block), which brings its pattern"
+        raise Error("load", "a weight of layout torch.strided or torch.sparse_bsr", str(weight.layout), remedy)
     matrix = layer.dense_matrix(weight)
     if tuple(matrix.shape) != (layer.out_features, layer.in_features):
         expected = f"weight of {layer.out_features} x {layer.in_features} (out x in features)"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..errors import Error
+from .parametrized import require_own_values
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 
 def freeze(layer: BlockSparseLinear) -> None:
     """Makes the copy. Raises Error where ``strict`` forbids it."""
-    if not isinstance(layer.values, nn.Parameter):
-        raise Error("freeze", "values of the layer's own", "parametrized ones", "remove the parametrization first")
+    require_own_values("freeze", layer)
     if layer.strict:
         raise Error("freeze", "strict=False", "strict=True", "strict forbids dense products: set layer.strict = False")
     index = layer.index

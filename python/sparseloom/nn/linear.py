@@ -14,6 +14,7 @@ from .. import pattern as patterns
 from ..errors import Error
 from ..pattern import Block, Pattern
 from . import arguments, convert, dense_entries, frozen, state, topology
+from .parametrized import Parametrizations
 
 
 class BlockSparseLinear(nn.Module):
@@ -68,7 +69,8 @@ class BlockSparseLinear(nn.Module):
     ) -> None:
         super().__init__()
         where = torch.empty(0, device=device, dtype=dtype)
-        arguments.require_made_of(in_features, out_features, density, pattern, activation, where)
+        checked = arguments.checked(in_features, out_features, density, pattern, activation, where)
+        in_features, out_features, density = checked
         if pattern is None:
             assert density is not None
             pattern = patterns.balanced(out_features, in_features, block, density, generator)
@@ -119,9 +121,11 @@ class BlockSparseLinear(nn.Module):
         if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None:
             return node  # type: ignore[no-any-return]
         parameters = self._parameters
-        values: Tensor | None = parameters.get("values")
-        bias: Tensor | None = parameters.get("bias")
-        if values is None:  # parametrized: the class has a property of that name
+        values: Tensor
+        bias: Tensor | None
+        try:
+            values, bias = parameters["values"], parameters["bias"]  # type: ignore[assignment]
+        except KeyError:  # one of them is computed: parametrized, normed or pruned
             values, bias = self.values, self.bias
         weight = values if self.fuse_wgrad_accumulation else None  # as it is before autocast's copy
         kind = "cuda" if x.is_cuda else x.device.type
@@ -129,7 +133,11 @@ class BlockSparseLinear(nn.Module):
             dtype = torch.get_autocast_dtype(kind)
             x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
             residual = None if residual is None else residual.to(dtype)
-        shape = x.shape
+        try:
+            shape = x.shape
+        except RuntimeError:
+            arguments.require_tensor(x)
+            raise
         if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
             arguments.refuse(self, x, values)
         if self._frozen_version >= 0:
@@ -139,6 +147,12 @@ class BlockSparseLinear(nn.Module):
             residual = None if residual is None else residual.flatten(0, -2)
         y = ops.linear(x, values, self.index, bias, self.activation, self.strict, None, residual, weight)
         return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As nn.Module's; torch.nn.utils.parametrize gets a place for its modules that takes one for ``values``."""
+        if name == "parametrizations" and type(value) is nn.ModuleDict and not value:
+            value = Parametrizations()
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         """As nn.Module's, with a hint for those who read the dense layer's ``weight``. Not a property: Python asks this method when
@@ -366,6 +380,7 @@ class BlockSparseLinear(nn.Module):
     ) -> None:  # fmt: skip
         """Checks indices and values before anything changes; another number of blocks gives ``values`` new memory."""
         try:
+            state.require_strided(state_dict, prefix, ("values", "bias"))
             dense_entries.accept_dense(self, state_dict, prefix)
             pattern = state.read_pattern(self, state_dict, prefix)
         except Error as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
-from ..errors import Error
+from ..errors import Error, unsupported_layout
 from ..pattern import Pattern
 from . import arguments, state
 from .linear import BlockSparseLinear
@@ -61,9 +62,12 @@ class QuantizedBlockSparseLinear(nn.Module):
         bias_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(pattern, Pattern):
+            raise Error(_OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern")
+        arguments.require_activation(activation)
         if dtype not in ops.SCALED_DTYPES:
             raise Error(_OP, "dtype int8 or float8_e4m3fn", str(dtype), "pass torch.int8")
-        if x_scale is not None and not 0 < float(x_scale) < float("inf"):
+        if x_scale is not None and not (isinstance(x_scale, Real) and 0 < float(x_scale) < float("inf")):
             raise Error(_OP, "x_scale > 0 and finite", repr(x_scale), "leave it out: every token then gets its own")
         self.out_features, self.in_features, self.block = pattern.rows, pattern.cols, pattern.block
         self.activation, self.strict, self.use_fast_accum = activation, False, False
@@ -112,6 +116,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         """
         if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
             return node  # type: ignore[no-any-return]
+        if x.is_nested or x.layout != torch.strided:
+            raise unsupported_layout("linear", "x", "a nested tensor" if x.is_nested else str(x.layout))
         kind = "cuda" if x.is_cuda else x.device.type
         dtype = x.dtype
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.is_floating_point() and dtype != torch.float64:
@@ -230,6 +236,7 @@ class QuantizedBlockSparseLinear(nn.Module):
     ) -> None:  # fmt: skip
         """Checks indices and values before anything changes; another number of blocks gives ``values`` new memory."""
         try:
+            state.require_strided(state_dict, prefix, ("values", "bias", "w_scale", "x_scale"))
             pattern = self._read_pattern(state_dict, prefix)
         except Error as error:
             error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")

@@ -18,6 +18,7 @@ from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
 from . import state
+from .parametrized import require_own_values
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
@@ -82,6 +83,7 @@ def make_dynamic(layer: BlockSparseLinear) -> ops.Index:
         raise Error(_OP, "a layer with memory", "one on meta", "materialise it with .to_empty() and load it first")
     if layer.frozen:
         raise Error(_OP, "a layer that multiplies with its blocks", "a frozen one", "call unfreeze() first")
+    require_own_values(_OP, layer)
     if hasattr(layer.values, "placements"):
         raise Error(_OP, "whole values", "values that fully_shard has cut up", "change the topology before sharding")
     if layer._version != ops.DYNAMIC:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import pattern as patterns
+from .._numbers import share, whole
 from ..errors import Error
 from ..nn.convert import SELECTS
 from ..pattern import Block, Pattern, block_shape
@@ -44,11 +45,13 @@ class BlockSparse:
                 raise Error(_OP, "density or a pattern", "both", "the pattern says which blocks stay: leave density out")
             return
         patterns.require_scope(_OP, self.scope)
+        if self.seed is not None:
+            whole(_OP, "seed", self.seed, None)
         names = (*SELECTS, RANDOM)
         if self.select not in names:
             listed = ", ".join(repr(name) for name in names)
             raise Error(_OP, f"select to be one of {listed} or a Pattern", repr(self.select), 'pass select="magnitude"')
-        if not isinstance(self.density, (int, float)) or isinstance(self.density, bool) or not 0 <= self.density <= 1:
+        if self.density is None or not 0 <= share(_OP, self.density) <= 1:
             raise Error(_OP, "density in [0, 1]", repr(self.density), "density is the share of blocks that stay: density=0.25")
         patterns.full(0, 0, block_shape(_OP, self.block))  # C++ checks the sides
 
@@ -64,7 +67,7 @@ class BlockSparse:
 
     def generator(self) -> torch.Generator | None:
         """The generator that the layers of one sparsify_ call draw from; None is torch's default one."""
-        return None if self.seed is None else torch.Generator().manual_seed(self.seed)
+        return None if self.seed is None else torch.Generator().manual_seed(whole(_OP, "seed", self.seed, None))
 
     def blocks(self, rows: int, cols: int) -> int:
         """How many blocks of a [rows, cols] weight stay."""

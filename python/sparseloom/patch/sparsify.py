@@ -13,6 +13,7 @@ from ..errors import Error
 from ..nn import BlockSparseConv1x1, BlockSparseLinear, BlockSparseMultiheadAttention
 from ..nn.convert import Activation
 from ..nn.dense_entries import packed_layer
+from ..nn.parametrized import values_are_computed
 from .announce import announce
 from .choose import Choice, choose
 from .config import BlockSparse
@@ -94,7 +95,10 @@ def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequenc
     model = _unwrapped(model)
     require_patchable("densify_", model)
     optimizers = as_optimizers("densify_", optimizer)
-    wanted = re.compile(names)
+    try:
+        wanted = re.compile(names)
+    except (re.error, TypeError) as error:
+        raise Error("densify_", "names as a regular expression", f"{names!r} ({error})", "escape dots and brackets") from error
     before = parameter_count(model)
     result, swaps = Patched(became="dense"), list[Swap]()
     for module, all_names in sparse_modules(model).items():
@@ -103,6 +107,10 @@ def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequenc
             continue
         if "" in all_names:
             raise Error("densify_", "a model that holds sparse layers", "the sparse layer itself", "use layer.to_dense()")
+        if any(values_are_computed(part) for part in module.modules() if isinstance(part, BlockSparseLinear)):
+            reason = "its values are parametrized, normed or pruned: remove that first"
+            result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
+            continue
         dense = module.to_dense()  # type: ignore[operator]
         assert isinstance(dense, nn.Module)
         for site, layer in _pairs(module, dense):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Error
+from ..nn.arguments import require_module
 from .sites import SPARSE, Site, kind_of, names_of, sites_of
 
 #: (name, id of the module, attribute, Parameter)
@@ -49,8 +50,7 @@ def survey(model: nn.Module) -> Survey:
 
 def require_patchable(op: str, model: nn.Module) -> None:
     """Raises Error for what is no module, or is wrapped by something that has already taken note of the Parameters."""
-    if not isinstance(model, nn.Module):
-        raise Error(op, "an nn.Module", type(model).__name__, "pass the model")
+    require_module(op, model)
     wrapper = nn.parallel.DistributedDataParallel
     wrapped = any(isinstance(module, wrapper) for module in model.modules())
     if not wrapped and torch.distributed.is_available() and torch.distributed.is_initialized():

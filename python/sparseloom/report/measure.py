@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..nn import BlockSparseLinear
+from ..nn.arguments import require_module
 from . import layers, whole
 from .inputs import gpus_of, watched
 from .result import LayerReport, Report
@@ -41,6 +42,7 @@ def report(
 
     Raises what the model itself raises on the input.
     """
+    require_module("report", model)
     inner = getattr(model, "_orig_mod", model)
     model = inner if isinstance(inner, nn.Module) else model
     with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache():
