@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import os
 import random
-import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from ..report.timing import Spread as Spread
+from ..report.timing import ratios as ratios
 
 Call = Callable[[], object]
 
 # One sample lasts at least this long: the clock's own cost is 0.1 us, and a scheduler's slip some tens.
 SAMPLE_SECONDS = 200e-6
 LEAST_ROUNDS = 7
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Of repeated samples; microseconds, or a ratio."""
-
-    median: float
-    p20: float
-    p80: float
-
-    @staticmethod
-    def of(samples: list[float]) -> Spread:
-        ordered = sorted(samples)
-        last = len(ordered) - 1
-        return Spread(statistics.median(ordered), ordered[round(0.2 * last)], ordered[round(0.8 * last)])
-
-    def rounded(self, digits: int) -> dict[str, float]:
-        return {name: round(getattr(self, name), digits) for name in ("median", "p20", "p80")}
 
 
 def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) -> list[list[float]]:
@@ -58,11 +41,6 @@ def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) ->
                 calls[i]()
             samples[i].append(1e6 * (time.perf_counter() - start) / repeats[i])
     return samples
-
-
-def ratios(numerator: list[float], denominator: list[float]) -> Spread:
-    """Of the samples taken in the same round."""
-    return Spread.of([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
 def busy_share(seconds: float = 1.0) -> float:

@@ -2,6 +2,6 @@
 
 from .measure import report
 from .result import LayerReport, ModelReport, Report, Times, Totals
-from .timing import medians
+from .timing import Spread, medians
 
-__all__ = ["LayerReport", "ModelReport", "Report", "Times", "Totals", "medians", "report"]
+__all__ = ["LayerReport", "ModelReport", "Report", "Spread", "Times", "Totals", "medians", "report"]

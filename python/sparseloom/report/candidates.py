@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,9 @@ import torch
 
 from .. import ops
 from ..errors import Error
-from .timing import medians
+from .busy import Watch, loud
+from .table import spread_words
+from .timing import Spread, in_turn, ratios
 
 if TYPE_CHECKING:
     from ..nn import BlockSparseLinear
@@ -29,11 +32,14 @@ def measure(
     accumulate: bool = False,
     seconds: float = 1.0,
 ) -> dict[str, Any]:
-    """The plan with ``measured_us`` in its candidates (None where it was not run) and beside the predictions of its text.
+    """The plan with what its candidates took (None where they were not run), in their entries and beside the predictions of its
+    text: ``measured_us``, the median, ``measured_spread`` (median, p20 and p80) and ``over_chosen``, the time over the chosen
+    kernel's, round by round. ``lost``: the share of CPU time that other work took; the text begins with a loud line when that
+    is much.
 
-    Medians of calls in turn on random operands, on the layer's device, for about ``seconds`` in all. The calls follow each other on
-    the same operands, so that what fits into a cache stays there; plans predict for operands outside of it. Raises Error where
-    the layer has no values (device meta).
+    Calls in turn on random operands, on the layer's device, for about ``seconds`` in all. The calls follow each other on the same
+    operands, so that what fits into a cache stays there; plans predict for operands outside of it. Raises Error where the layer
+    has no values (device meta).
     """
     device = layer.values.device
     if device.type == "meta":
@@ -62,18 +68,35 @@ def measure(
         return ops.linear_dw(dy, x, index, layer.strict, kernel, out)
 
     calls: list[Callable[[], object]] = [partial(product, c["kernel"]) for c in runs]
+    watch = Watch()
     with torch.no_grad():
-        times = medians(calls, seconds, device if device.type == "cuda" else None)
-    measured = {c["kernel"]: us for c, us in zip(runs, times, strict=True)}
-    candidates = [c | {"measured_us": measured.get(c["kernel"])} for c in plan["candidates"]]
-    return plan | {"candidates": candidates, "measured_us": measured[plan["kernel"]], "text": _told(plan["text"], measured)}
+        samples = in_turn(calls, seconds, device if device.type == "cuda" else None)
+    watch.look()
+    times = {c["kernel"]: taken for c, taken in zip(runs, samples, strict=True)}
+    measured = {kernel: Spread.of(taken) for kernel, taken in times.items()}
+    over = {kernel: ratios(taken, times[plan["kernel"]]) for kernel, taken in times.items()}
+    candidates = [c | _figures(measured.get(c["kernel"]), over.get(c["kernel"])) for c in plan["candidates"]]
+    told = _told(plan["text"], plan["kernel"], measured, over)
+    text = "\n".join(part for part in (loud(watch.lost), told) if part)
+    chosen = measured[plan["kernel"]].median
+    return plan | {"candidates": candidates, "measured_us": chosen, "lost": watch.lost, "text": text}
 
 
-def _told(text: str, measured: dict[str, float]) -> str:
-    """Every line of a candidate that was run, with its time."""
+def _figures(us: Spread | None, over: Spread | None) -> dict[str, Any]:
+    """Of one candidate, as plain data."""
+    if us is None or over is None:
+        return {"measured_us": None, "measured_spread": None, "over_chosen": None}
+    return {"measured_us": us.median, "measured_spread": asdict(us), "over_chosen": asdict(over)}
+
+
+def _told(text: str, chosen: str, measured: dict[str, Spread], over: dict[str, Spread]) -> str:
+    """Every line of a candidate that was run, with its time and what that is of the chosen one's."""
     lines = text.split("\n")
     for kernel, us in measured.items():
-        time = f", measured {us:.1f} us" if us < 100 else f", measured {us:.0f} us"
+        digits = 1 if us.median < 100 else 0
+        time = f", measured {us.median:.{digits}f} us ({us.p20:.{digits}f} to {us.p80:.{digits}f})"
+        if kernel != chosen:
+            time += f", {over[kernel].median:.2f} of {chosen}'s{spread_words(over[kernel])}"
         for i, line in enumerate(lines):
             if line.startswith(f"  runs {kernel}, predicted "):
                 lines[i] = line.replace(", workspace", time + ", workspace", 1)

@@ -12,8 +12,8 @@ from .. import ops
 from ..errors import Error
 from ..nn import BlockSparseLinear
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse
-from .result import LayerReport, Times
-from .timing import medians
+from .result import LayerReport, Ratios, Times
+from .timing import Spread, in_turn, ratios
 
 #: What the plans of a direction's time are: "backward" is both products.
 _PRODUCTS = {"forward": ("forward",), "backward": ("dx", "dw")}
@@ -71,7 +71,7 @@ def measure(entry: LayerReport, layer: BlockSparseLinear, seconds: float) -> Non
     """Fills in the times, where there is something to measure."""
     if not entry.kernels or entry.tokens is None:
         return
-    entry.times, entry.dense_times = _measured(layer, entry.tokens, seconds)
+    entry.times, entry.dense_times, entry.ratios = _measured(layer, entry.tokens, seconds)
     if entry.slower:
         entry.note = f"slower than dense: {', '.join(entry.slower)}"
 
@@ -102,8 +102,8 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind)
 
 
-def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Times, Times]:
-    """Median times of the layer and of its dense twin."""
+def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Times, Times, Ratios]:
+    """Median times of the layer and of its dense twin, and the rounds' ratios."""
     device, dtype = layer.values.device, layer.values.dtype
     linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
     generator = torch.Generator().manual_seed(0)
@@ -115,11 +115,10 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
 
     gpu = device if device.type == "cuda" else None
     with torch.no_grad():
-        forward = medians([lambda: layer(x), lambda: dense(x)], seconds / 2, gpu)
-    times, dense_times = {"forward": forward[0]}, {"forward": forward[1]}
+        samples = {"forward": in_turn([lambda: layer(x), lambda: dense(x)], seconds / 2, gpu)}
     trains = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     if layer.frozen or not trains:
-        return times, dense_times
+        return _summed_up(samples)
     x.requires_grad_()
     gradient = torch.randn(tokens, layer.out_features, **drawn).to(device)
 
@@ -129,5 +128,11 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
 
     with torch.enable_grad():
         twin = [linear.weight] + ([] if linear.bias is None else [linear.bias])
-        back = medians([backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2, gpu)
-    return times | {"backward": back[0]}, dense_times | {"backward": back[1]}
+        samples["backward"] = in_turn([backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2, gpu)
+    return _summed_up(samples)
+
+
+def _summed_up(samples: dict[str, list[list[float]]]) -> tuple[Times, Times, Ratios]:
+    """Of the layer's samples and its twin's, by direction."""
+    medians = [{direction: Spread.of(pair[i]).median for direction, pair in samples.items()} for i in range(2)]
+    return medians[0], medians[1], {direction: ratios(dense, ours) for direction, (ours, dense) in samples.items()}

@@ -12,6 +12,7 @@ from .. import ops
 from ..nn import BlockSparseLinear
 from ..nn.arguments import require_module
 from . import layers, whole
+from .busy import Watch
 from .inputs import gpus_of, watched
 from .result import LayerReport, Report
 from .timing import without_cast_cache
@@ -60,17 +61,19 @@ def report(
                 entries.append(LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched"))
         if strict:
             layers.require_sparse(sparse)
+        watch = Watch()
         own, batches = whole.measured(model, example_input, batch_sizes, seconds)
         known: dict[tuple[Any, ...], dict[str, float | None]] = {}
         for entry, layer in sparse:
             layers.measure(entry, layer, seconds)
+            watch.look()
             key = (entry.shape, entry.block, entry.tokens, entry.dtype, entry.times is None or tuple(entry.times))
             if key not in known:  # once for each shape: it takes some twenty plans
                 known[key] = layers.break_evens(entry, layer)
             entry.break_even = known[key]
     gpus = {layer.values.device for _, layer in sparse if layer.values.is_cuda}
     machine = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in gpus})) or str(ops.info().get("cpu", "cpu"))
-    return Report(entries, torch.get_num_threads(), machine, whole.totals(model), own, batches)
+    return Report(entries, torch.get_num_threads(), machine, whole.totals(model), own, batches, watch.lost)
 
 
 def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+from .busy import loud
 from .result import Report
 from .table import Rows, batch_table, legend, table
 
@@ -17,7 +18,8 @@ def fragment(report: Report) -> str:
         if layer.pattern is not None
     )
     tables = _table(*table(report)) + (_table(*batch_table(report)) if report.batches else "")
-    return f"<section class='sparseloom-report'>{tables}<p>{html.escape(legend(report))}</p>{figures}</section>"
+    busy = f"<p><strong>{html.escape(words)}</strong></p>" if (words := loud(report.lost)) else ""
+    return f"<section class='sparseloom-report'>{busy}{tables}<p>{html.escape(legend(report))}</p>{figures}</section>"
 
 
 def _table(head: list[str], rows: Rows) -> str:

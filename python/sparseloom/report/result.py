@@ -6,8 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..pattern import Pattern
+from .busy import loud
+from .timing import Spread
 
 Times = dict[str, float]  # "forward" and "backward": median microseconds of one call
+Ratios = dict[str, Spread]  # by direction, the dense twin's time over this one's, round by round
 
 
 @dataclass
@@ -26,6 +29,7 @@ class LayerReport:
     kernels: dict[str, str] = field(default_factory=dict)  # forward, dx, dw
     times: Times | None = None
     dense_times: Times | None = None
+    ratios: Ratios = field(default_factory=dict)
     #: By direction the density above which dense is faster, from the plan's predictions scaled to the time measured here; None
     #: where dense is faster at every density, 1.0 where block-sparse is.
     break_even: dict[str, float | None] = field(default_factory=dict)
@@ -35,17 +39,22 @@ class LayerReport:
     @property
     def speedups(self) -> Times:
         """Dense time over this layer's time, by direction; below 1 the layer is slower than dense."""
-        return speedups(self.times, self.dense_times)
+        return speedups(self)
 
     @property
     def slower(self) -> list[str]:
-        """The directions in which dense is faster."""
-        return [direction for direction, speedup in self.speedups.items() if speedup < 1]
+        """The directions in which dense is faster, and that was shown."""
+        return [direction for direction, speedup in self.speedups.items() if speedup < 1 and direction not in self.undecided]
+
+    @property
+    def undecided(self) -> list[str]:
+        """The directions in which no difference was shown: the middle 60 % of the rounds' ratios hold 1."""
+        return undecided(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without the pattern's bits."""
         plain = {key: value for key, value in asdict(self).items() if key != "pattern"}
-        return plain | {"speedups": self.speedups, "slower_than_dense": self.slower}
+        return plain | {"speedups": self.speedups, "slower_than_dense": self.slower, "no_difference_shown": self.undecided}
 
 
 @dataclass
@@ -56,15 +65,21 @@ class ModelReport:
     times: Times | None = None  # "backward" is missing where the model does not train
     dense_times: Times | None = None
     note: str = ""  # what could not be measured, and why
+    ratios: Ratios = field(default_factory=dict)
 
     @property
     def speedups(self) -> Times:
         """Dense time over this model's time, by direction."""
-        return speedups(self.times, self.dense_times)
+        return speedups(self)
+
+    @property
+    def undecided(self) -> list[str]:
+        """The directions in which no difference was shown: the middle 60 % of the rounds' ratios hold 1."""
+        return undecided(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self) | {"speedups": self.speedups}
+        return asdict(self) | {"speedups": self.speedups, "no_difference_shown": self.undecided}
 
 
 @dataclass(frozen=True)
@@ -88,12 +103,20 @@ class Report:
     totals: Totals | None = None
     model: ModelReport | None = None
     batches: list[ModelReport] = field(default_factory=list)
+    lost: float = 0.0  # share of the CPU time that other work took meanwhile
+
+    @property
+    def busy(self) -> bool:
+        """Whether other work took so much of the CPU time that the times say little."""
+        return bool(loud(self.lost))
 
     def to_dict(self) -> dict[str, Any]:
-        """{"machine", "threads", "layers": [...], "totals", "model", "batches": [...]}: plain data for JSON."""
+        """{"machine", "threads", "lost", "busy", "layers": [...], "totals", "model", "batches": [...]}: plain data for JSON."""
         return {
             "machine": self.machine,
             "threads": self.threads,
+            "lost": self.lost,
+            "busy": self.busy,
             "layers": [layer.to_dict() for layer in self.layers],
             "totals": None if self.totals is None else asdict(self.totals),
             "model": None if self.model is None else self.model.to_dict(),
@@ -115,8 +138,15 @@ class Report:
         return self.to_html()
 
 
-def speedups(times: Times | None, dense_times: Times | None) -> Times:
-    """Dense over sparse, by direction; empty where either is missing."""
-    if times is None or dense_times is None:
+def speedups(entry: LayerReport | ModelReport) -> Times:
+    """Dense over sparse, by direction, the median of the rounds; empty where either was not measured."""
+    if entry.times is None or entry.dense_times is None:
         return {}
-    return {direction: dense_times[direction] / times[direction] for direction in times if direction in dense_times}
+    both = [each for each in entry.times if each in entry.dense_times]
+    ratios, times, dense = entry.ratios, entry.times, entry.dense_times
+    return {each: ratios[each].median if each in ratios else dense[each] / times[each] for each in both}
+
+
+def undecided(entry: LayerReport | ModelReport) -> list[str]:
+    """The directions in which neither side was shown to be faster."""
+    return [direction for direction, ratio in entry.ratios.items() if ratio.shows_none]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 
-from .result import LayerReport, ModelReport, Report, Times, speedups
+from .busy import loud
+from .result import LayerReport, ModelReport, Report
+from .timing import Spread
 
 Rows = list[list[str]]
 
@@ -16,10 +18,10 @@ _BATCH_HEAD = ["first dimension", "forward us", "backward us", "note"]
 
 def text(report: Report) -> str:
     """All tables and the legend, with rich where it is installed."""
-    parts = [_drawn(*table(report)), legend(report)]
+    parts = [loud(report.lost), _drawn(*table(report))]
     if report.batches:
-        parts.insert(1, _drawn(*batch_table(report)))
-    return "\n".join(parts)
+        parts.append(_drawn(*batch_table(report)))
+    return "\n".join(part for part in (*parts, legend(report)) if part)
 
 
 def table(report: Report) -> tuple[list[str], Rows]:
@@ -35,10 +37,16 @@ def batch_table(report: Report) -> tuple[list[str], Rows]:
     return _BATCH_HEAD, [_batch_row(batch) for batch in report.batches]
 
 
+def spread_words(ratio: Spread) -> str:
+    """What stands behind a ratio."""
+    return f" ({ratio.p20:.2f} to {ratio.p80:.2f})" + (", no difference shown" if ratio.shows_none else "")
+
+
 def legend(report: Report) -> str:
     """What the columns mean, and where it was measured."""
     words = (
         f"{report.machine}, {report.threads} CPU threads. us: median of one call, sparse / dense twin, interleaved, warm; "
+        "= the rounds' median ratio (20th to 80th percentile), no difference shown where those hold 1; "
         "backward is everything that needs a gradient."
     )
     if any(layer.break_even for layer in report.layers):
@@ -59,7 +67,7 @@ def _layer_row(layer: LayerReport) -> list[str]:
         density,
         _of(size(layer.bytes), size(layer.dense_bytes)),
         " ".join(dict.fromkeys(layer.kernels.values())),
-        *(_time(layer.times, layer.dense_times, direction) for direction in ("forward", "backward")),
+        *(_time(layer, direction) for direction in ("forward", "backward")),
         " / ".join("never" if even is None else f"{even:.2f}" for even in layer.break_even.values()),
         layer.note,
     ]
@@ -78,23 +86,25 @@ def _total_row(report: Report) -> list[str]:
         "",
         _of(size(totals.bytes), size(totals.dense_bytes)),
         "",
-        *(_time(model.times, model.dense_times, direction) for direction in ("forward", "backward")),
+        *(_time(model, direction) for direction in ("forward", "backward")),
         "",
         "; ".join(part for part in (note, model.note) if part),
     ]
 
 
 def _batch_row(batch: ModelReport) -> list[str]:
-    times = (_time(batch.times, batch.dense_times, direction) for direction in ("forward", "backward"))
-    return [str(batch.batch), *times, batch.note]
+    return [str(batch.batch), *(_time(batch, direction) for direction in ("forward", "backward")), batch.note]
 
 
-def _time(times: Times | None, dense_times: Times | None, direction: str) -> str:
+def _time(entry: LayerReport | ModelReport, direction: str) -> str:
+    times, dense_times = entry.times, entry.dense_times
     if times is None or direction not in times:
         return ""
     if dense_times is None or direction not in dense_times:
         return f"{times[direction]:.0f}"
-    return f"{times[direction]:.0f} / {dense_times[direction]:.0f} = {speedups(times, dense_times)[direction]:.2f}x"
+    words = f"{times[direction]:.0f} / {dense_times[direction]:.0f} = {entry.speedups[direction]:.2f}x"
+    ratio = entry.ratios.get(direction)
+    return words if ratio is None else words + spread_words(ratio)
 
 
 def _of(ours: str, dense: str) -> str:

@@ -1,4 +1,4 @@
-"""Medians of calls taken in turn, on the CPU by the clock and on a GPU between events."""
+"""Times of calls taken in turn, on the CPU by the clock and on a GPU between events, and their ratios round by round."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
@@ -15,34 +16,72 @@ from ..errors import Error
 _GPU_CALLS = 10
 #: A call so slow that the least rounds would take this many times what was asked for, and these seconds, gets fewer.
 _PATIENCE, _PATIENCE_SECONDS = 20.0, 5.0
+#: Of calls on the CPU, in seconds. tools/check_advice.py puts time.thread_time here, which a busy machine bends less.
+clock: Callable[[], float] = time.perf_counter
 
 
-def medians(
+@dataclass(frozen=True)
+class Spread:
+    """Of repeated samples; microseconds, or a ratio."""
+
+    median: float
+    p20: float
+    p80: float
+
+    @staticmethod
+    def of(samples: list[float]) -> Spread:
+        ordered = sorted(samples)
+        last = len(ordered) - 1
+        return Spread(statistics.median(ordered), ordered[round(0.2 * last)], ordered[round(0.8 * last)])
+
+    def rounded(self, digits: int) -> dict[str, float]:
+        return {name: round(getattr(self, name), digits) for name in ("median", "p20", "p80")}
+
+    @property
+    def shows_none(self) -> bool:
+        """Of a ratio: its middle 60 % holds 1, so that neither side was shown to be faster."""
+        return self.p20 <= 1 <= self.p80
+
+
+def ratios(numerator: list[float], denominator: list[float]) -> Spread:
+    """Of the samples taken in the same round."""
+    return Spread.of([a / b for a, b in zip(numerator, denominator, strict=True)])
+
+
+def medians(calls: list[Callable[[], object]], seconds: float, gpu: torch.device | None = None) -> list[float]:
+    """Median microseconds of each call: see in_turn."""
+    return [statistics.median(times) for times in in_turn(calls, seconds, gpu)]
+
+
+def in_turn(
     calls: list[Callable[[], object]],
     seconds: float,
     gpu: torch.device | None = None,
     *,
     least: int = 5,
     gpu_calls: int = _GPU_CALLS,
-) -> list[float]:
-    """Median microseconds of each call, run in turn for about ``seconds`` together, at least ``least`` times each (once, where
-    that would take far longer than asked for).
+) -> list[list[float]]:
+    """Microseconds of each call, run in turn for about ``seconds`` together, at least ``least`` times each (once, where that would
+    take far longer than asked for). Samples of one index are of the same round.
 
-    In turn, so that a clock change or a neighbour on the machine meets all of them alike. On a GPU between events of its current
-    stream, ``gpu_calls`` at a time: what an eager loop sees, the launches included where they take longer than the work.
+    In turn, so that a clock change or a neighbour on the machine meets all of them alike, and what they say of each other is in
+    the rounds' ratios. On a GPU between events of its current stream, ``gpu_calls`` at a time: what an eager loop sees, the
+    launches included where they take longer than the work.
     """
     if not calls:
         raise Error("medians", "at least one call", "none", "pass the functions to time")
-    for call in calls:
-        call()
+    patience = max(_PATIENCE * seconds, _PATIENCE_SECONDS)
+    first = {call: _wall_us(call) for call in dict.fromkeys(calls)}
+    if gpu is None and sum(first.values()) > 1e6 * patience:
+        return [[first[call]] for call in calls]  # torch's naive 16-bit products: what a first call has to load is nothing beside
     measure = _wall_us if gpu is None else lambda call: _gpu_us(call, gpu, gpu_calls)
     samples: list[list[float]] = [[] for _ in calls]
     start = time.perf_counter()
-    end, limit = start + seconds, start + max(_PATIENCE * seconds, _PATIENCE_SECONDS)
+    end, limit = start + seconds, start + patience
     while not samples[0] or time.perf_counter() < (limit if len(samples[0]) < least else end):
         for call, times in zip(calls, samples, strict=True):
             times.append(measure(call))
-    return [statistics.median(times) for times in samples]
+    return samples
 
 
 @contextmanager
@@ -58,9 +97,9 @@ def without_cast_cache() -> Iterator[None]:
 
 
 def _wall_us(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
+    start = clock()
     call()
-    return 1e6 * (time.perf_counter() - start)
+    return 1e6 * (clock() - start)
 
 
 def _gpu_us(call: Callable[[], object], gpu: torch.device, calls: int) -> float:

@@ -17,7 +17,7 @@ from ..patch.sites import SPARSE
 from ..patch.sparsify import replace, sparse_modules
 from .inputs import batch_of, evaluated, resized, run, tensors_in
 from .result import ModelReport, Totals
-from .timing import medians
+from .timing import Spread, in_turn, ratios
 
 #: Rounds at least, and calls between two events: a model's call is long.
 _ROUNDS, _GPU_CALLS = 3, 3
@@ -90,29 +90,31 @@ def _measured(models: list[nn.Module], example_input: Any, batch: int | None, se
     entry = ModelReport(batch, note=note)
     for direction, calls_of in (("forward", _forwards), ("backward", _backwards)):
         try:
-            times = _in_turn(models, example_input, seconds / 2, calls_of)
+            samples = _samples(models, example_input, seconds / 2, calls_of)
         except RuntimeError as error:  # no memory for both graphs; a module without a backward pass in evaluation
             entry.note = "; ".join(part for part in (entry.note, f"{direction} not measured: {_line(error)}") if part)
             break
-        if not times:
+        if not samples:
             break
-        entry.times = (entry.times or {}) | {direction: times[0]}
-        if len(times) > 1:
-            entry.dense_times = (entry.dense_times or {}) | {direction: times[1]}
+        ours, *dense = samples
+        entry.times = (entry.times or {}) | {direction: Spread.of(ours).median}
+        if dense:
+            entry.dense_times = (entry.dense_times or {}) | {direction: Spread.of(dense[0]).median}
+            entry.ratios[direction] = ratios(dense[0], ours)
     return entry
 
 
 Calls = list[Callable[[], object]]
 
 
-def _in_turn(models: list[nn.Module], example_input: Any, seconds: float, calls_of: Callable[..., Calls]) -> list[float]:
+def _samples(models: list[nn.Module], example_input: Any, seconds: float, calls_of: Callable[..., Calls]) -> list[list[float]]:
     gpu = next((parameter.device for parameter in models[0].parameters() if parameter.is_cuda), None)
     with evaluated(models[0]), evaluated(models[-1]):
         calls = calls_of(models, example_input)
         if not calls:
             return []
         with torch.set_grad_enabled(calls_of is _backwards):
-            return medians(calls, seconds, gpu, least=_ROUNDS, gpu_calls=_GPU_CALLS)
+            return in_turn(calls, seconds, gpu, least=_ROUNDS, gpu_calls=_GPU_CALLS)
 
 
 def _forwards(models: list[nn.Module], example_input: Any) -> Calls:
