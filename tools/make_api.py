@@ -20,7 +20,7 @@ MODULES: dict[str, list[str] | None] = {
     "sparseloom.nn": None,
     "sparseloom.patch": ["Change", "Patched", "Skip"],
     "sparseloom.quantize": ["Quantized", "QuantizedLayer"],
-    "sparseloom.report": ["LayerReport", "ModelReport", "Totals"],
+    "sparseloom.report": ["LayerReport", "ModelReport", "Spread", "Totals"],
     "sparseloom.advice": ["LayerAdvice", "Option"],
     "sparseloom.pattern": [
         *("random", "balanced", "biregular", "banded", "block_diagonal", "full", "from_mask", "top_k", "from_dense"),

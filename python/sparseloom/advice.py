@@ -7,25 +7,51 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .errors import Error
 from .patch.config import BlockSparse
 from .patch.result import aligned
+from .report.busy import loud
+from .report.table import spread_words
+from .report.timing import Spread
+
+#: A gain that is recommended: predictions miss by some percent, and a layer that becomes slower costs more than a gain of a few
+#: percent brings. Half way, by ratio, between .97 and 1.2.
+WORTH = 1.08
 
 
 @dataclass(frozen=True)
 class Option:
-    """One block and density for one layer. Times in microseconds; ``measured_us`` is None unless asked for."""
+    """One block and density for one layer. Times in microseconds of a call; measured ones are None where it was not called."""
 
     block: tuple[int, int]
     density: float
     kernels: dict[str, str]  # by direction
     predicted_us: float | None  # None where no sparse kernel takes it
-    measured_us: float | None = None
+    measured_us: float | None = None  # median
+    ratio: Spread | None = None  # dense over this one, round by round, where it was called
+    bare_rows: int = 0  # block rows left without a block, whose outputs would be the bias alone
+    dense_in: tuple[str, ...] = ()  # the directions in which the layer's plan would go dense, which `strict` forbids
 
     @property
     def us(self) -> float:
         """Measured where it was, else predicted; infinite where neither is."""
         found = self.predicted_us if self.measured_us is None else self.measured_us
         return math.inf if found is None else found
+
+    def speedup(self, dense_us: float) -> float:
+        """Dense time over this one: the median of the rounds' ratios where it was called beside dense."""
+        return dense_us / self.us if self.ratio is None else self.ratio.median
+
+    def gains(self, dense_us: float) -> bool:
+        """Whether it is worth the change: by WORTH, shown where it was called, every output keeps some of its inputs, and the plan
+        would take a sparse kernel for some product with the weight."""
+        shown = self.ratio is None or not self.ratio.shows_none
+        return self.speedup(dense_us) >= WORTH and shown and not self.bare_rows and not self.goes_dense
+
+    @property
+    def goes_dense(self) -> bool:
+        """Whether the layer would multiply by the whole weight, slower than a dense one."""
+        return bool(self.dense_in) and set(self.dense_in) >= set(self.kernels) - {"dw"}
 
 
 @dataclass
@@ -41,9 +67,9 @@ class LayerAdvice:
     break_even: dict[tuple[int, int], float | None] = field(default_factory=dict)  # predicted: dense is faster above it
 
     def best(self, density: float) -> Option | None:
-        """The fastest option of at most that density that is faster than dense."""
-        found = [option for option in self.options if option.density <= density and option.us < self.dense_us]
-        return min(found, key=lambda option: option.us, default=None)
+        """The fastest option of that density, if it gains."""
+        found = [option for option in self.options if math.isclose(option.density, density) and option.gains(self.dense_us)]
+        return max(found, key=lambda option: option.speedup(self.dense_us), default=None)
 
 
 @dataclass
@@ -53,9 +79,16 @@ class Advice:
     layers: list[LayerAdvice]
     skipped: dict[str, str]  # name -> why it cannot become sparse
     directions: tuple[str, ...]
+    densities: tuple[float, ...] = ()
+    lost: float = 0.0  # share of the CPU time that other work took meanwhile
 
     def patterns(self, density: float = 0.25) -> dict[str, BlockSparse]:
-        """What to pass to sparsify_: every layer that would gain at that density or less, with its fastest block and density."""
+        """What to pass to sparsify_: every layer that gains at that density, with its fastest block. Raises Error on a density that
+        advise was not asked about."""
+        if not any(math.isclose(density, each) for each in self.densities):
+            known = ", ".join(f"{each:.3g}" for each in self.densities) or "none"
+            remedy = f"pass one of them, or advise(..., densities=[{density!r}])"
+            raise Error("Advice.patterns", f"a density that advise looked at: {known}", repr(density), remedy)
         found = {}
         for layer in self.layers:
             if best := layer.best(density):
@@ -68,12 +101,13 @@ class Advice:
         layers = []
         for layer in self.layers:
             even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}
-            options = [asdict(option) | {"speedup": layer.dense_us / option.us} for option in layer.options]
+            options = [_plain(option, layer) for option in layer.options]
             layers.append(asdict(layer) | {"options": options, "break_even": even})
-        return {"directions": list(self.directions), "layers": layers, "skipped": self.skipped}
+        told = {"lost": self.lost, "busy": bool(loud(self.lost)), "densities": list(self.densities)}
+        return {"directions": list(self.directions), **told, "layers": layers, "skipped": self.skipped}
 
     def __str__(self) -> str:
-        lines = []
+        lines = [words] if (words := loud(self.lost)) else []
         for layer in self.layers:
             (rows, cols), count = layer.shape, len(layer.names)
             more = f" and {count - 1} of its size" if count > 1 else ""
@@ -83,20 +117,34 @@ class Advice:
             lines += aligned([_row(option, layer) for option in layer.options])
         lines += [f"{name}: stays dense, {reason}" for name, reason in self.skipped.items()]
         lines.append(
-            f"us of {' + '.join(self.directions)}; dense measured; break-even: predicted density above which dense is faster"
+            f"us of a call, {' + '.join(self.directions)}; measured beside dense in turn (20th to 80th percentile of the rounds' "
+            f"ratios); recommended from {WORTH}x on; break-even: predicted density above which dense is faster"
         )
         return "\n".join(lines)
 
 
+def _plain(option: Option, layer: LayerAdvice) -> dict[str, Any]:
+    return asdict(option) | {"speedup": option.speedup(layer.dense_us), "gains": option.gains(layer.dense_us)}
+
+
 def _row(option: Option, layer: LayerAdvice) -> list[str]:
     even = layer.break_even[option.block]
-    measured = "" if option.measured_us is None else f"measured {option.measured_us:.0f} us"
-    speedup = layer.dense_us / option.us
+    words = "predicted" if option.measured_us is None else "measured"
+    speedup = option.speedup(layer.dense_us)
+    shown = option.ratio is None or not option.ratio.shows_none
     return [
         f"block {option.block[0]} x {option.block[1]}",
         f"density {option.density:.3g}",
-        "no sparse kernel" if option.predicted_us is None else f"predicted {option.predicted_us:.0f} us",
-        measured,
-        f"{speedup:.2f}x" + (" slower than dense" if speedup < 1 else ""),
+        "no sparse kernel" if option.predicted_us is None else f"{words} {option.us:.0f} us",
+        f"{speedup:.2f}x" + ("" if option.ratio is None else spread_words(option.ratio)),
+        f"{option.bare_rows} block rows without a block"
+        if option.bare_rows
+        else "its plan goes dense"
+        if option.goes_dense
+        else "slower than dense"
+        if speedup < 1 and shown
+        else "recommended"
+        if option.gains(layer.dense_us)
+        else "",
         "never faster" if even is None else f"break-even {even:.2f}",
     ]

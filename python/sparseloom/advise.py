@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from . import ops
 from .advice import Advice, LayerAdvice, Option
 from .errors import Error
-from .nn import BlockSparseLinear
 from .nn.arguments import require_module
 from .patch.sites import refusal
 from .patch.survey import survey
 from .pattern import Block, block_shape
-from .report import medians
-from .report.break_even import FALLBACKS, Size, break_even, chosen, predicted
+from .report.break_even import FALLBACKS, LADDER, Size, chosen, crossing, predicted
+from .report.busy import Watch
 from .report.inputs import gpus_of, watched
+from .report.timing import Spread, in_turn, ratios
+from .report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
+
+#: Of a call: whoever comes next finds the caches emptied whatever came before.
+_LONG_SECONDS = 0.01
 
 
 def advise(
@@ -34,43 +39,110 @@ def advise(
 ) -> Advice:
     """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), changes nothing.
 
-    Every dense linear layer that sparsify_ would take is timed (forward, and the backward products with ``training``) on random
-    data of the size it saw, for about ``seconds``; each block and density is predicted from the plan of a balanced pattern, and
-    with ``measure`` timed beside it: by the sparse kernels, also where the plan would go dense. With ``strict`` a layer that runs
-    no sparse kernel at some block and density raises Error, before anything is timed, and is named with what it would run.
-    Raises Error on a model without values, and what the model itself raises.
+    For every size of dense linear layer that sparsify_ would take, the dense layer and one block-sparse layer of each block, of the
+    middle one of ``densities``, are called in turn on random data of the size it saw (forward, and the backward products with
+    ``training``), for about ``seconds``. The other densities are predicted: from the plans of balanced patterns, the time of that
+    layer and what a call costs beside its products, which is measured once in a process. With ``measure`` all of them are called
+    beside dense. Sparse kernels only, also where the plan would go dense. With ``strict`` a layer that runs no sparse kernel at
+    some block and density raises Error, before anything is timed, and is named with what it would run.
+
+    Raises Error on a model without values, on densities that are none, and what the model itself raises.
     """
     require_module("advise", model)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise Error("advise", "a model with values", "parameters on the meta device", "call model.to_empty(device='cpu') first")
+    if not densities or not all(0 < density <= 1 for density in densities):
+        raise Error("advise", "densities above 0, at most 1", repr(densities), "pass densities=[0.1, 0.25]")
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
     shapes = [block_shape("advise", block) for block in blocks]
     groups, skipped = _groups(model, example_input)
     if strict:
         _require_sparse(groups, shapes, densities, directions)
-    advice = Advice([], skipped, directions)
+    advice = Advice([], skipped, directions, tuple(densities))
     with torch.random.fork_rng(devices=gpus_of(model)):
+        watch = Watch()
         for size, names in groups.items():
-            shape, tokens, dtype, device, bias = size
-            dense = _Timed(
-                nn.utils.skip_init(nn.Linear, shape[1], shape[0], bias=bias, device=device, dtype=dtype), tokens, training
-            )
-            entry = LayerAdvice(names, shape, tokens, str(dtype).removeprefix("torch."), dense.median(seconds))
-            advice.layers.append(entry)
-            for block in shapes:
-                if shape[0] < block[0] or shape[1] < block[1]:
-                    continue
-                entry.break_even[block] = break_even(size, block, directions, entry.dense_us)
-                for density in densities:
-                    us, kernels = predicted(size, block, density, directions)
-                    measured = None
-                    if measure and us is not None:
-                        options: dict[str, Any] = {"density": density, "block": block, "device": device, "dtype": dtype}
-                        layer = BlockSparseLinear(shape[1], shape[0], bias, **options)
-                        layer.strict = True  # else the time of a plan that goes dense would pass for a sparse one
-                        measured = _Timed(layer, tokens, training).median(seconds)
-                    entry.options.append(Option(block, density, kernels, us, measured))
+            fitting = [block for block in shapes if size.shape[0] >= block[0] and size.shape[1] >= block[1]]
+            advice.layers.append(_advised(size, names, fitting, densities, directions, measure, seconds))
+            watch.look()
+        advice.lost = watch.lost
     return advice
+
+
+def _advised(
+    size: Size,
+    names: list[str],
+    blocks: Sequence[tuple[int, int]],
+    densities: Sequence[float],
+    directions: Sequence[str],
+    measure: bool,
+    seconds: float,
+) -> LayerAdvice:
+    """Of all layers of one size."""
+    shape, tokens, dtype, device, bias = size
+    training = len(directions) > 1
+    linear = nn.utils.skip_init(nn.Linear, shape[1], shape[0], bias=bias, device=device, dtype=dtype)
+    dense = Trial(linear, tokens, training)
+    plans = {(block, density): predicted(size, block, density, directions) for block in blocks for density in densities}
+    bare = {each: bare_rows(shape, *each) for each in plans}
+    anchors = {block: _middle([density for density in densities if not bare[block, density]] or densities) for block in blocks}
+    anchors = {block: density for block, density in anchors.items() if plans[block, density][0] is not None}
+    gpu = device if device.type == "cuda" else None
+    trials = [sparse_trial(size, *each, training) for each in anchors.items()]
+    dense_samples, samples = _beside(dense, trials, seconds, gpu)
+    taken = {
+        each: (Spread.of(us), ratios(dense_us, us))
+        for each, dense_us, us in zip(anchors.items(), dense_samples, samples, strict=False)
+    }
+    del trials
+    dense_us = Spread.of([us for times in dense_samples for us in times]).median
+    entry = LayerAdvice(names, shape, tokens, str(dtype).removeprefix("torch."), dense_us)
+    extra = overhead(dtype, device, training) if anchors else 0.0
+    for block in blocks:
+        anchor = None
+        if block in anchors:
+            timed = block, anchors[block]
+            anchor = Anchor(taken[timed][0].median, plans[timed][0] or 0.0, extra, gpu is not None)
+        curve = [(density, predicted(size, block, density, directions)[0]) for density in LADDER] if anchor else []
+        entry.break_even[block] = crossing([(d, _by(anchor, us)) for d, us in curve], entry.dense_us)
+        for density in densities:
+            us, kernels = plans[block, density]
+            if measure and us is not None and (block, density) not in taken:
+                trial = sparse_trial(size, block, density, training)
+                dense_again, ours = in_turn([dense.call, trial.call], seconds, gpu)
+                taken[block, density] = (Spread.of(ours), ratios(dense_again, ours))
+            measured, ratio = taken.get((block, density), (None, None))
+            measured_us = None if measured is None else measured.median
+            dense_in = tuple(d for d, kernel in chosen(size, block, density, directions).items() if kernel == "dense")
+            entry.options.append(
+                Option(block, density, kernels, _by(anchor, us), measured_us, ratio, bare[block, density], dense_in)
+            )
+    return entry
+
+
+def _beside(
+    dense: Trial, trials: list[Trial], seconds: float, gpu: torch.device | None
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Microseconds of the trials, and of dense beside each of them.
+
+    Every trial follows dense and dense follows every trial: whoever follows its own like finds its code in the caches, which is a
+    fifth of a call of 35 us. Calls of many milliseconds follow each other, dense once a round.
+    """
+    start = time.perf_counter()
+    dense.call()
+    if not trials or time.perf_counter() - start > _LONG_SECONDS:
+        dense_us, *samples = in_turn([trial.call for trial in (dense, *trials)], seconds, gpu)
+        return [dense_us] * max(1, len(trials)), samples
+    both = in_turn([call for trial in trials for call in (dense.call, trial.call)], seconds, gpu)
+    return both[::2], both[1::2]
+
+
+def _middle(densities: Sequence[float]) -> float:
+    return sorted(densities)[(len(densities) - 1) // 2]
+
+
+def _by(anchor: Anchor | None, planned_us: float | None) -> float | None:
+    return None if anchor is None or planned_us is None else anchor.predicted(planned_us)
 
 
 def _require_sparse(
@@ -127,27 +199,3 @@ def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: 
 
 def _features(module: nn.Module) -> int:
     return int(getattr(module, "out_features", 0) or getattr(module, "out_channels", 0) or getattr(module, "nf", 1))
-
-
-class _Timed:
-    """Forward, and with ``training`` backward, of one layer on random data."""
-
-    def __init__(self, layer: nn.Module, tokens: int, training: bool) -> None:
-        weight = next(layer.parameters())
-        self.gpu = weight.device if weight.is_cuda else None
-        for parameter in layer.parameters():
-            nn.init.uniform_(parameter.detach(), -0.1, 0.1)
-        self.layer, self.training = layer, training
-        cols = int(layer.in_features)  # type: ignore[arg-type]
-        self.x = torch.randn(tokens, cols, device=weight.device, dtype=weight.dtype, requires_grad=training)
-
-    def call(self) -> None:
-        if not self.training:
-            with torch.no_grad():
-                self.layer(self.x)
-            return
-        y: Tensor = self.layer(self.x)
-        torch.autograd.grad(y, [self.x, *self.layer.parameters()], torch.ones_like(y))
-
-    def median(self, seconds: float) -> float:
-        return medians([self.call], seconds, *([] if self.gpu is None else [self.gpu]))[0]
