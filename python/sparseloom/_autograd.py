@@ -11,7 +11,7 @@ from torch._compile import _disable_dynamo
 
 from . import _operators
 from ._operators import ACTIVATIONS, call, tf32_of
-from ._products import DW, DX, FORWARD, column_sums, gradients_batched, product, transformed
+from ._products import DW, DX, FORWARD, column_sums, gradient_batched, product, transformed
 from .errors import Error, translated, unsupported_layout
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Layer(torch.autograd.Function):
         (x, values, saved), (activation, strict, _, index, weight) = ctx.saved_tensors, ctx.how
         need_x, need_values, need_bias, _, *need_residual = ctx.needs_input_grad
         dresidual = dy if need_residual and need_residual[0] else None
-        # The gradient may be differentiated, or is a dual number or a batch.
-        again = not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed() or gradients_batched(dy, more_dz))
+        # The gradient may be differentiated, or a transform is at work.
+        again = (torch.is_grad_enabled() or transformed()) and not torch.compiler.is_compiling()
         if activation and (again or more_dz is not None):
             dz = None if dy is None else _activation_gradient(dy, saved, activation)
             dy = more_dz if dz is None else dz if more_dz is None else dz + more_dz
@@ -74,11 +74,9 @@ class Layer(torch.autograd.Function):
             return None, None, None, None, None
         dy = in_rows(dy)
         main_grad = None if weight is None else _main_grad(weight, ctx.next_functions[1][0], again)
+        needs = need_x, need_values, need_bias
         if again:
-            dx = product(DX, dy, values, strict, index) if need_x else None
-            dvalues = product(DW, dy, x, strict, index) if need_values else None
-            dbias = column_sums(dy) if need_bias else None
-            return dx, dvalues, dbias, None, dresidual
+            return *_by_products(dy, x, values, needs, strict, index), None, dresidual
         crow, col, ccol, row, slot, _, cols, bm, bn, version = index
         code, tf32 = ACTIVATIONS[activation], tf32_of(dy)
         wanted = x if weight is None or main_grad is not None else None
@@ -86,8 +84,11 @@ class Layer(torch.autograd.Function):
         if weight is None:
             try:
                 dx, dvalues, dbias = _operators.linear_backward(*operands)
-            except RuntimeError as error:  # a sparse dy, too little memory
-                raise translated(error) from None
+            except RuntimeError as error:  # a sparse dy, too little memory, or a batch: asking for one before costs 1.4 us
+                if not gradient_batched(dy):
+                    raise translated(error) from None
+                dz = _activation_gradient(dy, saved, activation) if activation else dy
+                return *_by_products(dz, x, values, needs, strict, index), None, dresidual
         else:
             dx, empty, dbias = call("linear_backward", *operands, main_grad)
             dvalues = None if main_grad is None else _announce(weight, empty, index)
@@ -116,6 +117,16 @@ def require_residual(residual: Tensor, y: Tensor) -> None:
         raise Error("linear", f"a residual of y's shape {list(y.shape)}", str(list(residual.shape)), "expand it to that shape")
     if residual.dtype != y.dtype:
         raise Error("linear", f"a residual of y's {y.dtype}", str(residual.dtype), "convert it with .to(y.dtype)")
+
+
+def _by_products(
+    dz: Tensor, x: Tensor, values: Tensor, needs: tuple[bool, bool, bool], strict: bool, index: Index
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """What linear_backward gives, of parts that can be differentiated, transformed and batched."""
+    need_x, need_values, need_bias = needs
+    dx = product(DX, dz, values, strict, index) if need_x else None
+    dvalues = product(DW, dz, x, strict, index) if need_values else None
+    return dx, dvalues, column_sums(dz) if need_bias else None
 
 
 def in_rows(matrix: Tensor) -> Tensor:

@@ -115,10 +115,10 @@ def transformed() -> bool:
     return functorch_active() or forward_ad._current_level >= 0
 
 
-def gradients_batched(*gradients: Tensor | None) -> bool:
+def gradient_batched(gradient: Tensor) -> bool:
     """Whether a backward pass was asked for with is_grads_batched. Its vmap is not torch.func's: it knows operators alone and
     calls each once for every gradient of the batch."""
-    return any(gradient is not None and torch._C._dispatch_keys(gradient).has(_BATCHED) for gradient in gradients)
+    return torch._C._dispatch_keys(gradient).has(_BATCHED)
 
 
 def differentiated(tensor: Tensor) -> bool:
