@@ -77,6 +77,15 @@ def seconds_of(trial: Trial) -> float:
     return timing.clock() - start
 
 
+def fitting(dense: nn.Module, most: int, training: bool) -> int:
+    """`most`, halved until a call takes less than DENSE_SECONDS. From below: torch's naive bf16 products would take minutes."""
+    sizes = [most >> halvings for halvings in range(most.bit_length())]
+    found = sizes.pop()
+    while sizes and 2 * seconds_of(Trial(dense, found, training)) <= DENSE_SECONDS:
+        found = sizes.pop()
+    return found
+
+
 def measured(dense: Trial, sparse: Trial, seconds: float) -> tuple[dict[str, float], float]:
     """The rounds' ratio, dense over sparse, and its spread as told above: of the most even of some tries."""
     found = []
@@ -105,9 +114,7 @@ def checked(layer: Record, seconds: float) -> Record:
     shape = layer["in_features"], layer["out_features"]
     training = layer["training"]
     net = nn.Sequential(nn.Linear(*shape, dtype=getattr(torch, layer["dtype"])))
-    tokens = layer["tokens"]
-    while seconds_of(Trial(net[0], tokens, training)) > DENSE_SECONDS and tokens > 1:
-        tokens //= 2
+    tokens = fitting(net[0], layer["tokens"], training)
     dense = Trial(net[0], tokens, training)
     advice = sparseloom.advise(net, dense.x.detach(), blocks=BLOCKS, densities=DENSITIES, training=training)
     (found,), density = advice.layers, layer["density"]
