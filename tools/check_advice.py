@@ -191,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
         if time.monotonic() > end:
             break
         records.append(checked(drawn(asked.seed, number), asked.seconds))
-        write_results(folder, "advice", head | {"summary": summary(records)}, records)
+        write_results(folder, "advice", head | {"counts": summary(records)}, records)
     told = summary(records)
     print(json.dumps(told, indent=2))
     for record in records:

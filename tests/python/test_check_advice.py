@@ -60,7 +60,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch, caps
     check_advice.main([*arguments, "--layers", "2"])
     (path,) = tmp_path.glob("*/advice.json")
     first = json.loads(path.read_text())
-    assert [r["number"] for r in first["records"]] == [0, 1] and first["summary"]["layers"] == 2 and first["clock"] == "wall"
+    assert [r["number"] for r in first["records"]] == [0, 1] and first["counts"]["layers"] == 2 and first["clock"] == "wall"
     check_advice.main([*arguments, "--layers", "3"])
     second = json.loads(path.read_text())
     assert second["records"][:2] == first["records"] and len(second["records"]) == 3
