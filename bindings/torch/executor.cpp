@@ -48,12 +48,12 @@ void gemm(void*, const Gemm& product) {
     Tensor b = borrow(product.b, product.device, product.b_transposed);
     if (product.c.dtype != product.a.dtype) {
       std::array<StableIValue, 4> stack{from(a), from(b), from(scalar_type_of(product.c.dtype)), from(c)};
-      STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION));
+      TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION));
       torch::stable::detail::to<Tensor>(stack[0]);  // takes ownership of the returned handle
       return;
     }
     std::array<StableIValue, 3> stack{from(a), from(b), from(c)};
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
+    TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
     torch::stable::detail::to<Tensor>(stack[0]);  // takes ownership of the returned handle
     return;
   }
@@ -62,7 +62,7 @@ void gemm(void*, const Gemm& product) {
   std::optional<Tensor> bias = torch::stable::from_blob(const_cast<void*>(product.bias), size, stride, torch_device(product.device),
                                                         scalar_type_of(product.c.dtype));
   std::array<StableIValue, 4> stack{from(a), from(weight), from(bias), from(c)};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::linear", "out", stack.data(), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::linear", "out", stack.data(), TORCH_ABI_VERSION));
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
@@ -86,7 +86,7 @@ Tensor factors(const float* data, std::int64_t rows, std::int64_t cols, bool eac
 void multiply(const Tensor& c, const Tensor& by) {
   using torch::stable::detail::from;
   std::array<StableIValue, 2> stack{from(c), from(by)};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mul_", "Tensor", stack.data(), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mul_", "Tensor", stack.data(), TORCH_ABI_VERSION));
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 

@@ -22,7 +22,7 @@ Tensor cpu_activate(const Tensor& z, Activation activation) {
   const char* name = activation == Activation::relu ? "aten::relu" : activation == Activation::silu ? "aten::silu" : "aten::gelu";
   if (activation == Activation::gelu_erf || activation == Activation::gelu_tanh)
     stack[1] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
@@ -61,7 +61,7 @@ Tensor cpu_gradient(const char* op, const Tensor& dy, const Tensor& saved, Activ
   std::array<StableIValue, 3> stack{from(dy), from(saved), 0};
   const bool silu = activation == Activation::silu;
   if (!silu) stack[2] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
-  STABLE_TORCH_ERROR_CODE_CHECK(
+  TORCH_ERROR_CODE_CHECK(
       torch_call_dispatcher(silu ? "aten::silu_backward" : "aten::gelu_backward", "", stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
