@@ -68,6 +68,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, weights: None) -> None:
     monkeypatch.setattr(problems, "SQUARE", ((16, 16), (32, 32)))
     monkeypatch.setattr(cpu, "SECONDS", (0.01, 0.01))
     monkeypatch.setattr(cpu, "MOST_SPREAD", math.inf)
+    monkeypatch.setattr(cpu, "BUSY", 1.0)
     # So small that the reference is a candidate like others, on every machine a second one.
     monkeypatch.setattr(record, "HOPELESS", 1e9)
     monkeypatch.setattr(record, "REFERENCE", "")
@@ -301,8 +302,16 @@ def test_a_problem_is_timed_once_more_and_then_unmeasured(
         monkeypatch.setattr(cpu, "interleaved", interleaved)
         found = cpu.Cpu().measure(replace(draw(1, 1), index=1))
         assert len(taken) == times and ("unmeasured" not in found) is ok
-    assert found["unmeasured"] == "a third of its rounds lies 33.3 % and 33.3 % beside all of them"
-    assert summary.measured([found]) == []
+    beside = "a third of its rounds lies 33.3 % beside all"
+    assert found["unmeasured"] == f"{beside}; then {beside}" and summary.measured([found]) == []
+    monkeypatch.setattr(cpu, "BUSY", 0.2)
+    monkeypatch.setattr(cpu, "interleaved", lambda *_: calm)
+    for shares, ok in (([0.2], True), ([0.4, 0.1], True), ([0.4, 0.5], False)):
+        watches = [SimpleNamespace(lost=share, look=lambda: None) for share in shares]
+        monkeypatch.setattr(cpu, "Watch", iter(watches).__next__)
+        found = cpu.Cpu().measure(replace(draw(1, 1), index=1))
+        assert ("unmeasured" not in found) is ok
+    assert found["unmeasured"] == "others took 40 % of the CPU time; then others took 50 % of the CPU time"
 
 
 def test_plans_texts_say_nothing_of_the_machines_files() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...report.busy import BUSY, Watch
 from ...testing import dense_product
 from ..measure import Bench
 from ..results import device_slug
@@ -60,8 +61,8 @@ class Cpu:
         return replace(problem, m=tokens[at])
 
     def measure(self, problem: Problem, forced: str | None = None) -> Record:
-        """The record; with `unmeasured` where the rounds did not agree, twice. `forced`: a kernel to time
-        beside all others."""
+        """The record; with `unmeasured` where the rounds did not agree, or others were at work, twice.
+        `forced`: a kernel to time beside all others."""
         every = problem.all_candidates or forced is not None
         with torch.no_grad():
             bench = Bench(problem)
@@ -69,17 +70,20 @@ class Cpu:
             checks = {kernel: bench.check(kernel) for kernel in kernels}
             stored = bench.inputs.pattern.stats().element_density
             long = problem.m == 1 and dense_seconds(problem) > 2 * MOST_DENSE_SECONDS
-            least, apart = LONG_ROUNDS if long else LEAST_ROUNDS, []
+            least, wrong = LONG_ROUNDS if long else LEAST_ROUNDS, []
             for seconds in SECONDS:
                 calls: list[Call] = [partial(bench.sparse, kernel) for kernel in kernels]
+                watch = Watch()
                 *ours, dense = interleaved([*calls, bench.dense], seconds, least)
+                watch.look()
                 timed = Timed(dict(zip(kernels, ours, strict=True)), checks, dense)
                 record = record_of(problem, bench.plan, timed, stored)
-                apart.append(spread(timed, record["kernel"]))
-                if apart[-1] <= MOST_SPREAD:
+                apart = spread(timed, record["kernel"])
+                if apart <= MOST_SPREAD and watch.lost <= BUSY:
                     return record
-        twice = " and ".join(f"{100 * each:.1f} %" for each in apart)
-        return record | {"unmeasured": f"a third of its rounds lies {twice} beside all of them"}
+                said = f"others took {100 * watch.lost:.0f} % of the CPU time"
+                wrong.append(said if watch.lost > BUSY else f"a third of its rounds lies {100 * apart:.1f} % beside all")
+        return record | {"unmeasured": "; then ".join(wrong)}
 
 
 def dense_seconds(problem: Problem) -> float:
