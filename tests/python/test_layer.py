@@ -312,15 +312,6 @@ def test_full_pattern_is_nn_linear():
     assert torch.count_nonzero(layer.to_dense().weight) == 65 * 33
 
 
-def test_reading_weight_says_what_to_use_instead_and_hasattr_stays_false():
-    layer = BlockSparseLinear(16, 16, density=0.5, block=8)
-    assert not hasattr(layer, "weight") and getattr(layer, "weight", None) is None
-    with pytest.raises(AttributeError, match=r"no attribute 'weight': it stores blocks; call the layer .* layer\.to_dense\(\)"):
-        _ = layer.weight
-    with pytest.raises(AttributeError, match=r"no attribute 'wieght'$"):
-        _ = layer.wieght
-
-
 def test_a_call_never_takes_the_slow_way_of_attribute_look_up(monkeypatch):
     layer, asked = BlockSparseLinear(16, 16, density=0.5, block=8), []
     monkeypatch.setattr(BlockSparseLinear, "__getattr__", lambda self, name: asked.append(name))

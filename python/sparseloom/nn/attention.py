@@ -32,9 +32,8 @@ class BlockSparseMultiheadAttention(nn.Module):
         self.embed_dim, self.num_heads, self.head_dim = dense.embed_dim, dense.num_heads, dense.head_dim
         self.dropout, self.batch_first, self.add_zero_attn = dense.dropout, dense.batch_first, dense.add_zero_attn
         self.kdim, self.vdim = dense.kdim, dense.vdim
-        # torch.nn.TransformerEncoderLayer asks these two before it hands the projections' weights to a fused operator.
+        # torch.nn.TransformerEncoderLayer asks this before it hands the projections' weights to a fused operator.
         self._qkv_same_embed_dim = False
-        self.in_proj_bias: None = None
         assert dense.in_proj_weight is not None
         self.in_proj: nn.Module = in_proj or _linear_of(dense.in_proj_weight, dense.in_proj_bias)
         self.out_proj: nn.Module = out_proj or _linear_of(dense.out_proj.weight, dense.out_proj.bias)
@@ -82,6 +81,18 @@ class BlockSparseMultiheadAttention(nn.Module):
         if not batched:
             return y.squeeze(0), None if weights is None else weights.squeeze(0)
         return y if self.batch_first else y.transpose(0, 1), weights
+
+    @property
+    def in_proj_weight(self) -> Tensor:
+        """The weight of the projection inside, for those who initialise it: of a sparse one as BlockSparseLinear has it."""
+        weight = self.in_proj.weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    @property
+    def in_proj_bias(self) -> nn.Parameter | None:
+        """The bias of the projection inside."""
+        return self.in_proj._parameters["bias"]
 
     def to_dense(self) -> nn.Module:
         """The nn.MultiheadAttention with the same values at their places, zero elsewhere (copied)."""

@@ -41,6 +41,7 @@ def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str)
     torch.sparse_bsr weight, and the entries that pytorch_block_sparse writes, bring their own pattern. Raises Error when one does
     not fit the layer.
     """
+    accept_blocks(tensors, prefix)
     if prefix + "values" in tensors or values_are_computed(layer):
         return
     if prefix + "weight.data" in tensors and prefix + "weight.cols_a" in tensors:
@@ -51,6 +52,13 @@ def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str)
     else:
         return
     tensors.update({prefix + "values": values, prefix + "crow": crow, prefix + "col": col})
+
+
+def accept_blocks(tensors: dict[str, Any], prefix: str) -> None:
+    """Gives blocks beside crow and col their name, ``values``: save_pretrained calls them ``weight`` (sparseloom.hf says why)."""
+    weight = tensors.get(prefix + "weight")
+    if isinstance(weight, Tensor) and weight.dim() == 3 and prefix + "crow" in tensors and prefix + "values" not in tensors:
+        tensors[prefix + "values"] = tensors.pop(prefix + "weight")
 
 
 def _packed(layer: BlockSparseLinear, weight: Tensor, prefix: str) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,6 +15,7 @@ from ..errors import Error
 from ..pattern import Block, Pattern
 from . import arguments, convert, dense_entries, frozen, state, topology
 from .parametrized import Parametrizations
+from .weight import BlockSparseWeight, assigned
 
 
 class BlockSparseLinear(nn.Module):
@@ -154,15 +155,26 @@ class BlockSparseLinear(nn.Module):
             value = Parametrizations()
         super().__setattr__(name, value)
 
-    def __getattr__(self, name: str) -> Any:
-        """As nn.Module's, with a hint for those who read the dense layer's ``weight``. Not a property: Python asks this method when
-        a property raises AttributeError, and the hint would be lost. The hot path above reads nothing that comes here."""
+    @property
+    def weight(self) -> BlockSparseWeight:
+        """For those who ask a dense layer's weight for dtype, device or shape, or initialise it, which acts on ``values``. It is no
+        Parameter, holds no dense tensor and refuses arithmetic: call the layer, or copy with ``to_dense().weight``."""
+        return BlockSparseWeight.of(self, self.dense_shape)
+
+    @weight.setter
+    def weight(self, value: Any) -> None:
+        raise assigned(self)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """As nn.Module's; one that is assigned to ``weight``, to tie it for example, would be part of no product."""
         if name == "weight":
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute 'weight': it stores blocks; call the layer instead of "
-                "multiplying with its weight, read dtype and device of layer.values, copy with layer.to_dense().weight"
-            )
-        return super().__getattr__(name)
+            raise assigned(self)
+        super().register_parameter(name, param)
+
+    @property
+    def dense_shape(self) -> tuple[int, int]:
+        """The shape of the weight of the module this layer stands for."""
+        return self.out_features, self.in_features
 
     @property
     def pattern(self) -> Pattern:

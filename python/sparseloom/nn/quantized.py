@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from .. import ops
 from ..errors import Error, unsupported_layout
 from ..pattern import Pattern
-from . import arguments, state
+from . import arguments, dense_entries, state
 from .linear import BlockSparseLinear
+from .weight import BlockSparseWeight
 
 _OP = "QuantizedBlockSparseLinear"
 #: Kept in their dtype whatever the model is converted to.
@@ -139,11 +140,11 @@ class QuantizedBlockSparseLinear(nn.Module):
         )  # fmt: skip
         return y if dtype is out_dtype else y.to(dtype)
 
-    def __getattr__(self, name: str) -> Any:
-        """As nn.Module's, with a hint for those who read the dense layer's ``weight``."""
-        if name == "weight":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute 'weight': call the layer, or read dequantized()")
-        return super().__getattr__(name)
+    @property
+    def weight(self) -> BlockSparseWeight:
+        """For those who ask a dense layer's weight for dtype (8 bits), device or shape [out_features, in_features]; it refuses the
+        rest: call the layer, or read ``dequantized()``."""
+        return BlockSparseWeight.of(self, (self.out_features, self.in_features))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -235,6 +236,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         """Checks indices and values before anything changes; another number of blocks gives ``values`` new memory."""
+        dense_entries.accept_blocks(state_dict, prefix)
         try:
             state.require_strided(state_dict, prefix, ("values", "bias", "w_scale", "x_scale"))
             pattern = self._read_pattern(state_dict, prefix)

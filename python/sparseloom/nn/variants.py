@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .linear import BlockSparseLinear
+from .weight import BlockSparseWeight
 
 
 class BlockSparseConv1D(BlockSparseLinear):
@@ -19,6 +20,11 @@ class BlockSparseConv1D(BlockSparseLinear):
     def dense_matrix(self, weight: Tensor) -> Tensor:
         """The stored form [in, out] as [out, in]."""
         return weight.t()
+
+    @property
+    def dense_shape(self) -> tuple[int, int]:
+        """[in, out]."""
+        return self.in_features, self.out_features
 
     def to_dense(self) -> nn.Module:
         """A Conv1D with the same values at their places, zero elsewhere (copied)."""
@@ -55,6 +61,16 @@ class BlockSparseConv1x1(nn.Module):
     def out_channels(self) -> int:
         return self.linear.out_features
 
+    @property
+    def weight(self) -> BlockSparseWeight:
+        """As BlockSparseLinear's, of the convolution's shape [out, in, 1, ...]."""
+        return BlockSparseWeight.of(self.linear, (self.out_channels, self.in_channels, *(1,) * self.dimensions))
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        """The bias of the layer inside."""
+        return self.linear.bias
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., in channels, *positions] -> [..., out channels, *positions / stride]."""
         if any(step != 1 for step in self.stride):
@@ -83,6 +99,7 @@ def _conv_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest
     """Dense entries of a convolution under the names of the layer inside."""
     weight = tensors.pop(prefix + "weight", None)
     if isinstance(weight, Tensor):
-        tensors[f"{prefix}linear.weight"] = weight.flatten(1) if weight.dim() > 2 else weight
+        blocks = f"{prefix}linear.crow" in tensors  # as save_pretrained writes them, under the convolution's name
+        tensors[f"{prefix}linear.weight"] = weight.flatten(1) if weight.dim() > 2 and not blocks else weight
         if prefix + "bias" in tensors:
             tensors[f"{prefix}linear.bias"] = tensors.pop(prefix + "bias")

@@ -1,0 +1,145 @@
+"""``weight`` of a block-sparse layer: it answers dtype, device, shape and initialisers, and is nothing to compute with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import Error
+from . import state
+
+if TYPE_CHECKING:
+    from .linear import BlockSparseLinear
+    from .quantized import QuantizedBlockSparseLinear
+
+#: Answered by a tensor of the dense shape whose elements all lie in one place: a dense tensor's answers without its memory.
+_ASKED = {
+    *("shape", "dtype", "device", "ndim", "layout", "itemsize", "is_cuda", "is_cpu", "is_meta", "is_xpu", "is_mps", "is_leaf"),
+    *("is_sparse", "is_quantized", "is_nested", "size", "dim", "ndimension", "numel", "nelement", "element_size", "get_device"),
+    *("is_floating_point", "is_complex", "is_signed", "is_inference", "__len__", "__hash__"),
+}
+#: Act on the stored elements, each by itself, when what comes with them are numbers and a generator.
+_ELEMENTWISE = {
+    *("normal_", "uniform_", "zero_", "fill_", "exponential_", "bernoulli_", "erfinv_", "constant_"),
+    *("mul_", "div_", "add_", "sub_", "clamp_", "clamp_min_", "clamp_max_"),
+}
+
+
+class BlockSparseWeight(Tensor):
+    """``layer.weight`` of a block-sparse layer: made when asked for, of the dense layer's shape, without its memory.
+
+    It tells dtype, device, shape, size and ``requires_grad`` (which may be set), and takes the initialisers of ``torch.nn.init``
+    and the in-place ones with numbers, also behind ``.data``: they write the layer's ``values``, by the dense shape's fan-in, and
+    leave those alone that transformers has marked as loaded. Other attributes are those of ``values``. Everything else, arithmetic
+    first of all, is an Error: there is no dense tensor to give.
+    """
+
+    _layer: BlockSparseLinear | QuantizedBlockSparseLinear
+
+    @staticmethod
+    def of(layer: BlockSparseLinear | QuantizedBlockSparseLinear, shape: Sequence[int]) -> BlockSparseWeight:
+        """The weight of ``layer`` for those who expect a tensor of that shape."""
+        place = torch.empty((), dtype=layer.values.dtype, device=layer.values.device)
+        made = place.expand(tuple(shape)).as_subclass(BlockSparseWeight)
+        made._layer = layer
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        # Functions of torch.nn.init name their first argument.
+        weight, *rest = args if "tensor" not in options else (options.pop("tensor"),)
+        # An attribute's func is the __get__ or __set__ of torch's descriptor.
+        name = func.__name__ if func.__name__ not in ("__get__", "__set__") else func.__self__.__name__  # type: ignore[attr-defined]
+        others = [value for value in (*rest, *options.values()) if isinstance(value, Tensor)]
+        if isinstance(weight, BlockSparseWeight) and not others:
+            if name in _ASKED:
+                with torch._C.DisableTorchFunctionSubclass():
+                    return func(weight, *rest, **options)
+            if name == "detach" or (name == "data" and not rest):
+                return weight
+            if name in ("requires_grad", "requires_grad_"):
+                return _requires_grad(weight, func.__name__, *rest, **options)
+            if name == "new_tensor":  # a number in this dtype: trunc_normal_ asks for its bounds
+                return weight._layer.values.detach().new_tensor(*rest, **options)
+            if name in _ELEMENTWISE:
+                return _write(weight, func, *rest, **options)
+            if name == "kaiming_uniform_":
+                return _kaiming_uniform(weight, **options)
+        elif isinstance(weight, BlockSparseWeight) and name == "copy_" and others[0].shape == weight._layer.values.shape:
+            return _write(weight, func, *rest, **options)  # trunc_normal_ writes back what normal_ has given it
+        raise _refusal(_found([*args, *(kwargs or {}).values()]), name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_layer":
+            raise AttributeError(name)
+        return getattr(self._layer.values, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_layer" or hasattr(Tensor, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._layer.values, name, value)
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"<weight {list(self.shape)} of {self._layer}>"
+
+
+def assigned(layer: BlockSparseLinear) -> Error:
+    """What an assignment to ``layer.weight`` raises."""
+    remedy = "load_state_dict({'weight': dense}, strict=False) packs a dense one by the layer's pattern"
+    return Error(f"{type(layer).__name__}.weight", "to stay: the layer's Parameter is values", "an assignment", remedy)
+
+
+def _requires_grad(weight: BlockSparseWeight, how: str, requires_grad: bool = True) -> Any:
+    values = weight._layer.values
+    if how == "__get__":
+        return values.requires_grad
+    values.requires_grad_(requires_grad)
+    return weight
+
+
+def _write(weight: BlockSparseWeight, func: Callable[..., Any], *rest: Any, **options: Any) -> Tensor:
+    """Runs an in-place function on the layer's values; the padding of ragged edges stays zero."""
+    layer, values = weight._layer, weight._layer.values
+    if not isinstance(values, nn.Parameter):
+        raise _refusal(weight, func.__name__)
+    loaded = getattr(values, "_is_hf_initialized", False)  # transformers' own initialisers ask too; those behind .data do not
+    if not loaded:
+        with torch.no_grad():
+            func(values, *rest, **options)
+            state.zero_padding_(values, layer.pattern)
+    if isinstance(func, FunctionType):  # of torch.nn.init
+        return weight
+    # A method's result is what trunc_normal_ looks at, to draw again what is out of bounds.
+    return values.detach().clone() if loaded else values.detach()
+
+
+def _kaiming_uniform(
+    weight: BlockSparseWeight, a: float = 0, mode: Any = "fan_in", nonlinearity: Any = "leaky_relu", generator: Any = None
+) -> Tensor:
+    fan = nn.init._calculate_correct_fan(weight, mode)
+    bound = math.sqrt(3.0 / fan) * nn.init.calculate_gain(nonlinearity, a) if fan else 0.0
+    return _write(weight, Tensor.uniform_, -bound, bound, generator=generator)
+
+
+def _found(arguments: Iterable[Any]) -> BlockSparseWeight:
+    """The one among arguments, or in a list among them, for which a function of torch's came here."""
+    flat = (y for x in arguments for y in (x if isinstance(x, (list, tuple)) else [x]))
+    return next(x for x in flat if isinstance(x, BlockSparseWeight))
+
+
+def _refusal(weight: BlockSparseWeight, name: str) -> Error:
+    layer = weight._layer
+    hint = "it stores blocks; call the layer instead of multiplying with its weight, read dtype and device of layer.values, "
+    hint += "copy with layer.to_dense().weight"
+    if hasattr(layer, "dequantized"):
+        hint = "it stores 8-bit blocks; call the layer, or read dequantized()"
+    return Error(f"{type(layer).__name__}.weight", "to be asked for dtype, device or shape, or initialised", name, hint)
