@@ -1,47 +1,45 @@
 """transformers: save_pretrained and from_pretrained of patched models, without code from the checkpoint.
 
 Importing this module makes the checkpoints readable: transformers calls such a hook a quantizer, and finds it by the name that
-config.json has, "sparseloom". Needs the transformers package; ``import sparseloom`` does not.
+config.json has, "sparseloom". Needs transformers 5; ``import sparseloom`` does not.
 
 >>> import sparseloom.hf
->>> sparseloom.sparsify_(model, {r".*dense": sparseloom.BlockSparse(density=0.25)})
->>> sparseloom.hf.describe_(model).save_pretrained("folder")
+>>> sparseloom.sparsify_(model, {r".*dense": sparseloom.BlockSparse(density=0.25)})  # says so in model.config, too
+>>> model.save_pretrained("folder")
 >>> model = AutoModel.from_pretrained("folder")
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import PrefixChange, WeightRenaming
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from . import ops
-from . import pattern as patterns
 from .errors import Error
-from .nn import BlockSparseLinear, BlockSparseMultiheadAttention
-from .nn.state import int32_index, require_zero_padding
-from .patch.fast_path import update_fast_paths
-from .patch.sites import Site, made_sparse
-from .patch.sparsify import replace, sparse_modules
-from .patch.survey import survey
-from .pattern import Pattern
+from .patch.described import described, fill_indices, make_described, names_in_files
 
 METHOD = "sparseloom"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, 2)  # in version 1 the blocks are called values in the file, too, and nothing stops transformers alone
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @register_quantization_config(METHOD)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """What config.json says of a patched model. ``layers``: {name: {"block": [rows, columns], "blocks": count}}."""
+    """What config.json says of a patched model. ``layers``: {name: {"block": [rows, columns], "blocks": count}}, and with them
+    "activation" where one is fused, "dtype" and "x_scale" (whether one is stored) of an 8-bit layer."""
 
     def __init__(self, layers: dict[str, Any] | None = None, version: int = FORMAT_VERSION, **rest: Any) -> None:
-        if version != FORMAT_VERSION:
+        if version not in _READABLE:
             remedy = f"install a newer sparseloom than {ops.info()['version']}"
             raise Error("from_pretrained", f"format version {FORMAT_VERSION}", str(version), remedy)
         self.quant_method = METHOD  # type: ignore[assignment]
@@ -53,37 +51,56 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
         return {"quant_method": METHOD, "version": self.version, "layers": self.layers}
 
 
+class BlockNames(WeightRenaming):  # type: ignore[misc]
+    """In files the blocks have the dense weight's name: {name in the file: name in the model}.
+
+    So transformers alone, which expects a matrix under that name, raises for the shape where it would only list a ``values`` that
+    it does not know, and go on with random weights.
+    """
+
+    __slots__ = ("names", "prefix")
+
+    def __init__(self, names: dict[str, str], prefix: str) -> None:
+        super().__init__(source_patterns="weight", target_patterns="values")  # of the look-up below, as text
+        self.names, self.prefix = names, f"{prefix}."
+
+    def rename_source_key(self, source_key: str) -> tuple[str, str | None]:
+        """Files of a model with a head are read into one without, and the other way: names differ by the base model's then."""
+        for key in (source_key, source_key.removeprefix(self.prefix), self.prefix + source_key):
+            if key in self.names:
+                self._was_used = True
+                return self.names[key], "weight"
+        return source_key, None
+
+    def reverse_transform(self) -> BlockNames:
+        """From names in the model to those in the file."""
+        return BlockNames({model: file for file, model in self.names.items()}, self.prefix.removesuffix("."))
+
+
 @register_quantizer(METHOD)
 class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
     """Makes the layers sparse before their tensors are read, and their indices whole afterwards."""
 
-    def _process_model_before_weight_loading(self, model: nn.Module, **rest: Any) -> None:
-        layers = dict(self.quantization_config.layers)  # type: ignore[attr-defined]
-        wanted: dict[int, tuple[nn.Module, str, dict[str, Pattern]]] = {}
-        for site in survey(model).sites:
-            found = next((layers.pop(name) for name in site.names if name in layers), None)
-            if found is not None:
-                entry = wanted.setdefault(id(site.module), (site.module, site.kind, {}))
-                entry[2][site.weight] = _any_pattern(site, found)
-        if layers:
-            raise Error(
-                "from_pretrained", "the linear layers of this model", ", ".join(layers), "load with the saved model's class"
-            )
-        for module, kind, chosen in wanted.values():
-            made, _ = made_sparse(module, kind, chosen)
-            replace(model, module, made)
-        update_fast_paths(model)
+    def _process_model_before_weight_loading(self, model: PreTrainedModel, **rest: Any) -> None:
+        make_described(model, self.quantization_config.layers, model.base_model_prefix)  # type: ignore[attr-defined]
 
-    def _process_model_after_weight_loading(self, model: nn.Module, **rest: Any) -> None:
-        for name, layer in model.named_modules():
-            if isinstance(layer, BlockSparseLinear):
-                crow, col = int32_index("load", f"{name}.crow", layer.crow), int32_index("load", f"{name}.col", layer.col)
-                pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
-                require_zero_padding("load", layer.values, pattern)
-                layer._set_index(pattern, layer.values.device)
+    def update_weight_conversions(self, weight_conversions: list[Any], model: PreTrainedModel) -> list[Any]:
+        """After transformers' own renamings, which end at the model's names."""
+        return [*weight_conversions, BlockNames(names_in_files(model), model.base_model_prefix)]
+
+    def postprocess_model(self, model: PreTrainedModel, **rest: Any) -> None:
+        """Leaves an ordinary model, which trains, converts its dtype and is saved as any other; it only describes itself."""
+        fill_indices(model)
+        for name in ("hf_quantizer", "is_quantized", "quantization_method"):
+            with contextlib.suppress(AttributeError):
+                delattr(model, name)
+        for parameter in model.parameters():
+            with contextlib.suppress(AttributeError):  # the mark that kept initialisers off while the model was loaded
+                del parameter._is_hf_initialized  # type: ignore[attr-defined]
+        describe_(model)
 
     def is_serializable(self, *rest: Any, **keywords: Any) -> bool:
-        """save_pretrained writes values, crow and col as they are."""
+        """save_pretrained writes blocks, crow and col as they are."""
         return True
 
     @property
@@ -93,49 +110,44 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
 
 
 def describe_(model: Model) -> Model:
-    """Writes into model.config which layers are block-sparse; call it before save_pretrained or a Trainer saves. Returns the model.
+    """Writes into model.config which layers are block-sparse, for save_pretrained and from_pretrained. Returns the model.
 
-    Call it again when a layer's number of blocks has changed. A model without block-sparse layers loses the entry. The model gets a
-    config of its own: other models made from the same one are not described by this.
+    sparsify_, densify_ and quantize_ do this themselves. Call it when you put a sparse layer into the model, or load a state_dict
+    with another number of blocks. A model without block-sparse layers loses the entry. The model gets a config of its own: other
+    models made from the same one are not described by this. Raises Error for what is no model of transformers.
     """
-    if getattr(model, "config", None) is None:
+    if not isinstance(model, PreTrainedModel):
         raise Error("describe_", "a model of transformers", type(model).__name__, "other models: sparseloom.save")
-    config = _own_config(model)
-    layers = {name: entry for module, names in sparse_modules(model).items() for name in names for entry in [module]}
-    described: dict[str, Any] = {}
-    for name, module in layers.items():
-        for inner, layer in _parts(name, module):
-            described[inner] = {"block": list(layer.block), "blocks": layer.pattern.blocks}
-    if described:
-        config.quantization_config = SparseloomConfig(described)
-    elif hasattr(config, "quantization_config"):
-        del config.quantization_config
+    _own_config(model)
+    seen: set[int] = set()  # a part with the whole model's config is described by the whole model's names
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):
+            if id(part.config) not in seen:
+                seen.add(id(part.config))
+                if layers := described(part):
+                    part.config.quantization_config = SparseloomConfig(layers)
+                elif isinstance(getattr(part.config, "quantization_config", None), (SparseloomConfig, dict)):
+                    del part.config.quantization_config
+            _name_in_files(part)
     return model
 
 
-def _own_config(model: nn.Module) -> Any:
+def _own_config(model: PreTrainedModel) -> None:
     """A copy of the model's config, put wherever its modules hold the old one or a part of it."""
     copies: dict[int, Any] = {}
-    config = copy.deepcopy(model.config, copies)
+    copy.deepcopy(model.config, copies)
     for module in model.modules():
         held = vars(module).get("config")
         if id(held) in copies:
             module.config = copies[id(held)]
-    return config
 
 
-def _parts(name: str, module: nn.Module) -> list[tuple[str, BlockSparseLinear]]:
-    """Sparse layers of one module under the names that sparsify_ matches."""
-    if isinstance(module, BlockSparseMultiheadAttention):
-        parts = [(f"{name}.in_proj", module.in_proj), (f"{name}.out_proj", module.out_proj)]
-    else:
-        parts = [(name, module if isinstance(module, BlockSparseLinear) else module.linear)]  # type: ignore[list-item]
-    return [(inner, layer) for inner, layer in parts if isinstance(layer, BlockSparseLinear)]
-
-
-def _any_pattern(site: Site, entry: dict[str, Any]) -> Pattern:
-    """Some pattern with the right number of blocks; the indices that are loaded say where they lie."""
-    rows, cols = site.shape
-    bm, bn = entry["block"]
-    scores = torch.zeros(-(-rows // bm), -(-cols // bn), dtype=torch.float32, device="cpu")
-    return patterns.top_k(rows, cols, (bm, bn), scores, int(entry["blocks"]))
+def _name_in_files(model: PreTrainedModel) -> None:
+    """Adds BlockNames to what save_pretrained reverts; without sparse layers takes it out."""
+    conversions: list[Any] | None = vars(model).get("_weight_conversions")
+    if conversions is None:  # what save_pretrained reverts of a model that was not loaded
+        conversions = [c for c in get_model_conversion_mapping(model, add_legacy=False) if not isinstance(c, PrefixChange)]
+    conversions = [c for c in conversions if not isinstance(c, BlockNames)]
+    if names := names_in_files(model):
+        conversions.append(BlockNames(names, model.base_model_prefix))
+    vars(model)["_weight_conversions"] = conversions

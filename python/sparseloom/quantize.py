@@ -16,6 +16,7 @@ from .errors import Error
 from .nn import BlockSparseLinear, QuantizedBlockSparseLinear
 from .nn.variants import BlockSparseConv1D
 from .patch.announce import announce
+from .patch.holders import describe_holders
 from .patch.result import Skip, aligned
 from .patch.sparsify import replace
 
@@ -132,6 +133,7 @@ def quantize_(
         raise Error(_OP, "block-sparse layers that can be quantized", refused, "sparsify_ the model first, or mend what is named")
     for module, layer in made.items():
         replace(model, module, layer)
+    result.notes += describe_holders(model, made.values())
     if any(layer.dtype is torch.float8_e4m3fn and layer.values.device.type == "cpu" for layer in made.values()):
         result.notes.append(
             "float8_e4m3fn has no fast kernel on CPUs: move the model to a GPU, or set layer.kernel = 'reference' (slow)"

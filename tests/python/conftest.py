@@ -11,6 +11,19 @@ import importlib.util
 import pytest
 import torch
 from torch.torch_version import TorchVersion
+from vision_operators import define_missing
+
+define_missing()
+
+#: Files that import packages which the tests' environment need not have (on Python 3.10 it has none of them).
+NEEDS = {
+    "test_experts.py": ("transformers",),
+    "test_hf.py": ("transformers",),
+    "test_lora.py": ("transformers", "peft"),
+    "test_trainer.py": ("transformers", "accelerate"),
+    "test_zoo.py": ("transformers", "timm", "torchvision"),
+}
+collect_ignore = [name for name, packages in NEEDS.items() if not all(map(importlib.util.find_spec, packages))]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -198,8 +198,8 @@ def test_models_that_share_a_config_are_described_apart(tmp_path):
 def test_transformers_refuses_a_newer_format_and_layers_of_another_model(tmp_path):
     transformers = pytest.importorskip("transformers")
     hf = pytest.importorskip("sparseloom.hf")
-    with pytest.raises(sparseloom.Error, match="format version 1, got 2"):
-        hf.SparseloomConfig({}, version=2)
+    with pytest.raises(sparseloom.Error, match="format version 2, got 3"):
+        hf.SparseloomConfig({}, version=3)
     sizes = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
     model = transformers.BertModel(transformers.BertConfig(**sizes))
     sparsify_(model, {r".*\.intermediate\.dense": BlockSparse(16, 0.5)})

@@ -14,6 +14,7 @@ from .announce import announce
 from .choose import choose
 from .config import BlockSparse
 from .fast_path import update_fast_paths
+from .holders import describe_holders
 from .optimizer import apply
 from .result import Patched
 from .sites import Site
@@ -47,7 +48,7 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[No
             replace(model, new, old)
         update_fast_paths(model)
         raise
-    notes = apply(prepared.swaps, [])
+    notes = apply(prepared.swaps, []) + describe_holders(model, [new for _, new in prepared.modules])
     announce(Patched(prepared.changed, parameters=(before, parameter_count(model)), notes=notes))
 
 

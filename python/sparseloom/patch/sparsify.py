@@ -18,6 +18,7 @@ from .announce import announce
 from .choose import Choice, choose
 from .config import BlockSparse
 from .fast_path import update_fast_paths
+from .holders import describe_holders
 from .optimizer import Swap, apply, as_optimizers
 from .result import Change, Patched, Skip
 from .sites import SPARSE, Site, kind_of, made_sparse, names_of, sites_of, unpack
@@ -57,6 +58,7 @@ def sparsify_(
         replace(model, old, new)
     update_fast_paths(model)
     result = Patched(made.changed, skipped, notes=apply(made.swaps, optimizers))
+    result.notes += describe_holders(model, [new for _, new in made.modules])
     result.parameters = before, parameter_count(model)
     announce(result)
     return result
@@ -100,7 +102,7 @@ def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequenc
     except (re.error, TypeError) as error:
         raise Error("densify_", "names as a regular expression", f"{names!r} ({error})", "escape dots and brackets") from error
     before = parameter_count(model)
-    result, swaps = Patched(became="dense"), list[Swap]()
+    result, swaps, changed = Patched(became="dense"), list[Swap](), list[nn.Module]()
     for module, all_names in sparse_modules(model).items():
         if not any(wanted.fullmatch(name) for name in all_names):
             result.skipped += [Skip(name, type(module).__name__, "no pattern matches") for name in all_names]
@@ -118,10 +120,11 @@ def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequenc
             swaps.append(_unpacking(site, layer, all_names[0]))
             result.changed.append(_change([names_of(site, name) for name in all_names], site.kind, layer, shrinks=False))
         replace(model, module, dense)
+        changed.append(dense)
     if not result.changed:
         raise Error("densify_", f"a block-sparse layer for {names!r}", "none", f"they are {[s.name for s in result.skipped][:5]}")
     update_fast_paths(model)
-    result.notes += apply(swaps, optimizers)
+    result.notes += apply(swaps, optimizers) + describe_holders(model, changed)
     result.parameters = before, parameter_count(model)
     announce(result)
     return result
