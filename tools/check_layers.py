@@ -28,7 +28,7 @@ PYTHON_TOP = {"cli", "demo", "bench", "__main__"}
 PYTHON_BASE = {
     *("errors", "_numbers", "_library", "_fakes", "_flops", "_operators", "_products", "_autograd", "ops", "pattern"),
     *("nn", "io", "report", "patch"),
-    *("advice", "advise", "distributed", "hf"),
+    *("advice", "advise", "distributed", "hf", "lora"),
 }
 
 INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')

@@ -42,9 +42,8 @@ MODULES: dict[str, list[str] | None] = {
         "set_topology",
     ],
 }
-#: Needs a package that is not always there: read, not imported.
-HF = ROOT / "python" / "sparseloom" / "hf.py"
-HF_NAMES = ("describe_",)
+#: module -> functions. Need a package that is not always there: read, not imported.
+READ = {"hf": ("describe_",), "lora": ("register_",)}
 
 
 def first_paragraph(thing: Any) -> str:
@@ -119,7 +118,9 @@ def reference() -> str:
         lines += [f"## {module_name}", ""]
         for name in sorted(names or module.__all__, key=str.lower):
             lines += entry(name, getattr(module, name))
-    lines += ["## sparseloom.hf", "", *read_entries(HF_NAMES, HF.read_text())]
+    for module_name, functions in READ.items():
+        source = (ROOT / "python" / "sparseloom" / f"{module_name}.py").read_text()
+        lines += [f"## sparseloom.{module_name}", "", *read_entries(functions, source)]
     return "\n".join(lines).rstrip()
 
 

@@ -1,0 +1,133 @@
+"""LoRA adapters of the real peft on block-sparse layers."""
+
+import peft
+import pytest
+import tiny_models
+import torch
+import transformers
+from peft.tuners.lora import LoraLayer
+from torch import nn
+
+import sparseloom
+import sparseloom.lora
+from sparseloom import BlockSparse, densify_, sparsify_
+from sparseloom.nn import BlockSparseLinear
+
+MODELS = {
+    "bert": ("BertForMaskedLM", {r".*(query|value|output\.dense)": BlockSparse(16, 0.5)}, ["query", "value", "key"]),
+    "gpt2": ("GPT2LMHeadModel", {r".*(c_attn|c_fc)": BlockSparse(16, 0.5)}, ["c_attn", "c_fc"]),
+}
+
+
+def base(name):
+    cls, patterns, _ = MODELS[name]
+    model = tiny_models.made(cls, name)
+    sparsify_(model, patterns)
+    return model
+
+
+def config(name, **options):
+    options = {"r": 4, "lora_alpha": 8, "target_modules": MODELS[name][2], "fan_in_fan_out": name == "gpt2"} | options
+    return sparseloom.lora.register_(peft.LoraConfig(**options))
+
+
+def trained(name, steps=10):
+    torch.manual_seed(0)
+    model = peft.get_peft_model(base(name), config(name))
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-2)
+    words, losses = tiny_models.tokens(), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(input_ids=words, labels=words).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model.eval(), losses
+
+
+def adapted_sparse(model):
+    return [m for m in model.modules() if isinstance(m, LoraLayer) and isinstance(m.base_layer, BlockSparseLinear)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lora_on_sparse_layers_trains_the_adapter_alone(name):
+    model, losses = trained(name)
+    assert losses[-1] < 0.98 * losses[0] and len(adapted_sparse(model)) == 4
+    for layer in adapted_sparse(model):
+        assert not layer.base_layer.values.requires_grad and layer.lora_B["default"].weight.abs().sum() > 0
+    fresh = base(name).state_dict()
+    for key, tensor in model.get_base_model().state_dict().items():
+        if "lora_" not in key:
+            assert torch.equal(tensor, fresh[key.replace(".base_layer.", ".")]), key
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lora_adds_to_a_sparse_layer_what_it_adds_to_its_masked_twin(name):
+    model, _ = trained(name)
+    words = tiny_models.tokens()
+    twin = base(name)
+    densify_(twin)
+    twin = peft.get_peft_model(twin, config(name)).eval()
+    peft.set_peft_model_state_dict(twin, peft.get_peft_model_state_dict(model))
+    with torch.no_grad():
+        torch.testing.assert_close(model(words).logits, twin(words).logits, atol=1e-4, rtol=1e-4)
+        with model.disable_adapter():
+            torch.testing.assert_close(model(words).logits, base(name)(words).logits)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_lora_adapter_on_sparse_layers_saves_and_reloads(name, tmp_path):
+    model, _ = trained(name)
+    model.save_pretrained(tmp_path / "adapter")
+    base(name).save_pretrained(tmp_path / "base")
+    again = getattr(transformers, MODELS[name][0]).from_pretrained(tmp_path / "base")
+    loaded = sparseloom.lora.register_(peft.LoraConfig.from_pretrained(tmp_path / "adapter"))
+    again = peft.PeftModel.from_pretrained(again, tmp_path / "adapter", config=loaded).eval()
+    words = tiny_models.tokens()
+    with torch.no_grad():
+        assert torch.equal(model(words).logits, again(words).logits)
+    with pytest.raises(ValueError, match=r"BlockSparse.* is not supported"):  # loudly, where nobody registered the config
+        peft.PeftModel.from_pretrained(base(name), tmp_path / "adapter")
+
+
+@pytest.mark.parametrize("how", ["merge_and_unload", "merge_adapter", "safe"])
+def test_merging_lora_into_a_sparse_layer_is_refused_in_one_line(how):
+    model, _ = trained("gpt2", 2)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    patterns = [layer.base_layer.pattern for layer in adapted_sparse(model)]
+    calls = {
+        "merge_and_unload": lambda: model.merge_and_unload(),
+        "merge_adapter": lambda: model.merge_adapter(),
+        "safe": lambda: model.merge_and_unload(safe_merge=True),
+    }
+    with pytest.raises(sparseloom.Error, match=r"\[merge\] expected a dense layer: B A has elements where no block is") as error:
+        calls[how]()
+    assert len(str(error.value).splitlines()) == 1
+    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+    assert [layer.base_layer.pattern for layer in adapted_sparse(model)] == patterns
+    model.unload()  # without the adapter the model is as before
+    assert isinstance(model.get_base_model().transformer.h[0].mlp.c_fc, BlockSparseLinear)
+
+
+def test_merging_after_densify_is_the_way_that_the_error_names():
+    model, _ = trained("gpt2", 3)
+    adapter = peft.get_peft_model_state_dict(model)
+    words, twin = tiny_models.tokens(), base("gpt2")
+    densify_(twin)
+    twin = peft.get_peft_model(twin, config("gpt2")).eval()
+    peft.set_peft_model_state_dict(twin, adapter)
+    merged = twin.merge_and_unload()
+    with torch.no_grad():
+        torch.testing.assert_close(merged(words).logits, model(words).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"init_lora_weights": "pissa"}, {"init_lora_weights": "olora"}])
+def test_lora_variants_that_need_the_base_weight_are_refused(options):
+    with pytest.raises(sparseloom.Error, match="it stores blocks; call the layer"):
+        peft.get_peft_model(base("bert"), config("bert", **options))
+
+
+def test_lora_behind_a_fused_activation_is_refused():
+    net = nn.Sequential(BlockSparseLinear(32, 32, density=0.5, block=16, activation="relu"))
+    with pytest.raises(sparseloom.Error, match="without a fused activation"):
+        peft.get_peft_model(net, config("bert", target_modules=["0"]))
