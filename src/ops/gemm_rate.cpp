@@ -66,7 +66,7 @@ double measure(DType dtype, bool forward, const Shape& shape, const Executor& ex
   using Clock = std::chrono::steady_clock;
   executor.gemm(executor.context, product);  // warms the vendor's own caches: loads its library, the first time
   double best = 1e30, total = 0;
-  // At least two runs, more while they are cheap: the minimum is what a neighbour disturbs least.
+  // One run, a second within the budget, more while they are cheap: the minimum is what a neighbour disturbs least.
   for (int run = 0; run < 1 || (run < 2 && total < kRunSeconds) || (run < 20 && total < 5e-3); ++run) {
     const auto start = Clock::now();
     executor.gemm(executor.context, product);
