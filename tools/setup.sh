@@ -82,9 +82,10 @@ fi
 if ! $venv/bin/python -c 'import pip' >/dev/null 2>&1; then
   "$python" -m venv --clear $venv
 fi
-# pip's progress is for a person; a log gets its errors only.
+# pip's progress is for a person; a log gets its errors only. --no-compile: Python compiles a module when it is first imported, and
+# pip would do so for all of torch's, most of which nobody imports.
 quiet=$([ -t 1 ] || echo -qq)
-$venv/bin/python -m pip install $quiet --disable-pip-version-check "${requirements[@]}" ||
+$venv/bin/python -m pip install $quiet --no-compile --disable-pip-version-check "${requirements[@]}" ||
   die "pip could not install the packages; see its message above, then run the same command again"
 { wanted demo; wanted "$purpose"; } | sort -u >$stamp
 echo "== $venv is ready: torch $($venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch"))')"

@@ -40,13 +40,15 @@ class BlockSparseWeight(Tensor):
     """
 
     _layer: BlockSparseLinear | QuantizedBlockSparseLinear
+    _plain: Tensor  # the same without the class
 
     @staticmethod
     def of(layer: BlockSparseLinear | QuantizedBlockSparseLinear, shape: Sequence[int]) -> BlockSparseWeight:
         """The weight of ``layer`` for those who expect a tensor of that shape."""
         place = torch.empty((), dtype=layer.values.dtype, device=layer.values.device)
-        made = place.expand(tuple(shape)).as_subclass(BlockSparseWeight)
-        made._layer = layer
+        plain = place.expand(tuple(shape))
+        made = plain.as_subclass(BlockSparseWeight)
+        made._layer, made._plain = layer, plain
         return made
 
     @classmethod
@@ -61,8 +63,8 @@ class BlockSparseWeight(Tensor):
         others = [value for value in (*rest, *options.values()) if isinstance(value, Tensor)]
         if isinstance(weight, BlockSparseWeight) and not others:
             if name in _ASKED:
-                with torch._C.DisableTorchFunctionSubclass():
-                    return func(weight, *rest, **options)
+                # Of the tensor without the class: Dynamo does not always see DisableTorchFunctionSubclass, and came back here.
+                return func(weight._plain, *rest, **options)
             if name == "detach" or (name == "data" and not rest):
                 return weight
             if name in ("requires_grad", "requires_grad_"):
@@ -78,12 +80,12 @@ class BlockSparseWeight(Tensor):
         raise _refusal(_found([*args, *(kwargs or {}).values()]), name)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_layer":
+        if name in ("_layer", "_plain"):
             raise AttributeError(name)
         return getattr(self._layer.values, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_layer" or hasattr(Tensor, name):
+        if name in ("_layer", "_plain") or hasattr(Tensor, name):
             super().__setattr__(name, value)
         else:
             setattr(self._layer.values, name, value)
