@@ -117,14 +117,14 @@ budget:
 	@$(BIN)/python tools/compile_budget.py $(BUILD)
 
 CPP_FILES = $(shell find include src bindings bench/cpp tests/cpp examples -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
-lint: $(VENV)/.sparseloom-setup
+lint: setup-test
 	@echo "== lint"
 	$(BIN)/python tools/check_layers.py
 	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(VENV)/.sparseloom-setup
+format: setup-test
 	$(BIN)/clang-format -i $(CPP_FILES)
 	$(BIN)/ruff check --fix .
 

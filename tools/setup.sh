@@ -72,11 +72,11 @@ cat <<EOF
 == preparing $venv (Python packages, pinned in constraints.txt; nothing outside $PWD/$venv is changed)
    torch 2.13.0   1 GB on disk as a CPU build, when pip's own configuration offers one (0.2 GB to download);
                   else PyPI's CUDA build: 3 GB to download, 7 GB on disk
-   the rest       0.4 GB on disk (0.15 GB to download): $(names requirements.txt)
+   the rest       0.3 GB on disk (0.1 GB to download): $(names requirements.txt)
 EOF
 requirements=(--requirement requirements.txt)
 if [ "$purpose" != demo ]; then
-  echo "   for the tests  0.3 GB on disk (60 MB to download): $(names tests/requirements.txt)"
+  echo "   for the tests  0.4 GB on disk (0.1 GB to download): $(names tests/requirements.txt)"
   requirements+=(--requirement tests/requirements.txt)
 fi
 if ! $venv/bin/python -c 'import pip' >/dev/null 2>&1; then

@@ -37,7 +37,7 @@ SCORE_BATCH = 16
 class Settings:
     """What decides a run's outcome bit for bit, beside the text, the machine and torch's version."""
 
-    steps: int = 800
+    steps: int = 640  # with the build, a fresh clone shows its table within 6 minutes on two cores
     seed: int = 0
     density: float = 0.25
     block: int = 32
@@ -47,7 +47,7 @@ class Settings:
     batch: int = 4
     lr: dict[str, float] = field(default_factory=lambda: dict(BEST_RATE))
     validation_bytes: int = 8 << 10
-    held_out_bytes: int = 128 << 10
+    held_out_bytes: int = 64 << 10
     threads: int = 2
     preset: str = "cpu"
 
