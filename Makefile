@@ -121,11 +121,13 @@ lint: setup-test
 	@echo "== lint"
 	$(BIN)/python tools/check_layers.py
 	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 format: setup-test
 	$(BIN)/clang-format -i $(CPP_FILES)
+	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 docs-tables: build

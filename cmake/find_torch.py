@@ -1,7 +1,8 @@
 """Prints the folder of the torch that belongs to this Python, or nothing: for torch.cmake.
 
-An isolated build (plain `pip install .`) hides the environment's packages from sys.path, and a torch among the build's requirements
-would be a second one, several GB large. The interpreter still knows where its environment is: torch is looked for there.
+An isolated build (plain `pip install .`) hides the environment's packages from sys.path, and a torch among
+the build's requirements would be a second one, several GB large. The interpreter still knows where its
+environment is: torch is looked for there.
 """
 
 import importlib.util

@@ -1,4 +1,5 @@
-"""A dense model made sparse: keep the largest half of each layer's blocks, train on, save, load into a new model."""
+"""A dense model made sparse: keep the largest half of each layer's blocks, train on, save, load into a new
+model."""
 
 import tempfile
 from pathlib import Path
@@ -39,7 +40,10 @@ with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "model.safetensors"
     sparseloom.save(model, path)
     # Other patterns to begin with: load brings the file's.
-    first, last = BlockSparseLinear(64, 256, density=0.5, block=16), BlockSparseLinear(256, 64, density=0.5, block=16)
+    first, last = (
+        BlockSparseLinear(64, 256, density=0.5, block=16),
+        BlockSparseLinear(256, 64, density=0.5, block=16),
+    )
     again = nn.Sequential(first, nn.GELU(), last)
     sparseloom.load(path, again)
     assert torch.equal(again(x), model(x))

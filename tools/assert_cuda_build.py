@@ -1,4 +1,5 @@
-"""Fails where nvcc is on the PATH and the installed sparseloom has no CUDA kernels: `make test` then tested less than it could."""
+"""Fails where nvcc is on the PATH and the installed sparseloom has no CUDA kernels: `make test` then tested
+less than it could."""
 
 import shutil
 import sys

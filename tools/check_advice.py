@@ -1,14 +1,17 @@
 """Whether advise() is right: random layers are advised on, made sparse and measured beside dense.
 
-At most 2 % of what it recommends may end below .97x, and at least 90 % of the layers that gain 1.2x or more by some block must be
-recommended. Features are drawn log-uniformly from 64 to 8192, tokens from 1 to 4096, fp32 or bf16, inference or training; tokens
-are halved until a dense call takes less than a tenth of a second. Advised with the defaults of advise, at one of its densities.
+At most 2 % of what it recommends may end below .97x, and at least 90 % of the layers that gain 1.2x or more
+by some block must be recommended. Features are drawn log-uniformly from 64 to 8192, tokens from 1 to 4096,
+fp32 or bf16, inference or training; tokens are halved until a dense call takes less than a tenth of a second.
+Advised with the defaults of advise, at one of its densities.
 
-A layer is counted when its ratio repeats: the rounds are cut into five parts, one after the other, and of the parts' median ratios
-the second and the fourth lie within 5 % of each other. Such that do not are measured again, up to three times.
+A layer is counted when its ratio repeats: the rounds are cut into five parts, one after the other, and of the
+parts' median ratios the second and the fourth lie within 5 % of each other. Such that do not are measured
+again, up to three times.
 
-Writes bench/results/<device>/advice.json, a record for each layer, after every layer: a run that was stopped, by --minutes or
-otherwise, goes on with the same command. Exit status 1 when a target is missed and all layers are there.
+Writes bench/results/<device>/advice.json, a record for each layer, after every layer: a run that was stopped,
+by --minutes or otherwise, goes on with the same command. Exit status 1 when a target is missed and all layers
+are there.
 """
 
 from __future__ import annotations
@@ -78,7 +81,8 @@ def seconds_of(trial: Trial) -> float:
 
 
 def fitting(dense: nn.Module, most: int, training: bool) -> int:
-    """`most`, halved until a call takes less than DENSE_SECONDS. From below: torch's naive bf16 products would take minutes."""
+    """`most`, halved until a call takes less than DENSE_SECONDS. From below: torch's naive bf16 products
+    would take minutes."""
     sizes = [most >> halvings for halvings in range(most.bit_length())]
     found = sizes.pop()
     while sizes and 2 * seconds_of(Trial(dense, found, training)) <= DENSE_SECONDS:
@@ -92,7 +96,9 @@ def measured(dense: Trial, sparse: Trial, seconds: float) -> tuple[dict[str, flo
     for _ in range(TRIES):
         dense_us, us = timing.in_turn([dense.call, sparse.call], seconds, least=ROUNDS)
         parts = [slice(len(us) * i // PARTS, len(us) * (i + 1) // PARTS) for i in range(PARTS)]
-        inner = sorted(timing.ratios(dense_us[part], us[part]).median for part in parts if us[part])[1:-1] or [math.nan]
+        inner = sorted(timing.ratios(dense_us[part], us[part]).median for part in parts if us[part])[
+            1:-1
+        ] or [math.nan]
         ratio = timing.ratios(dense_us, us)
         found.append((max(inner) / min(inner) - 1, ratio, statistics.median(dense_us), statistics.median(us)))
         if found[-1][0] <= MOST_SPREAD:
@@ -123,7 +129,9 @@ def checked(layer: Record, seconds: float) -> Record:
     tried = list(patterns.values()) or [BlockSparse(option.block, density) for option in options]
     results = {}
     for pattern in tried:
-        results[named(pattern.block)] = measured(dense, sparse_of(net, {"0": pattern}, tokens, training), seconds)
+        results[named(pattern.block)] = measured(
+            dense, sparse_of(net, {"0": pattern}, tokens, training), seconds
+        )
     best = max(results, key=lambda block: results[block][0]["median"], default=None)
     told = {named(o.block): [round(o.us, 2), round(o.speedup(found.dense_us), 3)] for o in options}
     return layer | {
@@ -167,11 +175,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--layers", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after so many; the same command goes on")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="stop after so many; the same command goes on"
+    )
     parser.add_argument("--seconds", type=float, default=0.3, help="of timing for each layer and block")
     parser.add_argument("--threads", type=int, default=None, help="default: torch's own number")
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="thread: CPU time of one, on a machine that others use")
-    parser.add_argument("--results", type=Path, default=None, help="default: bench/results of the checkout, else here")
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="thread: CPU time of one, on a machine that others use",
+    )
+    parser.add_argument(
+        "--results", type=Path, default=None, help="default: bench/results of the checkout, else here"
+    )
     asked = parser.parse_args(arguments)
     if asked.clock == "thread":
         asked.threads = 1

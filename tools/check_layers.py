@@ -1,6 +1,8 @@
-"""Holds the include arrows: each room may include itself and what lies to the left of it. Exit status 1 names each wrong line.
+"""Holds the include arrows: each room may include itself and what lies to the left of it. Exit status 1 names
+each wrong line.
 
-core <- pattern <- layout <- plan <- kernels <- ops <- bindings;  core <- runtime, read by plan, kernels and ops
+core <- pattern <- layout <- plan <- kernels <- ops <- bindings;  core <- runtime, read by plan, kernels and
+ops
 """
 
 import re
@@ -19,14 +21,28 @@ CPP_ARROWS = {
     "bindings": BELOW_PLAN | {"plan", "kernels", "ops"},
 }
 # Public headers count as the room that implements them; those not named here are a room of their own name.
-PUBLIC = dict.fromkeys(("error", "dtype", "matrix_view", "export", "version"), "core") | {"executor": "runtime"}
+PUBLIC = dict.fromkeys(("error", "dtype", "matrix_view", "export", "version"), "core") | {
+    "executor": "runtime"
+}
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # the table of contents
 # Inner doors: kernels see a candidate's row, never the choosing.
 CLOSED = {("kernels", "plan/select.h"), ("kernels", "plan/cache.h")}
-# Python: one module reaches the operators, the rest go through it; user-facing parts are never imported by the base.
+# Python: one module reaches the operators, the rest go through it; user-facing parts are never imported by
+# the base.
 PYTHON_TOP = {"cli", "demo", "bench", "__main__"}
 PYTHON_BASE = {
-    *("errors", "_numbers", "_library", "_fakes", "_flops", "_operators", "_products", "_autograd", "ops", "pattern"),
+    *(
+        "errors",
+        "_numbers",
+        "_library",
+        "_fakes",
+        "_flops",
+        "_operators",
+        "_products",
+        "_autograd",
+        "ops",
+        "pattern",
+    ),
     *("nn", "io", "report", "patch"),
     *("advice", "advise", "distributed", "hf", "lora"),
 }
@@ -76,7 +92,9 @@ def python_violations(root: Path) -> list[str]:
             match = IMPORT.match(line)
             names = {match[1], *re.split(r"[, ]+", match[2])} if match else set()
             if module in PYTHON_BASE and names & PYTHON_TOP:
-                found.append(f"{name}:{number}: {module} may not import {', '.join(sorted(names & PYTHON_TOP))}")
+                found.append(
+                    f"{name}:{number}: {module} may not import {', '.join(sorted(names & PYTHON_TOP))}"
+                )
     return found
 
 

@@ -1,4 +1,5 @@
-"""Compares what libsparseloom.so exports with the committed list: the public surface changes on purpose or not at all.
+"""Compares what libsparseloom.so exports with the committed list: the public surface changes on purpose or
+not at all.
 
 python tools/check_symbols.py LIBRARY LIST [--update]
 """
@@ -9,12 +10,17 @@ from pathlib import Path
 
 
 def exported(library: str) -> list[str]:
-    """Demangled names of strong symbols, and of ours among the weak ones. Weak std:: instances are the compiler's."""
-    text = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+    """Demangled names of strong symbols, and of ours among the weak ones. Weak std:: instances are the
+    compiler's."""
+    text = subprocess.run(
+        ["nm", "-DC", "--defined-only", library], check=True, capture_output=True, text=True
+    ).stdout
     names = set()
     for line in text.splitlines():
         _, kind, name = line.split(maxsplit=2)
-        if kind in "TBDRA" or name.removeprefix("vtable for ").removeprefix("typeinfo for ").startswith("sparseloom::"):
+        if kind in "TBDRA" or name.removeprefix("vtable for ").removeprefix("typeinfo for ").startswith(
+            "sparseloom::"
+        ):
             # The ABI tag is a detail of the standard library's strings.
             names.add(name.replace("[abi:cxx11]", "").replace("std::__cxx11::", "std::"))
     return sorted(names)
@@ -34,7 +40,10 @@ def main() -> int:
     for name in new:
         print(f"+ {name}")
     if gone or new:
-        print(f"the exported symbols differ; if that is meant: python tools/check_symbols.py {library} {listed} --update")
+        print(
+            "the exported symbols differ; if that is meant: python "
+            f"tools/check_symbols.py {library} {listed} --update"
+        )
         return 1
     print(f"{len(now)} exported symbols, as listed")
     return 0

@@ -1,6 +1,8 @@
-"""Build seconds and binary bytes of one build directory: numbers that CI prints, so that their growth is seen.
+"""Build seconds and binary bytes of one build directory: numbers that CI prints, so that their growth is
+seen.
 
-Seconds are summed over compile steps as ninja logged them, i.e. of one core; a ccache hit counts as what it took.
+Seconds are summed over compile steps as ninja logged them, i.e. of one core; a ccache hit counts as what it
+took.
 """
 
 import sys

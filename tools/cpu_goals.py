@@ -14,14 +14,17 @@ def torch_limit(run: Record) -> str:
 
 
 def cpu_goals_part(setting: str, records: list[Record]) -> str:
-    """How many figures of these records reach their targets, and those that do not, cell by cell; empty where nothing is promised.
-    Only cells of the CPU suite promise something: others are measured for the plan's choices."""
+    """How many figures of these records reach their targets, and those that do not, cell by cell; empty where
+    nothing is promised. Only cells of the CPU suite promise something: others are measured for the plan's
+    choices."""
     from sparseloom.bench.cells import cell_of, flagship
     from sparseloom.bench.cpu_targets import promised_cpu
 
     cells = set(flagship())
     # Records of the first versions name no peak, and promised nothing.
-    figures = promised_cpu([each for each in records if cell_of(each) in cells and ("peak" in each or "over_bf16" in each)])
+    figures = promised_cpu(
+        [each for each in records if cell_of(each) in cells and ("peak" in each or "over_bf16" in each)]
+    )
     if not figures:
         return ""
     short: dict[str, list[str]] = defaultdict(list)
@@ -33,4 +36,9 @@ def cpu_goals_part(setting: str, records: list[Record]) -> str:
             short[words].append(f"{cell.density:g}: {figure.sentence}")
     reached = sum(figure.reached for figure in figures)
     lines = [f"- {words}, density {'. '.join(found)}." for words, found in short.items()]
-    return "\n".join([f"{setting}: {reached} of {len(figures)} figures reach their targets.", *(["", *lines] if lines else [])])
+    return "\n".join(
+        [
+            f"{setting}: {reached} of {len(figures)} figures reach their targets.",
+            *(["", *lines] if lines else []),
+        ]
+    )

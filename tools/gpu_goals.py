@@ -1,4 +1,5 @@
-"""What the GPU suite promises beside what it measured, and what the profiler says: from bench/results/<gpu>/*.json."""
+"""What the GPU suite promises beside what it measured, and what the profiler says: from
+bench/results/<gpu>/*.json."""
 
 from typing import Any
 
@@ -8,11 +9,23 @@ Record = dict[str, Any]
 NO_GOALS = "No results with targets yet: `python -m sparseloom bench gpu` writes them."
 NO_PROFILE = "No profile yet: `tools/profile_gpu` writes it."
 OPERATIONS = {"forward": "F", "dx": "dX", "dw": "dW"}
-DTYPES = {"bf16": "bf16", "f16": "fp16", "fp8": "fp8", "fp8_promoted": "fp8, promoted", "tf32": "TF32", "f32": "fp32"}
+DTYPES = {
+    "bf16": "bf16",
+    "f16": "fp16",
+    "fp8": "fp8",
+    "fp8_promoted": "fp8, promoted",
+    "tf32": "TF32",
+    "f32": "fp32",
+}
 SHARES = (
-    ("tensor", "tensor cores"), ("fma", "FMA"), ("l2_to_sm", "L2 to SM TB/s"), ("l2", "L2"), ("dram", "memory"),
-    ("issue", "issue slots"), ("occupancy", "occupancy"),
-)  # fmt: skip
+    ("tensor", "tensor cores"),
+    ("fma", "FMA"),
+    ("l2_to_sm", "L2 to SM TB/s"),
+    ("l2", "L2"),
+    ("dram", "memory"),
+    ("issue", "issue slots"),
+    ("occupancy", "occupancy"),
+)
 #: Of the stall reasons per instruction issued: so many are shown.
 STALLS = 3
 
@@ -22,13 +35,27 @@ def measured(records: list[Record], op: str) -> list[Record]:
 
 
 def key(record: Record, direction: str) -> tuple[Any, ...]:
-    shape = (record["dtype"], record["m"], record["k"], record["n"], tuple(record["block"]), record["density"], record["pattern"])
+    shape = (
+        record["dtype"],
+        record["m"],
+        record["k"],
+        record["n"],
+        tuple(record["block"]),
+        record["density"],
+        record["pattern"],
+    )
     return direction, *shape
 
 
 def goals_part(records: list[Record]) -> str:
     """All of it, or the sentence that there is nothing yet."""
-    parts = [goals_table(records), errors_list(records), patterns_table(records), training_table(records), plans_list(records)]
+    parts = [
+        goals_table(records),
+        errors_list(records),
+        patterns_table(records),
+        training_table(records),
+        plans_list(records),
+    ]
     return "\n\n".join(part for part in parts if part) or NO_GOALS
 
 
@@ -42,7 +69,9 @@ def promised(records: list[Record]) -> list[tuple[Record, bool, str]]:
     """Every cell with a target, whether its burst reaches it, and the table's entry."""
     speeds = {key(record, record["direction"]): record["speedup"] for record in measured(records, "linear")}
     found = []
-    for record in sorted((each for each in records if each["op"] == "linear" and each.get("goal")), key=order):
+    for record in sorted(
+        (each for each in records if each["op"] == "linear" and each.get("goal")), key=order
+    ):
         if "error" in record:
             found.append((record, False, "**failed**"))
             continue
@@ -54,12 +83,16 @@ def promised(records: list[Record]) -> list[tuple[Record, bool, str]]:
 def goals_line(records: list[Record]) -> str:
     """For the README; empty when nothing was promised of these records."""
     met = [reached for _, reached, _ in promised(records)]
-    text = f"{sum(met)} of {len(met)} targets are reached; docs/performance.md has all of them and marks the others."
+    text = (
+        f"{sum(met)} of {len(met)} targets are reached; "
+        "docs/performance.md has all of them and marks the others."
+    )
     return text if met else ""
 
 
 def goals_table(records: list[Record]) -> str:
-    """Operation and block by density: the speed-up over dense in bursts, its target, and marks where either figure falls short."""
+    """Operation and block by density: the speed-up over dense in bursts, its target, and marks where either
+    figure falls short."""
     found = promised(records)
     rows: dict[tuple[str, str], dict[float, str]] = {}
     for record, _, text in found:
@@ -72,8 +105,10 @@ def goals_table(records: list[Record]) -> str:
     lines = [[*row, *(entries.get(density, "-") for density in densities)] for row, entries in rows.items()]
     met = sum(reached for _, reached, _ in found)
     about = (
-        "Speed-up over torch's dense product of the same dtype and shape, timed in the same rounds, in bursts (target): "
-        f"{met} of {len(found)} cells reach it. **Bold**: missed. †: sustained, less than .92 of the target. dX's target is .93 of "
+        "Speed-up over torch's dense product of the same dtype and "
+        "shape, timed in the same rounds, in bursts (target): "
+        f"{met} of {len(found)} cells reach it. **Bold**: missed. †: "
+        "sustained, less than .92 of the target. dX's target is .93 of "
         "F's figure, TF32's .85; where 1 is the target, .97 passes (dW: .95)."
     )
     return f"{about}\n\n{table(['operation', 'block', *(f'{density:g}' for density in densities)], lines)}"
@@ -94,7 +129,9 @@ def cell_text(record: Record, speeds: dict[tuple[Any, ...], float]) -> tuple[flo
 def patterns_table(records: list[Record]) -> str:
     """Skewed and structured patterns beside the balanced one of the same size."""
     cells = measured(records, "linear")
-    balanced = {key(record, record["direction"]): record for record in cells if record["pattern"] == "balanced"}
+    balanced = {
+        key(record, record["direction"]): record for record in cells if record["pattern"] == "balanced"
+    }
     rows = []
     for record in cells:
         even = balanced.get(key(record | {"pattern": "balanced"}, record["direction"]))
@@ -104,11 +141,23 @@ def patterns_table(records: list[Record]) -> str:
         skewed = record["pattern"] in ("lognormal", "barabasi")
         ratio = f"**{cost / base:.2f}**" if skewed and cost / base > 1.15 else f"{cost / base:.2f}"
         us = f"{record['us']['median']:.1f}"
-        rows.append([record["pattern"], f"{record['density']:g}", f"{record['stored']:.3f}", record["kernel"], us, ratio])
+        rows.append(
+            [
+                record["pattern"],
+                f"{record['density']:g}",
+                f"{record['stored']:.3f}",
+                record["kernel"],
+                us,
+                ratio,
+            ]
+        )
     if not rows:
         return ""
     head = ["pattern", "density", "stored", "kernel", "us", "time per stored element, balanced = 1"]
-    return f"Other patterns, F bf16 8192 x 4096 x 4096, blocks of 64 (target for the skewed ones: 1.15):\n\n{table(head, rows)}"
+    return (
+        "Other patterns, F bf16 8192 x 4096 x 4096, blocks of 64 (target "
+        f"for the skewed ones: 1.15):\n\n{table(head, rows)}"
+    )
 
 
 def training_table(records: list[Record]) -> str:
@@ -121,19 +170,43 @@ def training_table(records: list[Record]) -> str:
         graph = "-" if record["graph_us"] is None else f"{record['graph_us']['median']:.0f}"
         block, us = str(record["block"][0]), f"{record['us']['median']:.0f}"
         rows.append(
-            [block, f"{record['density']:g}", us, products, beyond, graph, f"{record['dense_us']:.0f}", f"{record['speedup']:.2f}x"]
+            [
+                block,
+                f"{record['density']:g}",
+                us,
+                products,
+                beyond,
+                graph,
+                f"{record['dense_us']:.0f}",
+                f"{record['speedup']:.2f}x",
+            ]
         )
     parts = []
     if rows:
-        head = ["block", "density", "us", "F + dX + dW us", "beyond them", "in a graph", "dense us", "against dense"]
-        about = "A layer's training step, 8192 x 4096 x 4096, bf16, bias and GELU, by autograd (target: 75 us beyond the products):"
+        head = [
+            "block",
+            "density",
+            "us",
+            "F + dX + dW us",
+            "beyond them",
+            "in a graph",
+            "dense us",
+            "against dense",
+        ]
+        about = (
+            "A layer's training step, 8192 x 4096 x 4096, bf16, bias and GELU, "
+            "by autograd (target: 75 us beyond the products):"
+        )
         parts.append(f"{about}\n\n{table(head, rows)}")
     for record in measured(records, "mlp"):
         size = f"{record['k']} to {record['n']} to {record['k']}, {record['m']} tokens"
         sparse = f"density {record['density']:g}, blocks of {record['block'][0]}"
         about = f"A GPT MLP ({size}, {sparse}), forward and backward, both compiled"
         speed = f"{record['speedup']:.2f}x" if record["speedup"] >= 3 else f"**{record['speedup']:.2f}x**"
-        parts.append(f"{about}: {record['us']['median']:.0f} us, dense {record['dense_us']:.0f} us, {speed} (target 3).")
+        parts.append(
+            f"{about}: {record['us']['median']:.0f} us, dense "
+            f"{record['dense_us']:.0f} us, {speed} (target 3)."
+        )
     return "\n\n".join(parts)
 
 
@@ -145,14 +218,18 @@ def errors_list(records: list[Record]) -> str:
     beyond = [record for record in cells if not record["tile_excess"] <= 1]
     named = "; ".join(f"{cell_name(record)} at **{record['tile_excess']:.2f}** of it" for record in beyond)
     lines = [
-        f"- Every tile of 16 tokens by a block is within the error allowed, twice the dense product's and a rounding's floor, in "
+        "- Every tile of 16 tokens by a block is within the error allowed, "
+        "twice the dense product's and a rounding's floor, in "
         f"{len(cells) - len(beyond)} of {len(cells)} cells{f'. Not in {named}' if named else ''}."
     ]
     found = [record["accuracy"] for record in cells if record.get("accuracy") and record.get("goal")]
     if found:
-        middle, worst, largest = ([each[name] for each in found] for name in ("median_tile_rms", "worst_tile_rms", "largest"))
+        middle, worst, largest = (
+            [each[name] for each in found] for name in ("median_tile_rms", "worst_tile_rms", "largest")
+        )
         lines.append(
-            f"- fp32, cuBLAS fp32's error being 1: rms of a tile {min(middle):.2f} to {max(middle):.2f} in the median, at most "
+            "- fp32, cuBLAS fp32's error being 1: rms of a tile "
+            f"{min(middle):.2f} to {max(middle):.2f} in the median, at most "
             f"{max(worst):.2f} (target 1); largest error {min(largest):.2f} to {max(largest):.2f} (target 2)."
         )
     return "\n".join(lines)
@@ -169,7 +246,11 @@ def plans_list(records: list[Record]) -> str:
     lines = []
     for record in measured(records, "plan"):
         us, most = record["us"]["median"], record["target_us"]
-        words = "an index and three plans on the host" if record["where"] == "host" else "tables rewritten on the device"
+        words = (
+            "an index and three plans on the host"
+            if record["where"] == "host"
+            else "tables rewritten on the device"
+        )
         shown = f"{us:.0f} us" if us <= most else f"**{us:.0f} us**"
         size = f"{record['k']} x {record['n']}, blocks of {record['block'][0]}, density {record['density']:g}"
         lines.append(f"- A changed topology ({size}), {words}: {shown} (target {most:.0f}).")
@@ -180,12 +261,16 @@ def plans_list(records: list[Record]) -> str:
         share = 100 * good / len(cells)
         ratios = sorted(record["over_predicted"] for record in cells if record["over_predicted"])
         lines.append(
-            f"- The plan's choice is within 5 % of the fastest in {good} of {len(cells)} cells, {share:.0f} % (target 90 %)."
+            f"- The plan's choice is within 5 % of the fastest in {good} of "
+            f"{len(cells)} cells, {share:.0f} % (target 90 %)."
         )
         lines.append(f"- Four or more candidates were timed in {four} of them.")
         if ratios:
             low, middle, high = (ratios[round(at * (len(ratios) - 1))] for at in (0.2, 0.5, 0.8))
-            lines.append(f"- Measured over predicted time: {middle:.2f} in the median, {low:.2f} to {high:.2f} in the middle 60 %.")
+            lines.append(
+                f"- Measured over predicted time: {middle:.2f} in the median, "
+                f"{low:.2f} to {high:.2f} in the middle 60 %."
+            )
     return "\n".join(lines)
 
 
@@ -198,13 +283,21 @@ def profile_part(run: Record, caption: str) -> str:
     rows = []
     for record in run["records"]:
         if "error" in record:
-            rows.append([record["name"], f"not profiled: {record['error']}".replace("|", "/"), *[""] * (len(SHARES) + 3)])
+            rows.append(
+                [
+                    record["name"],
+                    f"not profiled: {record['error']}".replace("|", "/"),
+                    *[""] * (len(SHARES) + 3),
+                ]
+            )
             continue
         found = record["metrics"]
         shares = ["-" if found.get(name) is None else f"{found[name]:.3g}" for name, _ in SHARES]
         stalls = sorted(record["stalls"].items(), key=lambda each: -each[1])[:STALLS]
         waits = ", ".join(f"{reason} {cycles:.1f}" for reason, cycles in stalls)
-        rows.append([record["name"], f"`{record['kernel']}`", f"{record['us']:.1f}", *shares, waits, record["limit"]])
+        rows.append(
+            [record["name"], f"`{record['kernel']}`", f"{record['us']:.1f}", *shares, waits, record["limit"]]
+        )
     head = [
         "cell",
         "kernel",
@@ -213,5 +306,8 @@ def profile_part(run: Record, caption: str) -> str:
         "cycles of a warp per instruction, waiting for",
         "what limits it",
     ]
-    units = "Percent of the GPU's peak, where no unit is given; clocks as they come, caches emptied before the launch."
+    units = (
+        "Percent of the GPU's peak, where no unit is given; clocks as "
+        "they come, caches emptied before the launch."
+    )
     return f"{units}\n\n{table(head, rows)}\n\n{caption}"

@@ -1,12 +1,13 @@
-"""One launch of each cell under Nsight Compute (ncu): a flagship of each operation, and every cell that misses its target; writes
-bench/results/<gpu>/ncu.json.
+"""One launch of each cell under Nsight Compute (ncu): a flagship of each operation, and every cell that
+misses its target; writes bench/results/<gpu>/ncu.json.
 
-tools/profile_gpu [--cells NAME,...]     names as `sparseloom bench gpu --list` prints them; default: FLAGSHIPS and what
+tools/profile_gpu [--cells NAME,...]     names as `sparseloom bench gpu --list` prints them; default:
+FLAGSHIPS and what
                                          bench/results/<gpu>/gpu*.json say is missed
 
-All cells run in one process, since starting torch under ncu takes longer than the counters do. Between them a kernel that does
-nothing is profiled too: it says in ncu's list where the next cell begins. Needs this Python with torch, and ncu of the CUDA toolkit
-with the right to read counters.
+All cells run in one process, since starting torch under ncu takes longer than the counters do. Between them a
+kernel that does nothing is profiled too: it says in ncu's list where the next cell begins. Needs this Python
+with torch, and ncu of the CUDA toolkit with the right to read counters.
 """
 
 import argparse
@@ -37,10 +38,14 @@ FLAGSHIPS = (
     "forward-f32-8192x4096x4096-64x64-d0.2-balanced",
 )
 _ELAPSED, _ACTIVE = "avg.pct_of_peak_sustained_elapsed", "avg.pct_of_peak_sustained_active"
-#: Ours -> ncu's name, the first that this ncu knows. Percent of the peak, but for us (from ns), l2_to_sm (TB/s) and mhz.
+#: Ours -> ncu's name, the first that this ncu knows. Percent of the peak, but for us (from ns), l2_to_sm
+#: (TB/s) and mhz.
 METRICS = {
     "us": ("gpu__time_duration.sum",),
-    "tensor": (f"sm__pipe_tensor_cycles_active.{_ELAPSED}", f"sm__pipe_tensor_op_hmma_cycles_active.{_ELAPSED}"),
+    "tensor": (
+        f"sm__pipe_tensor_cycles_active.{_ELAPSED}",
+        f"sm__pipe_tensor_op_hmma_cycles_active.{_ELAPSED}",
+    ),
     "fma": (f"sm__inst_executed_pipe_fma.{_ACTIVE}",),
     "l2_to_sm": ("l1tex__m_xbar2l1tex_read_bytes.sum.per_second", "lts__t_bytes.sum.per_second"),
     "l2": (f"lts__throughput.{_ELAPSED}", f"lts__t_sectors.{_ELAPSED}"),
@@ -53,8 +58,18 @@ METRICS = {
 UNITS = {"us": 1e-3, "l2_to_sm": 1e-12, "mhz": 1e-6}
 #: Cycles that a warp waits for a reason, per instruction issued.
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active$")
-STALLS = ("barrier", "gmma", "long_scoreboard", "math_pipe_throttle", "mio_throttle", "short_scoreboard", "sleeping", "wait")
-#: What the L2 of an H200 delivers to rows that lie apart; rows that many multiprocessors ask for in step come faster.
+STALLS = (
+    "barrier",
+    "gmma",
+    "long_scoreboard",
+    "math_pipe_throttle",
+    "mio_throttle",
+    "short_scoreboard",
+    "sleeping",
+    "wait",
+)
+#: What the L2 of an H200 delivers to rows that lie apart; rows that many multiprocessors ask for in step come
+#: faster.
 L2_TO_SM_TBS = 9.0
 #: A unit this busy is what limits a kernel; below it, waiting is.
 BUSY = 70.0
@@ -65,7 +80,10 @@ SAID = "profiled: "
 
 def find_ncu() -> str | None:
     """ncu of the PATH, else of a CUDA toolkit in its usual places."""
-    beside = [Path(shutil.which("nvcc") or "/").resolve().parent, *sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True)]
+    beside = [
+        Path(shutil.which("nvcc") or "/").resolve().parent,
+        *sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True),
+    ]
     beside += sorted(Path("/opt/nvidia").glob("nsight-compute/*"), reverse=True)
     places = [shutil.which("ncu"), *(str(folder / "ncu") for folder in beside)]
     return next((place for place in places if place and Path(place).is_file()), None)
@@ -82,17 +100,26 @@ def known_metrics(ncu: str) -> set[str]:
 
 def asked(known: set[str]) -> dict[str, str]:
     """Ours -> ncu's name, of those that exist; stalls as "stall:reason"."""
-    able = {name: [each for each in ways if not known or each.split(".")[0] in known] for name, ways in METRICS.items()}
+    able = {
+        name: [each for each in ways if not known or each.split(".")[0] in known]
+        for name, ways in METRICS.items()
+    }
     found = {name: ways[0] for name, ways in able.items() if ways}
     reasons = sorted(match[1] for name in known if (match := STALL.match(name))) or STALLS
-    return found | {f"stall:{why}": f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio" for why in reasons}
+    return found | {
+        f"stall:{why}": f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio" for why in reasons
+    }
 
 
 def missed(records: list[Record]) -> list[str]:
     """Names of the cells whose burst is short of its target."""
     from sparseloom.bench.cells import cell_of
 
-    return [str(cell_of(record)) for record, reached, _ in promised(records) if not reached and "error" not in record]
+    return [
+        str(cell_of(record))
+        for record, reached, _ in promised(records)
+        if not reached and "error" not in record
+    ]
 
 
 def newest_records(folder: Path) -> list[Record]:
@@ -130,7 +157,9 @@ def launch(names: list[str]) -> int:
             with torch.no_grad(), tf32_switch(cell.tf32):
                 made = Operands(cell, torch.device("cuda", torch.cuda.current_device()), 1)
                 plan = plan_of(made)
-                able = {each["kernel"]: each["predicted_us"] for each in plan["candidates"] if not each["refusal"]}
+                able = {
+                    each["kernel"]: each["predicted_us"] for each in plan["candidates"] if not each["refusal"]
+                }
                 sparse = [kernel for kernel in able if kernel not in NOT_SPARSE]
                 kernel = plan["kernel"] if plan["kernel"] in sparse else min(sparse, key=able.__getitem__)
                 call, *_ = made.calls(kernel)
@@ -180,17 +209,34 @@ def of_cell(said: Record, launches: list[dict[str, str]], names: dict[str, str])
         for ours, value in values.items()
         if value is not None and not ours.startswith("stall:")
     }
-    stalls = {ours[6:]: round(value, 3) for ours, value in values.items() if value is not None and ours.startswith("stall:")}
+    stalls = {
+        ours[6:]: round(value, 3)
+        for ours, value in values.items()
+        if value is not None and ours.startswith("stall:")
+    }
     # A warp that issues is not waiting, and one that was passed over could have issued.
-    stalls = {why: cycles for why, cycles in stalls.items() if cycles >= 0.05 and why not in ("selected", "not_selected")}
-    record: Record = {"op": "profile"} | said | {"function": short_name(longest["Kernel Name"]), "launches": len(launches)}
+    stalls = {
+        why: cycles
+        for why, cycles in stalls.items()
+        if cycles >= 0.05 and why not in ("selected", "not_selected")
+    }
+    record: Record = (
+        {"op": "profile"} | said | {"function": short_name(longest["Kernel Name"]), "launches": len(launches)}
+    )
     record |= {"us": metrics.pop("us", 0.0), "metrics": metrics, "stalls": stalls}
     return record | {"limit": limit(metrics, stalls)}
 
 
 def limit(metrics: dict[str, float], stalls: dict[str, float]) -> str:
-    """In words: the busiest unit and how far it is from its limit, and what warps wait for where none is busy."""
-    units = {"tensor": "tensor cores", "fma": "FMA pipe", "l2": "L2", "dram": "memory", "issue": "instruction issue"}
+    """In words: the busiest unit and how far it is from its limit, and what warps wait for where none is
+    busy."""
+    units = {
+        "tensor": "tensor cores",
+        "fma": "FMA pipe",
+        "l2": "L2",
+        "dram": "memory",
+        "issue": "instruction issue",
+    }
     shares = {words: metrics[name] for name, words in units.items() if name in metrics}
     if "l2_to_sm" in metrics:
         shares[f"L2 to SM, of {L2_TO_SM_TBS:g} TB/s"] = 100 * metrics["l2_to_sm"] / L2_TO_SM_TBS
@@ -224,7 +270,10 @@ def records_of(said: list[Record], log: str, names: dict[str, str]) -> list[Reco
 def refusal(log: str) -> str:
     """Why ncu has nothing to say."""
     if "ERR_NVGPUCTRPERM" in log:
-        return "no permission to read the GPU's counters (ERR_NVGPUCTRPERM): run as root, or have the driver allow it to users"
+        return (
+            "no permission to read the GPU's counters (ERR_NVGPUCTRPERM): "
+            "run as root, or have the driver allow it to users"
+        )
     errors = re.findall(r"==ERROR== (.*)", log)
     return f"ncu: {errors[0]}" if errors else "ncu listed no launch"
 
@@ -244,13 +293,21 @@ def write(records: list[Record], ncu: str) -> Path:
 
     gpu = torch.cuda.get_device_name()
     version = subprocess.run([ncu, "--version"], capture_output=True, text=True).stdout.strip().splitlines()
-    head = header("profile", slug(gpu)) | {"suite": "profile", "gpu": gpu, "ncu": version[-1] if version else "unknown"}
+    head = header("profile", slug(gpu)) | {
+        "suite": "profile",
+        "gpu": gpu,
+        "ncu": version[-1] if version else "unknown",
+    }
     return write_results(ROOT / "bench" / "results", "ncu", head, records)
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tools/profile_gpu", description="what limits a kernel, by Nsight Compute")
-    parser.add_argument("--cells", help="names of cells; default: one of each operation, and all that miss their targets")
+    parser = argparse.ArgumentParser(
+        prog="tools/profile_gpu", description="what limits a kernel, by Nsight Compute"
+    )
+    parser.add_argument(
+        "--cells", help="names of cells; default: one of each operation, and all that miss their targets"
+    )
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.launch:
@@ -265,12 +322,24 @@ def main(arguments: list[str]) -> int:
         print(f"profile_gpu: this ncu has no {', '.join(METRICS[name][0] for name in missing)}")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
-        options = ["--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off", "--clock-control", "none"]
+        options = [
+            "--csv",
+            "--page",
+            "raw",
+            "--print-units",
+            "base",
+            "--profile-from-start",
+            "off",
+            "--clock-control",
+            "none",
+        ]
         options += ["--log-file", str(log), "--metrics", ",".join(names.values())]
         program = str(Path(__file__).with_name("profile_gpu"))
         done = run([ncu, *options, sys.executable, program, "--launch", "--cells", ",".join(cells)], LIMIT)
         text = log.read_text() if log.is_file() else done.output
-    said = said_by(done) or [{"name": name, "error": f"{done.how}: {done.output.strip()[-300:]}"} for name in cells]
+    said = said_by(done) or [
+        {"name": name, "error": f"{done.how}: {done.output.strip()[-300:]}"} for name in cells
+    ]
     records = records_of(said, text, names)
     for record in records:
         print(f"{record['name']}: {record.get('error') or record['limit']}")

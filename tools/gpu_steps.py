@@ -1,12 +1,14 @@
-"""The steps of tools/gpu_check: build, C++ and Python tests on the GPU, four sanitizers, the benchmark; a summary, a results file.
+"""The steps of tools/gpu_check: build, C++ and Python tests on the GPU, four sanitizers, the benchmark; a
+summary, a results file.
 
-tools/gpu_check [--steps build,cpp,...]     all steps in order without arguments, the sweep left out; exit status 1 when one of them
-failed
+tools/gpu_check [--steps build,cpp,...]     all steps in order without arguments, the sweep left out; exit
+status 1 when one of them failed
 
-What is built already is used: python/sparseloom/libsparseloom_torch.so, and the C++ tests of SPARSELOOM_TEST_BINARY or
-build/*/tests/cpp/sparseloom_tests (the newest). Needs this Python with torch, pytest, typer, rich and tqdm; cmake and nvcc only for
-what is missing; compute-sanitizer of the CUDA toolkit. Writes bench/results/<gpu>/gpu.json and check.json, and the step sweep
-sweep-<seed>.json, of a seed from the clock.
+What is built already is used: python/sparseloom/libsparseloom_torch.so, and the C++ tests of
+SPARSELOOM_TEST_BINARY or build/*/tests/cpp/sparseloom_tests (the newest). Needs this Python with torch,
+pytest, typer, rich and tqdm; cmake and nvcc only for what is missing; compute-sanitizer of the CUDA toolkit.
+Writes bench/results/<gpu>/gpu.json and check.json, and the step sweep sweep-<seed>.json, of a seed from the
+clock.
 """
 
 import argparse
@@ -35,7 +37,8 @@ BUILD = ROOT / "build" / "gpu"
 #: GoogleTest filters: what needs a GPU, and the cases small enough for a sanitizer.
 GPU_TESTS, SMALL_TESTS = "Cuda*", "CudaSmall*"
 PYTEST_PROCESSES = 8
-#: Parts of the small cases under a sanitizer, side by side: it works on the host, one thread each. racecheck in one took 220 s.
+#: Parts of the small cases under a sanitizer, side by side: it works on the host, one thread each. racecheck
+#: in one took 220 s.
 SANITIZER_PROCESSES = 4
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 #: Seconds that a command may take; a sanitizer slows a kernel 10 to 1000 times.
@@ -69,8 +72,8 @@ class Finished:
 
 
 def run(command: list[str], limit: float, variables: dict[str, str] | None = None) -> Finished:
-    """Runs a command in the source tree, python/ to import from, with `variables` added to the environment; its output is shown as
-    it comes, passing C++ tests left out."""
+    """Runs a command in the source tree, python/ to import from, with `variables` added to the environment;
+    its output is shown as it comes, passing C++ tests left out."""
     print(f"$ {' '.join(command)}", flush=True)
     paths = os.pathsep.join(filter(None, (str(ROOT / "python"), os.environ.get("PYTHONPATH", ""))))
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"} | (variables or {})
@@ -114,9 +117,22 @@ def build() -> Step:
     tests = test_binary()
     if LIBRARY.is_file() and tests is not None:
         return Step("build", True, f"built before: {LIBRARY.name}, {tests.name}")
-    options = {"SPARSELOOM_CUDA": "ON", "SPARSELOOM_TESTS": "ON", "SPARSELOOM_INPLACE": "ON", "Python3_EXECUTABLE": sys.executable}
+    options = {
+        "SPARSELOOM_CUDA": "ON",
+        "SPARSELOOM_TESTS": "ON",
+        "SPARSELOOM_INPLACE": "ON",
+        "Python3_EXECUTABLE": sys.executable,
+    }
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    configure = ["cmake", "-S", str(ROOT), "-B", str(BUILD), *generator, *(f"-D{name}={value}" for name, value in options.items())]
+    configure = [
+        "cmake",
+        "-S",
+        str(ROOT),
+        "-B",
+        str(BUILD),
+        *generator,
+        *(f"-D{name}={value}" for name, value in options.items()),
+    ]
     for command in (configure, ["cmake", "--build", str(BUILD), "-j", str(os.cpu_count() or 2)]):
         done = run(command, LIMITS["build"])
         if done.status != 0:
@@ -136,7 +152,8 @@ def gtest_counts(report: dict[str, Any]) -> dict[str, int]:
 def tests_verdict(name: str, counts: dict[str, int], done: Finished) -> Step:
     """A step passes when some tests ran, all of them, and none failed."""
     verdict = (
-        f"{counts['run'] - counts['failed'] - counts['skipped']} passed, {counts['failed']} failed, skipped = {counts['skipped']}"
+        f"{counts['run'] - counts['failed'] - counts['skipped']} passed, "
+        f"{counts['failed']} failed, skipped = {counts['skipped']}"
     )
     ok = done.status == 0 and counts["run"] > 0 and counts["failed"] == counts["skipped"] == 0
     if counts["run"] == 0:
@@ -153,7 +170,9 @@ def cpp() -> Step:
         return Step("cpp", False, "no test binary: run the step build, or set SPARSELOOM_TEST_BINARY")
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        done = run([str(tests), f"--gtest_filter={GPU_TESTS}", f"--gtest_output=json:{report}"], LIMITS["cpp"])
+        done = run(
+            [str(tests), f"--gtest_filter={GPU_TESTS}", f"--gtest_output=json:{report}"], LIMITS["cpp"]
+        )
         if not report.is_file():
             return Step("cpp", False, f"no report: {done.how}")
         return tests_verdict("cpp", gtest_counts(json.loads(report.read_text())), done)
@@ -173,11 +192,14 @@ def python() -> Step:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ["-m", "gpu or two_gpus", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        if importlib.util.find_spec("xdist") is not None:  # 2200 tests: eight processes take 80 s, one takes ten minutes
+        # 2200 tests: eight processes take 80 s, one takes ten minutes
+        if importlib.util.find_spec("xdist") is not None:
             options += ["-n", str(min(PYTEST_PROCESSES, os.cpu_count() or 1))]
         done = run([sys.executable, "-m", "pytest", *options, "tests/python"], LIMITS["python"])
         if not report.is_file():
-            return Step("python", False, f"no report: {done.how}; pytest must be installed for {sys.executable}")
+            return Step(
+                "python", False, f"no report: {done.how}; pytest must be installed for {sys.executable}"
+            )
         counts, reasons = junit_counts(report.read_text())
     step = tests_verdict("python", counts, done)
     return replace(step, verdict="; ".join([step.verdict, *reasons[:3]]))
@@ -185,7 +207,10 @@ def python() -> Step:
 
 def find_sanitizer() -> str | None:
     """compute-sanitizer of the PATH, else of a CUDA toolkit in its usual place."""
-    beside = [Path(shutil.which("nvcc") or "/").resolve().parent, *sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True)]
+    beside = [
+        Path(shutil.which("nvcc") or "/").resolve().parent,
+        *sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True),
+    ]
     places = [shutil.which("compute-sanitizer"), *(str(folder / "compute-sanitizer") for folder in beside)]
     return next((place for place in places if place and Path(place).is_file()), None)
 
@@ -200,12 +225,18 @@ def sanitizer(tool: str) -> Step:
     """The small C++ cases under one tool of compute-sanitizer."""
     program, tests = find_sanitizer(), test_binary()
     if program is None or tests is None:
-        return Step(tool, False, "no compute-sanitizer found" if program is None else "no test binary: run the step build")
+        return Step(
+            tool,
+            False,
+            "no compute-sanitizer found" if program is None else "no test binary: run the step build",
+        )
     command = [program, "--tool", tool, "--error-exitcode", "86", str(tests), f"--gtest_filter={SMALL_TESTS}"]
     parts = min(SANITIZER_PROCESSES, os.cpu_count() or 1)
 
     def part(index: int) -> Finished:
-        return run(command, LIMITS["sanitizer"], {"GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(index)})
+        return run(
+            command, LIMITS["sanitizer"], {"GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(index)}
+        )
 
     with ThreadPoolExecutor(parts) as pool:
         return sanitizer_verdict(tool, list(pool.map(part, range(parts))))
@@ -237,7 +268,17 @@ def bench() -> Step:
 
 def sweep() -> Step:
     """300 random problems beside dense; nothing is promised of them but right results."""
-    command = [sys.executable, "-m", "sparseloom", "bench", "sweep", "--seed", str(int(time.time())), "--device", "cuda"]
+    command = [
+        sys.executable,
+        "-m",
+        "sparseloom",
+        "bench",
+        "sweep",
+        "--seed",
+        str(int(time.time())),
+        "--device",
+        "cuda",
+    ]
     return sweep_verdict(run([*command, "--seconds", str(LIMITS["sweep"] - 60)], LIMITS["sweep"]))
 
 
@@ -262,7 +303,8 @@ BY_NAME = ("sweep",)
 
 
 def write(steps: list[Step]) -> Path:
-    """check.json beside the benchmark's results. Steps of an earlier call on the same commit stay: a run may be cut in parts."""
+    """check.json beside the benchmark's results. Steps of an earlier call on the same commit stay: a run may
+    be cut in parts."""
     sys.path.insert(0, str(ROOT / "python"))
     import torch
 
@@ -290,7 +332,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/gpu_check", description="everything that a GPU must show")
     default = [name for name in STEPS if name not in BY_NAME]
     left_out = f"all but {', '.join(BY_NAME)}"
-    parser.add_argument("--steps", default=",".join(default), help=f"of {', '.join(STEPS)}; default: {left_out}")
+    parser.add_argument(
+        "--steps", default=",".join(default), help=f"of {', '.join(STEPS)}; default: {left_out}"
+    )
     chosen = parser.parse_args(arguments).steps.split(",")
     unknown = [name for name in chosen if name not in STEPS]
     if unknown:
@@ -304,7 +348,8 @@ def main(arguments: list[str]) -> int:
     print("== summary", *(step.line() for step in steps), sep="\n")
     try:
         print(f"results: {write(steps)}")
-    except (ImportError, OSError, RuntimeError) as error:  # without the library the steps' outcome is still worth its exit status
+    # without the library the steps' outcome is still worth its exit status
+    except (ImportError, OSError, RuntimeError) as error:
         print(f"no results file: {error}")
         return 1
     return 0 if all(step.ok for step in steps) else 1

@@ -10,7 +10,14 @@ Record = dict[str, Any]
 #: What the README shows: 8192 tokens through a 4096 x 4096 layer in bf16, forward, square blocks.
 SHOWN = {"op": "linear", "direction": "forward", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096}
 SHOWN_BLOCKS = (32, 64, 128)
-DTYPES = {"f32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp8": "fp8", "fp8_promoted": "fp8, promoted"}
+DTYPES = {
+    "f32": "fp32",
+    "tf32": "tf32",
+    "bf16": "bf16",
+    "f16": "fp16",
+    "fp8": "fp8",
+    "fp8_promoted": "fp8, promoted",
+}
 #: What tells one record from another.
 NAMES = ("op", "name", "direction", "dtype", "m", "k", "n", "block", "density", "pattern")
 DIRECTIONS = ("forward", "dx", "dw")
@@ -22,10 +29,13 @@ def is_gpu(run: Record) -> bool:
 
 
 def merged(runs: list[Record], caption: Callable[[Record], str]) -> Record:
-    """The runs of one GPU, oldest first, as one: the newest record of all that was measured, and the captions of what is shown."""
+    """The runs of one GPU, oldest first, as one: the newest record of all that was measured, and the captions
+    of what is shown."""
     newest: dict[str, tuple[Record, Record]] = {}
     for run in runs:
-        newest |= {json.dumps([record.get(name) for name in NAMES]): (record, run) for record in run["records"]}
+        newest |= {
+            json.dumps([record.get(name) for name in NAMES]): (record, run) for record in run["records"]
+        }
     captions = dict.fromkeys(caption(run) for _, run in newest.values())
     return {
         "suite": "gpu",
@@ -36,7 +46,8 @@ def merged(runs: list[Record], caption: Callable[[Record], str]) -> Record:
 
 
 def cells(run: Record) -> list[Record]:
-    """The run's cells in order: direction, dtype, shape, block, density. Those that failed come too; they show their error."""
+    """The run's cells in order: direction, dtype, shape, block, density. Those that failed come too; they
+    show their error."""
     found = [record for record in run["records"] if record["op"] == "linear"]
     return sorted(
         found,
@@ -65,12 +76,17 @@ def times(numerator: float, denominator: float | None) -> str:
 
 
 def readme_table(run: Record, caption: str) -> str:
-    """Density by density: time, and speed over dense and peers, blocks of 32, 64 and 128. Empty when the run has no such cell."""
+    """Density by density: time, and speed over dense and peers, blocks of 32, 64 and 128. Empty when the run
+    has no such cell."""
     rows = []
     for record in cells(run):
         if "error" in record or any(record[key] != value for key, value in SHOWN.items()):
             continue
-        if record["block"][0] not in SHOWN_BLOCKS or record["block"][0] != record["block"][1] or record["pattern"] != "balanced":
+        if (
+            record["block"][0] not in SHOWN_BLOCKS
+            or record["block"][0] != record["block"][1]
+            or record["pattern"] != "balanced"
+        ):
             continue
         us, peers = record["us"]["median"], record["peers"]
         rows.append(
@@ -81,12 +97,24 @@ def readme_table(run: Record, caption: str) -> str:
                 number(us),
                 times(record["dense_us"], us),
                 times(record["sustained"]["dense_us"], record["sustained"]["us"]),
-                *("-" if peers.get(name) is None else times(peers[name], us) for name in ("torch_bsr", "cusparse_ell")),
+                *(
+                    "-" if peers.get(name) is None else times(peers[name], us)
+                    for name in ("torch_bsr", "cusparse_ell")
+                ),
             ]
         )
     if not rows:
         return ""
-    head = ["block", "density", "kernel", "us", "against dense", "sustained", "against torch BSR", "against cuSPARSE"]
+    head = [
+        "block",
+        "density",
+        "kernel",
+        "us",
+        "against dense",
+        "sustained",
+        "against torch BSR",
+        "against cuSPARSE",
+    ]
     about = "{m} tokens, {k} x {n}, bf16, forward, balanced rows:".format(**SHOWN)
     return "\n\n".join(part for part in (about, table(head, rows), host_line(run), caption) if part)
 
@@ -96,7 +124,8 @@ def host_line(run: Record) -> str:
     for record in run["records"]:
         if record["op"] == "host" and "error" not in record:
             costs = (
-                f"{record[mode]['us']['median']:.1f} us {words} (F.linear {record[mode]['linear_us']['median']:.1f})"
+                f"{record[mode]['us']['median']:.1f} us {words} (F.linear "
+                f"{record[mode]['linear_us']['median']:.1f})"
                 for mode, words in MODES.items()
             )
             size = "{m} tokens, {k} x {n}, {calls:,} unsynchronised calls".format(**record)
@@ -105,12 +134,18 @@ def host_line(run: Record) -> str:
 
 
 def cell_row(record: Record) -> list[str]:
-    shape = [f"{record['m']} x {record['k']} x {record['n']}", "{}x{}".format(*record["block"]), density(record)]
+    shape = [
+        f"{record['m']} x {record['k']} x {record['n']}",
+        "{}x{}".format(*record["block"]),
+        density(record),
+    ]
     start = [DTYPES[record["dtype"]], record["direction"], *shape]
     if "error" in record:
         return [*start, f"failed: {record['error']}".replace("|", "/"), *[""] * 7]
     us, sustained = record["us"], record["sustained"]
-    sparse = "-" if record["sparse_us"] is None else f"{number(record['sparse_us'])} {record['sparse_kernel']}"
+    sparse = (
+        "-" if record["sparse_us"] is None else f"{number(record['sparse_us'])} {record['sparse_kernel']}"
+    )
     return [
         *start,
         record["kernel"],
@@ -131,8 +166,25 @@ def density(record: Record) -> str:
 
 def page(run: Record, caption: str) -> str:
     """Every cell of the run, and what its columns cannot say."""
-    head = ["dtype", "direction", "tokens x in x out", "block", "density", "kernel", "us (p20 to p80)", "dense us", "against dense",
-            "sustained", "best sparse us", "torch BSR us", "cuSPARSE us"]  # fmt: skip
+    head = [
+        "dtype",
+        "direction",
+        "tokens x in x out",
+        "block",
+        "density",
+        "kernel",
+        "us (p20 to p80)",
+        "dense us",
+        "against dense",
+        "sustained",
+        "best sparse us",
+        "torch BSR us",
+        "cuSPARSE us",
+    ]
     gpu = run["gpu"]
     machine = f"{gpu['name']}, driver {gpu['driver']}, L2 {gpu['l2_bytes'] / 2**20:.0f} MB"
-    return "\n\n".join(part for part in (caption, machine, host_line(run), table(head, list(map(cell_row, cells(run))))) if part)
+    return "\n\n".join(
+        part
+        for part in (caption, machine, host_line(run), table(head, list(map(cell_row, cells(run)))))
+        if part
+    )

@@ -1,4 +1,5 @@
-"""docs/api.md from signatures and docstrings: the reference, and the snapshot that a change of the public surface has to touch.
+"""docs/api.md from signatures and docstrings: the reference, and the snapshot that a change of the public
+surface has to touch.
 
 python tools/make_api.py [--check]     --check: exit status 1 when the page is not up to date
 """
@@ -23,7 +24,17 @@ MODULES: dict[str, list[str] | None] = {
     "sparseloom.report": ["LayerReport", "ModelReport", "Spread", "Totals"],
     "sparseloom.advice": ["LayerAdvice", "Option"],
     "sparseloom.pattern": [
-        *("random", "balanced", "biregular", "banded", "block_diagonal", "full", "from_mask", "top_k", "from_dense"),
+        *(
+            "random",
+            "balanced",
+            "biregular",
+            "banded",
+            "block_diagonal",
+            "full",
+            "from_mask",
+            "top_k",
+            "from_dense",
+        ),
         *("Pattern", "PatternStats"),
     ],
     "sparseloom.ops": [
@@ -77,7 +88,11 @@ def members(cls: type) -> list[str]:
     """Methods and properties that the class itself defines, in the order of the source."""
     lines = []
     if not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple):  # theirs are in the signature
-        lines += [f"- `.{name}: {kind}`" for name, kind in inspect.get_annotations(cls).items() if not name.startswith("_")]
+        lines += [
+            f"- `.{name}: {kind}`"
+            for name, kind in inspect.get_annotations(cls).items()
+            if not name.startswith("_")
+        ]
     for name, value in vars(cls).items():
         if name.startswith("_"):
             continue
@@ -128,4 +143,7 @@ if __name__ == "__main__":
     check = "--check" in sys.argv
     current = update(PAGE, {"api": reference()}, check)
     if check and not current:
-        sys.exit(f"{PAGE.relative_to(ROOT)} is not up to date: run python tools/make_api.py, and say in CHANGELOG.md what changed")
+        sys.exit(
+            f"{PAGE.relative_to(ROOT)} is not up to date: run python "
+            "tools/make_api.py, and say in CHANGELOG.md what changed"
+        )

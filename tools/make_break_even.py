@@ -1,4 +1,5 @@
-"""docs/when_not.md's table from bench/results/<device>/*.json: below which density block-sparse was faster, by product.
+"""docs/when_not.md's table from bench/results/<device>/*.json: below which density block-sparse was faster,
+by product.
 
 python tools/make_break_even.py [--check]     --check: exit status 1 when the page is not up to date
 """
@@ -15,9 +16,15 @@ from generated import ROOT, table, update
 
 PAGE = ROOT / "docs" / "when_not.md"
 DTYPES = {
-    "f32": "fp32", "fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "f16": "fp16", "fp16": "fp16", "fp8": "fp8",
+    "f32": "fp32",
+    "fp32": "fp32",
+    "tf32": "tf32",
+    "bf16": "bf16",
+    "f16": "fp16",
+    "fp16": "fp16",
+    "fp8": "fp8",
     "fp8_promoted": "fp8, promoted",
-}  # fmt: skip
+}
 Curve = list[tuple[float, float]]  # (density, dense time over sparse time), by density
 
 
@@ -25,9 +32,16 @@ def curves(folder: Path) -> dict[tuple[Any, ...], Curve]:
     """(tokens, in, out, block, dtype, direction) -> speed-ups; the newest measurement of each cell counts."""
     runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     found: dict[tuple[Any, ...], dict[float, float]] = defaultdict(dict)
-    for run in sorted((run for run in runs if "records" in run and not torch_limit(run)), key=lambda run: str(run["date"])):
+    for run in sorted(
+        (run for run in runs if "records" in run and not torch_limit(run)), key=lambda run: str(run["date"])
+    ):
         for record in run["records"]:
-            if record.get("op") == "linear" and record.get("dense_us") and record.get("dtype") in DTYPES and "us" in record:
+            if (
+                record.get("op") == "linear"
+                and record.get("dense_us")
+                and record.get("dtype") in DTYPES
+                and "us" in record
+            ):
                 if record.get("pattern", "balanced") not in ("balanced", "random"):
                     continue  # a skewed pattern is no other density
                 size = (record["m"], record["k"], record["n"], tuple(record["block"]))
@@ -60,7 +74,11 @@ def rows(folder: Path) -> list[list[str]]:
 
 def content(results: Path) -> str:
     head = ["tokens", "features", "block", "dtype", "forward", "dx", "dw"]
-    parts = [f"**{folder.name}**\n\n{table(head, found)}" for folder in sorted(results.iterdir()) if (found := rows(folder))]
+    parts = [
+        f"**{folder.name}**\n\n{table(head, found)}"
+        for folder in sorted(results.iterdir())
+        if (found := rows(folder))
+    ]
     return "\n\n".join(parts) or "No result files yet: `make bench` writes them."
 
 

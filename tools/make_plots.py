@@ -1,4 +1,5 @@
-"""Tables and plots of README.md and docs/performance.md from bench/results/<device>/*.json. No result file, no number.
+"""Tables and plots of README.md and docs/performance.md from bench/results/<device>/*.json. No result file,
+no number.
 
 python tools/make_plots.py [--check]     --check: exit status 1 when a page or plot is not up to date
 """
@@ -31,13 +32,22 @@ NO_MODELS = "No result files yet: `python -m sparseloom bench models` writes the
 
 def cell(record: Record) -> tuple[Any, ...]:
     """What was measured: later measurements of the same cell replace earlier ones."""
-    return (record["op"], DTYPES[record["dtype"]], DIRECTIONS.index(record["direction"]), record["m"], record["k"], record["n"],
-            tuple(record["block"]), record["density"], record.get("pattern", ""))  # fmt: skip
+    return (
+        record["op"],
+        DTYPES[record["dtype"]],
+        DIRECTIONS.index(record["direction"]),
+        record["m"],
+        record["k"],
+        record["n"],
+        tuple(record["block"]),
+        record["density"],
+        record.get("pattern", ""),
+    )
 
 
 def load(folder: Path) -> dict[str, list[Record]]:
-    """The records of all CPU runs of one device by instruction set and threads, the most records first: newest per cell, in the
-    order of cells, each with its run's caption."""
+    """The records of all CPU runs of one device by instruction set and threads, the most records first:
+    newest per cell, in the order of cells, each with its run's caption."""
     newest: dict[str, dict[tuple[Any, ...], Record]] = defaultdict(dict)
     for run in (run for run in runs_of(folder) if not is_gpu(run)):
         machine = run.get("machine", {})
@@ -52,15 +62,28 @@ def load(folder: Path) -> dict[str, list[Record]]:
 
 
 def quality_table(run: Record) -> str:
-    """The demo's experiment: held-out bits per byte of both models, medians over seeds at each one's best learning rate."""
+    """The demo's experiment: held-out bits per byte of both models, medians over seeds at each one's best
+    learning rate."""
     rows = []
     for entry in run["summary"]:
         excess = entry.get("excess_percent")
         against = "" if excess is None else f"{excess:+.1f} %"
-        rows.append([entry["model"], f"{entry['held_out_bits_per_byte']:.3f}", against, f"{entry['lr']:g}", str(entry["seeds"])])
+        rows.append(
+            [
+                entry["model"],
+                f"{entry['held_out_bits_per_byte']:.3f}",
+                against,
+                f"{entry['lr']:g}",
+                str(entry["seeds"]),
+            ]
+        )
     settings = run["settings"]
-    about = f"Density {settings['density']:g}, blocks of {settings['block']}, {settings['steps']} steps on {run['text']['name']}"
-    return f"{table(['model', 'bits per byte', 'against dense', 'learning rate', 'seeds'], rows)}\n\n{about}. {caption(run)}"
+    about = (
+        f"Density {settings['density']:g}, blocks of {settings['block']}, "
+        f"{settings['steps']} steps on {run['text']['name']}"
+    )
+    head = ["model", "bits per byte", "against dense", "learning rate", "seeds"]
+    return f"{table(head, rows)}\n\n{about}. {caption(run)}"
 
 
 def shown(records: Iterable[Record]) -> list[Record]:
@@ -75,7 +98,11 @@ def number(value: float) -> str:
 def record_row(record: Record, with_shape: bool) -> list[str]:
     dense, sparse = record["dense_us"], record["us"]["median"]
     speedup = dense / sparse
-    shape = [f"{record['m']} x {record['k']} x {record['n']}", "{}x{}".format(*record["block"]), record.get("pattern", "")]
+    shape = [
+        f"{record['m']} x {record['k']} x {record['n']}",
+        "{}x{}".format(*record["block"]),
+        record.get("pattern", ""),
+    ]
     torch_bsr = record.get("peers", {}).get("torch_bsr")
     return [
         DTYPES[record["dtype"]],
@@ -93,7 +120,15 @@ def record_row(record: Record, with_shape: bool) -> list[str]:
 
 def record_table(records: list[Record], with_shape: bool) -> str:
     shape = ["tokens x in x out", "block", "pattern"] if with_shape else []
-    columns = ["density", "kernel", "us (p20 to p80)", "of the peak", "dense us", "torch BSR us", "against dense"]
+    columns = [
+        "density",
+        "kernel",
+        "us (p20 to p80)",
+        "of the peak",
+        "dense us",
+        "torch BSR us",
+        "against dense",
+    ]
     head = ["dtype", "direction", *shape, *columns]
     return table(head, [record_row(record, with_shape) for record in records])
 
@@ -111,9 +146,15 @@ def captions(records: list[Record]) -> str:
 def demo_table(run: Record) -> str:
     """The demo's own table of figures, of a model trained on a GPU."""
     settings = run["settings"]
-    size = ", ".join(f"{key} {settings[key]}" for key in ("width", "layers", "density", "block", "steps") if key in settings)
+    size = ", ".join(
+        f"{key} {settings[key]}"
+        for key in ("width", "layers", "density", "block", "steps")
+        if key in settings
+    )
     head = ["", "dense", "block-sparse", "sparse against dense"]
-    return f"{table(head, run['table'])}\n\n{size}; {run['gpu']}, {run['seconds']:.0f} s in all. {caption(run)}"
+    return (
+        f"{table(head, run['table'])}\n\n{size}; {run['gpu']}, {run['seconds']:.0f} s in all. {caption(run)}"
+    )
 
 
 def panels(records: list[Record]) -> list[Panel]:
@@ -149,13 +190,17 @@ def main() -> int:
             whole = merged(measured, caption)
             pages.append(f"### {folder.name}\n\n{page(whole, whole['caption'])}")
             if shown_there := readme_table(whole, whole["caption"]):
-                readme["gpu"] = "\n\n".join(part for part in (shown_there, goals_line(whole["records"])) if part)
+                readme["gpu"] = "\n\n".join(
+                    part for part in (shown_there, goals_line(whole["records"])) if part
+                )
             goals.append(f"### {folder.name}\n\n{goals_part(whole['records'])}")
         if trained := [run for run in runs_of(folder) if is_models(run)]:
             models.append(f"### {folder.name}\n\n{models_page(trained, caption)}")
         settings = load(folder)
         for setting, records in settings.items():
-            pages.append(f"### {folder.name}: {setting}\n\n{captions(records)}\n\n{record_table(records, True)}")
+            pages.append(
+                f"### {folder.name}: {setting}\n\n{captions(records)}\n\n{record_table(records, True)}"
+            )
             cpu_goals.append(cpu_goals_part(f"**{folder.name}, {setting}**", records))
         if not settings:
             continue
@@ -170,7 +215,9 @@ def main() -> int:
         if not check:
             path.write_text(svg)
         readme["plot"] = f"![speed-up over density, by dtype and direction](docs/{path.name})"
-        readme["kernels"] = f"{size}, blocks of 32 x 32, balanced rows:\n\n{record_table(newest, False)}\n\n{here}"
+        readme["kernels"] = (
+            f"{size}, blocks of 32 x 32, balanced rows:\n\n{record_table(newest, False)}\n\n{here}"
+        )
     current &= update(README, readme, check)
     parts = {
         "records": "\n\n".join(pages) or MISSING,

@@ -1,4 +1,5 @@
-"""docs/support.md from the case list, so that what is advertised is what is checked, and from the records of the checks on GPUs.
+"""docs/support.md from the case list, so that what is advertised is what is checked, and from the records of
+the checks on GPUs.
 
 python tools/make_support_table.py [--check]     --check: exit status 1 when the page is not up to date
 """
@@ -41,7 +42,9 @@ def support_rows(all_cases: list[Case]) -> list[list[str]]:
     for key in sorted(groups, key=lambda key: (key[3], key[0], ops.DIRECTIONS.index(key[1]), ORDER[key[2]])):
         group = groups[key]
         fused = sorted({case.activation for case in group if case.activation})
-        rows.append([*key, blocks_text({case.block for case in group}), ", ".join(fused) or "-", str(len(group))])
+        rows.append(
+            [*key, blocks_text({case.block for case in group}), ", ".join(fused) or "-", str(len(group))]
+        )
     return rows
 
 
@@ -54,11 +57,19 @@ def edge_rows(all_cases: list[Case]) -> list[list[str]]:
 
 
 def gpu_rows(checks: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """One row per GPU: what tools/gpu_check said of each of the named steps there, of which commit and when."""
+    """One row per GPU: what tools/gpu_check said of each of the named steps there, of which commit and
+    when."""
     rows = []
     for check in sorted(checks, key=lambda check: str(check["gpu"])):
         verdicts = {step["name"]: step["verdict"] for step in check["steps"]}
-        rows.append([check["gpu"], *(verdicts.get(name, "not run") for name in names), check["commit"][:12], check["date"][:10]])
+        rows.append(
+            [
+                check["gpu"],
+                *(verdicts.get(name, "not run") for name in names),
+                check["commit"][:12],
+                check["date"][:10],
+            ]
+        )
     return rows
 
 

@@ -1,4 +1,5 @@
-"""docs/sweep.md: the distribution from sparseloom.bench.sweep, the records from bench/results/<device>/sweep-*.json.
+"""docs/sweep.md: the distribution from sparseloom.bench.sweep, the records from
+bench/results/<device>/sweep-*.json.
 
 python tools/make_sweep.py [--check]     --check: exit status 1 when the page is not up to date
 """
@@ -43,7 +44,8 @@ def drawn() -> str:
 
 
 def record_part(run: Record, others: list[Record]) -> str:
-    """One file: figures, the ten worst (the file has their plans), and what moved since the run that it repeats."""
+    """One file: figures, the ten worst (the file has their plans), and what moved since the run that it
+    repeats."""
     parts = [f"**{summary.about(run)}**", table(summary.HEAD, summary.rows(run["records"]))]
     parts.append("\n".join(listed(line) for line in summary.sentences(run["records"])))
     repeated = next((other for other in others if repeats(run, other)), None)

@@ -13,25 +13,44 @@ def is_models(run: Record) -> bool:
 
 
 def page(runs: list[Record], caption: Callable[[Record], str]) -> str:
-    """The newest record of each model: one table of the training, one of the products it is made of, one of batch sizes."""
+    """The newest record of each model: one table of the training, one of the products it is made of, one of
+    batch sizes."""
     newest: dict[str, tuple[Record, Record]] = {}
     for run in sorted(runs, key=lambda run: str(run["date"])):
         newest |= {record["model"]: (record, run) for record in run["records"]}
     found = list(newest.values())
-    head = ["model", "layers", "parameters", "steps/s (p20 to p80)", "dense steps/s", "against dense", "by CUDA graphs",
-            "memory GB", "dense GB", "loss", "dense loss", "reloaded"]  # fmt: skip
+    head = [
+        "model",
+        "layers",
+        "parameters",
+        "steps/s (p20 to p80)",
+        "dense steps/s",
+        "against dense",
+        "by CUDA graphs",
+        "memory GB",
+        "dense GB",
+        "loss",
+        "dense loss",
+        "reloaded",
+    ]
     parts = [table(head, [training_row(record) for record, _ in found])]
     for record, _ in found:
         if "error" not in record:
-            parts += [f"{about(record)}, eager, in bf16:", table(*layer_table(record)), table(*batch_table(record))]
+            parts += [
+                f"{about(record)}, eager, in bf16:",
+                table(*layer_table(record)),
+                table(*batch_table(record)),
+            ]
     gpus = ", ".join(dict.fromkeys(run["gpu"]["name"] for _, run in found))
     captions = dict.fromkeys(caption(run) for _, run in found)
     return "\n\n".join([f"{gpus}.", *parts, "\n".join(captions)])
 
 
 def about(record: Record) -> str:
-    chosen = ", ".join(f"`{regex}` {each['density']:g} of {'x'.join(map(str, each['block']))}"
-                       for regex, each in record["patterns"].items())  # fmt: skip
+    chosen = ", ".join(
+        f"`{regex}` {each['density']:g} of {'x'.join(map(str, each['block']))}"
+        for regex, each in record["patterns"].items()
+    )
     size = " x ".join(map(str, record["input"]))
     return f"{record['model']} ({record['class']} of {record['package']}), input {size}; {chosen}"
 
@@ -87,7 +106,10 @@ def layer_table(record: Record) -> tuple[list[str], list[list[str]]]:
 
 
 def batch_table(record: Record) -> tuple[list[str], list[list[str]]]:
-    rows = [[str(batch["batch"]), *timed(batch), batch["note"].replace("|", "/")] for batch in record["report"]["batches"]]
+    rows = [
+        [str(batch["batch"]), *timed(batch), batch["note"].replace("|", "/")]
+        for batch in record["report"]["batches"]
+    ]
     return ["batch, whole model", "forward us", "backward us", "note"], rows
 
 
@@ -99,7 +121,9 @@ def timed(entry: Record) -> list[str]:
             cells.append("-")
             continue
         ours, dense = entry["times"][direction], (entry["dense_times"] or {}).get(direction)
-        cells.append(f"{ours:,.0f}" if dense is None else f"{ours:,.0f} / {dense:,.0f} = {times(dense / ours)}")
+        cells.append(
+            f"{ours:,.0f}" if dense is None else f"{ours:,.0f} / {dense:,.0f} = {times(dense / ours)}"
+        )
     return cells
 
 

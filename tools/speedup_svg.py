@@ -21,11 +21,21 @@ def bounds(panels: list[Panel]) -> tuple[float, float, float, float]:
     points = [point for panel in panels for line in panel.lines.values() for point in line]
     low, high = min(1.0, *(y for _, y in points)), max(1.0, *(y for _, y in points))
     densities = [x for x, _ in points]
-    return min(densities), max(densities), 2 ** math.floor(math.log2(low)), 2 ** math.ceil(math.log2(high * 1.05))
+    return (
+        min(densities),
+        max(densities),
+        2 ** math.floor(math.log2(low)),
+        2 ** math.ceil(math.log2(high * 1.05)),
+    )
 
 
-def text(x: float, y: float, content: str, size: int = 12, anchor: str = "middle", colour: str = "#555") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">{html.escape(content)}</text>'
+def text(
+    x: float, y: float, content: str, size: int = 12, anchor: str = "middle", colour: str = "#555"
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" '
+        f'text-anchor="{anchor}" fill="{colour}">{html.escape(content)}</text>'
+    )
 
 
 def panel_svg(panel: Panel, left: float, limits: tuple[float, float, float, float]) -> list[str]:
@@ -61,8 +71,12 @@ def speedup_svg(panels: list[Panel], title: str, note: str) -> str:
     limits = bounds(panels)
     width = LEFT + len(panels) * (WIDTH + GAP)
     height = TOP + HEIGHT + 70
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" font-family="sans-serif">',
-             f'<rect width="{width}" height="{height}" fill="#fff"/>', text(width / 2, 22, title, 15, colour="#222")]  # fmt: skip
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} '
+        f'{height}" width="{width}" font-family="sans-serif">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        text(width / 2, 22, title, 15, colour="#222"),
+    ]
     for number, panel in enumerate(panels):
         parts += panel_svg(panel, LEFT + number * (WIDTH + GAP), limits)
     parts.append(text(width / 2, height - 10, note, 10))

@@ -35,16 +35,19 @@ std::vector<std::byte> random_elements(DType dtype, std::int64_t count, std::uin
 
 std::string Cell::name() const {
   char text[128];
-  std::snprintf(text, sizeof text, "%s/%s/%ldx%ldx%ld/b%s/d%g", name_of(direction), name_of(dtype), static_cast<long>(m),
-                static_cast<long>(cols), static_cast<long>(rows), to_string(block).c_str(), density);
+  std::snprintf(text, sizeof text, "%s/%s/%ldx%ldx%ld/b%s/d%g", name_of(direction), name_of(dtype),
+                static_cast<long>(m), static_cast<long>(cols), static_cast<long>(rows),
+                to_string(block).c_str(), density);
   return text;
 }
 
 std::vector<Cell> target_cells() {
   std::vector<Cell> cells;
-  const auto add = [&](std::int64_t m, std::int64_t rows, std::int64_t cols, std::int32_t block, double density) {
+  const auto add = [&](std::int64_t m, std::int64_t rows, std::int64_t cols, std::int32_t block,
+                       double density) {
     for (const DType dtype : kTypes)
-      for (const Direction direction : kDirections) cells.push_back({direction, dtype, m, rows, cols, {block, block}, density});
+      for (const Direction direction : kDirections)
+        cells.push_back({direction, dtype, m, rows, cols, {block, block}, density});
   };
   for (const std::int32_t block : {32, 64})
     for (const double density : {0.05, 0.1, 0.2, 0.5, 0.8}) add(1024, 4096, 4096, block, density);
@@ -58,7 +61,8 @@ std::vector<Cell> model_cells(std::size_t count) {
   core::Rng rng(7);
   const auto pick = [&](const auto& list) { return list[rng.below(std::size(list))]; };
   constexpr std::int64_t kTokens[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 100, 256, 512, 1024, 4096};
-  constexpr std::int64_t kShapes[][2] = {{256, 1024}, {1024, 256}, {1024, 1024}, {768, 3072}, {2048, 512}, {4096, 4096}};
+  constexpr std::int64_t kShapes[][2] = {{256, 1024}, {1024, 256}, {1024, 1024},
+                                         {768, 3072}, {2048, 512}, {4096, 4096}};
   constexpr std::int32_t kBlocks[] = {8, 16, 32, 64, 128};
   constexpr double kDensities[] = {0.05, 0.1, 0.25, 0.5, 1.0};
   constexpr double kMostProducts = 4e9;  // some 40 ms a call
@@ -69,7 +73,8 @@ std::vector<Cell> model_cells(std::size_t count) {
     const Cell cell = {pick(kDirections), pick(kTypes), pick(kTokens),
                        shape[0],          shape[1],     {block, rng.below(4) ? block : pick(kBlocks)},
                        pick(kDensities)};
-    if (static_cast<double>(cell.m * cell.rows * cell.cols) * cell.density < kMostProducts) cells.push_back(cell);
+    if (static_cast<double>(cell.m * cell.rows * cell.cols) * cell.density < kMostProducts)
+      cells.push_back(cell);
   }
   return cells;
 }
@@ -82,8 +87,9 @@ Operands::Operands(const Cell& cell)
       values_(random_elements(cell.dtype, index_.view().blocks * index_.view().block_elements(), 3)),
       workspace_(nullptr, std::free) {
   const std::int64_t outputs = cell.direction == Direction::forward ? cell.m * cell.rows
-                               : cell.direction == Direction::dx    ? cell.m * cell.cols
-                                                                    : index_.view().blocks * index_.view().block_elements();
+                               : cell.direction == Direction::dx
+                                   ? cell.m * cell.cols
+                                   : index_.view().blocks * index_.view().block_elements();
   out_.resize(static_cast<std::size_t>(outputs) * size_of(cell.dtype));
   cost_prefix_ = plan::cost_prefix(cell.direction, index_.view());
 }
@@ -115,7 +121,8 @@ kernels::MatmulArgs Operands::args(const kernels::Kernel& kernel, int threads) {
 }
 
 double Operands::flops() const {
-  return 2.0 * static_cast<double>(cell_.m) * static_cast<double>(index_.view().blocks * index_.view().block_elements());
+  return 2.0 * static_cast<double>(cell_.m) *
+         static_cast<double>(index_.view().blocks * index_.view().block_elements());
 }
 
 }  // namespace sparseloom::bench

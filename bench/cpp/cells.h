@@ -23,7 +23,8 @@ struct Cell {
 
 /// The shape and a small one: every direction, dtype, blocks 8 to 128, densities .05 to 1.
 std::vector<Cell> target_cells();
-/// A wider spread, 1 to 4096 tokens and 256 to 4096 features, drawn at random once: what the cost model is fitted and judged on.
+/// A wider spread, 1 to 4096 tokens and 256 to 4096 features, drawn at random once: what the cost model is
+/// fitted and judged on.
 std::vector<Cell> model_cells(std::size_t count);
 
 /// Random operands of one cell. Balanced rows; values in [-1, 1): zeros would run faster.

@@ -1,6 +1,8 @@
-// Times the CPU kernels alone: no plan, no torch, hot code, operands that a call of this size finds in the caches it leaves behind.
+// Times the CPU kernels alone: no plan, no torch, hot code, operands that a call of this size finds in the
+// caches it leaves behind.
 //   sparseloom_bench [--threads=N] [--cells=targets|model] [--count=N] [Google Benchmark's own flags]
-// Counters: GF/s, share of the register peak of the kernel's own instruction times threads, and what the cost model predicts.
+// Counters: GF/s, share of the register peak of the kernel's own instruction times threads, and what the cost
+// model predicts.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -41,8 +43,8 @@ Operands& operands_of(const Cell& cell) {
   return *operands;
 }
 
-void run_cell(benchmark::State& state, const Cell& cell, const kernels::Kernel& kernel, const Executor& executor,
-              const plan::Machine& machine) {
+void run_cell(benchmark::State& state, const Cell& cell, const kernels::Kernel& kernel,
+              const Executor& executor, const plan::Machine& machine) {
   Operands& operands = operands_of(cell);
   const kernels::MatmulArgs args = operands.args(kernel, executor.num_threads);
   const auto start = std::chrono::steady_clock::now();
@@ -56,10 +58,11 @@ void run_cell(benchmark::State& state, const Cell& cell, const kernels::Kernel& 
 
 // The peaks as benchmarks of their own, so that every report carries the denominator of its shares.
 void report_rates(const plan::MachineRates& rates) {
-  const std::pair<const char*, double> all[] = {{"rate/f32_avx2", rates.f32_avx2},       {"rate/f32_avx512", rates.f32_avx512},
-                                                {"rate/bf16_avx512", rates.bf16_avx512}, {"rate/bf16_amx", rates.bf16_amx},
-                                                {"rate/i8_avx512", rates.i8_avx512},     {"rate/i8_amx", rates.i8_amx},
-                                                {"rate/copy_bytes", rates.copy_bytes}};
+  const std::pair<const char*, double> all[] = {
+      {"rate/f32_avx2", rates.f32_avx2},       {"rate/f32_avx512", rates.f32_avx512},
+      {"rate/bf16_avx512", rates.bf16_avx512}, {"rate/bf16_amx", rates.bf16_amx},
+      {"rate/i8_avx512", rates.i8_avx512},     {"rate/i8_amx", rates.i8_amx},
+      {"rate/copy_bytes", rates.copy_bytes}};
   for (const auto& [name, rate] : all) {
     benchmark::RegisterBenchmark(name, [rate = rate](benchmark::State& state) {
       for (auto _ : state) benchmark::ClobberMemory();
@@ -74,12 +77,14 @@ void register_all(const Settings& settings) {
   report_rates(machine.rates);
   for (const Cell& cell : settings.model ? model_cells(settings.count) : target_cells()) {
     Problem problem;
-    problem.direction = cell.direction, problem.dtype = cell.dtype, problem.m = cell.m, problem.block = cell.block;
+    problem.direction = cell.direction, problem.dtype = cell.dtype, problem.m = cell.m,
+    problem.block = cell.block;
     for (const kernels::Kernel& kernel : kernels::cpu_kernels()) {
       if (!kernel.info.refusal(problem, machine).empty()) continue;
       const std::string name = cell.name() + "/" + kernel.info.name;
-      benchmark::RegisterBenchmark(name.c_str(),
-                                   [cell, &kernel](benchmark::State& state) { run_cell(state, cell, kernel, executor, machine); })
+      benchmark::RegisterBenchmark(
+          name.c_str(),
+          [cell, &kernel](benchmark::State& state) { run_cell(state, cell, kernel, executor, machine); })
           ->UseRealTime()
           ->Unit(benchmark::kMicrosecond);
     }

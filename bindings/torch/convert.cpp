@@ -17,8 +17,8 @@ namespace {
 
 std::string place(int device) { return device < 0 ? "the CPU" : "cuda:" + std::to_string(device); }
 
-// By the C shim's own allocation: the operators empty and new_empty go through the dispatcher, boxed, which took a microsecond
-// more.
+// By the C shim's own allocation: the operators empty and new_empty go through the dispatcher, boxed, which
+// took a microsecond more.
 Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarType type, int device) {
   std::vector<std::int64_t> strides(sizes.size());
   std::int64_t elements = 1;
@@ -28,12 +28,16 @@ Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarTy
   }
   const auto dtype = torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(type));
   AtenTensorHandle handle = nullptr;
-  const auto error = aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
-                                              device < 0 ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(),
-                                              std::max(0, device), &handle);
-  // The shim keeps the reason to itself (it prints it); sizes and dtype were checked before, so memory is what is left.
+  const auto error =
+      aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
+                               device < 0 ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(),
+                               std::max(0, device), &handle);
+  // The shim keeps the reason to itself (it prints it); sizes and dtype were checked before, so memory is
+  // what is left.
   if (error != 0)
-    core::fail(op, "memory on " + place(device) + " for " + std::to_string(elements) + " elements of a result or scratch",
+    core::fail(op,
+               "memory on " + place(device) + " for " + std::to_string(elements) +
+                   " elements of a result or scratch",
                "out of memory", "use fewer tokens at a time, or free tensors that are no longer needed");
   return Tensor(handle);
 }
@@ -56,13 +60,15 @@ void require_device(const char* op, const char* name, const Tensor& tensor, int 
 }
 
 void require_cpu(const char* op, const char* name, const Tensor& tensor) {
-  if (!tensor.is_cpu()) core::fail(op, std::string(name) + " on the CPU", "a tensor of another device", "move it with .cpu()");
+  if (!tensor.is_cpu())
+    core::fail(op, std::string(name) + " on the CPU", "a tensor of another device", "move it with .cpu()");
 }
 
 torch::stable::Device torch_device(int device) {
   using torch::headeronly::DeviceType;
-  return device < 0 ? torch::stable::Device(DeviceType::CPU)
-                    : torch::stable::Device(DeviceType::CUDA, static_cast<torch::stable::DeviceIndex>(device));
+  return device < 0
+             ? torch::stable::Device(DeviceType::CPU)
+             : torch::stable::Device(DeviceType::CUDA, static_cast<torch::stable::DeviceIndex>(device));
 }
 
 DType dtype_of(const char* op, const char* name, const Tensor& tensor) {
@@ -100,9 +106,13 @@ Tensor new_tensor(const char* op, const std::vector<std::int64_t>& sizes, Scalar
   return allocate(op, sizes, type, device);
 }
 
-Tensor new_bytes(const char* op, std::int64_t bytes, int device) { return allocate(op, {bytes}, ScalarType::Byte, device); }
+Tensor new_bytes(const char* op, std::int64_t bytes, int device) {
+  return allocate(op, {bytes}, ScalarType::Byte, device);
+}
 
-Tensor new_cpu(const std::vector<std::int64_t>& sizes, ScalarType type) { return allocate("allocate", sizes, type, -1); }
+Tensor new_cpu(const std::vector<std::int64_t>& sizes, ScalarType type) {
+  return allocate("allocate", sizes, type, -1);
+}
 
 Tensor mask_of(const BlockPattern& pattern) {
   Tensor mask = new_cpu({pattern.block_rows(), pattern.block_cols()}, ScalarType::Bool);
@@ -115,12 +125,14 @@ Tensor mask_of(const BlockPattern& pattern) {
 Matrix matrix_of(const char* op, const char* name, const Tensor& tensor) {
   const DType dtype = dtype_of(op, name, tensor);
   const std::int64_t dims = tensor.dim();
-  if (dims < 1) core::fail(op, std::string(name) + " with at least one dimension", "a scalar", "pass [..., features]");
+  if (dims < 1)
+    core::fail(op, std::string(name) + " with at least one dimension", "a scalar", "pass [..., features]");
   const std::int64_t cols = tensor.size(dims - 1);
   std::int64_t rows = 1;
   for (std::int64_t d = 0; d + 1 < dims; ++d) rows *= tensor.size(d);
 
-  // The leading dimensions fold into one when each steps over exactly the next; sizes of one step over anything.
+  // The leading dimensions fold into one when each steps over exactly the next; sizes of one step over
+  // anything.
   bool folds = cols <= 1 || tensor.stride(dims - 1) == 1;
   std::int64_t row_stride = cols, next = -1;
   for (std::int64_t d = dims - 2; d >= 0 && folds; --d) {
@@ -138,32 +150,38 @@ Matrix matrix_of(const char* op, const char* name, const Tensor& tensor) {
   return {std::move(owner), {data, dtype, rows, cols, row_stride}};
 }
 
-const std::int32_t* indices_of(const char* op, const char* name, const Tensor& tensor, std::int64_t expected, int device,
-                               const char* first) {
+const std::int32_t* indices_of(const char* op, const char* name, const Tensor& tensor, std::int64_t expected,
+                               int device, const char* first) {
   require_device(op, name, tensor, device, first);
   if (tensor.scalar_type() != ScalarType::Int || tensor.dim() != 1 || !tensor.is_contiguous() ||
       (expected >= 0 && tensor.numel() != expected))
-    core::fail(op, std::string(name) + " as a contiguous int32 vector" + (expected >= 0 ? " of " + std::to_string(expected) : ""),
-               "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " + shape_of(tensor),
+    core::fail(op,
+               std::string(name) + " as a contiguous int32 vector" +
+                   (expected >= 0 ? " of " + std::to_string(expected) : ""),
+               "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " +
+                   shape_of(tensor),
                "pass the index tensors of one pattern, .to(torch.int32)");
   return static_cast<const std::int32_t*>(tensor.const_data_ptr());
 }
 
-BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols) {
+BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t block_rows,
+                    std::int64_t block_cols) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (rows < 0 || cols < 0 || rows > kMost || cols > kMost)
     core::fail(op, "features between 0 and 2^31 - 1", core::shape(rows, cols), "split the layer");
-  const auto clamp = [](std::int64_t side) { return static_cast<std::int32_t>(side < 0 || side > 1024 ? 0 : side); };
+  const auto clamp = [](std::int64_t side) {
+    return static_cast<std::int32_t>(side < 0 || side > 1024 ? 0 : side);
+  };
   const BlockShape block{clamp(block_rows), clamp(block_cols)};
   if (block.rows != block_rows || block.cols != block_cols)
-    core::fail(op, "block sides of 8, 16, 32, 64 or 128", std::to_string(block_rows) + "x" + std::to_string(block_cols),
-               "choose two of them");
+    core::fail(op, "block sides of 8, 16, 32, 64 or 128",
+               std::to_string(block_rows) + "x" + std::to_string(block_cols), "choose two of them");
   require_supported(op, block);
   return block;
 }
 
-IndexView index_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, BlockShape block,
-                   int device, const char* first) {
+IndexView index_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
+                   std::int64_t cols, BlockShape block, int device, const char* first) {
   IndexView index{rows, cols, block, col.numel(), nullptr, nullptr};
   index.crow = indices_of(op, "crow", crow, index.block_rows() + 1, device, first);
   index.col = indices_of(op, "col", col, -1, device, first);
@@ -172,7 +190,8 @@ IndexView index_of(const char* op, const Tensor& crow, const Tensor& col, std::i
 
 BlockShape block_of_values(const char* op, const Tensor& values) {
   if (values.dim() != 3)
-    core::fail(op, "values of shape [blocks, block rows, block cols]", shape_of(values), "pass a layer's values");
+    core::fail(op, "values of shape [blocks, block rows, block cols]", shape_of(values),
+               "pass a layer's values");
   return block_of(op, 0, 0, values.size(1), values.size(2));
 }
 
@@ -180,8 +199,8 @@ const void* values_of(const char* op, const Tensor& values, const IndexView& ind
   if (values.dim() != 3 || values.size(0) != index.blocks || values.size(1) != index.block.rows ||
       values.size(2) != index.block.cols)
     core::fail(op,
-               "values of shape [" + std::to_string(index.blocks) + ", " + std::to_string(index.block.rows) + ", " +
-                   std::to_string(index.block.cols) + "], as col and the block say",
+               "values of shape [" + std::to_string(index.blocks) + ", " + std::to_string(index.block.rows) +
+                   ", " + std::to_string(index.block.cols) + "], as col and the block say",
                shape_of(values), "pass values and indices of one layer");
   return values.const_data_ptr();
 }

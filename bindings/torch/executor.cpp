@@ -14,33 +14,36 @@ namespace sparseloom::binding {
 namespace {
 
 void parallel_for(void*, std::int64_t count, RangeBody body) {
-  torch::stable::parallel_for(0, count, 1, [body](std::int64_t begin, std::int64_t end) { body(begin, end); });
+  torch::stable::parallel_for(0, count, 1,
+                              [body](std::int64_t begin, std::int64_t end) { body(begin, end); });
 }
 
-// libtorch_cuda is reached when it is in the process, never linked: one shared object serves CPU-only torch too. A weak symbol
-// would be null also under CUDA torch, whose libraries are loaded RTLD_LOCAL.
+// libtorch_cuda is reached when it is in the process, never linked: one shared object serves CPU-only torch
+// too. A weak symbol would be null also under CUDA torch, whose libraries are loaded RTLD_LOCAL.
 void* torch_stream(int device) {
   using Current = std::int32_t (*)(std::int32_t, void**);
   static const Current current = [] {
     void* library = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
-    return library ? reinterpret_cast<Current>(dlsym(library, "aoti_torch_get_current_cuda_stream")) : nullptr;
+    return library ? reinterpret_cast<Current>(dlsym(library, "aoti_torch_get_current_cuda_stream"))
+                   : nullptr;
   }();
   void* stream = nullptr;
   if (current == nullptr || current(device, &stream) != 0)
-    core::fail("linear", "a PyTorch with CUDA for operands on cuda:" + std::to_string(device), "none, or no stream of that device",
-               "install a CUDA build of torch");
+    core::fail("linear", "a PyTorch with CUDA for operands on cuda:" + std::to_string(device),
+               "none, or no stream of that device", "install a CUDA build of torch");
   return stream;
 }
 
 Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
   std::array<std::int64_t, 2> sizes{m.rows, m.cols}, strides{m.stride, 1};
   if (transposed) std::swap(sizes[0], sizes[1]), std::swap(strides[0], strides[1]);
-  return torch::stable::from_blob(const_cast<void*>(m.data), sizes, strides, torch_device(device), scalar_type_of(m.dtype));
+  return torch::stable::from_blob(const_cast<void*>(m.data), sizes, strides, torch_device(device),
+                                  scalar_type_of(m.dtype));
 }
 
 // On CUDA torch's own stream is the one the executor names, so nothing more is said of it.
-// aten::linear.out adds the bias before rounding, which aten::mm.out followed by an addition would not. aten::mm.dtype_out, CUDA's
-// alone, leaves the sums of 16-bit operands unrounded.
+// aten::linear.out adds the bias before rounding, which aten::mm.out followed by an addition would not.
+// aten::mm.dtype_out, CUDA's alone, leaves the sums of 16-bit operands unrounded.
 void gemm(void*, const Gemm& product) {
   using torch::stable::detail::from;
   Tensor a = borrow(product.a, product.device, product.a_transposed), c = borrow(product.c, product.device);
@@ -59,8 +62,9 @@ void gemm(void*, const Gemm& product) {
   }
   Tensor weight = borrow(product.b, product.device, !product.b_transposed);
   const std::array<std::int64_t, 1> size{product.c.cols}, stride{1};
-  std::optional<Tensor> bias = torch::stable::from_blob(const_cast<void*>(product.bias), size, stride, torch_device(product.device),
-                                                        scalar_type_of(product.c.dtype));
+  std::optional<Tensor> bias =
+      torch::stable::from_blob(const_cast<void*>(product.bias), size, stride, torch_device(product.device),
+                               scalar_type_of(product.c.dtype));
   std::array<StableIValue, 4> stack{from(a), from(weight), from(bias), from(c)};
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::linear", "out", stack.data(), TORCH_ABI_VERSION));
   torch::stable::detail::to<Tensor>(stack[0]);
@@ -78,8 +82,8 @@ Tensor in_aligned_rows(ConstMatrixView m, int device) {
 // [rows, cols], one side of which is 1: each its own factor, or all the same.
 Tensor factors(const float* data, std::int64_t rows, std::int64_t cols, bool each, int device) {
   const std::array<std::int64_t, 2> sizes{rows, cols}, strides{each ? cols : 0, each ? 1 : 0};
-  Tensor borrowed =
-      torch::stable::from_blob(const_cast<float*>(data), sizes, strides, torch_device(device), scalar_type_of(DType::f32));
+  Tensor borrowed = torch::stable::from_blob(const_cast<float*>(data), sizes, strides, torch_device(device),
+                                             scalar_type_of(DType::f32));
   return rows * cols == 1 || (each && at_16_bytes(data)) ? borrowed : torch::stable::clone(borrowed);
 }
 
@@ -91,8 +95,8 @@ void multiply(const Tensor& c, const Tensor& by) {
 }
 
 // Whether torch took it.
-bool scaled_mm(const Tensor& a, const Tensor& w, const Tensor& a_scale, const Tensor& w_scale, const std::optional<Tensor>& bias,
-               const Tensor& c, bool fast_accum) {
+bool scaled_mm(const Tensor& a, const Tensor& w, const Tensor& a_scale, const Tensor& w_scale,
+               const std::optional<Tensor>& bias, const Tensor& c, bool fast_accum) {
   using torch::stable::detail::from;
   const std::optional<Tensor> no_result_scale;
   std::array<StableIValue, 9> stack{from(a),
@@ -109,7 +113,8 @@ bool scaled_mm(const Tensor& a, const Tensor& w, const Tensor& a_scale, const Te
   return true;
 }
 
-// Products that torch did not take with a factor for each row: it may print every refusal, so none is asked for twice.
+// Products that torch did not take with a factor for each row: it may print every refusal, so none is asked
+// for twice.
 class RefusedByRows {
  public:
   using Key = std::array<std::int64_t, 4>;  // device, m, n, k
@@ -127,23 +132,27 @@ class RefusedByRows {
   std::set<Key> keys_;
 };
 
-// aten::_scaled_mm takes one factor for each operand everywhere. One for each row of both it takes into bf16 where its CUTLASS or
-// its cuBLAS has a kernel, which cuBLAS has not on every GPU, nor on Hopper for few rows of many columns (127 x 9216); into f32 on
-// Hopper with CUDA 12.9 and newer alone. Else the sums are multiplied afterwards, in f32 (for bf16 in memory of torch's own) as the
-// sparse kernels do, tokens' factors first.
+// aten::_scaled_mm takes one factor for each operand everywhere. One for each row of both it takes into bf16
+// where its CUTLASS or its cuBLAS has a kernel, which cuBLAS has not on every GPU, nor on Hopper for few rows
+// of many columns (127 x 9216); into f32 on Hopper with CUDA 12.9 and newer alone. Else the sums are
+// multiplied afterwards, in f32 (for bf16 in memory of torch's own) as the sparse kernels do, tokens' factors
+// first.
 void scaled_gemm(void*, const ScaledGemm& product) {
   static RefusedByRows* const refused = new RefusedByRows;  // leaked: calls may outlive static destruction
   const int device = product.device;
   const std::int64_t m = product.c.rows, n = product.c.cols;
   const bool each = product.a_scale_each || product.b_scale_each, into_f32 = product.c.dtype == DType::f32;
   const ScalarType f32 = scalar_type_of(DType::f32);
-  Tensor a = in_aligned_rows(product.a, device), w = borrow(product.b, device, true), c = borrow(product.c, device);
+  Tensor a = in_aligned_rows(product.a, device), w = borrow(product.b, device, true),
+         c = borrow(product.c, device);
   const std::array<std::int64_t, 1> size{n}, stride{1};
   std::optional<Tensor> bias;
   if (product.bias != nullptr)
-    bias = torch::stable::from_blob(const_cast<void*>(product.bias), size, stride, torch_device(device), c.scalar_type());
+    bias = torch::stable::from_blob(const_cast<void*>(product.bias), size, stride, torch_device(device),
+                                    c.scalar_type());
   const auto scale = [&](const float* data, bool own) {
-    return own ? torch::stable::fill_(new_tensor("scaled_linear", {1, 1}, f32, device), 1.0) : factors(data, 1, 1, true, device);
+    return own ? torch::stable::fill_(new_tensor("scaled_linear", {1, 1}, f32, device), 1.0)
+               : factors(data, 1, 1, true, device);
   };
   const RefusedByRows::Key key{device, m, n, product.a.cols};
   if (each && !into_f32 && !refused->holds(key)) {
@@ -154,12 +163,15 @@ void scaled_gemm(void*, const ScaledGemm& product) {
   }
   const bool apart = each && !into_f32;
   Tensor sums = apart ? new_tensor("scaled_linear", {m, n}, f32, device) : c;
-  if (!scaled_mm(a, w, scale(product.a_scale, product.a_scale_each), scale(product.b_scale, product.b_scale_each),
-                 each ? std::nullopt : bias, sums, product.fast_accum))
+  if (!scaled_mm(a, w, scale(product.a_scale, product.a_scale_each),
+                 scale(product.b_scale, product.b_scale_each), each ? std::nullopt : bias, sums,
+                 product.fast_accum))
     core::fail("scaled_linear",
-               "torch._scaled_mm to multiply [" + std::to_string(m) + ", " + std::to_string(product.a.cols) + "] by [" +
-                   std::to_string(product.a.cols) + ", " + std::to_string(n) + "] of float8_e4m3fn",
-               "an error of torch's own", "pass strict=True (of a layer: layer.strict), which forbids the dense candidate");
+               "torch._scaled_mm to multiply [" + std::to_string(m) + ", " + std::to_string(product.a.cols) +
+                   "] by [" + std::to_string(product.a.cols) + ", " + std::to_string(n) +
+                   "] of float8_e4m3fn",
+               "an error of torch's own",
+               "pass strict=True (of a layer: layer.strict), which forbids the dense candidate");
   if (product.a_scale_each) multiply(sums, factors(product.a_scale, m, 1, true, device));
   if (product.b_scale_each) multiply(sums, factors(product.b_scale, 1, n, true, device));
   if (apart) torch::stable::copy_(c, bias ? torch::stable::subtract(sums, *bias, -1.0) : sums);

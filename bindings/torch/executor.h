@@ -5,8 +5,8 @@
 
 namespace sparseloom::binding {
 
-/// CPU (device < 0): torch.get_num_threads() ranges on torch's pool. CUDA: torch's current stream of that device. On both,
-/// aten::linear and aten::mm as the GEMM. Throws Error when this torch has no CUDA.
+/// CPU (device < 0): torch.get_num_threads() ranges on torch's pool. CUDA: torch's current stream of that
+/// device. On both, aten::linear and aten::mm as the GEMM. Throws Error when this torch has no CUDA.
 Executor torch_executor(int device = -1);
 
 }  // namespace sparseloom::binding

@@ -1,4 +1,5 @@
-// plan, info and spin_registers: what would run and why, what this build and machine hold, and what the CPU could do.
+// plan, info and spin_registers: what would run and why, what this build and machine hold, and what the CPU
+// could do.
 #include "convert.h"
 #include "core/check.h"
 #include "core/json.h"
@@ -22,7 +23,8 @@ Direction direction_of(const std::string& name) {
 DType dtype_named(const std::string& name) {
   for (DType d : {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i8, DType::f8e4m3})
     if (name == name_of(d)) return d;
-  core::fail("plan", "dtype 'f32', 'f16', 'bf16', 'f64', 'int8' or 'float8_e4m3fn'", "'" + name + "'", "pass one of them");
+  core::fail("plan", "dtype 'f32', 'f16', 'bf16', 'f64', 'int8' or 'float8_e4m3fn'", "'" + name + "'",
+             "pass one of them");
 }
 
 // Planning queues nothing, so it needs no stream, and no GPU that this torch could reach.
@@ -35,15 +37,17 @@ Executor planner(std::int64_t device) {
   return on_device;
 }
 
-std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
-                      std::string direction, std::string dtype, std::int64_t m, bool bias, std::int64_t activation,
-                      std::int64_t version, bool strict, bool tf32, std::int64_t device, std::int64_t kernel, bool residual,
-                      bool accumulate, bool use_fast_accum) {
+std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
+                      std::int64_t bm, std::int64_t bn, std::string direction, std::string dtype,
+                      std::int64_t m, bool bias, std::int64_t activation, std::int64_t version, bool strict,
+                      bool tf32, std::int64_t device, std::int64_t kernel, bool residual, bool accumulate,
+                      bool use_fast_accum) {
   const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
   // "int8 to bf16", as plans print it; other dtypes write themselves.
   const std::string kTo = " to ";
   const std::size_t to = dtype.find(kTo);
-  Problem problem = problem_of(direction_of(direction), dtype_named(dtype.substr(0, to)), m, index, strict, tf32);
+  Problem problem =
+      problem_of(direction_of(direction), dtype_named(dtype.substr(0, to)), m, index, strict, tf32);
   if (to != std::string::npos) problem.out = dtype_named(dtype.substr(to + kTo.size()));
   problem.bias = bias;
   problem.activation = activation_of("plan", activation);
@@ -51,12 +55,14 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   problem.accumulate = accumulate;
   problem.fast_accum = use_fast_accum;
   const auto plan = make_plan(problem, index, version, planner(device), kernel_name("plan", kernel));
-  std::string text = "{\"kernel\": " + json_string(plan->kernel_name) +
-                     ", \"predicted_us\": " + json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +
-                     ", \"workspace_bytes\": " + std::to_string(plan->workspace_bytes) + ", \"candidates\": [";
+  std::string text = "{\"kernel\": " + json_string(plan->kernel_name) + ", \"predicted_us\": " +
+                     json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +
+                     ", \"workspace_bytes\": " + std::to_string(plan->workspace_bytes) +
+                     ", \"candidates\": [";
   const char* comma = "";
   for (const Candidate& c : plan->candidates) {
-    text += std::string(comma) + "{\"kernel\": " + json_string(c.kernel) + ", \"refusal\": " + json_string(c.refusal) +
+    text += std::string(comma) + "{\"kernel\": " + json_string(c.kernel) +
+            ", \"refusal\": " + json_string(c.refusal) +
             ", \"predicted_us\": " + (c.refusal.empty() ? json_number(c.predicted_us) : "null") + "}";
     comma = ", ";
   }
@@ -65,7 +71,9 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
 
 std::string info() { return info_json(); }
 
-std::int64_t spin_registers(std::string rate, std::int64_t rounds) { return ops::spin_registers(rate, rounds, torch_executor()); }
+std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
+  return ops::spin_registers(rate, rounds, torch_executor());
+}
 
 }  // namespace
 }  // namespace sparseloom::binding

@@ -17,17 +17,20 @@ std::span<const std::int32_t> span_of(const char* op, const char* name, const Te
 }
 
 Tensor pack(const Tensor& dense, const Tensor& crow, const Tensor& col, std::int64_t bm, std::int64_t bn) {
-  if (dense.dim() != 2) core::fail("pack", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
+  if (dense.dim() != 2)
+    core::fail("pack", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
   const int device = device_of("pack", "dense", dense);
   const Matrix matrix = matrix_of("pack", "dense", dense);
   const BlockShape block = block_of("pack", matrix.view.rows, matrix.view.cols, bm, bn);
-  const IndexView index = index_of("pack", crow, col, matrix.view.rows, matrix.view.cols, block, device, "dense");
+  const IndexView index =
+      index_of("pack", crow, col, matrix.view.rows, matrix.view.cols, block, device, "dense");
   Tensor values = new_like("pack", dense, {index.blocks, bm, bn});
   sparseloom::pack(matrix.view, index, values.mutable_data_ptr(), torch_executor(device));
   return values;
 }
 
-Tensor unpack(const Tensor& given, const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols) {
+Tensor unpack(const Tensor& given, const Tensor& crow, const Tensor& col, std::int64_t rows,
+              std::int64_t cols) {
   const DType dtype = dtype_of("unpack", "values", given);
   const int device = device_of("unpack", "values", given);
   const Tensor values = torch::stable::contiguous(given);
@@ -35,12 +38,14 @@ Tensor unpack(const Tensor& given, const Tensor& crow, const Tensor& col, std::i
   const IndexView index = index_of("unpack", crow, col, rows, cols, block, device, "values");
   const void* data = values_of("unpack", values, index);
   Tensor dense = new_like("unpack", values, {rows, cols});
-  sparseloom::unpack(index, data, {dense.mutable_data_ptr(), dtype, rows, cols, cols}, torch_executor(device));
+  sparseloom::unpack(index, data, {dense.mutable_data_ptr(), dtype, rows, cols, cols},
+                     torch_executor(device));
   return dense;
 }
 
 Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, std::string norm) {
-  if (dense.dim() != 2) core::fail("block_scores", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
+  if (dense.dim() != 2)
+    core::fail("block_scores", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
   if (norm != "l1" && norm != "l2" && norm != "max")
     core::fail("block_scores", "norm 'l1', 'l2' or 'max'", "'" + norm + "'", "pass one of them");
   require_cpu("block_scores", "dense", dense);
@@ -56,8 +61,8 @@ Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, std::string
   return out;
 }
 
-std::int64_t validate(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm,
-                      std::int64_t bn) {
+std::int64_t validate(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
+                      std::int64_t bm, std::int64_t bn) {
   const BlockShape block = block_of("validate_index", rows, cols, bm, bn);
   validate_index("validate_index", rows, cols, block, span_of("validate_index", "crow", crow),
                  span_of("validate_index", "col", col));
@@ -67,24 +72,26 @@ std::int64_t validate(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   return version;
 }
 
-std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
-                                             std::int64_t bm, std::int64_t bn) {
+std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& crow, const Tensor& col, std::int64_t rows,
+                                             std::int64_t cols, std::int64_t bm, std::int64_t bn) {
   const BlockShape block = block_of("transpose_index", rows, cols, bm, bn);
   validate_index("transpose_index", rows, cols, block, span_of("transpose_index", "crow", crow),
                  span_of("transpose_index", "col", col));
   const IndexView index = index_of("transpose_index", crow, col, rows, cols, block);
-  Tensor ccol = new_cpu({index.block_cols() + 1}, ScalarType::Int), row = new_cpu({index.blocks}, ScalarType::Int),
-         slot = new_cpu({index.blocks}, ScalarType::Int);
-  transpose_index(index, static_cast<std::int32_t*>(ccol.mutable_data_ptr()), static_cast<std::int32_t*>(row.mutable_data_ptr()),
+  Tensor ccol = new_cpu({index.block_cols() + 1}, ScalarType::Int),
+         row = new_cpu({index.blocks}, ScalarType::Int), slot = new_cpu({index.blocks}, ScalarType::Int);
+  transpose_index(index, static_cast<std::int32_t*>(ccol.mutable_data_ptr()),
+                  static_cast<std::int32_t*>(row.mutable_data_ptr()),
                   static_cast<std::int32_t*>(slot.mutable_data_ptr()));
   return {ccol, row, slot};
 }
 
-Tensor index_to_mask(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols, std::int64_t bm,
-                     std::int64_t bn) {
+Tensor index_to_mask(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
+                     std::int64_t bm, std::int64_t bn) {
   const BlockShape block = block_of("index_to_mask", rows, cols, bm, bn);
-  return mask_of(
-      BlockIndex(rows, cols, block, span_of("index_to_mask", "crow", crow), span_of("index_to_mask", "col", col)).pattern());
+  return mask_of(BlockIndex(rows, cols, block, span_of("index_to_mask", "crow", crow),
+                            span_of("index_to_mask", "col", col))
+                     .pattern());
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// linear, linear_dx, linear_dw and linear_dw_add: check, plan (cached), run on torch's threads or stream, in torch's memory.
+// linear, linear_dx, linear_dw and linear_dw_add: check, plan (cached), run on torch's threads or stream, in
+// torch's memory.
 #include "linear.h"
 
 #include <algorithm>
@@ -17,18 +18,22 @@ std::string kernel_name(const char* op, std::int64_t kernel) {
   if (kernel == -1) return {};
   static const std::vector<std::string> names = kernel_names();
   if (kernel < 0 || kernel >= static_cast<std::int64_t>(names.size()))
-    core::fail(op, "kernel = -1 (the plan's choice) or a row of sparseloom.info's kernels, 0.." + std::to_string(names.size() - 1),
+    core::fail(op,
+               "kernel = -1 (the plan's choice) or a row of sparseloom.info's kernels, 0.." +
+                   std::to_string(names.size() - 1),
                std::to_string(kernel), "pass -1");
   return names[static_cast<std::size_t>(kernel)];
 }
 
 Activation activation_of(const char* op, std::int64_t code) {
   if (code < 0 || code > static_cast<std::int64_t>(Activation::silu))
-    core::fail(op, "activation 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh or 4 silu", std::to_string(code), "pass one of them");
+    core::fail(op, "activation 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh or 4 silu", std::to_string(code),
+               "pass one of them");
   return static_cast<Activation>(code);
 }
 
-Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict, bool tf32) {
+Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict,
+                   bool tf32) {
   Problem problem = describe(index, dtype, direction, m);
   problem.strict = strict;
   problem.tf32 = tf32;
@@ -55,26 +60,31 @@ MatrixView writable(const Tensor& tensor, DType dtype, std::int64_t rows, std::i
 }
 
 // Of the index's blocks, for dW to be added to.
-void require_gradient(const char* op, const char* name, const Tensor& gradient, const IndexView& index, int device) {
+void require_gradient(const char* op, const char* name, const Tensor& gradient, const IndexView& index,
+                      int device) {
   require_device(op, name, gradient, device, "x");
-  const bool fits = gradient.dim() == 3 && gradient.size(0) == index.blocks && gradient.size(1) == index.block.rows &&
-                    gradient.size(2) == index.block.cols;
+  const bool fits = gradient.dim() == 3 && gradient.size(0) == index.blocks &&
+                    gradient.size(1) == index.block.rows && gradient.size(2) == index.block.cols;
   if (!fits || gradient.scalar_type() != ScalarType::Float || !gradient.is_contiguous())
     core::fail(op,
-               std::string(name) + " to add to as contiguous float32 of shape [" + std::to_string(index.blocks) + ", " +
-                   std::to_string(index.block.rows) + ", " + std::to_string(index.block.cols) + "]",
-               "torch.ScalarType " + std::to_string(static_cast<int>(gradient.scalar_type())) + " of shape " + shape_of(gradient) +
-                   (gradient.is_contiguous() ? "" : ", not contiguous"),
+               std::string(name) + " to add to as contiguous float32 of shape [" +
+                   std::to_string(index.blocks) + ", " + std::to_string(index.block.rows) + ", " +
+                   std::to_string(index.block.cols) + "]",
+               "torch.ScalarType " + std::to_string(static_cast<int>(gradient.scalar_type())) + " of shape " +
+                   shape_of(gradient) + (gradient.is_contiguous() ? "" : ", not contiguous"),
                "make it with torch.zeros(values.shape, dtype=torch.float32, device=values.device)");
 }
 
-Tensor as_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
+Tensor as_contiguous(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
 
 }  // namespace
 
 Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
-               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation, std::int64_t version,
-               bool strict, bool tf32, std::int64_t kernel, const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
+               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
+               std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+               const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
   constexpr const char* op = "linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
@@ -88,7 +98,8 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
     require_device(op, "bias", *bias, device, "x");
     require_same_dtype(op, input.view.dtype, "bias", *bias);
     if (bias->dim() != 1 || bias->size(0) != out_features)
-      core::fail(op, "bias of shape [" + std::to_string(out_features) + "]", shape_of(*bias), "one value for each output feature");
+      core::fail(op, "bias of shape [" + std::to_string(out_features) + "]", shape_of(*bias),
+                 "one value for each output feature");
     dense_bias = as_contiguous(*bias);
   }
   Matrix addend{x, {}};
@@ -97,8 +108,8 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
     require_same_dtype(op, input.view.dtype, "residual", *residual);
     const auto sizes = with_features(x, out_features);
     if (!std::equal(sizes.begin(), sizes.end(), residual->sizes().begin(), residual->sizes().end()))
-      core::fail(op, "a residual of y's shape, x's with " + std::to_string(out_features) + " features", shape_of(*residual),
-                 "expand it to that shape");
+      core::fail(op, "a residual of y's shape, x's with " + std::to_string(out_features) + " features",
+                 shape_of(*residual), "expand it to that shape");
     addend = matrix_of(op, "residual", *residual);
   }
   const Executor executor = torch_executor(device);
@@ -111,25 +122,30 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
   const Tensor y = new_like(op, x, with_features(x, out_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
   const Addends addends(dense_bias ? dense_bias->const_data_ptr() : nullptr, addend.view);
-  const auto view = [&](const Tensor& t) { return writable(t, input.view.dtype, input.view.rows, out_features); };
+  const auto view = [&](const Tensor& t) {
+    return writable(t, input.view.dtype, input.view.rows, out_features);
+  };
   if (pre == nullptr) {
     sparseloom::linear(*plan, input.view, index, data, addends, view(y), workspace.span(), executor);
   } else {
     *pre = new_like(op, x, with_features(x, out_features));
-    ops::linear_saving(*plan, input.view, index, data, addends, view(**pre), view(y), workspace.span(), executor);
+    ops::linear_saving(*plan, input.view, index, data, addends, view(**pre), view(y), workspace.span(),
+                       executor);
   }
   return y;
 }
 
-Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col, std::optional<Tensor> bias,
-              std::int64_t out_features, std::int64_t activation, std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
+              std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation,
+              std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
               std::optional<Tensor> residual) {
-  return forward(x, values, crow, col, bias, out_features, activation, version, strict, tf32, kernel, residual, nullptr);
+  return forward(x, values, crow, col, bias, out_features, activation, version, strict, tf32, kernel,
+                 residual, nullptr);
 }
 
-Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col, const Tensor& ccol,
-                 const Tensor& row, const Tensor& slot, std::int64_t in_features, std::int64_t version, bool strict, bool tf32,
-                 std::int64_t kernel) {
+Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col,
+                 const Tensor& ccol, const Tensor& row, const Tensor& slot, std::int64_t in_features,
+                 std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
   constexpr const char* op = "linear_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
@@ -143,21 +159,23 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
                                   indices_of(op, "slot", slot, index.blocks, device, "dy")};
   const Executor executor = torch_executor(device);
   const void* data = values_of(op, values, index);
-  const auto plan = make_plan(problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, strict, tf32), index, version,
-                              executor, kernel_name(op, kernel));
+  const auto plan = make_plan(problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, strict, tf32),
+                              index, version, executor, kernel_name(op, kernel));
   const Tensor dx = new_like(op, dy, with_features(dy, in_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
-  sparseloom::linear_dx(*plan, grad.view, index, transposed, data, writable(dx, grad.view.dtype, grad.view.rows, in_features),
-                        workspace.span(), executor);
+  sparseloom::linear_dx(*plan, grad.view, index, transposed, data,
+                        writable(dx, grad.view.dtype, grad.view.rows, in_features), workspace.span(),
+                        executor);
   return dx;
 }
 
 namespace {
 
 // A new tensor, or what `sum`, which the caller calls `name`, becomes when dW is added to it.
-Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col,
-                       std::int64_t block_rows, std::int64_t block_cols, std::int64_t version, bool strict, bool tf32,
-                       std::int64_t kernel, const Tensor* sum = nullptr, const char* name = nullptr) {
+Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& crow,
+                       const Tensor& col, std::int64_t block_rows, std::int64_t block_cols,
+                       std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+                       const Tensor* sum = nullptr, const char* name = nullptr) {
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
   const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
@@ -174,33 +192,39 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
   const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
   const Tensor dvalues = sum != nullptr ? *sum : new_like(op, x, {index.blocks, block.rows, block.cols});
   const Scratch workspace(op, plan->workspace_bytes, device);
-  sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(), executor);
+  sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(),
+                        executor);
   return dvalues;
 }
 
 }  // namespace
 
-Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t block_rows,
-                 std::int64_t block_cols, std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
-  return weight_gradient("linear_dw", dy, x, crow, col, block_rows, block_cols, version, strict, tf32, kernel);
+Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col,
+                 std::int64_t block_rows, std::int64_t block_cols, std::int64_t version, bool strict,
+                 bool tf32, std::int64_t kernel) {
+  return weight_gradient("linear_dw", dy, x, crow, col, block_rows, block_cols, version, strict, tf32,
+                         kernel);
 }
 
-void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy, const Tensor& x,
-                         const Tensor& crow, const Tensor& col, std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
+void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy,
+                         const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t version,
+                         bool strict, bool tf32, std::int64_t kernel) {
   if (dvalues.dim() != 3)
-    core::fail(op, std::string(name) + " of shape [blocks, block rows, block cols]", shape_of(dvalues), "make it like the values");
-  weight_gradient(op, dy, x, crow, col, dvalues.size(1), dvalues.size(2), version, strict, tf32, kernel, &dvalues, name);
+    core::fail(op, std::string(name) + " of shape [blocks, block rows, block cols]", shape_of(dvalues),
+               "make it like the values");
+  weight_gradient(op, dy, x, crow, col, dvalues.size(1), dvalues.size(2), version, strict, tf32, kernel,
+                  &dvalues, name);
 }
 
-void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col,
-                   std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
+void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, const Tensor& crow,
+                   const Tensor& col, std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
   add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, crow, col, version, strict, tf32, kernel);
 }
 
 }  // namespace sparseloom::binding
 
-// One implementation for both: the operands say where they lie. CUDA is registered in builds without CUDA kernels too, so that a
-// CUDA tensor meets our Error and not the dispatcher's.
+// One implementation for both: the operands say where they lie. CUDA is registered in builds without CUDA
+// kernels too, so that a CUDA tensor meets our Error and not the dispatcher's.
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
   m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));

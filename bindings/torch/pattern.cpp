@@ -13,29 +13,33 @@ namespace sparseloom::binding {
 namespace {
 
 // Contiguous, of the grid's shape, on the CPU; else Error.
-Tensor checked_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols, BlockShape block) {
+Tensor checked_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols,
+                    BlockShape block) {
   const std::int64_t bm = block.rows, bn = block.cols;
   require_cpu(op, "mask", given);
   const std::int64_t r = core::ceil_div(rows, bm), c = core::ceil_div(cols, bn);
   if (given.scalar_type() != ScalarType::Bool || given.dim() != 2 || given.size(0) != r || given.size(1) != c)
     core::fail(op,
-               "a bool mask of shape " + core::shape(r, c) + ", one entry for each " + to_string(block) + " block of " +
-                   core::shape(rows, cols),
+               "a bool mask of shape " + core::shape(r, c) + ", one entry for each " + to_string(block) +
+                   " block of " + core::shape(rows, cols),
                shape_of(given), "pass mask.bool() with one entry a block");
   return torch::stable::contiguous(given);
 }
 
-BlockPattern from_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm,
-                       std::int64_t bn) {
+BlockPattern from_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols,
+                       std::int64_t bm, std::int64_t bn) {
   const BlockShape block = block_of(op, rows, cols, bm, bn);
   const Tensor mask = checked_mask(op, given, rows, cols, block);
-  const std::span cells(static_cast<const std::uint8_t*>(mask.const_data_ptr()), static_cast<std::size_t>(mask.numel()));
+  const std::span cells(static_cast<const std::uint8_t*>(mask.const_data_ptr()),
+                        static_cast<std::size_t>(mask.numel()));
   return pattern::from_mask(rows, cols, block, cells);
 }
 
 template <BlockPattern (*generate)(std::int64_t, std::int64_t, BlockShape, double, std::uint64_t)>
-Tensor by_density(std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, double density, std::int64_t seed) {
-  return mask_of(generate(rows, cols, block_of("pattern", rows, cols, bm, bn), density, static_cast<std::uint64_t>(seed)));
+Tensor by_density(std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, double density,
+                  std::int64_t seed) {
+  return mask_of(generate(rows, cols, block_of("pattern", rows, cols, bm, bn), density,
+                          static_cast<std::uint64_t>(seed)));
 }
 
 template <BlockPattern (*generate)(std::int64_t, std::int64_t, BlockShape, std::int64_t)>
@@ -43,25 +47,31 @@ Tensor by_count(std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int6
   return mask_of(generate(rows, cols, block_of("pattern", rows, cols, bm, bn), count));
 }
 
-template <BlockPattern (*choose)(std::int64_t, std::int64_t, BlockShape, std::span<const float>, std::int64_t)>
-Tensor by_scores(const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, std::int64_t count) {
+template <BlockPattern (*choose)(std::int64_t, std::int64_t, BlockShape, std::span<const float>,
+                                 std::int64_t)>
+Tensor by_scores(const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
+                 std::int64_t count) {
   const BlockShape block = block_of("pattern_top_k", rows, cols, bm, bn);
   require_cpu("pattern_top_k", "scores", given);
   if (given.scalar_type() != ScalarType::Float)
     core::fail("pattern_top_k", "float32 scores", "another dtype", "pass scores.float()");
   const Tensor scores = torch::stable::contiguous(given);
   const auto* first = static_cast<const float*>(scores.const_data_ptr());
-  return mask_of(choose(rows, cols, block, std::span(first, static_cast<std::size_t>(scores.numel())), count));
+  return mask_of(
+      choose(rows, cols, block, std::span(first, static_cast<std::size_t>(scores.numel())), count));
 }
 
-std::string stats(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn) {
+std::string stats(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm,
+                  std::int64_t bn) {
   const PatternStats s = from_mask("pattern_stats", mask, rows, cols, bm, bn).stats();
   char text[320];
   std::snprintf(text, sizeof text,
-                "{\"blocks\": %lld, \"elements\": %lld, \"block_density\": %.17g, \"element_density\": %.17g, \"row_min\": %lld, "
+                "{\"blocks\": %lld, \"elements\": %lld, \"block_density\": %.17g, \"element_density\": "
+                "%.17g, \"row_min\": %lld, "
                 "\"row_max\": %lld, \"row_mean\": %.17g}",
-                static_cast<long long>(s.blocks), static_cast<long long>(s.elements), s.block_density, s.element_density,
-                static_cast<long long>(s.row_min), static_cast<long long>(s.row_max), s.row_mean);
+                static_cast<long long>(s.blocks), static_cast<long long>(s.elements), s.block_density,
+                s.element_density, static_cast<long long>(s.row_min), static_cast<long long>(s.row_max),
+                s.row_mean);
   return text;
 }
 
@@ -70,28 +80,33 @@ std::string ascii(const Tensor& mask, std::int64_t rows, std::int64_t cols, std:
   return from_mask("pattern_ascii", mask, rows, cols, bm, bn).ascii(static_cast<int>(max_side));
 }
 
-std::string svg(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, std::int64_t pixels) {
+std::string svg(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
+                std::int64_t pixels) {
   return from_mask("pattern_svg", mask, rows, cols, bm, bn).svg(static_cast<int>(pixels));
 }
 
 // [crow, col] of a mask.
-std::tuple<Tensor, Tensor> mask_to_index(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm,
-                                         std::int64_t bn) {
-  const Tensor checked = checked_mask("mask_to_index", mask, rows, cols, block_of("mask_to_index", rows, cols, bm, bn));
+std::tuple<Tensor, Tensor> mask_to_index(const Tensor& mask, std::int64_t rows, std::int64_t cols,
+                                         std::int64_t bm, std::int64_t bn) {
+  const Tensor checked =
+      checked_mask("mask_to_index", mask, rows, cols, block_of("mask_to_index", rows, cols, bm, bn));
   const std::int64_t block_rows = checked.size(0), block_cols = checked.size(1);
   const auto* cell = static_cast<const std::uint8_t*>(checked.const_data_ptr());
-  const std::int64_t blocks = std::count_if(cell, cell + checked.numel(), [](std::uint8_t present) { return present != 0; });
+  const std::int64_t blocks =
+      std::count_if(cell, cell + checked.numel(), [](std::uint8_t present) { return present != 0; });
   if (blocks > std::numeric_limits<std::int32_t>::max())
     core::fail("mask_to_index", "at most 2^31 - 1 blocks", std::to_string(blocks), "use a larger block");
   Tensor crow = new_cpu({block_rows + 1}, ScalarType::Int), col = new_cpu({blocks}, ScalarType::Int);
   auto* starts = static_cast<std::int32_t*>(crow.mutable_data_ptr());
   auto* columns = static_cast<std::int32_t*>(col.mutable_data_ptr());
-  // Every column is written and counted only if present: no branch, which half of the cells of a random mask would mispredict.
+  // Every column is written and counted only if present: no branch, which half of the cells of a random mask
+  // would mispredict.
   std::vector<std::int32_t> in_row(static_cast<std::size_t>(block_cols) + 1);
   starts[0] = 0;
   for (std::int64_t r = 0; r < block_rows; ++r) {
     std::size_t found = 0;
-    for (std::int64_t c = 0; c < block_cols; ++c) in_row[found] = static_cast<std::int32_t>(c), found += *cell++ != 0;
+    for (std::int64_t c = 0; c < block_cols; ++c)
+      in_row[found] = static_cast<std::int32_t>(c), found += *cell++ != 0;
     columns = std::copy_n(in_row.begin(), found, columns);
     starts[r + 1] = starts[r] + static_cast<std::int32_t>(found);
   }

@@ -17,18 +17,21 @@ constexpr const char* kOp = "scaled_linear";
 DType out_of(ScalarType type) {
   if (type == ScalarType::BFloat16) return DType::bf16;
   if (type == ScalarType::Float) return DType::f32;
-  core::fail(kOp, "out_dtype bfloat16 or float32", "torch.ScalarType " + std::to_string(static_cast<int>(type)),
+  core::fail(kOp, "out_dtype bfloat16 or float32",
+             "torch.ScalarType " + std::to_string(static_cast<int>(type)),
              "pass one of them and convert the result");
 }
 
 DType operand_of(const Tensor& x) {
   const DType dtype = dtype_of(kOp, "x", x);
   if (!is_scaled(dtype))
-    core::fail(kOp, "x of dtype int8 or float8_e4m3fn", name_of(dtype), "quantize x, or call linear, which takes no scales");
+    core::fail(kOp, "x of dtype int8 or float8_e4m3fn", name_of(dtype),
+               "quantize x, or call linear, which takes no scales");
   return dtype;
 }
 
-// One factor, or one for each of `count`; in any shape, for [tokens], [..., tokens, 1] and [rows, 1] are all in use.
+// One factor, or one for each of `count`; in any shape, for [tokens], [..., tokens, 1] and [rows, 1] are all
+// in use.
 struct Factors {
   Tensor owner;
   std::span<const float> span;
@@ -36,8 +39,11 @@ struct Factors {
 Factors factors_of(const char* name, const Tensor& tensor, std::int64_t count, const char* of, int device) {
   require_device(kOp, name, tensor, device, "x");
   if (tensor.scalar_type() != ScalarType::Float || (tensor.numel() != 1 && tensor.numel() != count))
-    core::fail(kOp, std::string(name) + " of dtype float32 with 1 or " + std::to_string(count) + " elements, one for each " + of,
-               "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " + shape_of(tensor),
+    core::fail(kOp,
+               std::string(name) + " of dtype float32 with 1 or " + std::to_string(count) +
+                   " elements, one for each " + of,
+               "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " +
+                   shape_of(tensor),
                "pass the factors that the operand was divided by");
   Tensor owner = tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
   const auto* const data = static_cast<const float*>(owner.const_data_ptr());
@@ -48,21 +54,24 @@ void check_bias(const Tensor& bias, std::int64_t rows, DType out, int device) {
   require_device(kOp, "bias", bias, device, "x");
   if (dtype_of(kOp, "bias", bias) != out || bias.dim() != 1 || bias.size(0) != rows)
     core::fail(kOp, "bias of shape [" + std::to_string(rows) + "] and of out_dtype, " + name_of(out),
-               std::string(name_of(dtype_of(kOp, "bias", bias))) + " of shape " + shape_of(bias), "convert it with .to(out_dtype)");
+               std::string(name_of(dtype_of(kOp, "bias", bias))) + " of shape " + shape_of(bias),
+               "convert it with .to(out_dtype)");
 }
 
-Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col, const Tensor& x_scale,
-                     const Tensor& w_scale, std::optional<Tensor> bias, std::int64_t out_features, ScalarType out_dtype,
-                     std::int64_t activation, std::int64_t version, bool strict, std::int64_t kernel, bool use_fast_accum) {
+Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
+                     const Tensor& x_scale, const Tensor& w_scale, std::optional<Tensor> bias,
+                     std::int64_t out_features, ScalarType out_dtype, std::int64_t activation,
+                     std::int64_t version, bool strict, std::int64_t kernel, bool use_fast_accum) {
   const int device = device_of(kOp, "x", x);
   const DType dtype = operand_of(x), out = out_of(out_dtype);
   const Matrix input = matrix_of(kOp, "x", x);
   require_device(kOp, "values", given_values, device, "x");
   const Tensor values = given_values.is_contiguous() ? given_values : torch::stable::contiguous(given_values);
   if (dtype_of(kOp, "values", values) != dtype)
-    core::fail(kOp, std::string("values of x's dtype ") + name_of(dtype), name_of(dtype_of(kOp, "values", values)),
-               "quantize both operands to one dtype");
-  const IndexView index = index_of(kOp, crow, col, out_features, input.view.cols, block_of_values(kOp, values), device, "x");
+    core::fail(kOp, std::string("values of x's dtype ") + name_of(dtype),
+               name_of(dtype_of(kOp, "values", values)), "quantize both operands to one dtype");
+  const IndexView index =
+      index_of(kOp, crow, col, out_features, input.view.cols, block_of_values(kOp, values), device, "x");
   const Factors of_x = factors_of("x_scale", x_scale, input.view.rows, "token", device);
   const Factors of_w = factors_of("w_scale", w_scale, out_features, "output feature", device);
   std::optional<Tensor> dense_bias;
@@ -82,13 +91,19 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
   sizes.back() = out_features;
   const Tensor y = new_tensor(kOp, sizes, out_dtype, device);
   const Scratch workspace(kOp, plan->workspace_bytes, device);
-  sparseloom::linear(*plan, input.view, index, data, {of_x.span, of_w.span}, dense_bias ? dense_bias->const_data_ptr() : nullptr,
-                     {y.mutable_data_ptr(), out, input.view.rows, out_features, out_features}, workspace.span(), executor);
+  sparseloom::linear(*plan, input.view, index, data, {of_x.span, of_w.span},
+                     dense_bias ? dense_bias->const_data_ptr() : nullptr,
+                     {y.mutable_data_ptr(), out, input.view.rows, out_features, out_features},
+                     workspace.span(), executor);
   return y;
 }
 
 }  // namespace
 }  // namespace sparseloom::binding
 
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) { m.impl("scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear)); }
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) { m.impl("scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear)); }
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  m.impl("scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+  m.impl("scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
+}

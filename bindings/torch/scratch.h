@@ -11,9 +11,10 @@
 
 namespace sparseloom::binding {
 
-/// Scratch of one call. On the CPU up to kKept bytes stay with the calling thread: a fresh 16 MB block is 4096 page faults, some 4
-/// ms of a product of 20. More, as dense needs it, comes from torch's allocator and goes back: keeping it would double the layer
-/// behind its back. On CUDA all of it is torch's, whose caching allocator knows of streams and of graphs.
+/// Scratch of one call. On the CPU up to kKept bytes stay with the calling thread: a fresh 16 MB block is
+/// 4096 page faults, some 4 ms of a product of 20. More, as dense needs it, comes from torch's allocator and
+/// goes back: keeping it would double the layer behind its back. On CUDA all of it is torch's, whose caching
+/// allocator knows of streams and of graphs.
 class Scratch {
  public:
   Scratch(const char* op, std::size_t bytes, int device) {
@@ -30,7 +31,8 @@ class Scratch {
     }
     memory_ = new_bytes(op, static_cast<std::int64_t>(bytes + 63), device);
     // Aligned by hand: torch promises 64 bytes on the CPU today, nothing says for ever.
-    const auto at = (reinterpret_cast<std::uintptr_t>(memory_->mutable_data_ptr()) + 63) & ~std::uintptr_t{63};
+    const auto at =
+        (reinterpret_cast<std::uintptr_t>(memory_->mutable_data_ptr()) + 63) & ~std::uintptr_t{63};
     span_ = {reinterpret_cast<std::byte*>(at), bytes};
   }
   std::span<std::byte> span() const { return span_; }

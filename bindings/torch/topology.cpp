@@ -11,7 +11,8 @@ namespace sparseloom::binding {
 namespace {
 
 // The schema says which arguments are written; a const tensor's data is not const.
-std::int32_t* written(const char* op, const char* name, const Tensor& tensor, std::int64_t expected, int device) {
+std::int32_t* written(const char* op, const char* name, const Tensor& tensor, std::int64_t expected,
+                      int device) {
   indices_of(op, name, tensor, expected, device, "crow");
   return static_cast<std::int32_t*>(tensor.mutable_data_ptr());
 }
@@ -30,8 +31,8 @@ class Lent {
   std::span<std::byte> span_;
 };
 
-void set_topology(const Tensor& given, const Tensor& crow, const Tensor& col, const Tensor& ccol, const Tensor& row,
-                  const Tensor& slot, const Tensor& moved, const Tensor& requested) {
+void set_topology(const Tensor& given, const Tensor& crow, const Tensor& col, const Tensor& ccol,
+                  const Tensor& row, const Tensor& slot, const Tensor& moved, const Tensor& requested) {
   constexpr const char* op = "set_topology";
   const int device = device_of(op, "crow", crow);
   require_device(op, "mask", given, device, "crow");
@@ -41,9 +42,12 @@ void set_topology(const Tensor& given, const Tensor& crow, const Tensor& col, co
   tables.capacity = col.numel();
   const bool bytes = given.scalar_type() == ScalarType::Bool || given.scalar_type() == ScalarType::Byte;
   if (!bytes || given.dim() != 2 || given.size(0) != tables.block_rows || given.size(1) != tables.block_cols)
-    core::fail(op, "a bool mask of shape " + core::shape(tables.block_rows, tables.block_cols) + ", one entry for each block",
-               shape_of(given) + " of torch.ScalarType " + std::to_string(static_cast<int>(given.scalar_type())),
-               "pass mask.bool() with one entry for each block of the grid");
+    core::fail(
+        op,
+        "a bool mask of shape " + core::shape(tables.block_rows, tables.block_cols) +
+            ", one entry for each block",
+        shape_of(given) + " of torch.ScalarType " + std::to_string(static_cast<int>(given.scalar_type())),
+        "pass mask.bool() with one entry for each block of the grid");
   tables.crow = written(op, "crow", crow, -1, device);
   tables.col = written(op, "col", col, -1, device);
   tables.ccol = written(op, "ccol", ccol, -1, device);
@@ -54,25 +58,28 @@ void set_topology(const Tensor& given, const Tensor& crow, const Tensor& col, co
   const Executor executor = torch_executor(device);
   const Tensor mask = given.is_contiguous() ? given : torch::stable::contiguous(given);
   const Lent workspace(op, set_topology_workspace(tables, executor), device);
-  sparseloom::set_topology(static_cast<const std::uint8_t*>(mask.const_data_ptr()), tables, workspace.span(), executor);
+  sparseloom::set_topology(static_cast<const std::uint8_t*>(mask.const_data_ptr()), tables, workspace.span(),
+                           executor);
 }
 
 void move_blocks(const Tensor& values, const Tensor& moved) {
   constexpr const char* op = "move_blocks";
   const int device = device_of(op, "values", values);
   if (values.dim() < 1 || !values.is_contiguous() || values.size(0) != moved.numel())
-    core::fail(op, "contiguous values of " + std::to_string(moved.numel()) + " blocks, as moved has", shape_of(values),
-               "pass what has a layer's blocks as its first dimension");
+    core::fail(op, "contiguous values of " + std::to_string(moved.numel()) + " blocks, as moved has",
+               shape_of(values), "pass what has a layer's blocks as its first dimension");
   const std::int32_t* from = indices_of(op, "moved", moved, -1, device, "values");
   const auto count = static_cast<std::size_t>(moved.numel());
-  const std::int64_t size = count ? values.numel() / static_cast<std::int64_t>(count) * values.element_size() : 0;
+  const std::int64_t size =
+      count ? values.numel() / static_cast<std::int64_t>(count) * values.element_size() : 0;
   const Lent workspace(op, count * static_cast<std::size_t>(size), device);
-  sparseloom::move_blocks(values.mutable_data_ptr(), size, {from, count}, workspace.span(), torch_executor(device));
+  sparseloom::move_blocks(values.mutable_data_ptr(), size, {from, count}, workspace.span(),
+                          torch_executor(device));
 }
 
 // What torch's compilers call: results are none, and what is written has its shape already.
-void no_topology(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                 const Tensor&) {}
+void no_topology(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                 const Tensor&, const Tensor&) {}
 void no_move(const Tensor&, const Tensor&) {}
 
 }  // namespace

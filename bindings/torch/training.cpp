@@ -1,5 +1,5 @@
-// linear_train and linear_backward: a training step's two calls. One dispatch where the products and passes by themselves would be
-// four or five, each some microseconds of the host's time.
+// linear_train and linear_backward: a training step's two calls. One dispatch where the products and passes
+// by themselves would be four or five, each some microseconds of the host's time.
 #include <array>
 #include <cstring>
 #include <optional>
@@ -19,19 +19,22 @@ using torch::stable::detail::from;
 // On the CPU torch's own vectorised passes are as good as any, and inductor calls the same.
 Tensor cpu_activate(const Tensor& z, Activation activation) {
   std::array<StableIValue, 2> stack{from(z), 0};
-  const char* name = activation == Activation::relu ? "aten::relu" : activation == Activation::silu ? "aten::silu" : "aten::gelu";
+  const char* name = activation == Activation::relu   ? "aten::relu"
+                     : activation == Activation::silu ? "aten::silu"
+                                                      : "aten::gelu";
   if (activation == Activation::gelu_erf || activation == Activation::gelu_tanh)
     stack[1] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// dz = y <= 0 ? 0 : dy, in bits: aten::threshold_backward takes a Scalar, which the stable ABI cannot pass. A NaN in y lets dy
-// through, as there.
+// dz = y <= 0 ? 0 : dy, in bits: aten::threshold_backward takes a Scalar, which the stable ABI cannot pass. A
+// NaN in y lets dy through, as there.
 template <class Bits>
 void relu_gradient(const Tensor& dy, const Tensor& y, const Tensor& dz, Bits infinity) {
   constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
-  const auto *gradient = static_cast<const Bits*>(dy.const_data_ptr()), *output = static_cast<const Bits*>(y.const_data_ptr());
+  const auto *gradient = static_cast<const Bits*>(dy.const_data_ptr()),
+             *output = static_cast<const Bits*>(y.const_data_ptr());
   auto* result = static_cast<Bits*>(dz.mutable_data_ptr());
   torch::stable::parallel_for(0, dy.numel(), 1 << 15, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
@@ -51,7 +54,9 @@ Tensor cpu_relu_gradient(const char* op, const Tensor& given_dy, const Tensor& g
     case DType::f16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7c00); break;
     case DType::bf16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7f80); break;
     case DType::f64: relu_gradient<std::uint64_t>(dy, y, dz, 0x7ff0000000000000u); break;
-    default: core::fail(op, "a gradient of floating point", name_of(dtype_of(op, "dy", dy)), "8-bit products are forward only");
+    default:
+      core::fail(op, "a gradient of floating point", name_of(dtype_of(op, "dy", dy)),
+                 "8-bit products are forward only");
   }
   return dz;
 }
@@ -61,8 +66,8 @@ Tensor cpu_gradient(const char* op, const Tensor& dy, const Tensor& saved, Activ
   std::array<StableIValue, 3> stack{from(dy), from(saved), 0};
   const bool silu = activation == Activation::silu;
   if (!silu) stack[2] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
-  TORCH_ERROR_CODE_CHECK(
-      torch_call_dispatcher(silu ? "aten::silu_backward" : "aten::gelu_backward", "", stack.data(), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(silu ? "aten::silu_backward" : "aten::gelu_backward", "",
+                                               stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
@@ -77,7 +82,9 @@ MatrixView writable(const Tensor& tensor, const ConstMatrixView& like) {
   return {tensor.mutable_data_ptr(), like.dtype, like.rows, like.cols, like.cols};
 }
 
-std::vector<std::int64_t> sizes_of(const Tensor& tensor) { return {tensor.sizes().begin(), tensor.sizes().end()}; }
+std::vector<std::int64_t> sizes_of(const Tensor& tensor) {
+  return {tensor.sizes().begin(), tensor.sizes().end()};
+}
 
 struct Gradient {
   Tensor dz;
@@ -85,8 +92,8 @@ struct Gradient {
 };
 
 // dz is dy itself where there is no activation.
-Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Tensor>& saved, Activation activation, int device,
-                       bool need_bias) {
+Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Tensor>& saved,
+                       Activation activation, int device, bool need_bias) {
   const Executor executor = torch_executor(device);
   const Matrix grad = matrix_of(op, "dy", dy);
   Matrix kept{dy, {}};
@@ -107,15 +114,16 @@ Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Ten
       workspace = {static_cast<std::byte*>(memory->mutable_data_ptr()), bytes};
     }
   }
-  ops::activation_gradient(grad.view, activation, kept.view, dz_view, need_bias ? result.dbias->mutable_data_ptr() : nullptr,
-                           workspace, executor);
+  ops::activation_gradient(grad.view, activation, kept.view, dz_view,
+                           need_bias ? result.dbias->mutable_data_ptr() : nullptr, workspace, executor);
   return result;
 }
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
-                                        std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation_code,
+std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, const Tensor& crow,
+                                        const Tensor& col, std::optional<Tensor> bias,
+                                        std::int64_t out_features, std::int64_t activation_code,
                                         std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
                                         std::optional<Tensor> residual) {
   constexpr const char* op = "linear";
@@ -123,32 +131,35 @@ std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, c
   const int device = device_of(op, "x", x);
   if (activation == Activation::none) core::fail(op, "an activation", "none", "call linear");
   if (device < 0) {
-    if (residual) core::fail(op, "no residual beside an activation whose input is kept, on the CPU", "one", "add it behind");
+    if (residual)
+      core::fail(op, "no residual beside an activation whose input is kept, on the CPU", "one",
+                 "add it behind");
     Tensor z = linear(x, values, crow, col, bias, out_features, 0, version, strict, tf32, kernel);
     return {cpu_activate(z, activation), z};
   }
   std::optional<Tensor> z;
-  Tensor y = forward(x, values, crow, col, bias, out_features, activation_code, version, strict, tf32, kernel, residual, &z);
+  Tensor y = forward(x, values, crow, col, bias, out_features, activation_code, version, strict, tf32, kernel,
+                     residual, &z);
   return {y, *z};
 }
 
-std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::optional<Tensor> saved, std::optional<Tensor> x,
-                                                   std::optional<Tensor> values, const Tensor& crow, const Tensor& col,
-                                                   const Tensor& ccol, const Tensor& row, const Tensor& slot,
-                                                   std::int64_t in_features, std::int64_t block_rows, std::int64_t block_cols,
-                                                   std::int64_t activation_code, std::int64_t version, bool strict, bool tf32,
-                                                   bool need_bias, std::optional<Tensor> main_grad) {
+std::tuple<Tensor, Tensor, Tensor> linear_backward(
+    const Tensor& dy, std::optional<Tensor> saved, std::optional<Tensor> x, std::optional<Tensor> values,
+    const Tensor& crow, const Tensor& col, const Tensor& ccol, const Tensor& row, const Tensor& slot,
+    std::int64_t in_features, std::int64_t block_rows, std::int64_t block_cols, std::int64_t activation_code,
+    std::int64_t version, bool strict, bool tf32, bool need_bias, std::optional<Tensor> main_grad) {
   constexpr const char* op = "linear_backward";
   const Activation activation = activation_of(op, activation_code);
   const int device = device_of(op, "dy", dy);
   if (saved) {
     require_device(op, "saved", *saved, device, "dy");
     if (sizes_of(*saved) != sizes_of(dy) || saved->scalar_type() != dy.scalar_type())
-      core::fail(op, "what the forward pass saved, of dy's shape " + shape_of(dy) + " and dtype", shape_of(*saved),
-                 "pass that call's own gradient");
+      core::fail(op, "what the forward pass saved, of dy's shape " + shape_of(dy) + " and dtype",
+                 shape_of(*saved), "pass that call's own gradient");
   }
   if (saved.has_value() != (activation != Activation::none))
-    core::fail(op, "saved together with an activation", saved ? "no activation" : "no saved tensor", "pass both, or neither");
+    core::fail(op, "saved together with an activation", saved ? "no activation" : "no saved tensor",
+               "pass both, or neither");
   if (main_grad && !x) core::fail(op, "x beside main_grad", "no x", "pass both, or leave main_grad out");
   Gradient gradient{dy, {}};
   if (device >= 0 && (activation != Activation::none || need_bias)) {
@@ -158,11 +169,14 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::option
     if (need_bias) gradient.dbias = cpu_column_sums(gradient.dz);
   }
   const Tensor& dz = gradient.dz;
-  Tensor dx =
-      values ? linear_dx(dz, *values, crow, col, ccol, row, slot, in_features, version, strict, tf32, -1) : new_like(op, dy, {0});
-  if (main_grad) add_weight_gradient(op, "main_grad", *main_grad, dz, *x, crow, col, version, strict, tf32, -1);
-  Tensor dvalues = x && !main_grad ? linear_dw(dz, *x, crow, col, block_rows, block_cols, version, strict, tf32, -1)
-                                   : new_like(op, dy, {0, 0, 0});
+  Tensor dx = values
+                  ? linear_dx(dz, *values, crow, col, ccol, row, slot, in_features, version, strict, tf32, -1)
+                  : new_like(op, dy, {0});
+  if (main_grad)
+    add_weight_gradient(op, "main_grad", *main_grad, dz, *x, crow, col, version, strict, tf32, -1);
+  Tensor dvalues = x && !main_grad
+                       ? linear_dw(dz, *x, crow, col, block_rows, block_cols, version, strict, tf32, -1)
+                       : new_like(op, dy, {0, 0, 0});
   return {dx, dvalues, need_bias ? *gradient.dbias : new_like(op, dy, {0})};
 }
 

@@ -6,8 +6,9 @@
 
 namespace sparseloom {
 
-/// f32, f16 and bf16 accumulate in fp32; f64 runs on the reference kernel only. i8 and f8e4m3 (the OCP format without infinities:
-/// largest 448, NaN 0x7f and 0xff) are multiplied forward only and carry scales: see Scales in ops.h. i8 accumulates in int32.
+/// f32, f16 and bf16 accumulate in fp32; f64 runs on the reference kernel only. i8 and f8e4m3 (the OCP format
+/// without infinities: largest 448, NaN 0x7f and 0xff) are multiplied forward only and carry scales: see
+/// Scales in ops.h. i8 accumulates in int32.
 enum class DType : std::uint8_t { f32, f16, bf16, f64, i8, f8e4m3 };
 
 /// Whether products of this type carry scales and write another type, Problem::out.

@@ -12,8 +12,9 @@
 
 namespace sparseloom {
 
-/// Row index of a rows x cols BSR matrix; trivially copyable, borrows its arrays. Block i holds values[i * bm * bn ...], row-major
-/// inside the block (bm output features by bn input features); padding of ragged blocks is zero.
+/// Row index of a rows x cols BSR matrix; trivially copyable, borrows its arrays. Block i holds values[i * bm
+/// * bn ...], row-major inside the block (bm output features by bn input features); padding of ragged blocks
+/// is zero.
 struct IndexView {
   std::int64_t rows = 0, cols = 0;
   BlockShape block;
@@ -26,7 +27,8 @@ struct IndexView {
   std::int64_t block_elements() const noexcept { return std::int64_t{block.rows} * block.cols; }
 };
 
-/// Column index on the same values: blocks of column c are values[slot[i]], in row row[i], for i of ccol[c] .. ccol[c + 1] - 1.
+/// Column index on the same values: blocks of column c are values[slot[i]], in row row[i], for i of ccol[c]
+/// .. ccol[c + 1] - 1.
 struct TransposedView {
   const std::int32_t* ccol = nullptr;  // [block_cols() + 1]
   const std::int32_t* row = nullptr;   // [blocks], strictly ascending inside a column
@@ -39,31 +41,36 @@ SPARSELOOM_API void validate_index(const char* op, std::int64_t rows, std::int64
                                    std::span<const std::int32_t> crow, std::span<const std::int32_t> col);
 
 /// Fills ccol [block_cols + 1], row [blocks], slot [blocks] from a valid row index.
-SPARSELOOM_API void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* row, std::int32_t* slot);
+SPARSELOOM_API void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* row,
+                                    std::int32_t* slot);
 
 /// Hash of the shape and the indices: the same pattern has the same version in every process. Never negative.
 SPARSELOOM_API std::int64_t pattern_version(const IndexView& index);
 
-/// The version of every index whose tables are rewritten in place: its plans depend on shape and number of blocks alone.
+/// The version of every index whose tables are rewritten in place: its plans depend on shape and number of
+/// blocks alone.
 inline constexpr std::int64_t kDynamicVersion = -1;
 
-/// Both directions of an index over a grid of block_rows x block_cols cells, in arrays that keep their place and size while the
-/// topology changes: always exactly `capacity` blocks, so that every plan, grid and workspace made for that number stays right.
+/// Both directions of an index over a grid of block_rows x block_cols cells, in arrays that keep their place
+/// and size while the topology changes: always exactly `capacity` blocks, so that every plan, grid and
+/// workspace made for that number stays right.
 struct TopologyTables {
   std::int64_t block_rows = 0, block_cols = 0;
-  std::int64_t capacity = 0;          // 0 .. block_rows * block_cols
-  std::int32_t* crow = nullptr;       // [block_rows + 1], as IndexView
-  std::int32_t* col = nullptr;        // [capacity]
-  std::int32_t* ccol = nullptr;       // [block_cols + 1], as TransposedView
-  std::int32_t* row = nullptr;        // [capacity]
-  std::int32_t* slot = nullptr;       // [capacity]
-  std::int32_t* moved = nullptr;      // [capacity]: where the block in this slot lay before; -1: it is new
-  std::int32_t* requested = nullptr;  // [1]: cells that the last mask named; other than capacity: it was cut or filled up
+  std::int64_t capacity = 0;      // 0 .. block_rows * block_cols
+  std::int32_t* crow = nullptr;   // [block_rows + 1], as IndexView
+  std::int32_t* col = nullptr;    // [capacity]
+  std::int32_t* ccol = nullptr;   // [block_cols + 1], as TransposedView
+  std::int32_t* row = nullptr;    // [capacity]
+  std::int32_t* slot = nullptr;   // [capacity]
+  std::int32_t* moved = nullptr;  // [capacity]: where the block in this slot lay before; -1: it is new
+  std::int32_t* requested =
+      nullptr;  // [1]: cells that the last mask named; other than capacity: it was cut or filled up
 };
 
-/// Rewrites the tables, which hold a valid index, for mask [block_rows * block_cols], row-major, != 0: present. Of more cells than
-/// `capacity` the first in row-major order are taken. Fewer are filled up with the first other cells; those are new blocks even
-/// where one lay there before, so that after move_blocks they hold zeros and the product is the mask's. Allocates nothing.
+/// Rewrites the tables, which hold a valid index, for mask [block_rows * block_cols], row-major, != 0:
+/// present. Of more cells than `capacity` the first in row-major order are taken. Fewer are filled up with
+/// the first other cells; those are new blocks even where one lay there before, so that after move_blocks
+/// they hold zeros and the product is the mask's. Allocates nothing.
 SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables& tables);
 
 /// Owning, validated, immutable index with both directions.
@@ -87,8 +94,8 @@ class SPARSELOOM_API BlockIndex {
   std::int64_t version_ = 0;
 };
 
-/// values <- the blocks of `dense` that the index names; padding becomes zero. dense is [rows, cols]; values holds
-/// blocks * bm * bn elements of the same dtype. Throws Error when shapes differ. A copy: exact.
+/// values <- the blocks of `dense` that the index names; padding becomes zero. dense is [rows, cols]; values
+/// holds blocks * bm * bn elements of the same dtype. Throws Error when shapes differ. A copy: exact.
 SPARSELOOM_API void pack(const ConstMatrixView& dense, const IndexView& index, void* values);
 
 /// dense <- values at their places, zero elsewhere. A copy, never a product: NaN and Inf stay where they are.
@@ -96,8 +103,10 @@ SPARSELOOM_API void unpack(const IndexView& index, const void* values, const Mat
 
 enum class BlockNorm : std::uint8_t { l1, l2, max };
 
-/// scores [block_rows * block_cols], fp32 from fp64 sums; padding does not count. Throws Error on a wrong size.
-SPARSELOOM_API void block_scores(const ConstMatrixView& dense, BlockShape block, BlockNorm norm, std::span<float> scores);
+/// scores [block_rows * block_cols], fp32 from fp64 sums; padding does not count. Throws Error on a wrong
+/// size.
+SPARSELOOM_API void block_scores(const ConstMatrixView& dense, BlockShape block, BlockNorm norm,
+                                 std::span<float> scores);
 
 /// An owning block-sparse matrix for C++ users; torch keeps values and indices in tensors of its own.
 class SPARSELOOM_API BsrMatrix {

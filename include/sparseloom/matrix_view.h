@@ -8,7 +8,8 @@
 
 namespace sparseloom {
 
-/// rows x cols elements of `dtype`; element (r, c) lies at data[r * stride + c]. stride counts elements and is >= cols.
+/// rows x cols elements of `dtype`; element (r, c) lies at data[r * stride + c]. stride counts elements and
+/// is >= cols.
 struct ConstMatrixView {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -30,12 +31,15 @@ struct MatrixView {
 
 /// A view of float or double memory whose rows follow each other, or lie `stride` elements apart.
 template <class T>
-requires std::is_same_v<T, float> || std::is_same_v<T, double> MatrixView view(T* data, std::int64_t rows, std::int64_t cols,
+requires std::is_same_v<T, float> || std::is_same_v<T, double> MatrixView view(T* data, std::int64_t rows,
+                                                                               std::int64_t cols,
                                                                                std::int64_t stride = -1)
 noexcept { return {data, sizeof(T) == 4 ? DType::f32 : DType::f64, rows, cols, stride < 0 ? cols : stride}; }
 template <class T>
-requires std::is_same_v<T, float> || std::is_same_v<T, double> ConstMatrixView view(const T* data, std::int64_t rows,
-                                                                                    std::int64_t cols, std::int64_t stride = -1)
+requires std::is_same_v<T, float> || std::is_same_v<T, double> ConstMatrixView view(const T* data,
+                                                                                    std::int64_t rows,
+                                                                                    std::int64_t cols,
+                                                                                    std::int64_t stride = -1)
 noexcept { return {data, sizeof(T) == 4 ? DType::f32 : DType::f64, rows, cols, stride < 0 ? cols : stride}; }
 
 }  // namespace sparseloom

@@ -22,7 +22,8 @@ SPARSELOOM_API std::string to_string(BlockShape block);
 /// Throws Error when a side is not one of {8, 16, 32, 64, 128}.
 SPARSELOOM_API void require_supported(const char* op, BlockShape block);
 
-/// Counts of a pattern. `elements` leaves out the padding of ragged edges; row figures count blocks per block row.
+/// Counts of a pattern. `elements` leaves out the padding of ragged edges; row figures count blocks per block
+/// row.
 struct PatternStats {
   std::int64_t blocks = 0;
   std::int64_t elements = 0;
@@ -62,7 +63,8 @@ class SPARSELOOM_API BlockPattern {
   BlockPattern transposed() const;
   friend bool operator==(const BlockPattern&, const BlockPattern&) = default;
 
-  /// One character per block ('#' present, '.' absent); grids larger than max_side are averaged into cells drawn " .:-=+*#%@".
+  /// One character per block ('#' present, '.' absent); grids larger than max_side are averaged into cells
+  /// drawn " .:-=+*#%@".
   std::string ascii(int max_side = 64) const;
   /// A self-contained SVG picture, at most `pixels` on its longer side.
   std::string svg(int pixels = 256) const;
@@ -76,33 +78,41 @@ class SPARSELOOM_API BlockPattern {
   std::vector<std::uint64_t> bits_;  // block row major, words_per_row_ words each; unused high bits are zero
 };
 
-/// Generators. `density` counts blocks of the grid, in [0, 1]; the same seed gives the same pattern on every machine.
-/// Each throws Error on a density outside [0, 1], a negative size or an unsupported block.
+/// Generators. `density` counts blocks of the grid, in [0, 1]; the same seed gives the same pattern on every
+/// machine. Each throws Error on a density outside [0, 1], a negative size or an unsupported block.
 namespace pattern {
 
 /// llround(density * grid) blocks, uniform without replacement.
-SPARSELOOM_API BlockPattern random(std::int64_t rows, std::int64_t cols, BlockShape block, double density, std::uint64_t seed);
+SPARSELOOM_API BlockPattern random(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
+                                   std::uint64_t seed);
 /// The same exact total, every block row with its floor or ceiling share.
-SPARSELOOM_API BlockPattern balanced(std::int64_t rows, std::int64_t cols, BlockShape block, double density, std::uint64_t seed);
+SPARSELOOM_API BlockPattern balanced(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
+                                     std::uint64_t seed);
 /// The same exact total, every block row and every block column with the floor or ceiling of its share.
-SPARSELOOM_API BlockPattern biregular(std::int64_t rows, std::int64_t cols, BlockShape block, double density, std::uint64_t seed);
-/// Blocks at most `bandwidth` blocks away from the (stretched) diagonal, along the grid's shorter side; bandwidth 0 is the diagonal
-/// alone: one block in each row or column of the longer side, none of the shorter side empty.
-SPARSELOOM_API BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockShape block, std::int64_t bandwidth);
-/// `groups` dense diagonal boxes, as even as the grid allows. 1 <= groups <= min(block_rows, block_cols), else Error.
-SPARSELOOM_API BlockPattern block_diagonal(std::int64_t rows, std::int64_t cols, BlockShape block, std::int64_t groups);
+SPARSELOOM_API BlockPattern biregular(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
+                                      std::uint64_t seed);
+/// Blocks at most `bandwidth` blocks away from the (stretched) diagonal, along the grid's shorter side;
+/// bandwidth 0 is the diagonal alone: one block in each row or column of the longer side, none of the shorter
+/// side empty.
+SPARSELOOM_API BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                   std::int64_t bandwidth);
+/// `groups` dense diagonal boxes, as even as the grid allows. 1 <= groups <= min(block_rows, block_cols),
+/// else Error.
+SPARSELOOM_API BlockPattern block_diagonal(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                           std::int64_t groups);
 /// Every block present.
 SPARSELOOM_API BlockPattern full(std::int64_t rows, std::int64_t cols, BlockShape block);
 /// mask[r * block_cols + c] != 0: present. Throws Error when mask.size() is not the grid's size.
-SPARSELOOM_API BlockPattern from_mask(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const std::uint8_t> mask);
-/// The `count` highest scores (row-major over the grid); ties go to the lowest index; NaN is refused. 0 <= count <= grid, else
-/// Error.
-SPARSELOOM_API BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
-                                  std::int64_t count);
-/// The same number of blocks, every block row with its highest scores: floor(count / block rows) of them, and one more in the rows
-/// whose next best scores are the highest. Errors as top_k.
-SPARSELOOM_API BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
-                                         std::int64_t count);
+SPARSELOOM_API BlockPattern from_mask(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                      std::span<const std::uint8_t> mask);
+/// The `count` highest scores (row-major over the grid); ties go to the lowest index; NaN is refused. 0 <=
+/// count <= grid, else Error.
+SPARSELOOM_API BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                  std::span<const float> scores, std::int64_t count);
+/// The same number of blocks, every block row with its highest scores: floor(count / block rows) of them, and
+/// one more in the rows whose next best scores are the highest. Errors as top_k.
+SPARSELOOM_API BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                         std::span<const float> scores, std::int64_t count);
 
 }  // namespace pattern
 }  // namespace sparseloom

@@ -20,10 +20,25 @@ from .quantize import quantize_
 from .report import Report, report
 
 __all__ = [
-    "Advice", "BlockSparse", "BlockSparseModelPatcher", "Error", "Pattern", "Report",
-    "advise", "densify_", "info", "load", "nn", "ops", "pattern", "prepare_ddp", "quantize_", "report", "save",
+    "Advice",
+    "BlockSparse",
+    "BlockSparseModelPatcher",
+    "Error",
+    "Pattern",
+    "Report",
+    "advise",
+    "densify_",
+    "info",
+    "load",
+    "nn",
+    "ops",
+    "pattern",
+    "prepare_ddp",
+    "quantize_",
+    "report",
+    "save",
     "sparsify_",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""A layer's route for gradients: one autograd Function around the operators. ops.py checks the arguments and words the errors."""
+"""A layer's route for gradients: one autograd Function around the operators. ops.py checks the arguments and
+words the errors."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from .ops import Index
 
 _RELU = ACTIVATIONS["relu"]
-# What training fuses on the CPU. Inductor's loops for the others take 4 us of a small layer's step, torch's operators, which ours
-# would call, 60; outside of inductor both routes call the same.
+# What training fuses on the CPU. Inductor's loops for the others take 4 us of a small layer's step, torch's
+# operators, which ours would call, 60; outside of inductor both routes call the same.
 CPU_FUSES: tuple[str | None, ...] = (None, "relu")
 
 
@@ -34,17 +35,23 @@ class LayerHow(NamedTuple):
 
 
 class Layer(torch.autograd.Function):
-    """act(x W^T + bias) + residual in one dispatch forward and one backward: dz = dy act'(z), dX, dW and the bias's gradient.
+    """act(x W^T + bias) + residual in one dispatch forward and one backward: dz = dy act'(z), dX, dW and the
+    bias's gradient.
 
-    Relu saves its output, which the next layer keeps anyway: one product with the activation fused. The other activations, and relu
-    under a residual, save the pre-activation z. z is an output too, so that a second differentiation finds its way through it;
-    nobody else sees it. Not when compiled: there is no second one there, and AOTAutograd would add a matrix of zeros for z's
-    gradient.
+    Relu saves its output, which the next layer keeps anyway: one product with the activation fused. The other
+    activations, and relu under a residual, save the pre-activation z. z is an output too, so that a second
+    differentiation finds its way through it; nobody else sees it. Not when compiled: there is no second one
+    there, and AOTAutograd would add a matrix of zeros for z's gradient.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, residual: Tensor | None = None
+        ctx: Any,
+        x: Tensor,
+        values: Tensor,
+        bias: Tensor | None,
+        how: LayerHow,
+        residual: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         activation, strict, kernel, index, _ = ctx.how = how
         ctx.set_materialize_grads(False)
@@ -53,10 +60,25 @@ class Layer(torch.autograd.Function):
         code, tf32, z = ACTIVATIONS[activation], x.is_cuda and tf32_of(x), None
         keeps_y = code <= _RELU and (residual is None or not code)
         operator = _operators.linear if keeps_y else _operators.linear_train
-        y = operator(x, values, index.crow, index.col, bias, index.rows, code, index.version, strict, tf32, kernel, residual)
+        y = operator(
+            x,
+            values,
+            index.crow,
+            index.col,
+            bias,
+            index.rows,
+            code,
+            index.version,
+            strict,
+            tf32,
+            kernel,
+            residual,
+        )
         if not keeps_y:
             y, z = y
-        ctx.save_for_backward(x if need_values else None, values if need_x else None, y if keeps_y and code else z)
+        ctx.save_for_backward(
+            x if need_values else None, values if need_x else None, y if keeps_y and code else z
+        )
         return y if z is None or torch.compiler.is_compiling() else (y, z)
 
     @staticmethod
@@ -80,11 +102,30 @@ class Layer(torch.autograd.Function):
         crow, col, ccol, row, slot, _, cols, bm, bn, version = index
         code, tf32 = ACTIVATIONS[activation], tf32_of(dy)
         wanted = x if weight is None or main_grad is not None else None
-        operands = (dy, saved, wanted, values, crow, col, ccol, row, slot, cols, bm, bn, code, version, strict, tf32, need_bias)
+        operands = (
+            dy,
+            saved,
+            wanted,
+            values,
+            crow,
+            col,
+            ccol,
+            row,
+            slot,
+            cols,
+            bm,
+            bn,
+            code,
+            version,
+            strict,
+            tf32,
+            need_bias,
+        )
         if weight is None:
             try:
                 dx, dvalues, dbias = _operators.linear_backward(*operands)
-            except RuntimeError as error:  # a sparse dy, too little memory, or a batch: asking for one before costs 1.4 us
+            # a sparse dy, too little memory, or a batch: asking for one before costs 1.4 us
+            except RuntimeError as error:
                 if not gradient_batched(dy):
                     raise translated(error) from None
                 dz = _activation_gradient(dy, saved, activation) if activation else dy
@@ -92,15 +133,26 @@ class Layer(torch.autograd.Function):
         else:
             dx, empty, dbias = call("linear_backward", *operands, main_grad)
             dvalues = None if main_grad is None else _announce(weight, empty, index)
-        return dx if need_x else None, dvalues if need_values else None, dbias if need_bias else None, None, dresidual
+        return (
+            dx if need_x else None,
+            dvalues if need_values else None,
+            dbias if need_bias else None,
+            None,
+            dresidual,
+        )
 
 
 @_disable_dynamo  # it would trace none of it: see _products.Transformable
-def by_parts(x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, residual: Tensor | None = None) -> Tensor:
-    """What Layer computes, of parts that know torch.func, batched gradients and forward mode. Raises Error where the gradient
-    of values would have to go to their main_grad: to a transform it is a result."""
+def by_parts(
+    x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, residual: Tensor | None = None
+) -> Tensor:
+    """What Layer computes, of parts that know torch.func, batched gradients and forward mode. Raises Error
+    where the gradient of values would have to go to their main_grad: to a transform it is a result."""
     if how.weight is not None:
-        expected, remedy = "a layer whose gradients are results", "leave out fuse_wgrad_accumulation (main_grad_of)"
+        expected, remedy = (
+            "a layer whose gradients are results",
+            "leave out fuse_wgrad_accumulation (main_grad_of)",
+        )
         raise Error("linear", expected, "main_grad under torch.func, vmap or forward mode", remedy)
     y = activate(product(FORWARD, x, values, how.strict, how.where, how.kernel, bias), how.activation)
     if residual is None:
@@ -110,13 +162,21 @@ def by_parts(x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, resi
 
 
 def require_residual(residual: Tensor, y: Tensor) -> None:
-    """Raises Error unless it is like y, as the operators want it: torch's own addition would broadcast or promote."""
+    """Raises Error unless it is like y, as the operators want it: torch's own addition would broadcast or
+    promote."""
     if residual.layout != torch.strided:
         raise unsupported_layout("linear", "residual", str(residual.layout))
     if residual.shape != y.shape:
-        raise Error("linear", f"a residual of y's shape {list(y.shape)}", str(list(residual.shape)), "expand it to that shape")
+        raise Error(
+            "linear",
+            f"a residual of y's shape {list(y.shape)}",
+            str(list(residual.shape)),
+            "expand it to that shape",
+        )
     if residual.dtype != y.dtype:
-        raise Error("linear", f"a residual of y's {y.dtype}", str(residual.dtype), "convert it with .to(y.dtype)")
+        raise Error(
+            "linear", f"a residual of y's {y.dtype}", str(residual.dtype), "convert it with .to(y.dtype)"
+        )
 
 
 def _by_products(
@@ -130,52 +190,76 @@ def _by_products(
 
 
 def in_rows(matrix: Tensor) -> Tensor:
-    """Compiled, a matrix whose features lie apart (a key's gradient, an image's patches) is put in rows here: inductor has the loop
-    that makes it write it so, and one copy serves forward and dW. The operators would copy it by torch's own kernel, each time: 21
-    us for 4096 x 768 on an H200, where a product takes 9."""
+    """Compiled, a matrix whose features lie apart (a key's gradient, an image's patches) is put in rows here:
+    inductor has the loop that makes it write it so, and one copy serves forward and dW. The operators would
+    copy it by torch's own kernel, each time: 21 us for 4096 x 768 on an H200, where a product takes 9."""
     apart = torch.compiler.is_compiling() and matrix.dim() > 1 and matrix.stride(-1) != 1
     return matrix.contiguous() if apart else matrix
 
 
 def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:
-    """Looked up in the backward pass: frameworks put other buffers in its place between steps. None where that pass leaves out
-    ``node``, which the values' gradient would go to: autograd.grad of x alone."""
+    """Looked up in the backward pass: frameworks put other buffers in its place between steps. None where
+    that pass leaves out ``node``, which the values' gradient would go to: autograd.grad of x alone."""
     if again:
-        expected, remedy = "a backward pass with create_graph=False", "leave out fuse_wgrad_accumulation (main_grad_of)"
-        raise Error("linear", expected + ": a sum into main_grad has no derivative", "create_graph=True", remedy)
+        expected, remedy = (
+            "a backward pass with create_graph=False",
+            "leave out fuse_wgrad_accumulation (main_grad_of)",
+        )
+        raise Error(
+            "linear", expected + ": a sum into main_grad has no derivative", "create_graph=True", remedy
+        )
     try:
         if not torch._C._will_engine_execute_node(node):
             return None
     except RuntimeError:  # asked of a Parameter that autograd.grad was given
-        expected, remedy = "backward(), which leaves the gradient of values in their main_grad", "read values.main_grad"
+        expected, remedy = (
+            "backward(), which leaves the gradient of values in their main_grad",
+            "read values.main_grad",
+        )
         raise Error("linear", expected, "autograd.grad of values", remedy) from None
     main_grad = getattr(weight, "main_grad", None)
     if not isinstance(main_grad, Tensor) or main_grad.device != weight.device:
-        remedy = "values.main_grad = torch.zeros(values.shape, dtype=torch.float32, device=values.device) makes one"
-        got = f"one on {main_grad.device}" if isinstance(main_grad, Tensor) else "none" if main_grad is None else repr(main_grad)
-        raise Error("linear", f"a tensor on {weight.device} in values.main_grad, which the gradient is added to", got, remedy)
+        remedy = (
+            "values.main_grad = torch.zeros(values.shape, "
+            "dtype=torch.float32, device=values.device) makes one"
+        )
+        got = (
+            f"one on {main_grad.device}"
+            if isinstance(main_grad, Tensor)
+            else "none"
+            if main_grad is None
+            else repr(main_grad)
+        )
+        raise Error(
+            "linear",
+            f"a tensor on {weight.device} in values.main_grad, which the gradient is added to",
+            got,
+            remedy,
+        )
     torch.autograd.graph.increment_version(main_grad)
     return main_grad
 
 
 def _announce(weight: Tensor, empty: Tensor, index: Index) -> Tensor | None:
-    """The values' gradient once main_grad has it: none; or one of any content for hooks that wait for it, and know by
-    grad_added_to_main_grad not to look inside (Megatron-LM's protocol)."""
+    """The values' gradient once main_grad has it: none; or one of any content for hooks that wait for it, and
+    know by grad_added_to_main_grad not to look inside (Megatron-LM's protocol)."""
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True
     return empty.new_empty((index.col.shape[0], index.bm, index.bn))
 
 
-# Dynamo would trace the backward pass together with the forward one, and main_grad as it is then: so the product runs between two
-# graphs. By torch's own lazy form of torch.compiler.disable: that one at import would import all of dynamo.
+# Dynamo would trace the backward pass together with the forward one, and main_grad as it is then: so the
+# product runs between two graphs. By torch's own lazy form of torch.compiler.disable: that one at import
+# would import all of dynamo.
 @_disable_dynamo
 def between_graphs(*operands: Any) -> Any:
     return Layer.apply(*operands)
 
 
 def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
-    """dy act', by torch's operators, which are differentiable. ``saved``: relu's output, the others' pre-activation."""
+    """dy act', by torch's operators, which are differentiable. ``saved``: relu's output, the others'
+    pre-activation."""
     aten = torch.ops.aten
     if activation == "relu":
         return aten.threshold_backward(dy, saved, 0)
@@ -186,7 +270,8 @@ def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
 
 
 def activate(y: Tensor, activation: str | None) -> Tensor:
-    """torch's own activation, for the differentiable route and for dense twins. ``activation``: a key of ACTIVATIONS."""
+    """torch's own activation, for the differentiable route and for dense twins. ``activation``: a key of
+    ACTIVATIONS."""
     if activation is None:
         return y
     if activation == "relu":

@@ -1,4 +1,5 @@
-"""Shapes and dtypes of the operators' results for torch.compile and torch.export; imported once the library is loaded."""
+"""Shapes and dtypes of the operators' results for torch.compile and torch.export; imported once the library
+is loaded."""
 
 from typing import Any
 
@@ -15,13 +16,23 @@ def _linear_fake(
 
 @torch.library.register_fake("sparseloom::linear_dx")
 def _linear_dx_fake(
-    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, ccol: Tensor, row: Tensor, slot: Tensor, in_features: int, *rest: Any
+    dy: Tensor,
+    values: Tensor,
+    crow: Tensor,
+    col: Tensor,
+    ccol: Tensor,
+    row: Tensor,
+    slot: Tensor,
+    in_features: int,
+    *rest: Any,
 ) -> Tensor:
     return dy.new_empty((*dy.shape[:-1], in_features))
 
 
 @torch.library.register_fake("sparseloom::linear_dw")
-def _linear_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int, *rest: Any) -> Tensor:
+def _linear_dw_fake(
+    dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int, *rest: Any
+) -> Tensor:
     return dy.new_empty((col.shape[0], block_rows, block_cols))
 
 
@@ -45,7 +56,9 @@ def _linear_backward_fake(
     activation: int, version: int, strict: bool, tf32: bool, need_bias: bool, main_grad: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dx = dy.new_empty((0,) if values is None else (*dy.shape[:-1], in_features))
-    dvalues = dy.new_empty((0, 0, 0) if x is None or main_grad is not None else (col.shape[0], block_rows, block_cols))
+    dvalues = dy.new_empty(
+        (0, 0, 0) if x is None or main_grad is not None else (col.shape[0], block_rows, block_cols)
+    )
     return dx, dvalues, dy.new_empty((dy.shape[-1] if need_bias else 0,))
 
 

@@ -1,4 +1,5 @@
-"""What torch.utils.flop_counter.FlopCounterMode counts for the operators: the stored blocks' products, two flops for each."""
+"""What torch.utils.flop_counter.FlopCounterMode counts for the operators: the stored blocks' products, two
+flops for each."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ def _forward(x: Shape, values: Shape, *rest: Any, **named: Any) -> int:
     return 2 * prod(values) * prod(x[:-1])
 
 
-def _dw(dy: Shape, x: Shape, crow: Shape, col: Shape, block_rows: int, block_cols: int, *rest: Any, **named: Any) -> int:
+def _dw(
+    dy: Shape, x: Shape, crow: Shape, col: Shape, block_rows: int, block_cols: int, *rest: Any, **named: Any
+) -> int:
     return 2 * col[0] * block_rows * block_cols * prod(dy[:-1])
 
 
@@ -23,9 +26,21 @@ def _dw_add(dvalues: Shape, dy: Shape, *rest: Any, **named: Any) -> int:
 
 
 def _backward(
-    dy: Shape, saved: Shape | None, x: Shape | None, values: Shape | None, crow: Shape, col: Shape, ccol: Shape, row: Shape,
-    slot: Shape, in_features: int, block_rows: int, block_cols: int, *rest: Any, **named: Any,
-) -> int:  # fmt: skip
+    dy: Shape,
+    saved: Shape | None,
+    x: Shape | None,
+    values: Shape | None,
+    crow: Shape,
+    col: Shape,
+    ccol: Shape,
+    row: Shape,
+    slot: Shape,
+    in_features: int,
+    block_rows: int,
+    block_cols: int,
+    *rest: Any,
+    **named: Any,
+) -> int:
     return ((x is not None) + (values is not None)) * 2 * col[0] * block_rows * block_cols * prod(dy[:-1])
 
 

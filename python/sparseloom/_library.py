@@ -11,17 +11,24 @@ OLDEST_TORCH = (2, 11)  # the stable ABI the object is built against
 
 
 def load() -> None:
-    """Registers the C++ operators with torch. Raises ImportError when the object is missing or cannot be loaded."""
+    """Registers the C++ operators with torch. Raises ImportError when the object is missing or cannot be
+    loaded."""
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if release < OLDEST_TORCH:
-        raise ImportError(f"sparseloom needs torch >= 2.11, this is {torch.__version__}: pip install -U torch")
+        raise ImportError(
+            f"sparseloom needs torch >= 2.11, this is {torch.__version__}: pip install -U torch"
+        )
     if not LIBRARY.exists():
         raise ImportError(
-            f"sparseloom's operators are not built: {LIBRARY} is missing. In a source tree run `make build` (or configure CMake "
-            "with -DSPARSELOOM_INPLACE=ON); an installed package without it was built with no torch at hand: install torch, then "
+            f"sparseloom's operators are not built: {LIBRARY} is missing. In a "
+            "source tree run `make build` (or configure CMake "
+            "with -DSPARSELOOM_INPLACE=ON); an installed package without it was "
+            "built with no torch at hand: install torch, then "
             "sparseloom again"
         )
     try:
         torch.ops.load_library(str(LIBRARY))
     except OSError as error:
-        raise ImportError(f"sparseloom's operators do not load with torch {torch.__version__}: {error}") from error
+        raise ImportError(
+            f"sparseloom's operators do not load with torch {torch.__version__}: {error}"
+        ) from error

@@ -1,4 +1,5 @@
-"""Numbers from callers: numpy's and torch's count as Python's do, and what is no number is refused in our words."""
+"""Numbers from callers: numpy's and torch's count as Python's do, and what is no number is refused in our
+words."""
 
 from __future__ import annotations
 
@@ -10,10 +11,13 @@ from .errors import Error
 
 
 def whole(op: str, name: str, value: Any, least: int | None = 0) -> int:
-    """An int from whatever is an integer, bools left out. Raises Error on anything else, and below ``least``."""
+    """An int from whatever is an integer, bools left out. Raises Error on anything else, and below
+    ``least``."""
     expected = f"{name} to be an int" + ("" if least is None else f" >= {least}")
     try:
-        number = None if isinstance(value, bool) or value.__class__.__name__ == "bool" else operator.index(value)
+        number = (
+            None if isinstance(value, bool) or value.__class__.__name__ == "bool" else operator.index(value)
+        )
     except TypeError:
         number = None
     if number is None or (least is not None and number < least):
@@ -24,5 +28,7 @@ def whole(op: str, name: str, value: Any, least: int | None = 0) -> int:
 def share(op: str, value: Any) -> float:
     """A density as a float. Raises Error on what is no real number; its range is checked where it is used."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise Error(op, "density in [0, 1]", repr(value), "density is the share of blocks that stay: density=0.25")
+        raise Error(
+            op, "density in [0, 1]", repr(value), "density is the share of blocks that stay: density=0.25"
+        )
     return float(value)

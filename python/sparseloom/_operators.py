@@ -1,9 +1,11 @@
-"""The C++ operators as Python holds them: loaded, looked up once, their codes and their errors. Nobody else touches torch.ops.
+"""The C++ operators as Python holds them: loaded, looked up once, their codes and their errors. Nobody else
+touches torch.ops.
 
-The operators have no autograd kernel: registering one costs every eager call several microseconds, with or without gradients
-(2.6 us against 6.0 without and 18.8 with, on two cores). ops.py calls them straight when nothing needs a gradient, _autograd.py
-inside one autograd.Function when something does. An operator called raw (torch.ops.sparseloom...) with inputs that need gradients
-reaches torch's own fallback, which warns when a backward pass arrives there; below that warning is turned into an error.
+The operators have no autograd kernel: registering one costs every eager call several microseconds, with or
+without gradients (2.6 us against 6.0 without and 18.8 with, on two cores). ops.py calls them straight when
+nothing needs a gradient, _autograd.py inside one autograd.Function when something does. An operator called
+raw (torch.ops.sparseloom...) with inputs that need gradients reaches torch's own fallback, which warns when a
+backward pass arrives there; below that warning is turned into an error.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ linear_backward = torch.ops.sparseloom.linear_backward.default
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """An operator that is not differentiated, by name: patterns, indices, packing, plans. Raises Error for what C++ refuses."""
+    """An operator that is not differentiated, by name: patterns, indices, packing, plans. Raises Error for
+    what C++ refuses."""
     try:
         return getattr(torch.ops.sparseloom, name).default(*arguments)
     except RuntimeError as error:
@@ -45,12 +48,13 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def tf32_allowed() -> bool:
-    """Whether torch's own switches let float32 products on CUDA round their operands to TF32. A compiled graph keeps what it found;
-    torch guards the switch and compiles again when it changes."""
+    """Whether torch's own switches let float32 products on CUDA round their operands to TF32. A compiled
+    graph keeps what it found; torch guards the switch and compiles again when it changes."""
     return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
-# What torch.compiler.assume_constant_result sets; the decorator itself imports all of dynamo, a second of everybody's import.
+# What torch.compiler.assume_constant_result sets; the decorator itself imports all of dynamo, a second of
+# everybody's import.
 tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

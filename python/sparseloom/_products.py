@@ -1,4 +1,5 @@
-"""The three products, each differentiable to any order, in both modes and under vmap: what every transform is made of."""
+"""The three products, each differentiable to any order, in both modes and under vmap: what every transform is
+made of."""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ class How(NamedTuple):
 class Product(torch.autograd.Function):
     """The three products of one trilinear form <dY, X W^T>: each is its derivative by one argument.
 
-    forward (X, W) -> Y, dx (dY, W) -> dX and dw (dY, X) -> dW. So the derivatives of each are the other two, and the same
-    Function serves every order of differentiation, in both modes. Saves only the operand that the other one's gradient needs.
+    forward (X, W) -> Y, dx (dY, W) -> dX and dw (dY, X) -> dW. So the derivatives of each are the other two,
+    and the same Function serves every order of differentiation, in both modes. Saves only the operand that
+    the other one's gradient needs.
     """
 
     @staticmethod
@@ -65,7 +67,8 @@ class Product(torch.autograd.Function):
 
 
 class Transformable(Product):
-    """A Product in forward mode and under torch.func too. A class of its own, for Dynamo traces no Function that has a jvp."""
+    """A Product in forward mode and under torch.func too. A class of its own, for Dynamo traces no Function
+    that has a jvp."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:  # type: ignore[override]
@@ -87,8 +90,11 @@ class Transformable(Product):
         return sum(parts[1:], parts[0]) if parts else None
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> tuple[Tensor, int | None]:
-        """One product for all: of more tokens where the weight is one, else over the weights along one diagonal."""
+    def vmap(
+        info: Any, dims: tuple[Any, ...], a: Tensor, b: Tensor, bias: Tensor | None, how: How
+    ) -> tuple[Tensor, int | None]:
+        """One product for all: of more tokens where the weight is one, else over the weights along one
+        diagonal."""
         (of_a, of_b, of_bias, of_how), count, (direction, strict, kernel, index) = dims, info.batch_size, how
         shared = bias if of_bias is None else None
         if direction == DW or of_b is not None or any(dim is not None for dim in of_how.where[:5]):
@@ -98,31 +104,42 @@ class Transformable(Product):
             y, out = product(direction, a, b, strict, index, kernel), None
         else:
             a = a.movedim(of_a, 0)
-            y, out = product(direction, a.flatten(0, -2), b, strict, index, kernel, shared).unflatten(0, a.shape[:-1]), 0
+            y, out = (
+                product(direction, a.flatten(0, -2), b, strict, index, kernel, shared).unflatten(
+                    0, a.shape[:-1]
+                ),
+                0,
+            )
         if shared is not bias:
             assert bias is not None
-            y, out = y + bias.movedim(of_bias, 0).reshape(count, *(1,) * (y.dim() - (out is not None) - 1), -1), 0
+            y, out = (
+                y + bias.movedim(of_bias, 0).reshape(count, *(1,) * (y.dim() - (out is not None) - 1), -1),
+                0,
+            )
         return y, out
 
 
 def column_sums(grad: Tensor) -> Tensor:
-    """The bias's gradient, differentiable. Not by flatten, which the vmap of is_grads_batched does not know."""
+    """The bias's gradient, differentiable. Not by flatten, which the vmap of is_grads_batched does not
+    know."""
     return grad.sum(tuple(range(grad.dim() - 1))) if grad.dim() > 1 else grad
 
 
 def transformed() -> bool:
-    """Whether torch.func, batched gradients or forward mode are at work, which the fast routes know nothing of."""
+    """Whether torch.func, batched gradients or forward mode are at work, which the fast routes know nothing
+    of."""
     return functorch_active() or forward_ad._current_level >= 0
 
 
 def gradient_batched(gradient: Tensor) -> bool:
-    """Whether a backward pass was asked for with is_grads_batched. Its vmap is not torch.func's: it knows operators alone and
-    calls each once for every gradient of the batch."""
+    """Whether a backward pass was asked for with is_grads_batched. Its vmap is not torch.func's: it knows
+    operators alone and calls each once for every gradient of the batch."""
     return torch._C._dispatch_keys(gradient).has(_BATCHED)
 
 
 def differentiated(tensor: Tensor) -> bool:
-    """Whether a gradient or a tangent is followed through the tensor, at any level of the transforms at work."""
+    """Whether a gradient or a tangent is followed through the tensor, at any level of the transforms at
+    work."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
@@ -132,19 +149,29 @@ def differentiated(tensor: Tensor) -> bool:
 
 
 def product(
-    direction: int, a: Tensor, b: Tensor, strict: bool, index: Index, kernel: int = PLAN_CHOOSES, bias: Tensor | None = None
+    direction: int,
+    a: Tensor,
+    b: Tensor,
+    strict: bool,
+    index: Index,
+    kernel: int = PLAN_CHOOSES,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """One product by the straight way, or by a Function where an operand needs a gradient or a transform is at work."""
+    """One product by the straight way, or by a Function where an operand needs a gradient or a transform is
+    at work."""
     how = How(direction, strict, kernel, index)
     if transformed():
         return _transformable(a, b, bias, how)
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)):
+    if torch.is_grad_enabled() and (
+        a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)
+    ):
         y: Tensor = Product.apply(a, b, bias, how)
         return y
     return _straight(a, b, bias, how)
 
 
-# Compiled code runs this eagerly. By torch's own lazy form of torch.compiler.disable, which itself imports all of dynamo.
+# Compiled code runs this eagerly. By torch's own lazy form of torch.compiler.disable, which itself imports
+# all of dynamo.
 @_disable_dynamo
 def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
     y: Tensor = Transformable.apply(a, b, bias, how)
@@ -156,7 +183,9 @@ def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
     if direction == FORWARD:
         return _operators.linear(a, b, crow, col, bias, rows, 0, version, strict, tf32_of(a), kernel)
     if direction == DX:
-        return _operators.linear_dx(a, b, crow, col, ccol, row, slot, cols, version, strict, tf32_of(a), kernel)
+        return _operators.linear_dx(
+            a, b, crow, col, ccol, row, slot, cols, version, strict, tf32_of(a), kernel
+        )
     return _operators.linear_dw(a, b, crow, col, bm, bn, version, strict, tf32_of(a), kernel)
 
 
@@ -166,13 +195,16 @@ def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
 
 
 def _over_diagonal(a: Tensor, b: Tensor, how: How, dims: Index, count: int) -> Tensor:
-    """``count`` products, operands [count, ...], as one: their weights follow each other along the diagonal of a large one
-    and each has its own stretch of the features. ``dims``: what of the index is mapped. Returns [count, ...]."""
+    """``count`` products, operands [count, ...], as one: their weights follow each other along the diagonal
+    of a large one and each has its own stretch of the features. ``dims``: what of the index is mapped.
+    Returns [count, ...]."""
     direction, strict, kernel, index = how
     wide = _diagonal_index(index, dims, count)
     rows, cols = wide.rows // count, wide.cols // count
     if direction == DW:
-        return product(DW, _side_by_side(a, rows), _side_by_side(b, cols), strict, wide, kernel).unflatten(0, (count, -1))
+        return product(DW, _side_by_side(a, rows), _side_by_side(b, cols), strict, wide, kernel).unflatten(
+            0, (count, -1)
+        )
     inside, features = (cols, index.rows) if direction == FORWARD else (rows, index.cols)
     y = product(direction, _side_by_side(a, inside), b.flatten(0, 1), strict, wide, kernel)
     return y.unflatten(-1, (count, -1))[..., :features].movedim(-2, 0)
@@ -184,14 +216,18 @@ def _side_by_side(matrix: Tensor, width: int) -> Tensor:
 
 
 def _diagonal_index(index: Index, dims: Index, count: int) -> Index:
-    """Of ``count`` weights along a diagonal, whose values follow each other. Each starts at a whole block: the sizes count
-    the padding of ragged edges, which is zero in the operands too."""
+    """Of ``count`` weights along a diagonal, whose values follow each other. Each starts at a whole block:
+    the sizes count the padding of ragged edges, which is zero in the operands too."""
     names = ("crow", "col", "ccol", "row", "slot")
-    crow, col, ccol, row, slot = (_in_front(getattr(index, name), getattr(dims, name), count) for name in names)
+    crow, col, ccol, row, slot = (
+        _in_front(getattr(index, name), getattr(dims, name), count) for name in names
+    )
     blocks, block_rows, block_cols = col.shape[1], crow.shape[1] - 1, ccol.shape[1] - 1
     place = torch.arange(count, dtype=torch.int32, device=col.device)[:, None]
     end = place.new_full((1,), count * blocks)
     crow, ccol = (torch.cat([(starts[:, :-1] + place * blocks).flatten(), end]) for starts in (crow, ccol))
-    col, row, slot = ((of + place * step).flatten() for of, step in ((col, block_cols), (row, block_rows), (slot, blocks)))
+    col, row, slot = (
+        (of + place * step).flatten() for of, step in ((col, block_cols), (row, block_rows), (slot, blocks))
+    )
     sizes = {"rows": count * block_rows * index.bm, "cols": count * block_cols * index.bn}
     return index._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot, version=_DYNAMIC, **sizes)

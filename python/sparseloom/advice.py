@@ -14,14 +14,15 @@ from .report.busy import loud
 from .report.table import spread_words
 from .report.timing import Spread
 
-#: A gain that is recommended: predictions miss by some percent, and a layer that becomes slower costs more than a gain of a few
-#: percent brings. Half way, by ratio, between .97 and 1.2.
+#: A gain that is recommended: predictions miss by some percent, and a layer that becomes slower costs more
+#: than a gain of a few percent brings. Half way, by ratio, between .97 and 1.2.
 WORTH = 1.08
 
 
 @dataclass(frozen=True)
 class Option:
-    """One block and density for one layer. Times in microseconds of a call; measured ones are None where it was not called."""
+    """One block and density for one layer. Times in microseconds of a call; measured ones are None where it
+    was not called."""
 
     block: tuple[int, int]
     density: float
@@ -30,7 +31,8 @@ class Option:
     measured_us: float | None = None  # median
     ratio: Spread | None = None  # dense over this one, round by round, where it was called
     bare_rows: int = 0  # block rows left without a block, whose outputs would be the bias alone
-    dense_in: tuple[str, ...] = ()  # the directions in which the layer's plan would go dense, which `strict` forbids
+    # the directions in which the layer's plan would go dense, which `strict` forbids
+    dense_in: tuple[str, ...] = ()
 
     @property
     def us(self) -> float:
@@ -43,8 +45,8 @@ class Option:
         return dense_us / self.us if self.ratio is None else self.ratio.median
 
     def gains(self, dense_us: float) -> bool:
-        """Whether it is worth the change: by WORTH, shown where it was called, every output keeps some of its inputs, and the plan
-        would take a sparse kernel for some product with the weight."""
+        """Whether it is worth the change: by WORTH, shown where it was called, every output keeps some of its
+        inputs, and the plan would take a sparse kernel for some product with the weight."""
         shown = self.ratio is None or not self.ratio.shows_none
         return self.speedup(dense_us) >= WORTH and shown and not self.bare_rows and not self.goes_dense
 
@@ -64,11 +66,16 @@ class LayerAdvice:
     dtype: str
     dense_us: float  # measured
     options: list[Option] = field(default_factory=list)
-    break_even: dict[tuple[int, int], float | None] = field(default_factory=dict)  # predicted: dense is faster above it
+    # predicted: dense is faster above it
+    break_even: dict[tuple[int, int], float | None] = field(default_factory=dict)
 
     def best(self, density: float) -> Option | None:
         """The fastest option of that density, if it gains."""
-        found = [option for option in self.options if math.isclose(option.density, density) and option.gains(self.dense_us)]
+        found = [
+            option
+            for option in self.options
+            if math.isclose(option.density, density) and option.gains(self.dense_us)
+        ]
         return max(found, key=lambda option: option.speedup(self.dense_us), default=None)
 
 
@@ -83,8 +90,8 @@ class Advice:
     lost: float = 0.0  # share of the CPU time that other work took meanwhile
 
     def patterns(self, density: float = 0.25) -> dict[str, BlockSparse]:
-        """What to pass to sparsify_: every layer that gains at that density, with its fastest block. Raises Error on a density that
-        advise was not asked about."""
+        """What to pass to sparsify_: every layer that gains at that density, with its fastest block. Raises
+        Error on a density that advise was not asked about."""
         if not any(math.isclose(density, each) for each in self.densities):
             known = ", ".join(f"{each:.3g}" for each in self.densities) or "none"
             remedy = f"pass one of them, or advise(..., densities=[{density!r}])"
@@ -112,13 +119,16 @@ class Advice:
             (rows, cols), count = layer.shape, len(layer.names)
             more = f" and {count - 1} of its size" if count > 1 else ""
             lines.append(
-                f"{layer.names[0]}{more}: {rows} x {cols}, {layer.tokens} tokens, {layer.dtype}, dense {layer.dense_us:.0f} us"
+                f"{layer.names[0]}{more}: {rows} x {cols}, {layer.tokens} "
+                f"tokens, {layer.dtype}, dense {layer.dense_us:.0f} us"
             )
             lines += aligned([_row(option, layer) for option in layer.options])
         lines += [f"{name}: stays dense, {reason}" for name, reason in self.skipped.items()]
         lines.append(
-            f"us of a call, {' + '.join(self.directions)}; measured beside dense in turn (20th to 80th percentile of the rounds' "
-            f"ratios); recommended from {WORTH}x on; break-even: predicted density above which dense is faster"
+            f"us of a call, {' + '.join(self.directions)}; measured beside "
+            "dense in turn (20th to 80th percentile of the rounds' "
+            f"ratios); recommended from {WORTH}x on; break-even: "
+            "predicted density above which dense is faster"
         )
         return "\n".join(lines)
 

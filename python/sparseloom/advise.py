@@ -1,4 +1,5 @@
-"""advise(model, example_input): before anything is changed, which layers would gain at which block and density."""
+"""advise(model, example_input): before anything is changed, which layers would gain at which block and
+density."""
 
 from __future__ import annotations
 
@@ -37,20 +38,28 @@ def advise(
     seconds: float = 0.2,
     strict: bool = False,
 ) -> Advice:
-    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), changes nothing.
+    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), changes
+    nothing.
 
-    For every size of dense linear layer that sparsify_ would take, the dense layer and one block-sparse layer of each block, of the
-    middle one of ``densities``, are called in turn on random data of the size it saw (forward, and the backward products with
-    ``training``), for about ``seconds``. The other densities are predicted: from the plans of balanced patterns, the time of that
-    layer and what a call costs beside its products, which is measured once in a process. With ``measure`` all of them are called
-    beside dense. Sparse kernels only, also where the plan would go dense. With ``strict`` a layer that runs no sparse kernel at
-    some block and density raises Error, before anything is timed, and is named with what it would run.
+    For every size of dense linear layer that sparsify_ would take, the dense layer and one block-sparse layer
+    of each block, of the middle one of ``densities``, are called in turn on random data of the size it saw
+    (forward, and the backward products with ``training``), for about ``seconds``. The other densities are
+    predicted: from the plans of balanced patterns, the time of that layer and what a call costs beside its
+    products, which is measured once in a process. With ``measure`` all of them are called beside dense.
+    Sparse kernels only, also where the plan would go dense. With ``strict`` a layer that runs no sparse
+    kernel at some block and density raises Error, before anything is timed, and is named with what it would
+    run.
 
     Raises Error on a model without values, on densities that are none, and what the model itself raises.
     """
     require_module("advise", model)
     if any(parameter.is_meta for parameter in model.parameters()):
-        raise Error("advise", "a model with values", "parameters on the meta device", "call model.to_empty(device='cpu') first")
+        raise Error(
+            "advise",
+            "a model with values",
+            "parameters on the meta device",
+            "call model.to_empty(device='cpu') first",
+        )
     if not densities or not all(0 < density <= 1 for density in densities):
         raise Error("advise", "densities above 0, at most 1", repr(densities), "pass densities=[0.1, 0.25]")
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
@@ -83,9 +92,16 @@ def _advised(
     training = len(directions) > 1
     linear = nn.utils.skip_init(nn.Linear, shape[1], shape[0], bias=bias, device=device, dtype=dtype)
     dense = Trial(linear, tokens, training)
-    plans = {(block, density): predicted(size, block, density, directions) for block in blocks for density in densities}
+    plans = {
+        (block, density): predicted(size, block, density, directions)
+        for block in blocks
+        for density in densities
+    }
     bare = {each: bare_rows(shape, *each) for each in plans}
-    anchors = {block: _middle([density for density in densities if not bare[block, density]] or densities) for block in blocks}
+    anchors = {
+        block: _middle([density for density in densities if not bare[block, density]] or densities)
+        for block in blocks
+    }
     anchors = {block: density for block, density in anchors.items() if plans[block, density][0] is not None}
     gpu = device if device.type == "cuda" else None
     trials = [sparse_trial(size, *each, training) for each in anchors.items()]
@@ -103,7 +119,11 @@ def _advised(
         if block in anchors:
             timed = block, anchors[block]
             anchor = Anchor(taken[timed][0].median, plans[timed][0] or 0.0, extra, gpu is not None)
-        curve = [(density, predicted(size, block, density, directions)[0]) for density in LADDER] if anchor else []
+        curve = (
+            [(density, predicted(size, block, density, directions)[0]) for density in LADDER]
+            if anchor
+            else []
+        )
         entry.break_even[block] = crossing([(d, _by(anchor, us)) for d, us in curve], entry.dense_us)
         for density in densities:
             us, kernels = plans[block, density]
@@ -113,9 +133,20 @@ def _advised(
                 taken[block, density] = (Spread.of(ours), ratios(dense_again, ours))
             measured, ratio = taken.get((block, density), (None, None))
             measured_us = None if measured is None else measured.median
-            dense_in = tuple(d for d, kernel in chosen(size, block, density, directions).items() if kernel == "dense")
+            dense_in = tuple(
+                d for d, kernel in chosen(size, block, density, directions).items() if kernel == "dense"
+            )
             entry.options.append(
-                Option(block, density, kernels, _by(anchor, us), measured_us, ratio, bare[block, density], dense_in)
+                Option(
+                    block,
+                    density,
+                    kernels,
+                    _by(anchor, us),
+                    measured_us,
+                    ratio,
+                    bare[block, density],
+                    dense_in,
+                )
             )
     return entry
 
@@ -125,8 +156,9 @@ def _beside(
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Microseconds of the trials, and of dense beside each of them.
 
-    Every trial follows dense and dense follows every trial: whoever follows its own like finds its code in the caches, which is a
-    fifth of a call of 35 us. Calls of many milliseconds follow each other, dense once a round.
+    Every trial follows dense and dense follows every trial: whoever follows its own like finds its code in
+    the caches, which is a fifth of a call of 35 us. Calls of many milliseconds follow each other, dense once
+    a round.
     """
     start = time.perf_counter()
     dense.call()
@@ -146,7 +178,10 @@ def _by(anchor: Anchor | None, planned_us: float | None) -> float | None:
 
 
 def _require_sparse(
-    groups: dict[Size, list[str]], blocks: Sequence[tuple[int, int]], densities: Sequence[float], directions: Sequence[str]
+    groups: dict[Size, list[str]],
+    blocks: Sequence[tuple[int, int]],
+    densities: Sequence[float],
+    directions: Sequence[str],
 ) -> None:
     """Raises Error naming every layer that would run a dense or reference kernel at a block and density."""
     found = []
@@ -155,11 +190,21 @@ def _require_sparse(
             if size.shape[0] >= block[0] and size.shape[1] >= block[1]:
                 for density in densities:
                     kernels = chosen(size, block, density, directions)
-                    words = ", ".join(f"{direction} {kernel}" for direction, kernel in kernels.items() if kernel in FALLBACKS)
+                    words = ", ".join(
+                        f"{direction} {kernel}"
+                        for direction, kernel in kernels.items()
+                        if kernel in FALLBACKS
+                    )
                     if words:
-                        found.append(f"{', '.join(names)} at block {block[0]} x {block[1]}, density {density:.3g} ({words})")
+                        found.append(
+                            f"{', '.join(names)} at block {block[0]} x "
+                            f"{block[1]}, density {density:.3g} ({words})"
+                        )
     if found:
-        remedy = "leave those blocks and densities out, or strict: the advice then says what no sparse kernel takes"
+        remedy = (
+            "leave those blocks and densities out, or strict: the "
+            "advice then says what no sparse kernel takes"
+        )
         raise Error("advise", "sparse kernels in every layer (strict=True)", "; ".join(found), remedy)
 
 
@@ -198,4 +243,6 @@ def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: 
 
 
 def _features(module: nn.Module) -> int:
-    return int(getattr(module, "out_features", 0) or getattr(module, "out_channels", 0) or getattr(module, "nf", 1))
+    return int(
+        getattr(module, "out_features", 0) or getattr(module, "out_channels", 0) or getattr(module, "nf", 1)
+    )

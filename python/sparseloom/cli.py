@@ -1,4 +1,5 @@
-"""The command line: info and plan need nothing but torch; demo and bench need the cli extra and are imported when asked for."""
+"""The command line: info and plan need nothing but torch; demo and bench need the cli extra and are imported
+when asked for."""
 
 from __future__ import annotations
 
@@ -15,16 +16,29 @@ from .errors import Error
 
 #: command -> (module, function, one line of help); typer functions, imported only when the command is used.
 TYPER_COMMANDS = {
-    "demo": ("sparseloom.demo.cli", "demo", "train a block-sparse transformer beside its dense twin, on real text"),
-    "bench": ("sparseloom.bench.cli", "bench", "measure kernels against dense products; one JSON file per run"),
-    "bench sweep": ("sparseloom.bench.sweep.cli", "sweep", "random problems beside dense ones, and what changed since a record"),
+    "demo": (
+        "sparseloom.demo.cli",
+        "demo",
+        "train a block-sparse transformer beside its dense twin, on real text",
+    ),
+    "bench": (
+        "sparseloom.bench.cli",
+        "bench",
+        "measure kernels against dense products; one JSON file per run",
+    ),
+    "bench sweep": (
+        "sparseloom.bench.sweep.cli",
+        "sweep",
+        "random problems beside dense ones, and what changed since a record",
+    ),
 }
 #: extra -> what it brings and the packages it means.
 EXTRAS = {"cli": ("typer", "rich", "tqdm"), "viz": ("matplotlib", "jinja2")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status. Errors of the library are one line on stderr and status 2."""
+    """Runs one command; returns the exit status. Errors of the library are one line on stderr and status
+    2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         for words in (2, 1):
@@ -44,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sparseloom", description="Block-sparse layers for PyTorch.")
     parser.add_argument("--version", action="version", version=f"sparseloom {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    info = commands.add_parser("info", help="versions, machine, kernels compiled in, and why a part is missing")
+    info = commands.add_parser(
+        "info", help="versions, machine, kernels compiled in, and why a part is missing"
+    )
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
     plan = commands.add_parser("plan", help="which kernel a layer would run, and why")
@@ -75,7 +91,8 @@ def _block(text: str) -> tuple[int, int]:
 
 
 def gathered_info() -> dict[str, Any]:
-    """What ``sparseloom info`` prints: the core's own report, Python, torch and the optional packages, each with its reason."""
+    """What ``sparseloom info`` prints: the core's own report, Python, torch and the optional packages, each
+    with its reason."""
     import torch
 
     from . import ops
@@ -83,7 +100,9 @@ def gathered_info() -> dict[str, Any]:
     extras = {}
     for extra, packages in EXTRAS.items():
         missing = [package for package in packages if importlib.util.find_spec(package) is None]
-        extras[extra] = f'missing {", ".join(missing)}: pip install "sparseloom[{extra}]"' if missing else "installed"
+        extras[extra] = (
+            f'missing {", ".join(missing)}: pip install "sparseloom[{extra}]"' if missing else "installed"
+        )
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "sparseloom": ops.info(),
@@ -122,7 +141,9 @@ def _plan(parsed: argparse.Namespace) -> int:
     from . import nn
 
     own = parsed.device if parsed.measure else "meta"
-    layer = nn.BlockSparseLinear(parsed.in_features, parsed.out_features, density=parsed.density, block=parsed.block, device=own)
+    layer = nn.BlockSparseLinear(
+        parsed.in_features, parsed.out_features, density=parsed.density, block=parsed.block, device=own
+    )
     layer.strict = parsed.strict
     asked = {name: getattr(parsed, name) for name in ("device", "measure", "residual", "accumulate")}
     plan = layer.plan(parsed.tokens, parsed.direction, getattr(torch, parsed.dtype), **asked)
@@ -140,7 +161,9 @@ def _typer_command(name: str, arguments: list[str]) -> int:
         if error.name is None or error.name.startswith("sparseloom"):
             raise
         remedy = 'pip install "sparseloom[cli,viz]"'
-        raise Error(name, f"the optional package {error.name}", "an environment without it", remedy) from error
+        raise Error(
+            name, f"the optional package {error.name}", "an environment without it", remedy
+        ) from error
     app = typer.Typer(add_completion=False)
     app.command(name)(command)
     result = typer.main.get_command(app)(arguments, prog_name=f"sparseloom {name}", standalone_mode=True)

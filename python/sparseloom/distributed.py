@@ -1,6 +1,7 @@
 """What DistributedDataParallel needs to know of block-sparse layers.
 
-fully_shard (FSDP2) needs nothing: it shards the values by blocks and leaves the index tensors whole on every rank.
+fully_shard (FSDP2) needs nothing: it shards the values by blocks and leaves the index tensors whole on every
+rank.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ from .nn.state import INDEX_BUFFERS
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     """Call it on every rank just before DistributedDataParallel(model); returns the model.
 
-    Compares the patterns of all ranks, and takes the index tensors out of what DistributedDataParallel broadcasts before every
-    forward pass. Raises Error, on every rank, naming the first layer whose pattern is not the same everywhere.
+    Compares the patterns of all ranks, and takes the index tensors out of what DistributedDataParallel
+    broadcasts before every forward pass. Raises Error, on every rank, naming the first layer whose pattern is
+    not the same everywhere.
     """
-    layers = {name: module for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, BlockSparseLinear)}
+    layers = {
+        name: module
+        for name, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, BlockSparseLinear)
+    }
     mine = {name: layer.index.version for name, layer in layers.items()}
     if dist.is_available() and dist.is_initialized():
         gathered: list[dict[str, int]] = [{} for _ in range(dist.get_world_size(process_group))]
@@ -30,9 +36,15 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
         for rank, theirs in enumerate(gathered):
             for name in sorted(theirs.keys() | gathered[0].keys()):
                 if theirs.get(name) != gathered[0].get(name):
-                    remedy = "give BlockSparse a seed, choose by magnitude of equal weights, or load one checkpoint on all ranks"
+                    remedy = (
+                        "give BlockSparse a seed, choose by magnitude of equal "
+                        "weights, or load one checkpoint on all ranks"
+                    )
                     raise Error(
-                        "prepare_ddp", f"one pattern of {name} on all ranks", f"another on rank {rank} than on rank 0", remedy
+                        "prepare_ddp",
+                        f"one pattern of {name} on all ranks",
+                        f"another on rank {rank} than on rank 0",
+                        remedy,
                     )
     known = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
     indices = {f"{name}.{buffer}" if name else buffer for name in layers for buffer in INDEX_BUFFERS}

@@ -6,20 +6,24 @@ import re
 
 import torch
 
-#: What torch says before an operator of ours is reached: no kernel for that kind of tensor, or an argument of another type.
+#: What torch says before an operator of ours is reached: no kernel for that kind of tensor, or an argument of
+#: another type.
 _BACKEND = re.compile(r"Could not run 'sparseloom::(?P<op>\w+)'.*?from the '(?P<backend>\w+)' backend")
 _ARGUMENT = re.compile(
-    r"sparseloom::(?P<op>\w+)\(\) Expected a value of type '(?P<expected>[^']+)' for argument '(?P<name>\w+)' but instead found "
+    r"sparseloom::(?P<op>\w+)\(\) Expected a value of type "
+    r"'(?P<expected>[^']+)' for argument '(?P<name>\w+)' but instead found "
     r"type '(?P<actual>[^']+)'"
 )
-_TEXT = re.compile(r"\[(?P<op>[\w.]+)\] expected (?P<expected>.*?), got (?P<actual>.*?); (?P<remedy>.*)", re.DOTALL)
+_TEXT = re.compile(
+    r"\[(?P<op>[\w.]+)\] expected (?P<expected>.*?), got (?P<actual>.*?); (?P<remedy>.*)", re.DOTALL
+)
 
 
 class Error(RuntimeError, ValueError):
     """What was asked, what was expected, what came, and what to do about it.
 
-    Both a RuntimeError (what torch's own operators raise) and a ValueError, so that code written for either catches it.
-    ``str(error)`` reads ``[op] expected <expected>, got <actual>; <remedy>``.
+    Both a RuntimeError (what torch's own operators raise) and a ValueError, so that code written for either
+    catches it. ``str(error)`` reads ``[op] expected <expected>, got <actual>; <remedy>``.
     """
 
     def __init__(self, op: str, expected: str, actual: str, remedy: str) -> None:
@@ -36,8 +40,8 @@ class Error(RuntimeError, ValueError):
 def translated(error: RuntimeError) -> RuntimeError:
     """The Error that the C++ core meant, or ``error`` itself when it is none of ours.
 
-    Across the binding only the text survives, with whatever torch puts around it. Too little memory on a GPU is torch's own
-    OutOfMemoryError, which batch-size finders and training loops look for.
+    Across the binding only the text survives, with whatever torch puts around it. Too little memory on a GPU
+    is torch's own OutOfMemoryError, which batch-size finders and training loops look for.
     """
     found = _TEXT.search(str(error))
     if isinstance(error, Error):
@@ -61,7 +65,12 @@ def _before_the_operator(text: str) -> Error | None:
         op, backend = found["op"], found["backend"]
         if any(kind in backend for kind in ("Sparse", "Mkldnn", "Nested")):
             return unsupported_layout(op, "all operands", f"one of torch's {backend}")
-        return Error(op, "operands on the CPU or a CUDA device", f"one of torch's {backend}", "move them with .cpu() or .cuda()")
+        return Error(
+            op,
+            "operands on the CPU or a CUDA device",
+            f"one of torch's {backend}",
+            "move them with .cpu() or .cuda()",
+        )
     if found := _ARGUMENT.search(text):
         kind = found["expected"].replace("Optional[Tensor]", "Tensor or None")
         return Error(found["op"], f"{found['name']} to be of type {kind}", found["actual"], "pass that type")

@@ -1,11 +1,11 @@
 """transformers: save_pretrained and from_pretrained of patched models, without code from the checkpoint.
 
-Importing this module makes the checkpoints readable: transformers calls such a hook a quantizer, and finds it by the name that
-config.json has, "sparseloom". Needs transformers 5; ``import sparseloom`` does not.
+Importing this module makes the checkpoints readable: transformers calls such a hook a quantizer, and finds it
+by the name that config.json has, "sparseloom". Needs transformers 5; ``import sparseloom`` does not.
 
 >>> import sparseloom.hf
->>> sparseloom.sparsify_(model, {r".*dense": sparseloom.BlockSparse(density=0.25)})  # says so in model.config, too
->>> model.save_pretrained("folder")
+>>> sparseloom.sparsify_(model, {r".*dense": sparseloom.BlockSparse(density=0.25)})  # says so in
+model.config, too >>> model.save_pretrained("folder")
 >>> model = AutoModel.from_pretrained("folder")
 """
 
@@ -29,16 +29,20 @@ from .patch.described import described, fill_indices, make_described, names_in_f
 
 METHOD = "sparseloom"
 FORMAT_VERSION = 2
-_READABLE = (1, 2)  # in version 1 the blocks are called values in the file, too, and nothing stops transformers alone
+# in version 1 the blocks are called values in the file, too, and nothing stops transformers alone
+_READABLE = (1, 2)
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @register_quantization_config(METHOD)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """What config.json says of a patched model. ``layers``: {name: {"block": [rows, columns], "blocks": count}}, and with them
-    "activation" where one is fused, "dtype" and "x_scale" (whether one is stored) of an 8-bit layer."""
+    """What config.json says of a patched model. ``layers``: {name: {"block": [rows, columns], "blocks":
+    count}}, and with them "activation" where one is fused, "dtype" and "x_scale" (whether one is stored) of
+    an 8-bit layer."""
 
-    def __init__(self, layers: dict[str, Any] | None = None, version: int = FORMAT_VERSION, **rest: Any) -> None:
+    def __init__(
+        self, layers: dict[str, Any] | None = None, version: int = FORMAT_VERSION, **rest: Any
+    ) -> None:
         if version not in _READABLE:
             remedy = f"install a newer sparseloom than {ops.info()['version']}"
             raise Error("from_pretrained", f"format version {FORMAT_VERSION}", str(version), remedy)
@@ -54,8 +58,8 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
 class BlockNames(WeightRenaming):  # type: ignore[misc]
     """In files the blocks have the dense weight's name: {name in the file: name in the model}.
 
-    So transformers alone, which expects a matrix under that name, raises for the shape where it would only list a ``values`` that
-    it does not know, and go on with random weights.
+    So transformers alone, which expects a matrix under that name, raises for the shape where it would only
+    list a ``values`` that it does not know, and go on with random weights.
     """
 
     __slots__ = ("names", "prefix")
@@ -65,7 +69,8 @@ class BlockNames(WeightRenaming):  # type: ignore[misc]
         self.names, self.prefix = names, f"{prefix}."
 
     def rename_source_key(self, source_key: str) -> tuple[str, str | None]:
-        """Files of a model with a head are read into one without, and the other way: names differ by the base model's then."""
+        """Files of a model with a head are read into one without, and the other way: names differ by the base
+        model's then."""
         for key in (source_key, source_key.removeprefix(self.prefix), self.prefix + source_key):
             if key in self.names:
                 self._was_used = True
@@ -89,13 +94,15 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
         return [*weight_conversions, BlockNames(names_in_files(model), model.base_model_prefix)]
 
     def postprocess_model(self, model: PreTrainedModel, **rest: Any) -> None:
-        """Leaves an ordinary model, which trains, converts its dtype and is saved as any other; it only describes itself."""
+        """Leaves an ordinary model, which trains, converts its dtype and is saved as any other; it only
+        describes itself."""
         fill_indices(model)
         for name in ("hf_quantizer", "is_quantized", "quantization_method"):
             with contextlib.suppress(AttributeError):
                 delattr(model, name)
         for parameter in model.parameters():
-            with contextlib.suppress(AttributeError):  # the mark that kept initialisers off while the model was loaded
+            # the mark that kept initialisers off while the model was loaded
+            with contextlib.suppress(AttributeError):
                 del parameter._is_hf_initialized  # type: ignore[attr-defined]
         describe_(model)
 
@@ -110,14 +117,18 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
 
 
 def describe_(model: Model) -> Model:
-    """Writes into model.config which layers are block-sparse, for save_pretrained and from_pretrained. Returns the model.
+    """Writes into model.config which layers are block-sparse, for save_pretrained and from_pretrained.
+    Returns the model.
 
-    sparsify_, densify_ and quantize_ do this themselves. Call it when you put a sparse layer into the model, or load a state_dict
-    with another number of blocks. A model without block-sparse layers loses the entry. The model gets a config of its own: other
-    models made from the same one are not described by this. Raises Error for what is no model of transformers.
+    sparsify_, densify_ and quantize_ do this themselves. Call it when you put a sparse layer into the model,
+    or load a state_dict with another number of blocks. A model without block-sparse layers loses the entry.
+    The model gets a config of its own: other models made from the same one are not described by this. Raises
+    Error for what is no model of transformers.
     """
     if not isinstance(model, PreTrainedModel):
-        raise Error("describe_", "a model of transformers", type(model).__name__, "other models: sparseloom.save")
+        raise Error(
+            "describe_", "a model of transformers", type(model).__name__, "other models: sparseloom.save"
+        )
     _own_config(model)
     seen: set[int] = set()  # a part with the whole model's config is described by the whole model's names
     for part in model.modules():
@@ -146,7 +157,11 @@ def _name_in_files(model: PreTrainedModel) -> None:
     """Adds BlockNames to what save_pretrained reverts; without sparse layers takes it out."""
     conversions: list[Any] | None = vars(model).get("_weight_conversions")
     if conversions is None:  # what save_pretrained reverts of a model that was not loaded
-        conversions = [c for c in get_model_conversion_mapping(model, add_legacy=False) if not isinstance(c, PrefixChange)]
+        conversions = [
+            c
+            for c in get_model_conversion_mapping(model, add_legacy=False)
+            if not isinstance(c, PrefixChange)
+        ]
     conversions = [c for c in conversions if not isinstance(c, BlockNames)]
     if names := names_in_files(model):
         conversions.append(BlockNames(names, model.base_model_prefix))

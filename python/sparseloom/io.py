@@ -1,7 +1,9 @@
-"""save and load: one safetensors file with versioned metadata, written whole or not at all, loaded whole or not at all.
+"""save and load: one safetensors file with versioned metadata, written whole or not at all, loaded whole or
+not at all.
 
-The format is described in docs/formats.md. Any reader of safetensors can read the tensors; the metadata adds what the tensors do
-not say: the format's version, the sparse layers, which entries share memory, and a checksum over all of it.
+The format is described in docs/formats.md. Any reader of safetensors can read the tensors; the metadata adds
+what the tensors do not say: the format's version, the sparse layers, which entries share memory, and a
+checksum over all of it.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ _REPLACE = "save the model again, or take an undamaged copy"
 
 
 def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
-    """Writes the model's state_dict, dense and sparse layers alike; tensors that share memory are stored once.
+    """Writes the model's state_dict, dense and sparse layers alike; tensors that share memory are stored
+    once.
 
-    The file appears under ``path`` complete or not at all: it is written beside it, flushed to the disk, then renamed. A file
-    that it takes the place of passes on its permissions; a symbolic link stays one, and what it points to is written.
-    Raises Error when an entry is not a plain tensor with values, when ``path`` is a pipe, a device or a socket, and when the
-    folder cannot be written (a full disk included).
+    The file appears under ``path`` complete or not at all: it is written beside it, flushed to the disk, then
+    renamed. A file that it takes the place of passes on its permissions; a symbolic link stays one, and what
+    it points to is written. Raises Error when an entry is not a plain tensor with values, when ``path`` is a
+    pipe, a device or a socket, and when the folder cannot be written (a full disk included).
     """
     model = _unwrapped(model)
     tensors: dict[str, Tensor] = {}
@@ -53,13 +56,19 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
     seen: dict[tuple[Any, ...], str] = {}
     for name, tensor in _state("save", model).items():
         if tensor.is_meta:
-            raise Error("save", "tensors with values", f"{name} on the meta device", "materialize with to_empty() and load first")
+            raise Error(
+                "save",
+                "tensors with values",
+                f"{name} on the meta device",
+                "materialize with to_empty() and load first",
+            )
         where = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)
         if tensor.numel() and where in seen:
             aliases[name] = seen[where]
             continue
         seen[where] = name
-        # A copy where another entry holds a part of the same memory: safetensors stores each byte under one name.
+        # A copy where another entry holds a part of the same memory: safetensors stores each byte under one
+        # name.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     layers = {name: _description(layer) for name, layer in _sparse_layers(model).items()}
     metadata = {
@@ -74,12 +83,14 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
 
 
 def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:
-    """Fills the model from a file of ``save``; sparse layers take the file's patterns, meta tensors become real ones on the CPU.
+    """Fills the model from a file of ``save``; sparse layers take the file's patterns, meta tensors become
+    real ones on the CPU.
 
-    ``sparsify``: dense layers that are block-sparse in the file become so first, as sparsify_ would make them; it is said aloud as
-    there, and an optimizer that was made before has to be made anew.
-    Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum. Raises Error, and leaves
-    the model bitwise as it was, when the file is damaged, truncated, of another program or a newer version, or does not fit.
+    ``sparsify``: dense layers that are block-sparse in the file become so first, as sparsify_ would make
+    them; it is said aloud as there, and an optimizer that was made before has to be made anew.
+    Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum.
+    Raises Error, and leaves the model bitwise as it was, when the file is damaged, truncated, of another
+    program or a newer version, or does not fit.
     """
     model = _unwrapped(model)
     tensors, layers = _read(path)
@@ -108,11 +119,16 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], layers: dict[str, Any]) 
         _retie(model, ties)
         if isinstance(error, Error):
             raise
-        raise Error("load", "a model that takes its state_dict", str(error), "see the module's own load hooks") from error
+        raise Error(
+            "load", "a model that takes its state_dict", str(error), "see the module's own load hooks"
+        ) from error
 
 
-def _patterns(tensors: dict[str, Tensor], layers: dict[str, Any], without: Collection[str]) -> dict[str, Pattern]:
-    """The patterns of the file's sparse layers by name. Raises Error on a description or an index that is none."""
+def _patterns(
+    tensors: dict[str, Tensor], layers: dict[str, Any], without: Collection[str]
+) -> dict[str, Pattern]:
+    """The patterns of the file's sparse layers by name. Raises Error on a description or an index that is
+    none."""
     found = {}
     for name, described in layers.items():
         if name in without:
@@ -120,7 +136,9 @@ def _patterns(tensors: dict[str, Tensor], layers: dict[str, Any], without: Colle
         prefix = f"{name}." if name else ""
         try:
             rows, cols, block = described["out_features"], described["in_features"], tuple(described["block"])
-            crow, col = (int32_index("load", prefix + entry, tensors[prefix + entry]) for entry in ("crow", "col"))
+            crow, col = (
+                int32_index("load", prefix + entry, tensors[prefix + entry]) for entry in ("crow", "col")
+            )
         except (KeyError, TypeError) as error:
             raise Error("load", f"the size and index of {name}", f"none ({error!r})", _REPLACE) from error
         found[name] = Pattern.from_index(crow, col, rows, cols, block)
@@ -128,10 +146,11 @@ def _patterns(tensors: dict[str, Tensor], layers: dict[str, Any], without: Colle
 
 
 def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
-    """Writes a file under ``path`` complete or not at all, flushed to the disk. Raises Error naming the system's reason.
+    """Writes a file under ``path`` complete or not at all, flushed to the disk. Raises Error naming the
+    system's reason.
 
-    An older file's mode and, where the system allows it, owner are kept. What is there and is no regular file is refused: the
-    rename would put a regular file in the place of a pipe or of /dev/null.
+    An older file's mode and, where the system allows it, owner are kept. What is there and is no regular file
+    is refused: the rename would put a regular file in the place of a pipe or of /dev/null.
     """
     target = Path(os.path.realpath(_decoded("save", path)))
     temporary = None
@@ -165,15 +184,20 @@ def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
 
 
 def _older(target: Path) -> os.stat_result | None:
-    """The regular file that is to be replaced; None where there is none. Raises Error for anything else but a folder, which the
-    rename itself refuses."""
+    """The regular file that is to be replaced; None where there is none. Raises Error for anything else but a
+    folder, which the rename itself refuses."""
     try:
         older = os.lstat(target)
     except FileNotFoundError:
         return None
     kind = next((name for test, name in _SPECIAL if test(older.st_mode)), "")
     if kind:
-        raise Error("save", f"{target} to be a regular file or not to exist", kind, "write to a file, then copy it there")
+        raise Error(
+            "save",
+            f"{target} to be a regular file or not to exist",
+            kind,
+            "write to a file, then copy it there",
+        )
     return older
 
 
@@ -182,7 +206,9 @@ def _decoded(op: str, path: str | bytes | os.PathLike[str]) -> str:
     try:
         return os.fsdecode(path)
     except TypeError:
-        raise Error(op, "a path as str, bytes or os.PathLike", type(path).__name__, "pass the file's name") from None
+        raise Error(
+            op, "a path as str, bytes or os.PathLike", type(path).__name__, "pass the file's name"
+        ) from None
 
 
 def _umask() -> int:
@@ -204,7 +230,12 @@ def _state(op: str, model: nn.Module) -> dict[str, Tensor]:
     for name, value in state.items():
         if not isinstance(value, Tensor) or value.layout != torch.strided:
             got = f"a {value.layout} tensor" if isinstance(value, Tensor) else type(value).__name__
-            raise Error(op, "a state_dict of strided tensors", f"{got} at {name}", "keep other state outside the model")
+            raise Error(
+                op,
+                "a state_dict of strided tensors",
+                f"{got} at {name}",
+                "keep other state outside the model",
+            )
     return state
 
 
@@ -234,7 +265,9 @@ def _file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     try:
         data = safetensors.torch.save(tensors, metadata)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise Error("save", "tensors that safetensors can store", str(error), "convert them to a plain dtype first") from error
+        raise Error(
+            "save", "tensors that safetensors can store", str(error), "convert them to a plain dtype first"
+        ) from error
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     header["__metadata__"] = dict(sorted(metadata.items()))
@@ -244,12 +277,15 @@ def _file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 
 def _read(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All entries (shared ones under each name) and the sparse layers of a file; Error when it is not whole and ours."""
+    """All entries (shared ones under each name) and the sparse layers of a file; Error when it is not whole
+    and ours."""
     try:
         # At once: what is checked is what is loaded, whatever happens to the file meanwhile.
         data = Path(_decoded("load", path)).read_bytes()
     except OSError as error:
-        raise Error("load", f"to read {os.fsdecode(path)}", error.strerror or str(error), "check the path") from error
+        raise Error(
+            "load", f"to read {os.fsdecode(path)}", error.strerror or str(error), "check the path"
+        ) from error
     metadata = _metadata(data)
     try:
         tensors = safetensors.torch.load(data)
@@ -261,7 +297,9 @@ def _read(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict
         raise
     # The rest is what safetensors, torch or json say about bytes they cannot take.
     except Exception as error:
-        raise Error("load", "a complete safetensors file", f"{type(error).__name__}: {error}", _REPLACE) from error
+        raise Error(
+            "load", "a complete safetensors file", f"{type(error).__name__}: {error}", _REPLACE
+        ) from error
 
 
 def _metadata(data: bytes) -> dict[str, str]:
@@ -275,7 +313,9 @@ def _metadata(data: bytes) -> dict[str, str]:
     except (ValueError, AttributeError, RecursionError) as error:
         raise Error("load", "a safetensors file", f"a header that is not one ({error})", _REPLACE) from error
     if not ours:
-        remedy = "this file is of another program: load it with safetensors.torch.load_file and load_state_dict"
+        remedy = (
+            "this file is of another program: load it with safetensors.torch.load_file and load_state_dict"
+        )
         raise Error("load", f'metadata with "format": "{FORMAT}"', "none", remedy)
     version = metadata.get("format_version")
     if not isinstance(version, str) or not version.isascii() or not version.isdecimal() or len(version) > 9:
@@ -286,13 +326,24 @@ def _metadata(data: bytes) -> dict[str, str]:
     return dict(metadata)
 
 
-def _require_fit(model: nn.Module, state: dict[str, Tensor], tensors: dict[str, Tensor], layers: dict[str, Any]) -> None:
-    for what, names in (("missing", state.keys() - tensors.keys()), ("unexpected", tensors.keys() - state.keys())):
+def _require_fit(
+    model: nn.Module, state: dict[str, Tensor], tensors: dict[str, Tensor], layers: dict[str, Any]
+) -> None:
+    for what, names in (
+        ("missing", state.keys() - tensors.keys()),
+        ("unexpected", tensors.keys() - state.keys()),
+    ):
         if names:
             listed = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
             dense = layers.keys() - _sparse_layers(model).keys()
-            remedy = "pass sparsify=True if the model is dense" if dense else "load into a model built as the saved one"
-            raise Error("load", "the entries of this model", f"a file with {len(names)} {what}: {listed}", remedy)
+            remedy = (
+                "pass sparsify=True if the model is dense"
+                if dense
+                else "load into a model built as the saved one"
+            )
+            raise Error(
+                "load", "the entries of this model", f"a file with {len(names)} {what}: {listed}", remedy
+            )
     sparse = _sparse_layers(model)
     if layers.keys() != sparse.keys():
         different = ", ".join(sorted(layers.keys() ^ sparse.keys())[:5])
@@ -309,15 +360,27 @@ def _require_fit(model: nn.Module, state: dict[str, Tensor], tensors: dict[str, 
     for name, tensor in state.items():
         read = tensors[name]
         if read.dtype != tensor.dtype:
-            raise Error("load", f"{name} of {tensor.dtype}", str(read.dtype), f"convert the model with .to({read.dtype})")
+            raise Error(
+                "load",
+                f"{name} of {tensor.dtype}",
+                str(read.dtype),
+                f"convert the model with .to({read.dtype})",
+            )
         if name not in free and read.shape != tensor.shape:
-            raise Error("load", f"{name} {list(tensor.shape)}", f"{list(read.shape)}", "build the model as the saved one")
+            raise Error(
+                "load",
+                f"{name} {list(tensor.shape)}",
+                f"{list(read.shape)}",
+                "build the model as the saved one",
+            )
 
 
 def _require_loaded(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
     """Bitwise; it fails where two entries share memory in the model but differ in the file."""
     for name, tensor in state.items():
-        mine, read = (t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (tensor, tensors[name]))
+        mine, read = (
+            t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (tensor, tensors[name])
+        )
         if not torch.equal(mine, read):
             remedy = "the model ties tensors that the file holds apart: untie them, or save a tied model"
             raise Error("load", f"{name} to hold what the file has", "something else", remedy)

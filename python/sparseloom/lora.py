@@ -22,16 +22,22 @@ from .nn import BlockSparseLinear
 
 
 class LoraBlockSparse(Linear):  # type: ignore[misc]
-    """peft's LoRA layer around a BlockSparseLinear: y = layer(x) + B A x, with A and B dense. It trains, saves and loads.
+    """peft's LoRA layer around a BlockSparseLinear: y = layer(x) + B A x, with A and B dense. It trains,
+    saves and loads.
 
-    It does not merge: B A has elements where no block is. Variants that change or read the base weight (DoRA, PiSSA, OLoRA, ...)
-    are an Error of ``layer.weight``.
+    It does not merge: B A has elements where no block is. Variants that change or read the base weight (DoRA,
+    PiSSA, OLoRA, ...) are an Error of ``layer.weight``.
     """
 
     def __init__(self, base_layer: nn.Module, adapter_name: str, config: LoraConfig, **options: Any) -> None:
         if getattr(base_layer, "activation", None) is not None:
-            got, remedy = f"activation={base_layer.activation!r}", "set layer.activation = None and apply it in the model"
-            raise Error("lora", "a layer without a fused activation, behind which the adapter would add", got, remedy)
+            got, remedy = (
+                f"activation={base_layer.activation!r}",
+                "set layer.activation = None and apply it in the model",
+            )
+            raise Error(
+                "lora", "a layer without a fused activation, behind which the adapter would add", got, remedy
+            )
         super().__init__(base_layer, adapter_name, config=config, **options)
 
     def _get_in_out_features(self, module: nn.Module) -> tuple[int, int]:
@@ -39,16 +45,26 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
         return module.in_features, module.out_features
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        """Raises Error where an adapter is left to merge: the sum with the pattern's blocks is no block-sparse weight."""
+        """Raises Error where an adapter is left to merge: the sum with the pattern's blocks is no
+        block-sparse weight."""
         if names := check_adapters_to_merge(self, adapter_names):
-            expected, got = "a dense layer: B A has elements where no block is", f"{', '.join(names)} on {self.base_layer}"
-            raise Error("merge", expected, got, "keep the adapter, or densify_ first, then add it, merge and sparsify_ again")
+            expected, got = (
+                "a dense layer: B A has elements where no block is",
+                f"{', '.join(names)} on {self.base_layer}",
+            )
+            raise Error(
+                "merge",
+                expected,
+                got,
+                "keep the adapter, or densify_ first, then add it, merge and sparsify_ again",
+            )
 
 
 def register_(config: LoraConfig) -> LoraConfig:
     """Lets adapters made from this config take block-sparse layers, too. Returns the config.
 
-    peft keeps this with the config object and not in the adapter's file: register the config that you load an adapter with, too.
+    peft keeps this with the config object and not in the adapter's file: register the config that you load an
+    adapter with, too.
     """
     config._register_custom_module({BlockSparseLinear: LoraBlockSparse})
     return config

@@ -1,4 +1,5 @@
-"""The operators as functions: products with and without gradients, plans, indices. All of the package computes through here."""
+"""The operators as functions: products with and without gradients, plans, indices. All of the package
+computes through here."""
 
 from __future__ import annotations
 
@@ -29,12 +30,14 @@ DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", to
 #: 8-bit operands: forward only, with scales; see scaled_linear.
 SCALED_DTYPES = {torch.int8: "int8", torch.float8_e4m3fn: "float8_e4m3fn"}
 OUT_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
-#: Version of an index that set_topology rewrites in place: its plans depend on shape and number of blocks alone.
+#: Version of an index that set_topology rewrites in place: its plans depend on shape and number of blocks
+#: alone.
 DYNAMIC = -1
 
 
 class Index(NamedTuple):
-    """Where the blocks of a [rows, cols] weight lie: int32 index tensors of both directions over one list of values."""
+    """Where the blocks of a [rows, cols] weight lie: int32 index tensors of both directions over one list of
+    values."""
 
     crow: Tensor  # [block rows + 1]: blocks of row r are crow[r] .. crow[r + 1] - 1
     col: Tensor  # [blocks], ascending inside a row
@@ -49,7 +52,9 @@ class Index(NamedTuple):
 
     def to(self, device: torch.device | str | int) -> Index:
         """The same with its tensors on a device."""
-        crow, col, ccol, row, slot = (tensor.to(device) for tensor in (self.crow, self.col, self.ccol, self.row, self.slot))
+        crow, col, ccol, row, slot = (
+            tensor.to(device) for tensor in (self.crow, self.col, self.ccol, self.row, self.slot)
+        )
         return self._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot)
 
 
@@ -66,16 +71,17 @@ def linear(
 ) -> Tensor:
     """act(x W^T + bias) + residual, differentiable in x, values, bias and residual.
 
-    x [..., cols] of 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, residual [..., rows] or None, all of one dtype
-    and, with the index, on one device. The residual is added before the result is rounded, but where a training step on the CPU has
-    an activation. Returns [..., rows]. On CUDA the work is queued on torch's current stream; float32 follows torch's TF32 switch.
-    Kept for the gradient: x, values, and relu's output or the other activations' input. ``kernel`` forces a candidate by name;
-    ``strict`` forbids the dense and reference ones. Raises Error when a shape, dtype, device or index does not fit,
+    x [..., cols] of 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, residual [..., rows] or
+    None, all of one dtype and, with the index, on one device. The residual is added before the result is
+    rounded, but where a training step on the CPU has an activation. Returns [..., rows]. On CUDA the work is
+    queued on torch's current stream; float32 follows torch's TF32 switch. Kept for the gradient: x, values,
+    and relu's output or the other activations' input. ``kernel`` forces a candidate by name; ``strict``
+    forbids the dense and reference ones. Raises Error when a shape, dtype, device or index does not fit,
     torch.OutOfMemoryError when a GPU is full.
 
-    ``main_grad_of``: the Parameter that values are, or were cast from, when their gradient is to be added to its ``main_grad``
-    (float32, contiguous, shape and device of values) instead of to ``grad``, which stays None: unrounded, in the product's own
-    kernel. Not with create_graph; torch.compile breaks its graph there.
+    ``main_grad_of``: the Parameter that values are, or were cast from, when their gradient is to be added to
+    its ``main_grad`` (float32, contiguous, shape and device of values) instead of to ``grad``, which stays
+    None: unrounded, in the product's own kernel. Not with create_graph; torch.compile breaks its graph there.
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
@@ -89,7 +95,8 @@ def linear(
             weight = main_grad_of if needed and values.requires_grad else None
             how = _autograd.LayerHow(activation, strict, number, index, weight)
             return _autograd.by_parts(x, values, bias, how, residual)
-        if needed and _tracing_state() is None:  # jit.trace records operators, and is at a loss with autograd Functions
+        # jit.trace records operators, and is at a loss with autograd Functions
+        if needed and _tracing_state() is None:
             fused = activation if x.is_cuda or activation in _autograd.CPU_FUSES else None
             added = residual is not None and (x.is_cuda or activation is None)
             # An exported graph has no backward pass.
@@ -108,13 +115,16 @@ def linear(
         code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)  # no call on the CPU: .12 us of 15
         crow, col, rows, version = index.crow, index.col, index.rows, index.version
         x = _autograd.in_rows(x)
-        return _operators.linear(x, values, crow, col, bias, rows, code, version, strict, tf32, number, residual)
+        return _operators.linear(
+            x, values, crow, col, bias, rows, code, version, strict, tf32, number, residual
+        )
     except _REFUSED as error:
         operands = {"x": x, "values": values, "bias": bias, "residual": residual}
         raise _explained(error, "linear", index, activation, operands) from None
 
 
-#: What an operand of another kind makes Python or torch raise: the routes above ask nothing beforehand, which every call would pay.
+#: What an operand of another kind makes Python or torch raise: the routes above ask nothing beforehand, which
+#: every call would pay.
 _REFUSED = (RuntimeError, AttributeError, TypeError, KeyError)
 
 
@@ -122,42 +132,76 @@ def _explained(error: Exception, op: str, index: Any, activation: Any, operands:
     """Our Error for what a product was refused for; ``error`` itself when that is none of its arguments."""
     for name, operand in operands.items():
         if operand is not None and not isinstance(operand, Tensor):
-            return Error(op, f"{name} to be a tensor", type(operand).__name__, "convert it with torch.as_tensor")
+            return Error(
+                op, f"{name} to be a tensor", type(operand).__name__, "convert it with torch.as_tensor"
+            )
         if operand is not None and (operand.layout != torch.strided or operand.is_nested):
-            return unsupported_layout(op, name, "a nested tensor" if operand.is_nested else str(operand.layout))
+            return unsupported_layout(
+                op, name, "a nested tensor" if operand.is_nested else str(operand.layout)
+            )
     if not isinstance(index, Index):
-        return Error(op, "index to be an ops.Index", type(index).__name__, "pass layer.index, or what make_index returns")
+        return Error(
+            op,
+            "index to be an ops.Index",
+            type(index).__name__,
+            "pass layer.index, or what make_index returns",
+        )
     if activation not in tuple(ACTIVATIONS):
         names = ", ".join(repr(name) for name in ACTIVATIONS)
-        return Error(op, f"activation to be one of {names}", repr(activation), "apply any other one after the product")
+        return Error(
+            op, f"activation to be one of {names}", repr(activation), "apply any other one after the product"
+        )
     return translated(error) if isinstance(error, RuntimeError) else error
 
 
-def linear_dx(dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None) -> Tensor:
+def linear_dx(
+    dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None
+) -> Tensor:
     """dY W: dy [..., rows] -> [..., cols]; differentiable in dy and values. Raises Error as linear does."""
     try:
-        return _products.product(_products.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+        return _products.product(
+            _products.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel)
+        )
     except _REFUSED as error:
         raise _explained(error, "linear_dx", index, None, {"dy": dy, "values": values}) from None
 
 
 def linear_dw(
-    dy: Tensor, x: Tensor, index: Index, strict: bool = False, kernel: str | None = None, out: Tensor | None = None
+    dy: Tensor,
+    x: Tensor,
+    index: Index,
+    strict: bool = False,
+    kernel: str | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """dY^T X at the stored blocks: dy [..., rows], x [..., cols] -> [blocks, bm, bn], padding zero; differentiable in both.
+    """dY^T X at the stored blocks: dy [..., rows], x [..., cols] -> [blocks, bm, bn], padding zero;
+    differentiable in both.
 
-    ``out``, float32 [blocks, bm, bn], is added to and returned: unrounded sums, nothing to padding. That is not differentiable.
+    ``out``, float32 [blocks, bm, bn], is added to and returned: unrounded sums, nothing to padding. That is
+    not differentiable.
     """
     if out is not None:
         asked = next((name for name, t in (("dy", dy), ("x", x), ("out", out)) if differentiated(t)), "")
         if asked:
-            raise Error("linear_dw", "operands without gradients beside out", f"{asked} that requires one", "use torch.no_grad()")
-        arguments = (index.version, strict, tf32_of(x), PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+            raise Error(
+                "linear_dw",
+                "operands without gradients beside out",
+                f"{asked} that requires one",
+                "use torch.no_grad()",
+            )
+        arguments = (
+            index.version,
+            strict,
+            tf32_of(x),
+            PLAN_CHOOSES if kernel is None else kernel_number(kernel),
+        )
         call("linear_dw_add", out, dy, x, index.crow, index.col, *arguments)
         torch.autograd.graph.increment_version(out)
         return out
     try:
-        return _products.product(_products.DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel))
+        return _products.product(
+            _products.DW, dy, x, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel)
+        )
     except _REFUSED as error:
         raise _explained(error, "linear_dw", index, None, {"dy": dy, "x": x}) from None
 
@@ -178,18 +222,19 @@ def scaled_linear(
 ) -> Tensor:
     """act(x_scale w_scale (x W^T) + bias) of 8-bit operands, for inference: no gradients.
 
-    x [..., cols] and values [blocks, bm, bn], both int8 or both float8_e4m3fn; x_scale float32, one element or one for each token;
-    w_scale float32, one element or one for each output feature [rows]; bias [rows] of ``out_dtype`` or None. Returns [..., rows] of
-    ``out_dtype``, bfloat16 or float32. int8 sums are exact in int32; y = act(fma(float(sum) * x_scale, w_scale, bias)) in float32,
-    rounded once to ``out_dtype``, so that every int8 kernel gives the same bits but for activations. Scales of zero, Inf and NaN
-    multiply as any number does.
+    x [..., cols] and values [blocks, bm, bn], both int8 or both float8_e4m3fn; x_scale float32, one element
+    or one for each token; w_scale float32, one element or one for each output feature [rows]; bias [rows] of
+    ``out_dtype`` or None. Returns [..., rows] of ``out_dtype``, bfloat16 or float32. int8 sums are exact in
+    int32; y = act(fma(float(sum) * x_scale, w_scale, bias)) in float32, rounded once to ``out_dtype``, so
+    that every int8 kernel gives the same bits but for activations. Scales of zero, Inf and NaN multiply as
+    any number does.
 
-    ``use_fast_accum``, as torch._scaled_mm has it: float8_e4m3fn sums on CUDA may stay in the tensor cores, which keep some 14 bits
-    of them; without it no sum of theirs is longer than 128 products. It says nothing of int8 and of other devices.
-    ``kernel`` forces a candidate by name; ``strict`` forbids the dense one, which multiplies float8_e4m3fn on CUDA by
-    torch._scaled_mm, and the reference one, which runs 8-bit operands only when it is named.
-    Raises Error when a shape, dtype, device or index does not fit, when a gradient is asked for, and when no kernel multiplies the
-    dtype on that device (float8_e4m3fn on CPUs).
+    ``use_fast_accum``, as torch._scaled_mm has it: float8_e4m3fn sums on CUDA may stay in the tensor cores,
+    which keep some 14 bits of them; without it no sum of theirs is longer than 128 products. It says nothing
+    of int8 and of other devices. ``kernel`` forces a candidate by name; ``strict`` forbids the dense one,
+    which multiplies float8_e4m3fn on CUDA by torch._scaled_mm, and the reference one, which runs 8-bit
+    operands only when it is named. Raises Error when a shape, dtype, device or index does not fit, when a
+    gradient is asked for, and when no kernel multiplies the dtype on that device (float8_e4m3fn on CPUs).
     """
     asked = next(
         (
@@ -203,17 +248,28 @@ def scaled_linear(
         remedy = "call it in torch.no_grad(), or train the float layer"
         raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
-    arguments = (index.rows, out_dtype, ACTIVATIONS[activation], index.version, strict, number, use_fast_accum)
-    result: Tensor = call("scaled_linear", x, values, index.crow, index.col, x_scale, w_scale, bias, *arguments)
+    arguments = (
+        index.rows,
+        out_dtype,
+        ACTIVATIONS[activation],
+        index.version,
+        strict,
+        number,
+        use_fast_accum,
+    )
+    result: Tensor = call(
+        "scaled_linear", x, values, index.crow, index.col, x_scale, w_scale, bias, *arguments
+    )
     return result
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """x [..., n] as 8 bits and the factors that it was divided by: x ~ quantized * scale.
 
-    ``dtype``: int8, to -127 .. 127 by rounding to nearest even, or float8_e4m3fn, to at most 448. Without ``scale`` each row has
-    its own, [..., 1] float32, its largest |x| over 127 or 448; a row that holds NaN or Inf gets that as its factor and so does not
-    pass for a number. With ``scale`` (float32, broadcast against x) what lies beyond is cut off.
+    ``dtype``: int8, to -127 .. 127 by rounding to nearest even, or float8_e4m3fn, to at most 448. Without
+    ``scale`` each row has its own, [..., 1] float32, its largest |x| over 127 or 448; a row that holds NaN or
+    Inf gets that as its factor and so does not pass for a number. With ``scale`` (float32, broadcast against
+    x) what lies beyond is cut off.
     """
     most = 127.0 if dtype is torch.int8 else 448.0
     given = scale is not None
@@ -230,26 +286,30 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
 
 
 def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
-    """Validates crow and col (int32, contiguous, CPU) and adds the other direction. Raises Error naming the first bad entry."""
+    """Validates crow and col (int32, contiguous, CPU) and adds the other direction. Raises Error naming the
+    first bad entry."""
     version = call("validate_index", crow, col, rows, cols, *block)
     ccol, row, slot = call("transpose_index", crow, col, rows, cols, *block)
     return Index(crow, col, ccol, row, slot, rows, cols, block[0], block[1], version)
 
 
 def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
-    """Rewrites the tensors of an index in place for another mask, on the CPU or, queued and capturable in a graph, on CUDA.
+    """Rewrites the tensors of an index in place for another mask, on the CPU or, queued and capturable in a
+    graph, on CUDA.
 
-    mask bool or uint8 [block rows, block columns]; moved int32 [blocks] becomes each block's slot before, -1 for a new one;
-    requested int32 [1] the number of blocks that the mask names. There are exactly as many blocks as before: of more named ones the
-    first in row-major order, fewer are filled up with the first other cells. The index has to be of version DYNAMIC from then on.
-    Raises Error when a shape or dtype does not fit.
+    mask bool or uint8 [block rows, block columns]; moved int32 [blocks] becomes each block's slot before, -1
+    for a new one; requested int32 [1] the number of blocks that the mask names. There are exactly as many
+    blocks as before: of more named ones the first in row-major order, fewer are filled up with the first
+    other cells. The index has to be of version DYNAMIC from then on. Raises Error when a shape or dtype does
+    not fit.
     """
     call("set_topology", mask, *index[:5], moved, requested)
 
 
 def move_blocks(values: Tensor, moved: Tensor) -> None:
-    """values[slot] <- values[moved[slot]], zero where moved is -1, in place: values [blocks, ...] and what else has blocks as its
-    first dimension, after set_topology. Any dtype, contiguous; on CUDA queued. Raises Error when it does not fit."""
+    """values[slot] <- values[moved[slot]], zero where moved is -1, in place: values [blocks, ...] and what
+    else has blocks as its first dimension, after set_topology. Any dtype, contiguous; on CUDA queued. Raises
+    Error when it does not fit."""
     call("move_blocks", values, moved)
 
 
@@ -268,22 +328,46 @@ def plan(
     accumulate: bool = False,
     use_fast_accum: bool = False,
 ) -> dict[str, Any]:
-    """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal, predicted_us), text.
+    """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal,
+    predicted_us), text.
 
-    ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product would run; ``out_dtype``
-    is what int8 and float8_e4m3fn operands give. ``residual``: of a linear with one (forward, no 8-bit operands); ``accumulate``:
-    of a linear_dw with ``out``, or a backward pass into main_grad (dw, no float64); ``use_fast_accum``: of a scaled_linear.
-    Raises Error when no call has these arguments, and when no candidate can run, with every refusal.
+    ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product
+    would run; ``out_dtype`` is what int8 and float8_e4m3fn operands give. ``residual``: of a linear with one
+    (forward, no 8-bit operands); ``accumulate``: of a linear_dw with ``out``, or a backward pass into
+    main_grad (dw, no float64); ``use_fast_accum``: of a scaled_linear. Raises Error when no call has these
+    arguments, and when no candidate can run, with every refusal.
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
     m = whole("plan", "m", m)
     if activation not in tuple(ACTIVATIONS):
-        raise Error("plan", f"activation to be one of {', '.join(map(repr, ACTIVATIONS))}", repr(activation), "choose one of them")
+        raise Error(
+            "plan",
+            f"activation to be one of {', '.join(map(repr, ACTIVATIONS))}",
+            repr(activation),
+            "choose one of them",
+        )
     text = call(
         "plan",
-        *(index.crow, index.col, index.rows, index.cols, index.bm, index.bn, direction, _planned_dtype(dtype, out_dtype), m),
-        *(bias, ACTIVATIONS[activation], index.version, strict, dtype is torch.float32 and tf32_allowed(), ordinal(device)),
+        *(
+            index.crow,
+            index.col,
+            index.rows,
+            index.cols,
+            index.bm,
+            index.bn,
+            direction,
+            _planned_dtype(dtype, out_dtype),
+            m,
+        ),
+        *(
+            bias,
+            ACTIVATIONS[activation],
+            index.version,
+            strict,
+            dtype is torch.float32 and tf32_allowed(),
+            ordinal(device),
+        ),
         *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), residual, accumulate, use_fast_accum),
     )
     return dict(json.loads(text))
@@ -299,7 +383,8 @@ def _planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
 
 @cache
 def info() -> dict[str, Any]:
-    """Machine and build as the C++ core reports them: version, compiler, ISA, kernels compiled in, why a part is missing."""
+    """Machine and build as the C++ core reports them: version, compiler, ISA, kernels compiled in, why a part
+    is missing."""
     return dict(json.loads(call("info")))
 
 
@@ -308,14 +393,21 @@ def kernel_number(name: str) -> int:
     """Row of a kernel in the registry. Raises Error on a name that is not compiled in."""
     names = info()["kernels"]
     if name not in names:
-        raise Error("kernel", f"one of {', '.join(names)}", repr(name), "`sparseloom info` lists the kernels of this build")
+        raise Error(
+            "kernel",
+            f"one of {', '.join(names)}",
+            repr(name),
+            "`sparseloom info` lists the kernels of this build",
+        )
     return int(names.index(name))
 
 
 def dtype_name(op: str, dtype: torch.dtype) -> str:
     """ "f32", "f16", "bf16" or "f64". Raises Error on any other dtype."""
     if dtype not in DTYPES:
-        raise Error(op, "dtype float32, float16, bfloat16 or float64", str(dtype), "convert with .to(torch.float32)")
+        raise Error(
+            op, "dtype float32, float16, bfloat16 or float64", str(dtype), "convert with .to(torch.float32)"
+        )
     return DTYPES[dtype]
 
 
@@ -325,11 +417,14 @@ def has_kernels_for(device: torch.device) -> bool:
 
 
 def ordinal(device: torch.device | str | int) -> int:
-    """A device as the operators count: -1 the CPU, else the CUDA ordinal (the current one when ``device`` names none)."""
+    """A device as the operators count: -1 the CPU, else the CUDA ordinal (the current one when ``device``
+    names none)."""
     try:
         device = torch.device(device)
     except RuntimeError:
-        raise Error("device", "a device such as cpu, cuda or cuda:1", repr(device), "pass one of them") from None
+        raise Error(
+            "device", "a device such as cpu, cuda or cuda:1", repr(device), "pass one of them"
+        ) from None
     if device.type != "cuda":
         return -1
     if device.index is not None:

@@ -24,7 +24,8 @@ _SCOPES = {"layer": "pattern_top_k", "row": "pattern_top_k_by_row"}
 
 
 def block_shape(op: str, block: Block) -> tuple[int, int]:
-    """(rows, columns) of one block from an int or a pair. Raises Error on anything else; C++ checks the sides themselves."""
+    """(rows, columns) of one block from an int or a pair. Raises Error on anything else; C++ checks the sides
+    themselves."""
     pair = tuple(block) if isinstance(block, (tuple, list)) else (block, block)
     try:
         bm, bn = (whole(op, "block", side, None) for side in pair)
@@ -36,7 +37,8 @@ def block_shape(op: str, block: Block) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class PatternStats:
-    """Counts of a pattern. ``elements`` leaves out the padding of ragged edges; row figures count blocks per block row."""
+    """Counts of a pattern. ``elements`` leaves out the padding of ragged edges; row figures count blocks per
+    block row."""
 
     blocks: int
     elements: int
@@ -50,8 +52,8 @@ class PatternStats:
 class Pattern:
     """The present blocks of a [rows, cols] = [out features, in features] weight, cut into blocks; immutable.
 
-    The last block row and column may be ragged. ``mask`` is bool [block rows, block columns]. Raises Error on a negative size,
-    a block side outside {8, 16, 32, 64, 128} or a mask of another shape.
+    The last block row and column may be ragged. ``mask`` is bool [block rows, block columns]. Raises Error on
+    a negative size, a block side outside {8, 16, 32, 64, 128} or a mask of another shape.
     """
 
     __slots__ = ("_bits", "_block", "_cols", "_rows")
@@ -65,7 +67,9 @@ class Pattern:
         rows, cols = whole("pattern", "rows", rows), whole("pattern", "cols", cols)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             got = f"a tensor of {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise Error("pattern", "mask to be a bool tensor", got, "compare scores with a threshold, or use .bool()")
+            raise Error(
+                "pattern", "mask to be a bool tensor", got, "compare scores with a threshold, or use .bool()"
+            )
         mask = mask.detach().to("cpu", copy=True).contiguous()
         # A call that checks block and shape against the mask in C++, where the rules are.
         ops.call("pattern_stats", mask, rows, cols, bm, bn)
@@ -73,7 +77,12 @@ class Pattern:
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise Error("pattern", "an immutable Pattern", f"assignment to {name}", "make a new one, for example with | or -")
+        raise Error(
+            "pattern",
+            "an immutable Pattern",
+            f"assignment to {name}",
+            "make a new one, for example with | or -",
+        )
 
     @property
     def rows(self) -> int:
@@ -120,7 +129,8 @@ class Pattern:
 
     @classmethod
     def from_index(cls, crow: Tensor, col: Tensor, rows: int, cols: int, block: Block) -> Pattern:
-        """The pattern of a block row index (int32). Raises Error naming the first entry out of bounds, order, or twice there."""
+        """The pattern of a block row index (int32). Raises Error naming the first entry out of bounds, order,
+        or twice there."""
         shape = block_shape("pattern", block)
         rows, cols = whole("pattern", "rows", rows), whole("pattern", "cols", cols)
         ops.call("validate_index", crow, col, rows, cols, *shape)
@@ -133,9 +143,13 @@ class Pattern:
     def _combine(self, other: object, mask: Any) -> Pattern:
         if not isinstance(other, Pattern):
             return NotImplemented
-        mine, theirs = (f"{p.rows} x {p.cols} in blocks of {p.block[0]} x {p.block[1]}" for p in (self, other))
+        mine, theirs = (
+            f"{p.rows} x {p.cols} in blocks of {p.block[0]} x {p.block[1]}" for p in (self, other)
+        )
         if mine != theirs:
-            raise Error("pattern", f"two patterns of one shape, {mine}", theirs, "combine patterns of the same weight")
+            raise Error(
+                "pattern", f"two patterns of one shape, {mine}", theirs, "combine patterns of the same weight"
+            )
         return Pattern(self.rows, self.cols, self.block, mask(self._bits, other._bits))
 
     def __and__(self, other: Pattern) -> Pattern:
@@ -169,11 +183,13 @@ class Pattern:
         return self
 
     def __reduce__(self) -> tuple[Any, tuple[int, int, tuple[int, int], bytes]]:
-        """The bits as bytes: a tensor goes to other processes by shared memory, and a temporary one's is gone when they look."""
+        """The bits as bytes: a tensor goes to other processes by shared memory, and a temporary one's is gone
+        when they look."""
         return _from_bytes, (self.rows, self.cols, self.block, self._bits.numpy().tobytes())
 
     def ascii(self, max_side: int = 64) -> str:
-        """'#' present, '.' absent; a grid larger than ``max_side`` is averaged into cells drawn " .:-=+*#%@"."""
+        """'#' present, '.' absent; a grid larger than ``max_side`` is averaged into cells drawn "
+        .:-=+*#%@"."""
         return str(ops.call("pattern_ascii", *self._arguments, whole("pattern", "max_side", max_side)))
 
     def svg(self, pixels: int = 256) -> str:
@@ -182,7 +198,10 @@ class Pattern:
 
     def __repr__(self) -> str:
         bm, bn = self.block
-        return f"Pattern({self.rows} x {self.cols}, block {bm} x {bn}, {self.blocks} blocks, density {self.density:.4g})"
+        return (
+            f"Pattern({self.rows} x {self.cols}, block {bm} x {bn}, "
+            f"{self.blocks} blocks, density {self.density:.4g})"
+        )
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.ascii()}"
@@ -192,7 +211,11 @@ class Pattern:
 
 
 def _from_bytes(rows: int, cols: int, block: tuple[int, int], bits: bytes) -> Pattern:
-    mask = torch.frombuffer(bytearray(bits), dtype=torch.bool) if bits else torch.empty(0, dtype=torch.bool, device="cpu")
+    mask = (
+        torch.frombuffer(bytearray(bits), dtype=torch.bool)
+        if bits
+        else torch.empty(0, dtype=torch.bool, device="cpu")
+    )
     return Pattern(rows, cols, block, mask.reshape(-(-rows // block[0]), -(-cols // block[1])))
 
 
@@ -203,14 +226,19 @@ def draw_seed(seed: Seed) -> int:
     return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu", generator=seed))
 
 
-def _generated(op: str, rows: int, cols: int, block: Block, *arguments: Any, first: Tensor | None = None) -> Pattern:
+def _generated(
+    op: str, rows: int, cols: int, block: Block, *arguments: Any, first: Tensor | None = None
+) -> Pattern:
     """The pattern that an operator makes; ``first``: what it is made from, its argument before the sizes."""
     shape = block_shape(op, block)
-    return Pattern(rows, cols, shape, ops.call(op, *([] if first is None else [first]), rows, cols, *shape, *arguments))
+    return Pattern(
+        rows, cols, shape, ops.call(op, *([] if first is None else [first]), rows, cols, *shape, *arguments)
+    )
 
 
 def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
-    """round(density * grid) blocks, uniform without replacement. The same seed gives the same pattern on every machine."""
+    """round(density * grid) blocks, uniform without replacement. The same seed gives the same pattern on
+    every machine."""
     return _generated("pattern_random", rows, cols, block, share("pattern", density), draw_seed(seed))
 
 
@@ -225,7 +253,8 @@ def biregular(rows: int, cols: int, block: Block, density: float, seed: Seed = N
 
 
 def banded(rows: int, cols: int, block: Block, bandwidth: int) -> Pattern:
-    """Blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 is the diagonal alone."""
+    """Blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 is the diagonal
+    alone."""
     return _generated("pattern_banded", rows, cols, block, whole("pattern", "bandwidth", bandwidth))
 
 
@@ -239,7 +268,9 @@ def full(rows: int, cols: int, block: Block) -> Pattern:
     bm, bn = block_shape("pattern_full", block)
     rows, cols = whole("pattern_full", "rows", rows), whole("pattern_full", "cols", cols)
     _require_sides("pattern_full", bm, bn)
-    return Pattern(rows, cols, (bm, bn), torch.ones(-(-rows // bm), -(-cols // bn), dtype=torch.bool, device="cpu"))
+    return Pattern(
+        rows, cols, (bm, bn), torch.ones(-(-rows // bm), -(-cols // bn), dtype=torch.bool, device="cpu")
+    )
 
 
 def from_mask(rows: int, cols: int, block: Block, mask: Tensor) -> Pattern:
@@ -248,22 +279,30 @@ def from_mask(rows: int, cols: int, block: Block, mask: Tensor) -> Pattern:
 
 
 def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int, scope: str = "layer") -> Pattern:
-    """The ``count`` highest of scores [block rows, block columns]; ties go to the lowest index, NaN is refused.
+    """The ``count`` highest of scores [block rows, block columns]; ties go to the lowest index, NaN is
+    refused.
 
-    ``scope``: "layer" compares all scores with each other; "row" gives every block row its floor or ceiling share of the count, so
-    that rows of small scores keep blocks too.
+    ``scope``: "layer" compares all scores with each other; "row" gives every block row its floor or ceiling
+    share of the count, so that rows of small scores keep blocks too.
     """
     scores = _strided("pattern_top_k", "scores", scores).detach().to("cpu", torch.float32).contiguous()
     count = whole("pattern_top_k", "count", count)
     return _generated(require_scope("pattern_top_k", scope), rows, cols, block, count, first=scores)
 
 
-def from_dense(weight: Tensor, block: Block, density: float, norm: str = "l1", scope: str = "layer") -> Pattern:
-    """The round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum of |w|), "l2" or "max".
-    ``scope``: as in top_k."""
+def from_dense(
+    weight: Tensor, block: Block, density: float, norm: str = "l1", scope: str = "layer"
+) -> Pattern:
+    """The round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum of
+    |w|), "l2" or "max". ``scope``: as in top_k."""
     bm, bn = block_shape("pattern_from_dense", block)
     if _strided("pattern_from_dense", "weight", weight).dim() != 2:
-        raise Error("pattern_from_dense", "a weight [rows, cols]", str(list(weight.shape)), "flatten it to a matrix first")
+        raise Error(
+            "pattern_from_dense",
+            "a weight [rows, cols]",
+            str(list(weight.shape)),
+            "flatten it to a matrix first",
+        )
     rows, cols = weight.shape
     _require_sides("pattern_from_dense", bm, bn)
     count = block_count("pattern_from_dense", rows, cols, (bm, bn), density)
@@ -280,8 +319,8 @@ def _strided(op: str, name: str, tensor: Any) -> Tensor:
 
 
 def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
-    """A UserWarning where a pattern that was chosen by density has no block at all, or none in most block rows: such outputs are
-    their bias whatever x is. ``what``: the layer, for the text."""
+    """A UserWarning where a pattern that was chosen by density has no block at all, or none in most block
+    rows: such outputs are their bias whatever x is. ``what``: the layer, for the text."""
     filled, rows = int(pattern._bits.any(1).sum()), pattern._bits.shape[0]
     if 2 * filled >= rows:
         return
@@ -295,7 +334,8 @@ def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
 
 
 def _outside() -> int:
-    """The stack level of the first caller outside of this package, counted from the caller of this function."""
+    """The stack level of the first caller outside of this package, counted from the caller of this
+    function."""
     package, level = __name__.partition(".")[0] + ".", 1
     frame = sys._getframe(1)
     while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):
@@ -304,7 +344,8 @@ def _outside() -> int:
 
 
 def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: float) -> int:
-    """Blocks at that density of the grid, halves away from zero as in C++. Raises Error on a density outside [0, 1]."""
+    """Blocks at that density of the grid, halves away from zero as in C++. Raises Error on a density outside
+    [0, 1]."""
     density = share(op, density)
     if not 0 <= density <= 1:
         raise Error(op, "density in [0, 1]", str(density), "density is the share of blocks that stay")
@@ -315,11 +356,15 @@ def require_scope(op: str, scope: str) -> str:
     """The operator that compares scores within a scope. Raises Error on a scope that there is not."""
     if scope not in tuple(_SCOPES):
         listed = " or ".join(repr(name) for name in _SCOPES)
-        raise Error(op, f"scope to be {listed}", repr(scope), 'pass scope="row" for the same share in every block row')
+        raise Error(
+            op, f"scope to be {listed}", repr(scope), 'pass scope="row" for the same share in every block row'
+        )
     return _SCOPES[scope]
 
 
 def _require_sides(op: str, bm: int, bn: int) -> None:
     """Before a division by them; the full rule is C++'s, applied when the Pattern is made."""
     if bm < 1 or bn < 1:
-        raise Error(op, "block sides of {8, 16, 32, 64, 128}", f"{bm} x {bn}", "pass block=32 or block=(32, 64)")
+        raise Error(
+            op, "block sides of {8, 16, 32, 64, 128}", f"{bm} x {bn}", "pass block=32 or block=(32, 64)"
+        )

@@ -27,8 +27,8 @@ _INT8_INPUTS = 2**17 - 1  # that int32 sums
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """One layer that changed. ``bytes`` of weights, factors and bias (before, after); ``error``: of the rounded weights, their
-    difference's norm over the weights' own."""
+    """One layer that changed. ``bytes`` of weights, factors and bias (before, after); ``error``: of the
+    rounded weights, their difference's norm over the weights' own."""
 
     names: tuple[str, ...]
     dtype: str
@@ -42,7 +42,8 @@ class QuantizedLayer:
 
 @dataclass(repr=False)
 class Quantized:
-    """The changed layers and the skipped block-sparse and dense linear ones with their reasons; prints as a table."""
+    """The changed layers and the skipped block-sparse and dense linear ones with their reasons; prints as a
+    table."""
 
     changed: list[QuantizedLayer] = field(default_factory=list)
     skipped: list[Skip] = field(default_factory=list)
@@ -58,7 +59,10 @@ class Quantized:
     def __str__(self) -> str:
         layers = "1 layer" if len(self.changed) == 1 else f"{len(self.changed)} layers"
         before, after = (sum(layer.bytes[i] for layer in self.changed) for i in (0, 1))
-        lines = [f"{layers} became 8-bit; their {before:,} bytes became {after:,}", *aligned([_row(c) for c in self.changed])]
+        lines = [
+            f"{layers} became 8-bit; their {before:,} bytes became {after:,}",
+            *aligned([_row(c) for c in self.changed]),
+        ]
         for reason in dict.fromkeys(skip.reason for skip in self.skipped):
             names = [f"{skip.name} ({skip.kind})" for skip in self.skipped if skip.reason == reason]
             lines.append(f"  skipped, {reason}: {', '.join(names)}")
@@ -69,7 +73,14 @@ def _row(c: QuantizedLayer) -> list[str]:
     (rows, cols), (bm, bn) = c.shape, c.block
     shared = f" (shared as {', '.join(c.names[1:])})" if len(c.names) > 1 else ""
     scale = "x per token" if c.x_scale is None else f"x scale {c.x_scale:.3g}"
-    cells = [c.names[0] + shared, c.dtype, f"{rows} x {cols}", f"block {bm} x {bn}", f"{c.blocks} blocks", scale]
+    cells = [
+        c.names[0] + shared,
+        c.dtype,
+        f"{rows} x {cols}",
+        f"block {bm} x {bn}",
+        f"{c.blocks} blocks",
+        scale,
+    ]
     return [*cells, f"weight error {100 * c.error:.2g} %"]
 
 
@@ -80,39 +91,53 @@ def quantize_(
     x_scale: Mapping[str, float] | float | None = None,
     use_fast_accum: bool = False,
 ) -> Quantized:
-    """Replaces block-sparse linear layers, in place, by nn.QuantizedBlockSparseLinear: 8-bit weights and inputs, for inference.
+    """Replaces block-sparse linear layers, in place, by nn.QuantizedBlockSparseLinear: 8-bit weights and
+    inputs, for inference.
 
-    Weights get a factor for each output feature, inputs one for each token, found in every call. Layers inside a
-    BlockSparseConv1x1 or BlockSparseMultiheadAttention are taken by their own names (conv.linear, attn.in_proj).
+    Weights get a factor for each output feature, inputs one for each token, found in every call. Layers
+    inside a BlockSparseConv1x1 or BlockSparseMultiheadAttention are taken by their own names (conv.linear,
+    attn.in_proj).
 
     Args:
-        patterns: {regex: torch.int8 or torch.float8_e4m3fn}, names matched whole (re.fullmatch), the first that matches counts; or
-            one dtype for all block-sparse layers.
-        x_scale: factors for the inputs that were found beforehand, {regex: factor} or one for all: |x| beyond 127 (int8) or 448
-            (float8) times it is cut off.
-        use_fast_accum: what the layers' attribute of that name becomes: float8 sums on CUDA may stay in the tensor cores, faster
-            and with some 14 bits (see ``ops.scaled_linear``).
+        patterns: {regex: torch.int8 or torch.float8_e4m3fn}, names matched whole (re.fullmatch), the first
+            that matches counts; or one dtype for all block-sparse layers.
+        x_scale: factors for the inputs that were found beforehand, {regex: factor} or one for all: |x| beyond
+            127 (int8) or 448 (float8) times it is cut off.
+        use_fast_accum: what the layers' attribute of that name becomes: float8 sums on CUDA may stay in the
+            tensor cores, faster and with some 14 bits (see ``ops.scaled_linear``).
 
-    Returns what changed and what did not, with the reason, and prints it as sparsify_ does. Raises Error, the model untouched, when
-    a regex matches no block-sparse layer, when no matched layer can change, and when ``model`` is such a layer itself.
+    Returns what changed and what did not, with the reason, and prints it as sparsify_ does. Raises Error, the
+    model untouched, when a regex matches no block-sparse layer, when no matched layer can change, and when
+    ``model`` is such a layer itself.
     """
     if isinstance(patterns, torch.dtype):
         patterns = {".*": patterns}
-    chosen = _compiled(patterns, "torch.int8 or torch.float8_e4m3fn", lambda value: value in ops.SCALED_DTYPES)
+    chosen = _compiled(
+        patterns, "torch.int8 or torch.float8_e4m3fn", lambda value: value in ops.SCALED_DTYPES
+    )
     given = x_scale if isinstance(x_scale, Mapping) else {} if x_scale is None else {".*": x_scale}
-    scales = _compiled(given, "x_scale factors > 0", lambda value: isinstance(value, (int, float)) and value > 0)
+    scales = _compiled(
+        given, "x_scale factors > 0", lambda value: isinstance(value, (int, float)) and value > 0
+    )
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, (BlockSparseLinear, QuantizedBlockSparseLinear, nn.Linear)):
             names.setdefault(module, []).append(name)
-    sparse: dict[nn.Module, list[str]] = {m: found for m, found in names.items() if isinstance(m, BlockSparseLinear)}
+    sparse: dict[nn.Module, list[str]] = {
+        m: found for m, found in names.items() if isinstance(m, BlockSparseLinear)
+    }
     if model in sparse:
         raise Error(
-            _OP, "a model that holds block-sparse layers", "the layer itself", "use nn.QuantizedBlockSparseLinear.from_sparse"
+            _OP,
+            "a model that holds block-sparse layers",
+            "the layer itself",
+            "use nn.QuantizedBlockSparseLinear.from_sparse",
         )
     taken = {module: _first(chosen, all_names) for module, all_names in sparse.items()}
     _require_matches(chosen, taken, sparse, names)
-    _require_matches(scales, {module: _first(scales, all_names) for module, all_names in sparse.items()}, sparse, names)
+    _require_matches(
+        scales, {module: _first(scales, all_names) for module, all_names in sparse.items()}, sparse, names
+    )
 
     result = Quantized()
     made: dict[nn.Module, QuantizedBlockSparseLinear] = {}
@@ -130,13 +155,21 @@ def quantize_(
         result.changed.append(_change(all_names, module, made[module]))
     if not made:
         refused = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"
-        raise Error(_OP, "block-sparse layers that can be quantized", refused, "sparsify_ the model first, or mend what is named")
+        raise Error(
+            _OP,
+            "block-sparse layers that can be quantized",
+            refused,
+            "sparsify_ the model first, or mend what is named",
+        )
     for module, layer in made.items():
         replace(model, module, layer)
     result.notes += describe_holders(model, made.values())
-    if any(layer.dtype is torch.float8_e4m3fn and layer.values.device.type == "cpu" for layer in made.values()):
+    if any(
+        layer.dtype is torch.float8_e4m3fn and layer.values.device.type == "cpu" for layer in made.values()
+    ):
         result.notes.append(
-            "float8_e4m3fn has no fast kernel on CPUs: move the model to a GPU, or set layer.kernel = 'reference' (slow)"
+            "float8_e4m3fn has no fast kernel on CPUs: move the model to a "
+            "GPU, or set layer.kernel = 'reference' (slow)"
         )
     announce(result)
     return result
@@ -144,7 +177,9 @@ def quantize_(
 
 def _compiled(patterns: Mapping[str, Any], what: str, fits: Any) -> dict[str, tuple[re.Pattern[str], Any]]:
     if not isinstance(patterns, Mapping):
-        raise Error(_OP, f"{{regex: {what}}}, or one for all", repr(patterns), 'pass {r".*mlp.*": torch.int8}')
+        raise Error(
+            _OP, f"{{regex: {what}}}, or one for all", repr(patterns), 'pass {r".*mlp.*": torch.int8}'
+        )
     compiled = {}
     for regex, value in patterns.items():
         if not fits(value):
@@ -152,12 +187,16 @@ def _compiled(patterns: Mapping[str, Any], what: str, fits: Any) -> dict[str, tu
         try:
             compiled[regex] = re.compile(regex), value
         except (re.error, TypeError) as error:
-            raise Error(_OP, "regular expressions as keys", f"{regex!r} ({error})", "escape dots and brackets") from error
+            raise Error(
+                _OP, "regular expressions as keys", f"{regex!r} ({error})", "escape dots and brackets"
+            ) from error
     return compiled
 
 
 def _first(compiled: Mapping[str, tuple[re.Pattern[str], Any]], names: list[str]) -> str | None:
-    return next((regex for regex, (pattern, _) in compiled.items() if any(map(pattern.fullmatch, names))), None)
+    return next(
+        (regex for regex, (pattern, _) in compiled.items() if any(map(pattern.fullmatch, names))), None
+    )
 
 
 def _require_matches(
@@ -170,11 +209,21 @@ def _require_matches(
         if regex in taken.values():
             continue
         listed = [name for names in sparse.values() for name in names]
-        dense = [name for names in others.values() for name in names if name not in listed and pattern.fullmatch(name)]
+        dense = [
+            name
+            for names in others.values()
+            for name in names
+            if name not in listed and pattern.fullmatch(name)
+        ]
         got = f"only {', '.join(dense[:5])}, which are not" if dense else "nothing"
         if any(pattern.fullmatch(name) for name in listed):
             got = "only layers that a pattern before it has taken"
-        raise Error(_OP, f"block-sparse layers for {regex!r}", got, f"they are {', '.join(listed[:8]) or 'none: sparsify_ first'}")
+        raise Error(
+            _OP,
+            f"block-sparse layers for {regex!r}",
+            got,
+            f"they are {', '.join(listed[:8]) or 'none: sparsify_ first'}",
+        )
 
 
 def _reason(module: nn.Module, regex: str | None, chosen: Mapping[str, tuple[re.Pattern[str], Any]]) -> str:
@@ -214,5 +263,12 @@ def _change(names: list[str], before: BlockSparseLinear, after: QuantizedBlockSp
     given = None if after.x_scale is None or after.x_scale.is_meta else float(after.x_scale)
     shape = after.out_features, after.in_features
     return QuantizedLayer(
-        tuple(names), ops.SCALED_DTYPES[after.dtype], given, shape, after.block, after.pattern.blocks, sizes, error
+        tuple(names),
+        ops.SCALED_DTYPES[after.dtype],
+        given,
+        shape,
+        after.block,
+        after.pattern.blocks,
+        sizes,
+        error,
     )

@@ -10,13 +10,15 @@
 namespace sparseloom::core {
 
 /// The failing path, out of line and cold so that a check costs a compare and a branch.
-[[noreturn]] __attribute__((cold, noinline)) inline void fail(std::string op, std::string expected, std::string actual,
-                                                              std::string remedy) {
+[[noreturn]] __attribute__((cold, noinline)) inline void fail(std::string op, std::string expected,
+                                                              std::string actual, std::string remedy) {
   throw Error(std::move(op), std::move(expected), std::move(actual), std::move(remedy));
 }
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) noexcept { return ceil_div(a, multiple) * multiple; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t multiple) noexcept {
+  return ceil_div(a, multiple) * multiple;
+}
 
 /// "[3, 5]"
 inline std::string shape(std::int64_t rows, std::int64_t cols) {

@@ -6,7 +6,8 @@
 
 namespace sparseloom::core {
 
-/// OCP E4M3 ("fn": finite): sign, 4 exponent bits (bias 7), 3 of fraction; no infinity, NaN where all other bits are one.
+/// OCP E4M3 ("fn": finite): sign, 4 exponent bits (bias 7), 3 of fraction; no infinity, NaN where all other
+/// bits are one.
 struct F8E4M3 {
   std::uint8_t bits = 0;
 };

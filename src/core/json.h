@@ -25,7 +25,8 @@ inline std::string json_string(const std::string& text) {
   return out + "\"";
 }
 
-/// Shortest text that reads back the same, whatever the locale; null for inf and NaN, which JSON does not have.
+/// Shortest text that reads back the same, whatever the locale; null for inf and NaN, which JSON does not
+/// have.
 inline std::string json_number(double value) {
   if (!std::isfinite(value)) return "null";
   char text[32];

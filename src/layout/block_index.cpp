@@ -5,7 +5,8 @@
 
 namespace sparseloom {
 
-BlockIndex::BlockIndex(const BlockPattern& pattern) : rows_(pattern.rows()), cols_(pattern.cols()), block_(pattern.block()) {
+BlockIndex::BlockIndex(const BlockPattern& pattern)
+    : rows_(pattern.rows()), cols_(pattern.cols()), block_(pattern.block()) {
   const std::int64_t blocks = pattern.count();
   if (blocks > std::numeric_limits<std::int32_t>::max()) {
     core::fail("BlockIndex", "at most 2^31 - 1 blocks", std::to_string(blocks), "use a larger block");
@@ -13,7 +14,8 @@ BlockIndex::BlockIndex(const BlockPattern& pattern) : rows_(pattern.rows()), col
   crow_.reserve(static_cast<std::size_t>(pattern.block_rows()) + 1);
   col_.reserve(static_cast<std::size_t>(blocks));
   crow_.push_back(0);
-  // Every column is written and counted only if present: no branch, which half of the cells of a random pattern would mispredict.
+  // Every column is written and counted only if present: no branch, which half of the cells of a random
+  // pattern would mispredict.
   std::vector<std::int32_t> in_row(static_cast<std::size_t>(pattern.block_cols()) + 1);
   for (std::int64_t r = 0; r < pattern.block_rows(); ++r) {
     std::size_t found = 0;
@@ -25,8 +27,8 @@ BlockIndex::BlockIndex(const BlockPattern& pattern) : rows_(pattern.rows()), col
   finish();
 }
 
-BlockIndex::BlockIndex(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const std::int32_t> crow,
-                       std::span<const std::int32_t> col)
+BlockIndex::BlockIndex(std::int64_t rows, std::int64_t cols, BlockShape block,
+                       std::span<const std::int32_t> crow, std::span<const std::int32_t> col)
     : rows_(rows), cols_(cols), block_(block) {
   validate_index("BlockIndex", rows, cols, block, crow, col);
   crow_.assign(crow.begin(), crow.end());

@@ -14,25 +14,30 @@ namespace {
 
 void require_dense(const char* op, const ConstMatrixView& dense, std::int64_t rows, std::int64_t cols) {
   if (dense.rows != rows || dense.cols != cols) {
-    core::fail(op, "a dense matrix of " + core::shape(rows, cols), core::shape(dense.rows, dense.cols), "pass the whole matrix");
+    core::fail(op, "a dense matrix of " + core::shape(rows, cols), core::shape(dense.rows, dense.cols),
+               "pass the whole matrix");
   }
   if (dense.stride < cols) {
-    core::fail(op, "a row stride of at least " + std::to_string(cols) + " elements", std::to_string(dense.stride),
+    core::fail(op, "a row stride of at least " + std::to_string(cols) + " elements",
+               std::to_string(dense.stride),
                "strides count elements, not bytes; a transposed matrix must be copied first");
   }
-  if (dense.data == nullptr && rows > 0 && cols > 0) core::fail(op, "dense data", "a null pointer", "pass the matrix's memory");
+  if (dense.data == nullptr && rows > 0 && cols > 0)
+    core::fail(op, "dense data", "a null pointer", "pass the matrix's memory");
 }
 
 void require_values(const char* op, const IndexView& index, const void* values) {
   if (values == nullptr && index.blocks > 0) {
-    core::fail(op, "values of " + std::to_string(index.blocks) + " blocks", "a null pointer", "pass blocks * bm * bn elements");
+    core::fail(op, "values of " + std::to_string(index.blocks) + " blocks", "a null pointer",
+               "pass blocks * bm * bn elements");
   }
 }
 
-/// Calls copy(byte offset in dense, byte offset in values, bytes present, bytes of padding) for each row of each stored block of
-/// the block rows [begin, end); a row below the matrix's edge has no bytes present.
+/// Calls copy(byte offset in dense, byte offset in values, bytes present, bytes of padding) for each row of
+/// each stored block of the block rows [begin, end); a row below the matrix's edge has no bytes present.
 template <class Copy>
-void for_each_block_row(const ConstMatrixView& dense, const IndexView& index, std::int64_t begin, std::int64_t end, Copy copy) {
+void for_each_block_row(const ConstMatrixView& dense, const IndexView& index, std::int64_t begin,
+                        std::int64_t end, Copy copy) {
   const auto element = static_cast<std::int64_t>(size_of(dense.dtype));
   const std::int64_t row_bytes = index.block.cols * element;
   for (std::int64_t r = begin; r < end; ++r) {
@@ -56,27 +61,31 @@ void pack(const ConstMatrixView& dense, const IndexView& index, void* values) {
   require_values("pack", index, values);
   const auto* source = static_cast<const std::byte*>(dense.data);
   auto* target = static_cast<std::byte*>(values);
-  const auto copy = [&](std::int64_t in_dense, std::int64_t in_values, std::int64_t present, std::int64_t padding) {
+  const auto copy = [&](std::int64_t in_dense, std::int64_t in_values, std::int64_t present,
+                        std::int64_t padding) {
     if (present) std::memcpy(target + in_values, source + in_dense, static_cast<std::size_t>(present));
     if (padding) std::memset(target + in_values + present, 0, static_cast<std::size_t>(padding));
   };
   for_each_block_row(dense, index, 0, index.block_rows(), copy);
 }
 
-void layout::unpack_rows(const IndexView& index, const void* values, const MatrixView& dense, std::int64_t begin,
-                         std::int64_t end) {
+void layout::unpack_rows(const IndexView& index, const void* values, const MatrixView& dense,
+                         std::int64_t begin, std::int64_t end) {
   const auto* source = static_cast<const std::byte*>(values);
   auto* target = static_cast<std::byte*>(dense.data);
   const auto element = static_cast<std::int64_t>(size_of(dense.dtype));
   const std::int64_t last = std::min(end * index.block.rows, index.rows);
   if (index.cols > 0) {
-    for (std::int64_t r = begin * index.block.rows; r < last; ++r) {  // what lies between rows of a strided matrix is not ours
+    for (std::int64_t r = begin * index.block.rows; r < last;
+         ++r) {  // what lies between rows of a strided matrix is not ours
       std::memset(target + r * dense.stride * element, 0, static_cast<std::size_t>(index.cols * element));
     }
   }
   for_each_block_row(dense, index, begin, end,
                      [&](std::int64_t in_dense, std::int64_t in_values, std::int64_t present, std::int64_t) {
-                       if (present) std::memcpy(target + in_dense, source + in_values, static_cast<std::size_t>(present));
+                       if (present)
+                         std::memcpy(target + in_dense, source + in_values,
+                                     static_cast<std::size_t>(present));
                      });
 }
 
@@ -98,7 +107,8 @@ BsrMatrix BsrMatrix::pack(const ConstMatrixView& dense, const BlockPattern& patt
 }
 
 void BsrMatrix::unpack(const MatrixView& dense) const {
-  if (dense.dtype != dtype_) core::fail("unpack", name_of(dtype_), name_of(dense.dtype), "unpack to the matrix's own dtype");
+  if (dense.dtype != dtype_)
+    core::fail("unpack", name_of(dtype_), name_of(dense.dtype), "unpack to the matrix's own dtype");
   sparseloom::unpack(index_.view(), values(), dense);
 }
 

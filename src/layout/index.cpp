@@ -19,7 +19,8 @@ std::string entry(const char* name, std::int64_t i, std::int64_t value) {
 
 const char* kRebuild = "rebuild the index from its pattern";
 
-void validate_crow(const char* op, std::int64_t block_rows, std::int64_t blocks, std::span<const std::int32_t> crow) {
+void validate_crow(const char* op, std::int64_t block_rows, std::int64_t blocks,
+                   std::span<const std::int32_t> crow) {
   if (static_cast<std::int64_t>(crow.size()) != block_rows + 1) {
     core::fail(op, "crow of " + std::to_string(block_rows + 1) + " entries, one per block row and one more",
                std::to_string(crow.size()), "check rows and the block shape against the index");
@@ -27,42 +28,46 @@ void validate_crow(const char* op, std::int64_t block_rows, std::int64_t blocks,
   if (crow[0] != 0) core::fail(op, "crow[0] = 0", entry("crow", 0, crow[0]), kRebuild);
   for (std::int64_t r = 0; r < block_rows; ++r) {
     if (crow[r + 1] < crow[r]) {
-      core::fail(op, "crow in ascending order", entry("crow", r + 1, crow[r + 1]) + " after " + entry("crow", r, crow[r]),
-                 kRebuild);
+      core::fail(op, "crow in ascending order",
+                 entry("crow", r + 1, crow[r + 1]) + " after " + entry("crow", r, crow[r]), kRebuild);
     }
     // Here and not only at the end: no entry of col may be read through an offset that lies past it.
     if (crow[r + 1] > blocks) {
-      core::fail(op, "crow to end at " + std::to_string(blocks) + ", the length of col", entry("crow", r + 1, crow[r + 1]),
-                 kRebuild);
+      core::fail(op, "crow to end at " + std::to_string(blocks) + ", the length of col",
+                 entry("crow", r + 1, crow[r + 1]), kRebuild);
     }
   }
   if (crow[block_rows] != blocks) {
-    core::fail(op, "crow to end at " + std::to_string(blocks) + ", the length of col", entry("crow", block_rows, crow[block_rows]),
-               kRebuild);
+    core::fail(op, "crow to end at " + std::to_string(blocks) + ", the length of col",
+               entry("crow", block_rows, crow[block_rows]), kRebuild);
   }
 }
 
-void validate_col(const char* op, std::int64_t block_rows, std::int64_t block_cols, std::span<const std::int32_t> crow,
-                  std::span<const std::int32_t> col) {
-  const std::string allowed = block_cols ? "; allowed 0.." + std::to_string(block_cols - 1) : "; the matrix has no block columns";
+void validate_col(const char* op, std::int64_t block_rows, std::int64_t block_cols,
+                  std::span<const std::int32_t> crow, std::span<const std::int32_t> col) {
+  const std::string allowed =
+      block_cols ? "; allowed 0.." + std::to_string(block_cols - 1) : "; the matrix has no block columns";
   for (std::int64_t r = 0; r < block_rows; ++r) {
     const std::string in_row = ", block row " + std::to_string(r);
     for (std::int64_t i = crow[r]; i < crow[r + 1]; ++i) {
       if (col[i] < 0 || col[i] >= block_cols) {
-        core::fail(op, "block columns inside the matrix", entry("col", i, col[i]) + in_row + allowed, kRebuild);
+        core::fail(op, "block columns inside the matrix", entry("col", i, col[i]) + in_row + allowed,
+                   kRebuild);
       }
       if (i == crow[r] || col[i] > col[i - 1]) continue;
       const std::string pair = entry("col", i, col[i]) + " after " + entry("col", i - 1, col[i - 1]) + in_row;
-      if (col[i] == col[i - 1]) core::fail(op, "each block once", "a duplicate: " + pair, "add the two blocks' values into one");
-      core::fail(op, "block columns in ascending order inside a row", pair, "sort each row's columns, and the values with them");
+      if (col[i] == col[i - 1])
+        core::fail(op, "each block once", "a duplicate: " + pair, "add the two blocks' values into one");
+      core::fail(op, "block columns in ascending order inside a row", pair,
+                 "sort each row's columns, and the values with them");
     }
   }
 }
 
 }  // namespace
 
-void validate_index(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const std::int32_t> crow,
-                    std::span<const std::int32_t> col) {
+void validate_index(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block,
+                    std::span<const std::int32_t> crow, std::span<const std::int32_t> col) {
   const pattern::Grid grid = pattern::require_grid(op, rows, cols, block);
   if (col.size() > static_cast<std::size_t>(kMaxBlocks)) {
     core::fail(op, "at most 2^31 - 1 blocks", std::to_string(col.size()), "use a larger block");
@@ -76,8 +81,8 @@ void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* r
   std::fill(ccol, ccol + block_cols + 1, 0);
   for (std::int64_t i = 0; i < index.blocks; ++i) ++ccol[index.col[i] + 1];
   for (std::int64_t c = 0; c < block_cols; ++c) ccol[c + 1] += ccol[c];
-  // A counting sort: rows are walked in order, so they come out in order. ccol[c] serves as column c's cursor and ends where column
-  // c + 1 begins, so shifting it by one restores it: no scratch memory.
+  // A counting sort: rows are walked in order, so they come out in order. ccol[c] serves as column c's cursor
+  // and ends where column c + 1 begins, so shifting it by one restores it: no scratch memory.
   for (std::int64_t r = 0; r < block_rows; ++r) {
     for (std::int32_t i = index.crow[r]; i < index.crow[r + 1]; ++i) {
       const std::int32_t at = ccol[index.col[i]]++;
@@ -91,7 +96,8 @@ void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* r
 
 std::int64_t pattern_version(const IndexView& index) {
   std::uint64_t hash = 0;
-  // Absorbs values, not bytes: independent of the machine's byte order. mix64 is a bijection, so a step loses nothing.
+  // Absorbs values, not bytes: independent of the machine's byte order. mix64 is a bijection, so a step loses
+  // nothing.
   const auto absorb = [&hash](std::int64_t value) {
     hash = core::mix64((hash + core::kGoldenGamma) ^ static_cast<std::uint64_t>(value));
   };

@@ -29,7 +29,8 @@ void accumulate(BlockNorm norm, double magnitude, double& sum) {
 }
 
 template <class T>
-void score(const ConstMatrixView& dense, BlockShape block, BlockNorm norm, pattern::Grid grid, std::span<float> scores) {
+void score(const ConstMatrixView& dense, BlockShape block, BlockNorm norm, pattern::Grid grid,
+           std::span<float> scores) {
   std::vector<double> sums(static_cast<std::size_t>(grid.cols));
   for (std::int64_t r = 0; r < grid.rows; ++r) {
     std::fill(sums.begin(), sums.end(), 0.0);
@@ -38,7 +39,8 @@ void score(const ConstMatrixView& dense, BlockShape block, BlockNorm norm, patte
       const T* row = static_cast<const T*>(dense.data) + y * dense.stride;
       for (std::int64_t c = 0; c < grid.cols; ++c) {
         const std::int64_t right = std::min(dense.cols, (c + 1) * block.cols);
-        for (std::int64_t x = c * block.cols; x < right; ++x) accumulate(norm, std::fabs(as_double(row[x])), sums[c]);
+        for (std::int64_t x = c * block.cols; x < right; ++x)
+          accumulate(norm, std::fabs(as_double(row[x])), sums[c]);
       }
     }
     for (std::int64_t c = 0; c < grid.cols; ++c) {
@@ -53,12 +55,15 @@ void block_scores(const ConstMatrixView& dense, BlockShape block, BlockNorm norm
   const char* op = "block_scores";
   const pattern::Grid grid = pattern::require_grid(op, dense.rows, dense.cols, block);
   if (static_cast<std::int64_t>(scores.size()) != grid.cells()) {
-    core::fail(op, std::to_string(grid.cells()) + " scores, one per block of the grid " + core::shape(grid.rows, grid.cols),
+    core::fail(op,
+               std::to_string(grid.cells()) + " scores, one per block of the grid " +
+                   core::shape(grid.rows, grid.cols),
                std::to_string(scores.size()), "size the output as block_rows * block_cols");
   }
   if (grid.cells() == 0) return;
   if (dense.stride < dense.cols) {
-    core::fail(op, "a row stride of at least " + std::to_string(dense.cols) + " elements", std::to_string(dense.stride),
+    core::fail(op, "a row stride of at least " + std::to_string(dense.cols) + " elements",
+               std::to_string(dense.stride),
                "strides count elements, not bytes; a transposed matrix must be copied first");
   }
   if (dense.data == nullptr) core::fail(op, "dense data", "a null pointer", "pass the matrix's memory");
@@ -69,7 +74,8 @@ void block_scores(const ConstMatrixView& dense, BlockShape block, BlockNorm norm
     case DType::f64: return score<double>(dense, block, norm, grid, scores);
     case DType::i8:
     case DType::f8e4m3:
-      core::fail(op, "dense of dtype f32, f16, bf16 or f64", name_of(dense.dtype), "score the weight before it is quantized");
+      core::fail(op, "dense of dtype f32, f16, bf16 or f64", name_of(dense.dtype),
+                 "score the weight before it is quantized");
   }
 }
 

@@ -1,5 +1,6 @@
-// A new topology in the tables of the old one. The twin of kernels/cuda/sm80/topology.cuh, by the same arithmetic:
-// with p mask cells before cell i in row-major order, min(p, capacity) + min(i - p, fill) blocks lie before it.
+// A new topology in the tables of the old one. The twin of kernels/cuda/sm80/topology.cuh, by the same
+// arithmetic: with p mask cells before cell i in row-major order, min(p, capacity) + min(i - p, fill) blocks
+// lie before it.
 #include <algorithm>
 
 #include "sparseloom/layout.h"
@@ -7,7 +8,8 @@
 namespace sparseloom {
 namespace {
 
-// Walks the grid in row-major order and calls at(row, column, slot, named by the mask) for every cell that gets a block.
+// Walks the grid in row-major order and calls at(row, column, slot, named by the mask) for every cell that
+// gets a block.
 template <class At>
 void for_each_block(const std::uint8_t* mask, const TopologyTables& tables, std::int64_t fill, At at) {
   std::int64_t slot = 0, left = tables.capacity - fill;  // of the mask's cells
@@ -35,7 +37,8 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables) {
   for_each_block(mask, tables, fill, [&](std::int64_t r, std::int64_t c, std::int64_t slot, bool by_mask) {
     if (r != row) {
       row = r;
-      // Kept inside the arrays also when the old tables are none: they come from tensors that anybody may have written to.
+      // Kept inside the arrays also when the old tables are none: they come from tensors that anybody may
+      // have written to.
       old = std::clamp<std::int64_t>(tables.crow[r], 0, tables.capacity);
       end = std::clamp<std::int64_t>(tables.crow[r + 1], 0, tables.capacity);
     }
@@ -51,8 +54,12 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables) {
   });
   for (std::int64_t r = 0; r < tables.block_rows; ++r) tables.crow[r + 1] += tables.crow[r];
   constexpr BlockShape kAny{8, 8};  // the index is of blocks alone
-  const IndexView index{
-      tables.block_rows * kAny.rows, tables.block_cols * kAny.cols, kAny, tables.capacity, tables.crow, tables.col};
+  const IndexView index{tables.block_rows * kAny.rows,
+                        tables.block_cols * kAny.cols,
+                        kAny,
+                        tables.capacity,
+                        tables.crow,
+                        tables.col};
   transpose_index(index, tables.ccol, tables.row, tables.slot);
 }
 

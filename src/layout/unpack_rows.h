@@ -7,7 +7,9 @@
 
 namespace sparseloom::layout {
 
-/// unpack() for the block rows [begin, end) alone, unchecked: dense is [index.rows, index.cols] of the values' dtype.
-void unpack_rows(const IndexView& index, const void* values, const MatrixView& dense, std::int64_t begin, std::int64_t end);
+/// unpack() for the block rows [begin, end) alone, unchecked: dense is [index.rows, index.cols] of the
+/// values' dtype.
+void unpack_rows(const IndexView& index, const void* values, const MatrixView& dense, std::int64_t begin,
+                 std::int64_t end);
 
 }  // namespace sparseloom::layout

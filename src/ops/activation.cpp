@@ -19,31 +19,39 @@ const runtime::CudaDevice& require_device(const char* op, const Executor& execut
 
 [[maybe_unused]] void require_queued(const char* op, int error, const Executor& executor) {
   if (error != 0)
-    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device), runtime::cuda_error_text(error),
+    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device),
+               runtime::cuda_error_text(error),
                "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
 }  // namespace
 
-void activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual, const MatrixView& y,
-              const Executor& executor) {
+void activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual,
+              const MatrixView& y, const Executor& executor) {
   require_device("linear", executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  require_queued("linear", kernels::cuda::sm80_activate(z, activation, residual, y, executor.stream), executor);
+  require_queued("linear", kernels::cuda::sm80_activate(z, activation, residual, y, executor.stream),
+                 executor);
 #else
   static_cast<void>(z), static_cast<void>(activation), static_cast<void>(residual), static_cast<void>(y);
 #endif
 }
 
-void activation_gradient(const ConstMatrixView& dy, Activation activation, const ConstMatrixView& saved, const MatrixView& dz,
-                         void* dbias, std::span<std::byte> workspace, const Executor& executor) {
+void activation_gradient(const ConstMatrixView& dy, Activation activation, const ConstMatrixView& saved,
+                         const MatrixView& dz, void* dbias, std::span<std::byte> workspace,
+                         const Executor& executor) {
   constexpr const char* op = "linear_backward";
   const runtime::CudaDevice& device = require_device(op, executor);
-  const auto same = [&](const ConstMatrixView& m) { return m.rows == dy.rows && m.cols == dy.cols && m.dtype == dy.dtype; };
+  const auto same = [&](const ConstMatrixView& m) {
+    return m.rows == dy.rows && m.cols == dy.cols && m.dtype == dy.dtype;
+  };
   if (activation != Activation::none && !same(saved))
-    core::fail(op, std::string("what the forward pass saved as dy: ") + name_of(dy.dtype) + " " + core::shape(dy.rows, dy.cols),
-               std::string(name_of(saved.dtype)) + " " + core::shape(saved.rows, saved.cols), "pass that call's own gradient");
+    core::fail(op,
+               std::string("what the forward pass saved as dy: ") + name_of(dy.dtype) + " " +
+                   core::shape(dy.rows, dy.cols),
+               std::string(name_of(saved.dtype)) + " " + core::shape(saved.rows, saved.cols),
+               "pass that call's own gradient");
 #ifdef SPARSELOOM_HAVE_CUDA
   kernels::cuda::ActivationGradientArgs args;
   args.activation = activation;
@@ -64,8 +72,8 @@ void activation_gradient(const ConstMatrixView& dy, Activation activation, const
 
 std::size_t activation_gradient_workspace(const ConstMatrixView& dy, const Executor& executor) {
 #ifdef SPARSELOOM_HAVE_CUDA
-  return kernels::cuda::sm80_activation_gradient_workspace(dy.rows, dy.cols, dy.dtype,
-                                                           runtime::cuda_device(executor.device).multiprocessors);
+  return kernels::cuda::sm80_activation_gradient_workspace(
+      dy.rows, dy.cols, dy.dtype, runtime::cuda_device(executor.device).multiprocessors);
 #else
   static_cast<void>(dy), static_cast<void>(executor);
   return 0;

@@ -8,7 +8,8 @@ namespace {
 
 void require_cpu(const char* op, const Executor& executor) {
   if (executor.device >= 0)
-    core::fail(op, "a CPU executor: BsrMatrix keeps its index and values in host memory", "cuda:" + std::to_string(executor.device),
+    core::fail(op, "a CPU executor: BsrMatrix keeps its index and values in host memory",
+               "cuda:" + std::to_string(executor.device),
                "copy index and values to the device and pass an IndexView of them");
 }
 
@@ -24,26 +25,29 @@ std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w
   return make_plan(problem, w.index().view(), w.index().version(), executor, kernel);
 }
 
-void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Addends& addends, const MatrixView& y,
-            Workspace& workspace, const Executor& executor) {
-  require_cpu("linear", executor);
-  linear(plan, x, w.index().view(), w.values(), addends, y, workspace.at_least(plan.workspace_bytes), executor);
-}
-
-void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales, const void* bias,
+void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Addends& addends,
             const MatrixView& y, Workspace& workspace, const Executor& executor) {
   require_cpu("linear", executor);
-  linear(plan, x, w.index().view(), w.values(), scales, bias, y, workspace.at_least(plan.workspace_bytes), executor);
+  linear(plan, x, w.index().view(), w.values(), addends, y, workspace.at_least(plan.workspace_bytes),
+         executor);
 }
 
-void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx, Workspace& workspace,
-               const Executor& executor) {
+void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales,
+            const void* bias, const MatrixView& y, Workspace& workspace, const Executor& executor) {
+  require_cpu("linear", executor);
+  linear(plan, x, w.index().view(), w.values(), scales, bias, y, workspace.at_least(plan.workspace_bytes),
+         executor);
+}
+
+void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w, const MatrixView& dx,
+               Workspace& workspace, const Executor& executor) {
   require_cpu("linear_dx", executor);
-  linear_dx(plan, dy, w.index().view(), w.index().transposed(), w.values(), dx, workspace.at_least(plan.workspace_bytes), executor);
+  linear_dx(plan, dy, w.index().view(), w.index().transposed(), w.values(), dx,
+            workspace.at_least(plan.workspace_bytes), executor);
 }
 
-void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, BsrMatrix& dw, Workspace& workspace,
-               const Executor& executor) {
+void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, BsrMatrix& dw,
+               Workspace& workspace, const Executor& executor) {
   require_cpu("linear_dw", executor);
   const bool accumulate = plan.problem.accumulate;
   const DType dtype = accumulate ? DType::f32 : plan.problem.dtype;
@@ -52,7 +56,8 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
                accumulate ? std::string("dw with the plan's pattern and dtype f32, which accumulate adds to")
                           : std::string("dw with the plan's pattern and dtype ") + name_of(dtype),
                std::string("another pattern, or ") + name_of(dw.dtype()),
-               accumulate ? "make it with BsrMatrix(w.index(), DType::f32)" : "make it with BsrMatrix(w.index(), w.dtype())");
+               accumulate ? "make it with BsrMatrix(w.index(), DType::f32)"
+                          : "make it with BsrMatrix(w.index(), w.dtype())");
   linear_dw(plan, dy, x, dw.index().view(), dw.values(), workspace.at_least(plan.workspace_bytes), executor);
 }
 

@@ -15,7 +15,8 @@ namespace {
 
 using Key = std::array<std::int64_t, 7>;
 
-// Shapes are rounded down to powers of two: a rate differs little inside a factor of two, and few shapes are measured in all.
+// Shapes are rounded down to powers of two: a rate differs little inside a factor of two, and few shapes are
+// measured in all.
 std::int64_t sample(std::int64_t size, std::int64_t most) {
   std::int64_t rounded = 1;
   while (rounded * 2 <= std::min(size, most)) rounded *= 2;
@@ -42,12 +43,15 @@ void fill(DType dtype, std::vector<std::byte>& data) {
 
 struct Shape {
   std::int64_t m, n, k;
-  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+  double flops() const {
+    return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
   Shape halved() const { return {(m + 1) / 2, (n + 1) / 2, (k + 1) / 2}; }
 };
 
-// torch's own loop for fp16 and, without AVX-512, for bf16 multiplies dX at 0.26 Gflop/s: 16 s for 512 x 2048 x 2048.
-// A product of kFirstFlops takes 2 ms there, and one is not enlarged beyond kRunSeconds: what loses by then loses.
+// torch's own loop for fp16 and, without AVX-512, for bf16 multiplies dX at 0.26 Gflop/s: 16 s for 512 x 2048
+// x 2048. A product of kFirstFlops takes 2 ms there, and one is not enlarged beyond kRunSeconds: what loses
+// by then loses.
 constexpr double kFirstFlops = 1 << 19;
 constexpr double kRunSeconds = 20e-3;
 
@@ -64,9 +68,11 @@ double measure(DType dtype, bool forward, const Shape& shape, const Executor& ex
   product.b_transposed = forward;
   product.c = {c.data(), dtype, m, n, n};
   using Clock = std::chrono::steady_clock;
-  executor.gemm(executor.context, product);  // warms the vendor's own caches: loads its library, the first time
+  executor.gemm(executor.context,
+                product);  // warms the vendor's own caches: loads its library, the first time
   double best = 1e30, total = 0;
-  // One run, a second within the budget, more while they are cheap: the minimum is what a neighbour disturbs least.
+  // One run, a second within the budget, more while they are cheap: the minimum is what a neighbour disturbs
+  // least.
   for (int run = 0; run < 1 || (run < 2 && total < kRunSeconds) || (run < 20 && total < 5e-3); ++run) {
     const auto start = Clock::now();
     executor.gemm(executor.context, product);
@@ -82,7 +88,8 @@ double measure_within_budget(DType dtype, bool forward, const Shape& whole, cons
   std::vector<Shape> shapes{whole};
   while (shapes.back().flops() > kFirstFlops) shapes.push_back(shapes.back().halved());
   double rate = 0;
-  for (auto shape = shapes.rbegin(); shape != shapes.rend() && (rate == 0 || shape->flops() / rate <= kRunSeconds); ++shape)
+  for (auto shape = shapes.rbegin();
+       shape != shapes.rend() && (rate == 0 || shape->flops() / rate <= kRunSeconds); ++shape)
     rate = measure(dtype, forward, *shape, executor);
   return rate;
 }
@@ -92,7 +99,8 @@ double measure_within_budget(DType dtype, bool forward, const Shape& whole, cons
 double gemm_rate(const Problem& p, const Executor& executor) {
   if (executor.gemm == nullptr || p.m <= 0 || p.rows <= 0 || p.cols <= 0) return 0;
   const bool forward = p.direction == Direction::forward;
-  const Shape shape{sample(p.m, 512), sample(forward ? p.rows : p.cols, 2048), sample(forward ? p.cols : p.rows, 2048)};
+  const Shape shape{sample(p.m, 512), sample(forward ? p.rows : p.cols, 2048),
+                    sample(forward ? p.cols : p.rows, 2048)};
   const Key key{reinterpret_cast<std::int64_t>(executor.gemm),
                 static_cast<std::int64_t>(p.dtype),
                 forward,
@@ -106,7 +114,8 @@ double gemm_rate(const Problem& p, const Executor& executor) {
     std::lock_guard lock(mutex);
     if (auto found = rates.find(key); found != rates.end()) return found->second;
   }
-  const double rate = measure_within_budget(p.dtype, forward, shape, executor);  // outside the lock: the callback may call back
+  const double rate = measure_within_budget(p.dtype, forward, shape,
+                                            executor);  // outside the lock: the callback may call back
   std::lock_guard lock(mutex);
   return rates.emplace(key, rate).first->second;
 }

@@ -1,4 +1,5 @@
-// info_json: what this build holds and what this machine runs, with the reason for everything that is missing.
+// info_json: what this build holds and what this machine runs, with the reason for everything that is
+// missing.
 #include "core/json.h"
 #include "kernels/cpu/rates.h"
 #include "kernels/registry.h"
@@ -26,11 +27,14 @@ std::string info_json() {
   const plan::MachineRates& rates = kernels::machine_rates();
   const runtime::CudaSummary cuda = runtime::cuda_summary();
   const std::string& forced = runtime::forced_isa();
-  std::string text = "{\"version\": " + json_string(SPARSELOOM_VERSION) + ", \"compiler\": " + json_string("g++ " __VERSION__) +
-                     ", \"build_type\": " + json_string(SPARSELOOM_BUILD_TYPE) + ", \"cpu\": " + json_string(runtime::cpu_name()) +
+  std::string text = "{\"version\": " + json_string(SPARSELOOM_VERSION) +
+                     ", \"compiler\": " + json_string("g++ " __VERSION__) +
+                     ", \"build_type\": " + json_string(SPARSELOOM_BUILD_TYPE) +
+                     ", \"cpu\": " + json_string(runtime::cpu_name()) +
                      ", \"isa_detected\": " + json_string(runtime::name_of(runtime::detected_isa())) +
                      ", \"isa_active\": " + json_string(runtime::name_of(runtime::active_isa())) +
-                     ", \"isa_forced\": " + (forced.empty() ? "null" : json_string(forced)) + ", \"kernels\": [";
+                     ", \"isa_forced\": " + (forced.empty() ? "null" : json_string(forced)) +
+                     ", \"kernels\": [";
   const char* comma = "";
   for (const plan::KernelInfo& row : kernels::registry_info()) {
     text += comma + json_string(row.name);
@@ -51,8 +55,9 @@ std::string info_json() {
     comma = ", ";
   }
   text += "}, \"rates_origin\": " + json_string(kernels::machine_rates_origin()) +
-          ", \"cuda\": {\"compiled\": " + (cuda.compiled ? "true" : "false") + ", \"devices\": " + std::to_string(cuda.devices) +
-          ", \"reason\": " + json_string(cuda.reason) + ", \"names\": [";
+          ", \"cuda\": {\"compiled\": " + (cuda.compiled ? "true" : "false") +
+          ", \"devices\": " + std::to_string(cuda.devices) + ", \"reason\": " + json_string(cuda.reason) +
+          ", \"names\": [";
   comma = "";
   for (const std::string& name : cuda.names) {
     text += comma + json_string(name);

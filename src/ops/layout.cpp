@@ -11,8 +11,8 @@ namespace {
 
 void check(const char* op, const ConstMatrixView& dense, const IndexView& index, const Executor& executor) {
   if (dense.rows != index.rows || dense.cols != index.cols)
-    core::fail(op, "dense of the index's shape " + core::shape(index.rows, index.cols), core::shape(dense.rows, dense.cols),
-               "pass the matrix that the index belongs to");
+    core::fail(op, "dense of the index's shape " + core::shape(index.rows, index.cols),
+               core::shape(dense.rows, dense.cols), "pass the matrix that the index belongs to");
   if (is_scaled(dense.dtype))
     core::fail(op, "elements of 16, 32 or 64 bits on a CUDA device", name_of(dense.dtype),
                "pack on the host, or before quantizing");
@@ -23,7 +23,8 @@ void check(const char* op, const ConstMatrixView& dense, const IndexView& index,
 
 [[maybe_unused]] void require_queued(const char* op, int error, const Executor& executor) {
   if (error != 0)
-    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device), runtime::cuda_error_text(error),
+    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device),
+               runtime::cuda_error_text(error),
                "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 

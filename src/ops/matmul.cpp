@@ -11,44 +11,54 @@
 namespace sparseloom {
 namespace {
 
-void check_matrix(const char* op, const char* name, const ConstMatrixView& matrix, std::int64_t rows, std::int64_t cols,
-                  DType dtype) {
+void check_matrix(const char* op, const char* name, const ConstMatrixView& matrix, std::int64_t rows,
+                  std::int64_t cols, DType dtype) {
   if (matrix.rows != rows || matrix.cols != cols)
-    core::fail(op, std::string(name) + " of shape " + core::shape(rows, cols), core::shape(matrix.rows, matrix.cols),
-               "pass the matrix that the plan was made for");
+    core::fail(op, std::string(name) + " of shape " + core::shape(rows, cols),
+               core::shape(matrix.rows, matrix.cols), "pass the matrix that the plan was made for");
   if (matrix.dtype != dtype)
-    core::fail(op, std::string(name) + " of dtype " + name_of(dtype), name_of(matrix.dtype), "convert it, or plan for its dtype");
+    core::fail(op, std::string(name) + " of dtype " + name_of(dtype), name_of(matrix.dtype),
+               "convert it, or plan for its dtype");
   if (matrix.rows > 1 && matrix.stride < matrix.cols)
-    core::fail(op, std::string(name) + " with row stride >= " + std::to_string(matrix.cols), std::to_string(matrix.stride),
-               "pass the number of elements between two rows");
-  if (matrix.data == nullptr && rows > 0 && cols > 0) core::fail(op, std::string("memory behind ") + name, "null", "pass its data");
+    core::fail(op, std::string(name) + " with row stride >= " + std::to_string(matrix.cols),
+               std::to_string(matrix.stride), "pass the number of elements between two rows");
+  if (matrix.data == nullptr && rows > 0 && cols > 0)
+    core::fail(op, std::string("memory behind ") + name, "null", "pass its data");
 }
 
 std::string place(int device) { return device < 0 ? "the CPU" : "cuda:" + std::to_string(device); }
 
-void check_call(const char* op, Direction direction, const Plan& plan, const IndexView& index, std::span<std::byte> workspace,
-                const Executor& executor) {
+void check_call(const char* op, Direction direction, const Plan& plan, const IndexView& index,
+                std::span<std::byte> workspace, const Executor& executor) {
   const Problem& p = plan.problem;
   if (p.direction != direction)
-    core::fail(op, std::string("a plan for ") + name_of(direction), name_of(p.direction), "make one plan for each direction");
+    core::fail(op, std::string("a plan for ") + name_of(direction), name_of(p.direction),
+               "make one plan for each direction");
   if (p.rows != index.rows || p.cols != index.cols || !(p.block == index.block) || p.blocks != index.blocks)
-    core::fail(op, "the index the plan was made for: " + core::shape(p.rows, p.cols) + ", " + std::to_string(p.blocks) + " blocks",
-               core::shape(index.rows, index.cols) + ", " + std::to_string(index.blocks) + " blocks", "make a plan for this index");
+    core::fail(op,
+               "the index the plan was made for: " + core::shape(p.rows, p.cols) + ", " +
+                   std::to_string(p.blocks) + " blocks",
+               core::shape(index.rows, index.cols) + ", " + std::to_string(index.blocks) + " blocks",
+               "make a plan for this index");
   if (p.device != executor.device)
     core::fail(op, "an executor on " + place(p.device) + ", as planned", place(executor.device),
                "make the plan with the executor of the call");
   const std::size_t alignment = p.device >= 0 ? 256 : 64;  // cudaMalloc's, and a cache line
-  if (workspace.size() < plan.workspace_bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment != 0)
-    core::fail(op, std::to_string(plan.workspace_bytes) + " bytes of workspace, aligned to " + std::to_string(alignment),
-               std::to_string(workspace.size()) + " bytes at offset " +
-                   std::to_string(reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment),
-               "lend plan.workspace_bytes from an aligned allocation");
+  if (workspace.size() < plan.workspace_bytes ||
+      reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment != 0)
+    core::fail(
+        op,
+        std::to_string(plan.workspace_bytes) + " bytes of workspace, aligned to " + std::to_string(alignment),
+        std::to_string(workspace.size()) + " bytes at offset " +
+            std::to_string(reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment),
+        "lend plan.workspace_bytes from an aligned allocation");
   if (p.can_gemm && (is_scaled(p.dtype) ? executor.scaled_gemm == nullptr : executor.gemm == nullptr))
-    core::fail(op, "an executor that lends a GEMM, as the plan was made with", "none", "make the plan with this executor");
+    core::fail(op, "an executor that lends a GEMM, as the plan was made with", "none",
+               "make the plan with this executor");
 }
 
-kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a, std::span<std::byte> workspace,
-                              const Executor& executor) {
+kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a,
+                              std::span<std::byte> workspace, const Executor& executor) {
   kernels::MatmulArgs args;
   args.direction = plan.problem.direction;
   args.dtype = plan.problem.dtype;
@@ -73,22 +83,25 @@ void launch(const char* op, const Plan& plan, const kernels::MatmulArgs& args, c
   const runtime::CudaDeviceScope scope(executor.device);
   const int error = kernels::registry()[static_cast<std::size_t>(plan.kernel)].launch(args, executor);
   if (error != 0)
-    core::fail(op, plan.kernel_name + " to be queued on " + place(executor.device), runtime::cuda_error_text(error),
+    core::fail(op, plan.kernel_name + " to be queued on " + place(executor.device),
+               runtime::cuda_error_text(error),
                "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
 void check_scale(const char* name, std::span<const float> scale, std::int64_t each, const char* of) {
   const auto count = static_cast<std::int64_t>(scale.size());
   if ((count != 1 && count != each) || (count > 0 && scale.data() == nullptr))
-    core::fail("linear", std::string(name) + " with 1 or " + std::to_string(each) + " fp32 factors, one for each " + of,
+    core::fail("linear",
+               std::string(name) + " with 1 or " + std::to_string(each) + " fp32 factors, one for each " + of,
                scale.data() == nullptr ? std::to_string(count) + " at address null" : std::to_string(count),
                "pass one factor, or one for each " + std::string(of));
 }
 
-// All kinds of product; `scales` is null for operands that carry none, `pre` when nobody asks for the pre-activation.
-void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const Scales* scales,
-             const Addends& addends, const MatrixView* pre, const MatrixView& y, std::span<std::byte> workspace,
-             const Executor& executor) {
+// All kinds of product; `scales` is null for operands that carry none, `pre` when nobody asks for the
+// pre-activation.
+void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
+             const Scales* scales, const Addends& addends, const MatrixView* pre, const MatrixView& y,
+             std::span<std::byte> workspace, const Executor& executor) {
   const Problem& p = plan.problem;
   const auto& [bias, residual] = addends;
   check_call("linear", Direction::forward, plan, index, workspace, executor);
@@ -97,7 +110,8 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
                is_scaled(p.dtype) ? std::string("scales beside ") + name_of(p.dtype) + " operands"
                                   : "operands of i8 or f8e4m3 beside scales",
                scales ? name_of(p.dtype) : "none",
-               scales ? "leave the scales out, or plan for 8-bit operands" : "pass Scales (from torch: scaled_linear)");
+               scales ? "leave the scales out, or plan for 8-bit operands"
+                      : "pass Scales (from torch: scaled_linear)");
   check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
   check_matrix("linear", "y", y, p.m, p.rows, p.out);
   if (p.m == 0 || p.rows == 0) return;  // before the bias is looked at: an empty one may be null
@@ -105,11 +119,12 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
     core::fail("linear", p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
                "plan for what the call passes");
   if ((residual.data != nullptr) != p.residual)
-    core::fail("linear", p.residual ? "a residual, as planned" : "no residual, as planned", residual.data ? "one" : "none",
-               "plan for what the call passes");
+    core::fail("linear", p.residual ? "a residual, as planned" : "no residual, as planned",
+               residual.data ? "one" : "none", "plan for what the call passes");
   if (p.residual) check_matrix("linear", "residual", residual, p.m, p.rows, p.out);
   kernels::MatmulArgs args = arguments(plan, index, x, workspace, executor);
-  if (plan.pattern_version == kDynamicVersion) args.cost_prefix = plan::live_prefix(plan, index.crow, workspace.data());
+  if (plan.pattern_version == kDynamicVersion)
+    args.cost_prefix = plan::live_prefix(plan, index.crow, workspace.data());
   args.values = values;
   args.bias = bias;
   args.residual = residual.data;
@@ -139,31 +154,35 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
 
 }  // namespace
 
-void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const Addends& addends,
-            const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
+            const Addends& addends, const MatrixView& y, std::span<std::byte> workspace,
+            const Executor& executor) {
   forward(plan, x, index, values, nullptr, addends, nullptr, y, workspace, executor);
 }
 
-void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values, const Scales& scales,
-            const void* bias, const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
+void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
+            const Scales& scales, const void* bias, const MatrixView& y, std::span<std::byte> workspace,
+            const Executor& executor) {
   forward(plan, x, index, values, &scales, bias, nullptr, y, workspace, executor);
 }
 
-void ops::linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
-                        const Addends& addends, const MatrixView& pre, const MatrixView& y, std::span<std::byte> workspace,
-                        const Executor& executor) {
+void ops::linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
+                        const void* values, const Addends& addends, const MatrixView& pre,
+                        const MatrixView& y, std::span<std::byte> workspace, const Executor& executor) {
   forward(plan, x, index, values, nullptr, addends, &pre, y, workspace, executor);
 }
 
-void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index, const TransposedView& transposed,
-               const void* values, const MatrixView& dx, std::span<std::byte> workspace, const Executor& executor) {
+void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& index,
+               const TransposedView& transposed, const void* values, const MatrixView& dx,
+               std::span<std::byte> workspace, const Executor& executor) {
   const Problem& p = plan.problem;
   check_call("linear_dx", Direction::dx, plan, index, workspace, executor);
   check_matrix("linear_dx", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
   kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
-  if (plan.pattern_version == kDynamicVersion) args.cost_prefix = plan::live_prefix(plan, transposed.ccol, workspace.data());
+  if (plan.pattern_version == kDynamicVersion)
+    args.cost_prefix = plan::live_prefix(plan, transposed.ccol, workspace.data());
   args.transposed = transposed;
   args.values = values;
   args.out = dx.data;
@@ -171,8 +190,8 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& ind
   launch("linear_dx", plan, args, executor);
 }
 
-void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, const IndexView& index, void* dvalues,
-               std::span<std::byte> workspace, const Executor& executor) {
+void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixView& x, const IndexView& index,
+               void* dvalues, std::span<std::byte> workspace, const Executor& executor) {
   const Problem& p = plan.problem;
   check_call("linear_dw", Direction::dw, plan, index, workspace, executor);
   check_matrix("linear_dw", "dy", dy, p.m, p.rows, p.dtype);

@@ -27,34 +27,37 @@ template <class Shared>
 Shared& shared_by_threads() {
   static Shared* shared = [] {
     static Shared* made = new Shared;
-    pthread_atfork([] { made->lock_for_fork(); }, [] { made->unlock_after_fork(); }, [] { made->unlock_after_fork(); });
+    pthread_atfork([] { made->lock_for_fork(); }, [] { made->unlock_after_fork(); },
+                   [] { made->unlock_after_fork(); });
     return made;
   }();
   return *shared;
 }
 
-// All threads together for this dtype: what no dense product can beat. 16-bit products may run on AMX behind the lent GEMM, which
-// was measured at 13 times the fp32 FMA rate and which nothing here can time.
+// All threads together for this dtype: what no dense product can beat. 16-bit products may run on AMX behind
+// the lent GEMM, which was measured at 13 times the fp32 FMA rate and which nothing here can time.
 constexpr double kMostOverFma = 16;
 double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
   const double fma = std::max(rates.f32_avx2, rates.f32_avx512);
   return fma * (size_of(problem.dtype) == 2 ? kMostOverFma : 1) * std::max(1, problem.threads);
 }
 
-// Measuring the lent GEMM costs milliseconds, so it is done only when dense could win: when the best sparse prediction is slower
-// than the product at the machine's peak.
+// Measuring the lent GEMM costs milliseconds, so it is done only when dense could win: when the best sparse
+// prediction is slower than the product at the machine's peak.
 bool dense_could_win(const Problem& problem, const plan::Machine& machine, const std::string& kernel) {
-  if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw || problem.device >= 0) return false;
+  if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw || problem.device >= 0)
+    return false;
   if (is_scaled(problem.dtype)) return false;  // lent for CUDA devices only
   if (kernel == "dense") return true;
   if (!kernel.empty()) return false;
   double best = std::numeric_limits<double>::infinity();
   for (const plan::KernelInfo& row : kernels::registry_info())
-    if (plan::refusal_of(row, problem, machine).empty()) best = std::min(best, row.predict_us(problem, machine));
+    if (plan::refusal_of(row, problem, machine).empty())
+      best = std::min(best, row.predict_us(problem, machine));
   const double peak = peak_flops(problem, machine.rates);
   if (peak <= 0) return true;
-  return best >
-         1e6 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.rows) * static_cast<double>(problem.cols) / peak;
+  return best > 1e6 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.rows) *
+                    static_cast<double>(problem.cols) / peak;
 }
 
 // 2^17 products of (-128)^2 are 2^31, one more than int32 holds.
@@ -63,34 +66,40 @@ constexpr std::int64_t kInt8Inputs = (std::int64_t{1} << 17) - 1;
 void check_scaled(const Problem& problem) {
   const std::string dtype = name_of(problem.dtype);
   if (problem.direction != Direction::forward)
-    core::fail("plan", "direction forward: " + dtype + " products have no gradients", name_of(problem.direction),
-               "train in f32, f16 or bf16 and quantize the trained weight");
+    core::fail("plan", "direction forward: " + dtype + " products have no gradients",
+               name_of(problem.direction), "train in f32, f16 or bf16 and quantize the trained weight");
   if (problem.out != DType::bf16 && problem.out != DType::f32)
     core::fail("plan", "an output of bf16 or f32 for " + dtype + " operands", name_of(problem.out),
                "set Problem::out (out_dtype) to one of them");
   if (problem.dtype == DType::i8 && problem.cols > kInt8Inputs)
-    core::fail("plan", "int8 operands of at most " + std::to_string(kInt8Inputs) + " input features, whose sums fit int32",
-               std::to_string(problem.cols), "split the layer along its inputs, or use bf16");
+    core::fail(
+        "plan",
+        "int8 operands of at most " + std::to_string(kInt8Inputs) + " input features, whose sums fit int32",
+        std::to_string(problem.cols), "split the layer along its inputs, or use bf16");
 }
 
 void check_problem(const Problem& problem, const IndexView& index) {
-  const bool same =
-      problem.rows == index.rows && problem.cols == index.cols && problem.block == index.block && problem.blocks == index.blocks;
+  const bool same = problem.rows == index.rows && problem.cols == index.cols &&
+                    problem.block == index.block && problem.blocks == index.blocks;
   if (!same)
     core::fail("plan",
-               "a problem of the index's shape " + core::shape(index.rows, index.cols) + " with " + std::to_string(index.blocks) +
-                   " blocks",
+               "a problem of the index's shape " + core::shape(index.rows, index.cols) + " with " +
+                   std::to_string(index.blocks) + " blocks",
                core::shape(problem.rows, problem.cols) + " with " + std::to_string(problem.blocks),
                "fill the problem from the same matrix");
-  if (problem.m < 0) core::fail("plan", "m >= 0", "m = " + std::to_string(problem.m), "pass the number of tokens");
+  if (problem.m < 0)
+    core::fail("plan", "m >= 0", "m = " + std::to_string(problem.m), "pass the number of tokens");
   if (problem.direction != Direction::forward && (problem.bias || problem.activation != Activation::none))
-    core::fail("plan", "bias and activation on forward only", name_of(problem.direction), "apply them in the forward product");
+    core::fail("plan", "bias and activation on forward only", name_of(problem.direction),
+               "apply them in the forward product");
   if (problem.residual && (problem.direction != Direction::forward || is_scaled(problem.dtype)))
     core::fail("plan", "a residual on forward of f32, f16, bf16 or f64 only",
-               std::string(name_of(problem.direction)) + " of " + name_of(problem.dtype), "add it in a pass of your own");
+               std::string(name_of(problem.direction)) + " of " + name_of(problem.dtype),
+               "add it in a pass of your own");
   if (problem.accumulate && (problem.direction != Direction::dw || problem.dtype == DType::f64))
     core::fail("plan", "accumulate, into fp32, on dw of f32, f16 or bf16 only",
-               std::string(name_of(problem.direction)) + " of " + name_of(problem.dtype), "add the product in a pass of your own");
+               std::string(name_of(problem.direction)) + " of " + name_of(problem.dtype),
+               "add the product in a pass of your own");
   if (is_scaled(problem.dtype)) check_scaled(problem);
 }
 
@@ -104,18 +113,20 @@ void check_device(const Problem& problem) {
   const int sm = runtime::cuda_device(problem.device).sm;
   if (sm < 80)
     core::fail("plan", "a GPU of compute capability 8.0 or newer",
-               sm == 0 ? name + ", which is not there" : name + " of " + std::to_string(sm / 10) + "." + std::to_string(sm % 10),
+               sm == 0 ? name + ", which is not there"
+                       : name + " of " + std::to_string(sm / 10) + "." + std::to_string(sm % 10),
                "move module and input with .cpu(): the CPU kernels run everywhere");
   if (problem.dtype == DType::f64)
     core::fail("plan", "f32, f16 or bf16 on CUDA", "f64", "convert with .float(), or compute f64 on the CPU");
 }
 
-// "avx2 (forced by SPARSELOOM_ISA; this CPU runs up to avx512_bf16); per core f32_avx2 118 Gflop/s, copy 21 GB/s; rates read from
-// <file>". Rates of instruction sets that are not in force are 0 and left out.
+// "avx2 (forced by SPARSELOOM_ISA; this CPU runs up to avx512_bf16); per core f32_avx2 118 Gflop/s, copy 21
+// GB/s; rates read from <file>". Rates of instruction sets that are not in force are 0 and left out.
 std::string machine_line(const plan::MachineRates& rates) {
   std::string text = runtime::name_of(runtime::active_isa());
   if (!runtime::forced_isa().empty())
-    text += std::string(" (forced by SPARSELOOM_ISA; this CPU runs up to ") + runtime::name_of(runtime::detected_isa()) + ")";
+    text += std::string(" (forced by SPARSELOOM_ISA; this CPU runs up to ") +
+            runtime::name_of(runtime::detected_isa()) + ")";
   text += "; per core ";
   for (const kernels::RateField& field : kernels::rate_fields()) {
     const bool bytes = field.rate == &plan::MachineRates::copy_bytes;
@@ -134,13 +145,14 @@ std::string gpu_line(int device, const kernels::cuda::KnownGpuRates& known) {
   const plan::GpuRates& rates = known.rates;
   if (rates.memory_bytes <= 0) return text + "rates taken from its clocks and widths, " + known.origin;
   char numbers[96];
-  std::snprintf(numbers, sizeof numbers, "memory %.3g TB/s, L2 %.3g TB/s, mma.sync %.3g Tflop/s; rates ", rates.memory_bytes / 1e12,
-                rates.l2_bytes / 1e12, rates.tensor_flops / 1e12);
+  std::snprintf(numbers, sizeof numbers, "memory %.3g TB/s, L2 %.3g TB/s, mma.sync %.3g Tflop/s; rates ",
+                rates.memory_bytes / 1e12, rates.l2_bytes / 1e12, rates.tensor_flops / 1e12);
   return text + numbers + known.origin;
 }
 
 // Measured: what the rows' refusals and predictions ask for.
-plan::Machine machine_for(const Problem& problem, const plan::GpuRates& gpu, const Executor& executor, const std::string& kernel) {
+plan::Machine machine_for(const Problem& problem, const plan::GpuRates& gpu, const Executor& executor,
+                          const std::string& kernel) {
   plan::Machine machine;
   if (problem.device >= 0) {
     machine.cuda = runtime::cuda_device(problem.device);
@@ -167,8 +179,8 @@ Problem describe(const IndexView& index, DType dtype, Direction direction, std::
   return problem;
 }
 
-std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& index, std::int64_t version, const Executor& executor,
-                                      const std::string& kernel) {
+std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& index, std::int64_t version,
+                                      const Executor& executor, const std::string& kernel) {
   Problem problem = given;
   problem.device = executor.device;
   problem.threads = problem.device >= 0 ? 1 : std::max(1, executor.num_threads);
@@ -181,12 +193,15 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   return shared_by_threads<plan::Cache>().get({version, problem, kernel}, [&] {
     check_device(problem);
     const bool on_cpu = problem.device < 0;
-    // Once for each new key, so that indices which do not fit the problem (an x of other features, say) cannot reach a kernel. On a
-    // device that would be a copy and a wait, also inside a graph's capture: there `version` stands for indices validated before.
+    // Once for each new key, so that indices which do not fit the problem (an x of other features, say)
+    // cannot reach a kernel. On a device that would be a copy and a wait, also inside a graph's capture:
+    // there `version` stands for indices validated before.
     if (on_cpu)
-      validate_index("plan", index.rows, index.cols, index.block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
+      validate_index("plan", index.rows, index.cols, index.block,
+                     {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
                      {index.col, static_cast<std::size_t>(index.blocks)});
-    const auto gpu = on_cpu ? kernels::cuda::KnownGpuRates{} : kernels::cuda::gpu_rates(problem.device, executor.stream);
+    const auto gpu =
+        on_cpu ? kernels::cuda::KnownGpuRates{} : kernels::cuda::gpu_rates(problem.device, executor.stream);
     const plan::Machine machine = machine_for(problem, gpu.rates, executor, kernel);
     Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
     plan.pattern_version = version;
@@ -200,7 +215,8 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
       const plan::KernelInfo& row = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)];
       plan.uneven_lines = known.uneven(version, index, problem.direction, row.even);
       if (row.line_groups != nullptr)
-        plan.line_order = known.line_order(version, index, problem.direction, row.line_groups(problem, machine));
+        plan.line_order =
+            known.line_order(version, index, problem.direction, row.line_groups(problem, machine));
     }
     return plan;
   });

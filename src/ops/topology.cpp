@@ -20,13 +20,14 @@ void require_device(const char* op, const Executor& executor) {
 
 void require_workspace(const char* op, std::size_t bytes, std::span<std::byte> workspace) {
   if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 != 0)
-    core::fail(op, std::to_string(bytes) + " bytes of workspace, aligned to 16", std::to_string(workspace.size()) + " bytes",
-               "lend them from an aligned allocation");
+    core::fail(op, std::to_string(bytes) + " bytes of workspace, aligned to 16",
+               std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
 }
 
 [[maybe_unused]] void require_queued(const char* op, int error, const Executor& executor) {
   if (error != 0)
-    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device), runtime::cuda_error_text(error),
+    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device),
+               runtime::cuda_error_text(error),
                "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
@@ -58,13 +59,15 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::s
   if (executor.device < 0) return set_topology(mask, tables);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  require_queued("set_topology", kernels::cuda::sm80_set_topology(mask, tables, workspace.data(), executor.device, executor.stream),
-                 executor);
+  require_queued(
+      "set_topology",
+      kernels::cuda::sm80_set_topology(mask, tables, workspace.data(), executor.device, executor.stream),
+      executor);
 #endif
 }
 
-void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::int32_t> moved, std::span<std::byte> workspace,
-                 const Executor& executor) {
+void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::int32_t> moved,
+                 std::span<std::byte> workspace, const Executor& executor) {
   const auto size = static_cast<std::size_t>(block_bytes), bytes = moved.size() * size;
   require_workspace("move_blocks", bytes, workspace);
   require_device("move_blocks", executor);
@@ -83,10 +86,11 @@ void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::in
   }
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  require_queued("move_blocks",
-                 kernels::cuda::sm80_move_blocks(values, moved.data(), static_cast<std::int64_t>(moved.size()), block_bytes,
-                                                 workspace.data(), executor.stream),
-                 executor);
+  require_queued(
+      "move_blocks",
+      kernels::cuda::sm80_move_blocks(values, moved.data(), static_cast<std::int64_t>(moved.size()),
+                                      block_bytes, workspace.data(), executor.stream),
+      executor);
 #endif
 }
 

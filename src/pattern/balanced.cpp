@@ -2,7 +2,8 @@
 
 namespace sparseloom::pattern {
 
-BlockPattern balanced(std::int64_t rows, std::int64_t cols, BlockShape block, double density, std::uint64_t seed) {
+BlockPattern balanced(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
+                      std::uint64_t seed) {
   const char* op = "pattern.balanced";
   const Grid grid = require_grid(op, rows, cols, block);
   const std::int64_t total = require_total(op, grid, density);
@@ -13,7 +14,8 @@ BlockPattern balanced(std::int64_t rows, std::int64_t cols, BlockShape block, do
   for (std::int64_t r = 0; r < grid.rows; ++r) {
     core::Rng for_row = rng.split(static_cast<std::uint64_t>(r) + 1);
     choose(
-        for_row, grid.cols, share[r], [&](std::int64_t c) { return result.test(r, c); }, [&](std::int64_t c) { result.set(r, c); });
+        for_row, grid.cols, share[r], [&](std::int64_t c) { return result.test(r, c); },
+        [&](std::int64_t c) { result.set(r, c); });
   }
   return result;
 }

@@ -8,7 +8,8 @@ namespace sparseloom::pattern {
 BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockShape block, std::int64_t bandwidth) {
   const char* op = "pattern.banded";
   const Grid grid = require_grid(op, rows, cols, block);
-  if (bandwidth < 0) core::fail(op, "bandwidth >= 0", std::to_string(bandwidth), "pass 0 for the diagonal alone");
+  if (bandwidth < 0)
+    core::fail(op, "bandwidth >= 0", std::to_string(bandwidth), "pass 0 for the diagonal alone");
   BlockPattern result(rows, cols, block);
   const bool tall = grid.rows > grid.cols;
   const std::int64_t longer = std::max(grid.rows, grid.cols);
@@ -16,10 +17,12 @@ BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockShape block, std:
   if (shorter == 0) return result;
   const std::int64_t reach = std::min(bandwidth, shorter);
   for (std::int64_t i = 0; i < longer; ++i) {
-    // The block whose span holds the centre of block i, mapped onto the shorter side. Steps of at most one, from the first block to
-    // the last: every block of the shorter side is met. Sides are below 2^31, so the product fits.
+    // The block whose span holds the centre of block i, mapped onto the shorter side. Steps of at most one,
+    // from the first block to the last: every block of the shorter side is met. Sides are below 2^31, so the
+    // product fits.
     const std::int64_t centre = (2 * i + 1) * shorter / (2 * longer);
-    for (std::int64_t j = std::max<std::int64_t>(0, centre - reach); j <= std::min(shorter - 1, centre + reach); ++j) {
+    for (std::int64_t j = std::max<std::int64_t>(0, centre - reach);
+         j <= std::min(shorter - 1, centre + reach); ++j) {
       tall ? result.set(i, j) : result.set(j, i);
     }
   }

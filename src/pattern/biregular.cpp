@@ -22,9 +22,10 @@ std::vector<std::int32_t> drawn_order(core::Rng& rng, std::int64_t n) {
   return order;
 }
 
-/// Deals the columns round and round, each row taking its share of consecutive ones. No row meets a column twice, since no share
-/// exceeds the number of columns, and after `total` cards every column was dealt floor or ceil(total / columns) times: the start
-/// exists for every grid, square or not. The columns are dealt in a drawn order, so which ones get the larger share is drawn too.
+/// Deals the columns round and round, each row taking its share of consecutive ones. No row meets a column
+/// twice, since no share exceeds the number of columns, and after `total` cards every column was dealt floor
+/// or ceil(total / columns) times: the start exists for every grid, square or not. The columns are dealt in a
+/// drawn order, so which ones get the larger share is drawn too.
 std::vector<Columns> deal(core::Rng& rng, Grid grid, std::int64_t total) {
   const std::vector<std::int64_t> share = even_shares(rng, total, grid.rows);
   const std::vector<std::int32_t> order = drawn_order(rng, grid.cols);
@@ -37,8 +38,8 @@ std::vector<Columns> deal(core::Rng& rng, Grid grid, std::int64_t total) {
   return rows;
 }
 
-/// Columns that only one of two rows has are pooled and dealt anew, each row getting back as many as it gave: many 2x2 swaps at
-/// once, which change no row's and no column's sum.
+/// Columns that only one of two rows has are pooled and dealt anew, each row getting back as many as it gave:
+/// many 2x2 swaps at once, which change no row's and no column's sum.
 void trade(core::Rng& rng, Columns& a, Columns& b) {
   Columns both, pool, to_a, to_b;
   std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
@@ -55,10 +56,12 @@ void trade(core::Rng& rng, Columns& a, Columns& b) {
   std::merge(both.begin(), both.end(), to_b.begin(), to_b.end(), std::back_inserter(b));
 }
 
-/// Rounds in which every row trades once with a drawn partner ("global curveball", Carstens, Berger & Strona 2018: the uniform
-/// distribution is its limit). Single 2x2 swaps were the alternative; they need some ten per block and more random memory accesses.
+/// Rounds in which every row trades once with a drawn partner ("global curveball", Carstens, Berger & Strona
+/// 2018: the uniform distribution is its limit). Single 2x2 swaps were the alternative; they need some ten
+/// per block and more random memory accesses.
 void mix(core::Rng& rng, std::vector<Columns>& rows) {
-  // A column reaches 2^k rows in k rounds, hence the logarithm; doubled and with ten more for good measure (1024 rows: 32 rounds).
+  // A column reaches 2^k rows in k rounds, hence the logarithm; doubled and with ten more for good measure
+  // (1024 rows: 32 rounds).
   const int rounds = 10 + 2 * std::bit_width(rows.size());
   for (int round = 0; round < rounds; ++round) {
     const std::vector<std::int32_t> partner = drawn_order(rng, static_cast<std::int64_t>(rows.size()));
@@ -68,7 +71,8 @@ void mix(core::Rng& rng, std::vector<Columns>& rows) {
 
 }  // namespace
 
-BlockPattern biregular(std::int64_t rows, std::int64_t cols, BlockShape block, double density, std::uint64_t seed) {
+BlockPattern biregular(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
+                       std::uint64_t seed) {
   const char* op = "pattern.biregular";
   const Grid grid = require_grid(op, rows, cols, block);
   const std::int64_t total = require_total(op, grid, density);

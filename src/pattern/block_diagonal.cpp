@@ -10,7 +10,9 @@ BlockPattern block_diagonal(std::int64_t rows, std::int64_t cols, BlockShape blo
   const Grid grid = require_grid(op, rows, cols, block);
   const std::int64_t most = std::min(grid.rows, grid.cols);
   if (groups < 1 || groups > most) {
-    core::fail(op, "1 <= groups <= " + std::to_string(most) + ", the shorter side of the grid " + core::shape(grid.rows, grid.cols),
+    core::fail(op,
+               "1 <= groups <= " + std::to_string(most) + ", the shorter side of the grid " +
+                   core::shape(grid.rows, grid.cols),
                std::to_string(groups), "use fewer groups or a smaller block");
   }
   BlockPattern result(rows, cols, block);

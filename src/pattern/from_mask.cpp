@@ -3,14 +3,19 @@
 
 namespace sparseloom::pattern {
 
-BlockPattern full(std::int64_t rows, std::int64_t cols, BlockShape block) { return ~BlockPattern(rows, cols, block); }
+BlockPattern full(std::int64_t rows, std::int64_t cols, BlockShape block) {
+  return ~BlockPattern(rows, cols, block);
+}
 
-BlockPattern from_mask(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const std::uint8_t> mask) {
+BlockPattern from_mask(std::int64_t rows, std::int64_t cols, BlockShape block,
+                       std::span<const std::uint8_t> mask) {
   const char* op = "pattern.from_mask";
   const Grid grid = require_grid(op, rows, cols, block);
   if (static_cast<std::int64_t>(mask.size()) != grid.cells()) {
-    core::fail(op, "a mask of " + core::shape(grid.rows, grid.cols) + " = " + std::to_string(grid.cells()) + " blocks",
-               std::to_string(mask.size()) + " entries", "pass one entry per block, not per element");
+    core::fail(
+        op,
+        "a mask of " + core::shape(grid.rows, grid.cols) + " = " + std::to_string(grid.cells()) + " blocks",
+        std::to_string(mask.size()) + " entries", "pass one entry per block, not per element");
   }
   BlockPattern result(rows, cols, block);
   for (std::int64_t r = 0; r < grid.rows; ++r) {

@@ -19,11 +19,12 @@ std::int64_t blocks_along(std::int64_t size, std::int64_t side) { return size / 
 
 Grid require_grid(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block) {
   require_supported(op, block);
-  if (rows < 0 || cols < 0) core::fail(op, "rows >= 0 and cols >= 0", core::shape(rows, cols), "pass the matrix's size");
+  if (rows < 0 || cols < 0)
+    core::fail(op, "rows >= 0 and cols >= 0", core::shape(rows, cols), "pass the matrix's size");
   const Grid grid{blocks_along(rows, block.rows), blocks_along(cols, block.cols)};
   if (grid.rows > kMaxSide || grid.cols > kMaxSide) {
-    core::fail(op, "at most 2^31 - 1 blocks along each side", core::shape(grid.rows, grid.cols) + " blocks of " + to_string(block),
-               "use a larger block");
+    core::fail(op, "at most 2^31 - 1 blocks along each side",
+               core::shape(grid.rows, grid.cols) + " blocks of " + to_string(block), "use a larger block");
   }
   std::int64_t elements = 0;
   const bool overflow = __builtin_mul_overflow(grid.rows * block.rows, grid.cols * block.cols, &elements);
@@ -35,7 +36,8 @@ Grid require_grid(const char* op, std::int64_t rows, std::int64_t cols, BlockSha
 
 std::int64_t require_total(const char* op, Grid grid, double density) {
   if (!(density >= 0 && density <= 1)) {
-    core::fail(op, "a density in [0, 1]", std::to_string(density), "pass the share of blocks to keep, 0.1 for a tenth");
+    core::fail(op, "a density in [0, 1]", std::to_string(density),
+               "pass the share of blocks to keep, 0.1 for a tenth");
   }
   // min: beyond 2^53 cells the product is rounded and could exceed the grid.
   return std::min<std::int64_t>(std::llround(density * static_cast<double>(grid.cells())), grid.cells());
@@ -46,7 +48,8 @@ std::vector<std::int64_t> even_shares(core::Rng& rng, std::int64_t total, std::i
   const std::int64_t floor = total / parts;
   std::vector<std::int64_t> shares(static_cast<std::size_t>(parts), floor);
   choose(
-      rng, parts, total % parts, [&](std::int64_t i) { return shares[i] != floor; }, [&](std::int64_t i) { ++shares[i]; });
+      rng, parts, total % parts, [&](std::int64_t i) { return shares[i] != floor; },
+      [&](std::int64_t i) { ++shares[i]; });
   return shares;
 }
 

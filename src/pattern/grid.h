@@ -1,4 +1,5 @@
-// What all generators share: the checked grid of a matrix, exact totals, and uniform choices without replacement.
+// What all generators share: the checked grid of a matrix, exact totals, and uniform choices without
+// replacement.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,16 @@ struct Grid {
   std::int64_t cells() const noexcept { return rows * cols; }
 };
 
-/// The grid of a rows x cols matrix. Throws Error on a negative size, an unsupported block, a side of more than 2^31 - 1 blocks
-/// (indices are int32) or more than 2^60 elements (byte offsets are int64): what passes here can be multiplied out without a
-/// further check.
+/// The grid of a rows x cols matrix. Throws Error on a negative size, an unsupported block, a side of more
+/// than 2^31 - 1 blocks (indices are int32) or more than 2^60 elements (byte offsets are int64): what passes
+/// here can be multiplied out without a further check.
 Grid require_grid(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block);
 
 /// llround(density * cells): the number of blocks. Throws Error on a density outside [0, 1], NaN included.
 std::int64_t require_total(const char* op, Grid grid, double density);
 
-/// min(count, n) distinct numbers of [0, n), every set of them as likely as any other (Floyd's method): calls has(i) and add(i).
+/// min(count, n) distinct numbers of [0, n), every set of them as likely as any other (Floyd's method): calls
+/// has(i) and add(i).
 template <class Has, class Add>
 void choose(core::Rng& rng, std::int64_t n, std::int64_t count, Has has, Add add) {
   for (std::int64_t last = n > count ? n - count : 0; last < n; ++last) {

@@ -11,7 +11,9 @@ namespace {
 
 constexpr std::int64_t kWordBits = 64;
 
-bool supported(std::int32_t side) { return side == 8 || side == 16 || side == 32 || side == 64 || side == 128; }
+bool supported(std::int32_t side) {
+  return side == 8 || side == 16 || side == 32 || side == 64 || side == 128;
+}
 
 std::string describe(const BlockPattern& pattern) {
   return core::shape(pattern.rows(), pattern.cols()) + " in blocks of " + to_string(pattern.block());
@@ -19,7 +21,9 @@ std::string describe(const BlockPattern& pattern) {
 
 }  // namespace
 
-std::string to_string(BlockShape block) { return std::to_string(block.rows) + "x" + std::to_string(block.cols); }
+std::string to_string(BlockShape block) {
+  return std::to_string(block.rows) + "x" + std::to_string(block.cols);
+}
 
 void require_supported(const char* op, BlockShape block) {
   if (supported(block.rows) && supported(block.cols)) return;
@@ -27,7 +31,8 @@ void require_supported(const char* op, BlockShape block) {
              "use block 32 or 64; ragged edges need no smaller block");
 }
 
-BlockPattern::BlockPattern(std::int64_t rows, std::int64_t cols, BlockShape block) : rows_(rows), cols_(cols), block_(block) {
+BlockPattern::BlockPattern(std::int64_t rows, std::int64_t cols, BlockShape block)
+    : rows_(rows), cols_(cols), block_(block) {
   const pattern::Grid grid = pattern::require_grid("BlockPattern", rows, cols, block);
   block_rows_ = grid.rows;
   block_cols_ = grid.cols;

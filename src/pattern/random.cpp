@@ -2,15 +2,18 @@
 
 namespace sparseloom::pattern {
 
-BlockPattern random(std::int64_t rows, std::int64_t cols, BlockShape block, double density, std::uint64_t seed) {
+BlockPattern random(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
+                    std::uint64_t seed) {
   const char* op = "pattern.random";
   const Grid grid = require_grid(op, rows, cols, block);
   const std::int64_t total = require_total(op, grid, density);
   BlockPattern result(rows, cols, block);
   core::Rng rng(seed);
-  // Over the whole grid at once: the pattern's own bits say what was drawn, so a total of any size needs no list of cells.
+  // Over the whole grid at once: the pattern's own bits say what was drawn, so a total of any size needs no
+  // list of cells.
   choose(
-      rng, grid.cells(), total, [&](std::int64_t cell) { return result.test(cell / grid.cols, cell % grid.cols); },
+      rng, grid.cells(), total,
+      [&](std::int64_t cell) { return result.test(cell / grid.cols, cell % grid.cols); },
       [&](std::int64_t cell) { result.set(cell / grid.cols, cell % grid.cols); });
   return result;
 }

@@ -8,43 +8,51 @@
 namespace sparseloom::pattern {
 namespace {
 
-Grid require_scores(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
-                    std::int64_t count) {
+Grid require_scores(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block,
+                    std::span<const float> scores, std::int64_t count) {
   const Grid grid = require_grid(op, rows, cols, block);
   if (static_cast<std::int64_t>(scores.size()) != grid.cells()) {
-    core::fail(op, std::to_string(grid.cells()) + " scores, one per block of the grid " + core::shape(grid.rows, grid.cols),
+    core::fail(op,
+               std::to_string(grid.cells()) + " scores, one per block of the grid " +
+                   core::shape(grid.rows, grid.cols),
                std::to_string(scores.size()), "make them with block_scores");
   }
   if (count < 0 || count > grid.cells()) {
-    core::fail(op, "0 <= count <= " + std::to_string(grid.cells()) + ", the blocks of the grid", std::to_string(count),
-               "pass the number of blocks to keep");
+    core::fail(op, "0 <= count <= " + std::to_string(grid.cells()) + ", the blocks of the grid",
+               std::to_string(count), "pass the number of blocks to keep");
   }
   for (std::int64_t i = 0; i < grid.cells(); ++i) {
     if (std::isnan(scores[i])) {
       core::fail(op, "scores without NaN",
-                 "NaN at scores[" + std::to_string(i) + "], block row " + std::to_string(i / grid.cols) + ", block column " +
-                     std::to_string(i % grid.cols),
+                 "NaN at scores[" + std::to_string(i) + "], block row " + std::to_string(i / grid.cols) +
+                     ", block column " + std::to_string(i % grid.cols),
                  "look for a NaN in the weight or its gradient");
     }
   }
   return grid;
 }
 
-// A total order of cells, so the chosen set does not depend on the library's nth_element: ties go to the lowest index.
+// A total order of cells, so the chosen set does not depend on the library's nth_element: ties go to the
+// lowest index.
 class Better {
  public:
   explicit Better(std::span<const float> scores) : scores_(scores) {}
-  bool operator()(std::int64_t a, std::int64_t b) const { return scores_[a] != scores_[b] ? scores_[a] > scores_[b] : a < b; }
+  bool operator()(std::int64_t a, std::int64_t b) const {
+    return scores_[a] != scores_[b] ? scores_[a] > scores_[b] : a < b;
+  }
 
  private:
   std::span<const float> scores_;
 };
 
-void set_cell(BlockPattern& pattern, const Grid& grid, std::int64_t cell) { pattern.set(cell / grid.cols, cell % grid.cols); }
+void set_cell(BlockPattern& pattern, const Grid& grid, std::int64_t cell) {
+  pattern.set(cell / grid.cols, cell % grid.cols);
+}
 
 }  // namespace
 
-BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores, std::int64_t count) {
+BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
+                   std::int64_t count) {
   const Grid grid = require_scores("pattern.top_k", rows, cols, block, scores, count);
   std::vector<std::int64_t> cells(scores.size());
   std::iota(cells.begin(), cells.end(), std::int64_t{0});
@@ -54,8 +62,8 @@ BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block, std::
   return result;
 }
 
-BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, BlockShape block, std::span<const float> scores,
-                          std::int64_t count) {
+BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, BlockShape block,
+                          std::span<const float> scores, std::int64_t count) {
   const Grid grid = require_scores("pattern.top_k_by_row", rows, cols, block, scores, count);
   BlockPattern result(rows, cols, block);
   if (count == 0) return result;

@@ -5,7 +5,9 @@ namespace sparseloom::plan {
 std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
   const Problem& p = key.problem;
   std::uint64_t hash = 0xcbf29ce484222325u;
-  const auto mix = [&hash](std::uint64_t word) { hash = (hash ^ word) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29; };
+  const auto mix = [&hash](std::uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+  };
   mix(static_cast<std::uint64_t>(key.version));
   mix(static_cast<std::uint64_t>(p.m));
   mix(static_cast<std::uint64_t>(p.rows) << 32 ^ static_cast<std::uint64_t>(p.cols));
@@ -16,8 +18,9 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
       static_cast<std::uint64_t>(p.can_gemm) << 25 | static_cast<std::uint64_t>(p.strict) << 26 |
       static_cast<std::uint64_t>(p.tf32) << 27 | static_cast<std::uint64_t>(p.out) << 28 |
       static_cast<std::uint64_t>(p.threads) << 32);
-  mix(static_cast<std::uint64_t>(static_cast<std::uint32_t>(p.device)) | static_cast<std::uint64_t>(p.residual) << 32 |
-      static_cast<std::uint64_t>(p.accumulate) << 33 | static_cast<std::uint64_t>(p.fast_accum) << 34);
+  mix(static_cast<std::uint64_t>(static_cast<std::uint32_t>(p.device)) |
+      static_cast<std::uint64_t>(p.residual) << 32 | static_cast<std::uint64_t>(p.accumulate) << 33 |
+      static_cast<std::uint64_t>(p.fast_accum) << 34);
   mix(std::hash<std::string>{}(key.forced));
   return hash;
 }

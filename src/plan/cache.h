@@ -23,12 +23,14 @@ struct CacheKeyHash {
   std::size_t operator()(const CacheKey& key) const noexcept;
 };
 
-/// Thread-safe, bounded: the oldest plan leaves when capacity is reached (training that changes topology would grow it for ever).
+/// Thread-safe, bounded: the oldest plan leaves when capacity is reached (training that changes topology
+/// would grow it for ever).
 class Cache {
  public:
   explicit Cache(std::size_t capacity = 4096) : capacity_(capacity) {}
 
-  /// The cached plan, or what `make` returns; make runs outside the lock, so two threads may both make one: the first is kept.
+  /// The cached plan, or what `make` returns; make runs outside the lock, so two threads may both make one:
+  /// the first is kept.
   std::shared_ptr<const Plan> get(const CacheKey& key, const std::function<Plan()>& make);
   std::size_t size() const;
 

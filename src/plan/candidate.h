@@ -21,7 +21,8 @@ struct MachineRates {
   double i8_avx512 = 0;    // VPDPBUSD operations, two a product
   double i8_amx = 0;       // TDPBSSD operations, whole tiles
   double copy_bytes = 0;   // bytes read + written by a streaming copy larger than L2
-  double gemm_flops = 0;   // the lent dense product's rate for this problem, all threads together; 0: none lent or not measured
+  double gemm_flops = 0;   // the lent dense product's rate for this problem, all threads together; 0: none
+                           // lent or not measured
 };
 
 /// Rates of a whole GPU, measured once per device (kernels/cuda/rates.h), per second; 0: not measured.
@@ -31,7 +32,8 @@ struct GpuRates {
   double tensor_flops = 0;  // bf16 mma.sync, operands in registers
 };
 
-/// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it), its rates, and the problem's CUDA device when it has one.
+/// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it), its rates, and the problem's CUDA
+/// device when it has one.
 struct Machine {
   runtime::Isa isa = runtime::Isa::generic;
   MachineRates rates;
@@ -39,11 +41,12 @@ struct Machine {
   GpuRates gpu = {};              // of problem.device
 };
 
-/// Where a kernel's operands may lie. select() refuses a row for problems on the other side, so that rows need not.
+/// Where a kernel's operands may lie. select() refuses a row for problems on the other side, so that rows
+/// need not.
 enum class Side : unsigned char { cpu, cuda, any };
 
-/// `refusal` is supports() with its reason: empty means yes. `predict_us` and `workspace_bytes` are asked only then.
-/// threads come from problem.threads; costs are for one call with warm code and inputs outside L2.
+/// `refusal` is supports() with its reason: empty means yes. `predict_us` and `workspace_bytes` are asked
+/// only then. threads come from problem.threads; costs are for one call with warm code and inputs outside L2.
 struct KernelInfo {
   const char* name;
   Side side;
@@ -51,12 +54,13 @@ struct KernelInfo {
   std::string (*refusal)(const Problem& problem, const Machine& machine);
   double (*predict_us)(const Problem& problem, const Machine& machine);
   std::size_t (*workspace_bytes)(const Problem& problem, const Machine& machine);
-  /// Takes 8-bit operands with scales. select() refuses the other rows for those, so that they need not; a row that takes them says
-  /// in `refusal` which dtypes it does not multiply.
+  /// Takes 8-bit operands with scales. select() refuses the other rows for those, so that they need not; a
+  /// row that takes them says in `refusal` which dtypes it does not multiply.
   bool scaled = false;
   /// 8-bit operands only when the caller names the row: so slow that nobody wants it unasked.
   bool scaled_by_name = false;
-  /// How the kernel groups block rows (forward) or columns (dx), whose order it takes from Plan::line_order; null: as they lie.
+  /// How the kernel groups block rows (forward) or columns (dx), whose order it takes from Plan::line_order;
+  /// null: as they lie.
   LineGroups (*line_groups)(const Problem& problem, const Machine& machine) = nullptr;
   /// What describe() says of its products where their NaN rule is not that of the sparse kernels.
   const char* caveat = nullptr;

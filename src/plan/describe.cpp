@@ -26,22 +26,26 @@ const char* name_of(Activation activation) noexcept {
 }
 
 std::string to_string(const Problem& p) {
-  const std::int64_t grid = p.block.rows && p.block.cols
-                                ? ((p.rows + p.block.rows - 1) / p.block.rows) * ((p.cols + p.block.cols - 1) / p.block.cols)
-                                : 0;
+  const std::int64_t grid = p.block.rows && p.block.cols ? ((p.rows + p.block.rows - 1) / p.block.rows) *
+                                                               ((p.cols + p.block.cols - 1) / p.block.cols)
+                                                         : 0;
   char density[32];
-  std::snprintf(density, sizeof density, "%.3g", grid ? static_cast<double>(p.blocks) / static_cast<double>(grid) : 0.0);
-  const std::string dtype = is_scaled(p.dtype) ? std::string(name_of(p.dtype)) + " to " + name_of(p.out) : name_of(p.dtype);
+  std::snprintf(density, sizeof density, "%.3g",
+                grid ? static_cast<double>(p.blocks) / static_cast<double>(grid) : 0.0);
+  const std::string dtype =
+      is_scaled(p.dtype) ? std::string(name_of(p.dtype)) + " to " + name_of(p.out) : name_of(p.dtype);
   std::string text = std::string(name_of(p.direction)) + " " + dtype + " m=" + std::to_string(p.m) + " W=[" +
-                     std::to_string(p.rows) + ", " + std::to_string(p.cols) + "] block=" + to_string(p.block) +
-                     " blocks=" + std::to_string(p.blocks) + " density=" + density;
+                     std::to_string(p.rows) + ", " + std::to_string(p.cols) +
+                     "] block=" + to_string(p.block) + " blocks=" + std::to_string(p.blocks) +
+                     " density=" + density;
   if (p.bias) text += " bias";
   if (p.activation != Activation::none) text += std::string(" ") + name_of(p.activation);
   if (p.residual) text += " residual";
   if (p.accumulate) text += " accumulate";
   if (p.tf32) text += " tf32";
   if (p.fast_accum) text += " fast_accum";
-  text += p.device >= 0 ? " device=cuda:" + std::to_string(p.device) : " threads=" + std::to_string(p.threads);
+  text +=
+      p.device >= 0 ? " device=cuda:" + std::to_string(p.device) : " threads=" + std::to_string(p.threads);
   if (p.strict) text += " strict";
   return text;
 }
@@ -53,7 +57,8 @@ std::string Plan::describe() const {
     return std::string(text);
   };
   std::string text = "plan: " + to_string(problem) + "\n  runs " + kernel_name + ", predicted " +
-                     microseconds(candidates[kernel].predicted_us) + ", workspace " + std::to_string(workspace_bytes) + " bytes\n";
+                     microseconds(candidates[kernel].predicted_us) + ", workspace " +
+                     std::to_string(workspace_bytes) + " bytes\n";
   if (!machine.empty()) text += "  on " + machine + "\n";
   if (!caveat.empty()) text += "  " + kernel_name + ": " + caveat + "\n";
   if (!line_order.empty())
@@ -61,7 +66,8 @@ std::string Plan::describe() const {
             " in an order of its own: those that read the same parts together, costly ones first\n";
   for (const Candidate& c : candidates) {
     if (c.kernel == kernel_name) continue;
-    text += "  not " + c.kernel + ": " + (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : c.refusal) + "\n";
+    text += "  not " + c.kernel + ": " +
+            (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : c.refusal) + "\n";
   }
   return text;
 }

@@ -29,8 +29,8 @@ void KnownIndices::remember(std::int64_t version, const IndexView& index) {
   }
 }
 
-std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const IndexView& index, Direction direction,
-                                                    LineGroups groups) {
+std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const IndexView& index,
+                                                    Direction direction, LineGroups groups) {
   // Under the lock: two threads that ask for the same order wait for it rather than make it twice.
   std::lock_guard lock(mutex_);
   Known* const found = find(version, index);
@@ -42,9 +42,11 @@ std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const 
   if (direction == Direction::forward) {
     entry->second = plan::line_order({known.crow, known.col, known.block_cols}, groups);
   } else {
-    std::vector<std::int32_t> ccol(static_cast<std::size_t>(known.block_cols) + 1), row(known.col.size()), slot(known.col.size());
-    const IndexView cells{block_rows,        known.block_cols, {1, 1}, static_cast<std::int64_t>(known.col.size()),
-                          known.crow.data(), known.col.data()};
+    std::vector<std::int32_t> ccol(static_cast<std::size_t>(known.block_cols) + 1), row(known.col.size()),
+        slot(known.col.size());
+    const IndexView cells{
+        block_rows,        known.block_cols, {1, 1}, static_cast<std::int64_t>(known.col.size()),
+        known.crow.data(), known.col.data()};
     transpose_index(cells, ccol.data(), row.data(), slot.data());
     entry->second = plan::line_order({ccol, row, block_rows}, groups);
   }
@@ -57,7 +59,9 @@ bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Directio
   if (known == nullptr) return false;
   const std::int64_t lines = direction == Direction::forward ? index.block_rows() : known->block_cols;
   std::vector<std::int64_t> lengths(static_cast<std::size_t>((lines + even.lines - 1) / even.lines));
-  const auto length_of = [&](std::int64_t line) -> std::int64_t& { return lengths[static_cast<std::size_t>(line / even.lines)]; };
+  const auto length_of = [&](std::int64_t line) -> std::int64_t& {
+    return lengths[static_cast<std::size_t>(line / even.lines)];
+  };
   if (direction == Direction::forward) {
     for (std::int64_t r = 0; r < lines; ++r)
       length_of(r) += known->crow[static_cast<std::size_t>(r) + 1] - known->crow[static_cast<std::size_t>(r)];
@@ -66,8 +70,8 @@ bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Directio
   }
   const auto longest = std::max_element(lengths.begin(), lengths.end());
   if (longest == lengths.end()) return false;
-  const double mean =
-      static_cast<double>(std::ssize(known->col)) * even.lines / static_cast<double>(std::max<std::int64_t>(lines, even.lines));
+  const double mean = static_cast<double>(std::ssize(known->col)) * even.lines /
+                      static_cast<double>(std::max<std::int64_t>(lines, even.lines));
   return static_cast<double>(*longest) > even.most * mean;
 }
 
@@ -75,7 +79,8 @@ KnownIndices::Known* KnownIndices::find(std::int64_t version, const IndexView& i
   const auto found = known_.find(version);
   if (found == known_.end()) return nullptr;
   Known& known = found->second;
-  const bool fits = std::ssize(known.crow) - 1 == index.block_rows() && known.block_cols == index.block_cols();
+  const bool fits =
+      std::ssize(known.crow) - 1 == index.block_rows() && known.block_cols == index.block_cols();
   return fits ? &known : nullptr;
 }
 

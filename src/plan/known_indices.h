@@ -25,12 +25,14 @@ class KnownIndices {
   /// Copies a valid index on the host. Known ones, and those larger than all that is kept, are left alone.
   void remember(std::int64_t version, const IndexView& index);
 
-  /// line_order of the pattern's rows (forward) or columns (dx), made once; empty too when nobody remembers it, or when it is not
-  /// of the shape that the index in hand has (whoever passes a version by hand may pass another's).
-  std::vector<std::uint16_t> line_order(std::int64_t version, const IndexView& index, Direction direction, LineGroups groups);
+  /// line_order of the pattern's rows (forward) or columns (dx), made once; empty too when nobody remembers
+  /// it, or when it is not of the shape that the index in hand has (whoever passes a version by hand may pass
+  /// another's).
+  std::vector<std::uint16_t> line_order(std::int64_t version, const IndexView& index, Direction direction,
+                                        LineGroups groups);
 
-  /// Whether some rows (dx: columns), as many as `even` says from a multiple of that on, have more blocks than it allows; no where
-  /// nobody remembers, as above.
+  /// Whether some rows (dx: columns), as many as `even` says from a multiple of that on, have more blocks
+  /// than it allows; no where nobody remembers, as above.
   bool uneven(std::int64_t version, const IndexView& index, Direction direction, Evenness even);
 
   std::size_t size() const;

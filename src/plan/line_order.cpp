@@ -10,7 +10,8 @@ namespace {
 
 using Word = std::uint64_t;
 
-// Exchanging costs the square of the lines: 10 us for 64, 30 for 128. It saves 1 to 3 % there, .2 % of 512 lines.
+// Exchanging costs the square of the lines: 10 us for 64, 30 for 128. It saves 1 to 3 % there, .2 % of 512
+// lines.
 constexpr std::int64_t kMostExchanged = 128;
 
 std::int64_t folded(const Lines& lines, LineGroups groups) {
@@ -32,7 +33,9 @@ class UnitSets {
   }
   int count() const { return count_; }
   int words() const { return words_; }
-  Word* of(int line) { return bits_.data() + static_cast<std::size_t>(line) * static_cast<std::size_t>(words_); }
+  Word* of(int line) {
+    return bits_.data() + static_cast<std::size_t>(line) * static_cast<std::size_t>(words_);
+  }
   const Word* of(int line) const { return const_cast<UnitSets*>(this)->of(line); }
 
  private:
@@ -76,7 +79,8 @@ std::vector<int> greedy(const UnitSets& sets, int size) {
     std::fill(together.begin(), together.end(), Word{0});
     for (int taken = 0; taken < size && !free.empty(); ++taken) {
       if (taken > 0) {
-        // Units it adds less twice those it shares. By what it adds alone, the shortest line of all would join the longest.
+        // Units it adds less twice those it shares. By what it adds alone, the shortest line of all would
+        // join the longest.
         int least = 0;
         for (auto at = free.begin(); at != free.end(); ++at) {
           const int cost = units_of(*at) - 3 * size_of_overlap(together.data(), sets.of(*at), sets.words());
@@ -100,7 +104,8 @@ void exchange(const UnitSets& sets, std::vector<int>& order) {
       const int now = together(order[i], order[i + 1]) + together(order[j], order[j + 1]);
       const int crossed = together(order[i], order[j]) + together(order[i + 1], order[j + 1]);
       const int straight = together(order[i], order[j + 1]) + together(order[j], order[i + 1]);
-      if (std::min(crossed, straight) < now) std::swap(order[i + 1], crossed < straight ? order[j] : order[j + 1]);
+      if (std::min(crossed, straight) < now)
+        std::swap(order[i + 1], crossed < straight ? order[j] : order[j + 1]);
     }
 }
 
@@ -110,28 +115,30 @@ int units_of_group(const UnitSets& sets, std::span<const int> group) {
   return size_of(together.data(), sets.words());
 }
 
-/// What is read and what is multiplied: 256 tokens of a unit of 128 bytes and their product with 64 outputs take 410 and 350 clocks
-/// of an H200 (by least squares over blocks of 64, densities .1 to .5).
+/// What is read and what is multiplied: 256 tokens of a unit of 128 bytes and their product with 64 outputs
+/// take 410 and 350 clocks of an H200 (by least squares over blocks of 64, densities .1 to .5).
 int cost_of_group(const UnitSets& sets, std::span<const int> group) {
   int cost = units_of_group(sets, group);
   for (const int line : group) cost += size_of(sets.of(line), sets.words());
   return cost;
 }
 
-/// Where the n-th costliest of `count` groups stands among them: costly and cheap ones alternate, the costliest beside the
-/// cheapest. Sums of consecutive groups then differ little, wherever they begin.
+/// Where the n-th costliest of `count` groups stands among them: costly and cheap ones alternate, the
+/// costliest beside the cheapest. Sums of consecutive groups then differ little, wherever they begin.
 int alternating(int n, int count) { return n < (count + 1) / 2 ? 2 * n : 2 * (count - n) - 1; }
 
-/// Group i of the result is one of the i % step-th share: costliest first, each to the share that has least and is not full
-/// (longest processing time first: Graham 1969). Of several shares, the groups of each alternate: thread blocks that walk over them
-/// from different groups on stay in step, so that L2 keeps what they read. Costliest first they are up to two tiles apart halfway,
-/// which over a reduction of 16384 read 670 MB from memory where 281 are there (dx, blocks of 128 at .1: 212 us for 189). A smaller
-/// last group stays last, where its place is.
+/// Group i of the result is one of the i % step-th share: costliest first, each to the share that has least
+/// and is not full (longest processing time first: Graham 1969). Of several shares, the groups of each
+/// alternate: thread blocks that walk over them from different groups on stay in step, so that L2 keeps what
+/// they read. Costliest first they are up to two tiles apart halfway, which over a reduction of 16384 read
+/// 670 MB from memory where 281 are there (dx, blocks of 128 at .1: 212 us for 189). A smaller last group
+/// stays last, where its place is.
 std::vector<int> dealt(const UnitSets& sets, const std::vector<int>& order, int size, int step) {
   const int whole = static_cast<int>(order.size()) / size;
   std::vector<std::pair<int, int>> groups;  // - cost, number: costliest first, then as they were
   for (int g = 0; g < whole; ++g) {
-    const std::span group = std::span(order).subspan(static_cast<std::size_t>(g * size), static_cast<std::size_t>(size));
+    const std::span group =
+        std::span(order).subspan(static_cast<std::size_t>(g * size), static_cast<std::size_t>(size));
     groups.emplace_back(-cost_of_group(sets, group), g);
   }
   std::sort(groups.begin(), groups.end());
@@ -178,7 +185,8 @@ std::int64_t units_read(const Lines& lines, LineGroups groups, std::span<const s
     std::copy(order.begin(), order.end(), places.begin());
   std::int64_t units = 0;
   for (std::size_t at = 0; at < places.size(); at += static_cast<std::size_t>(groups.lines))
-    units += units_of_group(sets, {places.data() + at, std::min(static_cast<std::size_t>(groups.lines), places.size() - at)});
+    units += units_of_group(
+        sets, {places.data() + at, std::min(static_cast<std::size_t>(groups.lines), places.size() - at)});
   return units;
 }
 

@@ -5,8 +5,9 @@
 namespace sparseloom::plan {
 namespace {
 
-// Writing an output tile costs about as much as this many reduction steps: 8 outputs x 48 tokens are transposed and stored in
-// some 200 cycles, a step is 24 FMAs in 12 to 24. It also keeps empty rows from counting as free.
+// Writing an output tile costs about as much as this many reduction steps: 8 outputs x 48 tokens are
+// transposed and stored in some 200 cycles, a step is 24 FMAs in 12 to 24. It also keeps empty rows from
+// counting as free.
 constexpr std::int64_t kStoreSteps = 12;
 
 }  // namespace
@@ -32,13 +33,16 @@ std::int64_t lines_of(const Problem& p) {
   return core::ceil_div(forward ? p.rows : p.cols, std::int64_t{forward ? p.block.rows : p.block.cols});
 }
 
-std::size_t prefix_bytes(const Problem& p) { return static_cast<std::size_t>(lines_of(p) + 1) * sizeof(std::int64_t); }
+std::size_t prefix_bytes(const Problem& p) {
+  return static_cast<std::size_t>(lines_of(p) + 1) * sizeof(std::int64_t);
+}
 
 }  // namespace
 
 std::size_t with_live_prefix(std::size_t workspace_bytes, const Problem& problem) {
   if (problem.direction == Direction::dw || problem.device >= 0) return workspace_bytes;
-  return static_cast<std::size_t>(core::round_up(static_cast<std::int64_t>(workspace_bytes), alignof(std::int64_t))) +
+  return static_cast<std::size_t>(
+             core::round_up(static_cast<std::int64_t>(workspace_bytes), alignof(std::int64_t))) +
          prefix_bytes(problem);
 }
 
@@ -46,7 +50,8 @@ const std::int64_t* live_prefix(const Plan& plan, const std::int32_t* starts, st
   const Problem& p = plan.problem;
   if (p.direction == Direction::dw || p.device >= 0) return nullptr;
   auto* const prefix = reinterpret_cast<std::int64_t*>(workspace + plan.workspace_bytes - prefix_bytes(p));
-  const std::int64_t lines = lines_of(p), steps = p.direction == Direction::forward ? p.block.cols : p.block.rows;
+  const std::int64_t lines = lines_of(p),
+                     steps = p.direction == Direction::forward ? p.block.cols : p.block.rows;
   for (std::int64_t l = 0; l <= lines; ++l) prefix[l] = starts[l] * steps + l * kStoreSteps;
   return prefix;
 }

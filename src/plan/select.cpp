@@ -15,14 +15,16 @@ std::string refusals(const Plan& plan) {
 // What every row of the other side would have to say.
 std::string refuse_side(const Problem& problem, Side side) {
   const bool on_cuda = problem.device >= 0;
-  if (side == Side::cpu && on_cuda) return "runs on the CPU, the operands are on cuda:" + std::to_string(problem.device);
+  if (side == Side::cpu && on_cuda)
+    return "runs on the CPU, the operands are on cuda:" + std::to_string(problem.device);
   if (side == Side::cuda && !on_cuda) return "runs on CUDA devices, the operands are on the CPU";
   return {};
 }
 
 }  // namespace
 
-std::string refusal_of(const KernelInfo& row, const Problem& problem, const Machine& machine, const std::string& forced) {
+std::string refusal_of(const KernelInfo& row, const Problem& problem, const Machine& machine,
+                       const std::string& forced) {
   if (std::string why = refuse_side(problem, row.side); !why.empty()) return why;
   if (is_scaled(problem.dtype) && !row.scaled)
     return std::string("multiplies no 8-bit operands, the dtype is ") + name_of(problem.dtype);
@@ -33,14 +35,16 @@ std::string refusal_of(const KernelInfo& row, const Problem& problem, const Mach
   return why;
 }
 
-Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Machine& machine, const std::string& forced) {
+Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Machine& machine,
+            const std::string& forced) {
   Plan plan;
   plan.problem = problem;
   for (const KernelInfo& row : rows) {
     Candidate candidate{row.name, refusal_of(row, problem, machine, forced), 0};
     if (candidate.refusal.empty()) {
       candidate.predicted_us = row.predict_us(problem, machine);
-      const bool wanted = forced.empty() ? plan.kernel < 0 || candidate.predicted_us < plan.candidates[plan.kernel].predicted_us
+      const bool wanted = forced.empty() ? plan.kernel < 0 || candidate.predicted_us <
+                                                                  plan.candidates[plan.kernel].predicted_us
                                          : forced == row.name;
       if (wanted) plan.kernel = static_cast<int>(plan.candidates.size());
     }
@@ -49,9 +53,10 @@ Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Mach
   if (plan.kernel < 0) {
     const std::string wanted = forced.empty() ? "a kernel" : "kernel '" + forced + "'";
     const std::string said = refusals(plan);
-    core::fail(
-        "plan", wanted + " that supports " + to_string(problem), said.empty() ? "no such candidate" : "refusals: " + said,
-        forced.empty() && problem.strict ? "pass strict=False, or change what the refusals name" : "change what the refusals name");
+    core::fail("plan", wanted + " that supports " + to_string(problem),
+               said.empty() ? "no such candidate" : "refusals: " + said,
+               forced.empty() && problem.strict ? "pass strict=False, or change what the refusals name"
+                                                : "change what the refusals name");
   }
   const KernelInfo& chosen = rows[plan.kernel];
   plan.kernel_name = chosen.name;

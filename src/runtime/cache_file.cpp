@@ -60,7 +60,8 @@ std::string cache_folder() {
 }
 
 std::optional<std::string> read_small_file(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // O_NONBLOCK: a pipe of that name would hang
+  const Descriptor file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // O_NONBLOCK: a pipe of that name would hang
   struct stat about;
   if (file.get() < 0 || ::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) return std::nullopt;
   std::string text(kMostBytes + 1, '\0');

@@ -25,15 +25,18 @@ namespace {
 
 constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
 
-// The CPU's tiles, the system's saving of them (XCR0), and its permission: Linux gives each process the 8 KiB of tile state only
-// when asked, and a process without them dies of its first tile instruction. It refuses where a thread's alternate signal stack is
-// too small to hold them, and so do sandboxes that filter arch_prctl: then AMX counts as absent.
+// The CPU's tiles, the system's saving of them (XCR0), and its permission: Linux gives each process the 8 KiB
+// of tile state only when asked, and a process without them dies of its first tile instruction. It refuses
+// where a thread's alternate signal stack is too small to hold them, and so do sandboxes that filter
+// arch_prctl: then AMX counts as absent.
 [[maybe_unused]] bool amx_allowed() noexcept {
 #if defined(__x86_64__) && defined(__linux__)
   unsigned eax, ebx, ecx, edx;
   constexpr unsigned kOsSavesState = 1u << 27, kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & kOsSavesState)) return false;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kAmxBf16) || !(edx & kAmxTile) || !(edx & kAmxInt8)) return false;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kAmxBf16) || !(edx & kAmxTile) ||
+      !(edx & kAmxInt8))
+    return false;
   unsigned low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr unsigned kTileState = 3u << 17;
@@ -41,7 +44,8 @@ constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, 
   // Palette 1 as the kernels know it: 8 tiles of 16 rows of 64 bytes.
   if (!__get_cpuid_count(0x1d, 1, &eax, &ebx, &ecx, &edx)) return false;
   if ((ebx & 0xffff) != 64 || (ebx >> 16) < 8 || (ecx & 0xffff) < 16) return false;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM of <asm/prctl.h>, Linux 5.16
+  constexpr long kRequestPermission = 0x1023,
+                 kTileData = 18;  // ARCH_REQ_XCOMP_PERM of <asm/prctl.h>, Linux 5.16
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
@@ -50,9 +54,11 @@ constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, 
 
 Isa detect() noexcept {
 #if defined(__x86_64__)
-  // These builtins look at XCR0 too: an OS that does not save the wide registers counts as a CPU without them.
+  // These builtins look at XCR0 too: an OS that does not save the wide registers counts as a CPU without
+  // them.
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) return Isa::generic;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
+    return Isa::generic;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!avx512) return Isa::avx2;
@@ -88,8 +94,9 @@ Isa capped_isa(const char* forced) {
   for (Isa isa : kAll) {
     if (std::strcmp(forced, name_of(isa)) != 0) continue;
     if (isa > detected_isa())
-      core::fail("SPARSELOOM_ISA", std::string("an instruction set this CPU runs (up to ") + name_of(detected_isa()) + ")", forced,
-                 "unset SPARSELOOM_ISA or name a smaller one");
+      core::fail("SPARSELOOM_ISA",
+                 std::string("an instruction set this CPU runs (up to ") + name_of(detected_isa()) + ")",
+                 forced, "unset SPARSELOOM_ISA or name a smaller one");
     return isa;
   }
   std::string names;
@@ -141,7 +148,8 @@ std::string cpu_name() {
 
 std::string cpuinfo_identity(const std::string& cpuinfo) {
   // Of the first processor: a machine whose cores differ is measured on whichever core came first.
-  constexpr std::string_view kKeys[] = {"microcode", "CPU implementer", "CPU variant", "CPU part", "CPU revision", "uarch"};
+  constexpr std::string_view kKeys[] = {"microcode", "CPU implementer", "CPU variant",
+                                        "CPU part",  "CPU revision",    "uarch"};
   const std::string first = cpuinfo.substr(0, cpuinfo.find("\n\n"));
   std::string found;
   for (std::size_t begin = 0; begin < first.size();) {

@@ -20,8 +20,9 @@ CudaSummary cuda_summary() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
     // cudaErrorInsufficientDriver is also what the static runtime answers where there is no driver at all.
-    summary.reason = status == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one older than the CUDA runtime of this build"
-                                                           : cudaGetErrorString(status);
+    summary.reason = status == cudaErrorInsufficientDriver
+                         ? "no NVIDIA driver, or one older than the CUDA runtime of this build"
+                         : cudaGetErrorString(status);
     static_cast<void>(cudaGetLastError());  // leaves no error behind for the next launch check
     return summary;
   }
@@ -43,14 +44,16 @@ constexpr int kMostDevices = 64;
 
 CudaDevice read_device(int ordinal) {
   CudaDevice device;
-  int major = 0, minor = 0, shared = 0, l2 = 0, clock_khz = 0, memory_khz = 0, bus_bits = 0, multiprocessors = 0;
+  int major = 0, minor = 0, shared = 0, l2 = 0, clock_khz = 0, memory_khz = 0, bus_bits = 0,
+      multiprocessors = 0;
   const auto ask = [ordinal](int& value, cudaDeviceAttr attribute) {
     return cudaDeviceGetAttribute(&value, attribute, ordinal) == cudaSuccess;
   };
-  const bool found = ask(major, cudaDevAttrComputeCapabilityMajor) && ask(minor, cudaDevAttrComputeCapabilityMinor) &&
-                     ask(multiprocessors, cudaDevAttrMultiProcessorCount) && ask(l2, cudaDevAttrL2CacheSize) &&
-                     ask(shared, cudaDevAttrMaxSharedMemoryPerBlockOptin) && ask(clock_khz, cudaDevAttrClockRate) &&
-                     ask(memory_khz, cudaDevAttrMemoryClockRate) && ask(bus_bits, cudaDevAttrGlobalMemoryBusWidth);
+  const bool found =
+      ask(major, cudaDevAttrComputeCapabilityMajor) && ask(minor, cudaDevAttrComputeCapabilityMinor) &&
+      ask(multiprocessors, cudaDevAttrMultiProcessorCount) && ask(l2, cudaDevAttrL2CacheSize) &&
+      ask(shared, cudaDevAttrMaxSharedMemoryPerBlockOptin) && ask(clock_khz, cudaDevAttrClockRate) &&
+      ask(memory_khz, cudaDevAttrMemoryClockRate) && ask(bus_bits, cudaDevAttrGlobalMemoryBusWidth);
   if (!found) {
     static_cast<void>(cudaGetLastError());
     return device;

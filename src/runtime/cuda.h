@@ -1,4 +1,5 @@
-// The CUDA side of the machine: devices and what they can do. cuda.cpp answers with and without CUDA in the build.
+// The CUDA side of the machine: devices and what they can do. cuda.cpp answers with and without CUDA in the
+// build.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ struct CudaDevice {
   double memory_bytes = 0;       // per second, by memory clock and bus width
 };
 
-/// Properties of a device, read once per process; sm = 0 when there is none of that ordinal, or no CUDA in this build. Thread-safe.
+/// Properties of a device, read once per process; sm = 0 when there is none of that ordinal, or no CUDA in
+/// this build. Thread-safe.
 const CudaDevice& cuda_device(int ordinal);
 
 /// Makes a device the thread's current one for a scope; does nothing for -1 or when it is already.

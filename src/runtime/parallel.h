@@ -9,8 +9,8 @@
 
 namespace sparseloom::runtime {
 
-/// body(begin, end) over a partition of [0, count) on the executor's threads; inline when it lends none or there is one index.
-/// Allocates nothing. body must not throw.
+/// body(begin, end) over a partition of [0, count) on the executor's threads; inline when it lends none or
+/// there is one index. Allocates nothing. body must not throw.
 template <class Body>
 void parallel_for(const Executor& executor, std::int64_t count, Body&& body) {
   if (count <= 0) return;
@@ -19,7 +19,9 @@ void parallel_for(const Executor& executor, std::int64_t count, Body&& body) {
     return;
   }
   using Plain = std::remove_reference_t<Body>;
-  auto call = [](void* self, std::int64_t begin, std::int64_t end) { (*static_cast<Plain*>(self))(begin, end); };
+  auto call = [](void* self, std::int64_t begin, std::int64_t end) {
+    (*static_cast<Plain*>(self))(begin, end);
+  };
   executor.parallel_for(executor.context, count,
                         RangeBody{call, const_cast<void*>(static_cast<const void*>(std::addressof(body)))});
 }

@@ -10,14 +10,17 @@
 namespace sparseloom::runtime {
 namespace {
 
-// Per second: a core does some 1e13 operations at most and a GPU some 1e16; a rate of a million is a stopped machine.
+// Per second: a core does some 1e13 operations at most and a GPU some 1e16; a rate of a million is a stopped
+// machine.
 constexpr double kLeast = 1e6, kMost = 1e18;
 bool possible(double rate) { return rate == 0 || (rate >= kLeast && rate <= kMost); }
 
 // Takes "name value\n" off the front of `text`; false when it does not stand there.
 bool take_line(std::string_view& text, std::string_view name, std::string_view& value) {
   const std::size_t end = text.find('\n');
-  if (end == std::string_view::npos || end <= name.size() || !text.starts_with(name) || text[name.size()] != ' ') return false;
+  if (end == std::string_view::npos || end <= name.size() || !text.starts_with(name) ||
+      text[name.size()] != ' ')
+    return false;
   value = text.substr(name.size() + 1, end - name.size() - 1);
   text.remove_prefix(end + 1);
   return true;
@@ -25,13 +28,16 @@ bool take_line(std::string_view& text, std::string_view name, std::string_view& 
 
 }  // namespace
 
-std::string rate_table_text(const std::string& header, const std::string& key, std::span<const NamedRate> rates) {
+std::string rate_table_text(const std::string& header, const std::string& key,
+                            std::span<const NamedRate> rates) {
   std::string text = header + "\nkey " + key + "\n";
-  for (const NamedRate& rate : rates) text += std::string(rate.name) + " " + core::json_number(rate.rate) + "\n";
+  for (const NamedRate& rate : rates)
+    text += std::string(rate.name) + " " + core::json_number(rate.rate) + "\n";
   return text + "sum " + fingerprint(text) + "\n";
 }
 
-std::optional<std::vector<double>> parse_rate_table(const std::string& text, const std::string& header, const std::string& key,
+std::optional<std::vector<double>> parse_rate_table(const std::string& text, const std::string& header,
+                                                    const std::string& key,
                                                     std::span<const char* const> names) {
   std::string_view rest = text, value;
   if (!rest.starts_with(header + "\n")) return std::nullopt;
@@ -42,11 +48,13 @@ std::optional<std::vector<double>> parse_rate_table(const std::string& text, con
     if (!take_line(rest, name, value)) return std::nullopt;
     double rate = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), rate);
-    if (error != std::errc() || end != value.data() + value.size() || !std::isfinite(rate) || !possible(rate)) return std::nullopt;
+    if (error != std::errc() || end != value.data() + value.size() || !std::isfinite(rate) || !possible(rate))
+      return std::nullopt;
     rates.push_back(rate);
   }
   const std::size_t signed_part = text.size() - rest.size();
-  if (!take_line(rest, "sum", value) || !rest.empty() || value != fingerprint(text.substr(0, signed_part))) return std::nullopt;
+  if (!take_line(rest, "sum", value) || !rest.empty() || value != fingerprint(text.substr(0, signed_part)))
+    return std::nullopt;
   return rates;
 }
 

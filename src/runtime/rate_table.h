@@ -24,24 +24,26 @@ struct NamedRate {
 /// key <key>
 /// <name> <rate>                one line for each
 /// sum <fingerprint of all lines above>
-std::string rate_table_text(const std::string& header, const std::string& key, std::span<const NamedRate> rates);
+std::string rate_table_text(const std::string& header, const std::string& key,
+                            std::span<const NamedRate> rates);
 
-/// The rates of `names`, in that order; nothing unless the text is whole, of this header and key, and each rate 0 or a possible
-/// one.
-std::optional<std::vector<double>> parse_rate_table(const std::string& text, const std::string& header, const std::string& key,
+/// The rates of `names`, in that order; nothing unless the text is whole, of this header and key, and each
+/// rate 0 or a possible one.
+std::optional<std::vector<double>> parse_rate_table(const std::string& text, const std::string& header,
+                                                    const std::string& key,
                                                     std::span<const char* const> names);
 
 template <class Rates>
-std::string rate_table_text(const std::string& header, const std::string& key, std::span<const RateField<Rates>> fields,
-                            const Rates& rates) {
+std::string rate_table_text(const std::string& header, const std::string& key,
+                            std::span<const RateField<Rates>> fields, const Rates& rates) {
   std::vector<NamedRate> named;
   for (const RateField<Rates>& field : fields) named.push_back({field.name, rates.*field.rate});
   return rate_table_text(header, key, named);
 }
 
 template <class Rates>
-std::optional<Rates> parse_rate_table(const std::string& text, const std::string& header, const std::string& key,
-                                      std::span<const RateField<Rates>> fields) {
+std::optional<Rates> parse_rate_table(const std::string& text, const std::string& header,
+                                      const std::string& key, std::span<const RateField<Rates>> fields) {
   std::vector<const char*> names;
   for (const RateField<Rates>& field : fields) names.push_back(field.name);
   const auto numbers = parse_rate_table(text, header, key, names);

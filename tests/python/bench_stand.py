@@ -33,8 +33,11 @@ def bench(*arguments: object) -> int:
 
 
 def scattered_calls(made: Operands) -> list[Callable[[], torch.Tensor]]:
-    """torch's product with the scattered weight, one call for each copy: a right answer that no kernel of ours gave."""
-    return [lambda copy=copy: dense_product(made.case, copy.x, copy.dy, made.weight, None) for copy in made.copies]
+    """torch's product with the scattered weight, one call for each copy: a right answer that no kernel of
+    ours gave."""
+    return [
+        lambda copy=copy: dense_product(made.case, copy.x, copy.dy, made.weight, None) for copy in made.copies
+    ]
 
 
 class Stand:
@@ -79,7 +82,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             raise ValueError("no such library")
         return Stand(scattered_calls(made))
 
-    monitor = SimpleNamespace(clock_mhz=lambda: 1980, power_watts=lambda: 500.0, driver=lambda: "1", reason="")
+    monitor = SimpleNamespace(
+        clock_mhz=lambda: 1980, power_watts=lambda: 500.0, driver=lambda: "1", reason=""
+    )
     gpu = {"name": "NVIDIA H200", "driver": "1", "l2_bytes": 1000, "memory_bytes": 1}
     monkeypatch.setattr(measure, "Replay", Stand)
     monkeypatch.setattr(measure, "enter", enter)

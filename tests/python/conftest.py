@@ -1,7 +1,9 @@
-"""Tests marked `gpu` run where torch sees a GPU, those marked `two_gpus` where it sees two, `package(name)` where it is installed,
-`torch_at_least(version)` with such a torch: an older one fails in itself at what the test does.
+"""Tests marked `gpu` run where torch sees a GPU, those marked `two_gpus` where it sees two, `package(name)`
+where it is installed, `torch_at_least(version)` with such a torch: an older one fails in itself at what the
+test does.
 
-Elsewhere they are deselected, not skipped: a machine that could run a test and did not is then the only thing that says "skipped".
+Elsewhere they are deselected, not skipped: a machine that could run a test and did not is then the only thing
+that says "skipped".
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ NEEDS = {
     "test_trainer.py": ("transformers", "accelerate"),
     "test_zoo.py": ("transformers", "timm", "torchvision"),
 }
-collect_ignore = [name for name, packages in NEEDS.items() if not all(map(importlib.util.find_spec, packages))]
+collect_ignore = [
+    name for name, packages in NEEDS.items() if not all(map(importlib.util.find_spec, packages))
+]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -33,8 +37,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return 2 if item.get_closest_marker("two_gpus") else 1 if item.get_closest_marker("gpu") else 0
 
     def lacks(item: pytest.Item) -> bool:
-        too_old = any(TorchVersion(torch.__version__) < marker.args[0] for marker in item.iter_markers("torch_at_least"))
-        return too_old or any(importlib.util.find_spec(marker.args[0]) is None for marker in item.iter_markers("package"))
+        too_old = any(
+            TorchVersion(torch.__version__) < marker.args[0] for marker in item.iter_markers("torch_at_least")
+        )
+        return too_old or any(
+            importlib.util.find_spec(marker.args[0]) is None for marker in item.iter_markers("package")
+        )
 
     unable = [item for item in items if needs(item) > gpus or lacks(item)]
     if unable:

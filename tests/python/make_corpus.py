@@ -1,4 +1,5 @@
-"""Writes corpus/: one good file and the bad ones that load must refuse. Run it after a change of the format, and commit the files.
+"""Writes corpus/: one good file and the bad ones that load must refuse. Run it after a change of the format,
+and commit the files.
 
 PYTHONPATH=python python tests/python/make_corpus.py
 """
@@ -22,7 +23,8 @@ State = tuple[dict[str, Tensor], dict[str, str]]
 
 
 def model() -> nn.Module:
-    """The model that every file of the corpus was made for: ragged in both directions, a tied dense layer, a buffer."""
+    """The model that every file of the corpus was made for: ragged in both directions, a tied dense layer, a
+    buffer."""
     generator = torch.Generator().manual_seed(0)
     sparse = BlockSparseLinear(20, 12, density=0.5, block=8, generator=generator)
     made = nn.Sequential(sparse, nn.Linear(12, 12), nn.Linear(12, 12), nn.BatchNorm1d(12))
@@ -46,7 +48,9 @@ def joined(tensors: dict[str, Tensor], metadata: dict[str, str], signed: bool = 
     return _file_bytes(tensors, metadata)
 
 
-def with_tensor(name: str, change: Callable[[Tensor], Tensor | None], signed: bool = True) -> Callable[[bytes], bytes]:
+def with_tensor(
+    name: str, change: Callable[[Tensor], Tensor | None], signed: bool = True
+) -> Callable[[bytes], bytes]:
     def apply(data: bytes) -> bytes:
         tensors, metadata = parts(data)
         changed = change(tensors[name].clone())
@@ -92,7 +96,10 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "huge_header_size": (lambda data: b"\xff" * 8 + data[8:], "end inside the header"),
     "flipped_value": (flipped(-5), "checksum"),
     "flipped_first_value": (lambda data: flipped(8 + int.from_bytes(data[:8], "little"))(data), "checksum"),
-    "text": (lambda data: b"# Not a model, but text long enough to be read as one.\n" * 20, "end inside the header"),
+    "text": (
+        lambda data: b"# Not a model, but text long enough to be read as one.\n" * 20,
+        "end inside the header",
+    ),
     "json_list": (header(b"[1, 2, 3]"), "header that is not one"),
     "json_null_metadata": (header(b'{"__metadata__": null}'), "header that is not one"),
     "deep_json": (header(b"[" * 20000), "header that is not one"),
@@ -126,11 +133,16 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "alias_missing": (with_metadata(aliases="{}"), "missing: 2.weight"),
     "alias_of_another_shape": (with_metadata(aliases='{"2.weight": "1.bias"}'), "2.weight [12, 12]"),
     "untied": (
-        lambda data: joined(parts(data)[0] | {"2.weight": torch.zeros(12, 12)}, parts(data)[1] | {"aliases": "{}"}),
+        lambda data: joined(
+            parts(data)[0] | {"2.weight": torch.zeros(12, 12)}, parts(data)[1] | {"aliases": "{}"}
+        ),
         "ties tensors",
     ),
     "entry_missing": (with_tensor("1.bias", lambda t: None), "1 missing: 1.bias"),
-    "entry_unexpected": (lambda data: joined(parts(data)[0] | {"extra": torch.zeros(2)}, parts(data)[1]), "unexpected: extra"),
+    "entry_unexpected": (
+        lambda data: joined(parts(data)[0] | {"extra": torch.zeros(2)}, parts(data)[1]),
+        "unexpected: extra",
+    ),
     "dense_shape": (with_tensor("1.bias", lambda t: t[:5].clone()), "1.bias [12]"),
     "dense_dtype": (with_tensor("1.bias", lambda t: t.double()), "1.bias of torch.float32"),
     "values_dtype": (with_tensor("0.values", lambda t: t.half()), "0.values of torch.float32"),

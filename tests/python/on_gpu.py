@@ -20,7 +20,9 @@ HALF_A_SECOND = 1_000_000_000
 def make(*sizes: int, seed: int = 0, **options: object) -> BlockSparseLinear:
     """100 -> 70 features, half of the 16 x 16 blocks, on the GPU, unless said otherwise."""
     torch.manual_seed(seed)
-    return BlockSparseLinear(*(sizes or (100, 70)), **({"density": 0.5, "block": 16, "device": "cuda"} | options))
+    return BlockSparseLinear(
+        *(sizes or (100, 70)), **({"density": 0.5, "block": 16, "device": "cuda"} | options)
+    )
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cuda") -> Tensor:
@@ -32,24 +34,39 @@ def plan_of(case: Case, inputs: Inputs, kernel: str | None = None) -> dict:
     """The case's plan, or the one of a forced kernel."""
     with tf32_switch(case.tf32):
         fused = (case.bias, case.activation)
-        return ops.plan(build_index(inputs.pattern), case.direction, case.dtype, case.m, *fused, kernel=kernel, device=case.device)
+        return ops.plan(
+            build_index(inputs.pattern),
+            case.direction,
+            case.dtype,
+            case.m,
+            *fused,
+            kernel=kernel,
+            device=case.device,
+        )
 
 
 def poison(*sizes: int, device: str = "cuda") -> None:
-    """Leaves blocks of so many bytes full of NaN with torch's allocator, which the next allocations of these sizes then get."""
+    """Leaves blocks of so many bytes full of NaN with torch's allocator, which the next allocations of these
+    sizes then get."""
     held = [torch.full((max(size, 1),), 255, dtype=torch.uint8, device=device) for size in sizes]
     del held
 
 
 def poisoned_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Tensor:
-    """sparse_product into an output and a workspace of NaN: what a kernel leaves out, or reads before it wrote, shows."""
-    elements = {"forward": case.m * case.n, "dx": case.m * case.k, "dw": inputs.values.numel()}[case.direction]
-    poison(elements * case.dtype.itemsize, plan_of(case, inputs, kernel)["workspace_bytes"], device=case.device)
+    """sparse_product into an output and a workspace of NaN: what a kernel leaves out, or reads before it
+    wrote, shows."""
+    elements = {"forward": case.m * case.n, "dx": case.m * case.k, "dw": inputs.values.numel()}[
+        case.direction
+    ]
+    poison(
+        elements * case.dtype.itemsize, plan_of(case, inputs, kernel)["workspace_bytes"], device=case.device
+    )
     return sparse_product(case, inputs, kernel)
 
 
 def capture(call: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """The call as a CUDA graph, and its result's place. Called once before, on another stream, as torch asks for."""
+    """The call as a CUDA graph, and its result's place. Called once before, on another stream, as torch asks
+    for."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -63,7 +80,8 @@ def capture(call: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
 
 @contextmanager
 def sleeping(stream: torch.cuda.Stream | None = None) -> Iterator[torch.cuda.Event]:
-    """Half a second of nothing on a stream (the current one by default), and the event that comes after it."""
+    """Half a second of nothing on a stream (the current one by default), and the event that comes after
+    it."""
     stream = stream or torch.cuda.current_stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):

@@ -1,4 +1,5 @@
-"""What a user's own type checker sees: test_surface.py runs `mypy --strict` on this file, with nothing of mypy's settings here."""
+"""What a user's own type checker sees: test_surface.py runs `mypy --strict` on this file, with nothing of
+mypy's settings here."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from sparseloom.report import LayerReport, ModelReport, Totals
 
 model = torch.nn.Sequential(torch.nn.Linear(64, 64))
 x = torch.randn(4, 64)
-result = assert_type(sparseloom.sparsify_(model, {"0": BlockSparse(block=16, density=0.5)}, strict=True), Patched)
+result = assert_type(
+    sparseloom.sparsify_(model, {"0": BlockSparse(block=16, density=0.5)}, strict=True), Patched
+)
 assert_type(result.changed, list[Change])
 assert_type(result.skipped, list[Skip])
 assert_type(result.parameters, tuple[int, int])
@@ -41,11 +44,15 @@ assert_type(made.density, float)
 layer = nn.BlockSparseLinear(64, 64, pattern=made, activation="gelu")
 assert_type(layer.values, torch.nn.Parameter)
 assert_type(layer.bias, torch.nn.Parameter | None)
-eight = assert_type(nn.QuantizedBlockSparseLinear.from_sparse(layer, torch.int8), nn.QuantizedBlockSparseLinear)
+eight = assert_type(
+    nn.QuantizedBlockSparseLinear.from_sparse(layer, torch.int8), nn.QuantizedBlockSparseLinear
+)
 assert_type(eight.dequantized(), nn.BlockSparseLinear)
 assert_type(ops.quantize_rows(x, torch.int8), tuple[torch.Tensor, torch.Tensor])
 assert_type(layer.strict, bool)
-assert_type(nn.BlockSparseLinear(64, 64, density=0.5, fuse_wgrad_accumulation=True).fuse_wgrad_accumulation, bool)
+assert_type(
+    nn.BlockSparseLinear(64, 64, density=0.5, fuse_wgrad_accumulation=True).fuse_wgrad_accumulation, bool
+)
 assert_type(ops.linear_dw(x, x, layer.index, out=torch.zeros(layer.values.shape)), torch.Tensor)
 assert_type(ops.linear(x, layer.values, layer.index, main_grad_of=layer.values), torch.Tensor)
 assert_type(layer.pattern, Pattern)

@@ -20,7 +20,8 @@ from sparseloom.report.trial import Anchor
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Times by what is called, not by this machine: clock["dense"] and clock["sparse"](layer) in microseconds."""
+    """Times by what is called, not by this machine: clock["dense"] and clock["sparse"](layer) in
+    microseconds."""
     found = {"dense": 100.0, "sparse": lambda layer: 50.0, "rounds": [1.0] * 5, "called": []}
 
     def in_turn(calls, seconds, gpu=None, **options):
@@ -29,7 +30,9 @@ def clock(monkeypatch):
             layer = call.__self__.layer
             found["called"].append(layer)
             sparse = isinstance(layer, BlockSparseLinear)
-            samples.append([(found["sparse"](layer) if sparse else found["dense"] * each) for each in found["rounds"]])
+            samples.append(
+                [(found["sparse"](layer) if sparse else found["dense"] * each) for each in found["rounds"]]
+            )
         return samples
 
     monkeypatch.setattr(sys.modules["sparseloom.advise"], "in_turn", in_turn)
@@ -41,7 +44,9 @@ def clock(monkeypatch):
 
 def model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256), nn.Linear(256, 512), nn.Linear(512, 4))
+    return nn.Sequential(
+        nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256), nn.Linear(256, 512), nn.Linear(512, 4)
+    )
 
 
 def test_every_size_is_predicted_against_a_measured_dense_layer_and_nothing_changes():
@@ -49,14 +54,24 @@ def test_every_size_is_predicted_against_a_measured_dense_layer_and_nothing_chan
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     rng = torch.get_rng_state()
     found = advise(net, torch.randn(64, 256, generator=torch.Generator().manual_seed(0)), seconds=0.01)
-    assert torch.equal(torch.get_rng_state(), rng) and net.training and not any(m._forward_hooks for m in net.modules())
+    assert (
+        torch.equal(torch.get_rng_state(), rng)
+        and net.training
+        and not any(m._forward_hooks for m in net.modules())
+    )
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
     assert [layer.names for layer in found.layers] == [["0", "3"], ["2"], ["4"]]
     first = found.layers[0]
     assert (first.shape, first.tokens, first.dtype) == ((512, 256), 64, "float32") and first.dense_us > 0
-    assert [(o.block, o.density) for o in first.options] == [((b, b), d) for b in (16, 32, 64) for d in (0.1, 0.25, 0.5)]
+    assert [(o.block, o.density) for o in first.options] == [
+        ((b, b), d) for b in (16, 32, 64) for d in (0.1, 0.25, 0.5)
+    ]
     assert all(o.kernels["forward"] not in ("dense", "reference") for o in first.options)
-    assert [(o.block[0], o.density) for o in first.options if o.measured_us is not None] == [(16, 0.25), (32, 0.25), (64, 0.25)]
+    assert [(o.block[0], o.density) for o in first.options if o.measured_us is not None] == [
+        (16, 0.25),
+        (32, 0.25),
+        (64, 0.25),
+    ]
     sparse = [o.predicted_us for o in first.options if o.block == (32, 32)]
     assert sparse == sorted(sparse) and sparse[0] < sparse[-1]  # less to multiply, less time
     assert not found.layers[2].options  # 4 outputs are less than any block
@@ -72,17 +87,26 @@ def test_predictions_are_the_plans_scaled_to_a_layer_that_was_called_and_hold_it
     plans = [predicted(size, (32, 32), density, ["forward", "dx", "dw"]) for density in (0.1, 0.25, 0.5)]
     anchor = Anchor(60.0, plans[1][0], 10.0, False)
     assert [o.kernels for o in found.layers[0].options] == [kernels for _, kernels in plans]
-    assert [o.predicted_us for o in found.layers[0].options] == [pytest.approx(anchor.predicted(us)) for us, _ in plans]
+    assert [o.predicted_us for o in found.layers[0].options] == [
+        pytest.approx(anchor.predicted(us)) for us, _ in plans
+    ]
     assert found.layers[0].options[1].predicted_us == found.layers[0].options[1].measured_us == 60.0
-    assert clock["called"][0].in_features == 256 and [layer.density for layer in clock["called"][1:]] == [0.25]
+    assert clock["called"][0].in_features == 256 and [layer.density for layer in clock["called"][1:]] == [
+        0.25
+    ]
     assert all(layer.strict for layer in clock["called"][1:])
 
 
 def test_an_anchor_foretells_other_densities_by_their_plans_beside_the_overhead():
-    anchor = Anchor(us=110.0, planned_us=50.0, overhead_us=10.0, queued=False)  # twice what was planned, and 10 us
+    # twice what was planned, and 10 us
+    anchor = Anchor(us=110.0, planned_us=50.0, overhead_us=10.0, queued=False)
     assert anchor.predicted(50.0) == 110.0
-    assert 10 + 2 * 100 * 0.8 < anchor.predicted(100.0) <= 10 + 2 * 100 and 10 + 2 * 20 <= anchor.predicted(20.0) < 60
-    assert Anchor(20.0, 0.5, 19.0, False).predicted(0.6) == pytest.approx(20.0, abs=0.5)  # all but overhead: nothing to scale by
+    assert (
+        10 + 2 * 100 * 0.8 < anchor.predicted(100.0) <= 10 + 2 * 100
+        and 10 + 2 * 20 <= anchor.predicted(20.0) < 60
+    )
+    # all but overhead: nothing to scale by
+    assert Anchor(20.0, 0.5, 19.0, False).predicted(0.6) == pytest.approx(20.0, abs=0.5)
     assert Anchor(20.0, 5.0, 19.5, False).predicted(0.0) >= 19.5
     host_bound, kernel_bound = Anchor(30.0, 5.0, 29.0, True), Anchor(300.0, 150.0, 30.0, True)
     assert host_bound.predicted(10.0) == 29.0 and host_bound.predicted(100.0) == 100.0
@@ -92,7 +116,8 @@ def test_an_anchor_foretells_other_densities_by_their_plans_beside_the_overhead(
 def test_the_overhead_of_a_call_is_measured_once_and_is_what_a_small_layer_takes():
     arguments = torch.float32, torch.device("cpu")
     inference, training = trial.overhead(*arguments, False), trial.overhead(*arguments, True)
-    assert 1 < inference < training < 1e5 and trial.overhead(*arguments, False) == inference  # Python's and autograd's own
+    # Python's and autograd's own
+    assert 1 < inference < training < 1e5 and trial.overhead(*arguments, False) == inference
 
 
 def test_a_layer_that_becomes_slower_by_its_calls_overhead_is_not_recommended(clock):
@@ -100,13 +125,21 @@ def test_a_layer_that_becomes_slower_by_its_calls_overhead_is_not_recommended(cl
     clock["dense"], clock["sparse"] = 17.0, lambda layer: 20.0
     layer = nn.Sequential(nn.Linear(64, 64))
     found = advise(layer, torch.randn(8, 64))
-    assert not any(found.patterns(density) for density in (0.1, 0.25, 0.5)) and str(found).count("slower than dense") >= 3
-    assert all(option.speedup(17.0) <= 1.7 for option in found.layers[0].options)  # none of them is below the overhead of 10 us
+    assert (
+        not any(found.patterns(density) for density in (0.1, 0.25, 0.5))
+        and str(found).count("slower than dense") >= 3
+    )
+    # none of them is below the overhead of 10 us
+    assert all(option.speedup(17.0) <= 1.7 for option in found.layers[0].options)
 
 
 def test_no_option_of_a_small_layer_is_foretold_below_what_a_call_costs():
-    found = advise(nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64), training=True, seconds=0.05).layers[0]
-    assert all(option.us > 0.4 * trial.overhead(torch.float32, torch.device("cpu"), True) for option in found.options)
+    found = advise(nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64), training=True, seconds=0.05).layers[
+        0
+    ]
+    assert all(
+        option.us > 0.4 * trial.overhead(torch.float32, torch.device("cpu"), True) for option in found.options
+    )
 
 
 def test_all_options_are_called_beside_dense_when_asked_for(clock):
@@ -117,21 +150,29 @@ def test_all_options_are_called_beside_dense_when_asked_for(clock):
     assert [option.measured_us for option in layer.options] == [20.0, 80.0, 20.0, 80.0]
     assert [option.speedup(layer.dense_us) for option in layer.options] == [5.0, 1.25, 5.0, 1.25]
     sparse = [each for each in clock["called"] if isinstance(each, BlockSparseLinear)]
-    assert all(each.strict for each in sparse) and len(sparse) == 4  # each option once, never by a plan that goes dense
+    # each option once, never by a plan that goes dense
+    assert all(each.strict for each in sparse) and len(sparse) == 4
     real = advise(net, torch.randn(128, 512), densities=[0.1, 1.0], measure=True, seconds=0.02).layers[0]
-    assert all(option.measured_us > 0 and option.ratio.p20 <= option.ratio.median <= option.ratio.p80 for option in real.options)
+    assert all(
+        option.measured_us > 0 and option.ratio.p20 <= option.ratio.median <= option.ratio.p80
+        for option in real.options
+    )
 
 
 def test_measured_differences_that_are_noise_are_said_to_show_none_and_advise_nothing(clock):
     clock["sparse"], clock["rounds"] = lambda layer: 90.0, [0.5, 0.6, 1.3, 1.4, 1.5]
-    found = advise(nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64), blocks=[16], densities=[0.5], measure=True)
+    found = advise(
+        nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64), blocks=[16], densities=[0.5], measure=True
+    )
     option = found.layers[0].options[0]
     assert option.ratio.median > WORTH and option.ratio.shows_none and not found.patterns(0.5)
     assert "1.44x (0.67 to 1.56), no difference shown" in str(found) and "recommended\n" not in str(found)
     plain = found.to_dict()["layers"][0]["options"][0]
     assert plain["ratio"]["p20"] == pytest.approx(0.667, abs=1e-3) and plain["gains"] is False
     clock["rounds"] = [1.3, 1.4, 1.5, 1.4, 1.3]
-    shown = advise(nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64), blocks=[16], densities=[0.5], measure=True)
+    shown = advise(
+        nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64), blocks=[16], densities=[0.5], measure=True
+    )
     assert shown.patterns(0.5) and "1.56x (1.44 to 1.56)" in str(shown) and "no difference" not in str(shown)
 
 
@@ -144,7 +185,10 @@ def test_advice_from_a_busy_machine_says_so_first(clock, monkeypatch):
 
     monkeypatch.setattr(sys.modules["sparseloom.advise"], "Watch", Busy)
     found = advise(nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64))
-    assert str(found).startswith("!!! BUSY MACHINE: 46 % of the CPU time went to other work") and found.to_dict()["busy"] is True
+    assert (
+        str(found).startswith("!!! BUSY MACHINE: 46 % of the CPU time went to other work")
+        and found.to_dict()["busy"] is True
+    )
     Busy.lost = 0.05
     quiet = advise(nn.Sequential(nn.Linear(64, 64)), torch.randn(8, 64))
     assert "BUSY" not in str(quiet) and quiet.to_dict()["busy"] is False and quiet.to_dict()["lost"] == 0.05
@@ -159,29 +203,46 @@ def test_patterns_are_of_the_density_asked_for_or_refused(clock):
         patterns = found.patterns(density=density)
         assert set(patterns) == {"0", "1"} and {pattern.density for pattern in patterns.values()} == {density}
     assert found.patterns() == found.patterns(density=0.25)
-    with pytest.raises(sparseloom.Error, match=r"looked at: 0\.1, 0\.25, 0\.5, got 0\.3; .*densities=\[0\.3\]"):
+    with pytest.raises(
+        sparseloom.Error, match=r"looked at: 0\.1, 0\.25, 0\.5, got 0\.3; .*densities=\[0\.3\]"
+    ):
         found.patterns(density=0.3)
     with pytest.raises(sparseloom.Error, match="densities above 0"):
         advise(net, torch.randn(128, 512), densities=[])
 
 
 def test_an_option_whose_plan_goes_dense_is_not_recommended():
-    """The sparse kernels were faster than dense; the layer that sparsify_ makes runs neither, but scatters its weight."""
+    """The sparse kernels were faster than dense; the layer that sparsify_ makes runs neither, but scatters
+    its weight."""
     kernels = dict.fromkeys(("forward", "dx", "dw"), "avx2_panel")
     forward = Option((32, 32), 0.5, {"forward": "avx2_panel"}, 50.0, dense_in=("forward",))
-    both, one = (Option((32, 32), 0.5, kernels, 50.0, dense_in=dense) for dense in (("forward", "dx"), ("dx",)))
+    both, one = (
+        Option((32, 32), 0.5, kernels, 50.0, dense_in=dense) for dense in (("forward", "dx"), ("dx",))
+    )
     assert forward.goes_dense and not forward.gains(100.0) and not both.gains(100.0) and one.gains(100.0)
     layer = LayerAdvice(["a"], (64, 64), 8, "float32", 100.0, [forward], {(32, 32): None})
     assert "its plan goes dense" in str(Advice([layer], {}, ("forward",), (0.5,)))
     for tokens in (64, 512):
-        made = advise(nn.Sequential(nn.Linear(256, 256)), torch.randn(tokens, 256), blocks=[32], densities=[0.9], seconds=0.01)
+        made = advise(
+            nn.Sequential(nn.Linear(256, 256)),
+            torch.randn(tokens, 256),
+            blocks=[32],
+            densities=[0.9],
+            seconds=0.01,
+        )
         real = BlockSparseLinear(256, 256, density=0.9, block=32, generator=torch.Generator().manual_seed(0))
         assert made.layers[0].options[0].goes_dense == (real.plan(tokens)["kernel"] == "dense")
 
 
 def test_the_best_block_of_a_density_is_the_one_that_gains_most():
-    options = [Option((16, 16), 0.25, {}, 40.0), Option((32, 32), 0.25, {}, 20.0), Option((64, 64), 0.25, {}, 10.0, bare_rows=3)]
-    layer = LayerAdvice(["a.b"], (64, 64), 8, "float32", 50.0, options, {option.block: None for option in options})
+    options = [
+        Option((16, 16), 0.25, {}, 40.0),
+        Option((32, 32), 0.25, {}, 20.0),
+        Option((64, 64), 0.25, {}, 10.0, bare_rows=3),
+    ]
+    layer = LayerAdvice(
+        ["a.b"], (64, 64), 8, "float32", 50.0, options, {option.block: None for option in options}
+    )
     assert layer.best(0.25) is options[1]  # blocks of 64 would leave outputs without inputs
     advice = Advice([layer], {}, ("forward",), (0.25,))
     assert list(advice.patterns()) == ["a\\.b"] and "3 block rows without a block" in str(advice)
@@ -202,7 +263,9 @@ def test_strict_names_every_layer_that_would_fall_back_and_times_nothing(monkeyp
     named = rf"0, 1 at block 16 x 16, density 0\.25 \(forward {none}, dx {none}, dw {none}\)"
     with pytest.raises(sparseloom.Error, match=named) as error:
         advise(model, torch.randn(8, 64).double(), blocks=[16], densities=[0.25], training=True, strict=True)
-    assert "2 at" not in str(error.value) and "[advise] expected sparse kernels in every layer (strict=True)" in str(error.value)
+    assert "2 at" not in str(
+        error.value
+    ) and "[advise] expected sparse kernels in every layer (strict=True)" in str(error.value)
 
 
 def test_strict_lets_layers_with_sparse_kernels_through():
@@ -216,29 +279,42 @@ def test_the_advice_goes_into_sparsify(clock):
     result = sparsify_(net, found.patterns(0.1))
     assert [change.names for change in result.changed] == [("0",), ("2",)]
     best = found.layers[0].best(0.1)
-    assert [(change.block, change.density) for change in result.changed] == [(best.block, pytest.approx(0.1, abs=0.03))] * 2
+    assert [(change.block, change.density) for change in result.changed] == [
+        (best.block, pytest.approx(0.1, abs=0.03))
+    ] * 2
 
 
 def test_the_break_even_is_where_the_prediction_meets_dense():
     assert crossing([(0.1, 10.0), (0.5, 50.0), (1.0, 100.0)], 70.0) == pytest.approx(0.7)
-    assert crossing([(0.1, 10.0), (1.0, 100.0)], 5.0) is None and crossing([(0.1, 10.0), (1.0, 50.0)], 60.0) == 1.0
+    assert (
+        crossing([(0.1, 10.0), (1.0, 100.0)], 5.0) is None
+        and crossing([(0.1, 10.0), (1.0, 50.0)], 60.0) == 1.0
+    )
 
 
 def test_layers_that_cannot_become_sparse_and_those_not_reached_are_named():
-    net = nn.ModuleDict({"used": nn.Linear(64, 64), "idle": nn.Linear(64, 64), "parametrized": nn.Linear(64, 64)})
+    net = nn.ModuleDict(
+        {"used": nn.Linear(64, 64), "idle": nn.Linear(64, 64), "parametrized": nn.Linear(64, 64)}
+    )
     nn.utils.parametrizations.weight_norm(net["parametrized"])
 
     class Wrap(nn.Module):
         def __init__(self):
             super().__init__()
-            self.net, self.attention, self.conv = net, nn.MultiheadAttention(64, 2), nn.Conv2d(64, 32, 1, stride=2)
+            self.net, self.attention, self.conv = (
+                net,
+                nn.MultiheadAttention(64, 2),
+                nn.Conv2d(64, 32, 1, stride=2),
+            )
 
         def forward(self, x):
             y = self.net["parametrized"](self.net["used"](x))
             return self.conv(self.attention(y, y, y)[0].reshape(2, 64, 4, -1))
 
     found = advise(Wrap(), (torch.randn(8, 2, 64),), seconds=0.01)
-    assert "does not reach" in found.skipped["net.idle"] and "parametrized" in found.skipped["net.parametrized"]
+    assert (
+        "does not reach" in found.skipped["net.idle"] and "parametrized" in found.skipped["net.parametrized"]
+    )
     tokens = {name: layer.tokens for layer in found.layers for name in layer.names}
     assert tokens == {"net.used": 16, "attention.in_proj": 16, "attention.out_proj": 16, "conv": 4}
     assert "net.idle: stays dense" in str(found)
@@ -248,7 +324,12 @@ def test_where_no_sparse_kernel_runs_it_says_so_and_advises_nothing():
     net, x = nn.Sequential(nn.Linear(64, 64)).double(), torch.randn(8, 64).double()
     found = advise(net, x, densities=[0.1], measure=True, seconds=0.01)
     option = found.layers[0].options[0]  # fp64 has the reference alone, which is no kernel to gain with
-    assert option.predicted_us is None and option.kernels == {} and "no sparse kernel" in str(found) and not found.patterns(0.1)
+    assert (
+        option.predicted_us is None
+        and option.kernels == {}
+        and "no sparse kernel" in str(found)
+        and not found.patterns(0.1)
+    )
     assert found.to_dict()["layers"][0]["options"][0]["speedup"] == 0
 
 

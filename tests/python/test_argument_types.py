@@ -1,4 +1,5 @@
-"""Numbers, paths and tensors of other kinds: numpy's and bytes are taken, what cannot be meant is our Error."""
+"""Numbers, paths and tensors of other kinds: numpy's and bytes are taken, what cannot be meant is our
+Error."""
 
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def test_numpy_s_and_torch_s_integers_are_features_sizes_blocks_and_counts(integ
     assert pattern.top_k(m, n, side, torch.rand(6, 4), integer(3)).blocks == 3
     assert sparseloom.Pattern.from_index(*made.index(), m, n, (side, integer(32))) == made
     assert layer.plan(integer(8))["kernel"] == layer.plan(8)["kernel"]
-    assert sparseloom.BlockSparse(density=np.float32(0.5), block=side, seed=integer(1), select="random").shape == (16, 16)
+    assert sparseloom.BlockSparse(
+        density=np.float32(0.5), block=side, seed=integer(1), select="random"
+    ).shape == (16, 16)
     model = nn.Sequential(nn.Linear(64, 96))
     sparseloom.sparsify_(model, {"0": sparseloom.BlockSparse(density=np.float32(0.5), block=side)})
     assert model[0].pattern.blocks == 12
@@ -37,7 +40,10 @@ def test_numpy_s_and_torch_s_integers_are_features_sizes_blocks_and_counts(integ
 
 @pytest.mark.parametrize("as_path", [str.encode, str, Path], ids=["bytes", "str", "Path"])
 def test_paths_of_every_kind_are_saved_to_and_loaded_from(as_path, tmp_path):
-    model, again = nn.Sequential(BlockSparseLinear(64, 96, density=0.5)), nn.Sequential(BlockSparseLinear(64, 96, density=0.5))
+    model, again = (
+        nn.Sequential(BlockSparseLinear(64, 96, density=0.5)),
+        nn.Sequential(BlockSparseLinear(64, 96, density=0.5)),
+    )
     path = as_path(str(tmp_path / "model.safetensors"))
     sparseloom.save(model, path)
     sparseloom.load(path, again)
@@ -74,7 +80,9 @@ WRONG = {
     "quantized activation": lambda: QuantizedBlockSparseLinear(LAYER.pattern, activation="tanh"),
     "from_dense of a list": lambda: BlockSparseLinear.from_dense([[1.0]], density=0.1),
     "from_dense density as str": lambda: BlockSparseLinear.from_dense(torch.ones(64, 64), density="0.1"),
-    "from_dense bias as list": lambda: BlockSparseLinear.from_dense(torch.ones(64, 64), density=0.5, bias=[0.0] * 64),
+    "from_dense bias as list": lambda: BlockSparseLinear.from_dense(
+        torch.ones(64, 64), density=0.5, bias=[0.0] * 64
+    ),
     "BlockSparse density as str": lambda: sparseloom.BlockSparse(density="0.1"),
     "BlockSparse density as list": lambda: sparseloom.BlockSparse(density=[0.1]),
     "BlockSparse block as str": lambda: sparseloom.BlockSparse(density=0.1, block="32"),
@@ -106,7 +114,9 @@ WRONG = {
     "linear index as tuple": lambda: ops.linear(X, V, tuple(INDEX)),
     "linear index as Pattern": lambda: ops.linear(X, V, LAYER.pattern),
     "linear activation": lambda: ops.linear(X, V, INDEX, activation="tanh"),
-    "linear activation while training": lambda: ops.linear(X, V.clone().requires_grad_(), INDEX, activation="tanh"),
+    "linear activation while training": lambda: ops.linear(
+        X, V.clone().requires_grad_(), INDEX, activation="tanh"
+    ),
     "linear bias as float": lambda: ops.linear(X, V, INDEX, 1.0),
     "linear_dx of a list": lambda: ops.linear_dx([[1.0]], V, INDEX),
     "linear_dw of a list": lambda: ops.linear_dw(X, [[1.0]], INDEX),
@@ -120,7 +130,9 @@ WRONG = {
     "save to a number": lambda: sparseloom.save(LAYER, 3.5),
     "load from None": lambda: sparseloom.load(None, LAYER),
     "save of a list": lambda: sparseloom.save([LAYER], "x"),
-    "sparsify_ of a list": lambda: sparseloom.sparsify_([nn.Linear(4, 4)], {".*": sparseloom.BlockSparse(density=0.5)}),
+    "sparsify_ of a list": lambda: sparseloom.sparsify_(
+        [nn.Linear(4, 4)], {".*": sparseloom.BlockSparse(density=0.5)}
+    ),
     "sparsify_ with a density": lambda: sparseloom.sparsify_(nn.Sequential(nn.Linear(64, 64)), {".*": 0.5}),
     "sparsify_ with a list": lambda: sparseloom.sparsify_(nn.Sequential(nn.Linear(64, 64)), [".*"]),
     "densify_ names as list": lambda: sparseloom.densify_(nn.Sequential(LAYER), [".*"]),

@@ -45,9 +45,25 @@ def written(folder: Path, name: str) -> dict[str, Any]:
 def test_a_run_writes_the_agreed_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("cpu", "--busy", "--seconds", 0, "--results", tmp_path) == 0
     run = written(tmp_path, "cpu")
-    assert {"device", "commit", "date", "versions", "mode", "records"} <= run.keys() and run["mode"] == "burst"
+    assert {"device", "commit", "date", "versions", "mode", "records"} <= run.keys() and run[
+        "mode"
+    ] == "burst"
     assert 0 <= run["load"]["busy_before"] <= 1 and run["machine"]["torch_isa"]
-    agreed = {"op", "direction", "dtype", "m", "k", "n", "block", "density", "pattern", "kernel", "us", "dense_us", "peers"}
+    agreed = {
+        "op",
+        "direction",
+        "dtype",
+        "m",
+        "k",
+        "n",
+        "block",
+        "density",
+        "pattern",
+        "kernel",
+        "us",
+        "dense_us",
+        "peers",
+    }
     agreed |= {"speedup", "useful_tflops", "worst_tile_error", "dense_tile_error"}
     for cell, record in zip(TINY, run["records"], strict=True):
         assert agreed <= record.keys() and cells.cell_of(record) == cell
@@ -55,7 +71,9 @@ def test_a_run_writes_the_agreed_form(tmp_path: Path, capsys: pytest.CaptureFixt
         assert 0 < record["us"]["p20"] <= record["us"]["median"] <= record["us"]["p80"]
         assert record["tile_excess"] <= 1 and record["samples"] >= timing.LEAST_ROUNDS
         seconds = record["us"]["median"] * 1e-6
-        assert record["useful_tflops"] == pytest.approx(2 * 16 * 64 * 96 * 0.5 / seconds / 1e12, rel=0.01, abs=1e-5)
+        assert record["useful_tflops"] == pytest.approx(
+            2 * 16 * 64 * 96 * 0.5 / seconds / 1e12, rel=0.01, abs=1e-5
+        )
     out = capsys.readouterr().out
     assert all(str(cell) in out for cell in TINY)
 
@@ -76,7 +94,9 @@ def able(cell: Cell) -> list[str]:
     return [candidate["kernel"] for candidate in plan["candidates"] if not candidate["refusal"]]
 
 
-def test_a_wrong_kernel_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_kernel_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     real = measure.sparse_product
 
     def one_block_lost(*arguments: Any) -> torch.Tensor:
@@ -97,14 +117,20 @@ def test_only_narrows_and_list_measures_nothing(tmp_path: Path, capsys: pytest.C
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("arguments", "word"), [(["gpu"], "suite"), (["cpu", "--only", "nothing-so-named"], "nothing-so-named")])
-def test_what_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "word"), [(["gpu"], "suite"), (["cpu", "--only", "nothing-so-named"], "nothing-so-named")]
+)
+def test_what_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
     assert bench(*arguments, "--results", tmp_path) == 2
     error = capsys.readouterr().err
     assert word in error and error.startswith("sparseloom bench: ") and error.count("\n") == 1
 
 
-def test_a_busy_machine_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_busy_machine_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bench_cli, "busy_share", lambda: 0.37)
     assert bench("cpu", "--results", tmp_path) == 2
     assert "37 %" in capsys.readouterr().err and not list(tmp_path.iterdir())
@@ -119,17 +145,32 @@ def test_results_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_committed_lists() -> None:
     flagship, choices = cells.flagship(), cells.plan_cells()
     assert len(set(flagship)) == len(flagship)
-    assert {(c.k, c.n) for c in flagship} == {(4096, 4096)} and {c.m for c in flagship if not c.rotated} == {1024}
+    assert {(c.k, c.n) for c in flagship} == {(4096, 4096)} and {c.m for c in flagship if not c.rotated} == {
+        1024
+    }
     assert {c.pattern for c in flagship} == {"balanced", *skewed.KINDS}
     assert {c.block[0] for c in flagship if c.dtype == "f32"} == {8, 16, 32, 64, 128}
-    assert {(c.block[0], c.density) for c in flagship if c.dtype == "int8"} >= {(32, 0.2), (64, 0.2), (32, 0.5), (64, 0.5)}
+    assert {(c.block[0], c.density) for c in flagship if c.dtype == "int8"} >= {
+        (32, 0.2),
+        (64, 0.2),
+        (32, 0.5),
+        (64, 0.5),
+    }
     assert len(set(choices)) == len(choices) >= targets.CELLS
     for cell in choices:
         assert cell.density <= 1 and cell.direction in cells.DIRECTIONS
 
 
 def record(direction: str, density: float, share: float, block: int = 32, **more: Any) -> dict[str, Any]:
-    cell = {"direction": direction, "dtype": "f32", "m": 1024, "k": 4096, "n": 4096, "block": [block, block], "pattern": "balanced"}
+    cell = {
+        "direction": direction,
+        "dtype": "f32",
+        "m": 1024,
+        "k": 4096,
+        "n": 4096,
+        "block": [block, block],
+        "pattern": "balanced",
+    }
     measured = {"useful_tflops": share / 2, "share_of_peak": share, "peak": "f32_avx512", "speedup": 20.0}
     return cell | measured | {"density": density, "threads": 2, "kernel": "some", "tile_excess": 0.5} | more
 
@@ -147,9 +188,15 @@ def record(direction: str, density: float, share: float, block: int = 32, **more
         (record("dx", 0.1, 0.9, of_forward={"median": 0.88}), "0.88 of forward's rate, target 0.9"),
         (record("dw", 0.1, 0.9, of_forward={"median": 0.62}), "0.62 of forward's rate, target 0.75"),
         (record("forward", 0.1, 0.1, rotated=True, speedup=8.4), "target 8.5x"),
-        (record("forward", 0.1, 0.1, pattern="lognormal", over_balanced={"median": 1.16}), "1.16 of a balanced pattern's time"),
+        (
+            record("forward", 0.1, 0.1, pattern="lognormal", over_balanced={"median": 1.16}),
+            "1.16 of a balanced pattern's time",
+        ),
         (record("forward", 0.5, 0.9, tile_excess=float("inf")), "inf of the error allowed"),
-        (record("forward", 0.2, 0.5, 64, dtype="int8", over_bf16={"median": 1.59}), "1.59x of our bf16's speed, target 1.6x"),
+        (
+            record("forward", 0.2, 0.5, 64, dtype="int8", over_bf16={"median": 1.59}),
+            "1.59x of our bf16's speed, target 1.6x",
+        ),
     ],
 )
 def test_missed_targets_are_named(missed: dict[str, Any], word: str) -> None:
@@ -157,17 +204,21 @@ def test_missed_targets_are_named(missed: dict[str, Any], word: str) -> None:
         record("forward", 0.1, 0.8),
         record("forward", 0.1, 0.68, 8, speedup=1.0),  # blocks of 8 promise no speed-up
         record("forward", 0.8, 0.1, kernel="dense", speedup=0.98),
-        record("forward", 0.5, 0.2, dtype="bf16", peak="bf16_amx", threads=16),  # of each core less than of two alone
+        # of each core less than of two alone
+        record("forward", 0.5, 0.2, dtype="bf16", peak="bf16_amx", threads=16),
         record("dx", 0.1, 0.01, of_forward={"median": 0.91}),
         record("dw", 0.1, 0.01, of_forward={"median": 0.75}),
         record("forward", 0.3, 0.01),  # no target at this density
         record("forward", 0.1, 0.01, rotated=True, speedup=8.5),
         record("forward", 0.1, 0.01, pattern="barabasi", over_balanced={"median": 1.15}),
         record("forward", 0.2, 0.01, dtype="int8", over_bf16={"median": 1.6}),
-        record("forward", 0.2, 0.01, 16, dtype="int8", over_bf16={"median": 1.0}),  # promised for blocks of 32 and 64
+        # promised for blocks of 32 and 64
+        record("forward", 0.2, 0.01, 16, dtype="int8", over_bf16={"median": 1.0}),
     ]
     assert targets.missed("cpu", good) == []
-    (sentence,) = targets.missed("cpu", [*good, missed] if missed["direction"] != "forward" else [*good[1:], missed])
+    (sentence,) = targets.missed(
+        "cpu", [*good, missed] if missed["direction"] != "forward" else [*good[1:], missed]
+    )
     assert word in sentence
 
 
@@ -200,7 +251,12 @@ def test_gradients_are_timed_beside_their_forward(direction: str) -> None:
 def test_rotated_weights_and_skewed_rows_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "ROTATED_BYTES", 1 << 20)
     found = measure.measure_choice(Cell("forward", "f32", 2, 64, 96, (16, 16), 0.5, rotated=True), 0)
-    assert found["rotated"] and cells.cell_of(found).rotated and found["weight_gb_s"] > 0 and found["tile_excess"] <= 1
+    assert (
+        found["rotated"]
+        and cells.cell_of(found).rotated
+        and found["weight_gb_s"] > 0
+        and found["tile_excess"] <= 1
+    )
     found = measure.measure_choice(Cell("forward", "f32", 64, 512, 512, (16, 16), 0.3, "lognormal"), 0)
     assert found["over_balanced"]["median"] > 0 and cells.cell_of(found).pattern == "lognormal"
     assert 0 < found["share_of_peak"] == found["share_spread"]["median"] and found["peak_tflops"] > 0
@@ -210,7 +266,9 @@ def test_rotated_weights_and_skewed_rows_are_measured(monkeypatch: pytest.Monkey
 def test_int8_is_measured_beside_bf16_and_dense(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cells, "SUITES", {"cpu": lambda: [Cell("forward", "int8", 33, 64, 96, (16, 16), 0.5)]})
+    monkeypatch.setattr(
+        cells, "SUITES", {"cpu": lambda: [Cell("forward", "int8", 33, 64, 96, (16, 16), 0.5)]}
+    )
     assert bench("cpu", "--busy", "--seconds", 0, "--results", tmp_path) == 0
     (found,) = written(tmp_path, "cpu")["records"]
     assert found["tile_excess"] == 0 and found["over_bf16"]["median"] > 0 and found["bf16_us"] > 0
@@ -223,7 +281,10 @@ def test_int8_is_measured_beside_bf16_and_dense(
 
 def test_the_plan_target_counts_cells_candidates_and_losses() -> None:
     entry = {"kernel": "some", "tile_excess": 0.5}
-    full = [record("forward", 0.1, 1) | {"candidates": [entry] * 3, "over_best": 1.0 if i < 32 else 1.2} for i in range(40)]
+    full = [
+        record("forward", 0.1, 1) | {"candidates": [entry] * 3, "over_best": 1.0 if i < 32 else 1.2}
+        for i in range(40)
+    ]
     assert targets.missed("plan", full) == [] and targets.good_choices(full) == 32
     full[0]["over_best"] = 1.11
     assert "78 %" in targets.missed("plan", full)[0]
@@ -242,7 +303,11 @@ def test_samples_are_paired_by_round() -> None:
 def test_the_peak_is_vdpbf16ps_only_where_it_is_twice_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = {"f32_avx2": 50.0, "f32_avx512": 100.0, "bf16_avx512": 200.0}
     monkeypatch.setattr(peak, "rates", lambda: fast)
-    assert [peak.peak_name(dtype) for dtype in ("f32", "bf16", "f16")] == ["f32_avx512", "bf16_avx512", "f32_avx512"]
+    assert [peak.peak_name(dtype) for dtype in ("f32", "bf16", "f16")] == [
+        "f32_avx512",
+        "bf16_avx512",
+        "f32_avx512",
+    ]
     fast["bf16_avx512"] = 50.0  # Sapphire Rapids: half of fp32
     assert peak.peak_name("bf16") == "f32_avx512"
     fast["bf16_amx"] = 1600.0
@@ -274,7 +339,12 @@ def test_a_spin_is_of_all_threads_and_of_a_peak_that_is_there() -> None:
     ],
 )
 def test_the_core_is_named(vendor: str, family: int, model: int, name: str) -> None:
-    assert results.core_name(f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n") == name
+    assert (
+        results.core_name(
+            f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n"
+        )
+        == name
+    )
 
 
 def test_the_device_names_a_folder() -> None:

@@ -1,4 +1,5 @@
-"""The GPU suite: its list, its rules and its records on the CPU with small stand-ins; one run of everything on a GPU."""
+"""The GPU suite: its list, its rules and its records on the CPU with small stand-ins; one run of everything
+on a GPU."""
 
 from __future__ import annotations
 
@@ -87,8 +88,14 @@ def test_a_cell_survives_its_record() -> None:
 
 def test_groups_choose_what_runs() -> None:
     assert len(jobs.choose([], [])) == len(groups.gpu_cells()) + len(jobs.extras())
-    assert [str(job) for job in jobs.choose(["mlp", "host"], [])] == ["mlp-bf16-8192x4096x16384-64x64-d0.2", "host"]
-    assert all(str(job).startswith("dw-bf16") for job in jobs.choose(["dw"], [])) and len(jobs.choose(["dw"], ["128x128"])) == 5
+    assert [str(job) for job in jobs.choose(["mlp", "host"], [])] == [
+        "mlp-bf16-8192x4096x16384-64x64-d0.2",
+        "host",
+    ]
+    assert (
+        all(str(job).startswith("dw-bf16") for job in jobs.choose(["dw"], []))
+        and len(jobs.choose(["dw"], ["128x128"])) == 5
+    )
     assert [job.group for job in jobs.choose([], ["step", "128x128-d0.2"])] == ["step"]
     with pytest.raises(Error, match="a group of forward, dx"):
         jobs.choose(["nothing"], [])
@@ -99,14 +106,17 @@ def test_groups_choose_what_runs() -> None:
 # Rotation and timing rules.
 
 
-@pytest.mark.parametrize(("one", "l2", "sets"), [(137, 60, 2), (120, 60, 2), (119, 60, 3), (10, 60, 13), (0, 60, 121)])
+@pytest.mark.parametrize(
+    ("one", "l2", "sets"), [(137, 60, 2), (120, 60, 2), (119, 60, 3), (10, 60, 13), (0, 60, 121)]
+)
 def test_twice_the_l2_lies_between_two_uses_of_a_copy(one: int, l2: int, sets: int) -> None:
     assert operands.sets_needed(one, l2) == sets
     assert (sets - 1) * max(one, 1) >= 2 * l2
 
 
 @pytest.mark.parametrize(
-    ("us", "sets", "launches"), [(345, 2, 10), (8, 18, 216), (50, 7, 42), (5600, 2, 4), (90_000, 2, 4), (100, 2, 20)]
+    ("us", "sets", "launches"),
+    [(345, 2, 10), (8, 18, 216), (50, 7, 42), (5600, 2, 4), (90_000, 2, 4), (100, 2, 20)],
 )
 def test_a_burst_has_ten_calls_more_when_short_fewer_when_slow(us: float, sets: int, launches: int) -> None:
     assert replay.launches_for(us, sets) == launches
@@ -118,7 +128,9 @@ def test_pauses_keep_the_card_cool() -> None:
 
 
 def test_the_captured_calls_take_turns_and_reuse_their_own_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = SimpleNamespace(Event=lambda **_: None, stream=lambda _: contextlib.nullcontext(), current_device=lambda: 0)
+    nothing = SimpleNamespace(
+        Event=lambda **_: None, stream=lambda _: contextlib.nullcontext(), current_device=lambda: 0
+    )
     nothing.synchronize = lambda: None
     monkeypatch.setattr(replay.torch, "cuda", nothing)
     monkeypatch.setattr(replay, "_capture_stream", lambda _: None)
@@ -136,7 +148,8 @@ def test_the_captured_calls_take_turns_and_reuse_their_own_output(monkeypatch: p
     made = replay.Replay([lambda i=i: call(i) for i in range(3)])
     order.clear(), alive.clear()
     made.replay()
-    assert made.launches == 12 and order == [0, 1, 2] * 4 and max(alive) == 2  # the set's old output is free before the call
+    # the set's old output is free before the call
+    assert made.launches == 12 and order == [0, 1, 2] * 4 and max(alive) == 2
     assert [int(output) for output in made.outputs] == [0, 1, 2] and not made.same_bits()
 
 
@@ -152,7 +165,11 @@ def test_a_run_writes_every_cell_checked_with_peers_and_host(
         assert record["tile_excess"] <= 1 and record["sparse_us"] > 0
         assert measure.CALM_ROUNDS <= record["samples"] <= measure.MOST_ROUNDS
         names = [each["kernel"] for each in record["candidates"]]
-        assert record["kernel"] in names and record["best"] in names and record["sparse_kernel"] not in measure.NOT_SPARSE
+        assert (
+            record["kernel"] in names
+            and record["best"] in names
+            and record["sparse_kernel"] not in measure.NOT_SPARSE
+        )
         assert record["sets"]["ours"] >= 2 and record["sustained"]["us"] > 0
         assert record["clock_mhz"] == {"burst": 1980, "sustained": 1980}
         assert record["goal"] is None and record["predicted_us"] > 0 and 0.45 < record["stored"] < 0.55
@@ -160,14 +177,20 @@ def test_a_run_writes_every_cell_checked_with_peers_and_host(
     assert found[0]["peers"]["torch_bsr"] > 0 and found[0]["peers"]["cusparse_ell"] is None
     assert found[0]["peers_absent"] == {"cusparse_ell": "ValueError: no such library"}
     assert found[1]["peers_absent"].keys() == found[1]["peers"].keys()
-    assert called["op"] == "host" and called["with_gradients"]["us"]["median"] > called["without_gradients"]["us"]["p20"] > 0
+    assert (
+        called["op"] == "host"
+        and called["with_gradients"]["us"]["median"] > called["without_gradients"]["us"]["p20"] > 0
+    )
     out = capsys.readouterr().out
     assert str(TINY[0]) in out and "F.linear" in out
     assert "of the best in" in out and "measured over predicted" in out
 
 
 def test_a_group_goes_into_its_own_file_and_misses_are_said_with_their_targets(
-    on_the_cpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_the_cpu: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     cell = TINY[2]
     monkeypatch.setitem(groups.GROUPS, "dw", lambda: [cell])
@@ -180,7 +203,10 @@ def test_a_group_goes_into_its_own_file_and_misses_are_said_with_their_targets(
 
 
 def test_a_candidate_that_raises_is_recorded_and_the_rest_goes_on(
-    on_the_cpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_the_cpu: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     real = Operands.calls
 
@@ -248,9 +274,16 @@ def test_the_host_is_timed_call_by_call_and_waits_outside() -> None:
 
 
 def test_a_resumed_run_does_what_is_left() -> None:
-    done = json.loads(json.dumps([measure.cell_fields(TINY[1]) | {"error": "x"}, {"op": "host"}, training.step_fields(64, 0.1)]))
+    done = json.loads(
+        json.dumps(
+            [measure.cell_fields(TINY[1]) | {"error": "x"}, {"op": "host"}, training.step_fields(64, 0.1)]
+        )
+    )
     assert [jobs.of_cell(cell).done(done) for cell in TINY] == [False, True, False]
-    assert [job.name for job in jobs.extras() if job.done(done)] == ["step-bf16-8192x4096x4096-64x64-d0.1", "host"]
+    assert [job.name for job in jobs.extras() if job.done(done)] == [
+        "step-bf16-8192x4096x4096-64x64-d0.1",
+        "host",
+    ]
 
 
 def test_rounds_end_early_where_nothing_is_left_to_see(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +305,8 @@ def test_rounds_end_early_where_nothing_is_left_to_see(monkeypatch: pytest.Monke
         rounds = {name: len(times) for name, times in samples.items()}
         assert rounds == {"fast": most, "near": most, "far": 3, "dense": 1, DENSE: most, "peer": 3}
     samples, _ = measure.rounds(contenders(0.0), "dense", {"peer"}, settings)  # type: ignore[arg-type]
-    assert len(samples["dense"]) == len(samples["fast"]) == measure.CALM_ROUNDS  # a bad choice is timed on, and the best beside it
+    # a bad choice is timed on, and the best beside it
+    assert len(samples["dense"]) == len(samples["fast"]) == measure.CALM_ROUNDS
 
 
 # On a GPU: everything once.
@@ -288,7 +322,9 @@ def test_the_suite_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     ]
     monkeypatch.setitem(cells.SUITES, "gpu", lambda: small)
     few_calls(monkeypatch)
-    monkeypatch.setattr(measure, "compared", lambda cell: cell.direction == "forward" and cell.dtype == "bf16")
+    monkeypatch.setattr(
+        measure, "compared", lambda cell: cell.direction == "forward" and cell.dtype == "bf16"
+    )
     assert bench("--results", tmp_path) == 0
     (path,) = tmp_path.glob("*/gpu.json")
     *found, called = json.loads(path.read_text())["records"]
@@ -296,7 +332,9 @@ def test_the_suite_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for each in found:
         assert each["candidates"], each
         for candidate in each["candidates"]:
-            assert candidate["tile_excess"] <= 1 and (candidate["same_bits"] or candidate["kernel"] == "dense"), (each, candidate)
+            assert candidate["tile_excess"] <= 1 and (
+                candidate["same_bits"] or candidate["kernel"] == "dense"
+            ), (each, candidate)
     assert found[0]["peers"]["torch_bsr"], found[0]["peers_absent"]
     assert found[0]["peers"]["cusparse_ell"], found[0]["peers_absent"]
 
@@ -304,7 +342,9 @@ def test_the_suite_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.mark.gpu
 def test_a_hole_in_a_result_is_seen() -> None:
     made = Operands(
-        Cell("forward", "bf16", 64, 512, 1024, (32, 32), 0.25), torch.device("cuda", torch.cuda.current_device()), 1 << 20
+        Cell("forward", "bf16", 64, 512, 1024, (32, 32), 0.25),
+        torch.device("cuda", torch.cuda.current_device()),
+        1 << 20,
     )
     reference = Reference(made)
 
@@ -319,11 +359,14 @@ def test_a_hole_in_a_result_is_seen() -> None:
         lossy = replay.Replay([lambda call=call: holed(call) for call in scattered_calls(made)])
         assert not reference.check(lossy.poisoned()).ok
         assert whole.burst() > 0 and min(whole.sustained()) > 0
-        assert replay.synchronises(lambda: torch.nonzero(whole.outputs[0])) and not replay.synchronises(scattered_calls(made)[0])
+        assert replay.synchronises(lambda: torch.nonzero(whole.outputs[0])) and not replay.synchronises(
+            scattered_calls(made)[0]
+        )
 
 
 def fewer_tokens() -> list[Cell]:
-    """The committed cells at token counts that a test can afford (dense fp8 takes multiples of 16), each once."""
+    """The committed cells at token counts that a test can afford (dense fp8 takes multiples of 16), each
+    once."""
 
     def most(cell: Cell) -> int:
         return 256 if cell.dtype.startswith("fp8") else 257

@@ -1,4 +1,5 @@
-"""What the GPU suite's calls read and are compared with, and cuSPARSE's format: ordinary tensors, so on the CPU."""
+"""What the GPU suite's calls read and are compared with, and cuSPARSE's format: ordinary tensors, so on the
+CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from sparseloom.testing import dense_product
 
 
 @pytest.mark.parametrize(
-    "cell", [*TINY, Cell("dw", "f32", 9, 70, 45, (16, 32), 0.5), Cell("forward", "f32", 9, 70, 45, (16, 32), 0.5)]
+    "cell",
+    [*TINY, Cell("dw", "f32", 9, 70, 45, (16, 32), 0.5), Cell("forward", "f32", 9, 70, 45, (16, 32), 0.5)],
 )
 def test_operands_and_reference_agree_with_the_library(cell: Cell) -> None:
     made = Operands(cell, CPU, 100_000)
@@ -69,7 +71,12 @@ def test_errors_are_compared_with_denses_tile_by_tile() -> None:
     with torch.no_grad():
         dense = dense_product(made.case, made.copies[0].x, made.copies[0].dy, made.weight, None)
     same = reference.accuracy(dense)
-    assert (same["median_tile_rms"], same["worst_tile_rms"], same["largest"], same["tile_elements"]) == (1, 1, 1, 128 * 32)
+    assert (same["median_tile_rms"], same["worst_tile_rms"], same["largest"], same["tile_elements"]) == (
+        1,
+        1,
+        1,
+        128 * 32,
+    )
     worse = dense.double() + 3 * (dense.double() - reference._exact)
     assert reference.accuracy(worse)["median_tile_rms"] == pytest.approx(4, rel=1e-3)
     one = dense.clone()
@@ -123,7 +130,9 @@ def test_blocked_ell_stores_rows_and_fills_short_ones_up() -> None:
     assert matrix.tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [0] * 4, [0] * 4, [8, 9, 0, 0], [10, 11, 0, 0]]
 
 
-@pytest.mark.parametrize(("cell", "reason"), [(TINY[1], "square"), (Cell("forward", "bf16", 8, 60, 64, (16, 16), 0.5), "ragged")])
+@pytest.mark.parametrize(
+    ("cell", "reason"), [(TINY[1], "square"), (Cell("forward", "bf16", 8, 60, 64, (16, 16), 0.5), "ragged")]
+)
 def test_what_blocked_ell_cannot_hold_says_why(cell: Cell, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         cusparse.blocked_ell_calls(Operands(cell, CPU, 1))

@@ -1,4 +1,5 @@
-"""bench models on tiny models of the same classes, on the CPU: the course, what its record says, and what is refused."""
+"""bench models on tiny models of the same classes, on the CPU: the course, what its record says, and what is
+refused."""
 
 import dataclasses
 import importlib
@@ -18,7 +19,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 model_tables = importlib.import_module("model_tables")
 
 TINY = {
-    "vit_base_patch16_224": {"img_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 1, "num_heads": 2, "num_classes": 10},
+    "vit_base_patch16_224": {
+        "img_size": 32,
+        "patch_size": 8,
+        "embed_dim": 128,
+        "depth": 1,
+        "num_heads": 2,
+        "num_classes": 10,
+    },
     "bert_base": {
         "hidden_size": 128,
         "num_hidden_layers": 1,
@@ -57,26 +65,51 @@ def tiny(name):
 )
 def test_the_course_of_a_model(name, layers, capsys):
     record = json.loads(json.dumps(train.measure(tiny(name), CPU, 0.0, backend="eager")))
-    assert record["model"] == name and record["layers"] == layers and record["parameters"][1] < record["parameters"][0]
+    assert (
+        record["model"] == name
+        and record["layers"] == layers
+        and record["parameters"][1] < record["parameters"][0]
+    )
     assert len(record["losses"]) == len(record["dense_losses"]) == train.STEPS == 20
-    assert max(record["losses"][-3:]) < min(record["losses"][:3]) and max(record["dense_losses"][-3:]) < record["dense_losses"][0]
+    assert (
+        max(record["losses"][-3:]) < min(record["losses"][:3])
+        and max(record["dense_losses"][-3:]) < record["dense_losses"][0]
+    )
     assert record["reloaded_equal"] and record["fresh_differs"]
-    assert record["graphs"] == {"sparse": 1, "dense": 1}  # whole: a graph break would leave torch.compile little to do
-    assert min(record["steps_per_s"]["sparse"]["median"], record["steps_per_s"]["dense"]["median"], record["speedup"]) > 0
+    # whole: a graph break would leave torch.compile little to do
+    assert record["graphs"] == {"sparse": 1, "dense": 1}
+    assert (
+        min(
+            record["steps_per_s"]["sparse"]["median"],
+            record["steps_per_s"]["dense"]["median"],
+            record["speedup"],
+        )
+        > 0
+    )
     graphed = record["graphed"]
-    assert min(graphed["steps_per_s"]["sparse"]["median"], graphed["steps_per_s"]["dense"]["median"]) > 0 == graphed["skips"]
+    assert (
+        min(graphed["steps_per_s"]["sparse"]["median"], graphed["steps_per_s"]["dense"]["median"])
+        > 0
+        == graphed["skips"]
+    )
     assert record["training_bytes"] == {"sparse": None, "dense": None} and record["file_bytes"] > 0
     report = record["report"]
     assert sum(layer["kind"] == "BlockSparseLinear" for layer in report["layers"]) == layers
     assert {layer["dtype"] for layer in report["layers"] if layer["kernels"]} == {"bfloat16"}
-    assert [batch["batch"] for batch in report["batches"]] == [1, 2] and report["model"]["speedups"]["forward"] > 0
+    assert [batch["batch"] for batch in report["batches"]] == [1, 2] and report["model"]["speedups"][
+        "forward"
+    ] > 0
     assert run.failed([record]) == []
     out = capsys.readouterr().out
-    assert f"loss {record['losses'][0]:.3f}" in out and "became block-sparse" in out and "reloaded, equal" in out
+    assert (
+        f"loss {record['losses'][0]:.3f}" in out and "became block-sparse" in out and "reloaded, equal" in out
+    )
     console = Console(width=180, record=True)
     console.print(run.table([record]))
     assert name in console.export_text()
-    page = model_tables.page([{"records": [record], "gpu": {"name": "a GPU"}, "date": "2026-01-01"}], lambda run: "where and when")
+    page = model_tables.page(
+        [{"records": [record], "gpu": {"name": "a GPU"}, "date": "2026-01-01"}], lambda run: "where and when"
+    )
     assert (
         f"{record['speedup']:.2f}x" in page
         and f"= {record['graphed']['speedup']:.2f}x" in page
@@ -92,14 +125,25 @@ def test_the_full_sizes_are_the_published_ones_and_the_patterns_take_the_encoder
     with torch.device("meta"):
         model = bert.make(0, torch.device("meta"))
     assert sum(p.numel() for p in model.bert.parameters()) == 109_482_240  # BERT-base
-    random = {regex: dataclasses.replace(each, select="random", seed=0) for regex, each in bert.patterns.items()}
+    random = {
+        regex: dataclasses.replace(each, select="random", seed=0) for regex, each in bert.patterns.items()
+    }
     result = train.sparsify_(model, random)
-    assert len(result.changed) == 12 * 6 and {skip.name for skip in result.skipped} == {"bert.pooler.dense", "classifier"}
+    assert len(result.changed) == 12 * 6 and {skip.name for skip in result.skipped} == {
+        "bert.pooler.dense",
+        "classifier",
+    }
     assert sum(isinstance(module, BlockSparseLinear) for module in model.modules()) == 72
 
 
 def test_what_does_not_hold_is_said():
-    good = {"model": "m", "losses": [2.0, 1.0], "reloaded_equal": True, "fresh_differs": True, "graphed": {"skips": 0}}
+    good = {
+        "model": "m",
+        "losses": [2.0, 1.0],
+        "reloaded_equal": True,
+        "fresh_differs": True,
+        "graphed": {"skips": 0},
+    }
     assert run.failed([good]) == []
     wrong = [
         good | {"losses": [1.0, 1.0]},
@@ -142,7 +186,10 @@ def test_a_missing_package_and_a_missing_gpu_are_named(monkeypatch, capsys):
         return end.value.code
 
     assert bench("models") == 2 and "a GPU for the suite models" in capsys.readouterr().err
-    assert bench("models", "--only", "resnet") == 2 and "a model of vit_base_patch16_224, bert_base" in capsys.readouterr().err
+    assert (
+        bench("models", "--only", "resnet") == 2
+        and "a model of vit_base_patch16_224, bert_base" in capsys.readouterr().err
+    )
 
 
 def test_the_models_are_listed(capsys):

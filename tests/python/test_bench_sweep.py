@@ -1,4 +1,5 @@
-"""The sweep: its problems and masks, what is timed and summed up, and that a worse plan does not escape it."""
+"""The sweep: its problems and masks, what is timed and summed up, and that a worse plan does not escape
+it."""
 
 from __future__ import annotations
 
@@ -280,9 +281,8 @@ def test_tokens_are_halved_until_dense_is_short(
 
 
 def test_a_step_in_dense_time_does_not_carry_the_tokens_past_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        cpu, "dense_seconds", lambda of: 1e-6 * of.m if of.m <= 100 else 1.0
-    )  # another path of torch's
+    # From 101 tokens on torch takes another path.
+    monkeypatch.setattr(cpu, "dense_seconds", lambda of: 1e-6 * of.m if of.m <= 100 else 1.0)
     assert cpu.Cpu().fitted(replace(DRAWS[0], m=4096)).m == 64
 
 
@@ -295,7 +295,9 @@ def test_a_problem_is_timed_once_more_and_then_unmeasured(
     for runs, times, ok in (([calm], 1, True), ([wild, calm], 2, True), ([wild, wild], 2, False)):
         taken: list[int] = []
 
-        def interleaved(calls: Any, seconds: float, least: int, runs: Any = runs, taken: list[int] = taken) -> Any:
+        def interleaved(
+            calls: Any, seconds: float, least: int, runs: Any = runs, taken: list[int] = taken
+        ) -> Any:
             taken.append(1)
             return runs[len(taken) - 1]
 
@@ -542,7 +544,11 @@ def test_figures_of_records_made_by_hand() -> None:
     assert [summary.token_group(tokens) for tokens in (1, 8, 9, 32, 33, 65536)] == [
         "1 to 8", "1 to 8", "9 to 32", "9 to 32", "33 to 128", "8193 to 65536",
     ]  # fmt: skip
-    assert sorted(["rectangular", "128x128", "16x16"], key=summary.in_order) == ["16x16", "128x128", "rectangular"]
+    assert sorted(["rectangular", "128x128", "16x16"], key=summary.in_order) == [
+        "16x16",
+        "128x128",
+        "rectangular",
+    ]
     assert [each["index"] for each in summary.worst(records, 2)] == [0, 1]
     assert summary.rows([]) == [] and len(summary.sentences([])) == 3
 

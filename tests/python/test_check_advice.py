@@ -30,14 +30,32 @@ def small(seed, number):
 
 
 def test_a_recommended_layer_that_is_slower_and_a_win_that_is_not_recommended_are_what_counts():
-    records = [record(1.5, True)] * 8 + [record(0.96, True), record(1.3, False), record(0.5, True, 0.06), record(0.5, False)]
+    records = [record(1.5, True)] * 8 + [
+        record(0.96, True),
+        record(1.3, False),
+        record(0.5, True, 0.06),
+        record(0.5, False),
+    ]
     told = check_advice.summary([*records, {"recommended": None, "spread": None, "ratio": None}])
-    assert told["layers"] == 13 and told["counted"] == 11 and told["spread_too_wide"] == 1 and told["no_block_fits"] == 1
     assert (
-        told["recommended"] == 9 and told["recommended_but_slower"] == 1 and told["share_slower"] == pytest.approx(1 / 9, abs=1e-4)
+        told["layers"] == 13
+        and told["counted"] == 11
+        and told["spread_too_wide"] == 1
+        and told["no_block_fits"] == 1
     )
-    assert told["wins"] == 9 and told["wins_recommended"] == 8 and told["share_found"] == pytest.approx(8 / 9, abs=1e-4)
-    assert check_advice.missed(told) and not check_advice.missed(check_advice.summary([record(1.5, True)] * 60))
+    assert (
+        told["recommended"] == 9
+        and told["recommended_but_slower"] == 1
+        and told["share_slower"] == pytest.approx(1 / 9, abs=1e-4)
+    )
+    assert (
+        told["wins"] == 9
+        and told["wins_recommended"] == 8
+        and told["share_found"] == pytest.approx(8 / 9, abs=1e-4)
+    )
+    assert check_advice.missed(told) and not check_advice.missed(
+        check_advice.summary([record(1.5, True)] * 60)
+    )
     assert check_advice.missed(check_advice.summary([]))  # of nothing, nothing was shown
 
 
@@ -46,11 +64,16 @@ def test_layers_are_drawn_over_the_ranges_and_each_by_its_number():
     assert drawn[7] == check_advice.drawn(3, 7) != check_advice.drawn(4, 7)
     features = [size for layer in drawn for size in (layer["out_features"], layer["in_features"])]
     assert 64 <= min(features) < 80 and 6500 < max(features) <= 8192 and 300 < sorted(features)[300] < 1700
-    assert {layer["dtype"] for layer in drawn} == {"float32", "bfloat16"} and {layer["training"] for layer in drawn} == {
+    assert {layer["dtype"] for layer in drawn} == {"float32", "bfloat16"} and {
+        layer["training"] for layer in drawn
+    } == {
         True,
         False,
     }
-    assert 1 <= min(layer["tokens"] for layer in drawn) < 3 and 3000 < max(layer["tokens"] for layer in drawn) <= 4096
+    assert (
+        1 <= min(layer["tokens"] for layer in drawn) < 3
+        and 3000 < max(layer["tokens"] for layer in drawn) <= 4096
+    )
 
 
 def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
@@ -60,7 +83,11 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch, caps
     check_advice.main([*arguments, "--layers", "2"])
     (path,) = tmp_path.glob("*/advice.json")
     first = json.loads(path.read_text())
-    assert [r["number"] for r in first["records"]] == [0, 1] and first["counts"]["layers"] == 2 and first["clock"] == "wall"
+    assert (
+        [r["number"] for r in first["records"]] == [0, 1]
+        and first["counts"]["layers"] == 2
+        and first["clock"] == "wall"
+    )
     check_advice.main([*arguments, "--layers", "3"])
     second = json.loads(path.read_text())
     assert second["records"][:2] == first["records"] and len(second["records"]) == 3

@@ -40,12 +40,21 @@ def test_info_as_a_program_without_typer_and_rich(tmp_path):
     """What a user without extras has: the two packages are not importable."""
     for name in ("typer", "rich"):
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
-    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sparseloom.cli import main; sys.exit(main())"
-    info = subprocess.run([sys.executable, "-c", program, str(tmp_path), "info"], capture_output=True, text=True, check=False)
+    program = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from sparseloom.cli import main; sys.exit(main())"
+    )
+    info = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), "info"], capture_output=True, text=True, check=False
+    )
     assert info.returncode == 0 and "kernels" in info.stdout, info.stderr
-    demo = subprocess.run([sys.executable, "-c", program, str(tmp_path), "demo"], capture_output=True, text=True, check=False)
+    demo = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), "demo"], capture_output=True, text=True, check=False
+    )
     assert demo.returncode == 2 and demo.stderr.count("\n") == 1, demo.stderr
-    assert "[demo] expected the optional package" in demo.stderr and 'pip install "sparseloom[cli,viz]"' in demo.stderr
+    assert (
+        "[demo] expected the optional package" in demo.stderr
+        and 'pip install "sparseloom[cli,viz]"' in demo.stderr
+    )
 
 
 def test_missing_extras_are_named_by_info(monkeypatch):
@@ -86,7 +95,11 @@ def test_wrong_use_is_one_line_and_a_status(capsys):
     assert cli.main(["plan", "--density", "2"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("sparseloom: [") and said.count("\n") == 1
-    for arguments, status, part in ((["plan", "--block", "cube"], 2, "cube"), ([], 2, "COMMAND"), (["--help"], 0, "bench")):
+    for arguments, status, part in (
+        (["plan", "--block", "cube"], 2, "cube"),
+        ([], 2, "COMMAND"),
+        (["--help"], 0, "bench"),
+    ):
         with pytest.raises(SystemExit) as left:
             cli.main(arguments)
         assert left.value.code == status and part in "".join(capsys.readouterr())
@@ -94,7 +107,9 @@ def test_wrong_use_is_one_line_and_a_status(capsys):
 
 def test_it_is_a_program():
     ran = run("--help")
-    assert ran.returncode == 0 and all(name in ran.stdout for name in ("info", "plan", "demo", "bench")), ran.stderr
+    assert ran.returncode == 0 and all(name in ran.stdout for name in ("info", "plan", "demo", "bench")), (
+        ran.stderr
+    )
 
 
 def test_isa_forced_to_one_this_machine_lacks_is_an_error(tmp_path):
@@ -129,7 +144,10 @@ def test_a_missing_library_is_said_with_the_remedy(tmp_path):
     )
     assert ran.returncode == 1
     last = ran.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: sparseloom's operators are not built:") and "install torch, then sparseloom again" in last
+    assert (
+        last.startswith("ImportError: sparseloom's operators are not built:")
+        and "install torch, then sparseloom again" in last
+    )
 
 
 def test_public_names_are_few_and_present():

@@ -47,7 +47,9 @@ def test_a_dynamic_batch_does_not_recompile():
 
 
 def test_what_is_done_with_a_model_between_compiled_steps_does_not_compile_it_again():
-    model = torch.nn.Sequential(BlockSparseLinear(64, 64, density=0.5), BlockSparseLinear(64, 32, density=0.5, activation="gelu"))
+    model = torch.nn.Sequential(
+        BlockSparseLinear(64, 64, density=0.5), BlockSparseLinear(64, 32, density=0.5, activation="gelu")
+    )
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled, x = torch.compile(model, backend=counter), torch.randn(4, 64)
     before = compiled(x)
@@ -63,11 +65,14 @@ def test_what_is_done_with_a_model_between_compiled_steps_does_not_compile_it_ag
     assert counter.frame_count == 1
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own, at inductor's import
+# torch's own, at inductor's import
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 def test_inductor_model_with_sparse_and_dense_layers():
     torch.manual_seed(0)
     model = nn.Sequential(
-        BlockSparseLinear(64, 96, density=0.5, activation="gelu"), nn.LayerNorm(96), BlockSparseLinear(96, 32, density=0.5)
+        BlockSparseLinear(64, 96, density=0.5, activation="gelu"),
+        nn.LayerNorm(96),
+        BlockSparseLinear(96, 32, density=0.5),
     )
     compiled = torch.compile(model, fullgraph=True, dynamic=True)
     for m in (4, 9):
@@ -104,7 +109,9 @@ def test_frozen_layer_compiles():
 
 def test_export_with_a_dynamic_batch():
     layer = BlockSparseLinear(64, 48, density=0.5, activation="silu")
-    exported = torch.export.export(layer, (torch.randn(4, 64),), dynamic_shapes=({0: torch.export.Dim("m", min=2, max=64)},))
+    exported = torch.export.export(
+        layer, (torch.randn(4, 64),), dynamic_shapes=({0: torch.export.Dim("m", min=2, max=64)},)
+    )
     x = torch.randn(9, 64)
     torch.testing.assert_close(exported.module()(x), layer(x), atol=1e-6, rtol=1e-6)
     assert "sparseloom.linear" in exported.graph_module.code
@@ -118,18 +125,54 @@ def samples():
 
     def backward(dy, x, values, activation, need_bias):
         saved = torch.randn_like(dy) if activation else None
-        operands = (dy, saved, x, values, crow, col, ccol, row, slot, cols, bm, bn, activation, version, False, False, need_bias)
+        operands = (
+            dy,
+            saved,
+            x,
+            values,
+            crow,
+            col,
+            ccol,
+            row,
+            slot,
+            cols,
+            bm,
+            bn,
+            activation,
+            version,
+            False,
+            False,
+            need_bias,
+        )
         return raw.linear_backward.default, operands
 
     sums, arguments = backward(dy, x, values, 2, True)
     return {
-        "linear": (raw.linear.default, (x, values, crow, col, layer.bias.detach(), rows, 1, version, False, False, -1)),
-        "linear_1d": (raw.linear.default, (x[0], values, crow, col, None, rows, 0, version, False, False, -1)),
-        "linear_strided": (raw.linear.default, (strided, values, crow, col, None, rows, 0, version, False, False, -1)),
-        "linear_dx": (raw.linear_dx.default, (dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1)),
+        "linear": (
+            raw.linear.default,
+            (x, values, crow, col, layer.bias.detach(), rows, 1, version, False, False, -1),
+        ),
+        "linear_1d": (
+            raw.linear.default,
+            (x[0], values, crow, col, None, rows, 0, version, False, False, -1),
+        ),
+        "linear_strided": (
+            raw.linear.default,
+            (strided, values, crow, col, None, rows, 0, version, False, False, -1),
+        ),
+        "linear_dx": (
+            raw.linear_dx.default,
+            (dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1),
+        ),
         "linear_dw": (raw.linear_dw.default, (dy, x, crow, col, bm, bn, version, False, False, -1)),
-        "linear_dw_add": (raw.linear_dw_add.default, (torch.ones(values.shape), dy, x, crow, col, version, False, False, -1)),
-        "linear_train": (raw.linear_train.default, (x, values, crow, col, layer.bias.detach(), rows, 2, version, False, False, -1)),
+        "linear_dw_add": (
+            raw.linear_dw_add.default,
+            (torch.ones(values.shape), dy, x, crow, col, version, False, False, -1),
+        ),
+        "linear_train": (
+            raw.linear_train.default,
+            (x, values, crow, col, layer.bias.detach(), rows, 2, version, False, False, -1),
+        ),
         "linear_backward": backward(dy, x, values, 2, True),
         "linear_backward_relu_dx": backward(dy, None, values, 1, False),
         "linear_backward_dw": backward(dy, x, None, 0, False),
@@ -152,7 +195,12 @@ def test_meta_tensors_give_the_shape_of_the_result(name):
     meta = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
     results = [result if isinstance(result, tuple) else (result,) for result in (op(*meta), op(*arguments))]
     for got, expected in zip(*results, strict=True):
-        assert got.is_meta and got.shape == expected.shape and got.dtype == expected.dtype and got.stride() == expected.stride()
+        assert (
+            got.is_meta
+            and got.shape == expected.shape
+            and got.dtype == expected.dtype
+            and got.stride() == expected.stride()
+        )
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
@@ -165,11 +213,14 @@ def test_a_compiled_layer_gets_matrices_in_rows_where_features_lie_apart():
     def keep(graph, _):
         for node in graph.graph.nodes:
             if "sparseloom" in f"{node.target} {node.args}":
-                matrices.extend((node.kwargs["dy"], node.kwargs["x"]) if node.kwargs.get("dy") else node.args[:1])
+                matrices.extend(
+                    (node.kwargs["dy"], node.kwargs["x"]) if node.kwargs.get("dy") else node.args[:1]
+                )
         return make_boxed_func(graph.forward)
 
     layer = BlockSparseLinear(64, 96, density=0.5)
-    image = torch.randn(2, 64, 3, 5, requires_grad=True)  # tokens as a convolution leaves them, and a gradient as keys get it
+    # tokens as a convolution leaves them, and a gradient as keys get it
+    image = torch.randn(2, 64, 3, 5, requires_grad=True)
 
     queries = torch.randn(2, 4, 96)
 
@@ -201,4 +252,5 @@ def test_inductor_calls_one_operator_forward_and_one_backward_and_copies_nothing
     for code, name in ((forward, "linear_train"), (backward, "linear_backward")):
         calls = code.split("def call")[1].split("def get_args")[0]
         assert calls.count("= torch.ops.") == calls.count(f"= torch.ops.sparseloom.{name}.default(") == 1
-        assert "cpp_fused" not in calls and "empty_strided" not in calls  # no kernel of inductor's own, so no clone
+        # no kernel of inductor's own, so no clone
+        assert "cpp_fused" not in calls and "empty_strided" not in calls

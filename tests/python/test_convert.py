@@ -20,7 +20,8 @@ def test_unpack_of_pack_is_the_masked_weight_exactly(dtype, sizes, block):
     layer = BlockSparseLinear.from_dense(weight, made)
     mask = made.mask.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[: sizes[0], : sizes[1]]
     expected = torch.where(mask, weight, torch.zeros((), dtype=dtype))
-    assert torch.equal(layer.to_dense().weight.view(torch.uint8), expected.view(torch.uint8))  # bit for bit, -0.0 too
+    # bit for bit, -0.0 too
+    assert torch.equal(layer.to_dense().weight.view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_b20_to_dense_is_a_copy_so_nan_and_inf_stay_where_they_are():
@@ -28,7 +29,12 @@ def test_b20_to_dense_is_a_copy_so_nan_and_inf_stay_where_they_are():
     weight[3, 5], weight[40, 60] = torch.nan, torch.inf
     layer = BlockSparseLinear.from_dense(weight, pattern.full(64, 64, 16))
     dense = layer.to_dense().weight
-    assert dense.isnan().sum() == 1 and dense.isinf().sum() == 1 and dense[3, 5].isnan() and dense[40, 60] == torch.inf
+    assert (
+        dense.isnan().sum() == 1
+        and dense.isinf().sum() == 1
+        and dense[3, 5].isnan()
+        and dense[40, 60] == torch.inf
+    )
 
 
 def test_from_dense_layer_keeps_values_bias_dtype_mode_and_requires_grad():
@@ -72,7 +78,9 @@ def test_torch_bsr_shares_memory_in_both_directions():
     assert shared.crow_indices().data_ptr() == layer.crow.data_ptr()
     assert torch.equal(shared.to_dense(), layer.to_dense().weight)
     again = BlockSparseLinear.from_torch_bsr(shared, layer.bias.detach())
-    assert again.values.data_ptr() == layer.values.data_ptr() and again.crow.data_ptr() == layer.crow.data_ptr()
+    assert (
+        again.values.data_ptr() == layer.values.data_ptr() and again.crow.data_ptr() == layer.crow.data_ptr()
+    )
     assert again.pattern == layer.pattern
     x = torch.randn(4, 96)
     assert torch.equal(again(x), layer(x))
@@ -90,7 +98,10 @@ def test_torch_bsr_with_int64_indices_is_converted():
 
 
 def test_ragged_sizes_are_refused_by_torch_bsr_with_the_reason():
-    with pytest.raises(sparseloom.Error, match=r"divisible by block 32 x 32, got 70 x 100; torch.sparse_bsr has no ragged edges"):
+    with pytest.raises(
+        sparseloom.Error,
+        match=r"divisible by block 32 x 32, got 70 x 100; torch.sparse_bsr has no ragged edges",
+    ):
         BlockSparseLinear(100, 70, density=0.5).to_torch_bsr()
 
 

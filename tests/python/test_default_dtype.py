@@ -1,4 +1,5 @@
-"""torch's defaults of the program around: no tensor of ours that has a dtype or place of its own takes them."""
+"""torch's defaults of the program around: no tensor of ours that has a dtype or place of its own takes
+them."""
 
 import copy
 
@@ -34,7 +35,10 @@ def test_a_layer_is_made_in_the_default_dtype_with_the_values_of_float32(default
     layer = BlockSparseLinear(80, 72, density=0.5, block=16, generator=torch.Generator().manual_seed(3))
     assert layer.values.dtype == layer.bias.dtype == default_dtype
     torch.testing.assert_close(
-        layer(torch.ones(3, 80)), nn.functional.linear(torch.ones(3, 80), layer.to_dense().weight, layer.bias), atol=0.05, rtol=0.05
+        layer(torch.ones(3, 80)),
+        nn.functional.linear(torch.ones(3, 80), layer.to_dense().weight, layer.bias),
+        atol=0.05,
+        rtol=0.05,
     )
     # The bound by fan-in is computed in float32 whatever the layer's dtype is.
     bound = sparseloom.nn.state.fan_in(layer.pattern)
@@ -106,7 +110,9 @@ def test_layers_patterns_and_measurements_under_a_default_device(default_device)
     assert layer(torch.ones(2, 96, device="cpu")).device.type == "cpu" and layer.values.abs().sum() > 0
     layer(torch.ones(2, 96, device="cpu")).sum().backward()
     assert layer.pattern == pattern and layer.plan(8, measure=True)["kernel"]
-    assert torch.equal(torch.func.vmap(layer)(torch.ones(2, 96, device="cpu")), layer(torch.ones(2, 96, device="cpu")))
+    assert torch.equal(
+        torch.func.vmap(layer)(torch.ones(2, 96, device="cpu")), layer(torch.ones(2, 96, device="cpu"))
+    )
     quantized = QuantizedBlockSparseLinear.from_sparse(layer)
     quantized.kernel = "reference"
     assert quantized(torch.ones(2, 96, device="cpu")).device.type == "cpu"

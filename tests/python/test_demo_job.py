@@ -1,4 +1,5 @@
-"""`sparseloom demo` as a user runs it: results, repeatability, interruption and resumption, and what goes wrong."""
+"""`sparseloom demo` as a user runs it: results, repeatability, interruption and resumption, and what goes
+wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def short_measurements() -> Iterator[None]:
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A made text of 60 kB: sentences of a few words."""
     words = random.Random(0)
-    lines = (" ".join(words.choices(["thread", "loom", "weave", "warp", "weft", "cloth"], k=6)) + ".\n" for _ in range(1700))
+    lines = (
+        " ".join(words.choices(["thread", "loom", "weave", "warp", "weft", "cloth"], k=6)) + ".\n"
+        for _ in range(1700)
+    )
     path = tmp_path_factory.mktemp("text") / "made.txt"
     path.write_text("".join(lines))
     return path
@@ -67,7 +71,13 @@ def test_leaves_models_results_and_a_self_contained_report(finished: Path) -> No
         "sparse.safetensors",
     ]
     page = (finished / "report.html").read_text()
-    for part in ("<polyline", "block-sparse", "BlockSparseLinear", "held-out bits per byte", "Where this ran"):
+    for part in (
+        "<polyline",
+        "block-sparse",
+        "BlockSparseLinear",
+        "held-out bits per byte",
+        "Where this ran",
+    ):
         assert part in page
     for fetched in ("<script", "<link", "src=", "@import", "url("):
         assert fetched not in page
@@ -78,7 +88,9 @@ def test_leaves_models_results_and_a_self_contained_report(finished: Path) -> No
     assert sparse["layer_parameters"] == dense["layer_parameters"] // 4
     assert sparse["file_bytes"] == (finished / "sparse.safetensors").stat().st_size < dense["file_bytes"]
     assert all(model[key] > 0 for model in (dense, sparse) for key in ("training", "scoring", "generation"))
-    assert [layer["density"] for layer in results["layers"] if layer["kind"] == "BlockSparseLinear"] == [0.25] * 4
+    assert [layer["density"] for layer in results["layers"] if layer["kind"] == "BlockSparseLinear"] == [
+        0.25
+    ] * 4
 
 
 def test_the_same_seed_gives_the_same_bits(finished: Path, text: Path, tmp_path: Path) -> None:
@@ -94,7 +106,10 @@ def assert_same_outcome(one: Path, other: Path) -> None:
         a, b = (safetensors.torch.load_file(out / f"{kind}.safetensors") for out in (one, other))
         assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
     curves = [
-        [(m["losses"], m["validation"], m["held_out"]) for m in json.loads((o / "results.json").read_text())["models"]]
+        [
+            (m["losses"], m["validation"], m["held_out"])
+            for m in json.loads((o / "results.json").read_text())["models"]
+        ]
         for o in (one, other)
     ]
     assert curves[0] == curves[1]
@@ -192,7 +207,9 @@ def test_resume_refuses_another_text(stopped: Path, text: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "foreign", "not safetensors"])
-def test_resume_refuses_a_bad_checkpoint(stopped: Path, text: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+def test_resume_refuses_a_bad_checkpoint(
+    stopped: Path, text: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
     path = stopped / checkpoint.NAME
     data = bytearray(path.read_bytes())
     if damage == "truncated":
@@ -207,12 +224,16 @@ def test_resume_refuses_a_bad_checkpoint(stopped: Path, text: Path, capsys: pyte
         data[:] = b"#!/bin/sh\necho not a checkpoint\n"
     path.write_bytes(data)
     capsys.readouterr()
-    assert_refused(capsys, demo(*TINY, "--text", text, "--out", stopped, "--resume"), 1, "--resume", checkpoint.NAME)
+    assert_refused(
+        capsys, demo(*TINY, "--text", text, "--out", stopped, "--resume"), 1, "--resume", checkpoint.NAME
+    )
 
 
 def test_resume_without_a_checkpoint(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert_refused(capsys, demo(*TINY, "--text", text, "--out", tmp_path, "--resume"), 2, "no checkpoint")
-    assert_refused(capsys, demo(*TINY, "--text", text, "--out", tmp_path / "none", "--resume"), 2, "no checkpoint")
+    assert_refused(
+        capsys, demo(*TINY, "--text", text, "--out", tmp_path / "none", "--resume"), 2, "no checkpoint"
+    )
     assert not (tmp_path / "none").exists()
 
 
@@ -231,15 +252,21 @@ def test_resume_without_a_checkpoint(text: Path, tmp_path: Path, capsys: pytest.
         (["--text", "no/such/file"], "no/such/file"),
     ],
 )
-def test_bad_arguments(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
+def test_bad_arguments(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
     out = tmp_path / "out"
     status = demo(*TINY, "--text", text, "--out", out, *arguments)
     assert_refused(capsys, status, status, word)
     assert status in (1, 2) and not out.exists()
 
 
-@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--seed", "-1"], ["--threads", "0"], ["--width", "x"], ["--nonsense"]])
-def test_arguments_that_typer_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--steps", "0"], ["--seed", "-1"], ["--threads", "0"], ["--width", "x"], ["--nonsense"]]
+)
+def test_arguments_that_typer_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     assert demo("--out", tmp_path / "out", *arguments) == 2
     error = capsys.readouterr().err
     assert arguments[0] in error and "Traceback" not in error and not (tmp_path / "out").exists()
@@ -260,11 +287,19 @@ def test_an_unreadable_text(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert_refused(capsys, demo(*TINY, "--text", text, "--out", tmp_path / "out"), 1, "Permission denied", text.name)
+    assert_refused(
+        capsys, demo(*TINY, "--text", text, "--out", tmp_path / "out"), 1, "Permission denied", text.name
+    )
 
 
 def test_a_folder_that_cannot_be_made(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_refused(capsys, demo(*TINY, "--text", text, "--out", text / "below" / "a" / "file"), 1, "--out", "Not a directory")
+    assert_refused(
+        capsys,
+        demo(*TINY, "--text", text, "--out", text / "below" / "a" / "file"),
+        1,
+        "--out",
+        "Not a directory",
+    )
 
 
 def test_a_folder_without_room(
@@ -288,8 +323,21 @@ def test_a_disk_that_fills_up_during_the_run(
     assert not out.exists()
 
 
-def test_the_experiment_writes_medians_over_seeds(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--text", text, "--out", tmp_path / "out", "--results", tmp_path / "results", "--steps", 3, "--seeds", 2]
+def test_the_experiment_writes_medians_over_seeds(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--text",
+        text,
+        "--out",
+        tmp_path / "out",
+        "--results",
+        tmp_path / "results",
+        "--steps",
+        3,
+        "--seeds",
+        2,
+    ]
     assert demo(*TINY, *arguments) == 0
     (path,) = (tmp_path / "results").glob("*/demo_quality.json")
     assert str(path.resolve()) in capsys.readouterr().out.replace("\n", "")
@@ -304,7 +352,20 @@ def test_the_experiment_writes_medians_over_seeds(text: Path, tmp_path: Path, ca
 def test_the_experiments_scores_do_not_depend_on_jobs(text: Path, tmp_path: Path) -> None:
     def scores(jobs: int) -> list[float]:
         results = tmp_path / str(jobs)
-        arguments = ["--text", text, "--results", results, "--steps", 3, "--seeds", 1, "--threads", 1, "--jobs", jobs]
+        arguments = [
+            "--text",
+            text,
+            "--results",
+            results,
+            "--steps",
+            3,
+            "--seeds",
+            1,
+            "--threads",
+            1,
+            "--jobs",
+            jobs,
+        ]
         assert demo(*TINY, *arguments) == 0
         (path,) = results.glob("*/demo_quality.json")
         return [record["held_out_bits_per_byte"] for record in json.loads(path.read_text())["records"]]

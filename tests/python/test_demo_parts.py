@@ -1,4 +1,5 @@
-"""The demo's parts: text and batches, the model and its cache, the schedule, the experiment's summary, the drawing."""
+"""The demo's parts: text and batches, the model and its cache, the schedule, the experiment's summary, the
+drawing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ def test_the_default_text_is_source_without_tests_and_packages() -> None:
     paths = [str(path) for path in data._source_files(Path(data.sysconfig.get_path("stdlib")))]
     assert any(path.endswith("argparse.py") for path in paths)
     for path in paths:
-        assert path.endswith(".py") and "site-packages" not in path and "/test/" not in path and "/tests/" not in path
+        assert (
+            path.endswith(".py")
+            and "site-packages" not in path
+            and "/test/" not in path
+            and "/tests/" not in path
+        )
     text = data.load_text(None, 1000)
     assert text.split == "file" and text.train.numel() > 4_000_000
     assert min(text.validation.numel(), text.held_out.numel()) > 100_000
@@ -101,7 +107,9 @@ def test_the_twins_differ_in_the_layers_alone() -> None:
         assert layer.density == 0.25 and layer.pattern.mask.sum(0).min() > 0  # no input feature is dropped
         # Both start from variance 1 / (3 fan-in), the writers to the residual stream 2 x layers lower.
         depth = 2 * SETTINGS.layers if layer.out_features == SETTINGS.width else 1
-        assert layer.values.detach().var().item() == pytest.approx(1 / (3 * train.fan_in(layer) * depth), rel=0.1)
+        assert layer.values.detach().var().item() == pytest.approx(
+            1 / (3 * train.fan_in(layer) * depth), rel=0.1
+        )
     kept = {
         name: tuple(p.shape)
         for name, p in dense.named_parameters()
@@ -168,7 +176,13 @@ def test_a_signal_waits_for_the_step_and_a_second_does_not() -> None:
 
 def test_the_summary_picks_rates_on_validation_and_reports_held_out() -> None:
     def record(model: str, lr: float, seed: int, validation: float, held_out: float) -> quality.Record:
-        return {"model": model, "lr": lr, "seed": seed, "validation_bits_per_byte": validation, "held_out_bits_per_byte": held_out}
+        return {
+            "model": model,
+            "lr": lr,
+            "seed": seed,
+            "validation_bits_per_byte": validation,
+            "held_out_bits_per_byte": held_out,
+        }
 
     records = [record("dense", 1e-3, seed, 2.0 + seed, 4.0) for seed in range(3)]
     records += [record("dense", 2e-3, seed, 2.5 + seed, 1.0) for seed in range(3)]
@@ -182,7 +196,9 @@ def test_the_summary_picks_rates_on_validation_and_reports_held_out() -> None:
 
 def test_the_table_and_the_curves() -> None:
     dense = Outcome("dense", 2.0, 1000, 800, 4000, 100.0, 200.0, 50.0, [8.0, 4.0, 2.0], [(1, 5.0), (3, 2.5)])
-    sparse = Outcome("sparse", 2.02, 400, 200, 1600, 150.0, 400.0, 40.0, [8.0, 4.1, 2.1], [(1, 5.1), (3, 2.6)])
+    sparse = Outcome(
+        "sparse", 2.02, 400, 200, 1600, 150.0, 400.0, 40.0, [8.0, 4.1, 2.1], [(1, 5.1), (3, 2.6)]
+    )
     ratios = [ratio for *_, ratio in rows([dense, sparse])]
     assert ratios == ["+1.0 %", "-60.0 %", "-75.0 %", "-60.0 %", "1.50x", "2.00x", "0.80x"]
     drawing = curves([dense, sparse], 3)

@@ -29,16 +29,27 @@ def test_two_ranks(tmp_path):
     script = Path(__file__).with_name("two_ranks.py")
     command = [sys.executable, "-W", "error::RuntimeWarning", str(script)]
     ranks = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(2)
     ]
     done = [rank.communicate(timeout=300) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(stderr for _, stderr in done)
-    gathered = ["what is gathered loads into a whole model", "b29: no absent block came back under fully_shard"]
+    gathered = [
+        "what is gathered loads into a whole model",
+        "b29: no absent block came back under fully_shard",
+    ]
     first = done[0][0].splitlines()
-    assert [line for line in first if line not in gathered] == SHOWN and [line for line in first if line in gathered] == gathered
+    assert [line for line in first if line not in gathered] == SHOWN and [
+        line for line in first if line in gathered
+    ] == gathered
     assert done[1][0].splitlines() == SHOWN
-    assert "became block-sparse" in done[0][1] and "became block-sparse" not in done[1][1]  # said once, not once a rank
+    # said once, not once a rank
+    assert "became block-sparse" in done[0][1] and "became block-sparse" not in done[1][1]
 
 
 def test_prepare_ddp_without_ranks_takes_the_indices_out():

@@ -1,4 +1,5 @@
-"""A choice by density that leaves most outputs without a weight says so, with the count, and scope="row" is the way out."""
+"""A choice by density that leaves most outputs without a weight says so, with the count, and scope="row" is
+the way out."""
 
 import warnings
 
@@ -20,7 +21,9 @@ def uneven(rows=128, cols=128):
 
 
 def test_a_layer_without_blocks_warns_with_the_count():
-    with pytest.warns(UserWarning, match=r"BlockSparseLinear\(64, 128, density=0.01\): 0 of 8 blocks.*higher density") as said:
+    with pytest.warns(
+        UserWarning, match=r"BlockSparseLinear\(64, 128, density=0.01\): 0 of 8 blocks.*higher density"
+    ) as said:
         BlockSparseLinear(64, 128, density=0.01)
     assert [warning.filename for warning in said] == [__file__]
 
@@ -54,7 +57,9 @@ def test_scope_row_keeps_the_same_share_in_every_block_row_without_a_warning():
         lambda: BlockSparseLinear(64, 128, density=0.0),
         lambda: BlockSparseLinear(64, 128, density=0.25),
         lambda: BlockSparseLinear(128, 128, pattern=pattern.from_mask(128, 128, 32, torch.eye(4) > 2)),
-        lambda: BlockSparseLinear(128, 128, pattern=pattern.from_mask(128, 128, 32, (torch.arange(16) < 4).reshape(4, 4))),
+        lambda: BlockSparseLinear(
+            128, 128, pattern=pattern.from_mask(128, 128, 32, (torch.arange(16) < 4).reshape(4, 4))
+        ),
         lambda: BlockSparseLinear(0, 0, density=0.5),
     ],
 )

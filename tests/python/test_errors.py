@@ -14,7 +14,12 @@ from sparseloom.nn.arguments import require_device
 def test_error_carries_its_parts_and_reads_as_in_cpp():
     error = sparseloom.Error("linear", "x [..., 4]", "[3]", "pass 4 features")
     assert str(error) == "[linear] expected x [..., 4], got [3]; pass 4 features"
-    assert (error.op, error.expected, error.actual, error.remedy) == ("linear", "x [..., 4]", "[3]", "pass 4 features")
+    assert (error.op, error.expected, error.actual, error.remedy) == (
+        "linear",
+        "x [..., 4]",
+        "[3]",
+        "pass 4 features",
+    )
     assert isinstance(error, RuntimeError) and isinstance(error, ValueError)
 
 
@@ -59,29 +64,124 @@ def plan_of_int8(**asked):
         (lambda: make()(torch.tensor(1.0)), "x [..., 64]", "[]", "in_features"),
         (lambda: make()(torch.randn(2, 64).bfloat16()), "x of torch.float32", "torch.bfloat16", "autocast"),
         (lambda: make()(torch.randn(2, 64, device="meta")), "x on cpu", "meta", ".to()"),
-        (lambda: sparseloom.nn.BlockSparseLinear(8, 8), "one of density and pattern", "neither", "density=0.1"),
-        (lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, pattern=make().pattern), "one of", "both", "pattern="),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear(8, 8),
+            "one of density and pattern",
+            "neither",
+            "density=0.1",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, pattern=make().pattern),
+            "one of",
+            "both",
+            "pattern=",
+        ),
         (lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=-0.1), "density in [0, 1]", "-0.1", ""),
-        (lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, block=12), "{8, 16, 32, 64, 128}", "12", ""),
-        (lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, block=(8, 8, 8)), "a pair of ints", "(8, 8, 8)", "(32, 64)"),
-        (lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, block="8"), "a pair of ints", "'8'", "block=32"),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, block=12),
+            "{8, 16, 32, 64, 128}",
+            "12",
+            "",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, block=(8, 8, 8)),
+            "a pair of ints",
+            "(8, 8, 8)",
+            "(32, 64)",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, block="8"),
+            "a pair of ints",
+            "'8'",
+            "block=32",
+        ),
         (lambda: sparseloom.nn.BlockSparseLinear(-8, 8, density=0.1), ">= 0", "-8", ""),
-        (lambda: sparseloom.nn.BlockSparseLinear(8, 8, pattern=make().pattern), "8 x 8", "48 x 64", "rows=out_features"),
-        (lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, activation="elu"), "'silu'", "'elu'", "after the layer"),
-        (lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, dtype=torch.int8), "float32", "torch.int8", ".to("),
-        (lambda: sparseloom.nn.BlockSparseLinear.from_dense(torch.randn(8, 8).to_sparse(), density=0.5), "strided", "sparse", ""),
-        (lambda: sparseloom.nn.BlockSparseLinear.from_dense(torch.randn(8, 8)), "one of density and pattern", "neither", ""),
-        (lambda: sparseloom.nn.BlockSparseLinear.from_dense(torch.randn(8, 8), density=0.5, select="l3"), "magnitude", "'l3'", ""),
-        (lambda: sparseloom.nn.BlockSparseLinear.from_torch_bsr(torch.randn(8, 8)), "sparse_bsr", "strided", "to_sparse_bsr"),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear(8, 8, pattern=make().pattern),
+            "8 x 8",
+            "48 x 64",
+            "rows=out_features",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, activation="elu"),
+            "'silu'",
+            "'elu'",
+            "after the layer",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear(8, 8, density=0.1, dtype=torch.int8),
+            "float32",
+            "torch.int8",
+            ".to(",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear.from_dense(torch.randn(8, 8).to_sparse(), density=0.5),
+            "strided",
+            "sparse",
+            "",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear.from_dense(torch.randn(8, 8)),
+            "one of density and pattern",
+            "neither",
+            "",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear.from_dense(torch.randn(8, 8), density=0.5, select="l3"),
+            "magnitude",
+            "'l3'",
+            "",
+        ),
+        (
+            lambda: sparseloom.nn.BlockSparseLinear.from_torch_bsr(torch.randn(8, 8)),
+            "sparse_bsr",
+            "strided",
+            "to_sparse_bsr",
+        ),
         (lambda: ops.kernel_number("tensor_core"), "reference", "'tensor_core'", "sparseloom info"),
         (lambda: make().plan(4, "sideways"), "forward, dx, dw", "'sideways'", "choose"),
-        (lambda: make().plan(4, "dx", residual=True), "a residual on forward", "dx of f32", "a pass of your own"),
-        (lambda: make().plan(4, "dw", residual=True), "a residual on forward", "dw of f32", "a pass of your own"),
-        (lambda: make().plan(4, accumulate=True), "accumulate, into fp32, on dw", "forward of f32", "a pass of your own"),
-        (lambda: make().plan(4, "dx", accumulate=True), "accumulate, into fp32, on dw", "dx of f32", "a pass of your own"),
-        (lambda: make().plan(4, "dw", torch.float64, accumulate=True), "of f32, f16 or bf16 only", "dw of f64", "of your own"),
-        (lambda: plan_of_int8(residual=True), "a residual on forward of f32, f16, bf16 or f64", "forward of int8", "of your own"),
-        (lambda: plan_of_int8(accumulate=True), "accumulate, into fp32, on dw", "forward of int8", "a pass of your own"),
+        (
+            lambda: make().plan(4, "dx", residual=True),
+            "a residual on forward",
+            "dx of f32",
+            "a pass of your own",
+        ),
+        (
+            lambda: make().plan(4, "dw", residual=True),
+            "a residual on forward",
+            "dw of f32",
+            "a pass of your own",
+        ),
+        (
+            lambda: make().plan(4, accumulate=True),
+            "accumulate, into fp32, on dw",
+            "forward of f32",
+            "a pass of your own",
+        ),
+        (
+            lambda: make().plan(4, "dx", accumulate=True),
+            "accumulate, into fp32, on dw",
+            "dx of f32",
+            "a pass of your own",
+        ),
+        (
+            lambda: make().plan(4, "dw", torch.float64, accumulate=True),
+            "of f32, f16 or bf16 only",
+            "dw of f64",
+            "of your own",
+        ),
+        (
+            lambda: plan_of_int8(residual=True),
+            "a residual on forward of f32, f16, bf16 or f64",
+            "forward of int8",
+            "of your own",
+        ),
+        (
+            lambda: plan_of_int8(accumulate=True),
+            "accumulate, into fp32, on dw",
+            "forward of int8",
+            "a pass of your own",
+        ),
     ],
 )
 def test_wrong_arguments_are_named_with_expectation_and_remedy(call, expected, actual, remedy):
@@ -95,5 +195,7 @@ def test_wrong_arguments_are_named_with_expectation_and_remedy(call, expected, a
 
 def test_a_device_without_kernels_is_refused_by_name():
     # The check itself: a CPU build of torch refuses such a tensor before the layer sees it.
-    with pytest.raises(sparseloom.Error, match=r"expected a device with kernels in this build .*, got xpu; pass device='cpu'"):
+    with pytest.raises(
+        sparseloom.Error, match=r"expected a device with kernels in this build .*, got xpu; pass device='cpu'"
+    ):
         require_device(torch.device("xpu"))

@@ -19,7 +19,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "converting.md"
 def snippet() -> str:
     """The indented code below that heading, but for its last part, which needs a folder."""
     section = PAGE.read_text().split("## Experts in one tensor")[1].split("\n## ")[0]
-    code = textwrap.dedent("\n".join(line for line in section.splitlines() if line.startswith("    ") or not line))
+    code = textwrap.dedent(
+        "\n".join(line for line in section.splitlines() if line.startswith("    ") or not line)
+    )
     return re.split(r"^model = ", code, flags=re.MULTILINE)[0]
 
 

@@ -1,4 +1,5 @@
-"""The first call of a layer plans, and plans may time what torch lends: that is bounded, whatever torch's product takes."""
+"""The first call of a layer plans, and plans may time what torch lends: that is bounded, whatever torch's
+product takes."""
 
 import json
 import os
@@ -9,8 +10,9 @@ import pytest
 
 from sparseloom.bench import int8
 
-# Of one layer, forward and backward, in a process that has planned nothing. torch's own first backward(dy) imports half a second of
-# modules: an nn.Linear pays for that. A fresh cache folder: the machine's rates are measured too.
+# Of one layer, forward and backward, in a process that has planned nothing. torch's own first backward(dy)
+# imports half a second of modules: an nn.Linear pays for that. A fresh cache folder: the machine's rates are
+# measured too.
 TIMED = """
 import json, sys, time
 import torch

@@ -1,4 +1,5 @@
-"""FlopCounterMode counts the stored blocks' products: forward, backward, fused, 8-bit, under main_grad and compiled."""
+"""FlopCounterMode counts the stored blocks' products: forward, backward, fused, 8-bit, under main_grad and
+compiled."""
 
 import pytest
 import torch

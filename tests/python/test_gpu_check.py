@@ -20,17 +20,28 @@ def test_counts_of_both_test_reports() -> None:
         {"status": "RUN", "result": "SKIPPED"},
         {"status": "NOTRUN", "result": "SUPPRESSED"},
     ]
-    assert gpu_steps.gtest_counts({"testsuites": [{"testsuite": tests}]}) == {"run": 3, "failed": 1, "skipped": 1}
+    assert gpu_steps.gtest_counts({"testsuites": [{"testsuite": tests}]}) == {
+        "run": 3,
+        "failed": 1,
+        "skipped": 1,
+    }
     xml = (
         '<testsuites><testsuite><testcase name="a"/><testcase name="b"><failure message="m"/></testcase>'
-        '<testcase name="c"><error/></testcase><testcase name="d"><skipped message="no GPU"/></testcase></testsuite></testsuites>'
+        '<testcase name="c"><error/></testcase><testcase name="d"><skipped '
+        'message="no GPU"/></testcase></testsuite></testsuites>'
     )
     assert gpu_steps.junit_counts(xml) == ({"run": 4, "failed": 2, "skipped": 1}, ["d: no GPU"])
 
 
 @pytest.mark.parametrize(
     ("counts", "status", "ok"),
-    [((3, 0, 0), 0, True), ((3, 0, 1), 0, False), ((3, 1, 0), 1, False), ((0, 0, 0), 5, False), ((3, 0, 0), -11, False)],
+    [
+        ((3, 0, 0), 0, True),
+        ((3, 0, 1), 0, False),
+        ((3, 1, 0), 1, False),
+        ((0, 0, 0), 5, False),
+        ((3, 0, 0), -11, False),
+    ],
 )
 def test_a_step_of_tests_needs_some_and_no_skips(counts: tuple[int, int, int], status: int, ok: bool) -> None:
     step = gpu_steps.tests_verdict(
@@ -42,8 +53,18 @@ def test_a_step_of_tests_needs_some_and_no_skips(counts: tuple[int, int, int], s
 @pytest.mark.parametrize(
     ("output", "status", "ok", "word"),
     [
-        ("slower than dense (by 3 % and .5 us): 34 (11.3 %) of 300 problems, below .9: 9 (3.0 %)\n", 0, True, "34 (11.3 %) of 300"),
-        ("slower than dense (by 3 % and .5 us): 0 (0.0 %) of 9 problems, below .9: 0 (0.0 %)\n", 1, False, "exit status 1"),
+        (
+            "slower than dense (by 3 % and .5 us): 34 (11.3 %) of 300 problems, below .9: 9 (3.0 %)\n",
+            0,
+            True,
+            "34 (11.3 %) of 300",
+        ),
+        (
+            "slower than dense (by 3 % and .5 us): 0 (0.0 %) of 9 problems, below .9: 0 (0.0 %)\n",
+            1,
+            False,
+            "exit status 1",
+        ),
         ("failed: 300\n", 0, False, "nothing was measured"),
     ],
 )
@@ -58,8 +79,20 @@ def test_a_sweep_passes_when_its_results_are_right(output: str, status: int, ok:
     ("output", "status", "ok", "word"),
     [
         ("[  PASSED  ] 12 tests.\n========= ERROR SUMMARY: 0 errors\n", 0, True, "clean, 12 tests"),
-        ("[  PASSED  ] 12 tests.\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", 0, True, "clean"),
-        ("[  PASSED  ] 12 tests.\n========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)\n", 0, False, "2 errors"),
+        (
+            "[  PASSED  ] 12 tests.\n========= RACECHECK SUMMARY: 0 "
+            "hazards displayed (0 errors, 0 warnings)\n",
+            0,
+            True,
+            "clean",
+        ),
+        (
+            "[  PASSED  ] 12 tests.\n========= RACECHECK SUMMARY: 2 "
+            "hazards displayed (0 errors, 2 warnings)\n",
+            0,
+            False,
+            "2 errors",
+        ),
         ("[  PASSED  ] 1 test.\n========= ERROR SUMMARY: 1 error\n", 86, False, "1 errors, 1 tests passed"),
         ("[  PASSED  ] 0 tests.\n========= ERROR SUMMARY: 0 errors\n", 0, False, "0 tests"),
         ("[  PASSED  ] 3 tests.\n", -9, False, "no summary, 3 tests passed (stopped at its time limit)"),
@@ -90,7 +123,9 @@ def test_the_parts_of_a_sanitizer_are_added_up() -> None:
 def test_a_command_is_stopped_at_its_limit_with_what_it_started() -> None:
     start = time.monotonic()
     done = gpu_steps.run(["bash", "-c", "echo said; sleep 60 & sleep 60"], 1.0)
-    assert done.how == "stopped at its time limit" and done.output == "said\n" and time.monotonic() - start < 20
+    assert (
+        done.how == "stopped at its time limit" and done.output == "said\n" and time.monotonic() - start < 20
+    )
     assert gpu_steps.run(["/no/such/program"], 1).status == 127
     with pytest.raises(SystemExit):
         gpu_steps.main(["--steps", "cpp,nothing"])

@@ -1,4 +1,5 @@
-"""torch.compile and opcheck on CUDA: one graph, any batch, CUDA graphs inside, and nothing runs but our kernel."""
+"""torch.compile and opcheck on CUDA: one graph, any batch, CUDA graphs inside, and nothing runs but our
+kernel."""
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from sparseloom.testing import tf32_switch
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # torch's own, at inductor's import
+    # torch's own, at inductor's import
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
 ]
 
 
@@ -85,7 +87,9 @@ def test_the_tf32_switch_reaches_a_compiled_layer():
 
 def strict_layer(activation="gelu"):
     """bf16, with bias and activation, on a sparse kernel for sure."""
-    layer = make(512, 384, block=32, density=0.2, activation=activation, dtype=torch.bfloat16).requires_grad_(False)
+    layer = make(512, 384, block=32, density=0.2, activation=activation, dtype=torch.bfloat16).requires_grad_(
+        False
+    )
     layer.strict = True
     return layer
 
@@ -108,7 +112,10 @@ def test_inference_is_one_kernel_and_nothing_else(how, tokens):
 def test_a_backward_pass_is_our_kernels_and_nothing_else():
     layer = make(512, 512, False, block=32, density=0.2, dtype=torch.bfloat16)
     layer.strict = True
-    x, dy = random(64, 512, dtype=torch.bfloat16).requires_grad_(), random(64, 512, dtype=torch.bfloat16, seed=1)
+    x, dy = (
+        random(64, 512, dtype=torch.bfloat16).requires_grad_(),
+        random(64, 512, dtype=torch.bfloat16, seed=1),
+    )
     y = layer(x)
     ran = device_work(lambda: torch.autograd.grad(y, [x, layer.values], dy, retain_graph=True))
     ours = [name for name in ran if "sparseloom" in name]
@@ -123,7 +130,9 @@ def recorded(monkeypatch):
         monkeypatch.setattr(_operators, name, lambda *a, real=real: calls.append((real, a)) or real(*a))
     layer = make(37, 27, block=8)
     for layer.activation, x in zip(
-        (None, "relu", "gelu", "silu"), (random(5, 37), random(37), random(37, 5).t(), random(130, 37)), strict=True
+        (None, "relu", "gelu", "silu"),
+        (random(5, 37), random(37), random(37, 5).t(), random(130, 37)),
+        strict=True,
     ):
         layer(x.requires_grad_()).sum().backward()
     with torch.no_grad():
@@ -145,6 +154,8 @@ def test_opcheck(monkeypatch):
 
 def test_export_with_a_dynamic_batch():
     layer = make(64, 48, activation="silu")
-    exported = torch.export.export(layer, (random(4, 64),), dynamic_shapes=({0: torch.export.Dim("m", min=2, max=64)},))
+    exported = torch.export.export(
+        layer, (random(4, 64),), dynamic_shapes=({0: torch.export.Dim("m", min=2, max=64)},)
+    )
     x = random(9, 64)
     torch.testing.assert_close(exported.module()(x), layer(x), atol=1e-6, rtol=1e-6)

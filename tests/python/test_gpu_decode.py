@@ -1,4 +1,5 @@
-"""Both Hopper decode kernels begin while the kernel before them ends: what that one writes must be what they read."""
+"""Both Hopper decode kernels begin while the kernel before them ends: what that one writes must be what they
+read."""
 
 import pytest
 import torch

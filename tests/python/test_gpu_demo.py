@@ -16,7 +16,8 @@ from sparseloom.demo import checkpoint, train
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # torch's own, at inductor's import
+    # torch's own, at inductor's import
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
 ]
 SMALL = ("--preset", "h200", "--quick", "--steps", 10, "--width", 256, "--block", 32, "--threads", 2)
 
@@ -45,7 +46,9 @@ def test_the_table_and_the_layers_come_from_the_gpu(finished: Path) -> None:
     layers = [record for record in run["records"] if record["op"] == "demo_layer"]
     assert len(layers) == 4 * 2
     for record in layers:
-        assert record["dtype"] == "bfloat16" and all(kernel.startswith("sm") for kernel in record["kernels"].values())
+        assert record["dtype"] == "bfloat16" and all(
+            kernel.startswith("sm") for kernel in record["kernels"].values()
+        )
         assert min(record["us"].values()) > 0 and min(record["dense_us"].values()) > 0
     assert torch.cuda.get_device_name() in (finished / "report.html").read_text()
     losses = json.loads((finished / "results.json").read_text())["models"][1]["losses"]
@@ -58,7 +61,9 @@ def test_no_switch_of_torch_is_left_turned(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_resumes_bitwise(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_resumes_bitwise(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     with monkeypatch.context() as patch:
         interrupt_at(patch, 5, number)
         assert demo(*SMALL, "--out", tmp_path) == 128 + number
@@ -69,6 +74,9 @@ def test_resumes_bitwise(finished: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_model_starts_with_the_same_bits_on_every_device() -> None:
-    on_gpu, on_cpu = (train.build_model("sparse", train.Settings(width=128, layers=1, preset=name)) for name in ("h200", "cpu"))
+    on_gpu, on_cpu = (
+        train.build_model("sparse", train.Settings(width=128, layers=1, preset=name))
+        for name in ("h200", "cpu")
+    )
     for (name, a), b in zip(on_gpu.named_parameters(), on_cpu.parameters(), strict=True):
         assert a.is_cuda and torch.equal(a.cpu(), b), name

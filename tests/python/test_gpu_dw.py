@@ -1,7 +1,8 @@
-"""dW on Hopper at sizes that fill it: whole rounds of the grid, items whose tokens are cut, tails, regions; integers, so exactly.
+"""dW on Hopper at sizes that fill it: whole rounds of the grid, items whose tokens are cut, tails, regions;
+integers, so exactly.
 
-A part's sums travel through the workspace behind flags that no one clears beforehand: it may hold anything, also what the last
-launch left there, and a graph replays one launch's nonce.
+A part's sums travel through the workspace behind flags that no one clears beforehand: it may hold anything,
+also what the last launch left there, and a graph replays one launch's nonce.
 """
 
 import pytest
@@ -20,7 +21,10 @@ SIDE = 4096
 def operands(tokens: int, rows: int, cols: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """dY [tokens, rows] and X [tokens, cols] of small integers, whose sums fp32 holds exactly."""
     generator = torch.Generator(device="cuda").manual_seed(0)
-    return tuple(torch.randint(-2, 3, (tokens, width), generator=generator, device="cuda").to(dtype) for width in (rows, cols))
+    return tuple(
+        torch.randint(-2, 3, (tokens, width), generator=generator, device="cuda").to(dtype)
+        for width in (rows, cols)
+    )
 
 
 def exact(dy: torch.Tensor, x: torch.Tensor, shape: pattern.Pattern) -> torch.Tensor:
@@ -41,7 +45,9 @@ def test_every_item_once_whatever_the_workspace_holds(block, density):
     index = build_index(shape).to("cuda")
     dy, x = operands(2048, SIDE, SIDE, torch.bfloat16)
     expected = exact(dy, x, shape)
-    workspace = ops.plan(build_index(shape), "dw", torch.bfloat16, 2048, kernel="sm90_wgmma", device="cuda")["workspace_bytes"]
+    workspace = ops.plan(build_index(shape), "dw", torch.bfloat16, 2048, kernel="sm90_wgmma", device="cuda")[
+        "workspace_bytes"
+    ]
     for _ in range(3):
         poison(expected.numel() * 2, workspace)
         assert torch.equal(ops.linear_dw(dy, x, index, kernel="sm90_wgmma"), expected)
@@ -54,7 +60,8 @@ def test_ragged_sides_and_any_number_of_tokens(block, tokens):
     rows, cols = 1000 + block // 2, 2200 + block // 4
     shape = pattern.balanced(rows, cols, block, 0.15, 0)
     dy, x = operands(tokens, rows, cols + 8 - cols % 8, torch.float16)
-    dy = torch.nn.functional.pad(dy, (0, 8 - rows % 8))[:, :rows]  # rows of multiples of 16 bytes, as the copy engine needs
+    # rows of multiples of 16 bytes, as the copy engine needs
+    dy = torch.nn.functional.pad(dy, (0, 8 - rows % 8))[:, :rows]
     x = x[:, :cols]
     found = ops.linear_dw(dy, x, build_index(shape).to("cuda"), kernel="sm90_wgmma")
     assert torch.equal(found, exact(dy, x, shape))
@@ -74,7 +81,9 @@ def test_rows_of_very_different_lengths(block):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("tokens", [0, 8, 1000, 8192])
-@pytest.mark.parametrize("block, density", [(16, 0.1), (32, 0.05), (32, 0.5), (64, 0.1), (128, 0.2), ((8, 128), 0.3)], ids=str)
+@pytest.mark.parametrize(
+    "block, density", [(16, 0.1), (32, 0.05), (32, 0.5), (64, 0.1), (128, 0.2), ((8, 128), 0.3)], ids=str
+)
 def test_every_kernel_adds_to_an_fp32_gradient_at_any_address(block, density, tokens, dtype):
     shape = pattern.balanced(1000, 1512, block, density, 0)
     index = build_index(shape).to("cuda")
@@ -102,7 +111,9 @@ def test_a_layer_adds_its_gradient_to_main_grad(autocast, activation):
     torch.manual_seed(0)
     dtype = torch.float32 if autocast else torch.bfloat16
     options = {"density": 0.2, "activation": activation, "device": "cuda", "dtype": dtype}
-    fused, plain = (BlockSparseLinear(1024, 1024, fuse_wgrad_accumulation=on, **options) for on in (True, False))
+    fused, plain = (
+        BlockSparseLinear(1024, 1024, fuse_wgrad_accumulation=on, **options) for on in (True, False)
+    )
     plain.load_state_dict(fused.state_dict())
     fused.values.main_grad = torch.zeros(fused.values.shape, device="cuda")
     exact = torch.zeros(fused.values.shape, device="cuda", dtype=torch.float64)

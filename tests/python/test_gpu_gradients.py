@@ -1,4 +1,5 @@
-"""Gradients on CUDA: against dense autograd and fp64 by tile, in every combination, of second order, with any optimizer."""
+"""Gradients on CUDA: against dense autograd and fp64 by tile, in every combination, of second order, with any
+optimizer."""
 
 import itertools
 from dataclasses import replace
@@ -26,7 +27,10 @@ def test_gradients_equal_those_of_the_dense_twin(activation, bias):
     dense, x = layer.to_dense(), random(3, 7, 100)
     twin = dense[0] if activation else dense
     gradient = random(3, 7, 70, seed=1)
-    leaves, twins = [x.clone().requires_grad_(), *layer.parameters()], [x.clone().requires_grad_(), *twin.parameters()]
+    leaves, twins = (
+        [x.clone().requires_grad_(), *layer.parameters()],
+        [x.clone().requires_grad_(), *twin.parameters()],
+    )
     y, expected = layer(leaves[0]), dense(twins[0])
     close(y, expected, 1e-5)
     got = torch.autograd.grad(y, leaves, gradient)
@@ -56,7 +60,9 @@ def test_b26_every_combination_of_needs(need):
     if need[0]:
         close(a.grad, b.grad)
     if need[1]:
-        close(layer.values.grad, BlockSparseLinear.from_dense(dense.weight.grad, layer.pattern).values.detach())
+        close(
+            layer.values.grad, BlockSparseLinear.from_dense(dense.weight.grad, layer.pattern).values.detach()
+        )
     if need[2]:
         close(layer.bias.grad, dense.bias.grad)
 
@@ -64,7 +70,9 @@ def test_b26_every_combination_of_needs(need):
 @pytest.mark.parametrize("block", [(8, 128), (128, 8), (32, 32), (64, 64), (128, 128)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_b14_backward_of_the_layer_agrees_with_fp64_by_tile(block, dtype):
-    case = Case("b14", "dw", dtype, block, 133, 2 * block[1] + 5, 3 * block[0] + 1, "full", bias=True, device="cuda")
+    case = Case(
+        "b14", "dw", dtype, block, 133, 2 * block[1] + 5, 3 * block[0] + 1, "full", bias=True, device="cuda"
+    )
     inputs = case.inputs()
     layer = BlockSparseLinear(case.k, case.n, pattern=inputs.pattern, dtype=dtype, device="cuda")
     with torch.no_grad():
@@ -106,7 +114,9 @@ def test_gradients_that_arrive_expanded_or_transposed():
 def test_checkpointing_and_inference_mode():
     layer, x = make(64, 64, activation="gelu"), random(3, 64).requires_grad_()
     expected = torch.autograd.grad(layer(x).sum(), [x, layer.values])
-    again = torch.autograd.grad(torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum(), [x, layer.values])
+    again = torch.autograd.grad(
+        torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum(), [x, layer.values]
+    )
     for a, b in zip(expected, again, strict=True):
         assert torch.equal(a, b)
     with torch.inference_mode():
@@ -132,7 +142,9 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_optimizer_trains_it_and_padding_stays_zero(name):
     layer, head = make(activation="relu"), nn.Linear(70, 3, device="cuda")
-    inside = BlockSparseLinear.from_dense(torch.ones(70, 100, device="cuda"), layer.pattern).values.detach() == 1
+    inside = (
+        BlockSparseLinear.from_dense(torch.ones(70, 100, device="cuda"), layer.pattern).values.detach() == 1
+    )
     x, target = random(32, 100), random(32, 3, seed=1)
     parameters = [*layer.parameters(), *head.parameters()]
     optimizer, losses = OPTIMIZERS[name](parameters), []

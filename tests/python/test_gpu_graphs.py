@@ -1,4 +1,5 @@
-"""CUDA graphs: a forward pass, every kernel and a whole training step are captured, and replay bitwise what eager calls compute."""
+"""CUDA graphs: a forward pass, every kernel and a whole training step are captured, and replay bitwise what
+eager calls compute."""
 
 import copy
 
@@ -50,7 +51,9 @@ def test_a_training_step_replays_bitwise(autocast):
     """Forward, backward and fused AdamW in one graph, beside an eager twin that takes the same steps."""
     torch.manual_seed(0)
     model = nn.Sequential(
-        make(96, 256, block=32, activation="gelu"), nn.LayerNorm(256, device="cuda"), make(256, 64, block=(64, 16), seed=1)
+        make(96, 256, block=32, activation="gelu"),
+        nn.LayerNorm(256, device="cuda"),
+        make(256, 64, block=(64, 16), seed=1),
     )
     twin = copy.deepcopy(model)
     optimizers = [torch.optim.AdamW(m.parameters(), 1e-2, fused=True, capturable=True) for m in (model, twin)]
@@ -91,7 +94,9 @@ def test_a_training_step_replays_bitwise(autocast):
 def test_make_graphed_callables():
     layer, x = make(64, 48), random(9, 64).requires_grad_()
     expected = torch.autograd.grad(layer(x).sum(), [x, *layer.parameters()])
-    graphed = torch.cuda.make_graphed_callables(copy.deepcopy(layer), (random(9, 64, seed=1).requires_grad_(),))
+    graphed = torch.cuda.make_graphed_callables(
+        copy.deepcopy(layer), (random(9, 64, seed=1).requires_grad_(),)
+    )
     got = torch.autograd.grad(graphed(x).sum(), [x, *graphed.parameters()])
     for a, b in zip(got, expected, strict=True):
         assert torch.equal(a, b)

@@ -32,19 +32,33 @@ def test_to_moves_everything_and_back():
     layer = BlockSparseLinear(100, 70, density=0.5, block=16)
     x = torch.randn(9, 100)
     expected = layer(x).detach()
-    for move in (lambda: layer.to("cuda"), layer.cpu, layer.cuda, lambda: layer.to("cpu"), lambda: layer.to("cuda:0")):
+    for move in (
+        lambda: layer.to("cuda"),
+        layer.cpu,
+        layer.cuda,
+        lambda: layer.to("cpu"),
+        lambda: layer.to("cuda:0"),
+    ):
         move()
-        assert {getattr(layer, name).device.type for name in (*INDEX, "values", "bias")} == {layer.values.device.type}
+        assert {getattr(layer, name).device.type for name in (*INDEX, "values", "bias")} == {
+            layer.values.device.type
+        }
         assert all(getattr(layer, name).dtype == torch.int32 for name in INDEX)
-        torch.testing.assert_close(layer(x.to(layer.values.device)).detach().cpu(), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            layer(x.to(layer.values.device)).detach().cpu(), expected, atol=1e-5, rtol=1e-5
+        )
     half = layer.to("cuda", torch.bfloat16)
     assert half.values.dtype == torch.bfloat16 and half.crow.dtype == torch.int32
-    torch.testing.assert_close(half(x.to("cuda", torch.bfloat16)).float().cpu(), expected, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(
+        half(x.to("cuda", torch.bfloat16)).float().cpu(), expected, atol=0.05, rtol=0.05
+    )
 
 
 def test_a_seed_means_the_same_layer_on_every_device():
     made = [
-        BlockSparseLinear(100, 70, density=0.5, block=16, device=device, generator=torch.Generator().manual_seed(3))
+        BlockSparseLinear(
+            100, 70, density=0.5, block=16, device=device, generator=torch.Generator().manual_seed(3)
+        )
         for device in ("cpu", "cuda")
     ]
     same(made[0].cuda(), made[1])
@@ -71,7 +85,9 @@ def roundtrips(layer):
         "pickle": pickle.loads(pickle.dumps(layer)),
         "deepcopy": copy.deepcopy(layer),
         "torch.save": torch.load(buffer, weights_only=False),
-        "torch.load on the CPU": torch.load(io.BytesIO(buffer.getvalue()), weights_only=False, map_location="cpu").cuda(),
+        "torch.load on the CPU": torch.load(
+            io.BytesIO(buffer.getvalue()), weights_only=False, map_location="cpu"
+        ).cuda(),
         "state_dict": filled,
         "state_dict assign": assigned,
         "meta, to_empty, load": emptied,
@@ -79,8 +95,16 @@ def roundtrips(layer):
     }
 
 
-WAYS = ["pickle", "deepcopy", "torch.save", "torch.load on the CPU", "state_dict", "state_dict assign", "meta, to_empty, load",
-        "to and back"]  # fmt: skip
+WAYS = [
+    "pickle",
+    "deepcopy",
+    "torch.save",
+    "torch.load on the CPU",
+    "state_dict",
+    "state_dict assign",
+    "meta, to_empty, load",
+    "to and back",
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -96,7 +120,9 @@ def test_b29_sparsity_survives(way):
 def test_save_and_load_files(tmp_path):
     model = nn.Sequential(make(activation="gelu"), nn.Linear(70, 40, device="cuda"), make(40, 30, seed=1))
     sparseloom.save(model, tmp_path / "model.safetensors")
-    again = nn.Sequential(make(activation="gelu", seed=2), nn.Linear(70, 40, device="cuda"), make(40, 30, seed=3))
+    again = nn.Sequential(
+        make(activation="gelu", seed=2), nn.Linear(70, 40, device="cuda"), make(40, 30, seed=3)
+    )
     sparseloom.load(tmp_path / "model.safetensors", again)
     x = random(6, 100)
     assert again[0].values.is_cuda and torch.equal(again(x), model(x))
@@ -126,7 +152,9 @@ def test_unpack_of_pack_is_the_masked_weight_exactly(dtype, sizes, block):
     weight[0, 0], weight[1, 2], weight[2, 3] = -0.0, torch.nan, torch.inf
     layer = BlockSparseLinear.from_dense(weight, made)
     assert layer.values.is_cuda and layer.values.dtype == dtype
-    mask = made.mask.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[: sizes[0], : sizes[1]].cuda()
+    mask = (
+        made.mask.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[: sizes[0], : sizes[1]].cuda()
+    )
     expected = torch.where(mask, weight, torch.zeros((), dtype=dtype, device="cuda"))
     assert torch.equal(layer.to_dense().weight.view(torch.uint8), expected.view(torch.uint8))  # bit for bit
 
@@ -136,7 +164,11 @@ def test_from_dense_chooses_the_same_blocks_as_on_the_cpu(select):
     dense = nn.Linear(96, 64)
     on_cpu = BlockSparseLinear.from_dense(dense, density=0.25, block=16, select=select)
     on_gpu = BlockSparseLinear.from_dense(copy.deepcopy(dense).cuda(), density=0.25, block=16, select=select)
-    assert on_gpu.values.is_cuda and on_gpu.pattern == on_cpu.pattern and torch.equal(on_gpu.values.cpu(), on_cpu.values)
+    assert (
+        on_gpu.values.is_cuda
+        and on_gpu.pattern == on_cpu.pattern
+        and torch.equal(on_gpu.values.cpu(), on_cpu.values)
+    )
     for view in (dense.weight.detach().cuda().t(), dense.weight.detach().cuda()[::2]):
         layer = BlockSparseLinear.from_dense(view, pattern.full(*view.shape, 16))
         assert torch.equal(layer.to_dense().weight, view)
@@ -171,7 +203,9 @@ def test_the_plan_names_what_runs_and_strict_keeps_dense_out(dtype, tokens):
     layer.strict = True
     plan = layer.plan(tokens)
     assert plan["kernel"] not in ("dense", "reference")
-    assert "strict" in {candidate["kernel"]: candidate["refusal"] for candidate in plan["candidates"]}["dense"]
+    assert (
+        "strict" in {candidate["kernel"]: candidate["refusal"] for candidate in plan["candidates"]}["dense"]
+    )
     assert layer(random(tokens, 1024, dtype=dtype)).isfinite().all()
 
 
@@ -226,5 +260,7 @@ def test_memory_is_flat_over_many_steps():
 def test_a_plan_measures_its_candidates_on_the_gpu(direction):
     plan = make(512, 512, block=64, dtype=torch.bfloat16).plan(256, direction, measure=True)
     measured = [c["kernel"] for c in plan["candidates"] if c["measured_us"] is not None]
-    assert plan["kernel"] in measured and len(measured) >= 3 and plan["text"].count("measured") >= len(measured)
+    assert (
+        plan["kernel"] in measured and len(measured) >= 3 and plan["text"].count("measured") >= len(measured)
+    )
     assert "rates read from" in plan["text"] or "rates measured" in plan["text"]

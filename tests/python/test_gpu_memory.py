@@ -45,7 +45,8 @@ def require(actual, a, b, tile):
 
 
 def stripe(values, slots, at):
-    """The dense [blocks of a side * BLOCK, BLOCK] that the blocks values[slots], already turned to [.., BLOCK, BLOCK], make."""
+    """The dense [blocks of a side * BLOCK, BLOCK] that the blocks values[slots], already turned to [..,
+    BLOCK, BLOCK], make."""
     dense = torch.zeros(SIDE // BLOCK, BLOCK, BLOCK, dtype=DTYPE, device="cuda")
     dense[at.long().cuda()] = values[slots]
     return dense.view(SIDE, BLOCK)
@@ -128,7 +129,11 @@ def test_x_and_dx_of_more_than_two_to_the_31_elements(direction):
                 require(dx[rows], dy[rows], weight, (16, 64))
             del dx
         else:
-            dvalues, first, last = ops.linear_dw(dy, x, index, kernel=kernel), int(host.col[0]) * 64, int(host.col[-1]) * 64
+            dvalues, first, last = (
+                ops.linear_dw(dy, x, index, kernel=kernel),
+                int(host.col[0]) * 64,
+                int(host.col[-1]) * 64,
+            )
             require(dvalues[0], dy[:, :64].t(), x[:, first : first + 64], (64, 64))
             require(dvalues[-1], dy[:, 64:].t(), x[:, last : last + 64], (64, 64))
 
@@ -149,12 +154,15 @@ def test_out_of_memory_is_torch_s_own_error_and_life_goes_on():
 
 
 def test_out_of_memory_in_the_scratch_of_a_kernel():
-    case = Case("scratch", "forward", torch.bfloat16, (32, 32), 16, 16384, 16384, "random", 0.05, device="cuda")
+    case = Case(
+        "scratch", "forward", torch.bfloat16, (32, 32), 16, 16384, 16384, "random", 0.05, device="cuda"
+    )
     inputs = case.inputs()
     ops.linear(inputs.x, inputs.values, inputs.index, kernel="dense")
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (64 << 20)) / total)  # the scratch is 512 MB
+    # the scratch is 512 MB
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (64 << 20)) / total)
     try:
         with pytest.raises(torch.OutOfMemoryError):
             ops.linear(inputs.x, inputs.values, inputs.index, kernel="dense")

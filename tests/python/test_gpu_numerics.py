@@ -1,4 +1,5 @@
-"""What CUDA products promise about numbers: NaN rules, fp32 sums, TF32 by torch's switch, autocast, bitwise repeatability."""
+"""What CUDA products promise about numbers: NaN rules, fp32 sums, TF32 by torch's switch, autocast, bitwise
+repeatability."""
 
 from dataclasses import replace
 
@@ -38,13 +39,16 @@ def test_b20_nan_under_an_absent_block_does_not_spread(dtype, block, m):
         layer = BlockSparseLinear(4 * block, 4 * block, pattern=made, dtype=dtype, device="cuda")
         x = random(m, 4 * block, dtype=dtype)
         x[2, 3], x[5, 4 * block - 4] = torch.nan, torch.inf  # under the first and the last block alone
-        inputs = replace(case.inputs(), x=x, dy=x, values=layer.values.detach(), pattern=made, index=layer.index)
+        inputs = replace(
+            case.inputs(), x=x, dy=x, values=layer.values.detach(), pattern=made, index=layer.index
+        )
         assert able(case, inputs)
         for kernel in able(case, inputs):
             bad = ~sparse_product(case, inputs, kernel).isfinite()
             assert bad[2, :block].all() and bad[5, 3 * block :].all() and bad.sum() == 2 * block, kernel
         values = inputs.values.clone()
-        values[1, 2, 3] = torch.nan  # a NaN in a stored block does spread: to one output feature, or one input feature
+        # a NaN in a stored block does spread: to one output feature, or one input feature
+        values[1, 2, 3] = torch.nan
         ones = torch.ones_like(x)
         for kernel in kernels_for(case, inputs):
             result = sparse_product(case, replace(inputs, x=ones, dy=ones, values=values), kernel)
@@ -65,12 +69,15 @@ def test_b20_dw_keeps_nan_to_the_blocks_that_read_it(dtype):
 @pytest.mark.parametrize("how", ["dx", "dw", "forward"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_b20_padding_never_reads_beyond_the_matrix(how, dtype):
-    """NaN in the memory right behind the rows of a sliced operand, where a ragged block would read on, and below the last row."""
+    """NaN in the memory right behind the rows of a sliced operand, where a ragged block would read on, and
+    below the last row."""
     case = Case("b20", how, dtype, (32, 64), 9, 70, 37, "full", device="cuda")
     inputs = case.inputs()
 
     def framed(tensor):
-        memory = torch.full((tensor.shape[0] + 64, tensor.shape[1] + 27), torch.nan, dtype=dtype, device="cuda")
+        memory = torch.full(
+            (tensor.shape[0] + 64, tensor.shape[1] + 27), torch.nan, dtype=dtype, device="cuda"
+        )
         memory[: tensor.shape[0], : tensor.shape[1]] = tensor
         return memory[: tensor.shape[0], : tensor.shape[1]]
 
@@ -108,7 +115,8 @@ def test_tf32_follows_torch_s_switch(direction):
     found = check_product(off, inputs, exact)
     assert found.ok, found
     assert not check_product(off, inputs, rounded).ok
-    # Each operand loses less than 2^-10 of itself, by rounding or by cutting off: 2^-9 of the summed magnitudes, plus fp32's own.
+    # Each operand loses less than 2^-10 of itself, by rounding or by cutting off: 2^-9 of the summed
+    # magnitudes, plus fp32's own.
     wanted = exact_product(on, inputs)
     operands = [operand.double().abs() for operand in (inputs.x, inputs.dy, inputs.weight())]
     magnitude = dense_product(replace(on, dtype=torch.float64, tf32=False), *operands, None)
@@ -150,7 +158,10 @@ def test_autocast_casts_as_for_nn_linear(dtype):
 
 def test_grad_scaler_with_fp16_autocast():
     layer, x = make(64, 64), random(33, 64)
-    optimizer, scaler = torch.optim.SGD(layer.parameters(), 0.1), torch.amp.GradScaler("cuda", init_scale=2.0**8)
+    optimizer, scaler = (
+        torch.optim.SGD(layer.parameters(), 0.1),
+        torch.amp.GradScaler("cuda", init_scale=2.0**8),
+    )
     losses = []
     for _ in range(10):
         optimizer.zero_grad()
@@ -167,7 +178,9 @@ def test_grad_scaler_with_fp16_autocast():
 @pytest.mark.parametrize("direction", ops.DIRECTIONS)
 @pytest.mark.parametrize("m", [33, 700])
 def test_b21_bitwise_the_same_in_every_run_and_from_any_memory(dtype, direction, m):
-    case = Case("b21", direction, dtype, (16, 16), m, 200, 180, "skewed", bias=direction == "forward", device="cuda")
+    case = Case(
+        "b21", direction, dtype, (16, 16), m, 200, 180, "skewed", bias=direction == "forward", device="cuda"
+    )
     inputs = case.inputs()
     again = case.inputs()  # the same bits elsewhere
     for kernel in able(case, inputs):

@@ -1,4 +1,5 @@
-"""Operands on CUDA as callers bring them: any memory layout, alignment and shape, empty rows and columns, zero sizes."""
+"""Operands on CUDA as callers bring them: any memory layout, alignment and shape, empty rows and columns,
+zero sizes."""
 
 from dataclasses import replace
 
@@ -57,15 +58,24 @@ def test_b1_b2_operands_of_any_memory_layout(how, dtype, direction, m):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("direction", ops.DIRECTIONS)
 def test_operands_off_by_one_element(direction, dtype, block):
-    """Divisible sizes whose base and rows are not aligned to 16 bytes, and aligned ones beside them: both ways of loading."""
-    case = Case("alignment", direction, dtype, block, 130, 4 * block[1], 3 * block[0], "random", device="cuda")
+    """Divisible sizes whose base and rows are not aligned to 16 bytes, and aligned ones beside them: both
+    ways of loading."""
+    case = Case(
+        "alignment", direction, dtype, block, 130, 4 * block[1], 3 * block[0], "random", device="cuda"
+    )
     inputs = case.inputs()
 
     def shifted(tensor, by):
-        return torch.empty(tensor.numel() + by, dtype=tensor.dtype, device="cuda")[by:].view(tensor.shape).copy_(tensor)
+        return (
+            torch.empty(tensor.numel() + by, dtype=tensor.dtype, device="cuda")[by:]
+            .view(tensor.shape)
+            .copy_(tensor)
+        )
 
     for by in (1, 2, 4, 8):
-        moved = replace(inputs, x=shifted(inputs.x, by), dy=shifted(inputs.dy, by), values=shifted(inputs.values, by))
+        moved = replace(
+            inputs, x=shifted(inputs.x, by), dy=shifted(inputs.dy, by), values=shifted(inputs.values, by)
+        )
         require(case, moved)
 
 
@@ -97,17 +107,29 @@ def test_b6_bias_is_one_value_per_output(dtype, k, n):
     case = Case("b6", "forward", dtype, (8, 16), 5, k, n, "full", bias=True, device="cuda")
     inputs = case.inputs()
     require(case, inputs)
-    for bad in (torch.zeros(n + 1, dtype=dtype), torch.zeros(1, n, dtype=dtype), torch.zeros(n, dtype=torch.int32)):
+    for bad in (
+        torch.zeros(n + 1, dtype=dtype),
+        torch.zeros(1, n, dtype=dtype),
+        torch.zeros(n, dtype=torch.int32),
+    ):
         with pytest.raises(RuntimeError, match="bias"):
             ops.linear(inputs.x, inputs.values, inputs.index, bad.cuda())
 
 
-@pytest.mark.parametrize("empty", ["first row", "last row", "every row but one", "all", "first column", "last column"])
+@pytest.mark.parametrize(
+    "empty", ["first row", "last row", "every row but one", "all", "first column", "last column"]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("m", [19, 140])
 def test_b12_b13_empty_rows_and_columns(empty, dtype, m):
     grid = torch.ones(4, 5, dtype=torch.bool)
-    where = {"first row": grid[:1], "last row": grid[-1:], "every row but one": grid[1:], "all": grid, "first column": grid[:, :1]}
+    where = {
+        "first row": grid[:1],
+        "last row": grid[-1:],
+        "every row but one": grid[1:],
+        "all": grid,
+        "first column": grid[:, :1],
+    }
     where.get(empty, grid[:, -1:]).fill_(False)
     for direction in ops.DIRECTIONS:
         case = Case("b12", direction, dtype, (16, 8), m, 37, 61, bias=direction == "forward", device="cuda")
@@ -116,7 +138,8 @@ def test_b12_b13_empty_rows_and_columns(empty, dtype, m):
         inputs = replace(case.inputs(), values=layer.values.detach(), pattern=made, index=layer.index)
         require(case, inputs)
         for kernel in kernels_for(case, inputs):
-            if empty == "all" and direction == "forward":  # exactly the bias, not zero and not what the memory held
+            # exactly the bias, not zero and not what the memory held
+            if empty == "all" and direction == "forward":
                 assert torch.equal(poisoned_product(case, inputs, kernel), inputs.bias.expand(m, -1)), kernel
             if empty == "all" and direction == "dx":
                 assert (poisoned_product(case, inputs, kernel) == 0).all(), kernel
@@ -140,7 +163,9 @@ def test_b24_skinny_and_tall(sizes, dtype):
         require(case, case.inputs())
 
 
-@pytest.mark.parametrize("shape", [(64,), (1, 64), (0, 64), (2, 3, 64), (2, 3, 4, 64), (2, 0, 4, 64), (2, 1, 3, 1, 64)])
+@pytest.mark.parametrize(
+    "shape", [(64,), (1, 64), (0, 64), (2, 3, 64), (2, 3, 4, 64), (2, 0, 4, 64), (2, 1, 3, 1, 64)]
+)
 def test_b25_no_dimension_is_lost(shape):
     layer, x = make(64, 48), random(*shape).requires_grad_()
     y = layer(x)

@@ -1,7 +1,8 @@
-"""Kernels that begin while the one before them ends (programmatic dependent launch) still read what it wrote, and write behind it.
+"""Kernels that begin while the one before them ends (programmatic dependent launch) still read what it wrote,
+and write behind it.
 
-Each chain runs twice on the same operands, once with the host waiting behind every call: nothing can overlap there, so any bit that
-differs is a read or a write that came too early."""
+Each chain runs twice on the same operands, once with the host waiting behind every call: nothing can overlap
+there, so any bit that differs is a read or a write that came too early."""
 
 from collections.abc import Callable
 
@@ -35,7 +36,8 @@ def waited(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def expect_same_in_a_row(chain: Callable[[Callable], list[Tensor]]) -> None:
-    """The chain waiting, eager and as a graph. Memory is recycled within it, so a late reader would find newer bits as well."""
+    """The chain waiting, eager and as a graph. Memory is recycled within it, so a late reader would find
+    newer bits as well."""
     expected = [t.clone() for t in chain(waited)]
     assert all(bool(t.isfinite().all()) for t in expected)
     for _ in range(5):
@@ -85,7 +87,9 @@ def test_every_kernel_reads_what_the_one_before_wrote(direction, dtype, block, m
 @pytest.mark.parametrize("m", [16, 700])
 def test_values_that_a_product_has_just_written_are_multiplied(block, m):
     """dW's result as the next product's values, and that one's output as the next dW's operand."""
-    case = Case("values", "forward", torch.bfloat16, (block, block), m, 512, 512, "random", 0.3, device="cuda")
+    case = Case(
+        "values", "forward", torch.bfloat16, (block, block), m, 512, 512, "random", 0.3, device="cuda"
+    )
     index, start = index_of(case), random(m, 512, dtype=torch.bfloat16)
 
     def chain(wrap: Callable) -> list[Tensor]:
@@ -101,9 +105,12 @@ def test_values_that_a_product_has_just_written_are_multiplied(block, m):
 
 
 def test_a_backward_pass_in_a_row():
-    """The pass over dy, its sums, dX and dW follow each other without the host, and torch's allocator recycles what they leave."""
+    """The pass over dy, its sums, dX and dW follow each other without the host, and torch's allocator
+    recycles what they leave."""
     torch.manual_seed(0)
-    layer = BlockSparseLinear(512, 512, density=0.3, block=32, activation="gelu", device="cuda", dtype=torch.bfloat16)
+    layer = BlockSparseLinear(
+        512, 512, density=0.3, block=32, activation="gelu", device="cuda", dtype=torch.bfloat16
+    )
     start, dy = random(700, 512, dtype=torch.bfloat16), random(700, 512, seed=1, dtype=torch.bfloat16)
 
     def chain(wrap: Callable) -> list[Tensor]:

@@ -1,4 +1,5 @@
-"""Every row of the case list on CUDA, by every kernel that does not refuse it, per output tile against fp64; memory poisoned."""
+"""Every row of the case list on CUDA, by every kernel that does not refuse it, per output tile against fp64;
+memory poisoned."""
 
 from dataclasses import replace
 
@@ -23,14 +24,17 @@ def test_every_kernel_is_within_tolerance_per_tile(case):
         assert found.ok, f"{kernel or 'the plan'}: {found}"
 
 
-@pytest.mark.parametrize("case", [case for case in ALL if case.activation is None and case.name != "tokens"], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in ALL if case.activation is None and case.name != "tokens"], ids=str
+)
 def test_small_integers_are_exact(case):
     inputs = case.inputs(integers=True)
     exact = exact_product(case, inputs)
     if case.direction == "dw":
         exact = packed(exact, inputs.pattern)
     for kernel in kernels_for(case, inputs):
-        assert torch.equal(poisoned_product(case, inputs, kernel), exact.to(case.dtype)), kernel  # one rounding at the end
+        # one rounding at the end
+        assert torch.equal(poisoned_product(case, inputs, kernel), exact.to(case.dtype)), kernel
 
 
 def test_the_list_has_every_advertised_row():
@@ -46,9 +50,14 @@ def test_each_kernel_ran_where_it_should():
     for case in ALL:
         if case.name == "ragged" and case.block == (32, 32):
             for kernel in kernels_for(case):
-                ran.setdefault(kernel, set()).add((case.direction, "tf32" if case.tf32 else ops.DTYPES[case.dtype]))
+                ran.setdefault(kernel, set()).add(
+                    (case.direction, "tf32" if case.tf32 else ops.DTYPES[case.dtype])
+                )
     rows = {(direction, dtype) for direction in ops.DIRECTIONS for dtype in ("f32", "tf32", "bf16", "f16")}
-    assert ran["sm80_mma"] >= {row for row in rows if row[1] != "f32"} and ("forward", "f32") not in ran["sm80_mma"]
+    assert (
+        ran["sm80_mma"] >= {row for row in rows if row[1] != "f32"}
+        and ("forward", "f32") not in ran["sm80_mma"]
+    )
     assert ran["sm80_ffma"] >= {row for row in rows if row[1] == "f32"}
     assert ran["sm80_decode"] >= {row for row in rows if row[0] != "dw"}
     assert ran["dense"] == rows
@@ -74,7 +83,19 @@ def test_the_tolerance_sees_one_lost_block(direction):
 @pytest.mark.parametrize("direction", ops.DIRECTIONS)
 def test_sizes_that_fill_the_gpu(direction, dtype, block):
     """Many tiles, long sums and the plan's own choice at a size people use."""
-    case = Case("large", direction, dtype, block, 1000, 1536, 2048, "random", 0.2, direction == "forward", device="cuda")
+    case = Case(
+        "large",
+        direction,
+        dtype,
+        block,
+        1000,
+        1536,
+        2048,
+        "random",
+        0.2,
+        direction == "forward",
+        device="cuda",
+    )
     inputs = case.inputs()
     for kernel in kernels_for(case, inputs):
         found = check_product(case, inputs, poisoned_product(case, inputs, kernel))
@@ -114,7 +135,8 @@ def test_three_hundred_thousand_tokens_in_one_sum():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("direction", ["forward", "dx"])
 def test_every_line_of_128_is_stored_to_its_end_wherever_an_order_puts_the_ragged_one(direction, dtype, rest):
-    """Tiles of half a line counted the matrix's outputs, not the order's: a whole line at the order's end lost its second half."""
+    """Tiles of half a line counted the matrix's outputs, not the order's: a whole line at the order's end
+    lost its second half."""
     outputs, inner = 640 + rest, 1024
     k, n = (inner, outputs) if direction == "forward" else (outputs, inner)
     case = Case("ordered", direction, dtype, (128, 128), 200, k, n, "random", 0.4, device="cuda")

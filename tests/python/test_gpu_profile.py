@@ -1,4 +1,5 @@
-"""tools/profile_gpu: what is asked of the profiler, how its list is read, and what its refusals become; without a GPU."""
+"""tools/profile_gpu: what is asked of the profiler, how its list is read, and what its refusals become;
+without a GPU."""
 
 from __future__ import annotations
 
@@ -46,15 +47,30 @@ def test_the_flagships_are_promised_cells_of_each_operation() -> None:
     chosen = [cells[name] for name in gpu_profile.FLAGSHIPS]
     assert all(goals.goal(cell) for cell in chosen)
     kinds = {(cell.direction, cell.dtype, cell.m <= 64) for cell in chosen}
-    wanted = [("forward", "bf16"), ("dx", "bf16"), ("dw", "bf16"), ("forward", "fp8"), ("forward", "tf32"), ("forward", "f32")]
+    wanted = [
+        ("forward", "bf16"),
+        ("dx", "bf16"),
+        ("dw", "bf16"),
+        ("forward", "fp8"),
+        ("forward", "tf32"),
+        ("forward", "f32"),
+    ]
     assert kinds == {(*kind, False) for kind in wanted} | {("forward", "bf16", True)}
 
 
 def test_only_what_exists_is_asked_for() -> None:
     stall = "smsp__average_warps_issue_stalled_{}_per_issue_active"
-    known = {"gpu__time_duration", "sm__pipe_tensor_op_hmma_cycles_active", "dram__throughput", stall.format("gmma"), "sm__other"}
+    known = {
+        "gpu__time_duration",
+        "sm__pipe_tensor_op_hmma_cycles_active",
+        "dram__throughput",
+        stall.format("gmma"),
+        "sm__other",
+    }
     found = gpu_profile.asked(known)
-    assert set(found) == {"us", "tensor", "dram", "stall:gmma"} and found["tensor"].startswith("sm__pipe_tensor_op_hmma")
+    assert set(found) == {"us", "tensor", "dram", "stall:gmma"} and found["tensor"].startswith(
+        "sm__pipe_tensor_op_hmma"
+    )
     assert found["stall:gmma"] == stall.format("gmma") + ".ratio"
     whole = gpu_profile.asked(set())  # ncu did not say: everything by its first name
     assert {name for name in whole if not name.startswith("stall:")} == set(
@@ -79,7 +95,10 @@ def test_each_cell_gets_its_longest_launch() -> None:
     ]
     a, b, d, c = gpu_profile.records_of(said, log(*rows), NAMES)
     assert (a["us"], a["function"], a["launches"]) == (99.5, "dds_kernel", 2)
-    assert a["metrics"] == {"tensor": 85.5, "l2_to_sm": 7.2, "dram": 20.0} and a["stalls"] == {"gmma": 9.25, "wait": 1.5}
+    assert a["metrics"] == {"tensor": 85.5, "l2_to_sm": 7.2, "dram": 20.0} and a["stalls"] == {
+        "gmma": 9.25,
+        "wait": 1.5,
+    }
     assert a["limit"] == "tensor cores: 86 %"
     assert b["error"] == "no fp8" and d["error"] == "it broke" and "us" not in b
     assert c["metrics"] == {"tensor": 30.0, "l2_to_sm": 2.7}
@@ -92,7 +111,10 @@ def test_each_cell_gets_its_longest_launch() -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "no permission to read the GPU's counters"),
+        (
+            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission",
+            "no permission to read the GPU's counters",
+        ),
         ("==ERROR== Failed to find metric x\n", "ncu: Failed to find metric x"),
         ("", "ncu listed no launch"),
     ],
@@ -112,7 +134,9 @@ def test_the_whole_with_a_stand_in_for_ncu(
 ) -> None:
     listing, ncu = tmp_path / "list", tmp_path / "ncu"
     metric = gpu_profile.METRICS["us"][0]
-    listing.write_text(f'"ID","Kernel Name","{metric}"\n"","","ns"\n"0","spin_kernel","1"\n"1","dw_kernel<1>","5000"\n')
+    listing.write_text(
+        f'"ID","Kernel Name","{metric}"\n"","","ns"\n"0","spin_kernel","1"\n"1","dw_kernel<1>","5000"\n'
+    )
     said = gpu_profile.SAID + json.dumps({"name": "dw", "kernel": "sm90_wgmma", "listed": True})
     script = f"""#!{sys.executable}
 import shutil, sys
@@ -152,11 +176,17 @@ def test_cells_short_of_their_targets_are_profiled_by_the_names_of_the_benchmark
 def test_without_a_gpu_every_cell_says_so() -> None:
     program = str(Path(gpu_profile.__file__).with_name("profile_gpu"))
     command = [sys.executable, program, "--launch", "--cells", f"{gpu_profile.FLAGSHIPS[0]},x"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    )
     said = [
-        json.loads(line.removeprefix(gpu_profile.SAID)) for line in done.stdout.splitlines() if line.startswith(gpu_profile.SAID)
+        json.loads(line.removeprefix(gpu_profile.SAID))
+        for line in done.stdout.splitlines()
+        if line.startswith(gpu_profile.SAID)
     ]
-    assert [each["name"] for each in said] == [gpu_profile.FLAGSHIPS[0], "x"] and all("error" in each for each in said), done.stderr
+    assert [each["name"] for each in said] == [gpu_profile.FLAGSHIPS[0], "x"] and all(
+        "error" in each for each in said
+    ), done.stderr
 
 
 def test_the_newest_of_a_gpu_s_records_says_what_is_missed(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""layer(x, residual) on CUDA: every kernel's epilogue, training, graphs and operands that TMA cannot address."""
+"""layer(x, residual) on CUDA: every kernel's epilogue, training, graphs and operands that TMA cannot
+address."""
 
 import pytest
 import torch
@@ -29,7 +30,10 @@ def close(got, expected):
 @pytest.mark.parametrize("tokens", [3, 16, 200, 3000])
 def test_trains_as_adding_behind(activation, block, tokens):
     layer = make(512, 1280, block=block, dtype=bf16, activation=activation, density=0.3)
-    x, residual = random(tokens, 512, dtype=bf16).requires_grad_(), random(tokens, 1280, seed=1, dtype=bf16).requires_grad_()
+    x, residual = (
+        random(tokens, 512, dtype=bf16).requires_grad_(),
+        random(tokens, 1280, seed=1, dtype=bf16).requires_grad_(),
+    )
     dy = random(tokens, 1280, seed=2, dtype=bf16)
     leaves = [x, layer.values, layer.bias, residual]
     got = layer(x, residual)
@@ -58,7 +62,9 @@ def test_every_kernel(dtype, tf32):
                 for kernel in layer.plan(tokens)["candidates"]:
                     if kernel["refusal"] and kernel["kernel"] != "dense":
                         continue
-                    got = ops.linear(x, layer.values, layer.index, layer.bias, None, False, kernel["kernel"], residual)
+                    got = ops.linear(
+                        x, layer.values, layer.index, layer.bias, None, False, kernel["kernel"], residual
+                    )
                     close(got.detach(), expected)
                     tried.add(kernel["kernel"])
         assert len(tried) >= 4, tried

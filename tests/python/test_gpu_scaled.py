@@ -1,4 +1,5 @@
-"""float8 products on CUDA: the dense candidate beside the sparse ones, its scales, layouts, refusals and memory."""
+"""float8 products on CUDA: the dense candidate beside the sparse ones, its scales, layouts, refusals and
+memory."""
 
 from __future__ import annotations
 
@@ -39,30 +40,50 @@ class Operands(NamedTuple):
         return found
 
 
-def operands(rows: int = 208, cols: int = 336, block: tuple[int, int] = (32, 32), m: int = 70, integers: bool = False) -> Operands:
+def operands(
+    rows: int = 208, cols: int = 336, block: tuple[int, int] = (32, 32), m: int = 70, integers: bool = False
+) -> Operands:
     made = pattern.random(rows, cols, block, 0.4, 1)
     x, w = random(m, cols, seed=1), random(rows, cols, seed=2)
     if integers:
         x, w = x.round().clamp(-2, 2), w.round().clamp(-2, 2)
     index = build_index(made).to("cuda")
     values = ops.call("pack", w.to(FLOAT8).float(), index.crow, index.col, *block)
-    return Operands(x.to(FLOAT8), values.to(FLOAT8), index, made, ops.call("unpack", values, index.crow, index.col, rows, cols))
+    return Operands(
+        x.to(FLOAT8),
+        values.to(FLOAT8),
+        index,
+        made,
+        ops.call("unpack", values, index.crow, index.col, rows, cols),
+    )
 
 
 def positive(*shape: int, seed: int) -> Tensor:
     return random(*shape, seed=seed).abs() + 0.1
 
 
-def expected(of: Operands, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, activation: str | None) -> tuple[Tensor, Tensor]:
+def expected(
+    of: Operands, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, activation: str | None
+) -> tuple[Tensor, Tensor]:
     """In float64, [m, rows], and the summed magnitudes that an error is in proportion to."""
     scale = x_scale.double().reshape(-1, 1) * w_scale.double().reshape(1, -1)
     x, w = of.x.double(), of.dense.double().t()
     z = (x @ w) * scale + (0 if bias is None else bias.double())
-    return ops.activate(z, activation), (x.abs() @ w.abs()) * scale.abs() + (0 if bias is None else bias.double().abs())
+    return ops.activate(z, activation), (x.abs() @ w.abs()) * scale.abs() + (
+        0 if bias is None else bias.double().abs()
+    )
 
 
-def close(got: Tensor, of: Operands, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None = None, activation: str | None = None):
-    """Products are aligned to the largest of an instruction and cut 13 bits below; bf16 is rounded twice around an activation."""
+def close(
+    got: Tensor,
+    of: Operands,
+    x_scale: Tensor,
+    w_scale: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+):
+    """Products are aligned to the largest of an instruction and cut 13 bits below; bf16 is rounded twice
+    around an activation."""
     exact, magnitudes = expected(of, x_scale, w_scale, bias, activation)
     ulp = 2.0**-7 if got.dtype is BF16 else 2.0**-22
     assert ((got.double() - exact).abs() <= ulp * exact.abs() + 1.5 * 2.0**-9 * magnitudes + 1e-30).all()
@@ -106,7 +127,14 @@ def test_bias_and_activation(activation, out_dtype, kind):
     scale, bias = scales(of, kind), random(of.index.rows, seed=5, dtype=out_dtype)
     for given in (None, bias):
         got = ops.scaled_linear(
-            of.x, of.values, of.index, *scale, given, out_dtype=out_dtype, activation=activation, kernel="dense"
+            of.x,
+            of.values,
+            of.index,
+            *scale,
+            given,
+            out_dtype=out_dtype,
+            activation=activation,
+            kernel="dense",
         )
         close(got, of, *scale, given, activation)
 
@@ -122,13 +150,16 @@ def test_every_candidate_with_fast_accumulation(block, out_dtype, kind):
         assert "fast_accum" in plan["text"] and "fast_accum" not in of.plan(out_dtype=out_dtype)["text"]
         for kernel in (each["kernel"] for each in plan["candidates"] if not each["refusal"]):
             poison(m * of.index.rows * out_dtype.itemsize, of.index.rows * of.index.cols)
-            got = ops.scaled_linear(of.x, of.values, of.index, *scale, out_dtype=out_dtype, kernel=kernel, use_fast_accum=True)
+            got = ops.scaled_linear(
+                of.x, of.values, of.index, *scale, out_dtype=out_dtype, kernel=kernel, use_fast_accum=True
+            )
             close(got, of, *scale)
 
 
 @pytest.mark.parametrize("kernel", ["sm90_wgmma", "dense"])
 def test_fast_accumulation_is_what_torch_calls_so(kernel):
-    """Over 8192 inputs sums that the tensor cores keep are off by more than promoted ones, and by no more than torch's own."""
+    """Over 8192 inputs sums that the tensor cores keep are off by more than promoted ones, and by no more
+    than torch's own."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("other GPUs keep other numbers of bits")
     of = operands(256, 8192, (64, 64), 512)
@@ -146,7 +177,9 @@ def test_fast_accumulation_is_what_torch_calls_so(kernel):
 
 
 def test_a_layer_passes_fast_accumulation_on():
-    layer = BlockSparseLinear(2048, 256, pattern=pattern.random(256, 2048, (64, 64), 0.9, 1), device="cuda", dtype=BF16)
+    layer = BlockSparseLinear(
+        2048, 256, pattern=pattern.random(256, 2048, (64, 64), 0.9, 1), device="cuda", dtype=BF16
+    )
     with torch.no_grad():
         layer.values.copy_(random(*layer.values.shape, seed=3))
     quantized, x = QuantizedBlockSparseLinear.from_sparse(layer, FLOAT8), random(300, 2048, dtype=BF16)
@@ -156,7 +189,8 @@ def test_a_layer_passes_fast_accumulation_on():
         quantized.use_fast_accum = True
         assert "use_fast_accum=True" in repr(quantized) and "fast_accum" in quantized.plan(300)["text"]
         assert not torch.equal(quantized(x), promoted)
-        assert (quantized(x) - promoted).abs().max() <= 2.0**-6 * promoted.abs().max()  # two roundings to bf16, at most
+        # two roundings to bf16, at most
+        assert (quantized(x) - promoted).abs().max() <= 2.0**-6 * promoted.abs().max()
 
 
 def test_sums_that_are_exact_have_the_sparse_kernels_bits():
@@ -165,7 +199,9 @@ def test_sums_that_are_exact_have_the_sparse_kernels_bits():
         for bias in (None, torch.arange(of.index.rows, device="cuda").to(out_dtype)):
             scale = torch.full((1,), 0.5, device="cuda"), torch.full((1,), 0.25, device="cuda")
             first, *others = (
-                ops.scaled_linear(of.x, of.values, of.index, *scale, bias, out_dtype=out_dtype, kernel=each["kernel"])
+                ops.scaled_linear(
+                    of.x, of.values, of.index, *scale, bias, out_dtype=out_dtype, kernel=each["kernel"]
+                )
                 for each in of.plan(out_dtype=out_dtype)["candidates"]
                 if not each["refusal"]
             )
@@ -178,7 +214,11 @@ def test_scales_of_zero_infinity_and_nan_count_as_in_the_sparse_kernels(out_dtyp
     special = torch.tensor([0.0, float("inf"), float("nan"), -1.0, 1.0, 1e-30], device="cuda")
     w_scale = torch.ones(of.index.rows, device="cuda")
     w_scale[:6] = special
-    for x, w in ((special, w_scale), (special, torch.ones(1, device="cuda")), (torch.ones(1, device="cuda"), w_scale)):
+    for x, w in (
+        (special, w_scale),
+        (special, torch.ones(1, device="cuda")),
+        (torch.ones(1, device="cuda"), w_scale),
+    ):
         ours, theirs = (
             ops.scaled_linear(of.x, of.values, of.index, x, w, out_dtype=out_dtype, kernel=kernel).float()
             for kernel in ("dense", "sm80_ffma")
@@ -194,16 +234,20 @@ def test_one_scale_of_zero_infinity_or_nan(given):
     scale = torch.full((1,), given, device="cuda")
     for pair in ((scale, one), (one, scale)):
         ours, theirs = (
-            ops.scaled_linear(of.x, of.values, of.index, *pair, out_dtype=BF16, kernel=kernel) for kernel in ("dense", "sm80_ffma")
+            ops.scaled_linear(of.x, of.values, of.index, *pair, out_dtype=BF16, kernel=kernel)
+            for kernel in ("dense", "sm80_ffma")
         )
         torch.testing.assert_close(ours, theirs, atol=0, rtol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("how", ["offset", "wide rows", "wide rows of 16", "every other row", "transposed", "leading sizes"])
+@pytest.mark.parametrize(
+    "how", ["offset", "wide rows", "wide rows of 16", "every other row", "transposed", "leading sizes"]
+)
 def test_operands_of_any_memory_layout(how):
     of, m = operands(m=60), 60
     cols, scale = of.index.cols, scales(of, "tokens and outputs")
-    memory = torch.full((2 * m * (cols + 16) + 3,), 0x7F, dtype=torch.uint8, device="cuda").view(FLOAT8)  # NaN
+    # NaN
+    memory = torch.full((2 * m * (cols + 16) + 3,), 0x7F, dtype=torch.uint8, device="cuda").view(FLOAT8)
     moved = {
         "offset": lambda: memory[3 : 3 + m * cols].view(m, cols),
         "wide rows": lambda: memory[: m * (cols + 5)].view(m, cols + 5)[:, 1 : cols + 1],
@@ -213,7 +257,8 @@ def test_operands_of_any_memory_layout(how):
         "leading sizes": lambda: memory[: m * cols].view(3, 20, cols),
     }[how]()
     moved.view(torch.uint8).copy_(of.x.view(torch.uint8).view(moved.shape))
-    aside = [torch.cat([torch.full_like(s[:1], float("nan")), s])[1:] for s in scale]  # at an odd multiple of 4 bytes
+    # at an odd multiple of 4 bytes
+    aside = [torch.cat([torch.full_like(s[:1], float("nan")), s])[1:] for s in scale]
     values = torch.cat([of.values.view(torch.uint8).flatten()[:1], of.values.view(torch.uint8).flatten()])[1:]
     values = values.view(of.values.shape).view(FLOAT8)
     got = ops.scaled_linear(moved, values, of.index, *aside, out_dtype=BF16, kernel="dense")
@@ -227,11 +272,15 @@ def test_it_is_refused_by_name_where_torch_would_not_take_it():
     of, scale = operands(rows=200), torch.ones(1, device="cuda")
     got = ops.scaled_linear(of.x, of.values, of.index, scale, scale, out_dtype=BF16)  # by another
     close(got, of, scale, scale)
-    with pytest.raises(Error, match="dense: multiplies float8_e4m3fn with in and out features in multiples of 16"):
+    with pytest.raises(
+        Error, match="dense: multiplies float8_e4m3fn with in and out features in multiples of 16"
+    ):
         ops.scaled_linear(of.x, of.values, of.index, scale, scale, out_dtype=BF16, kernel="dense")
     of = operands()
     with pytest.raises(Error, match="dense: strict forbids going dense"):
-        ops.scaled_linear(of.x, of.values, of.index, scale, scale, out_dtype=BF16, kernel="dense", strict=True)
+        ops.scaled_linear(
+            of.x, of.values, of.index, scale, scale, out_dtype=BF16, kernel="dense", strict=True
+        )
 
 
 @pytest.mark.parametrize(
@@ -282,7 +331,9 @@ def test_beside_torchs_own_it_takes_the_declared_workspace_alone(kind):
     assert plan["workspace_bytes"] == 2048 * 2048 and "NaN in x spreads" in plan["text"]
     two = (x_scale.view(-1, 1), w_scale.view(1, -1))
     torchs = most_memory(lambda: torch._scaled_mm(of.x, weight.t(), *two, out_dtype=BF16))
-    ours = most_memory(lambda: ops.scaled_linear(of.x, of.values, of.index, x_scale, w_scale, out_dtype=BF16, kernel="dense"))
+    ours = most_memory(
+        lambda: ops.scaled_linear(of.x, of.values, of.index, x_scale, w_scale, out_dtype=BF16, kernel="dense")
+    )
     assert ours <= torchs + plan["workspace_bytes"] + (1 << 20), (ours, torchs)
 
 

@@ -20,7 +20,9 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 def mlp(dtype=torch.float32):
     """Sizes that 32 does not divide."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(100, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 70)).to("cuda", dtype)
+    return nn.Sequential(nn.Linear(100, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 70)).to(
+        "cuda", dtype
+    )
 
 
 def close(mine, theirs, dtype):
@@ -33,7 +35,9 @@ def close(mine, theirs, dtype):
 def test_the_chosen_blocks_are_those_chosen_on_the_cpu_bit_by_bit(dtype, select):
     net = mlp(dtype)
     other = copy.deepcopy(net).cpu()
-    config = {"0|3": BlockSparse(block=32, density=0.3, select=select, seed=1 if select == "random" else None)}
+    config = {
+        "0|3": BlockSparse(block=32, density=0.3, select=select, seed=1 if select == "random" else None)
+    }
     assert len(sparsify_(net, config).changed) == len(sparsify_(other, config).changed) == 2
     for name in ("0", "3"):
         mine, theirs = net.get_submodule(name), other.get_submodule(name)
@@ -51,7 +55,9 @@ def test_the_model_computes_what_its_kept_blocks_do_and_goes_back_dense(dtype):
     for name in ("0", "3"):
         weight, original = dense.get_submodule(name).weight, before.get_submodule(name).weight
         kept = weight != 0
-        assert weight.is_cuda and torch.equal(weight[kept], original[kept]) and 0.3 < kept.float().mean() < 0.6
+        assert (
+            weight.is_cuda and torch.equal(weight[kept], original[kept]) and 0.3 < kept.float().mean() < 0.6
+        )
     x = random(50, 100, dtype=dtype)
     close(net(x), dense(x), dtype)
 
@@ -75,7 +81,10 @@ def test_a_fused_optimizer_goes_on_with_the_state_of_the_kept_blocks_and_back():
     assert torch.equal(state["exp_avg"], packed) and state["step"].is_cuda and float(state["step"]) == 1
     losses = [step() for _ in range(20)]
     densify_(net, optimizer=optimizer)
-    assert optimizer.state[net[0].weight]["exp_avg"].shape == (256, 100) and optimizer.state[net[0].weight]["exp_avg"].is_cuda
+    assert (
+        optimizer.state[net[0].weight]["exp_avg"].shape == (256, 100)
+        and optimizer.state[net[0].weight]["exp_avg"].is_cuda
+    )
     assert step() < losses[0] and losses[-1] < first
 
 
@@ -106,7 +115,9 @@ def test_every_form_of_a_linear_layer_on_the_gpu(training):
     torch.manual_seed(0)
     net = Forms().cuda().train(training)
     sparsify_(net, {r"conv|encoder\.self_attn|encoder\.linear[12]": BlockSparse(block=16, density=0.5)})
-    assert isinstance(net.conv, BlockSparseConv1x1) and isinstance(net.encoder.self_attn, BlockSparseMultiheadAttention)
+    assert isinstance(net.conv, BlockSparseConv1x1) and isinstance(
+        net.encoder.self_attn, BlockSparseMultiheadAttention
+    )
     dense = copy.deepcopy(net)
     densify_(dense)
     dense.cpu()  # cuDNN's convolutions round to TF32 unless told otherwise
@@ -116,8 +127,12 @@ def test_every_form_of_a_linear_layer_on_the_gpu(training):
     if training:
         mine.square().mean().backward()
         theirs.square().mean().backward()
-        torch.testing.assert_close(net.encoder.norm1.weight.grad.cpu(), dense.encoder.norm1.weight.grad, atol=1e-4, rtol=1e-3)
-        packed = BlockSparseLinear.from_dense(dense.encoder.linear1.weight.grad, pattern=net.encoder.linear1.pattern).values
+        torch.testing.assert_close(
+            net.encoder.norm1.weight.grad.cpu(), dense.encoder.norm1.weight.grad, atol=1e-4, rtol=1e-3
+        )
+        packed = BlockSparseLinear.from_dense(
+            dense.encoder.linear1.weight.grad, pattern=net.encoder.linear1.pattern
+        ).values
         torch.testing.assert_close(net.encoder.linear1.values.grad.cpu(), packed, atol=1e-4, rtol=1e-3)
 
 
@@ -125,7 +140,13 @@ def test_every_form_of_a_linear_layer_on_the_gpu(training):
 def test_a_bert_of_the_transformers_package_and_the_patcher():
     import transformers
 
-    sizes = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    sizes = {
+        "vocab_size": 100,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+    }
     torch.manual_seed(0)
     net = transformers.BertForMaskedLM(transformers.BertConfig(**sizes)).cuda().bfloat16().eval()
     patcher = BlockSparseModelPatcher()
@@ -145,11 +166,15 @@ def test_advise_predicts_and_measures_on_the_gpu():
     before = torch.cuda.get_rng_state()
     found = advise(net, x, blocks=[32, 64], densities=[0.1], training=True, measure=True, seconds=0.05)
     assert torch.equal(torch.cuda.get_rng_state(), before)
-    assert [layer.names for layer in found.layers] == [["0"], ["2"]] and all(layer.tokens == 2048 for layer in found.layers)
+    assert [layer.names for layer in found.layers] == [["0"], ["2"]] and all(
+        layer.tokens == 2048 for layer in found.layers
+    )
     for layer in found.layers:
         assert layer.dense_us > 1 and set(layer.break_even) == {(32, 32), (64, 64)}
         for option in layer.options:
-            assert set(option.kernels) == {"forward", "dx", "dw"} and all(name.startswith("sm") for name in option.kernels.values())
+            assert set(option.kernels) == {"forward", "dx", "dw"} and all(
+                name.startswith("sm") for name in option.kernels.values()
+            )
             assert 1 < option.measured_us < 1e5 and 1 < option.predicted_us < 1e5
     assert all(p.grad is None and p.is_cuda for p in net.parameters())
     assert json.loads(json.dumps(found.to_dict()))["directions"] == ["forward", "dx", "dw"]
@@ -159,13 +184,18 @@ def test_report_times_the_whole_model_at_several_batch_sizes_by_events():
     net = mlp(torch.bfloat16)
     sparsify_(net, {"0|3": BlockSparse(block=32, density=0.25)})
     before = torch.cuda.get_rng_state()
-    found = sparseloom.report(net, random(64, 100, dtype=torch.bfloat16), seconds=0.05, batch_sizes=[1, 64, 256])
+    found = sparseloom.report(
+        net, random(64, 100, dtype=torch.bfloat16), seconds=0.05, batch_sizes=[1, 64, 256]
+    )
     assert torch.equal(torch.cuda.get_rng_state(), before)
     assert [batch.batch for batch in found.batches] == [1, 64, 256] and not found.model.note
     for batch in found.batches:
         assert set(batch.speedups) == {"forward", "backward"}
         assert all(1 < us < 1e5 for us in [*batch.times.values(), *batch.dense_times.values()])
-    assert found.layers[0].break_even.keys() == {"forward", "backward"} and torch.cuda.get_device_name() in str(found)
+    assert found.layers[0].break_even.keys() == {
+        "forward",
+        "backward",
+    } and torch.cuda.get_device_name() in str(found)
 
 
 def test_report_under_autocast_names_the_kernels_of_its_dtype():
@@ -173,11 +203,16 @@ def test_report_under_autocast_names_the_kernels_of_its_dtype():
     sparsify_(net, {"0": BlockSparse(block=32, density=0.25)})
     with torch.autocast("cuda", dtype=torch.bfloat16):
         layer = sparseloom.report(net, random(64, 100), seconds=0.02).layers[0]
-    assert layer.dtype == "bfloat16" and layer.kernels["forward"] == net[0].plan(64, "forward", torch.bfloat16)["kernel"]
+    assert (
+        layer.dtype == "bfloat16"
+        and layer.kernels["forward"] == net[0].plan(64, "forward", torch.bfloat16)["kernel"]
+    )
 
 
 def test_report_strict_names_a_layer_that_runs_dense():
-    net = nn.Sequential(BlockSparseLinear(256, 256, density=0.25, block=32, device="cuda").requires_grad_(False).freeze())
+    net = nn.Sequential(
+        BlockSparseLinear(256, 256, density=0.25, block=32, device="cuda").requires_grad_(False).freeze()
+    )
     with pytest.raises(sparseloom.Error, match=r"0 \(forward dense \(frozen\)\)"):
         sparseloom.report(net, random(64, 256), strict=True)
 
@@ -193,7 +228,9 @@ def test_a_dense_checkpoint_and_a_saved_file_fill_layers_on_the_gpu(dtype, tmp_p
         for parameter in net.parameters():
             parameter.zero_()
     net.load_state_dict({name: tensor.cpu() for name, tensor in dense.state_dict().items()})
-    assert all(torch.equal(tensor, expected[name]) and tensor.is_cuda for name, tensor in net.state_dict().items())
+    assert all(
+        torch.equal(tensor, expected[name]) and tensor.is_cuda for name, tensor in net.state_dict().items()
+    )
     fresh = mlp(dtype)
     sparsify_(fresh, {"0|3": BlockSparse(block=32, density=0.4, select="random", seed=5)})
     sparseloom.load(tmp_path / "net.safetensors", fresh)

@@ -1,4 +1,5 @@
-"""Streams and devices: work goes where torch's current stream is, nobody waits for it, and neighbours do not change a bit."""
+"""Streams and devices: work goes where torch's current stream is, nobody waits for it, and neighbours do not
+change a bit."""
 
 import threading
 from dataclasses import replace
@@ -37,7 +38,8 @@ def test_a_side_stream_does_the_work_while_the_default_one_sleeps():
 
 
 def test_a_side_stream_keeps_its_own_order():
-    """x is made late on the side stream: a product on any other stream would read what the memory held before."""
+    """x is made late on the side stream: a product on any other stream would read what the memory held
+    before."""
     layer, late = make(256, 192, block=32).requires_grad_(False), random(100, 256)
     expected, x = layer(late), torch.full((100, 256), torch.nan, device="cuda")
     side = torch.cuda.Stream()
@@ -51,7 +53,8 @@ def test_a_side_stream_keeps_its_own_order():
 def test_calls_return_before_the_gpu_has_begun(dtype):
     layer, x = make(256, 192, block=32, dtype=dtype), random(100, 256, dtype=dtype).requires_grad_()
     gradients(layer, x)  # kernels are loaded at their first launch, which may wait
-    fresh = make(256, 192, block=32, dtype=dtype, seed=1)  # of another pattern: plans are made in these very calls
+    # of another pattern: plans are made in these very calls
+    fresh = make(256, 192, block=32, dtype=dtype, seed=1)
     with sleeping() as wakes:
         gradients(fresh, x)
         with torch.no_grad():
@@ -60,7 +63,8 @@ def test_calls_return_before_the_gpu_has_begun(dtype):
 
 
 def test_nothing_synchronises_by_torch_s_own_watch():
-    """On the first call of a pattern and on later ones; torch's watch sees copies to the host and waits through torch."""
+    """On the first call of a pattern and on later ones; torch's watch sees copies to the host and waits
+    through torch."""
     layers = [make(256, 192, block=32, seed=seed, activation="gelu") for seed in range(2)]
     x, dy = random(100, 256).requires_grad_(), random(100, 192)
     torch.cuda.synchronize()
@@ -143,7 +147,9 @@ def test_threads_with_streams_of_their_own():
     assert not failed
 
 
-SECOND = [case for case in cases("cuda") if case.name == "ragged" and case.block in ((8, 64), (32, 32), (128, 128))]
+SECOND = [
+    case for case in cases("cuda") if case.name == "ragged" and case.block in ((8, 64), (32, 32), (128, 128))
+]
 
 
 @pytest.mark.two_gpus

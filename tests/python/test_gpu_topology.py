@@ -1,4 +1,5 @@
-"""A topology that changes on the GPU: tables as on the CPU, without a wait, inside a CUDA graph; every kernel right after it."""
+"""A topology that changes on the GPU: tables as on the CPU, without a wait, inside a CUDA graph; every kernel
+right after it."""
 
 import copy
 from dataclasses import replace
@@ -31,7 +32,9 @@ def equal_layers(on_gpu, on_cpu):
     return all(torch.equal(a.cpu(), b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("out, features, block", [(70, 100, 16), (8, 8, 8), (300, 40, (32, 8)), (4096, 4096, 32), (4096, 2000, 8)])
+@pytest.mark.parametrize(
+    "out, features, block", [(70, 100, 16), (8, 8, 8), (300, 40, (32, 8)), (4096, 4096, 32), (4096, 2000, 8)]
+)
 @pytest.mark.parametrize("density", [0.0, 0.1, 0.5, 1.0])
 def test_tables_and_values_are_those_of_the_cpu(out, features, block, density):
     layer = make(features, out, block=block, density=density)
@@ -93,7 +96,8 @@ def test_nothing_waits():
 
 @pytest.mark.parametrize("out, features, block", [(200, 300, 16), (256, 256, (64, 32))])
 def test_a_graph_captured_once_takes_every_mask(out, features, block):
-    """The change, a forward and a backward pass in one graph, replayed with other masks, against dense; ragged and not."""
+    """The change, a forward and a backward pass in one graph, replayed with other masks, against dense;
+    ragged and not."""
     layer = make(features, out, block=block)
     twin = copy.deepcopy(layer).cpu()
     first = layer.pattern.mask
@@ -102,7 +106,12 @@ def test_a_graph_captured_once_takes_every_mask(out, features, block):
     def step():
         moved = layer.set_topology_(mask)
         y = layer(x)
-        return torch.cat([moved.float(), *(t.flatten() for t in (y.detach(), *torch.autograd.grad(y, [x, layer.values], dy)))])
+        return torch.cat(
+            [
+                moved.float(),
+                *(t.flatten() for t in (y.detach(), *torch.autograd.grad(y, [x, layer.values], dy))),
+            ]
+        )
 
     graph, result = capture(step)
     twin.set_topology_(first)
@@ -114,7 +123,9 @@ def test_a_graph_captured_once_takes_every_mask(out, features, block):
         graph.replay()
         moved, y, dx, dw = result.split(sizes)
         assert torch.equal(moved.int().cpu(), twin.set_topology_(new)) and equal_layers(layer, twin)
-        assert layer.pattern == Pattern(out, features, block, new) and int(layer.requested_blocks) == int(new.sum())
+        assert layer.pattern == Pattern(out, features, block, new) and int(layer.requested_blocks) == int(
+            new.sum()
+        )
         weight = dense_of(layer)
         close = {"atol": 1e-3, "rtol": 1e-4}
         torch.testing.assert_close(y.view(40, -1), F.linear(x, weight, layer.bias), **close)
@@ -143,7 +154,8 @@ def test_a_graph_of_the_layer_alone_sees_a_change_from_outside():
 
 
 def test_prune_and_grow_inside_a_captured_training_step_follows_an_eager_twin():
-    """SET: blocks drop by their norm and others grow; forward, backward, AdamW and the change are one graph."""
+    """SET: blocks drop by their norm and others grow; forward, backward, AdamW and the change are one
+    graph."""
     layer = make(256, 128, block=16, density=0.25)
     twin = copy.deepcopy(layer)
     blocks, grow = len(layer.values), len(layer.values) // 4
@@ -158,8 +170,12 @@ def test_prune_and_grow_inside_a_captured_training_step_follows_an_eager_twin():
         loss = (each(x) - target).square().mean()
         loss.backward()
         optimizer.step()
-        strength = torch.full(mask.shape, -1.0, device="cuda").masked_scatter_(mask, each.values.detach().flatten(1).norm(dim=1))
-        kept = torch.zeros_like(mask).view(-1).scatter_(0, strength.view(-1).topk(blocks - grow).indices, True)
+        strength = torch.full(mask.shape, -1.0, device="cuda").masked_scatter_(
+            mask, each.values.detach().flatten(1).norm(dim=1)
+        )
+        kept = (
+            torch.zeros_like(mask).view(-1).scatter_(0, strength.view(-1).topk(blocks - grow).indices, True)
+        )
         mask.copy_(kept.scatter_(0, chance.masked_fill(kept, -1.0).topk(grow).indices, True).view(mask.shape))
         each.set_topology_(mask, optimizer=optimizer)
         return loss.detach()
@@ -178,7 +194,9 @@ def test_prune_and_grow_inside_a_captured_training_step_follows_an_eager_twin():
     assert layer.pattern == Pattern(128, 256, 16, sides[0][2].cpu())
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128]
+)
 @pytest.mark.parametrize("shape", [(600,), (600, 1), (600, 3), (600, 32, 32), (600, 0)])
 def test_anything_with_blocks_as_its_first_dimension_moves(dtype, shape):
     values = torch.randint(1, 100, shape).to(dtype)

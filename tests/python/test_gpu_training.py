@@ -1,4 +1,5 @@
-"""A converted model under what torch offers for training on a GPU: fp16 with a scaler, CUDA graphs, checkpointing, export."""
+"""A converted model under what torch offers for training on a GPU: fp16 with a scaler, CUDA graphs,
+checkpointing, export."""
 
 import copy
 
@@ -12,7 +13,8 @@ from sparseloom import BlockSparse, sparsify_
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),  # torch's own, at inductor's import
+    # torch's own, at inductor's import
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
 ]
 
 
@@ -55,7 +57,10 @@ def test_fp16_autocast_with_a_gradient_scaler(fused):
 
 def test_the_scaler_finds_an_overflow_in_our_gradient_and_skips_the_step():
     net, (x, target) = model(), data()
-    optimizer, scaler = torch.optim.SGD(net.parameters(), 0.1), torch.amp.GradScaler("cuda", init_scale=2.0**40)
+    optimizer, scaler = (
+        torch.optim.SGD(net.parameters(), 0.1),
+        torch.amp.GradScaler("cuda", init_scale=2.0**40),
+    )
     before = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
     with torch.autocast("cuda", dtype=torch.float16):
         loss = loss_of(net, x, target)
@@ -63,7 +68,9 @@ def test_the_scaler_finds_an_overflow_in_our_gradient_and_skips_the_step():
     assert not net[0].values.grad.isfinite().all()
     scaler.step(optimizer)
     scaler.update()
-    assert scaler.get_scale() == 2.0**39 and all(torch.equal(p, before[name]) for name, p in net.named_parameters())
+    assert scaler.get_scale() == 2.0**39 and all(
+        torch.equal(p, before[name]) for name, p in net.named_parameters()
+    )
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -79,7 +86,8 @@ def test_activation_checkpointing_of_both_kinds_gives_the_same_bits(reentrant):
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_cuda_graph_around_a_training_step(autocast):
-    """Forward, backward, clipping and fused AdamW of a converted model, beside an eager twin that takes the same steps."""
+    """Forward, backward, clipping and fused AdamW of a converted model, beside an eager twin that takes the
+    same steps."""
     nets = [model()]
     nets.append(copy.deepcopy(nets[0]))
     optimizers = [torch.optim.AdamW(net.parameters(), 1e-2, fused=True, capturable=True) for net in nets]

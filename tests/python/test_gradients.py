@@ -1,4 +1,5 @@
-"""Gradients: against fp64 finite differences, in every combination, of second order, and never dropped silently."""
+"""Gradients: against fp64 finite differences, in every combination, of second order, and never dropped
+silently."""
 
 import itertools
 import subprocess
@@ -27,7 +28,9 @@ def operands(block=(8, 16), pattern="skewed", m=3, k=37, n=27):
 @pytest.mark.parametrize("activation", [None, "gelu", "silu"])
 def test_gradcheck_linear(pattern, activation):
     (x, values, bias, _), index = operands(pattern=pattern)
-    assert gradcheck(lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2], activation), (x, values, bias))
+    assert gradcheck(
+        lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2], activation), (x, values, bias)
+    )
 
 
 @pytest.mark.parametrize("block", [(8, 8), (16, 8), (32, 16)])
@@ -39,7 +42,9 @@ def test_gradcheck_the_products_of_the_backward_pass(block):
 
 def test_gradgradcheck():
     (x, values, bias, _), index = operands((8, 8), m=2, k=19, n=13)
-    assert gradgradcheck(lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2]), (x, values, bias))
+    assert gradgradcheck(
+        lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2]), (x, values, bias)
+    )
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
@@ -47,7 +52,9 @@ def test_gradgradcheck_through_an_activation(activation, monkeypatch):
     monkeypatch.setattr(_autograd, "CPU_FUSES", tuple(ops.ACTIVATIONS))  # as on CUDA
     (x, values, bias, _), index = operands((8, 8), m=2, k=19, n=13)
     function = lambda *leaves: ops.linear(leaves[0], leaves[1], index, leaves[2], activation)  # noqa: E731
-    assert gradcheck(function, (x, values, bias)) and gradgradcheck(function, (x, values, bias), fast_mode=True)
+    assert gradcheck(function, (x, values, bias)) and gradgradcheck(
+        function, (x, values, bias), fast_mode=True
+    )
     for only in range(3):  # what the others' gradients would need is not kept then
         leaves = [leaf.detach().requires_grad_(i == only) for i, leaf in enumerate((x, values, bias))]
         assert gradgradcheck(function, tuple(leaves), fast_mode=True)
@@ -61,20 +68,28 @@ def test_gradients_equal_those_of_separate_operators(activation, dtype, monkeypa
     x, dy = torch.randn(2, 5, 64, dtype=dtype, requires_grad=True), torch.randn(2, 5, 96, dtype=dtype)
     leaves = [x, layer.values, layer.bias]
     got = torch.autograd.grad(layer(x), leaves, dy)
-    expected = torch.autograd.grad(ops.activate(ops.linear(x, layer.values, layer.index, layer.bias), activation), leaves, dy)
+    expected = torch.autograd.grad(
+        ops.activate(ops.linear(x, layer.values, layer.index, layer.bias), activation), leaves, dy
+    )
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5 if dtype is torch.float32 else 2e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_relu_lets_a_gradient_through_where_its_output_is_nan(dtype):
-    x = torch.tensor([[1.0, -1.0, 0.0, float("nan"), float("inf"), -float("inf")]], dtype=dtype).T.requires_grad_()
+    x = torch.tensor(
+        [[1.0, -1.0, 0.0, float("nan"), float("inf"), -float("inf")]], dtype=dtype
+    ).T.requires_grad_()
     layer = BlockSparseLinear(1, 1, bias=False, density=1.0, block=8, activation="relu", dtype=dtype)
     with torch.no_grad():
         layer.values[0, 0, 0] = 1
     dy = torch.arange(1.0, 7.0, dtype=dtype)[:, None]
     (dx,) = torch.autograd.grad(layer(x), x, dy)
-    assert dx.flatten().tolist() == [1, 0, 0, 4, 5, 0] == torch.autograd.grad(x.relu(), x, dy)[0].flatten().tolist()
+    assert (
+        dx.flatten().tolist()
+        == [1, 0, 0, 4, 5, 0]
+        == torch.autograd.grad(x.relu(), x, dy)[0].flatten().tolist()
+    )
 
 
 @pytest.mark.parametrize("fused", [(None, "relu"), (None, "relu", "gelu")], ids=["CPU", "as on CUDA"])
@@ -83,10 +98,14 @@ def test_a_relu_layer_saves_its_output_and_a_gelu_layer_its_input(fused, monkeyp
     (x, values, bias, _), index = operands()
     for activation in ("relu", "gelu"):
         saved = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t.detach()) or t, lambda t: t):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t, saved=saved: saved.append(t.detach()) or t, lambda t: t
+        ):
             y = ops.linear(x, values, index, bias, activation)
         assert len(saved) == 3
-        torch.testing.assert_close(saved[2], y if activation == "relu" else ops.linear(x, values, index, bias))
+        torch.testing.assert_close(
+            saved[2], y if activation == "relu" else ops.linear(x, values, index, bias)
+        )
 
 
 def test_what_does_not_belong_to_a_backward_pass_is_refused():
@@ -100,7 +119,9 @@ def test_what_does_not_belong_to_a_backward_pass_is_refused():
         (x, 9, "activation 0"),
     ):
         with pytest.raises(RuntimeError, match=text):
-            torch.ops.sparseloom.linear_backward(dy, saved, x, values, *where, code, version, False, False, True)
+            torch.ops.sparseloom.linear_backward(
+                dy, saved, x, values, *where, code, version, False, False, True
+            )
     with pytest.raises(RuntimeError, match="call linear"):
         torch.ops.sparseloom.linear_train(x, values, crow, col, bias, rows, 0, version, False, False, -1)
 
@@ -109,12 +130,17 @@ def test_what_does_not_belong_to_a_backward_pass_is_refused():
 def test_b26_every_combination_computes_only_what_is_needed(need, monkeypatch):
     layer = BlockSparseLinear(37, 27, density=0.5, block=8)
     dense = layer.to_dense()
-    x, twin_x = (torch.randn(5, 37, generator=torch.Generator().manual_seed(0)).requires_grad_(need[0]) for _ in range(2))
+    x, twin_x = (
+        torch.randn(5, 37, generator=torch.Generator().manual_seed(0)).requires_grad_(need[0])
+        for _ in range(2)
+    )
     for module in (layer, dense):
         for parameter, wanted in zip(module.parameters(), need[1:], strict=True):
             parameter.requires_grad_(wanted)
     called, real = [], _operators.linear_backward
-    monkeypatch.setattr(_operators, "linear_backward", lambda *a: called.append((a, real(*a))) or called[-1][1])
+    monkeypatch.setattr(
+        _operators, "linear_backward", lambda *a: called.append((a, real(*a))) or called[-1][1]
+    )
     y = layer(x)
     assert y.requires_grad == any(need)
     if not any(need):
@@ -151,7 +177,10 @@ def raw_calls():
     raw, weight = torch.ops.sparseloom, torch.ones(rows, cols, dtype=torch.float64, requires_grad=True)
     return {
         "linear": (lambda: raw.linear(x, values, crow, col, bias, rows, 0, version, False, False, -1), x),
-        "linear_dx": (lambda: raw.linear_dx(dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1), values),
+        "linear_dx": (
+            lambda: raw.linear_dx(dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1),
+            values,
+        ),
         "linear_dw": (lambda: raw.linear_dw(dy, x, crow, col, bm, bn, version, False, False, -1), x),
         "pack": (lambda: raw.pack(weight, crow, col, bm, bn), weight),
         "unpack": (lambda: raw.unpack(values, crow, col, rows, cols), values),
@@ -162,7 +191,8 @@ def raw_calls():
 def test_raw_operators_do_not_drop_gradients_silently(name):
     call, leaf = raw_calls()[name]
     y = call()
-    assert y.requires_grad  # so that backward arrives there, instead of leaving the inputs without a gradient unnoticed
+    # so that backward arrives there, instead of leaving the inputs without a gradient unnoticed
+    assert y.requires_grad
     with pytest.warns(UserWarning, match=f"sparseloom::{name}: an autograd kernel was not registered"):
         y.sum().backward()
     assert leaf.grad is None
@@ -180,14 +210,17 @@ def test_outside_of_pytest_s_own_filters_the_warning_is_an_error():
 import torch, sparseloom
 layer = sparseloom.nn.BlockSparseLinear(64, 64, density=0.5)
 i = layer.index
-y = torch.ops.sparseloom.linear(torch.ones(2, 64), layer.values, i.crow, i.col, None, 64, 0, i.version, False, False, -1)
+x = torch.ones(2, 64)
+y = torch.ops.sparseloom.linear(x, layer.values, i.crow, i.col, None, 64, 0, i.version, False, False, -1)
 try:
     y.sum().backward()
 except UserWarning as error:
     print("refused:", error)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("refused: sparseloom::linear: an autograd kernel was not registered"), ran.stdout + ran.stderr
+    assert ran.stdout.startswith("refused: sparseloom::linear: an autograd kernel was not registered"), (
+        ran.stdout + ran.stderr
+    )
 
 
 def test_the_layer_itself_never_warns():
@@ -203,9 +236,14 @@ def test_the_layer_itself_never_warns():
 
 
 def test_checkpointing_and_inference_mode():
-    layer, x = BlockSparseLinear(64, 64, density=0.5, activation="gelu"), torch.randn(3, 64, requires_grad=True)
+    layer, x = (
+        BlockSparseLinear(64, 64, density=0.5, activation="gelu"),
+        torch.randn(3, 64, requires_grad=True),
+    )
     expected = torch.autograd.grad(layer(x).sum(), [x, layer.values])
-    again = torch.autograd.grad(torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum(), [x, layer.values])
+    again = torch.autograd.grad(
+        torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum(), [x, layer.values]
+    )
     for a, b in zip(expected, again, strict=True):
         assert torch.equal(a, b)
     with torch.inference_mode():
@@ -215,7 +253,8 @@ def test_checkpointing_and_inference_mode():
 @pytest.mark.parametrize("block", [(8, 128), (128, 8), (32, 32)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_b14_backward_of_the_layer_agrees_with_fp64_by_tile(block, dtype):
-    """Forward exact and gradients wrong is the commonest bug of the peers: the layer's own gradients, many rows per column."""
+    """Forward exact and gradients wrong is the commonest bug of the peers: the layer's own gradients, many
+    rows per column."""
     case = Case("b14", "dw", dtype, block, 33, 2 * block[1] + 5, 3 * block[0] + 1, "full", bias=True)
     inputs = case.inputs()
     layer = BlockSparseLinear(case.k, case.n, pattern=inputs.pattern, dtype=dtype)
@@ -228,7 +267,9 @@ def test_b14_backward_of_the_layer_agrees_with_fp64_by_tile(block, dtype):
     found = check_product(replace(case, direction="dx"), inputs, x.grad)
     assert found.ok, found
     exact = inputs.dy.double().sum(0)
-    torch.testing.assert_close(layer.bias.grad.double(), exact, atol=40 * torch.finfo(dtype).eps, rtol=4 * torch.finfo(dtype).eps)
+    torch.testing.assert_close(
+        layer.bias.grad.double(), exact, atol=40 * torch.finfo(dtype).eps, rtol=4 * torch.finfo(dtype).eps
+    )
 
 
 def test_a_forced_kernel_takes_part_in_gradients():

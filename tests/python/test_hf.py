@@ -1,4 +1,5 @@
-"""transformers' save_pretrained and from_pretrained: nothing comes back with other weights, or silently with random ones."""
+"""transformers' save_pretrained and from_pretrained: nothing comes back with other weights, or silently with
+random ones."""
 
 import copy
 import gc
@@ -85,7 +86,10 @@ def test_transformers_alone_raises_and_gives_no_random_layers(tmp_path):
     dense = made("BertModel", "bert")
     dense.save_pretrained(tmp_path / "dense")
     models = [(type(model).__name__, str(tmp_path / name)) for name, (model, _) in cases.items()]
-    code = LOAD.format(path=[str(Path(tiny_models.__file__).parent)], models=[*models, ("BertModel", str(tmp_path / "dense"))])
+    code = LOAD.format(
+        path=[str(Path(tiny_models.__file__).parent)],
+        models=[*models, ("BertModel", str(tmp_path / "dense"))],
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
@@ -97,12 +101,16 @@ def test_transformers_alone_raises_and_gives_no_random_layers(tmp_path):
 
 
 def test_a_part_or_a_wrapper_that_was_sparsified_describes_the_model(tmp_path):
-    for name, part in (("part", lambda model: model.bert.encoder), ("wrapper", lambda model: nn.Sequential(model, nn.Identity()))):
+    for name, part in (
+        ("part", lambda model: model.bert.encoder),
+        ("wrapper", lambda model: nn.Sequential(model, nn.Identity())),
+    ):
         model = made("BertForMaskedLM", "bert")
         sparsify_(part(model), {r".*output\.dense": HALF})
         assert same(model, reloaded(model, tmp_path / name))
         model.bert.save_pretrained(tmp_path / f"{name} body")
-        body = transformers.BertModel.from_pretrained(tmp_path / f"{name} body")  # which has a pooler of its own
+        # which has a pooler of its own
+        body = transformers.BertModel.from_pretrained(tmp_path / f"{name} body")
         assert same(model.bert.encoder, body.encoder)
 
 
@@ -199,7 +207,8 @@ def test_a_fused_activation_comes_back(tmp_path):
 
 
 def test_other_checkpoints_load_as_before(tmp_path):
-    """Strict state_dicts, torch.save, sparseloom.save, files of format version 1, and the file's own tensors."""
+    """Strict state_dicts, torch.save, sparseloom.save, files of format version 1, and the file's own
+    tensors."""
     model, other = sparse_bert(), sparse_bert(layer_norm_eps=1e-5)
     assert not any(name.endswith("dense.weight") and ".layer." in name for name in model.state_dict())
     with torch.no_grad():
@@ -218,11 +227,19 @@ def test_other_checkpoints_load_as_before(tmp_path):
     names = [name for name in tensors if name.removesuffix("weight") + "crow" in tensors]
     assert len(names) == 12 and all(name.endswith(".weight") and tensors[name].dim() == 3 for name in names)
     fresh = sparse_bert()
-    loaded = fresh.load_state_dict(tensors, strict=False)  # as Trainer does; the tied decoder is not in the file
-    assert not loaded.unexpected_keys and all("decoder" in name for name in loaded.missing_keys) and same(model, fresh)
+    # as Trainer does; the tied decoder is not in the file
+    loaded = fresh.load_state_dict(tensors, strict=False)
+    assert (
+        not loaded.unexpected_keys
+        and all("decoder" in name for name in loaded.missing_keys)
+        and same(model, fresh)
+    )
 
     shutil.copytree(tmp_path / "new", tmp_path / "old")
-    old = {name.removesuffix("weight") + "values" if name in names else name: tensor for name, tensor in tensors.items()}
+    old = {
+        name.removesuffix("weight") + "values" if name in names else name: tensor
+        for name, tensor in tensors.items()
+    }
     safetensors.torch.save_file(old, tmp_path / "old" / "model.safetensors", {"format": "pt"})
     config = json.loads((tmp_path / "old" / "config.json").read_text())
     config["quantization_config"]["version"] = 1
@@ -242,12 +259,26 @@ def test_tensors_of_a_file_load_strictly_into_every_kind_of_layer(tmp_path):
             for layer in quantized:
                 layer.values.mul_(3)
         models[0].save_pretrained(tmp_path / name)
-        models[1].load_state_dict(safetensors.torch.load_file(tmp_path / name / "model.safetensors"), strict=True)
+        models[1].load_state_dict(
+            safetensors.torch.load_file(tmp_path / name / "model.safetensors"), strict=True
+        )
         assert same(*models)
 
 
-GPT2 = ["GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification", "GPT2ForTokenClassification", "GPT2ForQuestionAnswering"]
-T5 = ["T5Model", "T5ForConditionalGeneration", "T5EncoderModel", "T5ForTokenClassification", "T5ForQuestionAnswering"]
+GPT2 = [
+    "GPT2Model",
+    "GPT2LMHeadModel",
+    "GPT2ForSequenceClassification",
+    "GPT2ForTokenClassification",
+    "GPT2ForQuestionAnswering",
+]
+T5 = [
+    "T5Model",
+    "T5ForConditionalGeneration",
+    "T5EncoderModel",
+    "T5ForTokenClassification",
+    "T5ForQuestionAnswering",
+]
 
 
 @pytest.mark.parametrize("cls", [*GPT2, *T5])
@@ -298,7 +329,10 @@ def test_t5_with_a_part_kept_in_fp32_casts_to_the_sparse_layers_dtype(dtype, tmp
     model.save_pretrained(tmp_path)
     again = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path, dtype=dtype)
     wo = again.encoder.block[0].layer[1].DenseReluDense.wo
-    assert wo.values.dtype == (torch.float32 if dtype == torch.float16 else dtype) and wo.weight.dtype == wo.values.dtype
+    assert (
+        wo.values.dtype == (torch.float32 if dtype == torch.float16 else dtype)
+        and wo.weight.dtype == wo.values.dtype
+    )
     with torch.no_grad():
         logits = again(input_ids=tokens(), decoder_input_ids=tokens()).logits
     expected = model(input_ids=tokens(), decoder_input_ids=tokens()).logits
@@ -306,7 +340,8 @@ def test_t5_with_a_part_kept_in_fp32_casts_to_the_sparse_layers_dtype(dtype, tmp
 
 
 class WritesData(transformers.BertModel):
-    """As code outside transformers often has it: initialises by writing to .data, which no mark on a Parameter stops."""
+    """As code outside transformers often has it: initialises by writing to .data, which no mark on a
+    Parameter stops."""
 
     def _init_weights(self, module):
         if isinstance(getattr(module, "weight", None), torch.Tensor):
@@ -320,7 +355,9 @@ def test_loaded_values_are_left_alone_by_init_weights_that_writes_to_data(tmp_pa
     model.save_pretrained(tmp_path)
     again = WritesData.from_pretrained(tmp_path)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, BlockSparseLinear)}
-    assert len(layers) == 12 and all(torch.equal(again.get_submodule(n).values, layer.values) for n, layer in layers.items())
+    assert len(layers) == 12 and all(
+        torch.equal(again.get_submodule(n).values, layer.values) for n, layer in layers.items()
+    )
     layer = again.encoder.layer[0].output.dense
     before = layer.values.detach().clone()
     layer.weight.data.normal_()  # afterwards it does what it says

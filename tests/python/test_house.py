@@ -48,7 +48,9 @@ def test_a_wrong_arrow_is_named_with_file_and_line(
     assert capsys.readouterr().out.startswith(f"{path}:2: ")
 
 
-@pytest.mark.parametrize("line", ['#include "sparseloom/error.h"', '#include "runtime/parallel.h"', "#include <vector>"])
+@pytest.mark.parametrize(
+    "line", ['#include "sparseloom/error.h"', '#include "runtime/parallel.h"', "#include <vector>"]
+)
 def test_a_right_arrow_passes(tmp_path: Path, line: str) -> None:
     good = tmp_path / "src/kernels/good.cpp"
     good.parent.mkdir(parents=True)
@@ -56,7 +58,9 @@ def test_a_right_arrow_passes(tmp_path: Path, line: str) -> None:
     assert check_layers.main(tmp_path) == 0
 
 
-@pytest.mark.parametrize("tool", ["make_support_table.py", "make_plots.py", "make_api.py", "make_break_even.py", "make_sweep.py"])
+@pytest.mark.parametrize(
+    "tool", ["make_support_table.py", "make_plots.py", "make_api.py", "make_break_even.py", "make_sweep.py"]
+)
 def test_generated_pages_are_up_to_date(tool: str) -> None:
     done = run_tool(f"tools/{tool}", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,40 +75,92 @@ def test_a_generated_part_needs_its_markers() -> None:
 
 def test_a_loss_against_dense_is_shown_and_the_newest_measurement_counts(tmp_path: Path) -> None:
     record = {
-        "op": "linear", "direction": "dx", "dtype": "bf16", "m": 1024, "k": 4096, "n": 4096, "block": [32, 32], "density": 0.5,
-        "pattern": "balanced", "kernel": "k", "us": {"median": 50, "p20": 40, "p80": 60}, "dense_us": 100,
-    }  # fmt: skip
+        "op": "linear",
+        "direction": "dx",
+        "dtype": "bf16",
+        "m": 1024,
+        "k": 4096,
+        "n": 4096,
+        "block": [32, 32],
+        "density": 0.5,
+        "pattern": "balanced",
+        "kernel": "k",
+        "us": {"median": 50, "p20": 40, "p80": 60},
+        "dense_us": 100,
+    }
     slower = record | {"us": {"median": 200.0, "p20": 190, "p80": 210}}
     for date, measured in (("2026-01-02", slower), ("2026-01-01", record)):
-        run = {"device": "d", "commit": "c", "date": date, "versions": {}, "mode": "burst", "records": [measured]}
+        run = {
+            "device": "d",
+            "commit": "c",
+            "date": date,
+            "versions": {},
+            "mode": "burst",
+            "records": [measured],
+        }
         (tmp_path / f"{date}.json").write_text(json.dumps(run))
-    other = {"machine": {"isa": "avx2", "threads": 4}, "device": "d", "commit": "c", "date": "2026-01-03", "versions": {}}
+    other = {
+        "machine": {"isa": "avx2", "threads": 4},
+        "device": "d",
+        "commit": "c",
+        "date": "2026-01-03",
+        "versions": {},
+    }
     (tmp_path / "other.json").write_text(json.dumps(other | {"mode": "burst", "records": [record]}))
     lesser = other | {"machine": {"isa": "avx2", "threads": 4, "torch_isa": "AVX2, oneDNN up to AVX2"}}
     (tmp_path / "lesser.json").write_text(json.dumps(lesser | {"mode": "burst", "records": [record]}))
-    settings = make_plots.load(tmp_path)  # what another instruction set took replaces nothing, nor what torch took by one
-    assert list(settings) == ["?, ? threads", "avx2, 4 threads", "avx2, 4 threads, torch by AVX2, oneDNN up to AVX2"]
+    # what another instruction set took replaces nothing, nor what torch took by one
+    settings = make_plots.load(tmp_path)
+    assert list(settings) == [
+        "?, ? threads",
+        "avx2, 4 threads",
+        "avx2, 4 threads, torch by AVX2, oneDNN up to AVX2",
+    ]
     records = settings["?, ? threads"]
     assert [record["us"] for record in records] == [slower["us"]]
     assert make_plots.captions(records) == "d; commit c, 2026-01-02; ."
     assert "0.50x **slower**" in make_plots.record_table(records, True)
-    assert make_plots.shown([record, record | {"pattern": "lognormal"}]) == [record]  # "balanced rows", says the README's caption
+    # "balanced rows", says the README's caption
+    assert make_plots.shown([record, record | {"pattern": "lognormal"}]) == [record]
 
 
 def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
-    record = {"op": "linear", "direction": "forward", "dtype": "f32", "m": 1024, "k": 4096, "n": 4096, "block": [32, 32]}
-    record |= {"pattern": "balanced", "kernel": "avx512_panel", "peak": "f32_avx512", "threads": 2, "speedup": 30.0}
-    short, good = record | {"density": 0.05, "share_of_peak": 0.591}, record | {"density": 0.1, "share_of_peak": 0.8}
+    record = {
+        "op": "linear",
+        "direction": "forward",
+        "dtype": "f32",
+        "m": 1024,
+        "k": 4096,
+        "n": 4096,
+        "block": [32, 32],
+    }
+    record |= {
+        "pattern": "balanced",
+        "kernel": "avx512_panel",
+        "peak": "f32_avx512",
+        "threads": 2,
+        "speedup": 30.0,
+    }
+    short, good = (
+        record | {"density": 0.05, "share_of_peak": 0.591},
+        record | {"density": 0.1, "share_of_peak": 0.8},
+    )
     elsewhere = short | {"m": 77}  # of another suite: nothing is promised
     part = cpu_goals.cpu_goals_part("here", [short, good, elsewhere])
     assert part.startswith("here: 3 of 4 figures reach their targets.")
     assert "- forward f32 1024 tokens, blocks of 32, density 0.05: 59.1 % of f32_avx512, target 60 %." in part
     assert cpu_goals.cpu_goals_part("here", [good]) == "here: 2 of 2 figures reach their targets."
-    assert cpu_goals.cpu_goals_part("here", [elsewhere, {"op": "linear"} | {k: short[k] for k in short if k != "peak"}]) == ""
+    assert (
+        cpu_goals.cpu_goals_part(
+            "here", [elsewhere, {"op": "linear"} | {k: short[k] for k in short if k != "peak"}]
+        )
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("README.md", 2), ("docs/quickstart.md", 5), ("docs/converting.md", 5), ("docs/training.md", 5)]
+    ("page", "least"),
+    [("README.md", 2), ("docs/quickstart.md", 5), ("docs/converting.md", 5), ("docs/training.md", 5)],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
@@ -136,14 +192,20 @@ def test_an_example_runs(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("says", "ends", "status"),
     [
-        ("ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized", 0, 1),
+        (
+            "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized",
+            0,
+            1,
+        ),
         ("ptxas info : Used 168 registers", 0, 0),
         ("error: no such file", 2, 2),
     ],
 )
 def test_a_build_fails_on_serialised_wgmma(says: str, ends: int, status: int) -> None:
     script = ROOT / "cmake" / "refuse_serialized_wgmma.sh"
-    done = subprocess.run([script, "sh", "-c", f"echo '{says}' >&2; exit {ends}"], capture_output=True, text=True)
+    done = subprocess.run(
+        [script, "sh", "-c", f"echo '{says}' >&2; exit {ends}"], capture_output=True, text=True
+    )
     assert done.returncode == status and says in done.stderr
 
 

@@ -1,4 +1,5 @@
-"""save and load: whole or not at all. The corpus of bad files, and files damaged at random, change nothing of the model."""
+"""save and load: whole or not at all. The corpus of bad files, and files damaged at random, change nothing of
+the model."""
 
 import copy
 import json
@@ -25,7 +26,9 @@ GOOD = CORPUS / "good.safetensors"
 
 
 def snapshot(module):
-    return {name: tensor.clone() for name, tensor in module.state_dict().items()}, [id(p) for p in module.parameters()]
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}, [
+        id(p) for p in module.parameters()
+    ]
 
 
 def unchanged(module, before):
@@ -34,7 +37,9 @@ def unchanged(module, before):
     assert state.keys() == now.keys() and identities == [id(p) for p in module.parameters()]
     for name, tensor in state.items():
         assert tensor.dtype == now[name].dtype and tensor.shape == now[name].shape
-        assert torch.equal(tensor.reshape(-1).view(torch.uint8), now[name].reshape(-1).view(torch.uint8)), name
+        assert torch.equal(tensor.reshape(-1).view(torch.uint8), now[name].reshape(-1).view(torch.uint8)), (
+            name
+        )
 
 
 def other_model():
@@ -58,7 +63,9 @@ def test_good_file_of_the_corpus_loads():
 def test_corpus_is_what_its_script_writes():
     assert {path.stem for path in CORPUS.iterdir()} == {"good", *BAD}
     for name, (damage, _) in BAD.items():
-        assert (CORPUS / f"{name}.safetensors").read_bytes() == damage(GOOD.read_bytes()), f"{name}: run make_corpus.py"
+        assert (CORPUS / f"{name}.safetensors").read_bytes() == damage(GOOD.read_bytes()), (
+            f"{name}: run make_corpus.py"
+        )
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -117,10 +124,14 @@ ints = st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 4)
     col=st.lists(ints, max_size=7),
     blocks=st.integers(0, 7),
     metadata=st.dictionaries(
-        st.sampled_from(["layers", "aliases", "format", "format_version", "writer"]), st.text(max_size=20), max_size=2
+        st.sampled_from(["layers", "aliases", "format", "format_version", "writer"]),
+        st.text(max_size=20),
+        max_size=2,
     ),
 )
-def test_hostile_files_with_a_valid_checksum_load_a_valid_layer_or_nothing(target, tmp_path_factory, crow, col, blocks, metadata):
+def test_hostile_files_with_a_valid_checksum_load_a_valid_layer_or_nothing(
+    target, tmp_path_factory, crow, col, blocks, metadata
+):
     tensors, told = parts(GOOD.read_bytes())
     tensors |= {
         "0.crow": torch.tensor(crow, dtype=torch.int32),
@@ -159,7 +170,9 @@ def models():
         "transformer": nn.ModuleDict(
             {"a": nn.TransformerEncoderLayer(16, 2, 32), "b": BlockSparseLinear(16, 16, density=1, block=8)}
         ),
-        "bf16 and no grad": nn.Sequential(BlockSparseLinear(32, 32, density=0.5).bfloat16().requires_grad_(False)),
+        "bf16 and no grad": nn.Sequential(
+            BlockSparseLinear(32, 32, density=0.5).bfloat16().requires_grad_(False)
+        ),
         "frozen": nn.Sequential(BlockSparseLinear(32, 32, density=0.5).freeze()),
     }
 
@@ -182,7 +195,11 @@ def retied(module, like):
     first = {}
     for name, parameter in like.named_parameters(remove_duplicate=False):
         owner, _, attribute = name.rpartition(".")
-        setattr(module.get_submodule(owner), attribute, first.setdefault(id(parameter), module.get_parameter(name)))
+        setattr(
+            module.get_submodule(owner),
+            attribute,
+            first.setdefault(id(parameter), module.get_parameter(name)),
+        )
 
 
 @pytest.mark.parametrize("name", models())
@@ -198,7 +215,9 @@ def test_save_and_load_give_the_same_model_bitwise(name, meta, tmp_path):
     state = loaded.state_dict()
     for key, tensor in saved.state_dict().items():
         assert state[key].device.type == "cpu" and state[key].dtype == tensor.dtype
-        assert torch.equal(state[key].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), key
+        assert torch.equal(state[key].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)), (
+            key
+        )
     grads = [p.requires_grad for p in saved.parameters()]
     assert [p.requires_grad for p in loaded.parameters()][: len(grads)] == grads
     assert ties == [[a is b for a in loaded.parameters()] for b in loaded.parameters()]
@@ -208,9 +227,13 @@ def test_shared_tensors_are_stored_once_and_parameters_stay_the_optimizer_s(tmp_
     saved = models()["tied embedding"]
     sparseloom.save(saved, tmp_path / "m")
     with safetensors.safe_open(tmp_path / "m", "pt") as file:
-        assert json.loads(file.metadata()["aliases"]) == {"2.weight": "0.weight"} and "2.weight" not in set(file.keys())
+        assert json.loads(file.metadata()["aliases"]) == {"2.weight": "0.weight"} and "2.weight" not in set(
+            file.keys()
+        )
         assert file.metadata()["format"] == "sparseloom" and file.metadata()["format_version"] == "1"
-        assert json.loads(file.metadata()["layers"]) == {"1": {"block": [16, 16], "in_features": 32, "out_features": 32}}
+        assert json.loads(file.metadata()["layers"]) == {
+            "1": {"block": [16, 16], "in_features": 32, "out_features": 32}
+        }
     loaded = scrambled(copy.deepcopy(saved))
     before = [id(p) for p in loaded.parameters()]
     sparseloom.load(tmp_path / "m", loaded)

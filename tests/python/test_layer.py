@@ -26,7 +26,10 @@ def close(a, b):
 
 def test_parameters_and_buffers_are_as_documented():
     layer = make(block=(16, 32))
-    assert [(name, tuple(p.shape)) for name, p in layer.named_parameters()] == [("values", (10, 16, 32)), ("bias", (70,))]
+    assert [(name, tuple(p.shape)) for name, p in layer.named_parameters()] == [
+        ("values", (10, 16, 32)),
+        ("bias", (70,)),
+    ]
     assert set(layer.state_dict()) == {"values", "bias", "crow", "col"}
     assert layer.crow.dtype == layer.col.dtype == torch.int32
     assert layer.crow.tolist()[0] == 0 and layer.crow.tolist()[-1] == len(layer.col) == 10
@@ -71,7 +74,8 @@ def test_generator_decides_pattern_and_values():
 
 
 @pytest.mark.parametrize(
-    "shape", [(100,), (5, 100), (2, 3, 100), (2, 3, 4, 100), (2, 1, 3, 1, 100), (0, 100), (1, 100), (3, 0, 100)]
+    "shape",
+    [(100,), (5, 100), (2, 3, 100), (2, 3, 4, 100), (2, 1, 3, 1, 100), (0, 100), (1, 100), (3, 0, 100)],
 )
 def test_x_of_any_dimensions(shape):
     layer, x = make(), torch.randn(shape)
@@ -221,7 +225,11 @@ def test_plan_measures_its_candidates_beside_their_predictions(direction, dtype)
     for candidate in plan["candidates"]:
         us = candidate["measured_us"]
         assert us is None or (us > 0 and not candidate["refusal"])
-        lines = [line for line in plan["text"].split("\n") if f" {candidate['kernel']}" in line and "predicted" in line]
+        lines = [
+            line
+            for line in plan["text"].split("\n")
+            if f" {candidate['kernel']}" in line and "predicted" in line
+        ]
         assert [("measured" in line) for line in lines] == [us is not None] * len(lines)
     assert sum(c["measured_us"] is not None for c in plan["candidates"]) >= 1
     assert ", measured " not in told["text"] and "measured_us" not in told
@@ -231,14 +239,23 @@ def test_plan_measures_its_candidates_beside_their_predictions(direction, dtype)
 def test_plan_tells_of_a_call_with_a_residual(dtype):
     layer = make(256, 192, activation="gelu")
     plan = layer.plan(64, dtype=dtype, residual=True)
-    assert " gelu_erf residual threads" in plan["text"].split("\n")[0] and "residual" not in layer.plan(64)["text"]
+    assert (
+        " gelu_erf residual threads" in plan["text"].split("\n")[0]
+        and "residual" not in layer.plan(64)["text"]
+    )
     called = layer.to(dtype)
     with torch.no_grad():  # what the plan says could run takes such a call
         x, residual = torch.randn(64, 256).to(dtype), torch.randn(64, 192).to(dtype)
         for candidate in plan["candidates"]:
             if not candidate["refusal"]:
                 sparseloom.ops.linear(
-                    x, called.values, called.index, called.bias, "gelu", kernel=candidate["kernel"], residual=residual
+                    x,
+                    called.values,
+                    called.index,
+                    called.bias,
+                    "gelu",
+                    kernel=candidate["kernel"],
+                    residual=residual,
                 )
     assert layer.plan(64, residual=True, measure=True)["measured_us"] > 0
 
@@ -248,7 +265,10 @@ def test_plan_tells_of_a_dw_that_is_added_to_main_grad():
     assert " accumulate" not in layer.plan(64, "dw")["text"]
     asked = layer.plan(64, "dw", torch.bfloat16, accumulate=True)
     layer.fuse_wgrad_accumulation = True
-    assert layer.plan(64, "dw", torch.bfloat16) == asked and " accumulate threads" in asked["text"].split("\n")[0]
+    assert (
+        layer.plan(64, "dw", torch.bfloat16) == asked
+        and " accumulate threads" in asked["text"].split("\n")[0]
+    )
     others = layer.plan(64, "dw", accumulate=False), layer.plan(64, "dx"), layer.plan(64)
     assert not any(" accumulate" in plan["text"] for plan in others)
     assert layer.plan(64, "dw", torch.bfloat16, measure=True)["measured_us"] > 0
@@ -280,7 +300,9 @@ def test_freeze_multiplies_with_a_dense_copy_and_never_a_stale_one():
     close(layer.unfreeze()(x), expected)
     assert layer.frozen_weight is None
     layer.strict = True
-    with pytest.raises(sparseloom.Error, match=r"expected strict=False, got strict=True; strict forbids dense products"):
+    with pytest.raises(
+        sparseloom.Error, match=r"expected strict=False, got strict=True; strict forbids dense products"
+    ):
         layer.freeze()
 
 
@@ -293,7 +315,14 @@ def test_frozen_layer_follows_a_loaded_state():
 
 def test_repr_names_what_matters():
     text = repr(make(activation="gelu", bias=False))
-    for part in ("in_features=100", "out_features=70", "bias=False", "block=16x16", "density=0.5", "activation=gelu"):
+    for part in (
+        "in_features=100",
+        "out_features=70",
+        "bias=False",
+        "block=16x16",
+        "density=0.5",
+        "activation=gelu",
+    ):
         assert part in text
 
 

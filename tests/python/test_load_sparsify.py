@@ -46,7 +46,9 @@ def test_a_dense_model_becomes_sparse_from_the_files_own_metadata(tmp_path):
     loaded = Model().eval()
     sparseloom.load(tmp_path / "m", loaded, sparsify=True)
     assert types(loaded) == types(model) and loaded.again is loaded.up
-    assert isinstance(loaded.conv, BlockSparseConv1x1) and isinstance(loaded.encoder.self_attn.in_proj, BlockSparseLinear)
+    assert isinstance(loaded.conv, BlockSparseConv1x1) and isinstance(
+        loaded.encoder.self_attn.in_proj, BlockSparseLinear
+    )
     state = model.state_dict()
     assert loaded.state_dict().keys() == state.keys()
     assert all(torch.equal(tensor, state[name]) for name, tensor in loaded.state_dict().items())

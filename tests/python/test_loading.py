@@ -1,4 +1,5 @@
-"""Checkpoints of others into block-sparse layers: dense ones, torch.sparse_bsr, pytorch_block_sparse, transformers."""
+"""Checkpoints of others into block-sparse layers: dense ones, torch.sparse_bsr, pytorch_block_sparse,
+transformers."""
 
 import copy
 import io
@@ -40,7 +41,10 @@ def test_a_dense_checkpoint_is_packed_by_the_layers_pattern(caplog):
     assert sparse[0].values is values  # the Parameter an optimizer holds
     weight = dense[0].weight.detach()
     share = masked(weight, patterns[0]).abs().sum() / weight.abs().sum()
-    assert f"0.weight: packed a dense weight by the layer's pattern, which keeps {100 * float(share):.1f} %" in caplog.text
+    assert (
+        f"0.weight: packed a dense weight by the layer's pattern, which keeps {100 * float(share):.1f} %"
+        in caplog.text
+    )
 
 
 def test_a_dense_checkpoint_of_another_size_is_refused():
@@ -70,7 +74,9 @@ def test_a_torch_sparse_bsr_state_dict_brings_its_pattern():
     layer.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(layer.to_dense().weight, weight.to_dense()) and layer.pattern.blocks == 6
     x = torch.randn(3, 64)
-    torch.testing.assert_close(layer(x), nn.functional.linear(x, weight.to_dense(), torch.ones(96)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        layer(x), nn.functional.linear(x, weight.to_dense(), torch.ones(96)), atol=1e-5, rtol=1e-5
+    )
     with pytest.raises(RuntimeError, match="make the layer with the block shape that was saved"):
         BlockSparseLinear(64, 96, False, density=0.5, block=32).load_state_dict({"weight": weight})
 
@@ -101,11 +107,15 @@ def test_a_pytorch_block_sparse_checkpoint_is_read():
     weight = masked(torch.randn(96, 128), made)
     layer = BlockSparseLinear(128, 96, density=0.25)
     net = nn.Sequential(layer)
-    net.load_state_dict({f"0.{name}": tensor for name, tensor in pytorch_block_sparse_entries(weight, made).items()})
+    net.load_state_dict(
+        {f"0.{name}": tensor for name, tensor in pytorch_block_sparse_entries(weight, made).items()}
+    )
     assert layer.pattern == made and torch.equal(layer.to_dense().weight, weight)
     assert torch.equal(layer.bias, torch.arange(96.0))
     with pytest.raises(RuntimeError, match="sparsify with block=32"):
-        BlockSparseLinear(128, 96, density=0.25, block=16).load_state_dict(pytorch_block_sparse_entries(weight, made))
+        BlockSparseLinear(128, 96, density=0.25, block=16).load_state_dict(
+            pytorch_block_sparse_entries(weight, made)
+        )
     descending = torch.tensor([0, 90, 2, 3], dtype=torch.int32)
     broken = pytorch_block_sparse_entries(weight, made) | {"weight.row_start_ends_a": descending}
     with pytest.raises(RuntimeError, match="crow"):
@@ -150,10 +160,19 @@ def test_pytorch_block_sparse_places_that_are_no_permutation_are_refused(cols_a,
 def test_transformers_save_pretrained_and_from_pretrained(tmp_path):
     transformers = pytest.importorskip("transformers")
     hf = pytest.importorskip("sparseloom.hf")
-    sizes = {"vocab_size": 60, "hidden_size": 64, "intermediate_size": 100, "num_attention_heads": 4, "num_hidden_layers": 2}
+    sizes = {
+        "vocab_size": 60,
+        "hidden_size": 64,
+        "intermediate_size": 100,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+    }
     torch.manual_seed(0)
     model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes)).eval()
-    sparsify_(model, {r".*\.(query|key|value)": BlockSparse(16, 0.25), r".*layer.*dense": BlockSparse((16, 32), 0.5)})
+    sparsify_(
+        model,
+        {r".*\.(query|key|value)": BlockSparse(16, 0.25), r".*layer.*dense": BlockSparse((16, 32), 0.5)},
+    )
     tokens = torch.randint(0, 60, (2, 9))
     hf.describe_(model).save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py")) and (tmp_path / "model.safetensors").exists()
@@ -178,7 +197,13 @@ def test_transformers_save_pretrained_and_from_pretrained(tmp_path):
 def test_models_that_share_a_config_are_described_apart(tmp_path):
     transformers = pytest.importorskip("transformers")
     hf = pytest.importorskip("sparseloom.hf")
-    sizes = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
+    sizes = {
+        "vocab_size": 60,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+    }
     config = transformers.BertConfig(**sizes)
     torch.manual_seed(0)
     sparse, dense = (transformers.BertModel(config).eval() for _ in range(2))
@@ -200,7 +225,13 @@ def test_transformers_refuses_a_newer_format_and_layers_of_another_model(tmp_pat
     hf = pytest.importorskip("sparseloom.hf")
     with pytest.raises(sparseloom.Error, match="format version 2, got 3"):
         hf.SparseloomConfig({}, version=3)
-    sizes = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
+    sizes = {
+        "vocab_size": 60,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 1,
+    }
     model = transformers.BertModel(transformers.BertConfig(**sizes))
     sparsify_(model, {r".*\.intermediate\.dense": BlockSparse(16, 0.5)})
     hf.describe_(model)
@@ -221,7 +252,8 @@ import torch
 start = time.process_time()
 import sparseloom
 took = time.process_time() - start
-assert not {"transformers", "rich", "typer", "matplotlib", "jinja2", "torch._dynamo"} & sys.modules.keys() - before
+unwanted = {"transformers", "rich", "typer", "matplotlib", "jinja2", "torch._dynamo"}
+assert not unwanted & sys.modules.keys() - before
 print(took)
 """.replace("start =", "before = set(sys.modules); start =", 1)
     times = []

@@ -14,7 +14,11 @@ from sparseloom import BlockSparse, densify_, sparsify_
 from sparseloom.nn import BlockSparseLinear
 
 MODELS = {
-    "bert": ("BertForMaskedLM", {r".*(query|value|output\.dense)": BlockSparse(16, 0.5)}, ["query", "value", "key"]),
+    "bert": (
+        "BertForMaskedLM",
+        {r".*(query|value|output\.dense)": BlockSparse(16, 0.5)},
+        ["query", "value", "key"],
+    ),
     "gpt2": ("GPT2LMHeadModel", {r".*(c_attn|c_fc)": BlockSparse(16, 0.5)}, ["c_attn", "c_fc"]),
 }
 
@@ -27,7 +31,12 @@ def base(name):
 
 
 def config(name, **options):
-    options = {"r": 4, "lora_alpha": 8, "target_modules": MODELS[name][2], "fan_in_fan_out": name == "gpt2"} | options
+    options = {
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": MODELS[name][2],
+        "fan_in_fan_out": name == "gpt2",
+    } | options
     return sparseloom.lora.register_(peft.LoraConfig(**options))
 
 
@@ -46,7 +55,9 @@ def trained(name, steps=10):
 
 
 def adapted_sparse(model):
-    return [m for m in model.modules() if isinstance(m, LoraLayer) and isinstance(m.base_layer, BlockSparseLinear)]
+    return [
+        m for m in model.modules() if isinstance(m, LoraLayer) and isinstance(m.base_layer, BlockSparseLinear)
+    ]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -86,7 +97,8 @@ def test_a_lora_adapter_on_sparse_layers_saves_and_reloads(name, tmp_path):
     words = tiny_models.tokens()
     with torch.no_grad():
         assert torch.equal(model(words).logits, again(words).logits)
-    with pytest.raises(ValueError, match=r"BlockSparse.* is not supported"):  # loudly, where nobody registered the config
+    # loudly, where nobody registered the config
+    with pytest.raises(ValueError, match=r"BlockSparse.* is not supported"):
         peft.PeftModel.from_pretrained(base(name), tmp_path / "adapter")
 
 
@@ -100,7 +112,9 @@ def test_merging_lora_into_a_sparse_layer_is_refused_in_one_line(how):
         "merge_adapter": lambda: model.merge_adapter(),
         "safe": lambda: model.merge_and_unload(safe_merge=True),
     }
-    with pytest.raises(sparseloom.Error, match=r"\[merge\] expected a dense layer: B A has elements where no block is") as error:
+    with pytest.raises(
+        sparseloom.Error, match=r"\[merge\] expected a dense layer: B A has elements where no block is"
+    ) as error:
         calls[how]()
     assert len(str(error.value).splitlines()) == 1
     assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
@@ -121,7 +135,9 @@ def test_merging_after_densify_is_the_way_that_the_error_names():
         torch.testing.assert_close(merged(words).logits, model(words).logits, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("options", [{"use_dora": True}, {"init_lora_weights": "pissa"}, {"init_lora_weights": "olora"}])
+@pytest.mark.parametrize(
+    "options", [{"use_dora": True}, {"init_lora_weights": "pissa"}, {"init_lora_weights": "olora"}]
+)
 def test_lora_variants_that_need_the_base_weight_are_refused(options):
     with pytest.raises(sparseloom.Error, match="it stores blocks; call the layer"):
         peft.get_peft_model(base("bert"), config("bert", **options))

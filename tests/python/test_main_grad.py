@@ -1,4 +1,5 @@
-"""dW added to an fp32 gradient: ops.linear_dw(out=), and layers whose values have a main_grad, Megatron-LM's protocol."""
+"""dW added to an fp32 gradient: ops.linear_dw(out=), and layers whose values have a main_grad, Megatron-LM's
+protocol."""
 
 import copy
 import pickle
@@ -41,8 +42,12 @@ def test_two_micro_batches_are_added_in_fp32(dtype):
         expected = expected + exact_dw(layer, dy, x)
     assert layer.values.grad is None and layer.bias.grad is not None
     inside = exact_dw(layer, torch.ones(1, 70), torch.ones(1, 100))  # 1 where the matrix is
-    torch.testing.assert_close(layer.values.main_grad.double() * inside, expected + 0.25 * inside, atol=2e-5, rtol=1e-5)
-    assert torch.equal(layer.values.main_grad[inside == 0], torch.full_like(expected, 0.25).float()[inside == 0])
+    torch.testing.assert_close(
+        layer.values.main_grad.double() * inside, expected + 0.25 * inside, atol=2e-5, rtol=1e-5
+    )
+    assert torch.equal(
+        layer.values.main_grad[inside == 0], torch.full_like(expected, 0.25).float()[inside == 0]
+    )
 
 
 def test_sixteen_micro_batches_beat_a_bf16_gradient():
@@ -70,7 +75,11 @@ def test_all_else_is_as_without(activation):
     ys = [net(x) for net, x in zip((fused, plain), xs, strict=True)]
     for y in ys:
         y.backward(dy)
-    assert torch.equal(ys[0], ys[1]) and torch.equal(xs[0].grad, xs[1].grad) and torch.equal(fused.bias.grad, plain.bias.grad)
+    assert (
+        torch.equal(ys[0], ys[1])
+        and torch.equal(xs[0].grad, xs[1].grad)
+        and torch.equal(fused.bias.grad, plain.bias.grad)
+    )
     torch.testing.assert_close(fused.values.main_grad, plain.values.grad, atol=1e-6, rtol=1e-6)
 
 
@@ -82,7 +91,9 @@ def test_autocast_reads_the_parameters_own_main_grad(bias):
         y = layer(x)
     y.backward(dy)
     assert layer.values.grad is None
-    torch.testing.assert_close(layer.values.main_grad.double(), exact_dw(layer, dy, x.bfloat16()), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        layer.values.main_grad.double(), exact_dw(layer, dy, x.bfloat16()), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_a_buffer_put_there_after_the_forward_pass_is_the_one():
@@ -99,14 +110,19 @@ def test_a_slice_of_a_frameworks_buffer_is_added_to_in_place():
     layer.values.main_grad = buffer[1:-1].view(layer.values.shape)  # at 4 bytes past what torch aligns
     for net in (layer, plain):
         net(rows(5, 100)).sum().backward()
-    assert torch.equal(buffer[1:-1].view(layer.values.shape), plain.values.main_grad) and buffer[0] == buffer[-1] == 0
+    assert (
+        torch.equal(buffer[1:-1].view(layer.values.shape), plain.values.main_grad)
+        and buffer[0] == buffer[-1] == 0
+    )
 
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_megatrons_flag_is_set_and_its_hooks_get_a_gradient(autocast):
     layer, seen = make(), []
     layer.values.grad_added_to_main_grad = False
-    layer.values.register_post_accumulate_grad_hook(lambda p: seen.append((p.grad.shape, p.grad_added_to_main_grad)))
+    layer.values.register_post_accumulate_grad_hook(
+        lambda p: seen.append((p.grad.shape, p.grad_added_to_main_grad))
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         y = layer(rows(5, 100))
     y.sum().backward()
@@ -136,7 +152,9 @@ def test_nothing_is_added_where_no_gradient_of_the_values_is_asked_for():
 
 def test_autograd_grad_of_the_values_says_where_their_gradient_is():
     layer = make()
-    with pytest.raises(sparseloom.Error, match="backward\\(\\), which leaves the gradient of values in their main_grad"):
+    with pytest.raises(
+        sparseloom.Error, match="backward\\(\\), which leaves the gradient of values in their main_grad"
+    ):
         torch.autograd.grad(layer(rows(5, 100)).sum(), [layer.bias, layer.values])
     layer(rows(5, 100)).sum().backward(inputs=[layer.values])
     assert layer.values.main_grad.any() and layer.bias.grad is None
@@ -195,7 +213,11 @@ def broken(main_grad):
         (lambda v: torch.zeros(v.shape[0] + 1, 16, 16), "contiguous float32 of shape", f"[{18 + 1}, 16, 16]"),
         (lambda v: torch.zeros(v.shape).transpose(1, 2), "contiguous float32 of shape", "not contiguous"),
         (lambda v: torch.zeros(v.numel()), "main_grad of shape [blocks, block rows, block cols]", "got ["),
-        (lambda v: torch.zeros(v.shape, device="meta"), "a tensor on cpu in values.main_grad", "got one on meta"),
+        (
+            lambda v: torch.zeros(v.shape, device="meta"),
+            "a tensor on cpu in values.main_grad",
+            "got one on meta",
+        ),
     ],
 )
 def test_a_main_grad_that_does_not_fit_is_named(main_grad, expected, got):

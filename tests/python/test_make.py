@@ -1,4 +1,5 @@
-"""Which build `make demo` and `make test` ask for: CUDA kernels where they can run or are tested, and never a step back."""
+"""Which build `make demo` and `make test` ask for: CUDA kernels where they can run or are tested, and never a
+step back."""
 
 import os
 import shutil
@@ -9,7 +10,11 @@ from pathlib import Path
 import pytest
 
 # What a make above this test would hand down.
-ALONE = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CUDA")}
+ALONE = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CUDA")
+}
 MAKEFILE = Path(__file__).resolve().parents[2] / "Makefile"
 
 
@@ -19,7 +24,14 @@ def tree(tmp_path):
     shutil.copy(MAKEFILE, tmp_path)
     for folder in ("include", "src", "bindings", "python/sparseloom", ".venv", "cmake"):
         (tmp_path / folder).mkdir(parents=True)
-    for name in ("CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE", ".venv/.sparseloom-setup", "python/sparseloom/a.py"):
+    for name in (
+        "CMakeLists.txt",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        ".venv/.sparseloom-setup",
+        "python/sparseloom/a.py",
+    ):
         (tmp_path / name).write_text("")
     return tmp_path
 

@@ -1,4 +1,5 @@
-"""Sparse, nested and mkldnn tensors where a strided one belongs: our Error with the remedy, from every route and entry."""
+"""Sparse, nested and mkldnn tensors where a strided one belongs: our Error with the remedy, from every route
+and entry."""
 
 import pytest
 import torch
@@ -57,7 +58,10 @@ def test_a_sparse_residual_and_sparse_values_are_refused(layout, activation, gra
     residual = LAYOUTS[layout](torch.randn(4, 96))
     with torch.set_grad_enabled(grad):
         refused(lambda: layer(x, residual), "residual strided")
-        refused(lambda: ops.linear(x, layer.values, layer.index, layer.bias, residual=residual), "residual strided")
+        refused(
+            lambda: ops.linear(x, layer.values, layer.index, layer.bias, residual=residual),
+            "residual strided",
+        )
         if layout == "coo":  # the others are matrices
             refused(lambda: ops.linear(x, layer.values.detach().to_sparse(), layer.index), "values strided")
 

@@ -122,7 +122,8 @@ def test_computed_values_are_saved_loaded_copied_compiled_and_called_functionall
         torch.testing.assert_close(torch.compile(layer, backend="aot_eager")(X), y)
     finally:
         torch._dynamo.reset()
-    with torch.no_grad():  # torch itself copies no values with a gradient's history, which hooks leave in the layer
+    # torch itself copies no values with a gradient's history, which hooks leave in the layer
+    with torch.no_grad():
         layer(X)
         assert torch.equal(copy.deepcopy(layer)(X), y)
 
@@ -143,7 +144,9 @@ def test_another_number_of_blocks_is_refused_while_values_are_computed():
     for each in (layer, other):
         parametrize.register_parametrization(each, "values", Squashed())
     before = other(X)
-    with pytest.raises(RuntimeError, match="remove the parametrization, norm or pruning, load, and register it again"):
+    with pytest.raises(
+        RuntimeError, match="remove the parametrization, norm or pruning, load, and register it again"
+    ):
         other.load_state_dict(layer.state_dict())
     assert torch.equal(other(X), before)
 
@@ -152,12 +155,18 @@ def test_a_parametrized_bias_is_added_and_trained():
     layer = layer_of()
     parametrize.register_parametrization(layer, "bias", Squashed())
     torch.testing.assert_close(
-        layer(X), nn.functional.linear(X, layer.to_dense()[0].weight, 2 * layer.parametrizations.bias.original.tanh()).relu()
+        layer(X),
+        nn.functional.linear(
+            X, layer.to_dense()[0].weight, 2 * layer.parametrizations.bias.original.tanh()
+        ).relu(),
     )
     trained(layer, 1)
     assert layer.parametrizations.bias.original.grad.abs().sum() > 0
     parametrize.register_parametrization(layer, "values", Squashed())
-    assert set(layer.parametrizations) == {"bias", "values"} and layer.parametrizations.values is layer.parametrizations["values"]
+    assert (
+        set(layer.parametrizations) == {"bias", "values"}
+        and layer.parametrizations.values is layer.parametrizations["values"]
+    )
     parametrize.remove_parametrizations(layer, "bias")
     remove(layer)
     assert not hasattr(layer, "parametrizations")
@@ -175,7 +184,9 @@ def test_what_writes_to_values_is_refused_while_they_are_computed(way):
     model = nn.Sequential(layer, BlockSparseLinear(90, 32, density=0.5))
     result = sparseloom.densify_(model)
     assert model[0] is layer and isinstance(model[1], nn.Linear)
-    assert [skip.reason for skip in result.skipped] == ["its values are parametrized, normed or pruned: remove that first"]
+    assert [skip.reason for skip in result.skipped] == [
+        "its values are parametrized, normed or pruned: remove that first"
+    ]
 
 
 def test_an_empty_parametrizations_dict_keeps_the_methods_of_a_module_dict():

@@ -1,4 +1,5 @@
-"""BlockSparseModelPatcher and models of the transformers package: the example that pytorch_block_sparse shows."""
+"""BlockSparseModelPatcher and models of the transformers package: the example that pytorch_block_sparse
+shows."""
 
 import re
 
@@ -21,12 +22,23 @@ ROBERTA = [
 
 def roberta_config(**changes):
     """The configuration of that example: 6 layers of 768, 52,000 words."""
-    sizes = {"vocab_size": 52_000, "max_position_embeddings": 514, "num_attention_heads": 12, "num_hidden_layers": 6}
+    sizes = {
+        "vocab_size": 52_000,
+        "max_position_embeddings": 514,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 6,
+    }
     return transformers.RobertaConfig(**(sizes | {"type_vocab_size": 1} | changes))
 
 
 def small(**changes):
-    sizes = {"vocab_size": 100, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
+    sizes = {
+        "vocab_size": 100,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+    }
     return roberta_config(**(sizes | changes))
 
 
@@ -66,7 +78,9 @@ def test_a_classifier_of_768_by_1000_converts_though_1000_is_no_multiple_of_the_
     patcher = BlockSparseModelPatcher()
     patcher.add_pattern("classifier", {"density": 0.5})
     patcher.patch_model(net)
-    assert isinstance(net["classifier"], BlockSparseLinear) and net["classifier"](torch.randn(3, 768)).shape == (3, 1000)
+    assert isinstance(net["classifier"], BlockSparseLinear) and net["classifier"](
+        torch.randn(3, 768)
+    ).shape == (3, 1000)
 
 
 def test_patchable_layers_are_listed_with_an_expression_for_each():
@@ -75,7 +89,9 @@ def test_patchable_layers_are_listed_with_an_expression_for_each():
     names = dict(model.named_modules())
     assert len(layers) == 2 * 6 + 2  # six in each encoder layer, two in the head
     for entry in layers:
-        assert [name for name in names if re.fullmatch(entry["regexp"], name) and names[name] is entry["layer"]]
+        assert [
+            name for name in names if re.fullmatch(entry["regexp"], name) and names[name] is entry["layer"]
+        ]
 
 
 def test_the_same_errors_as_sparsify():
@@ -88,7 +104,9 @@ def test_the_same_errors_as_sparsify():
     with pytest.raises(sparseloom.Error, match="density in"):
         patcher.add_pattern("x", {})
     patcher.add_pattern(r"roberta\.encoder\.layers\..*", {"density": 0.5})
-    with pytest.raises(sparseloom.Error, match=r"names are matched whole; linear layers are roberta\.encoder\.layer\."):
+    with pytest.raises(
+        sparseloom.Error, match=r"names are matched whole; linear layers are roberta\.encoder\.layer\."
+    ):
         patcher.patch_model(model)
     with pytest.raises(sparseloom.Error, match="again"):
         patcher.add_pattern(r"roberta\.encoder\.layers\..*", {"density": 0.25})
@@ -108,7 +126,9 @@ def test_strict_and_the_optimizer_go_through_the_patcher():
 
 def test_a_tied_output_layer_is_refused_by_name():
     model = transformers.RobertaForMaskedLM(small(tie_word_embeddings=True))
-    with pytest.raises(sparseloom.Error, match=r"lm_head\.decoder: tied to roberta\.embeddings\.word_embeddings\.weight"):
+    with pytest.raises(
+        sparseloom.Error, match=r"lm_head\.decoder: tied to roberta\.embeddings\.word_embeddings\.weight"
+    ):
         sparsify_(model, {r"lm_head\.decoder": BlockSparse(16, 0.5)})
 
 
@@ -133,7 +153,12 @@ def test_gpt2_conv1d_becomes_sparse_gives_the_same_and_goes_back():
 
 def test_albert_shares_one_layer_among_all():
     config = transformers.AlbertConfig(
-        vocab_size=100, embedding_size=32, hidden_size=64, intermediate_size=128, num_attention_heads=4, num_hidden_layers=3
+        vocab_size=100,
+        embedding_size=32,
+        hidden_size=64,
+        intermediate_size=128,
+        num_attention_heads=4,
+        num_hidden_layers=3,
     )
     model = transformers.AlbertModel(config).eval()
     result = sparsify_(model, {r".*(query|key|value|ffn|ffn_output)": BlockSparse(16, 0.5)})

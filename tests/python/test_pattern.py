@@ -35,7 +35,10 @@ def test_generated_counts_are_exact(rows, cols, bm, bn, density, seed):
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(sizes, sizes, sides, sides, densities, st.integers(0, 2**31))
 def test_algebra_is_that_of_the_masks(rows, cols, bm, bn, density, seed):
-    a, b = pattern.random(rows, cols, (bm, bn), density, seed), pattern.random(rows, cols, (bm, bn), 0.5, seed + 1)
+    a, b = (
+        pattern.random(rows, cols, (bm, bn), density, seed),
+        pattern.random(rows, cols, (bm, bn), 0.5, seed + 1),
+    )
     assert torch.equal((a & b).mask, a.mask & b.mask)
     assert torch.equal((a | b).mask, a.mask | b.mask)
     assert torch.equal((a ^ b).mask, a.mask ^ b.mask)
@@ -86,7 +89,9 @@ def test_pattern_is_immutable_hashable_and_copies_to_itself():
     assert again == made and hash(again) == hash(made) and len({again, made}) == 1
 
 
-@pytest.mark.parametrize("mask", [torch.ones(2, 2), torch.ones(3, 2, dtype=torch.bool), torch.ones(4, dtype=torch.bool), [[True]]])
+@pytest.mark.parametrize(
+    "mask", [torch.ones(2, 2), torch.ones(3, 2, dtype=torch.bool), torch.ones(4, dtype=torch.bool), [[True]]]
+)
 def test_wrong_masks_are_refused(mask):
     with pytest.raises(sparseloom.Error):
         Pattern(64, 64, 32, mask)
@@ -119,7 +124,11 @@ def test_from_dense_ranks_blocks_by_norm(norm, best):
 
 def test_from_mask_and_block_diagonal():
     mask = torch.eye(3, dtype=torch.bool)
-    assert pattern.from_mask(24, 24, 8, mask) == pattern.block_diagonal(24, 24, 8, 3) == pattern.banded(24, 24, 8, 0)
+    assert (
+        pattern.from_mask(24, 24, 8, mask)
+        == pattern.block_diagonal(24, 24, 8, 3)
+        == pattern.banded(24, 24, 8, 0)
+    )
 
 
 def test_top_k_by_row_gives_every_block_row_its_share():

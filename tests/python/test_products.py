@@ -28,7 +28,9 @@ def test_every_kernel_is_within_tolerance_per_tile(case):
     require_product(case, inputs)
 
 
-@pytest.mark.parametrize("case", [case for case in ALL if case.activation is None and case.name != "tokens"], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in ALL if case.activation is None and case.name != "tokens"], ids=str
+)
 def test_small_integers_are_exact(case):
     inputs = case.inputs(integers=True)
     exact = exact_product(case, inputs)
@@ -36,14 +38,25 @@ def test_small_integers_are_exact(case):
         index = inputs.index
         exact = ops.call("pack", exact, index.crow, index.col, *case.block)
     for kernel in kernels_for(case, inputs):
-        assert torch.equal(sparse_product(case, inputs, kernel), exact.to(case.dtype)), kernel  # one rounding at the end
+        # one rounding at the end
+        assert torch.equal(sparse_product(case, inputs, kernel), exact.to(case.dtype)), kernel
 
 
 def test_the_list_has_every_advertised_row():
     rows = {(case.direction, case.dtype, case.block) for case in ALL}
     assert len(rows) == 3 * 4 * 25
     names = {case.name for case in ALL}
-    assert names >= {"ragged", "one_block", "corner", "full", "no_blocks", "no_inputs", "no_outputs", "tokens", "epilogue"}
+    assert names >= {
+        "ragged",
+        "one_block",
+        "corner",
+        "full",
+        "no_blocks",
+        "no_inputs",
+        "no_outputs",
+        "tokens",
+        "epilogue",
+    }
     skewed = next(case for case in ALL if case.name == "ragged").make_pattern()
     assert not skewed.mask[1].any() and not skewed.mask[:, 1].any()  # an empty row and an empty column
 
@@ -75,7 +88,9 @@ def test_the_tolerance_sees_one_lost_block(direction):
         wrong = sparse_product(case, inputs)
         wrong[137] = 0
     else:
-        wrong = sparse_product(case, type(inputs)(inputs.x, inputs.dy, damaged, None, inputs.pattern, inputs.index))
+        wrong = sparse_product(
+            case, type(inputs)(inputs.x, inputs.dy, damaged, None, inputs.pattern, inputs.index)
+        )
     found = check_product(case, inputs, wrong)
     assert not found.ok and found.excess > 10
 

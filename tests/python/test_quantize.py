@@ -1,4 +1,5 @@
-"""quantize_ and QuantizedBlockSparseLinear: near the float layer, saved and loaded, and refusing what it cannot do."""
+"""quantize_ and QuantizedBlockSparseLinear: near the float layer, saved and loaded, and refusing what it
+cannot do."""
 
 from __future__ import annotations
 
@@ -23,14 +24,18 @@ def layer_of(rows: int = 150, cols: int = 210, block: int = 32, **options: Any) 
     return BlockSparseLinear(cols, rows, density=0.4, block=block, generator=generator, **options)
 
 
-def quantized_of(layer: BlockSparseLinear, dtype: torch.dtype = torch.int8, **options: Any) -> QuantizedBlockSparseLinear:
+def quantized_of(
+    layer: BlockSparseLinear, dtype: torch.dtype = torch.int8, **options: Any
+) -> QuantizedBlockSparseLinear:
     made = QuantizedBlockSparseLinear.from_sparse(layer, dtype, **options)
     made.kernel = "reference" if dtype is FLOAT8 else KERNEL
     return made
 
 
 def model_of() -> nn.Sequential:
-    return nn.Sequential(layer_of(64, 96, 16), nn.ReLU(), nn.Linear(64, 64), layer_of(32, 64, 16, activation="gelu"))
+    return nn.Sequential(
+        layer_of(64, 96, 16), nn.ReLU(), nn.Linear(64, 64), layer_of(32, 64, 16, activation="gelu")
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -61,8 +66,14 @@ def test_weights_are_rounded_by_output(dtype: torch.dtype) -> None:
     quantized = quantized_of(layer, dtype)
     dense, rounded = layer.to_dense().weight, quantized.dequantized().to_dense().weight
     largest = dense.abs().amax(1)
-    torch.testing.assert_close(quantized.w_scale, largest / (127 if dtype is torch.int8 else 448), rtol=1e-6, atol=0)
-    step = largest[:, None] / 127 / 2 if dtype is torch.int8 else dense.abs() / 16 + largest[:, None] / 448 / 2**10
+    torch.testing.assert_close(
+        quantized.w_scale, largest / (127 if dtype is torch.int8 else 448), rtol=1e-6, atol=0
+    )
+    step = (
+        largest[:, None] / 127 / 2
+        if dtype is torch.int8
+        else dense.abs() / 16 + largest[:, None] / 448 / 2**10
+    )
     assert ((dense - rounded).abs() <= step * 1.001).all()
     assert not torch.isnan(quantized.values.float()).any()
 
@@ -90,7 +101,11 @@ def test_nan_reaches_its_token_alone() -> None:
 def test_state_dict_round_trip(dtype: torch.dtype, options: dict[str, Any]) -> None:
     quantized = quantized_of(layer_of(), dtype, **options)
     state = copy.deepcopy(quantized.state_dict())
-    names = ["values", "w_scale", "x_scale", "bias", "crow", "col"] if options else ["values", "w_scale", "bias", "crow", "col"]
+    names = (
+        ["values", "w_scale", "x_scale", "bias", "crow", "col"]
+        if options
+        else ["values", "w_scale", "bias", "crow", "col"]
+    )
     assert list(state) == names
     other = BlockSparseLinear(210, 150, density=0.2, block=32)  # other blocks, and fewer
     fresh = quantized_of(other, dtype, **({"x_scale": 1.0} if options else {}))
@@ -122,7 +137,9 @@ def test_save_and_load(dtype: torch.dtype, tmp_path: Path) -> None:
     with torch.no_grad():
         other[0].w_scale.zero_()  # type: ignore[union-attr, operator]
     sparseloom.load(tmp_path / "m.safetensors", other)
-    for (name, left), (other_name, right) in zip(model.state_dict().items(), other.state_dict().items(), strict=True):
+    for (name, left), (other_name, right) in zip(
+        model.state_dict().items(), other.state_dict().items(), strict=True
+    ):
         assert name == other_name
         assert torch.equal(left.view(torch.uint8), right.view(torch.uint8)), name
 
@@ -136,7 +153,10 @@ def test_conversions_touch_the_bias_alone() -> None:
             for name, tensor in quantized.state_dict().items():
                 if name != "bias":
                     assert tensor.dtype is before[name].dtype, (convert, name)
-                    assert torch.equal(tensor.view(torch.uint8), before[name].view(torch.uint8)), (convert, name)
+                    assert torch.equal(tensor.view(torch.uint8), before[name].view(torch.uint8)), (
+                        convert,
+                        name,
+                    )
         assert quantized.bias is not None
         x = torch.randn(3, 210)
         y = quantized(x)
@@ -167,7 +187,10 @@ def test_is_not_for_training() -> None:
     ("x", "words"),
     [
         (torch.zeros(3, 209), r"x \[..., 210\], got \[3, 209\]"),
-        (torch.zeros(3, 210).double(), "float32, bfloat16 or float16, which the layer quantizes, got torch.float64"),
+        (
+            torch.zeros(3, 210).double(),
+            "float32, bfloat16 or float16, which the layer quantizes, got torch.float64",
+        ),
         (torch.zeros(3, 210, dtype=torch.int8), "goes to ops.scaled_linear"),
         (torch.zeros(()), r"x \[..., 210\]"),
     ],
@@ -249,7 +272,9 @@ def test_quantize_inside_other_modules_and_shared() -> None:
 
 
 def test_torchs_transformer_encoder_takes_no_way_around_the_layers() -> None:
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 1, enable_nested_tensor=False)
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 1, enable_nested_tensor=False
+    )
     sparseloom.sparsify_(encoder, {".*": sparseloom.BlockSparse(block=16, density=0.5)})
     sparseloom.quantize_(encoder, {r".*linear[12]": torch.int8})
     sparseloom.densify_(encoder)  # what is left; it looks anew which paths torch may take

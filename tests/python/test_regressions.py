@@ -1,4 +1,5 @@
-"""Bugs of earlier sparse libraries, each as the test that would have found it; the names are those of the design notes."""
+"""Bugs of earlier sparse libraries, each as the test that would have found it; the names are those of the
+design notes."""
 
 import itertools
 import resource
@@ -58,7 +59,9 @@ def test_b1_expanded_operands(direction):
     inputs = case.inputs()
     x, dy = inputs.x[:1].expand(21, -1), inputs.dy[:1].expand(21, -1)
     for kernel in kernels_for(case, inputs):
-        found = check_product(case, replace(inputs, x=x, dy=dy), sparse_product(case, replace(inputs, x=x, dy=dy), kernel))
+        found = check_product(
+            case, replace(inputs, x=x, dy=dy), sparse_product(case, replace(inputs, x=x, dy=dy), kernel)
+        )
         assert found.ok, f"{kernel}: {found}"
 
 
@@ -99,16 +102,28 @@ def test_b6_bias_is_one_value_per_output(dtype, k, n):
     inputs = case.inputs()
     for kernel in kernels_for(case, inputs):
         require_product(case, inputs, kernel)
-    for bad in (torch.zeros(n + 1, dtype=dtype), torch.zeros(1, n, dtype=dtype), torch.zeros(n, dtype=torch.int32)):
+    for bad in (
+        torch.zeros(n + 1, dtype=dtype),
+        torch.zeros(1, n, dtype=dtype),
+        torch.zeros(n, dtype=torch.int32),
+    ):
         with pytest.raises(RuntimeError, match="bias"):
             ops.linear(inputs.x, inputs.values, inputs.index, bad)
 
 
-@pytest.mark.parametrize("empty", ["first row", "last row", "every row but one", "all", "first column", "last column"])
+@pytest.mark.parametrize(
+    "empty", ["first row", "last row", "every row but one", "all", "first column", "last column"]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_b12_b13_empty_rows_and_columns(empty, dtype):
     grid = torch.ones(4, 5, dtype=torch.bool)
-    where = {"first row": grid[:1], "last row": grid[-1:], "every row but one": grid[1:], "all": grid, "first column": grid[:, :1]}
+    where = {
+        "first row": grid[:1],
+        "last row": grid[-1:],
+        "every row but one": grid[1:],
+        "all": grid,
+        "first column": grid[:, :1],
+    }
     where.get(empty, grid[:, -1:]).fill_(False)
     for direction in ops.DIRECTIONS:
         case = Case("b12", direction, dtype, (16, 8), 19, 37, 61, bias=direction == "forward")
@@ -119,7 +134,8 @@ def test_b12_b13_empty_rows_and_columns(empty, dtype):
         inputs = replace(inputs, values=layer.values.detach(), pattern=made, index=layer.index)
         for kernel in kernels_for(case, inputs):
             require_product(case, inputs, kernel)
-            if empty == "all" and direction == "forward":  # exactly the bias, not zero and not what the memory held
+            # exactly the bias, not zero and not what the memory held
+            if empty == "all" and direction == "forward":
                 assert torch.equal(sparse_product(case, inputs, kernel), inputs.bias.expand(19, -1))
             if empty == "all" and direction == "dx":
                 assert (sparse_product(case, inputs, kernel) == 0).all()
@@ -165,7 +181,11 @@ def test_b20_nan_under_an_absent_block_does_not_spread(dtype):
         y = ops.linear(x, layer.values.detach(), layer.index, kernel=kernel)
         bad = ~y.isfinite()
         assert bad[2, :16].all() and bad[5, 48:].all() and bad.sum() == 32, kernel
-        dx = ops.linear_dx(x, layer.values.detach(), layer.index, kernel=kernel) if kernel in dx_kernels(layer) else y
+        dx = (
+            ops.linear_dx(x, layer.values.detach(), layer.index, kernel=kernel)
+            if kernel in dx_kernels(layer)
+            else y
+        )
         assert (~dx.isfinite()).sum() == 32, kernel
     with torch.no_grad():
         layer.values[1, 2, 3] = torch.nan  # a NaN in a stored block does spread
@@ -213,7 +233,9 @@ def test_b21_bitwise_the_same_in_every_run_and_for_every_number_of_threads(dtype
             for count in (1, 2, 3, 7):
                 torch.set_num_threads(count)
                 for _ in range(10):
-                    assert torch.equal(sparse_product(case, inputs, kernel), first), f"{kernel} on {count} threads"
+                    assert torch.equal(sparse_product(case, inputs, kernel), first), (
+                        f"{kernel} on {count} threads"
+                    )
     finally:
         torch.set_num_threads(threads)
 
@@ -222,7 +244,18 @@ def test_b21_bitwise_the_same_in_every_run_and_for_every_number_of_threads(dtype
 @pytest.mark.parametrize("direction", ["forward", "dx"])
 def test_b21_outputs_that_outgrow_the_caches_have_the_same_bits(dtype, direction):
     """One thread writes them past its caches (3 and 6 MB), many threads' caches hold them."""
-    case = Case("b21", direction, dtype, (8, 8), 730, 2056, 2056, "balanced", density=0.02, bias=direction == "forward")
+    case = Case(
+        "b21",
+        direction,
+        dtype,
+        (8, 8),
+        730,
+        2056,
+        2056,
+        "balanced",
+        density=0.02,
+        bias=direction == "forward",
+    )
     inputs = case.inputs()
     threads = torch.get_num_threads()
     try:
@@ -261,7 +294,8 @@ def test_b22_threads_of_the_caller_at_once():
 
     layers = [BlockSparseLinear(64, 48, density=density, block=16) for density in (0.2, 0.5, 0.8, 1.0)]
     x = torch.randn(33, 64)
-    expected = [layer(x).detach().clone() for layer in layers]  # a copy: two results in one memory would agree with themselves
+    # a copy: two results in one memory would agree with themselves
+    expected = [layer(x).detach().clone() for layer in layers]
     assert not any(torch.equal(a, b) for a, b in itertools.combinations(expected, 2))
 
     def work(i):
@@ -272,7 +306,9 @@ def test_b22_threads_of_the_caller_at_once():
         assert all(pool.map(work, range(8)))
 
 
-@pytest.mark.parametrize("shape", [(64,), (1, 64), (0, 64), (2, 3, 64), (1, 1, 64), (2, 3, 4, 64), (2, 0, 4, 64)])
+@pytest.mark.parametrize(
+    "shape", [(64,), (1, 64), (0, 64), (2, 3, 64), (1, 1, 64), (2, 3, 4, 64), (2, 0, 4, 64)]
+)
 def test_b25_no_dimension_is_lost(shape):
     layer, x = BlockSparseLinear(64, 48, density=0.5, block=16), torch.randn(shape, requires_grad=True)
     y = layer(x)
@@ -297,7 +333,8 @@ def test_b26_memory_is_flat_over_a_thousand_steps():
 @pytest.mark.parametrize("direction", ops.DIRECTIONS)
 def test_b8_every_candidate_of_a_plan_gives_the_result_not_only_the_winner(direction):
     ran = set()
-    for m, made in ((128, "balanced"), (128, "full"), (4, "balanced")):  # dense is a candidate of the full one, decode of 4 tokens
+    # dense is a candidate of the full one, decode of 4 tokens
+    for m, made in ((128, "balanced"), (128, "full"), (4, "balanced")):
         case = Case("b8", direction, torch.float32, (64, 64), m, 256, 256, made, bias=direction == "forward")
         inputs = case.inputs()
         kernels = kernels_for(case, inputs)

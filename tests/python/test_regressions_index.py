@@ -1,4 +1,5 @@
-"""Bugs of earlier sparse libraries in sizes and indices, each as the test that would have found it; see test_regressions.py."""
+"""Bugs of earlier sparse libraries in sizes and indices, each as the test that would have found it; see
+test_regressions.py."""
 
 import os
 
@@ -52,8 +53,10 @@ def test_b15_no_result_depends_on_who_was_first():
 
     def all_three():
         return [
-            ops.linear(x, values, layer.index), ops.linear_dx(dy, values, layer.index), ops.linear_dw(dy, x, layer.index)
-        ]  # fmt: skip
+            ops.linear(x, values, layer.index),
+            ops.linear_dx(dy, values, layer.index),
+            ops.linear_dw(dy, x, layer.index),
+        ]
 
     expected = all_three()
 
@@ -65,7 +68,8 @@ def test_b15_no_result_depends_on_who_was_first():
 
 
 def test_b14_many_rows_that_select_the_same_columns():
-    """The transposed index then has one long list: where duplicates were lost, dX was wrong and the forward pass exact."""
+    """The transposed index then has one long list: where duplicates were lost, dX was wrong and the forward
+    pass exact."""
     grid = torch.zeros(40, 9, dtype=torch.bool)
     grid[:, 4] = grid[::3, 8] = True
     made = pattern.from_mask(40 * 8, 9 * 16, (8, 16), grid)
@@ -81,14 +85,18 @@ def test_b14_many_rows_that_select_the_same_columns():
 
 @pytest.mark.parametrize("direction", ops.DIRECTIONS)
 def test_b16_the_indices_alone_define_the_pattern(direction):
-    """Values that happen to be zero are stored all the same; indices in other memory give the same result or an error."""
+    """Values that happen to be zero are stored all the same; indices in other memory give the same result or
+    an error."""
     case = Case("b16", direction, torch.float32, (16, 32), 9, 96, 64)
     inputs = case.inputs()
     index = inputs.index
     for kernel in kernels_for(case, inputs):
         expected = sparse_product(case, inputs, kernel)
         names = ("crow", "col", "ccol", "row", "slot")
-        behind = {name: torch.cat([torch.full((3,), 10**6, dtype=torch.int32), getattr(index, name)])[3:] for name in names}
+        behind = {
+            name: torch.cat([torch.full((3,), 10**6, dtype=torch.int32), getattr(index, name)])[3:]
+            for name in names
+        }
         moved = inputs.__class__(**{**vars(inputs), "index": index._replace(**behind)})
         assert torch.equal(sparse_product(case, moved, kernel), expected), kernel
         apart = {name: torch.stack([getattr(index, name)] * 2, 1)[:, 0] for name in names}
@@ -128,6 +136,13 @@ def test_b30_the_blocks_of_a_random_pattern_are_counted_once(seed, block):
     layer = BlockSparseLinear(200, 130, pattern=made)
     crow, col = made.index()
     grid = -(-130 // made.block[0]) * -(-200 // made.block[1])
-    assert made.blocks == int(crow[-1]) == len(col) == len(layer.values) == len(layer.slot) == int(0.37 * grid + 0.5)
+    assert (
+        made.blocks
+        == int(crow[-1])
+        == len(col)
+        == len(layer.values)
+        == len(layer.slot)
+        == int(0.37 * grid + 0.5)
+    )
     assert layer(torch.randn(3, 200)).shape == (3, 130)
     assert ops.linear_dw(torch.randn(3, 130), torch.randn(3, 200), layer.index).shape == layer.values.shape

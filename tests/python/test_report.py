@@ -41,7 +41,9 @@ def test_every_layer_is_listed_with_its_figures(made):
     up = layers["up"]
     assert (up.shape, up.block, up.density, up.tokens, up.dtype) == ((128, 64), (16, 16), 0.25, 21, "float32")
     assert up.bytes == 4 * (8 * 256 + 128) + 4 * (9 + 8) and up.dense_bytes == 4 * (128 * 64 + 128)
-    assert set(up.kernels) == {"forward", "dx", "dw"} and set(up.kernels.values()) <= set(sparseloom.info()["kernels"])
+    assert set(up.kernels) == {"forward", "dx", "dw"} and set(up.kernels.values()) <= set(
+        sparseloom.info()["kernels"]
+    )
     assert set(up.times) == set(up.dense_times) == {"forward", "backward"} and min(up.times.values()) > 0
     assert layers["down"].kernels and layers["head"].note == layers["embed"].note == "dense, not touched"
     assert layers["unused"].note == "not reached by the example input" and layers["unused"].times is None
@@ -60,16 +62,27 @@ def test_slower_than_dense_is_marked():
     )
     assert layer.slower == ["forward"] and layer.speedups == {"forward": 1 / 3, "backward": 2.0}
     assert layer.to_dict()["slower_than_dense"] == ["forward"]
-    slow = sparseloom.report(nn.Sequential(BlockSparseLinear(16, 16, density=1.0, block=8)), torch.randn(2, 16), seconds=0.02)
-    assert slow.layers[0].slower and "slower than dense" in str(slow) and "slower than dense" in slow.to_html()
+    slow = sparseloom.report(
+        nn.Sequential(BlockSparseLinear(16, 16, density=1.0, block=8)), torch.randn(2, 16), seconds=0.02
+    )
+    assert (
+        slow.layers[0].slower and "slower than dense" in str(slow) and "slower than dense" in slow.to_html()
+    )
 
 
 def test_table_html_and_dict_tell_the_same(made):
     text, page, data = str(made), made.to_html(), json.loads(json.dumps(made.to_dict()))
     for name in ("embed", "up", "norm", "down", "unused", "head"):
         assert name in text and name in page and name in [layer["name"] for layer in data["layers"]]
-    assert "128 x 64" in text and "16x16" in text and "0.25" in text and re.search(r"\d+ / \d+ = \d+\.\d\dx", text)
-    assert page.count("<svg") == 3 and "http" not in re.sub(r'xmlns="[^"]*"', "", page) and "<script" not in page
+    assert (
+        "128 x 64" in text
+        and "16x16" in text
+        and "0.25" in text
+        and re.search(r"\d+ / \d+ = \d+\.\d\dx", text)
+    )
+    assert (
+        page.count("<svg") == 3 and "http" not in re.sub(r'xmlns="[^"]*"', "", page) and "<script" not in page
+    )
     assert data["threads"] == torch.get_num_threads() and data["machine"]
     assert "pattern" not in data["layers"][1] and data["layers"][1]["speedups"]["forward"] > 0
 
@@ -103,10 +116,15 @@ def test_keywords_frozen_meta_and_untrained_layers():
     model = Model()
     model.up.freeze()
     model.down.requires_grad_(False)
-    layers = {layer.name: layer for layer in report_function(model, {"tokens": torch.randint(0, 20, (2, 2))}, seconds=0.01).layers}
+    layers = {
+        layer.name: layer
+        for layer in report_function(model, {"tokens": torch.randint(0, 20, (2, 2))}, seconds=0.01).layers
+    }
     assert layers["up"].kernels == {"forward": "dense (frozen)"} and set(layers["up"].times) == {"forward"}
     assert set(layers["down"].times) == {"forward"}
-    meta = report_function(BlockSparseLinear(16, 16, density=0.5, block=8, device="meta"), torch.randn(2, 16, device="meta"))
+    meta = report_function(
+        BlockSparseLinear(16, 16, density=0.5, block=8, device="meta"), torch.randn(2, 16, device="meta")
+    )
     assert meta.layers[0].note == "on meta: nothing to measure" and meta.layers[0].name == ""
 
 

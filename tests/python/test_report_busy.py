@@ -1,4 +1,5 @@
-"""Times on a busy machine: the spread beside every ratio, no difference where none was shown, and a loud line."""
+"""Times on a busy machine: the spread beside every ratio, no difference where none was shown, and a loud
+line."""
 
 import json
 import os
@@ -17,13 +18,15 @@ from sparseloom.report.timing import Spread, in_turn, ratios
 
 
 def net():
-    return nn.Sequential(BlockSparseLinear(64, 64, density=0.5, block=16, generator=torch.Generator().manual_seed(0)))
+    return nn.Sequential(
+        BlockSparseLinear(64, 64, density=0.5, block=16, generator=torch.Generator().manual_seed(0))
+    )
 
 
 @pytest.fixture
 def timed(monkeypatch):
-    """Samples that a test names: dense takes 12 us in every round, the sparse side ``timed["ours"]``; the watch says
-    ``timed["lost"]``."""
+    """Samples that a test names: dense takes 12 us in every round, the sparse side ``timed["ours"]``; the
+    watch says ``timed["lost"]``."""
     found = {"ours": [10.0] * 5, "lost": 0.0}
 
     class Watch:
@@ -35,7 +38,9 @@ def timed(monkeypatch):
             return found["lost"]
 
     for module in (layers, whole):
-        monkeypatch.setattr(module, "in_turn", lambda calls, *a, **k: [found["ours"], [12.0] * 5][: len(calls)])
+        monkeypatch.setattr(
+            module, "in_turn", lambda calls, *a, **k: [found["ours"], [12.0] * 5][: len(calls)]
+        )
     for module in (measure, candidates):
         monkeypatch.setattr(module, "Watch", Watch)
     return found
@@ -45,7 +50,8 @@ def test_the_spread_of_the_rounds_ratios_stands_behind_every_ratio(timed):
     timed["ours"] = [8.0, 9.0, 10.0, 10.5, 11.0]
     found = sparseloom.report(net(), torch.randn(8, 64))
     words = "10 / 12 = 1.20x (1.14 to 1.33)"
-    assert str(found).count(words) == 4 and found.to_html().count(words) == 4  # layer and model, forward and backward
+    # layer and model, forward and backward
+    assert str(found).count(words) == 4 and found.to_html().count(words) == 4
     assert not found.layers[0].undecided and "no difference shown where" in str(found)  # the legend alone
     plain = json.loads(json.dumps(found.to_dict()))
     spread = {"median": 1.2, "p20": pytest.approx(12 / 10.5), "p80": pytest.approx(12 / 9)}
@@ -62,7 +68,11 @@ def test_no_difference_is_shown_where_the_middle_of_the_ratios_holds_one(timed):
     words = "15 / 12 = 0.80x (0.60 to 2.40), no difference shown"
     assert str(found).count(words) == 4 and found.to_html().count(words) == 4
     plain = found.to_dict()
-    assert plain["layers"][0]["no_difference_shown"] == plain["model"]["no_difference_shown"] == ["forward", "backward"]
+    assert (
+        plain["layers"][0]["no_difference_shown"]
+        == plain["model"]["no_difference_shown"]
+        == ["forward", "backward"]
+    )
     timed["ours"] = [15.0] * 5
     assert sparseloom.report(net(), torch.randn(8, 64)).layers[0].slower == ["forward", "backward"]
 
@@ -71,7 +81,9 @@ def test_a_busy_machine_is_said_loudly_and_first(timed):
     timed["lost"] = 0.43
     found = sparseloom.report(net(), torch.randn(8, 64))
     loud = "!!! BUSY MACHINE: 43 % of the CPU time went to other work"
-    assert str(found).startswith(loud) and found.to_html().startswith(f"<section class='sparseloom-report'><p><strong>{loud}")
+    assert str(found).startswith(loud) and found.to_html().startswith(
+        f"<section class='sparseloom-report'><p><strong>{loud}"
+    )
     assert found.busy and found.to_dict()["busy"] is True and found.to_dict()["lost"] == 0.43
     timed["lost"] = 0.08
     found = sparseloom.report(net(), torch.randn(8, 64))
@@ -83,7 +95,8 @@ def test_a_measured_plan_shows_spreads_and_what_is_no_difference(timed, monkeypa
     told = layer.plan(64)
     able = [c["kernel"] for c in told["candidates"] if not c["refusal"]]
 
-    def samples(calls, *a, **k):  # the chosen one is even, the others once faster, once slower; the slowest clearly slower
+    # the chosen one is even, the others once faster, once slower; the slowest clearly slower
+    def samples(calls, *a, **k):
         kernels = [call.args[0] for call in calls]
         rounds = {kernel: [5.0, 6.0, 12.0, 14.0, 20.0] for kernel in kernels} | {told["kernel"]: [10.0] * 5}
         return [rounds[kernel] for kernel in kernels]
@@ -92,11 +105,19 @@ def test_a_measured_plan_shows_spreads_and_what_is_no_difference(timed, monkeypa
     monkeypatch.setattr(candidates, "in_turn", samples)
     plan = layer.plan(64, measure=True)
     other = next(kernel for kernel in able if kernel != told["kernel"])
-    assert f"  runs {told['kernel']}, predicted" in plan["text"] and "measured 10.0 us (10.0 to 10.0), workspace" in plan["text"]
+    assert (
+        f"  runs {told['kernel']}, predicted" in plan["text"]
+        and "measured 10.0 us (10.0 to 10.0), workspace" in plan["text"]
+    )
     line = next(line for line in plan["text"].split("\n") if line.startswith(f"  not {other}: predicted"))
-    assert line.endswith(f"measured 12.0 us (6.0 to 14.0), 1.20 of {told['kernel']}'s (0.60 to 1.40), no difference shown")
+    assert line.endswith(
+        f"measured 12.0 us (6.0 to 14.0), 1.20 of {told['kernel']}'s (0.60 to 1.40), no difference shown"
+    )
     entry = next(c for c in plan["candidates"] if c["kernel"] == other)
-    assert entry["measured_spread"] == {"median": 12.0, "p20": 6.0, "p80": 14.0} and entry["over_chosen"]["p80"] == 1.4
+    assert (
+        entry["measured_spread"] == {"median": 12.0, "p20": 6.0, "p80": 14.0}
+        and entry["over_chosen"]["p80"] == 1.4
+    )
     assert "BUSY" not in plan["text"]
     timed["lost"] = 0.5
     busy_plan = layer.plan(64, measure=True)
@@ -104,10 +125,15 @@ def test_a_measured_plan_shows_spreads_and_what_is_no_difference(timed, monkeypa
 
 
 def test_ratios_are_of_samples_of_the_same_round():
-    # A machine that slows down for both says nothing about either: by medians of each side this would be anything.
+    # A machine that slows down for both says nothing about either: by medians of each side this would be
+    # anything.
     ours, dense = [10.0, 100.0, 30.0, 500.0, 10.0], [20.0, 200.0, 60.0, 1000.0, 20.0]
     assert ratios(dense, ours) == Spread(2.0, 2.0, 2.0) and not ratios(dense, ours).shows_none
-    assert Spread(1.3, 0.9, 2.0).shows_none and Spread(1.0, 1.0, 1.0).shows_none and not Spread(0.9, 0.8, 0.99).shows_none
+    assert (
+        Spread(1.3, 0.9, 2.0).shows_none
+        and Spread(1.0, 1.0, 1.0).shows_none
+        and not Spread(0.9, 0.8, 0.99).shows_none
+    )
     order = []
     samples = in_turn([lambda: order.append("a"), lambda: order.append("b")], 0.0)
     assert order == ["a", "b"] * 6 and [len(each) for each in samples] == [5, 5]
@@ -125,7 +151,10 @@ def test_what_the_watch_says_is_how_far_the_mean_round_is_from_the_fastest(monke
 def test_a_report_beside_spinning_processes_is_marked_as_of_a_busy_machine():
     """README's own example printed 130x on such a machine, as a fact."""
     spin = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
-    spinning = [subprocess.Popen([sys.executable, "-S", "-c", spin]) for _ in range(max(2, len(os.sched_getaffinity(0))))]
+    spinning = [
+        subprocess.Popen([sys.executable, "-S", "-c", spin])
+        for _ in range(max(2, len(os.sched_getaffinity(0))))
+    ]
     try:
         time.sleep(0.3)
         found = sparseloom.report(net(), torch.randn(8, 64), seconds=0.2)

@@ -57,7 +57,11 @@ def test_the_dense_twin_computes_the_same_and_leaves_the_model_alone():
     net = model().eval()
     twin = whole.dense_twin(net)
     assert not any(isinstance(module, BlockSparseLinear) for module in twin.modules())
-    assert isinstance(net.shared, BlockSparseLinear) and type(twin.shared) is nn.Linear and twin.shared is twin.again
+    assert (
+        isinstance(net.shared, BlockSparseLinear)
+        and type(twin.shared) is nn.Linear
+        and twin.shared is twin.again
+    )
     torch.testing.assert_close(twin(x())["hidden"], net(x())["hidden"], atol=1e-5, rtol=1e-5)
     root = BlockSparseLinear(64, 32, density=0.5, block=16, activation="gelu")
     torch.testing.assert_close(whole.dense_twin(root)(x()), root(x()), atol=1e-5, rtol=1e-5)
@@ -81,7 +85,9 @@ def test_totals_count_what_is_shared_once_and_the_twin_as_it_would_be():
     assert totals.parameters == sum(p.numel() for p in net.parameters())
     assert totals.dense_parameters == sum(p.numel() for p in twin.parameters())
     assert totals.dense_bytes == 4 * totals.dense_parameters
-    indices = sum(4 * (m.crow.numel() + m.col.numel()) for m in net.modules() if isinstance(m, BlockSparseLinear))
+    indices = sum(
+        4 * (m.crow.numel() + m.col.numel()) for m in net.modules() if isinstance(m, BlockSparseLinear)
+    )
     assert totals.bytes == 4 * totals.parameters + indices
     assert totals.sparse_share == (192 + 64 + 64) * 64 / totals.dense_parameters
 
@@ -96,16 +102,25 @@ def test_the_whole_model_is_timed_forward_and_backward_beside_the_twin(monkeypat
     monkeypatch.setattr(whole, "in_turn", in_turn)
     net = model()
     found = sparseloom.report(net, x(), seconds=0.01)
-    assert found.model.times == {"forward": 10.0, "backward": 10.0} and found.model.speedups == {"forward": 3.0, "backward": 3.0}
+    assert found.model.times == {"forward": 10.0, "backward": 10.0} and found.model.speedups == {
+        "forward": 3.0,
+        "backward": 3.0,
+    }
     assert found.model.batch == 3 and not found.model.note
     (forward_grad, (ours, dense), gpu), (backward_grad, (our_gradients, dense_gradients), _) = seen
     assert not forward_grad and backward_grad and gpu is None
     torch.testing.assert_close(ours["logits"], dense["logits"], atol=1e-5, rtol=1e-5)
     assert len(our_gradients) == len(list(net.parameters())) == len(dense_gradients)
-    torch.testing.assert_close(our_gradients[0], dense_gradients[0], atol=1e-4, rtol=1e-4)  # of scale: the same in both
+    # of scale: the same in both
+    torch.testing.assert_close(our_gradients[0], dense_gradients[0], atol=1e-4, rtol=1e-4)
     assert all(p.grad is None for p in net.parameters()) and net.training
     text = str(found)
-    assert "10 / 30 = 3.00x" in text and "parameters" in text and "left out" in text and "10 / 30 = 3.00x" in found.to_html()
+    assert (
+        "10 / 30 = 3.00x" in text
+        and "parameters" in text
+        and "left out" in text
+        and "10 / 30 = 3.00x" in found.to_html()
+    )
     assert json.loads(json.dumps(found.to_dict()))["model"]["speedups"]["backward"] == 3.0
 
 
@@ -117,7 +132,11 @@ def test_what_does_not_train_has_no_backward_time_and_a_model_without_sparse_lay
     frozen = sparseloom.report(net, x(), seconds=0.01).model
     assert set(frozen.times) == {"forward"} and not frozen.note
     dense = sparseloom.report(nn.Linear(64, 64), x(), seconds=0.01)
-    assert set(dense.model.times) == {"forward", "backward"} and dense.model.dense_times is None and not dense.model.speedups
+    assert (
+        set(dense.model.times) == {"forward", "backward"}
+        and dense.model.dense_times is None
+        and not dense.model.speedups
+    )
     assert dense.totals.parameters == dense.totals.dense_parameters and dense.totals.sparse_share == 0
 
 
@@ -137,12 +156,16 @@ def test_a_twin_that_cannot_be_is_noted_and_the_model_measured_all_the_same(monk
 
     monkeypatch.setattr(whole, "_backwards", no_memory)
     noted = sparseloom.report(model(), x(), seconds=0.01).model
-    assert set(noted.times) == {"forward"} and noted.note.startswith("backward not measured: CUDA out of memory")
+    assert set(noted.times) == {"forward"} and noted.note.startswith(
+        "backward not measured: CUDA out of memory"
+    )
 
 
 def test_batch_sizes_scale_the_first_dimension_alone():
     net, seen = model(), []
-    net.register_forward_pre_hook(lambda m, a, k: seen.append((a[0].shape, k["shift"].shape)), with_kwargs=True)
+    net.register_forward_pre_hook(
+        lambda m, a, k: seen.append((a[0].shape, k["shift"].shape)), with_kwargs=True
+    )
 
     class Keywords(nn.Module):
         def __init__(self):
@@ -164,10 +187,20 @@ def test_batch_sizes_scale_the_first_dimension_alone():
 
 def test_a_resized_input_repeats_its_own_rows():
     rows = torch.arange(3)
-    assert inputs.resized(rows, 3, 7).tolist() == [0, 1, 2, 0, 1, 2, 0] and inputs.resized(rows, 3, 2).tolist() == [0, 1]
+    assert inputs.resized(rows, 3, 7).tolist() == [0, 1, 2, 0, 1, 2, 0] and inputs.resized(
+        rows, 3, 2
+    ).tolist() == [0, 1]
     nested = inputs.resized({"a": (rows, torch.zeros(4)), "b": [torch.tensor(1.0), None]}, 3, 5)
-    assert nested["a"][0].shape == (5,) and nested["a"][1].shape == (4,) and nested["b"][0].dim() == 0 and nested["b"][1] is None
-    assert inputs.batch_of([{"a": torch.tensor(1.0)}, torch.zeros(6, 2)]) == 6 and inputs.batch_of((1, "b")) is None
+    assert (
+        nested["a"][0].shape == (5,)
+        and nested["a"][1].shape == (4,)
+        and nested["b"][0].dim() == 0
+        and nested["b"][1] is None
+    )
+    assert (
+        inputs.batch_of([{"a": torch.tensor(1.0)}, torch.zeros(6, 2)]) == 6
+        and inputs.batch_of((1, "b")) is None
+    )
 
 
 def test_batch_sizes_from_1_to_256():
@@ -194,7 +227,11 @@ def test_a_batch_that_the_model_refuses_is_noted():
             return self.layer(x.view(-1, 2, 64))
 
     found = sparseloom.report(Even(), torch.randn(4, 64), seconds=0.01, batch_sizes=[3, 6])
-    assert found.batches[0].times is None and "not measured" in found.batches[0].note and found.batches[1].times["forward"] > 0
+    assert (
+        found.batches[0].times is None
+        and "not measured" in found.batches[0].note
+        and found.batches[1].times["forward"] > 0
+    )
 
 
 def test_strict_names_every_layer_that_falls_back_and_measures_nothing(monkeypatch):
@@ -218,7 +255,9 @@ def test_strict_names_every_layer_that_falls_back_and_measures_nothing(monkeypat
     with torch.no_grad(), pytest.raises(Error) as error:
         sparseloom.report(Casting(), x(), strict=True)
     words = str(error.value)  # fp64 has no sparse kernel
-    assert "net.1 (forward dense (frozen))" in words and re.search(r"net\.2 \(forward (dense|reference), dx", words)
+    assert "net.1 (forward dense (frozen))" in words and re.search(
+        r"net\.2 \(forward (dense|reference), dx", words
+    )
     assert "net.0" not in words and not calls
     sparseloom.report(nn.Sequential(copy.deepcopy(net[0])), x(), seconds=0.01, strict=True)
 
@@ -256,16 +295,26 @@ def test_a_layers_break_even_is_scaled_to_its_own_measured_time():
     entry.dense_times = {"forward": 4 * own["forward"], "backward": 6 * (own["dx"] + own["dw"])}
     size = break_even.Size((512, 512), 256, torch.float32, torch.device("cpu"), True)
     assert layers.break_evens(entry, layer) == {
-        "forward": pytest.approx(break_even.break_even(size, (32, 32), ["forward"], entry.dense_times["forward"], 2.0)),
-        "backward": pytest.approx(break_even.break_even(size, (32, 32), ["dx", "dw"], entry.dense_times["backward"], 3.0)),
+        "forward": pytest.approx(
+            break_even.break_even(size, (32, 32), ["forward"], entry.dense_times["forward"], 2.0)
+        ),
+        "backward": pytest.approx(
+            break_even.break_even(size, (32, 32), ["dx", "dw"], entry.dense_times["backward"], 3.0)
+        ),
     }
 
 
 def test_every_layer_gets_the_break_even_of_its_shape():
-    net = nn.Sequential(*(BlockSparseLinear(256, 256, density=0.25, block=32) for _ in range(2)), nn.Linear(256, 4))
+    net = nn.Sequential(
+        *(BlockSparseLinear(256, 256, density=0.25, block=32) for _ in range(2)), nn.Linear(256, 4)
+    )
     found = sparseloom.report(net, torch.randn(64, 256), seconds=0.01)
     first, second, dense = found.layers
-    assert set(first.break_even) == {"forward", "backward"} and first.break_even is second.break_even and not dense.break_even
+    assert (
+        set(first.break_even) == {"forward", "backward"}
+        and first.break_even is second.break_even
+        and not dense.break_even
+    )
     assert all(even is None or 0 < even <= 1 for even in first.break_even.values())
     assert "Break-even" in str(found)
     first.break_even.update(forward=0.375, backward=None)
@@ -279,7 +328,10 @@ def test_under_autocast_products_and_plans_are_those_of_autocast_and_both_sides_
     with torch.autocast("cpu", dtype=torch.bfloat16):
         layer = sparseloom.report(net, x(), seconds=0.01).layers[0]
         assert torch.is_autocast_cache_enabled() and cached and not any(cached)
-    assert layer.dtype == "bfloat16" and layer.kernels["forward"] == net[0].plan(12, "forward", torch.bfloat16)["kernel"]
+    assert (
+        layer.dtype == "bfloat16"
+        and layer.kernels["forward"] == net[0].plan(12, "forward", torch.bfloat16)["kernel"]
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
         with without_cast_cache():
             pass

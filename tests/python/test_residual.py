@@ -26,7 +26,9 @@ def test_gives_what_adding_behind_gives_and_its_gradients(activation, shape):
     torch.testing.assert_close(fused, behind)
     with torch.no_grad():
         torch.testing.assert_close(layer(x, residual), behind)
-    for got, expected in zip(torch.autograd.grad(fused, leaves, dy), torch.autograd.grad(behind, leaves, dy), strict=True):
+    for got, expected in zip(
+        torch.autograd.grad(fused, leaves, dy), torch.autograd.grad(behind, leaves, dy), strict=True
+    ):
         torch.testing.assert_close(got, expected)
 
 
@@ -34,7 +36,10 @@ def test_gives_what_adding_behind_gives_and_its_gradients(activation, shape):
 def test_is_added_before_the_rounding(dtype):
     layer, x = make(None, dtype), torch.randn(40, 96).to(dtype)
     residual = (100 * torch.randn(40, 72)).to(dtype)
-    exact = torch.nn.functional.linear(x.double(), layer.to_dense().weight.double(), layer.bias.double()) + residual.double()
+    exact = (
+        torch.nn.functional.linear(x.double(), layer.to_dense().weight.double(), layer.bias.double())
+        + residual.double()
+    )
     with torch.no_grad():
         fused, behind = layer(x, residual), layer(x) + residual
     errors = [(y.double() - exact).norm() for y in (fused, behind)]

@@ -1,4 +1,5 @@
-"""scaled_linear: the int8 product's bits by torch's integers, the float8 reference, what is refused, fake kernels and graphs."""
+"""scaled_linear: the int8 product's bits by torch's integers, the float8 reference, what is refused, fake
+kernels and graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ def fast_int8() -> bool:
     return ops.info()["isa_active"] in ("avx512_vnni", "avx512_bf16", "amx")
 
 
-#: What runs int8 here: the plan's choice where there is a fast kernel, else the reference, which has to be named.
+#: What runs int8 here: the plan's choice where there is a fast kernel, else the reference, which has to be
+#: named.
 KERNEL = None if fast_int8() else "reference"
 FLOAT8 = torch.float8_e4m3fn
 
@@ -50,9 +52,19 @@ def test_int8_has_the_documented_bits(block: tuple[int, int], out_dtype: torch.d
         torch.testing.assert_close(y, (sums * x_scale * w_scale).to(out_dtype), rtol=0, atol=0)
         bias = torch.randn(150).to(out_dtype)
         y = ops.scaled_linear(
-            x, values, index, x_scale[:1], w_scale[0], bias, out_dtype=out_dtype, activation="relu", kernel=KERNEL
+            x,
+            values,
+            index,
+            x_scale[:1],
+            w_scale[0],
+            bias,
+            out_dtype=out_dtype,
+            activation="relu",
+            kernel=KERNEL,
         )
-        expected = ((sums * x_scale[0]).double() * w_scale[0].double() + bias.double()).float().relu().to(out_dtype)
+        expected = (
+            ((sums * x_scale[0]).double() * w_scale[0].double() + bias.double()).float().relu().to(out_dtype)
+        )
         torch.testing.assert_close(y, expected, rtol=0, atol=0)
 
 
@@ -60,7 +72,9 @@ def test_fast_accumulation_says_nothing_of_int8() -> None:
     x, values, index = operands(150, 210, (32, 32), 17)
     one = torch.ones(1)
     plain, fast = (
-        ops.scaled_linear(x, values, index, one, one, out_dtype=torch.float32, kernel=KERNEL, use_fast_accum=asked)
+        ops.scaled_linear(
+            x, values, index, one, one, out_dtype=torch.float32, kernel=KERNEL, use_fast_accum=asked
+        )
         for asked in (False, True)
     )
     assert torch.equal(plain, fast)
@@ -75,7 +89,9 @@ def test_leading_dimensions(shape: tuple[int, ...]) -> None:
     scale = torch.rand(*shape[:-1], 1)
     y = ops.scaled_linear(x, values, index, scale, torch.ones(1), out_dtype=torch.float32, kernel=KERNEL)
     assert y.shape == (*shape[:-1], 150)
-    torch.testing.assert_close(y, (x.int() @ dense_of(values, index).int().t()).float() * scale, rtol=0, atol=0)
+    torch.testing.assert_close(
+        y, (x.int() @ dense_of(values, index).int().t()).float() * scale, rtol=0, atol=0
+    )
 
 
 def test_float8_by_the_reference_when_it_is_named() -> None:
@@ -109,16 +125,32 @@ def test_scales_follow_ieee() -> None:
         ({"bias": torch.zeros(40).half()}, "bias of shape .40. and of out_dtype, f32, got f16"),
         ({"bias": torch.zeros(39)}, r"bias of shape .40.*\[39\]"),
         ({"out_dtype": torch.float16}, "out_dtype bfloat16 or float32"),
-        ({"bias": torch.zeros(40, requires_grad=True)}, "operands without gradients, got bias that requires one"),
+        (
+            {"bias": torch.zeros(40, requires_grad=True)},
+            "operands without gradients, got bias that requires one",
+        ),
         ({"w_scale": torch.ones(40, requires_grad=True)}, "got w_scale that requires one"),
     ],
 )
 def test_refuses_what_does_not_fit(change: dict[str, object], words: str) -> None:
     x, values, index = operands(40, 64, (8, 8), 5)
-    given = {"x": x, "x_scale": torch.ones(5), "w_scale": torch.ones(40), "bias": None, "out_dtype": torch.float32, **change}
+    given = {
+        "x": x,
+        "x_scale": torch.ones(5),
+        "w_scale": torch.ones(40),
+        "bias": None,
+        "out_dtype": torch.float32,
+        **change,
+    }
     with pytest.raises(Error, match=words):
         ops.scaled_linear(
-            given["x"], values, index, given["x_scale"], given["w_scale"], given["bias"], out_dtype=given["out_dtype"]
+            given["x"],
+            values,
+            index,
+            given["x_scale"],
+            given["w_scale"],
+            given["bias"],
+            out_dtype=given["out_dtype"],
         )  # type: ignore[arg-type]
 
 
@@ -131,9 +163,25 @@ def test_the_float_product_asks_for_scales() -> None:
 def test_gradients_through_the_raw_operator_are_an_error() -> None:
     x, values, index = operands(40, 64, (8, 8), 5)
     w_scale = torch.ones(40, requires_grad=True)
-    arguments = (x, values, index.crow, index.col, torch.ones(5), w_scale, None, 40, torch.float32, 0, index.version, False)
-    y = torch.ops.sparseloom.scaled_linear(*arguments, ops.PLAN_CHOOSES if KERNEL is None else ops.kernel_number(KERNEL))
-    with pytest.warns(UserWarning, match="autograd kernel was not registered"):  # an error outside pytest, whose filters win here
+    arguments = (
+        x,
+        values,
+        index.crow,
+        index.col,
+        torch.ones(5),
+        w_scale,
+        None,
+        40,
+        torch.float32,
+        0,
+        index.version,
+        False,
+    )
+    y = torch.ops.sparseloom.scaled_linear(
+        *arguments, ops.PLAN_CHOOSES if KERNEL is None else ops.kernel_number(KERNEL)
+    )
+    # an error outside pytest, whose filters win here
+    with pytest.warns(UserWarning, match="autograd kernel was not registered"):
         y.sum().backward()
 
 
@@ -141,12 +189,30 @@ def test_opcheck_and_compile() -> None:
     x, values, index = operands(40, 64, (8, 8), 5)
     number = ops.PLAN_CHOOSES if KERNEL is None else ops.kernel_number(KERNEL)
     for out_dtype, bias in ((torch.float32, None), (torch.bfloat16, torch.zeros(40, dtype=torch.bfloat16))):
-        arguments = (x, values, index.crow, index.col, torch.ones(5), torch.ones(40), bias, 40, out_dtype, 0, index.version, False)
+        arguments = (
+            x,
+            values,
+            index.crow,
+            index.col,
+            torch.ones(5),
+            torch.ones(40),
+            bias,
+            40,
+            out_dtype,
+            0,
+            index.version,
+            False,
+        )
         torch.library.opcheck(torch.ops.sparseloom.scaled_linear.default, (*arguments, number))
 
     def product(x: Tensor) -> Tensor:
         quantized, scale = ops.quantize_rows(x, torch.int8)
-        return ops.scaled_linear(quantized, values, index, scale, torch.ones(1), out_dtype=torch.float32, kernel=KERNEL) + 1
+        return (
+            ops.scaled_linear(
+                quantized, values, index, scale, torch.ones(1), out_dtype=torch.float32, kernel=KERNEL
+            )
+            + 1
+        )
 
     if KERNEL is not None:
         pytest.skip("a kernel named by name is looked up in Python, which is not traced")
@@ -159,7 +225,10 @@ def test_plan_names_both_dtypes() -> None:
     _, _, index = operands(40, 64, (8, 8), 5)
     text = ops.plan(index, "forward", torch.int8, 5, kernel=KERNEL)["text"]
     assert text.startswith("plan: forward int8 to bf16 m=5")
-    assert "int8 to f32" in ops.plan(index, "forward", torch.int8, 5, out_dtype=torch.float32, kernel=KERNEL)["text"]
+    assert (
+        "int8 to f32"
+        in ops.plan(index, "forward", torch.int8, 5, out_dtype=torch.float32, kernel=KERNEL)["text"]
+    )
     with pytest.raises(Error, match="no gradients"):
         ops.plan(index, "dx", torch.int8, 5)
     with pytest.raises(Error, match="out_dtype bfloat16 or float32"):
@@ -167,7 +236,8 @@ def test_plan_names_both_dtypes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "why"), [(torch.int8, "float8_e4m3fn alone of the 8-bit dtypes"), (FLOAT8, "float8_e4m3fn on CUDA devices only")]
+    ("dtype", "why"),
+    [(torch.int8, "float8_e4m3fn alone of the 8-bit dtypes"), (FLOAT8, "float8_e4m3fn on CUDA devices only")],
 )
 def test_the_dense_candidate_says_why_it_does_not_multiply_8_bits_here(dtype: torch.dtype, why: str) -> None:
     x, values, index = operands(48, 64, (16, 16), 5, dtype)
@@ -175,7 +245,9 @@ def test_the_dense_candidate_says_why_it_does_not_multiply_8_bits_here(dtype: to
     (dense,) = (candidate for candidate in plan["candidates"] if candidate["kernel"] == "dense")
     assert why in dense["refusal"] and f"not dense: {dense['refusal']}" in plan["text"]
     with pytest.raises(Error, match=f"dense: multiplies {why}"):
-        ops.scaled_linear(x, values, index, torch.ones(1), torch.ones(1), out_dtype=torch.float32, kernel="dense")
+        ops.scaled_linear(
+            x, values, index, torch.ones(1), torch.ones(1), out_dtype=torch.float32, kernel="dense"
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, FLOAT8])

@@ -1,4 +1,5 @@
-"""sparsify_ and densify_: what becomes sparse, what is left and why, and what is refused before anything changes."""
+"""sparsify_ and densify_: what becomes sparse, what is left and why, and what is refused before anything
+changes."""
 
 import copy
 import logging
@@ -17,7 +18,9 @@ HALF = BlockSparse(block=16, density=0.5)
 
 def model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 96), nn.LayerNorm(96), nn.Sequential(nn.Linear(96, 70), nn.ReLU()), nn.Linear(70, 5))
+    return nn.Sequential(
+        nn.Linear(64, 96), nn.LayerNorm(96), nn.Sequential(nn.Linear(96, 70), nn.ReLU()), nn.Linear(70, 5)
+    )
 
 
 def snapshot(module):
@@ -26,7 +29,9 @@ def snapshot(module):
 
 def unchanged(module, before):
     after = snapshot(module)
-    return after.keys() == before.keys() and all(after[k][0] == i and torch.equal(after[k][1], v) for k, (i, v) in before.items())
+    return after.keys() == before.keys() and all(
+        after[k][0] == i and torch.equal(after[k][1], v) for k, (i, v) in before.items()
+    )
 
 
 def test_matched_layers_become_sparse_in_place_with_their_largest_blocks():
@@ -34,11 +39,18 @@ def test_matched_layers_become_sparse_in_place_with_their_largest_blocks():
     dense = copy.deepcopy(net)
     result = sparsify_(net, {r"0|2\.0": HALF})
     assert [change.names for change in result.changed] == [("0",), ("2.0",)]
-    assert isinstance(net[0], BlockSparseLinear) and isinstance(net[2][0], BlockSparseLinear) and type(net[3]) is nn.Linear
+    assert (
+        isinstance(net[0], BlockSparseLinear)
+        and isinstance(net[2][0], BlockSparseLinear)
+        and type(net[3]) is nn.Linear
+    )
     assert net[0].pattern == pattern.from_dense(dense[0].weight, 16, 0.5) and net[0].block == (16, 16)
     kept = net[0].to_dense().weight
     assert torch.equal(kept[kept != 0], dense[0].weight[kept != 0])
-    assert result.parameters == (sum(p.numel() for p in dense.parameters()), sum(p.numel() for p in net.parameters()))
+    assert result.parameters == (
+        sum(p.numel() for p in dense.parameters()),
+        sum(p.numel() for p in net.parameters()),
+    )
     assert net(torch.randn(3, 64)).shape == (3, 5)
 
 
@@ -63,7 +75,12 @@ def test_the_result_names_every_layer_and_every_reason():
 
 
 def test_layers_that_differ_in_a_number_are_folded_into_one_name():
-    net = nn.ModuleDict({"h": nn.ModuleList(nn.ModuleDict({"a": nn.Linear(32, 32)}) for _ in range(5)), "b": nn.Linear(32, 32)})
+    net = nn.ModuleDict(
+        {
+            "h": nn.ModuleList(nn.ModuleDict({"a": nn.Linear(32, 32)}) for _ in range(5)),
+            "b": nn.Linear(32, 32),
+        }
+    )
     net["c"] = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
     text = str(sparsify_(net, {"b": HALF}))
     assert "no pattern matches: h.0-4.a (Linear), c.0 (Linear), c.1 (Linear)" in text and "skipped 7:" in text
@@ -193,7 +210,12 @@ def test_biases_stay_the_same_parameters_and_marks_move_along():
     net[0].weight.requires_grad_(False)
     net.eval()
     sparsify_(net, {"0": HALF})
-    assert net[0].bias is bias and net[0].values.no_decay and not net[0].values.requires_grad and not net[0].training
+    assert (
+        net[0].bias is bias
+        and net[0].values.no_decay
+        and not net[0].values.requires_grad
+        and not net[0].training
+    )
     densify_(net)
     assert net[0].bias is bias and net[0].weight.no_decay and not net[0].weight.requires_grad
 
@@ -221,9 +243,13 @@ def test_layers_that_cannot_move_are_named():
     assert [change.names for change in result.changed] == [("plain",)]
     why = {skip.name: skip.reason for skip in result.skipped if skip.kind == "Linear"}
     for name, word in {
-        "hooked": "hooks", "parametrized": "parametrized", "own": "forward is not", "lazy": "lazy", "integers": "int8",
+        "hooked": "hooks",
+        "parametrized": "parametrized",
+        "own": "forward is not",
+        "lazy": "lazy",
+        "integers": "int8",
         "pruned": "hooks",
-    }.items():  # fmt: skip
+    }.items():
         assert word in why[name], name
 
 
@@ -245,7 +271,11 @@ def test_densify_is_the_inverse():
     sparsify_(net, {r"0|2\.0": HALF})
     expected = net(x)
     result = densify_(net)
-    assert list(net.state_dict()) == names and type(net[0]) is nn.Linear and "2 layers became dense" in str(result)
+    assert (
+        list(net.state_dict()) == names
+        and type(net[0]) is nn.Linear
+        and "2 layers became dense" in str(result)
+    )
     torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
     assert (net[0].weight == 0).float().mean() == 0.5
     with pytest.raises(sparseloom.Error, match="a block-sparse layer for"):
@@ -253,7 +283,9 @@ def test_densify_is_the_inverse():
 
 
 def test_densify_takes_names_and_carries_activations():
-    net = nn.Sequential(BlockSparseLinear(32, 32, density=0.5, activation="gelu"), BlockSparseLinear(32, 32, density=0.5))
+    net = nn.Sequential(
+        BlockSparseLinear(32, 32, density=0.5, activation="gelu"), BlockSparseLinear(32, 32, density=0.5)
+    )
     x = torch.randn(4, 32)
     expected = net(x)
     densify_(net, "0")
@@ -266,10 +298,16 @@ def test_meta_models_take_random_and_given_patterns_and_load_later():
         net = model()
     with pytest.raises(sparseloom.Error, match="values to rank the blocks of 0 by"):
         sparsify_(net, {"0": HALF})
-    sparsify_(net, {"0": BlockSparse(16, 0.5, "random", seed=1), r"2\.0": BlockSparse(select=pattern.full(70, 96, 16))})
+    sparsify_(
+        net,
+        {"0": BlockSparse(16, 0.5, "random", seed=1), r"2\.0": BlockSparse(select=pattern.full(70, 96, 16))},
+    )
     assert net[0].values.is_meta
     real = model()
-    sparsify_(real, {"0": BlockSparse(16, 0.5, "random", seed=1), r"2\.0": BlockSparse(select=pattern.full(70, 96, 16))})
+    sparsify_(
+        real,
+        {"0": BlockSparse(16, 0.5, "random", seed=1), r"2\.0": BlockSparse(select=pattern.full(70, 96, 16))},
+    )
     net.load_state_dict(real.state_dict(), assign=True)
     x = torch.randn(2, 64)
     assert torch.equal(net(x), real(x))
@@ -296,7 +334,9 @@ def test_conversion_holds_one_layer_at_a_time_beyond_the_model():
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize(("conv", "positions"), [(nn.Conv1d, (7,)), (nn.Conv2d, (5, 6)), (nn.Conv3d, (3, 4, 5))])
+@pytest.mark.parametrize(
+    ("conv", "positions"), [(nn.Conv1d, (7,)), (nn.Conv2d, (5, 6)), (nn.Conv3d, (3, 4, 5))]
+)
 def test_1x1_convolutions(conv, positions, stride):
     torch.manual_seed(0)
     net = nn.Sequential(conv(48, 70, 1, stride=stride), conv(70, 16, 3))
@@ -326,7 +366,13 @@ def attention(**options):
 
 @pytest.mark.parametrize("need", [True, False])
 @pytest.mark.parametrize(
-    "options", [{}, {"batch_first": True}, {"bias": False}, {"add_bias_kv": True, "add_zero_attn": True, "batch_first": True}]
+    "options",
+    [
+        {},
+        {"batch_first": True},
+        {"bias": False},
+        {"add_bias_kv": True, "add_zero_attn": True, "batch_first": True},
+    ],
 )
 def test_attention_gives_what_torchs_own_gives(options, need):
     net = attention(**options)
@@ -348,7 +394,9 @@ def test_attention_gives_what_torchs_own_gives(options, need):
         tensors = tensors if batch_first else tuple(t.transpose(0, 1) for t in tensors)
         if tensors[0].shape == tensors[1].shape:
             tensors = (tensors[0],) * 3
-        (y, weights), (expected, dense_weights) = (f(*tensors, need_weights=need, **keywords) for f in (sparse, dense))
+        (y, weights), (expected, dense_weights) = (
+            f(*tensors, need_weights=need, **keywords) for f in (sparse, dense)
+        )
         torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
         assert (weights is None) == (dense_weights is None) == (not need)
         if need:
@@ -364,7 +412,9 @@ def test_one_projection_of_attention_alone_and_dense_checkpoints():
     net = attention()
     dense, weight = copy.deepcopy(net["attn"]), net["attn"].in_proj_weight
     result = sparsify_(net, {r"attn\.out_proj": BlockSparse(16, 1.0)})
-    assert [change.names for change in result.changed] == [("attn.out_proj",)] and net["attn"].in_proj.weight is weight
+    assert [change.names for change in result.changed] == [("attn.out_proj",)] and net[
+        "attn"
+    ].in_proj.weight is weight
     net["attn"].load_state_dict(attention()["attn"].state_dict())
     q = torch.randn(5, 2, 32)
     torch.testing.assert_close(net["attn"](q, q, q)[0], dense(q, q, q)[0], atol=1e-5, rtol=1e-4)
@@ -375,14 +425,20 @@ def test_one_projection_of_attention_alone_and_dense_checkpoints():
 @pytest.mark.parametrize("chosen", [r".*self_attn", r".*linear[12]"])
 def test_torchs_transformer_encoder_takes_no_way_around_the_sparse_layers(chosen):
     torch.manual_seed(0)
-    net = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 2).eval()
+    net = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True), 2
+    ).eval()
     x, padding = torch.randn(2, 5, 32), torch.zeros(2, 5, dtype=torch.bool)
     padding[1, 3:] = True
     fused = [layer.activation_relu_or_gelu for layer in net.layers], net.use_nested_tensor
     with torch.no_grad():
         expected = net.train()(x, src_key_padding_mask=padding)[~padding]
         sparsify_(net.eval(), {chosen: BlockSparse(16, 1.0)})
-        torch.testing.assert_close(net(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            net(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5, rtol=1e-4
+        )
         densify_(net)
         assert ([layer.activation_relu_or_gelu for layer in net.layers], net.use_nested_tensor) == fused
-        torch.testing.assert_close(net(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            net(x, src_key_padding_mask=padding)[~padding], expected, atol=1e-5, rtol=1e-4
+        )

@@ -58,7 +58,9 @@ def test_training_goes_on_as_if_the_absent_blocks_had_been_masked(name):
     twin_optimizer = OPTIMIZERS[name](twin.parameters())
     twin_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # it would share the tensors
     result = sparsify_(net, {"0": HALF}, optimizer=optimizer)
-    assert not result.notes and any(p is net[0].values for group in optimizer.param_groups for p in group["params"])
+    assert not result.notes and any(
+        p is net[0].values for group in optimizer.param_groups for p in group["params"]
+    )
     mask = masked_twin(twin, twin_optimizer, net[0])
     for _ in range(4):
         step(net, optimizer)
@@ -78,7 +80,9 @@ def test_an_optimizer_with_a_replaced_parameter_raises_at_its_next_step():
     sparsify_(net, {"0": HALF})
     before = [p.detach().clone() for p in net.parameters()]
     net(torch.randn(2, 64)).sum().backward()
-    with pytest.raises(sparseloom.Error, match=r"parameter 0 of group 0 \(48 x 64\).*pass optimizer= to sparsify_"):
+    with pytest.raises(
+        sparseloom.Error, match=r"parameter 0 of group 0 \(48 x 64\).*pass optimizer= to sparsify_"
+    ):
         optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
     torch.optim.AdamW(net.parameters()).step()  # one that holds what the model has goes on
@@ -118,7 +122,11 @@ def test_state_of_another_shape_starts_anew_and_says_so(caplog):
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [(torch.optim.LBFGS, "LBFGS"), (lambda p: torch.optim.Muon([*p][:1]), "AdamW group"), (list, "got Parameter")],
+    [
+        (torch.optim.LBFGS, "LBFGS"),
+        (lambda p: torch.optim.Muon([*p][:1]), "AdamW group"),
+        (list, "got Parameter"),
+    ],
 )
 def test_optimizers_that_cannot_be_re_pointed_are_refused_before_anything_changes(make, message):
     net = nn.Sequential(nn.Linear(64, 48))

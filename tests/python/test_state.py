@@ -1,4 +1,5 @@
-"""state_dict, pickle, deepcopy, .to(), meta: the sparsity survives all of them, and nothing invalid is taken."""
+"""state_dict, pickle, deepcopy, .to(), meta: the sparsity survives all of them, and nothing invalid is
+taken."""
 
 import copy
 import io
@@ -68,14 +69,19 @@ def test_b29_sparsity_survives_training_and_inplace_updates():
 
 
 def test_b29_a_low_rank_update_merged_into_a_dense_checkpoint_keeps_the_pattern():
-    """What a merge of adapters writes is dense everywhere; loaded, it is packed by the layer's pattern again."""
+    """What a merge of adapters writes is dense everywhere; loaded, it is packed by the layer's pattern
+    again."""
     layer = make()
     made, absent = layer.pattern, layer.to_dense().weight == 0
     merged = layer.to_dense().weight.detach() + 0.1 * torch.randn(70, 4) @ torch.randn(4, 100)
     assert (merged[absent] != 0).all()
     layer.load_state_dict({"weight": merged, "bias": layer.bias.detach()})
     weight = layer.to_dense().weight
-    assert layer.pattern == made and (weight[absent] == 0).all() and torch.equal(weight[~absent], merged[~absent])
+    assert (
+        layer.pattern == made
+        and (weight[absent] == 0).all()
+        and torch.equal(weight[~absent], merged[~absent])
+    )
 
 
 def test_meta_layer_knows_its_pattern_and_gets_its_index_back():
@@ -94,7 +100,13 @@ def test_meta_layer_knows_its_pattern_and_gets_its_index_back():
 
 def test_index_stays_int32_whatever_the_cast():
     layer = make()
-    for cast in (lambda: layer.type(torch.float64), layer.half, layer.float, lambda: layer.to(torch.bfloat16), layer.float):
+    for cast in (
+        lambda: layer.type(torch.float64),
+        layer.half,
+        layer.float,
+        lambda: layer.to(torch.bfloat16),
+        layer.float,
+    ):
         cast()
         assert layer.crow.dtype == layer.col.dtype == layer.slot.dtype == torch.int32
     same(layer, copy.deepcopy(layer))
@@ -141,7 +153,10 @@ BROKEN = {
     "float indices": (lambda s: s.__setitem__("crow", s["crow"].float()), "int32 or int64"),
     "int64 overflow": (lambda s: s.__setitem__("col", s["col"].long() + 2**31), "within"),
     "matrix of indices": (lambda s: s.__setitem__("col", s["col"][None]), "vector"),
-    "another block shape": (lambda s: s.__setitem__("values", s["values"].reshape(-1, 8, 32)), "values [18, 16, 16]"),
+    "another block shape": (
+        lambda s: s.__setitem__("values", s["values"].reshape(-1, 8, 32)),
+        "values [18, 16, 16]",
+    ),
     "fewer values": (lambda s: s.__setitem__("values", s["values"][:-1]), "values [18, 16, 16]"),
     "values alone": (lambda s: (s.pop("crow"), s.pop("col")), "no crow, col"),
     "no values": (lambda s: s.pop("values"), "no values"),
@@ -156,7 +171,9 @@ def test_b23_malformed_states_are_refused_and_change_nothing(name, strict):
     layer = nn.Sequential(make(seed=4))
     before, indices = copy.deepcopy(layer.state_dict()), layer[0].index
     with pytest.raises(RuntimeError) as caught:
-        layer.load_state_dict({f"0.{key}": value for key, value in broken(change).items() if key != "bias"}, strict=strict)
+        layer.load_state_dict(
+            {f"0.{key}": value for key, value in broken(change).items() if key != "bias"}, strict=strict
+        )
     assert said in str(caught.value) and "0: [" in str(caught.value), str(caught.value)
     assert all(torch.equal(before[key], value) for key, value in layer.state_dict().items())
     assert layer[0].index == indices

@@ -1,4 +1,5 @@
-"""What the package shows from outside: names, types, what it says aloud; and that no listed bug lacks its test."""
+"""What the package shows from outside: names, types, what it says aloud; and that no listed bug lacks its
+test."""
 
 import os
 import re
@@ -12,7 +13,8 @@ import sparseloom
 
 HERE = Path(__file__).parent
 PACKAGE = Path(sparseloom.__file__).parent
-#: Bugs of earlier libraries that each have a test named after them (the other numbers are 2:4's and other operations').
+#: Bugs of earlier libraries that each have a test named after them (the other numbers are 2:4's and other
+#: operations').
 BUGS = {1, 2, *range(5, 9), *range(10, 18), *range(19, 27), 29, 30}
 
 
@@ -26,7 +28,15 @@ def test_a_users_strict_type_checker_takes_the_public_surface(tmp_path):
         pytest.skip("typing.assert_type")
     (tmp_path / "sparseloom").symlink_to(PACKAGE)
     (tmp_path / "mypy.ini").write_text("[mypy]\n")  # not the one of this tree
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file", str(tmp_path / "mypy.ini")]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--config-file",
+        str(tmp_path / "mypy.ini"),
+    ]
     command += ["--cache-dir", str(HERE.parents[1] / ".mypy_cache" / "user")]
     done = subprocess.run(
         [*command, str(HERE / "public_surface.py")],
@@ -42,7 +52,11 @@ def test_every_public_name_is_there_and_has_a_docstring():
 
 
 def test_every_bug_of_the_list_has_a_test_named_after_it():
-    names = [name for path in HERE.glob("test_*.py") for name in re.findall(r"^def (test_b\d\w*)", path.read_text(), re.MULTILINE)]
+    names = [
+        name
+        for path in HERE.glob("test_*.py")
+        for name in re.findall(r"^def (test_b\d\w*)", path.read_text(), re.MULTILINE)
+    ]
     on_the_cpu = {int(number) for name in names for number in re.findall(r"(?<=_b)(\d+)(?=_)", name)}
     assert on_the_cpu >= BUGS, sorted(BUGS - on_the_cpu)
 
@@ -71,9 +85,14 @@ def test_what_became_sparse_is_printed_unless_the_program_says_otherwise(configu
     script = PATCH.format(configure=configure)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0 and not done.stdout, done.stderr
-    for line in ("1 layer became block-sparse; 4,180 parameters became 2,132", "too small: 4 x 4 in blocks of 16 x 16: 1 (Linear)"):
+    for line in (
+        "1 layer became block-sparse; 4,180 parameters became 2,132",
+        "too small: 4 x 4 in blocks of 16 x 16: 1 (Linear)",
+    ):
         assert (line in done.stderr) == said, done.stderr
-    assert ("1 layer became dense" in done.stderr) == said and done.stderr.count("became block-sparse") == said
+    assert ("1 layer became dense" in done.stderr) == said and done.stderr.count(
+        "became block-sparse"
+    ) == said
 
 
 def test_a_notebook_shows_one_line_beside_the_printed_table():

@@ -1,4 +1,5 @@
-"""Each of the ways in which torch lets float32 products be TF32 is read, and reading one never trips over another."""
+"""Each of the ways in which torch lets float32 products be TF32 is read, and reading one never trips over
+another."""
 
 import subprocess
 import sys

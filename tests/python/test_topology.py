@@ -1,4 +1,5 @@
-"""A layer whose topology changes in place: tables, values, gradient and optimizer state follow the mask; plans stay right."""
+"""A layer whose topology changes in place: tables, values, gradient and optimizer state follow the mask;
+plans stay right."""
 
 import copy
 import logging
@@ -47,7 +48,9 @@ def train(layer, optimizer, steps=2):
         optimizer.step()
 
 
-@pytest.mark.parametrize("out, features, block", [(70, 100, 16), (8, 8, 8), (300, 40, (32, 8)), (5, 700, (8, 64)), (256, 256, 32)])
+@pytest.mark.parametrize(
+    "out, features, block", [(70, 100, 16), (8, 8, 8), (300, 40, (32, 8)), (5, 700, (8, 64)), (256, 256, 32)]
+)
 @pytest.mark.parametrize("density", [0.0, 0.1, 0.5, 1.0])
 def test_the_tables_are_those_of_a_new_index(out, features, block, density):
     layer = make(out, features, block, density)
@@ -78,7 +81,10 @@ def test_products_right_after_a_change_are_those_of_the_dense_weight(dtype):
     y, expected = layer(x), F.linear(x, weight, layer.bias)
     near = {"atol": 0.1, "rtol": 0.02} if dtype.itemsize == 2 else {"atol": 1e-4, "rtol": 1e-5}
     torch.testing.assert_close(y, expected, **near)
-    got, wanted = torch.autograd.grad(y, [x, layer.values], dy), torch.autograd.grad(expected, [x, weight], dy)
+    got, wanted = (
+        torch.autograd.grad(y, [x, layer.values], dy),
+        torch.autograd.grad(expected, [x, weight], dy),
+    )
     torch.testing.assert_close(got[0], wanted[0], **near)
     torch.testing.assert_close(dense_of(layer, got[1]), wanted[1] * cells(layer, mask), **near)
 
@@ -124,7 +130,9 @@ def test_grown_blocks_take_what_is_given_and_padding_stays_zero():
     before, mask, grown = dense_of(layer), other(layer), torch.randn(70, 100)
     old = cells(layer, layer.pattern.mask)
     layer.set_topology_(mask, grown=grown)
-    assert torch.equal(dense_of(layer), torch.where(cells(layer, mask) & ~old, grown, before * cells(layer, mask)))
+    assert torch.equal(
+        dense_of(layer), torch.where(cells(layer, mask) & ~old, grown, before * cells(layer, mask))
+    )
     layer.load_state_dict(layer.state_dict())  # refuses padding that is not zero
 
 
@@ -136,8 +144,12 @@ def test_everything_keeps_its_place_and_one_plan_serves_all():
     version = layer.index.version
     for seed in range(3):
         layer.set_topology_(other(layer, seed + 5))
-        assert [tensor.data_ptr() for tensor in (*layer.index[:5], layer.values, layer.requested_blocks)] == places
-        assert [id(tensor) for tensor in layer.index[:5]] == objects and layer.index.version == version == ops.DYNAMIC
+        assert [
+            tensor.data_ptr() for tensor in (*layer.index[:5], layer.values, layer.requested_blocks)
+        ] == places
+        assert [
+            id(tensor) for tensor in layer.index[:5]
+        ] == objects and layer.index.version == version == ops.DYNAMIC
     assert layer.plan(9)["kernel"] and layer.plan(9, "dx")["kernel"]
 
 
@@ -209,7 +221,10 @@ def test_what_is_saved_is_the_topology_of_that_moment(tmp_path):
     sparseloom.load(tmp_path / "layer.safetensors", loaded)
     x = torch.randn(4, 100)
     assert (
-        loaded.dynamic and loaded.pattern == layer.pattern and torch.equal(loaded(x), layer(x)) and torch.equal(fixed(x), layer(x))
+        loaded.dynamic
+        and loaded.pattern == layer.pattern
+        and torch.equal(loaded(x), layer(x))
+        and torch.equal(fixed(x), layer(x))
     )
     loaded.load_state_dict(make(seed=5).state_dict())
     assert loaded.dynamic and [tensor.data_ptr() for tensor in (*loaded.index[:5], loaded.values)] == places
@@ -277,7 +292,9 @@ def test_compiled_code_sees_the_next_topology_and_is_not_compiled_again():
     compiled = torch.compile(layer, fullgraph=True, backend=counter)
     x = torch.randn(3, 100)
     for seed in range(4):
-        torch.testing.assert_close(compiled(x), F.linear(x, dense_of(layer), layer.bias), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            compiled(x), F.linear(x, dense_of(layer), layer.bias), atol=1e-5, rtol=1e-5
+        )
         layer.set_topology_(other(layer, seed))
     assert counter.frame_count == 1
     torch._dynamo.reset()
@@ -299,8 +316,12 @@ def test_the_operators_as_torch_checks_them():
     tensors = [tensor.clone() for tensor in index[:5]]
     moved, requested = torch.zeros_like(index.col), torch.zeros(1, dtype=torch.int32)
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(torch.ops.sparseloom.set_topology.default, (mask, *tensors, moved, requested), test_utils=tests)
-    torch.library.opcheck(torch.ops.sparseloom.move_blocks.default, (layer.values.detach().clone(), moved), test_utils=tests)
+    torch.library.opcheck(
+        torch.ops.sparseloom.set_topology.default, (mask, *tensors, moved, requested), test_utils=tests
+    )
+    torch.library.opcheck(
+        torch.ops.sparseloom.move_blocks.default, (layer.values.detach().clone(), moved), test_utils=tests
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.complex128])
@@ -308,7 +329,9 @@ def test_the_operators_as_torch_checks_them():
 def test_anything_with_blocks_as_its_first_dimension_moves(dtype, shape):
     values = torch.randint(1, 100, shape).to(dtype)
     moved = torch.tensor([3, -1, 3, 0, 6, 5], dtype=torch.int32)
-    expected = torch.where(((moved < 0) | (moved > 5)).reshape(-1, *[1] * (len(shape) - 1)), 0, values[moved.clamp(0, 5).long()])
+    expected = torch.where(
+        ((moved < 0) | (moved > 5)).reshape(-1, *[1] * (len(shape) - 1)), 0, values[moved.clamp(0, 5).long()]
+    )
     ops.move_blocks(values, moved)
     assert torch.equal(values, expected.to(dtype))
 
@@ -316,16 +339,28 @@ def test_anything_with_blocks_as_its_first_dimension_moves(dtype, shape):
 @pytest.mark.parametrize(
     "break_it, words",
     [
-        (lambda layer: layer.set_topology_(torch.ones(7, 5, dtype=torch.bool)), r"mask bool \[5, 7\].*\[7, 5\]"),
+        (
+            lambda layer: layer.set_topology_(torch.ones(7, 5, dtype=torch.bool)),
+            r"mask bool \[5, 7\].*\[7, 5\]",
+        ),
         (lambda layer: layer.set_topology_(torch.ones(5, 7)), "float32"),
         (lambda layer: layer.set_topology_("all"), "str"),
-        (lambda layer: layer.set_topology_(Pattern(70, 100, 32, torch.ones(3, 4, dtype=torch.bool))), "blocks of 16 x 16"),
+        (
+            lambda layer: layer.set_topology_(Pattern(70, 100, 32, torch.ones(3, 4, dtype=torch.bool))),
+            "blocks of 16 x 16",
+        ),
         (lambda layer: layer.freeze().set_topology_(other(layer)), "unfreeze"),
         (lambda layer: layer.to("meta").set_topology_(torch.ones(5, 7, dtype=torch.bool)), "meta"),
         (lambda layer: layer.set_topology_(other(layer), grown=torch.ones(100, 70)), r"grown \[70, 100\]"),
-        (lambda layer: layer.set_topology_(other(layer), optimizer=torch.optim.LBFGS(layer.parameters())), "LBFGS"),
+        (
+            lambda layer: layer.set_topology_(other(layer), optimizer=torch.optim.LBFGS(layer.parameters())),
+            "LBFGS",
+        ),
         (lambda layer: ops.move_blocks(torch.ones(3), torch.zeros(4, dtype=torch.int32)), "4 blocks"),
-        (lambda layer: ops.move_blocks(torch.ones(4, 4).t(), torch.zeros(4, dtype=torch.int32)), "contiguous"),
+        (
+            lambda layer: ops.move_blocks(torch.ones(4, 4).t(), torch.zeros(4, dtype=torch.int32)),
+            "contiguous",
+        ),
         (lambda layer: ops.move_blocks(torch.ones(4), torch.zeros(4)), "int32"),
     ],
 )
@@ -340,7 +375,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(break_it, words):
 
 
 def test_a_new_pattern_is_planned_within_the_time_that_a_dynamic_trainer_has():
-    """0.3 ms at density 0.5 on one core, index and all three plans; the promise is 1 ms, and a tenfold loss must show anywhere."""
+    """0.3 ms at density 0.5 on one core, index and all three plans; the promise is 1 ms, and a tenfold loss
+    must show anywhere."""
     ops.plan(build_index(sparseloom.pattern.balanced(4096, 4096, 32, 0.5, 0)), "forward", torch.float32, 1024)
     times = []
     for seed in range(15):
@@ -354,11 +390,14 @@ def test_a_new_pattern_is_planned_within_the_time_that_a_dynamic_trainer_has():
 
 
 def test_set_finds_more_than_a_fixed_pattern_does():
-    """A planted block-sparse weight, sought by dropping the weakest blocks and growing others at random (Mocanu et al. 2018)."""
+    """A planted block-sparse weight, sought by dropping the weakest blocks and growing others at random
+    (Mocanu et al. 2018)."""
     torch.manual_seed(0)
     wanted = Pattern(128, 128, 16, torch.rand(8, 8) < 0.25)
     target = torch.randn(128, 128) * cells(BlockSparseLinear(128, 128, pattern=wanted), wanted.mask)
-    layer = BlockSparseLinear(128, 128, bias=False, pattern=sparseloom.pattern.random(128, 128, 16, wanted.density, 1))
+    layer = BlockSparseLinear(
+        128, 128, bias=False, pattern=sparseloom.pattern.random(128, 128, 16, wanted.density, 1)
+    )
     optimizer = torch.optim.Adam(layer.parameters(), 0.03)
     mask = layer.pattern.mask
     start = int((mask & wanted.mask).sum())
@@ -369,8 +408,12 @@ def test_set_finds_more_than_a_fixed_pattern_does():
             optimizer.zero_grad()
             (layer(x) - x @ target.t()).square().mean().backward()
             optimizer.step()
-        strength = torch.full(mask.shape, -1.0).masked_scatter_(mask, layer.values.detach().flatten(1).norm(dim=1))
-        kept = torch.zeros(mask.numel(), dtype=torch.bool).scatter_(0, strength.flatten().topk(wanted.blocks - grow).indices, True)
+        strength = torch.full(mask.shape, -1.0).masked_scatter_(
+            mask, layer.values.detach().flatten(1).norm(dim=1)
+        )
+        kept = torch.zeros(mask.numel(), dtype=torch.bool).scatter_(
+            0, strength.flatten().topk(wanted.blocks - grow).indices, True
+        )
         chance = torch.rand(mask.numel()).masked_fill_(kept, -1.0)
         mask = kept.scatter_(0, chance.topk(grow).indices, True).view(mask.shape)
         layer.set_topology_(mask, optimizer=optimizer)

@@ -1,4 +1,5 @@
-"""transformers' own Trainer on block-sparse models: trained, saved, loaded, trained on, and resumed from a checkpoint."""
+"""transformers' own Trainer on block-sparse models: trained, saved, loaded, trained on, and resumed from a
+checkpoint."""
 
 import pytest
 import tiny_models
@@ -24,14 +25,30 @@ class Sentences(Dataset):
 
 
 def trainer(model, folder, steps, **changes):
-    options = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 5, "learning_rate": 1e-2, "logging_steps": 1}
-    options |= {"per_device_train_batch_size": 6, "use_cpu": True, "report_to": [], "disable_tqdm": True, "seed": 3}
+    options = {
+        "save_strategy": "steps",
+        "save_steps": 4,
+        "save_total_limit": 5,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+    }
+    options |= {
+        "per_device_train_batch_size": 6,
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": 3,
+    }
     arguments = transformers.TrainingArguments(str(folder), max_steps=steps, **(options | changes))
     return transformers.Trainer(model, arguments, train_dataset=Sentences(), eval_dataset=Sentences())
 
 
 def values(model):
-    return {name: layer.values.detach().clone() for name, layer in model.named_modules() if isinstance(layer, BlockSparseLinear)}
+    return {
+        name: layer.values.detach().clone()
+        for name, layer in model.named_modules()
+        if isinstance(layer, BlockSparseLinear)
+    }
 
 
 def equal(one, other):
@@ -54,7 +71,9 @@ def test_trainer_trains_saves_reloads_and_trains_on(name, tmp_path):
     first = trainer(model, tmp_path / "first", 8)
     first.train()
     losses = [entry["loss"] for entry in first.state.log_history if "loss" in entry]
-    assert losses[-1] < 0.99 * losses[0] and not any(torch.equal(before[n], v) for n, v in values(model).items())
+    assert losses[-1] < 0.99 * losses[0] and not any(
+        torch.equal(before[n], v) for n, v in values(model).items()
+    )
     first.save_model(tmp_path / "saved")
     again = getattr(transformers, cls).from_pretrained(tmp_path / "saved")
     assert equal(values(model), values(again))
@@ -108,8 +127,15 @@ def test_half_and_float_convert_a_reloaded_model(convert, tmp_path):
     model.save_pretrained(tmp_path)
     again = transformers.BertForMaskedLM.from_pretrained(tmp_path)
     getattr(again, convert)()
-    dtype = {"half": torch.float16, "bfloat16": torch.bfloat16, "double": torch.float64, "float": torch.float32}[convert]
-    assert {layer.values.dtype for layer in again.modules() if isinstance(layer, BlockSparseLinear)} == {dtype}
+    dtype = {
+        "half": torch.float16,
+        "bfloat16": torch.bfloat16,
+        "double": torch.float64,
+        "float": torch.float32,
+    }[convert]
+    assert {layer.values.dtype for layer in again.modules() if isinstance(layer, BlockSparseLinear)} == {
+        dtype
+    }
     tokens = tiny_models.tokens()
     with torch.no_grad():
         logits = again(tokens).logits

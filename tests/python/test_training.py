@@ -17,7 +17,9 @@ EVERY = {".*": BlockSparse(block=16, density=0.5)}
 
 def model(dtype=torch.float32):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.LayerNorm(96), nn.Linear(96, 70), nn.GELU(), nn.Linear(70, 32))
+    net = nn.Sequential(
+        nn.Linear(64, 96), nn.GELU(), nn.LayerNorm(96), nn.Linear(96, 70), nn.GELU(), nn.Linear(70, 32)
+    )
     sparsify_(net, EVERY)
     return net.to(dtype)
 
@@ -61,7 +63,9 @@ def test_checkpointing_a_sparse_layer_keeps_nothing_of_its_forward_pass(reentran
     net, x = model()[:1], data()[0].requires_grad_()
     runs, kept = [], []
     net[0].register_forward_pre_hook(lambda *a: runs.append(1))
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.shape) or tensor, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.shape) or tensor, lambda tensor: tensor
+    ):
         y = checkpoint(net, x, use_reentrant=reentrant)
     assert net[0].values.shape not in kept and len(runs) == 1
     y.sum().backward()
@@ -83,7 +87,9 @@ def test_gradient_accumulation_adds_up_to_the_whole_batch():
 def test_fused_and_foreach_optimizers_take_the_steps_of_the_plain_one(options):
     nets = [model(), model()]
     how = [options, {"foreach": False}]
-    optimizers = [torch.optim.AdamW(net.parameters(), 1e-2, **each) for net, each in zip(nets, how, strict=True)]
+    optimizers = [
+        torch.optim.AdamW(net.parameters(), 1e-2, **each) for net, each in zip(nets, how, strict=True)
+    ]
     x, y = data()
     before = nets[0][0].values.detach().clone()
     for _ in range(3):
@@ -115,7 +121,9 @@ def test_an_exponential_moving_average_keeps_the_pattern_and_averages_the_values
         loss_of(net, x, y).backward()
         optimizer.step()
         average.update_parameters(net)
-        expected = net[0].values.detach().clone() if step == 0 else 0.5 * expected + 0.5 * net[0].values.detach()
+        expected = (
+            net[0].values.detach().clone() if step == 0 else 0.5 * expected + 0.5 * net[0].values.detach()
+        )
     torch.testing.assert_close(average.module[0].values.detach(), expected)
     assert not torch.equal(expected, before) and not torch.equal(expected, net[0].values)
     assert average.module[0].pattern == net[0].pattern and average(x).isfinite().all()
@@ -123,7 +131,8 @@ def test_an_exponential_moving_average_keeps_the_pattern_and_averages_the_values
 
 @pytest.mark.parametrize("way", ["eval", "state_dict"])
 def test_an_average_that_takes_buffers_along_does_not_round_the_indices_down(way, caplog):
-    """decay * 5 + (1 - decay) * 5 is 4.9999995 in fp32, and 4 in int32: AveragedModel(use_buffers=True) and its like do that."""
+    """decay * 5 + (1 - decay) * 5 is 4.9999995 in fp32, and 4 in int32: AveragedModel(use_buffers=True) and
+    its like do that."""
     net, (x, _) = model(), data()
     average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
     average(x)  # its plan is made and kept
@@ -134,7 +143,9 @@ def test_an_average_that_takes_buffers_along_does_not_round_the_indices_down(way
     if way == "eval":
         torch.testing.assert_close(average.eval()(x), net.eval()(x), atol=1e-5, rtol=1e-5)
     saved = average.module.state_dict()
-    assert all(torch.equal(saved[name], net.state_dict()[name]) for name in saved if name.endswith(("crow", "col")))
+    assert all(
+        torch.equal(saved[name], net.state_dict()[name]) for name in saved if name.endswith(("crow", "col"))
+    )
     assert average.module[0].col.data_ptr() == memory and "changed in place" in caplog.text
     caplog.clear()
     average.eval().train().eval()
@@ -144,7 +155,10 @@ def test_an_average_that_takes_buffers_along_does_not_round_the_indices_down(way
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_with_a_gradient_scaler(dtype):
     net, (x, y) = model(), data()
-    optimizer, scaler = torch.optim.AdamW(net.parameters(), 1e-2), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer, scaler = (
+        torch.optim.AdamW(net.parameters(), 1e-2),
+        torch.amp.GradScaler("cpu", init_scale=2.0**10),
+    )
     losses = []
     for _ in range(6):
         optimizer.zero_grad()
@@ -164,7 +178,10 @@ def test_autocast_with_a_gradient_scaler(dtype):
 
 def test_the_scaler_skips_a_step_with_an_infinite_gradient():
     net, (x, y) = model(), data()
-    optimizer, scaler = torch.optim.SGD(net.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer, scaler = (
+        torch.optim.SGD(net.parameters(), 0.1),
+        torch.amp.GradScaler("cpu", init_scale=2.0**10),
+    )
     before = net[0].values.detach().clone()
     scaler.scale(loss_of(net, x, y)).backward()
     net[0].values.grad[0, 0, 0] = torch.inf
@@ -173,7 +190,8 @@ def test_the_scaler_skips_a_step_with_an_infinite_gradient():
     assert torch.equal(net[0].values, before) and scaler.get_scale() == 2.0**9
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # torch's own, at inductor's import
+# torch's own, at inductor's import
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 def test_export_and_aot_inductor(tmp_path):
     net, (x, _) = model()[:2].eval().requires_grad_(False), data(6)
     rows = torch.export.Dim("rows", min=2, max=64)
@@ -211,9 +229,14 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_b29_no_mask_is_lost(way):
-    """There is none: what is absent stays absent after steps, copies, casts and loading, and training goes on there alone."""
+    """There is none: what is absent stays absent after steps, copies, casts and loading, and training goes on
+    there alone."""
     net = model()
-    absent = {name: layer.to_dense().weight == 0 for name, layer in net.named_children() if isinstance(layer, BlockSparseLinear)}
+    absent = {
+        name: layer.to_dense().weight == 0
+        for name, layer in net.named_children()
+        if isinstance(layer, BlockSparseLinear)
+    }
     for _ in range(2):
         net = WAYS[way](trained(net))
     for name, mask in absent.items():

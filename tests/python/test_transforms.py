@@ -1,4 +1,5 @@
-"""torch.func, forward mode, batched gradients, jit.trace and fx: the masked dense twin's values, or a refusal in one line."""
+"""torch.func, forward mode, batched gradients, jit.trace and fx: the masked dense twin's values, or a refusal
+in one line."""
 
 import copy
 import re
@@ -8,7 +9,18 @@ import torch
 import torch.autograd.forward_ad as fwd
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp, vmap
+from torch.func import (
+    functional_call,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    stack_module_state,
+    vjp,
+    vmap,
+)
 
 import sparseloom
 from sparseloom import ops
@@ -58,7 +70,9 @@ def close(actual, expected, **tolerance):
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_jvp_gives_the_twin_s_tangents_and_no_zeros(activation, needs_grad):
     layer, x, dx = layer_of(activation).requires_grad_(needs_grad), x_of(5), x_of(5, seed=2)
-    for actual, expected in zip(jvp(layer, (x,), (dx,)), jvp(lambda x: twin(layer, x), (x,), (dx,)), strict=True):
+    for actual, expected in zip(
+        jvp(layer, (x,), (dx,)), jvp(lambda x: twin(layer, x), (x,), (dx,)), strict=True
+    ):
         close(actual, expected)
     index, leaves = layer.index, (x, layer.values.detach(), layer.bias.detach(), torch.ones(5, 27, **F64))
     tangents = (dx, *(torch.randn_like(leaf) for leaf in leaves[1:]))
@@ -80,23 +94,35 @@ def test_a_layer_under_dual_tensors_carries_the_tangent(needs_grad):
 @pytest.mark.parametrize("activation", [None, "gelu", "silu"])
 def test_gradcheck_of_linear_in_both_modes_with_batches(activation):
     layer = layer_of(activation, n_in=19, n_out=13)
-    leaves = (torch.randn(2, 19, **F64), layer.values.detach(), layer.bias.detach(), torch.randn(2, 13, **F64))
+    leaves = (
+        torch.randn(2, 19, **F64),
+        layer.values.detach(),
+        layer.bias.detach(),
+        torch.randn(2, 13, **F64),
+    )
     leaves = tuple(leaf.clone().requires_grad_() for leaf in leaves)
     f = lambda x, values, bias, r: ops.linear(x, values, layer.index, bias, activation, residual=r)  # noqa: E731
     batched = {"check_batched_grad": True, "check_forward_ad": True, "check_batched_forward_grad": True}
     assert gradcheck(f, leaves, **batched)
-    assert gradgradcheck(f, leaves, check_fwd_over_rev=True, check_rev_over_rev=True, check_batched_grad=True, fast_mode=True)
+    assert gradgradcheck(
+        f, leaves, check_fwd_over_rev=True, check_rev_over_rev=True, check_batched_grad=True, fast_mode=True
+    )
 
 
 @pytest.mark.parametrize("direction", ["dx", "dw"])
 def test_gradcheck_of_dx_and_dw_in_both_modes_with_batches(direction):
     layer = layer_of(n_in=19, n_out=13)
-    dy, b = torch.randn(2, 13, **F64), layer.values.detach() if direction == "dx" else torch.randn(2, 19, **F64)
+    dy, b = (
+        torch.randn(2, 13, **F64),
+        layer.values.detach() if direction == "dx" else torch.randn(2, 19, **F64),
+    )
     product = ops.linear_dx if direction == "dx" else ops.linear_dw
     leaves = (dy.requires_grad_(), b.clone().requires_grad_())
     batched = {"check_batched_grad": True, "check_forward_ad": True, "check_batched_forward_grad": True}
     assert gradcheck(lambda a, b: product(a, b, layer.index), leaves, **batched)
-    assert gradgradcheck(lambda a, b: product(a, b, layer.index), leaves, check_fwd_over_rev=True, check_batched_grad=True)
+    assert gradgradcheck(
+        lambda a, b: product(a, b, layer.index), leaves, check_fwd_over_rev=True, check_batched_grad=True
+    )
 
 
 @pytest.mark.parametrize("in_dim,out_dim", [(0, 0), (1, 0), (-1, 1), (2, -1), (0, 2)])
@@ -112,7 +138,9 @@ def test_vmap_over_x_of_any_number_of_dimensions(sizes):
     close(vmap(vmap(layer), 1, 1)(x_of(5, 4, *sizes)), twin(layer, x_of(5, 4, *sizes)))
 
 
-@pytest.mark.parametrize("which", ["x", "values", "bias", "residual", "x values", "values bias", "x values bias residual"])
+@pytest.mark.parametrize(
+    "which", ["x", "values", "bias", "residual", "x values", "values bias", "x values bias residual"]
+)
 @pytest.mark.parametrize("sizes", [(), (3,), (2, 3)])
 def test_vmap_over_any_operands(which, sizes):
     layer = layer_of("gelu")
@@ -120,11 +148,17 @@ def test_vmap_over_any_operands(which, sizes):
     dims = {name: (min(1, len(shape)) if name in which.split() else None) for name, shape in shapes.items()}
     operands = {}
     for name, shape in shapes.items():
-        tensor = torch.randn(*shape, **F64) if name not in which.split() else torch.randn(shape[0], 4, *shape[1:], **F64)
+        tensor = (
+            torch.randn(*shape, **F64)
+            if name not in which.split()
+            else torch.randn(shape[0], 4, *shape[1:], **F64)
+        )
         operands[name] = tensor
     f = lambda x, values, bias, residual: ops.linear(x, values, layer.index, bias, "gelu", residual=residual)  # noqa: E731
     g = lambda *a: twin(layer, *a)  # noqa: E731
-    close(vmap(f, tuple(dims.values()))(*operands.values()), vmap(g, tuple(dims.values()))(*operands.values()))
+    close(
+        vmap(f, tuple(dims.values()))(*operands.values()), vmap(g, tuple(dims.values()))(*operands.values())
+    )
 
 
 @pytest.mark.parametrize("dims", [(0, None), (None, 0), (0, 0), (1, 0)])
@@ -181,7 +215,9 @@ def test_per_sample_gradients(activation, tokens):
 
 
 def test_per_sample_gradients_of_a_whole_model():
-    model = nn.Sequential(nn.Linear(37, 37), layer_of("relu"), nn.LayerNorm(27), layer_of(None, n_in=27)).double()
+    model = nn.Sequential(
+        nn.Linear(37, 37), layer_of("relu"), nn.LayerNorm(27), layer_of(None, n_in=27)
+    ).double()
     loss = lambda p, x: functional_call(model, p, (x,)).square().sum()  # noqa: E731
     x = x_of(5)
     actual = vmap(grad(loss), (None, 0))(parameters(model), x)
@@ -388,7 +424,9 @@ def test_fx_keeps_residuals_attention_and_convolutions():
     model, x = Block().eval(), torch.randn(2, 32, 4, 4)
     sparseloom.sparsify_(model, {".*(conv|attention).*": sparseloom.BlockSparse(density=0.5, block=16)})
     traced = torch.fx.symbolic_trace(model)
-    assert {"conv.linear", "attention", "out"} <= {n.target for n in traced.graph.nodes if n.op == "call_module"}
+    assert {"conv.linear", "attention", "out"} <= {
+        n.target for n in traced.graph.nodes if n.op == "call_module"
+    }
     close(traced(x), model(x))
 
 

@@ -1,4 +1,5 @@
-"""``layer.weight`` of a sparse layer: what it answers, which initialisers write ``values``, and that it refuses arithmetic."""
+"""``layer.weight`` of a sparse layer: what it answers, which initialisers write ``values``, and that it
+refuses arithmetic."""
 
 import copy
 import math
@@ -14,7 +15,8 @@ from sparseloom.nn import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseLine
 from sparseloom.nn.state import require_zero_padding
 
 HINT = (
-    r"it stores blocks; call the layer instead of multiplying with its weight, read dtype and device of layer\.values, "
+    r"it stores blocks; call the layer instead of multiplying with its "
+    r"weight, read dtype and device of layer\.values, "
     r"copy with layer\.to_dense\(\)\.weight"
 )
 
@@ -27,8 +29,17 @@ def ragged(cls=BlockSparseLinear, **options):
 def test_weight_answers_dtype_device_and_shape_without_a_dense_tensor():
     layer = ragged(dtype=torch.bfloat16)
     w = layer.weight
-    assert isinstance(w, torch.Tensor) and w.dtype == torch.bfloat16 and w.device == layer.values.device and not w.is_meta
-    assert w.shape == (500, 700) == w.size() == w.data.shape and w.size(1) == 700 and (w.ndim, w.dim(), len(w)) == (2, 2, 500)
+    assert (
+        isinstance(w, torch.Tensor)
+        and w.dtype == torch.bfloat16
+        and w.device == layer.values.device
+        and not w.is_meta
+    )
+    assert (
+        w.shape == (500, 700) == w.size() == w.data.shape
+        and w.size(1) == 700
+        and (w.ndim, w.dim(), len(w)) == (2, 2, 500)
+    )
     assert w.numel() == 350_000 and w.element_size() == 2 and w.is_floating_point() and w.requires_grad
     with torch._C.DisableTorchFunctionSubclass():
         assert w.untyped_storage().nbytes() == 2  # one element
@@ -121,7 +132,10 @@ def test_initialisers_act_on_values_as_on_a_dense_weight(name):
     require_zero_padding("test", layer.values, layer.pattern)
     mask = layer.pattern.mask.repeat_interleave(16, 0).repeat_interleave(16, 1)[:500, :700]
     stored, theirs = layer.to_dense().weight.detach()[mask], dense.weight.detach()
-    assert abs(stored.mean() - theirs.mean()) <= 0.02 * theirs.std() and abs(stored.std() - theirs.std()) <= 0.02 * theirs.std()
+    assert (
+        abs(stored.mean() - theirs.mean()) <= 0.02 * theirs.std()
+        and abs(stored.std() - theirs.std()) <= 0.02 * theirs.std()
+    )
     assert stored.min() >= theirs.min() - theirs.std() and stored.max() <= theirs.max() + theirs.std()
     assert layer.values.requires_grad and layer.values.is_leaf
 
@@ -132,7 +146,11 @@ def test_initialisers_leave_values_that_transformers_has_loaded(name):
     layer.values._is_hf_initialized = True
     before, version = layer.values.detach().clone(), layer.values._version
     INITIALISERS[name](layer.weight)
-    assert layer.weight._is_hf_initialized and torch.equal(layer.values, before) and layer.values._version == version
+    assert (
+        layer.weight._is_hf_initialized
+        and torch.equal(layer.values, before)
+        and layer.values._version == version
+    )
 
 
 def test_initialisers_draw_from_the_given_generator():

@@ -1,5 +1,5 @@
-"""Models of transformers, timm, torchvision and torch from end to end: made sparse, equal to their masked dense twins, trained,
-compiled, saved, loaded, copied, reported and made dense again."""
+"""Models of transformers, timm, torchvision and torch from end to end: made sparse, equal to their masked
+dense twins, trained, compiled, saved, loaded, copied, reported and made dense again."""
 
 import copy
 
@@ -13,7 +13,12 @@ from torch import nn
 
 import sparseloom
 from sparseloom import BlockSparse, densify_, report, sparsify_
-from sparseloom.nn import BlockSparseConv1D, BlockSparseConv1x1, BlockSparseLinear, BlockSparseMultiheadAttention
+from sparseloom.nn import (
+    BlockSparseConv1D,
+    BlockSparseConv1x1,
+    BlockSparseLinear,
+    BlockSparseMultiheadAttention,
+)
 
 SMALL = BlockSparse(8, 0.5)
 ATTENTION = r".*(query|key|value|q_proj|k_proj|v_proj|o_proj|out_proj)"
@@ -29,7 +34,14 @@ def seeded(make):
 
 
 def timm_vit():
-    options = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 10}
+    options = {
+        "img_size": 16,
+        "patch_size": 4,
+        "embed_dim": 32,
+        "depth": 2,
+        "num_heads": 2,
+        "num_classes": 10,
+    }
     return timm.models.vision_transformer.VisionTransformer(**options)
 
 
@@ -55,34 +67,79 @@ class Translator(nn.Module):
 
 #: name: (model, which layers, input of a call, how many became sparse, backend)
 ZOO = {
-    "bert": (lambda: made("BertForMaskedLM", "bert"), r".*layer.*(dense|query|key|value)", tokens, 12, "inductor"),
-    "roberta": (lambda: made("RobertaForMaskedLM", "roberta"), r".*layer.*(dense|query|key|value)", tokens, 12, "aot_eager"),
+    "bert": (
+        lambda: made("BertForMaskedLM", "bert"),
+        r".*layer.*(dense|query|key|value)",
+        tokens,
+        12,
+        "inductor",
+    ),
+    "roberta": (
+        lambda: made("RobertaForMaskedLM", "roberta"),
+        r".*layer.*(dense|query|key|value)",
+        tokens,
+        12,
+        "aot_eager",
+    ),
     "gpt2": (lambda: made("GPT2LMHeadModel", "gpt2"), r".*(c_attn|c_proj|c_fc)", tokens, 8, "inductor"),
     "t5": (lambda: made("T5EncoderModel", "t5"), r".*(\.[qkvo]|wi|wo)", tokens, 12, "aot_eager"),
-    "t5 decoder": (lambda: made("T5ForConditionalGeneration", "t5"), r".*(\.[qkvo]|wi|wo)", tokens, 32, "aot_eager"),
+    "t5 decoder": (
+        lambda: made("T5ForConditionalGeneration", "t5"),
+        r".*(\.[qkvo]|wi|wo)",
+        tokens,
+        32,
+        "aot_eager",
+    ),
     "llama": (lambda: made("LlamaForCausalLM", "llama"), r".*(_proj)", tokens, 14, "aot_eager"),
     "mixtral": (lambda: made("MixtralForCausalLM", "mixtral"), ATTENTION, tokens, 8, "aot_eager"),
     "vit": (lambda: made("ViTModel", "vit"), r".*layer.*", image, 12, "aot_eager"),
-    "siglip": (lambda: made("SiglipVisionModel", "siglip"), r".*(proj|fc1|fc2|head\.attention)", image, 16, "aot_eager"),
+    "siglip": (
+        lambda: made("SiglipVisionModel", "siglip"),
+        r".*(proj|fc1|fc2|head\.attention)",
+        image,
+        16,
+        "aot_eager",
+    ),
     "resnet": (lambda: made("ResNetModel", "resnet"), r".*convolution", image, 6, "aot_eager"),
     "whisper": (
-        lambda: made("WhisperForConditionalGeneration", "whisper"), rf"{ATTENTION}|.*fc[12]", lambda: image(2, 8, 20), 16,
+        lambda: made("WhisperForConditionalGeneration", "whisper"),
+        rf"{ATTENTION}|.*fc[12]",
+        lambda: image(2, 8, 20),
+        16,
         "aot_eager",
     ),
     "timm vit": (lambda: seeded(timm_vit), r".*(qkv|proj|fc1|fc2)", image, 8, "inductor"),
-    "timm convnext": (lambda: seeded(timm_convnext), r".*(fc1|fc2)", lambda: image(2, 3, 32, 32), 8, "aot_eager"),
-    "torchvision resnet": (
-        lambda: seeded(torchvision_resnet), r".*(conv[13]|downsample\.0)", lambda: image(4, 3, 48, 48), 12, "aot_eager",
+    "timm convnext": (
+        lambda: seeded(timm_convnext),
+        r".*(fc1|fc2)",
+        lambda: image(2, 3, 32, 32),
+        8,
+        "aot_eager",
     ),
-    "nn.Transformer": (lambda: seeded(Translator), r".*(attn|linear[12])", lambda: image(2, 5, 32), 10, "aot_eager"),
-}  # fmt: skip
+    "torchvision resnet": (
+        lambda: seeded(torchvision_resnet),
+        r".*(conv[13]|downsample\.0)",
+        lambda: image(4, 3, 48, 48),
+        12,
+        "aot_eager",
+    ),
+    "nn.Transformer": (
+        lambda: seeded(Translator),
+        r".*(attn|linear[12])",
+        lambda: image(2, 5, 32),
+        10,
+        "aot_eager",
+    ),
+}
 
 
 def arguments(model, x):
     """The model's keywords of a call, or the tensor alone."""
     if not isinstance(model, transformers.PreTrainedModel):
         return x
-    return {model.main_input_name: x} | ({"decoder_input_ids": tokens()} if model.config.is_encoder_decoder else {})
+    return {model.main_input_name: x} | (
+        {"decoder_input_ids": tokens()} if model.config.is_encoder_decoder else {}
+    )
 
 
 def call(model, x):
@@ -123,9 +180,13 @@ def test_zoo(name, tmp_path):
     with torch.no_grad():
         expected = call(twin, x)
         close(call(model, x), expected)
-    assert not sparse_layers(twin) and {n: type(m) for n, m in twin.named_modules() if n in dense_kinds} == dense_kinds
+    assert (
+        not sparse_layers(twin)
+        and {n: type(m) for n, m in twin.named_modules() if n in dense_kinds} == dense_kinds
+    )
 
-    # a few steps: the loss falls, every sparse layer moves, and the first gradient of the input's side is the twin's
+    # a few steps: the loss falls, every sparse layer moves, and the first gradient of the input's side is the
+    # twin's
     grads = []
     for each in (model, twin):
         each.train()
@@ -150,7 +211,9 @@ def test_zoo(name, tmp_path):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < losses[0] and not any(torch.equal(before[n], m.values) for n, m in sparse_layers(model).items())
+    assert losses[-1] < losses[0] and not any(
+        torch.equal(before[n], m.values) for n, m in sparse_layers(model).items()
+    )
     model.eval()
     with torch.no_grad():
         trained = call(model, x)

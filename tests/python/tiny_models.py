@@ -1,4 +1,5 @@
-"""Models of other packages in configurations of a few thousand weights, with random ones: nothing is downloaded."""
+"""Models of other packages in configurations of a few thousand weights, with random ones: nothing is
+downloaded."""
 
 from __future__ import annotations
 
@@ -24,13 +25,24 @@ CONFIGS = {
     ),
     "vit": lambda: transformers.ViTConfig(**ENCODER, image_size=16, patch_size=4),
     "siglip": lambda: transformers.SiglipVisionConfig(**ENCODER, image_size=16, patch_size=4),
-    "resnet": lambda: transformers.ResNetConfig(embedding_size=16, hidden_sizes=[32, 64], depths=[1, 1], layer_type="bottleneck"),
+    "resnet": lambda: transformers.ResNetConfig(
+        embedding_size=16, hidden_sizes=[32, 64], depths=[1, 1], layer_type="bottleneck"
+    ),
     "whisper": lambda: transformers.WhisperConfig(
-        **TOKENS, decoder_start_token_id=1, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=72, decoder_ffn_dim=72, num_mel_bins=8, max_source_positions=10,
+        **TOKENS,
+        decoder_start_token_id=1,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=72,
+        decoder_ffn_dim=72,
+        num_mel_bins=8,
+        max_source_positions=10,
         max_target_positions=20,
     ),
-}  # fmt: skip
+}
 
 
 def made(cls: str, config: str, **changes: object) -> transformers.PreTrainedModel:

@@ -1,4 +1,5 @@
-"""What test_distributed.py runs on each of two ranks: `two_ranks.py RANK FILE`. Prints one line for each check that held."""
+"""What test_distributed.py runs on each of two ranks: `two_ranks.py RANK FILE`. Prints one line for each
+check that held."""
 
 import sys
 
@@ -37,7 +38,9 @@ def train(net, rows, steps=3):
 
 
 def close(mine, theirs):
-    return mine.keys() == theirs.keys() and all(torch.allclose(mine[name], theirs[name], atol=1e-5, rtol=1e-4) for name in theirs)
+    return mine.keys() == theirs.keys() and all(
+        torch.allclose(mine[name], theirs[name], atol=1e-5, rtol=1e-4) for name in theirs
+    )
 
 
 def expect(what, held):
@@ -72,7 +75,10 @@ inner = nn.Sequential(nn.Linear(32, 32))
 outer = DistributedDataParallel(inner)
 expect("and from inside it", "then wrap" in error_of(lambda: sparsify_(inner, {"0": BlockSparse(16, 0.5)})))
 del outer
-expect("patterns that differ are named", "one pattern of 0 on all ranks" in error_of(lambda: prepare_ddp(model(seed=RANK))))
+expect(
+    "patterns that differ are named",
+    "one pattern of 0 on all ranks" in error_of(lambda: prepare_ddp(model(seed=RANK))),
+)
 
 sharded = model().eval()
 for layer in (sharded[0], sharded[3], sharded):
@@ -81,12 +87,18 @@ expect("values are sharded by blocks", sharded[0].values.to_local().shape == (6,
 train(sharded, mine)
 whole = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True))
 expect("fsdp2 equals one rank", RANK != 0 or close(whole, alone.state_dict()))
-absent = {name: layer.to_dense().weight == 0 for name, layer in model().named_children() if hasattr(layer, "pattern")}
+absent = {
+    name: layer.to_dense().weight == 0
+    for name, layer in model().named_children()
+    if hasattr(layer, "pattern")
+}
 if RANK == 0:
     again = model().eval()
     again.load_state_dict(whole)
     expect("what is gathered loads into a whole model", close(again.state_dict(), alone.state_dict()))
-    kept = all((again.get_submodule(name).to_dense().weight[mask] == 0).all() for name, mask in absent.items())
+    kept = all(
+        (again.get_submodule(name).to_dense().weight[mask] == 0).all() for name, mask in absent.items()
+    )
     expect("b29: no absent block came back under fully_shard", kept and len(absent) == 2)
 few = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
 sparsify_(few, {"0": BlockSparse(16, 1.0)})
@@ -95,14 +107,20 @@ for layer in (*few, few):
     fully_shard(layer)
 expect("a rank without a block takes part", few[0].values.to_local().shape == (1 - RANK, 16, 16))
 expect("and computes the same", torch.allclose(few(data()[0][:, :16]), expected, atol=1e-6))
-mixed = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 32))  # torch's batch norm takes no bf16 weights here
+# torch's batch norm takes no bf16 weights here
+mixed = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 32))
 sparsify_(mixed, {"[02]": BlockSparse(16, 0.5, "random", seed=0)})
 fully_shard(mixed, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 out = mixed(data()[0])
 out.float().square().mean().backward()
 kinds = (out.dtype, mixed[0].values.grad.dtype, mixed[0].crow.dtype)
-expect("fully_shard's mixed precision leaves the indices int32", kinds == (torch.bfloat16, torch.float32, torch.int32))
-refused = error_of(lambda: sparsify_(sharded, {"[03]": BlockSparse(16, 0.5)})) + error_of(lambda: sparseloom.densify_(sharded))
+expect(
+    "fully_shard's mixed precision leaves the indices int32",
+    kinds == (torch.bfloat16, torch.float32, torch.int32),
+)
+refused = error_of(lambda: sparsify_(sharded, {"[03]": BlockSparse(16, 0.5)})) + error_of(
+    lambda: sparseloom.densify_(sharded)
+)
 expect("patching under fully_shard is refused", refused.count("then fully_shard") == 2)
 dist.barrier()
 dist.destroy_process_group()

@@ -1,1 +1,2 @@
-"""Benchmarks: kernels against torch's dense products and against the machine's peak, one JSON file per run."""
+"""Benchmarks: kernels against torch's dense products and against the machine's peak, one JSON file per
+run."""

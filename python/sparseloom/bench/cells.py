@@ -1,4 +1,5 @@
-"""The committed lists of what is measured. A suite is a list of cells; a cell is one product and its pattern."""
+"""The committed lists of what is measured. A suite is a list of cells; a cell is one product and its
+pattern."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from ..testing import Case
 from .skewed import KINDS, STRUCTURED, SkewedCase
 
 DIRECTIONS = ("forward", "dx", "dw")
-#: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch. fp8: e4m3 with a scale for each tensor, bf16 results
-#: and use_fast_accum; fp8_promoted: without it.
+#: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch. fp8: e4m3 with a scale for each
+#: tensor, bf16 results and use_fast_accum; fp8_promoted: without it.
 #: int8: with a scale for each token and output, bf16 results.
 DTYPES = {
     "f32": torch.float32,
@@ -67,10 +68,13 @@ def cell_of(record: dict[str, Any]) -> Cell:
 
 
 def flagship() -> list[Cell]:
-    """The shape that the promises are about, a square MLP layer: at 1024 tokens forward at every density and block, dx and dw
-    at blocks of 32 and 64, skewed rows; int8 beside bf16; and 1 to 16 tokens with weights beyond every cache."""
+    """The shape that the promises are about, a square MLP layer: at 1024 tokens forward at every density and
+    block, dx and dw at blocks of 32 and 64, skewed rows; int8 beside bf16; and 1 to 16 tokens with weights
+    beyond every cache."""
 
-    def cells(direction: str, dtypes: str, blocks: tuple[int, ...], densities: tuple[float, ...]) -> list[Cell]:
+    def cells(
+        direction: str, dtypes: str, blocks: tuple[int, ...], densities: tuple[float, ...]
+    ) -> list[Cell]:
         return [
             Cell(direction, dtype, 1024, 4096, 4096, (block, block), density)
             for dtype in dtypes.split()
@@ -80,8 +84,11 @@ def flagship() -> list[Cell]:
 
     densities = (0.05, 0.1, 0.2, 0.5, 0.8)
     found = cells("forward", "f32 bf16", (8, 16, 32, 64, 128), densities)
-    found += cells("forward", "f16", (32,), densities)  # its dense product takes seven times as long as fp32's
-    found += [cell for direction in ("dx", "dw") for cell in cells(direction, "f32 bf16", (32, 64), densities[:-1])]
+    # its dense product takes seven times as long as fp32's
+    found += cells("forward", "f16", (32,), densities)
+    found += [
+        cell for direction in ("dx", "dw") for cell in cells(direction, "f32 bf16", (32, 64), densities[:-1])
+    ]
     found += cells("forward", "int8", (16, 32, 64, 128), densities[2:])
     found += [
         Cell("forward", dtype, 1024, 4096, 4096, (32, 32), density, kind)
@@ -98,7 +105,8 @@ def flagship() -> list[Cell]:
 
 
 def plan_cells() -> list[Cell]:
-    """Where the plan's choice is put to the test: few and many tokens, small and large layers, densities up to where dense wins."""
+    """Where the plan's choice is put to the test: few and many tokens, small and large layers, densities up
+    to where dense wins."""
     cells = [
         Cell(direction, "f32", m, k, n, (block, block), density)
         for m, k, n in ((16, 1024, 1024), (256, 768, 768), (512, 256, 1024), (1024, 1024, 1024))
@@ -117,9 +125,15 @@ def plan_cells() -> list[Cell]:
         for m in (1, 8)
         for density in (0.1, 0.3)
     ]
-    cells += [Cell("forward", "f32", 256, 1024, 1024, (32, 32), density, "random") for density in (0.02, 0.3, 0.8, 0.95)]
+    cells += [
+        Cell("forward", "f32", 256, 1024, 1024, (32, 32), density, "random")
+        for density in (0.02, 0.3, 0.8, 0.95)
+    ]
     cells += [Cell(direction, "f16", 256, 768, 768, (32, 32), 0.25) for direction in DIRECTIONS]
-    cells += [Cell("forward", "f32", 256, 1024, 1024, block, 0.25) for block in ((8, 8), (8, 64), (64, 16), (128, 128))]
+    cells += [
+        Cell("forward", "f32", 256, 1024, 1024, block, 0.25)
+        for block in ((8, 8), (8, 64), (64, 16), (128, 128))
+    ]
     return cells
 
 
@@ -133,11 +147,19 @@ SUITES = {"cpu": flagship, "plan": plan_cells, "gpu": gpu}
 
 
 def select(suite: str, only: Iterable[str]) -> list[Cell]:
-    """The suite's cells whose name holds every text of `only`. Raises Error on an unknown suite, or when none is left."""
+    """The suite's cells whose name holds every text of `only`. Raises Error on an unknown suite, or when none
+    is left."""
     if suite not in SUITES:
-        raise Error("bench", f"a suite of {', '.join(SUITES)}, models", repr(suite), "name one of them first, or sweep")
+        raise Error(
+            "bench",
+            f"a suite of {', '.join(SUITES)}, models",
+            repr(suite),
+            "name one of them first, or sweep",
+        )
     wanted = list(only)
     cells = [cell for cell in SUITES[suite]() if all(text in str(cell) for text in wanted)]
     if not cells:
-        raise Error("bench", f"--only to match a cell of {suite}", " and ".join(wanted), "see --list for the names")
+        raise Error(
+            "bench", f"--only to match a cell of {suite}", " and ".join(wanted), "see --list for the names"
+        )
     return cells

@@ -26,7 +26,8 @@ from .peak import rates
 from .results import default_folder, header, write_results
 from .timing import busy_share, load_average
 
-#: Above this share of the CPUs' time taken by others, medians drift by more than the 10 % that the targets are about.
+#: Above this share of the CPUs' time taken by others, medians drift by more than the 10 % that the targets
+#: are about.
 BUSY_LIMIT = 0.10
 #: gpu: the least rounds, some five minutes in all; models: of the report, for each layer.
 SECONDS = {"cpu": 1.0, "plan": 1.0, "gpu": 0.0, "models": 0.1}
@@ -36,23 +37,38 @@ def bench(
     suite: Annotated[
         str,
         typer.Argument(
-            help="cpu (share of the peak, against dense), plan (is the plan's choice the best), gpu (against dense and peers) or "
-            "models (a ViT and a BERT patched, trained, reloaded and timed on a GPU); random problems: `bench sweep --help`"
+            help="cpu (share of the peak, against dense), plan (is the plan's "
+            "choice the best), gpu (against dense and peers) or "
+            "models (a ViT and a BERT patched, trained, reloaded and timed "
+            "on a GPU); random problems: `bench sweep --help`"
         ),
     ] = "cpu",
-    only: Annotated[list[str] | None, typer.Option(help="cells whose name holds this text; repeat to narrow further")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="cells whose name holds this text; repeat to narrow further")
+    ] = None,
     group: Annotated[
-        list[str] | None, typer.Option(help=f"gpu: a part of it ({', '.join(gpu_jobs.names())}); repeat for more")
+        list[str] | None,
+        typer.Option(help=f"gpu: a part of it ({', '.join(gpu_jobs.names())}); repeat for more"),
     ] = None,
     list_cells: Annotated[bool, typer.Option("--list", help="print the cells' names and end")] = False,
-    seconds: Annotated[float | None, typer.Option(min=0.0, help="of timing per cell; seven rounds at least")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="of timing per cell; seven rounds at least")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="default: torch's own number")] = None,
-    check: Annotated[bool, typer.Option("--check", help="exit 1 and name the targets that were missed")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="exit 1 and name the targets that were missed")
+    ] = False,
     busy: Annotated[bool, typer.Option("--busy", help="measure also while others use the machine")] = False,
-    results: Annotated[Path | None, typer.Option(help="default: bench/results of the checkout, else here")] = None,
-    name: Annotated[str | None, typer.Option(help="of the results file; default: the suite's, and its groups'")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="default: bench/results of the checkout, else here")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="of the results file; default: the suite's, and its groups'")
+    ] = None,
     peers: Annotated[bool, typer.Option(help="gpu: time torch BSR and cuSPARSE too")] = True,
-    resume: Annotated[bool, typer.Option("--resume", help="gpu: go on with the file of a run that was stopped")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="gpu: go on with the file of a run that was stopped")
+    ] = False,
 ) -> None:
     """Measure block-sparse products beside torch's dense ones; writes <results>/<device>/<name>.json."""
     wanted, groups = only or [], group or []
@@ -90,7 +106,10 @@ def bench(
         typer.echo(f"sparseloom bench: interrupted, {left}", err=True)
         raise typer.Exit(130) from None
     if suite == "plan":
-        typer.echo(f"the plan's choice is within 10 % of the best in {targets.good_choices(records)} of {len(records)} cells")
+        typer.echo(
+            "the plan's choice is within 10 % of the best in "
+            f"{targets.good_choices(records)} of {len(records)} cells"
+        )
     if suite == "gpu":
         typer.echo("\n".join(gpu_table.summary(records)))
     typer.echo(f"results: {path.resolve()}")
@@ -103,12 +122,20 @@ def bench(
         raise typer.Exit(1)
 
 
-def run(suite: str, cells: list[Cell], seconds: float, busy: bool) -> tuple[dict[str, Any], list[measure.Record]]:
-    """The head and the records of a results file. Raises Error when the machine is busy and that was not allowed."""
+def run(
+    suite: str, cells: list[Cell], seconds: float, busy: bool
+) -> tuple[dict[str, Any], list[measure.Record]]:
+    """The head and the records of a results file. Raises Error when the machine is busy and that was not
+    allowed."""
     taken = busy_share()
     if taken > BUSY_LIMIT and not busy:
         share = f"{100 * taken:.0f} % of its CPU time used by others"
-        raise Error("bench", "an idle machine", share, "wait until it is idle, or pass --busy and trust the ratios alone")
+        raise Error(
+            "bench",
+            "an idle machine",
+            share,
+            "wait until it is idle, or pass --busy and trust the ratios alone",
+        )
     one = measure.measure_choice if suite == "cpu" else measure.measure_candidates
     cells = [cell for cell in cells if cell.dtype != "int8" or int8.runs_here()]
     records = []
@@ -116,9 +143,18 @@ def run(suite: str, cells: list[Cell], seconds: float, busy: bool) -> tuple[dict
         for cell in bar:
             bar.set_postfix_str(str(cell))
             records.append((int8.measure_int8 if cell.dtype == "int8" else one)(cell, seconds))
-    load = {"busy_before": round(taken, 3), "busy_after": round(busy_share(), 3), "load_average": round(load_average(), 2)}
+    load = {
+        "busy_before": round(taken, 3),
+        "busy_after": round(busy_share(), 3),
+        "load_average": round(load_average(), 2),
+    }
     per_core = {key: round(rate) for key, rate in rates().items()}
-    return header("burst") | {"suite": suite, "load": load, "seconds_per_cell": seconds, "rates_per_core": per_core}, records
+    return header("burst") | {
+        "suite": suite,
+        "load": load,
+        "seconds_per_cell": seconds,
+        "rates_per_core": per_core,
+    }, records
 
 
 def table(suite: str, records: list[measure.Record]) -> Table:
@@ -127,7 +163,11 @@ def table(suite: str, records: list[measure.Record]) -> Table:
         return model_run.table(records)
     if suite == "gpu":
         return gpu_table.table(records)
-    last = ["of peak", "GB/s", "to even rows", "over bf16", "torch bsr us"] if suite == "cpu" else ["best", "over best"]
+    last = (
+        ["of peak", "GB/s", "to even rows", "over bf16", "torch bsr us"]
+        if suite == "cpu"
+        else ["best", "over best"]
+    )
     out = Table("cell", "kernel", "us", "dense us", "speedup", *last)
     for column in out.columns:
         column.no_wrap = True
@@ -135,9 +175,15 @@ def table(suite: str, records: list[measure.Record]) -> Table:
         if suite == "cpu":
             peer = record["peers"].get("torch_bsr")
             over = record.get("over_balanced")
-            tail = [f"{100 * record['share_of_peak']:.1f} %", f"{record['weight_gb_s']:.1f}" if record["rotated"] else ""]
+            tail = [
+                f"{100 * record['share_of_peak']:.1f} %",
+                f"{record['weight_gb_s']:.1f}" if record["rotated"] else "",
+            ]
             tail += ["" if over is None else f"{over['median']:.2f}"]
-            tail += [f"{record['over_bf16']['median']:.2f}" if "over_bf16" in record else "", "" if peer is None else f"{peer:.0f}"]
+            tail += [
+                f"{record['over_bf16']['median']:.2f}" if "over_bf16" in record else "",
+                "" if peer is None else f"{peer:.0f}",
+            ]
         else:
             tail = [record["best"], f"{record['over_best']:.2f}"]
         spread = record["speedup_spread"]

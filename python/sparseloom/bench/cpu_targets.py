@@ -1,4 +1,5 @@
-"""What the CPU kernels promise, as tests of a run's records: shares of the peak, of torch's time, of forward's rate, of balance."""
+"""What the CPU kernels promise, as tests of a run's records: shares of the peak, of torch's time, of
+forward's rate, of balance."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from .skewed import KINDS
 Record = dict[str, Any]
 
 DENSITIES = (0.05, 0.1, 0.2, 0.5, 0.8)
-#: Percent of the register peak that forward reaches, by the peak it is held against and the block; columns are DENSITIES.
+#: Percent of the register peak that forward reaches, by the peak it is held against and the block; columns
+#: are DENSITIES.
 SHARES: dict[str, dict[int, tuple[int, ...]]] = {
     "f32_avx512": {8: (55, 67, 75, 77, 77), 16: (60, 72, 80, 82, 82)},
     "f32_avx2": {8: (63, 72, 76, 79, 79), 16: (68, 77, 81, 84, 84)},
     "bf16_avx512": {8: (40, 50, 55, 55, 55), 16: (55, 70, 78, 82, 82)},
-    "bf16_amx": {8: (5, 6, 7, 7, 7), 16: (11, 14, 16, 17, 18), 32: (22, 27, 30, 33, 35), 128: ()},  # none beyond 64
+    # none beyond 64
+    "bf16_amx": {8: (5, 6, 7, 7, 7), 16: (11, 14, 16, 17, 18), 32: (22, 27, 30, 33, 35), 128: ()},
 }
 #: Of AMX's share, on more than two threads.
 MANY_THREADS = 0.6
@@ -70,13 +73,24 @@ def _figures(cell: Cell, record: Record) -> list[Figure]:
         return [Figure(cell, record["over_balanced"]["median"], OVER_BALANCED, words, least=False)]
     if cell.direction != "forward":
         words = "{value:.2f} of forward's rate, target {target}"
-        return [Figure(cell, record["of_forward"]["median"], OF_FORWARD[cell.direction], words)] if "of_forward" in record else []
+        return (
+            [Figure(cell, record["of_forward"]["median"], OF_FORWARD[cell.direction], words)]
+            if "of_forward" in record
+            else []
+        )
     if cell.density == DENSITIES[-1] and record["kernel"] == "dense":  # as fast as dense by being dense
         return []
     found = []
     peak = record["peak"]
     if (wanted := share_target(peak, min(cell.block), cell.density, record["threads"])) is not None:
-        found.append(Figure(cell, 100 * record["share_of_peak"], wanted, f"{{value:.1f}} % of {peak}, target {{target:g}} %"))
+        found.append(
+            Figure(
+                cell,
+                100 * record["share_of_peak"],
+                wanted,
+                f"{{value:.1f}} % of {peak}, target {{target:g}} %",
+            )
+        )
     if cell.dtype in ("f32", "bf16") and min(cell.block) >= SPEEDUP_BLOCK:
         found += _speedup(cell, record, SPEEDUPS.get(cell.density))
     return found

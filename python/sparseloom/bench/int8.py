@@ -1,5 +1,5 @@
-"""int8 cells of the cpu suite: x in int8 already, factors for each token and output, bf16 out; beside our own bf16 product of the
-same blocks, and torch's dense int8 products of the same sizes."""
+"""int8 cells of the cpu suite: x in int8 already, factors for each token and output, bf16 out; beside our own
+bf16 product of the same blocks, and torch's dense int8 products of the same sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def runs_here() -> bool:
 
 
 class Int8Bench:
-    """The operands of one cell, drawn as bf16's and rounded, and the result that every int8 kernel has to give."""
+    """The operands of one cell, drawn as bf16's and rounded, and the result that every int8 kernel has to
+    give."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell, self.case = cell, replace(cell, dtype="bf16").case()
@@ -44,7 +45,9 @@ class Int8Bench:
 
     def sparse(self) -> Tensor:
         scales = self.x_scale, self.w_scale
-        return ops.scaled_linear(self.x, self.values, self.inputs.index, *scales, out_dtype=torch.bfloat16, kernel=self.kernel)
+        return ops.scaled_linear(
+            self.x, self.values, self.inputs.index, *scales, out_dtype=torch.bfloat16, kernel=self.kernel
+        )
 
     def bf16(self) -> Tensor:
         return sparse_product(self.case, self.inputs, self.bf16_kernel)
@@ -55,8 +58,8 @@ class Int8Bench:
         return ((sums * self.x_scale).double() * self.w_scale.flatten().double()).float().bfloat16()
 
     def dense(self) -> dict[str, Call]:
-        """torch's dense int8 products: the plain one into int32, and the quantized linear layer's of the engine that torch prefers
-        here, 8 bits in and out."""
+        """torch's dense int8 products: the plain one into int32, and the quantized linear layer's of the
+        engine that torch prefers here, 8 bits in and out."""
         turned = self.weight.t()
         calls: dict[str, Call] = {"int_mm": lambda: torch._int_mm(self.x, turned)}
         try:
@@ -66,7 +69,9 @@ class Int8Bench:
                 scales, zeros = self.w_scale.flatten().double(), torch.zeros(n, dtype=torch.long)
                 weight = torch._make_per_channel_quantized_tensor(self.weight, scales, zeros, 0)
                 packed = torch.ops.quantized.linear_prepack(weight, torch.zeros(n))
-                x = torch._make_per_tensor_quantized_tensor(self.x.to(torch.int16).add(128).to(torch.uint8), 0.02, 128)
+                x = torch._make_per_tensor_quantized_tensor(
+                    self.x.to(torch.int16).add(128).to(torch.uint8), 0.02, 128
+                )
             calls["quantized_linear"] = lambda: torch.ops.quantized.linear(x, packed, 1.0, 128)
             calls["quantized_linear"]()
         except RuntimeError:  # a build without that engine
@@ -77,7 +82,9 @@ class Int8Bench:
 def measure_int8(cell: Cell, seconds: float) -> Record:
     """All of them in turn for about ``seconds``; ``over_bf16`` is our bf16 product's time over int8's."""
     if cell.direction != "forward":
-        raise Error("bench", "int8 cells of the forward product", str(cell), "8-bit products have no gradients")
+        raise Error(
+            "bench", "int8 cells of the forward product", str(cell), "8-bit products have no gradients"
+        )
     bench = Int8Bench(cell)
     wrong = int((bench.sparse() != bench.expected()).sum())
     dense = bench.dense()

@@ -21,10 +21,12 @@ from .skewed import KINDS
 from .timing import Call, Spread, interleaved, ratios
 
 Record = dict[str, Any]
-# A candidate that the plan expects to take longer is left out of the comparison: it could not be within 10 % of any best.
+# A candidate that the plan expects to take longer is left out of the comparison: it could not be within 10 %
+# of any best.
 HOPELESS = 30.0
 LEAST_CANDIDATES = 3
-# Of equal weights used in turn: three times the largest L3 that a development machine has shown, so that each comes from memory.
+# Of equal weights used in turn: three times the largest L3 that a development machine has shown, so that each
+# comes from memory.
 ROTATED_BYTES = 96 << 20
 # torch's own sparse product is timed here alone: it takes seconds a call at this size.
 PEER_DENSITY = 0.1
@@ -43,7 +45,9 @@ class Bench:
         self._check = Checker(self.case, self.inputs, self.weight)
 
         copies = ROTATED_BYTES if cell.rotated else 0
-        self._inputs = itertools.cycle([replace(self.inputs, values=values) for values in _copies(self.inputs.values, copies)])
+        self._inputs = itertools.cycle(
+            [replace(self.inputs, values=values) for values in _copies(self.inputs.values, copies)]
+        )
         self._weights = itertools.cycle(_copies(self.weight, copies))
 
     def sparse(self, kernel: str) -> Tensor:
@@ -63,14 +67,20 @@ def _copies(tensor: Tensor, least_bytes: int) -> list[Tensor]:
 
 
 class Checker:
-    """testing.check_product with what does not depend on the kernel computed once: at these sizes it costs more than the timing."""
+    """testing.check_product with what does not depend on the kernel computed once: at these sizes it costs
+    more than the timing."""
 
     def __init__(self, case: Case, inputs: Inputs, weight: Tensor) -> None:
         self.case, self.inputs = case, inputs
         x, dy, absolute = inputs.x.double().abs(), inputs.dy.double().abs(), weight.double().abs()
         magnitude = dense_product(case, x, dy, absolute, None)
         self.references = [
-            self._tiles(m) for m in (dense_product(case, inputs.x, inputs.dy, weight, None), exact_product(case, inputs), magnitude)
+            self._tiles(m)
+            for m in (
+                dense_product(case, inputs.x, inputs.dy, weight, None),
+                exact_product(case, inputs),
+                magnitude,
+            )
         ]
 
     def _tiles(self, matrix: Tensor) -> Tensor:
@@ -78,19 +88,27 @@ class Checker:
         if self.case.direction != "dw":
             return matrix
         index = self.inputs.index
-        return ops.call("pack", matrix.contiguous(), index.crow, index.col, index.bm, index.bn).reshape(-1, index.bn)
+        return ops.call("pack", matrix.contiguous(), index.crow, index.col, index.bm, index.bn).reshape(
+            -1, index.bn
+        )
 
     def __call__(self, actual: Tensor) -> TileCheck:
         bm, bn = self.case.block
-        tile = (bm, bn) if self.case.direction == "dw" else (TILE_TOKENS, bm if self.case.direction == "forward" else bn)
+        tile = (
+            (bm, bn)
+            if self.case.direction == "dw"
+            else (TILE_TOKENS, bm if self.case.direction == "forward" else bn)
+        )
         dense, exact, magnitude = self.references
-        return check_tiles(actual.reshape(-1, bn) if self.case.direction == "dw" else actual, dense, exact, magnitude, tile)
+        return check_tiles(
+            actual.reshape(-1, bn) if self.case.direction == "dw" else actual, dense, exact, magnitude, tile
+        )
 
 
 def measure_choice(cell: Cell, seconds: float) -> Record:
-    """The plan's choice against torch's dense product, in turn for about `seconds`; and against what it is promised beside: a
-    skewed pattern's balanced one, dx's and dw's forward. Not against their own records: on a shared host a core may run at a
-    quarter of its pace for seconds."""
+    """The plan's choice against torch's dense product, in turn for about `seconds`; and against what it is
+    promised beside: a skewed pattern's balanced one, dx's and dw's forward. Not against their own records: on
+    a shared host a core may run at a quarter of its pace for seconds."""
     bench = Bench(cell)
     kernel = bench.plan["kernel"]
     found = bench.check(kernel)
@@ -123,10 +141,15 @@ def _balanced(cell: Cell, skewed: Bench) -> Cell:
 
 
 def measure_candidates(cell: Cell, seconds: float) -> Record:
-    """Every candidate that does not refuse the cell, and torch's dense product, in turn for about `seconds` in all."""
+    """Every candidate that does not refuse the cell, and torch's dense product, in turn for about `seconds`
+    in all."""
     bench = Bench(cell)
     able = sorted((c for c in bench.plan["candidates"] if not c["refusal"]), key=lambda c: c["predicted_us"])
-    hopeful = [c for c in able if c["kernel"] != "reference" and c["predicted_us"] <= HOPELESS * able[0]["predicted_us"]]
+    hopeful = [
+        c
+        for c in able
+        if c["kernel"] != "reference" and c["predicted_us"] <= HOPELESS * able[0]["predicted_us"]
+    ]
     if len(hopeful) < LEAST_CANDIDATES:
         hopeful = able[: max(LEAST_CANDIDATES, len(hopeful))]
     names = [candidate["kernel"] for candidate in hopeful]
@@ -160,10 +183,18 @@ class Peak(NamedTuple):
 
 
 def timed_record(
-    cell: Cell, kernel: str, sparse: list[float], dense: list[float], peak: Peak, *, flops: float, weight_bytes: int, check: Record
+    cell: Cell,
+    kernel: str,
+    sparse: list[float],
+    dense: list[float],
+    peak: Peak,
+    *,
+    flops: float,
+    weight_bytes: int,
+    check: Record,
 ) -> Record:
-    """What every timed cell tells. ``sparse``, ``dense``, ``peak``: microseconds a call, in turn; ``check``: errors of a tile, by
-    name."""
+    """What every timed cell tells. ``sparse``, ``dense``, ``peak``: microseconds a call, in turn; ``check``:
+    errors of a tile, by name."""
     share = Spread.of([flops / a * (b / peak.spin.flops) for a, b in zip(sparse, peak.us, strict=True)])
     us, ratio = Spread.of(sparse), ratios(dense, sparse)
     rate = flops / us.median * 1e6
@@ -195,19 +226,23 @@ def timed_record(
     }
 
 
-def _record(bench: Bench, kernel: str, found: TileCheck, sparse: list[float], dense: list[float], peak: Peak) -> Record:
+def _record(
+    bench: Bench, kernel: str, found: TileCheck, sparse: list[float], dense: list[float], peak: Peak
+) -> Record:
     check = {
         "worst_tile_error": found.worst_tile_error,
         "dense_tile_error": found.dense_tile_error,
         "tile_excess": round(found.excess, 4),  # over the allowed error; above 1 the kernel is wrong here
     }
     weight_bytes = bench.inputs.values.nbytes
-    return timed_record(bench.cell, kernel, sparse, dense, peak, flops=bench.flops, weight_bytes=weight_bytes, check=check)
+    return timed_record(
+        bench.cell, kernel, sparse, dense, peak, flops=bench.flops, weight_bytes=weight_bytes, check=check
+    )
 
 
 def torch_bsr_us(bench: Bench, seconds: float = 1.0) -> float | None:
-    """Median of torch's own product with the same weight as a sparse_bsr tensor; None where torch has none (dx and dw have no
-    sparse result or operand there, and some dtypes, blocks and builds are missing)."""
+    """Median of torch's own product with the same weight as a sparse_bsr tensor; None where torch has none
+    (dx and dw have no sparse result or operand there, and some dtypes, blocks and builds are missing)."""
     if bench.cell.direction != "forward":
         return None
     index = bench.inputs.index

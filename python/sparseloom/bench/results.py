@@ -1,4 +1,5 @@
-"""The form of all results: one JSON file per run, <folder>/<device>/<name>.json, with what it takes to judge and repeat it."""
+"""The form of all results: one JSON file per run, <folder>/<device>/<name>.json, with what it takes to judge
+and repeat it."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ import torch
 from .. import ops
 from ..io import write_whole
 
-#: (vendor, family, models) -> the core's name, from /proc/cpuinfo. AMD's brand strings in virtual machines often say no more
-#: than "AMD EPYC", and the generation decides what a number means.
+#: (vendor, family, models) -> the core's name, from /proc/cpuinfo. AMD's brand strings in virtual machines
+#: often say no more than "AMD EPYC", and the generation decides what a number means.
 CORES = (
     ("AuthenticAMD", 23, range(0x30), "zen1"),
     ("AuthenticAMD", 23, range(0x30, 0x100), "zen2"),
@@ -34,7 +35,8 @@ CORES = (
 
 
 def core_name(cpuinfo: str) -> str:
-    """ "A name as "zen4" or "sapphirerapids", or "family-model" when unknown; "" when the text holds neither (not x86)."""
+    """ "A name as "zen4" or "sapphirerapids", or "family-model" when unknown; "" when the text holds neither
+    (not x86)."""
 
     def entry(key: str) -> str:
         found = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
@@ -55,13 +57,19 @@ def device_slug(threads: int | None = None) -> str:
         core = core_name(Path("/proc/cpuinfo").read_text())
     except OSError:
         core = ""
-    brand = re.sub(r"\(.*?\)|\b(processor|cpu|\d+-core)\b|@.*", " ", str(ops.info().get("cpu", "cpu")), flags=re.IGNORECASE)
+    brand = re.sub(
+        r"\(.*?\)|\b(processor|cpu|\d+-core)\b|@.*",
+        " ",
+        str(ops.info().get("cpu", "cpu")),
+        flags=re.IGNORECASE,
+    )
     words = re.sub(r"[^a-z0-9]+", "-", f"{brand} {core}".lower()).strip("-")
     return f"{words}-{threads or torch.get_num_threads()}c"
 
 
 def torch_isa() -> str:
-    """What torch's own CPU kernels may use: its vectors, and oneDNN's where the environment sets less than the CPU has."""
+    """What torch's own CPU kernels may use: its vectors, and oneDNN's where the environment sets less than
+    the CPU has."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
     return torch.backends.cpu.get_cpu_capability() + (f", oneDNN up to {limit}" if limit else "")
 
@@ -69,20 +77,24 @@ def torch_isa() -> str:
 def commit() -> str:
     """The source tree's commit, "-dirty" appended when files differ from it; "unknown" outside a checkout.
 
-    A copy of a checkout on a machine lent for a measurement, without its .git or with that of another commit, brings its own in a
-    file: `git rev-parse HEAD >.commit` in the copy.
+    A copy of a checkout on a machine lent for a measurement, without its .git or with that of another commit,
+    brings its own in a file: `git rev-parse HEAD >.commit` in the copy.
     """
     folder = Path(__file__).resolve().parent
     brought = folder.parents[2] / ".commit"
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20).stdout
+        return subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
+        ).stdout
 
     if brought.is_file():
         return brought.read_text().strip()
     try:
         # An environment inside somebody else's repository must not lend its commit.
-        if not Path(git("rev-parse", "--show-toplevel").strip(), "include", "sparseloom", "version.h").is_file():
+        if not Path(
+            git("rev-parse", "--show-toplevel").strip(), "include", "sparseloom", "version.h"
+        ).is_file():
             return "unknown"
         # Results themselves are written into the tree; they do not change what was measured.
         dirty = git("status", "--porcelain", "--", ":/", ":(exclude,top)bench/results").strip()
@@ -92,7 +104,8 @@ def commit() -> str:
 
 
 def header(mode: str, device: str | None = None) -> dict[str, Any]:
-    """device, commit, date (UTC), versions, mode, machine: what stands before the records. mode: "burst" or "training".
+    """device, commit, date (UTC), versions, mode, machine: what stands before the records. mode: "burst" or
+    "training".
 
     ``device``: the results' folder, for what ran on a GPU; default: this machine's CPU.
     """

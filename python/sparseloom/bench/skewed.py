@@ -1,5 +1,5 @@
-"""Patterns that are not evenly random: rows that differ much in length, as trained and grown networks have them (a split by rows
-would be late with those), and structured ones."""
+"""Patterns that are not evenly random: rows that differ much in length, as trained and grown networks have
+them (a split by rows would be late with those), and structured ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SIGMA = 1.0
 
 
 def row_lengths(rows: int, cols: int, total: int, generator: torch.Generator) -> Tensor:
-    """int64 [rows], log-normal with sigma 1, none above ``cols``, the sum exactly ``total`` (at most rows * cols)."""
+    """int64 [rows], log-normal with sigma 1, none above ``cols``, the sum exactly ``total`` (at most rows *
+    cols)."""
     weight = torch.randn(rows, generator=generator, dtype=torch.float64).mul(SIGMA).exp()
     low, high = 0.0, float(cols * rows) / float(weight.min())
     for _ in range(200):  # the scale at which the clipped rows hold the total
@@ -42,8 +43,9 @@ def lognormal(grid: tuple[int, int], density: float, generator: torch.Generator)
 
 
 def barabasi(grid: tuple[int, int], density: float, generator: torch.Generator) -> Tensor:
-    """bool [rows, cols]: the adjacency of a Barabasi-Albert graph, each block of the diagonal beside it. Every new node joins
-    ``links`` others, drawn in proportion to their degree; both rows and columns have hubs. The density is the nearest reached."""
+    """bool [rows, cols]: the adjacency of a Barabasi-Albert graph, each block of the diagonal beside it.
+    Every new node joins ``links`` others, drawn in proportion to their degree; both rows and columns have
+    hubs. The density is the nearest reached."""
     rows, cols = grid
     nodes = max(grid)
     # (2 links (nodes - links) + nodes) / nodes^2 blocks; the smaller root of the quadratic.
@@ -62,11 +64,17 @@ def barabasi(grid: tuple[int, int], density: float, generator: torch.Generator) 
 
 
 def banded(rows: int, cols: int, block: tuple[int, int], density: float) -> Pattern:
-    """The band whose density is the nearest to the one asked for: the corners of the grid cut the outer diagonals short."""
+    """The band whose density is the nearest to the one asked for: the corners of the grid cut the outer
+    diagonals short."""
     widths = range(max(-(-rows // block[0]), -(-cols // block[1])))
-    # A wider band holds the narrower one, so that densities ascend: the first that reaches the one asked for, or the one before.
-    reaching = bisect.bisect_left(widths, density, key=lambda width: patterns.banded(rows, cols, block, width).density)
-    nearest = (patterns.banded(rows, cols, block, width) for width in widths[max(0, reaching - 1) : reaching + 1])
+    # A wider band holds the narrower one, so that densities ascend: the first that reaches the one asked for,
+    # or the one before.
+    reaching = bisect.bisect_left(
+        widths, density, key=lambda width: patterns.banded(rows, cols, block, width).density
+    )
+    nearest = (
+        patterns.banded(rows, cols, block, width) for width in widths[max(0, reaching - 1) : reaching + 1]
+    )
     return min(nearest, key=lambda pattern: abs(pattern.density - density))
 
 
@@ -86,7 +94,14 @@ class SkewedCase(Case):
             return made(self.n, self.k, self.block, self.density)
         if self.pattern not in KINDS:
             known = ", ".join((*KINDS, *STRUCTURED))
-            raise Error("bench", f"a skewed pattern or a structured one ({known})", repr(self.pattern), "name one of them")
+            raise Error(
+                "bench",
+                f"a skewed pattern or a structured one ({known})",
+                repr(self.pattern),
+                "name one of them",
+            )
         draw = lognormal if self.pattern == "lognormal" else barabasi
         grid = -(-self.n // self.block[0]), -(-self.k // self.block[1])
-        return Pattern(self.n, self.k, self.block, draw(grid, self.density, torch.Generator().manual_seed(seed)))
+        return Pattern(
+            self.n, self.k, self.block, draw(grid, self.density, torch.Generator().manual_seed(seed))
+        )

@@ -1,4 +1,5 @@
-"""What the project promises of its kernels, as tests of a run's records. Each returns the sentences of what was missed."""
+"""What the project promises of its kernels, as tests of a run's records. Each returns the sentences of what
+was missed."""
 
 from __future__ import annotations
 
@@ -25,25 +26,31 @@ def wrong(records: list[Record]) -> list[str]:
     sentences = []
     for record in records:
         for entry in record.get("candidates", [record]):
-            if not entry.get("tile_excess", 0) <= 1:  # a record without it is of something else, or says why it failed
+            # a record without it is of something else, or says why it failed
+            if not entry.get("tile_excess", 0) <= 1:
                 sentences.append(
-                    f"{cell_of(record)} by {entry['kernel']}: {entry['tile_excess']:.2f} of the error allowed in a tile"
+                    f"{cell_of(record)} by {entry['kernel']}: "
+                    f"{entry['tile_excess']:.2f} of the error allowed in a tile"
                 )
     return sentences
 
 
 def missed_plan(records: list[Record]) -> list[str]:
-    """The choice within 10 % of the best candidate in 80 % of at least 40 cells of at least three candidates."""
+    """The choice within 10 % of the best candidate in 80 % of at least 40 cells of at least three
+    candidates."""
     sentences = []
     if len(records) < CELLS:
         sentences.append(f"{len(records)} cells measured, at least {CELLS} are needed")
     few = [cell_of(record) for record in records if len(record["candidates"]) < CANDIDATES]
     if few:
-        sentences.append(f"fewer than {CANDIDATES} candidates in {len(few)} cells: {', '.join(map(str, few))}")
+        sentences.append(
+            f"fewer than {CANDIDATES} candidates in {len(few)} cells: {', '.join(map(str, few))}"
+        )
     share = good_choices(records) / max(1, len(records))
     if share < IN_SHARE:
         sentences.append(
-            f"the plan's choice is within 10 % of the best in {100 * share:.0f} % of the cells, target {100 * IN_SHARE:.0f} %"
+            "the plan's choice is within 10 % of the best in "
+            f"{100 * share:.0f} % of the cells, target {100 * IN_SHARE:.0f} %"
         )
     return sentences
 

@@ -1,4 +1,5 @@
-"""Timing that a noisy machine bends least: all contenders in turn, medians and spread, and how busy the machine was."""
+"""Timing that a noisy machine bends least: all contenders in turn, medians and spread, and how busy the
+machine was."""
 
 from __future__ import annotations
 
@@ -19,9 +20,10 @@ LEAST_ROUNDS = 7
 
 
 def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) -> list[list[float]]:
-    """Microseconds of one call, per call and round. Every round runs each call once (short ones repeatedly, to fill a sample), so
-    that samples of one index belong together: a clock change or a neighbour meets all of them alike. The order is drawn anew each
-    round: whoever always followed the dense product found its caches emptied, and lost 10 to 30 % by that. At least `least` rounds.
+    """Microseconds of one call, per call and round. Every round runs each call once (short ones repeatedly,
+    to fill a sample), so that samples of one index belong together: a clock change or a neighbour meets all
+    of them alike. The order is drawn anew each round: whoever always followed the dense product found its
+    caches emptied, and lost 10 to 30 % by that. At least `least` rounds.
     """
     order = list(range(len(calls)))
     draw = random.Random(0)
@@ -44,8 +46,8 @@ def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) ->
 
 
 def busy_share(seconds: float = 1.0) -> float:
-    """How much of this machine's CPU time others use, while this process sleeps: 0 to 1; time stolen by the host counts. 0 where
-    /proc is not there to say."""
+    """How much of this machine's CPU time others use, while this process sleeps: 0 to 1; time stolen by the
+    host counts. 0 where /proc is not there to say."""
 
     def counters() -> tuple[int, int]:
         fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]

@@ -1,4 +1,5 @@
-"""The checkpoint that an interrupted demo leaves: both models, their optimizers and curves, in one file, whole or absent."""
+"""The checkpoint that an interrupted demo leaves: both models, their optimizers and curves, in one file,
+whole or absent."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 def circumstances(settings: Settings, text: Text, trainers: list[Trainer]) -> dict[str, Any]:
     """All that must be the same for a resumed run to go on bit for bit; JSON types only."""
     kernels = {
-        f"{trainer.kind}.{name} {direction}": layer.plan(settings.tokens_per_step, direction, settings.dtype)["kernel"]
+        f"{trainer.kind}.{name} {direction}": layer.plan(settings.tokens_per_step, direction, settings.dtype)[
+            "kernel"
+        ]
         for trainer in trainers
         for name, layer in sparse_layers(trainer.model).items()
         for direction in ("forward", "dx", "dw")
@@ -43,7 +46,8 @@ def circumstances(settings: Settings, text: Text, trainers: list[Trainer]) -> di
 
 
 def write(folder: Path, settings: Settings, text: Text, trainers: list[Trainer]) -> Path:
-    """Writes folder/checkpoint.safetensors. Raises sparseloom.Error when that fails; an older checkpoint is then still whole."""
+    """Writes folder/checkpoint.safetensors. Raises sparseloom.Error when that fails; an older checkpoint is
+    then still whole."""
     tensors: dict[str, Tensor] = {}
     for trainer in trainers:
         for name, value in trainer.model.state_dict().items():
@@ -52,7 +56,9 @@ def write(folder: Path, settings: Settings, text: Text, trainers: list[Trainer])
             for key, value in trainer.optimizer.state[parameter].items():
                 tensors[f"{trainer.kind}/{key}/{name}"] = value
         for name in ("losses", "seconds", "validation"):
-            tensors[f"{trainer.kind}/course/{name}"] = torch.tensor(getattr(trainer, name), dtype=torch.float64)
+            tensors[f"{trainer.kind}/course/{name}"] = torch.tensor(
+                getattr(trainer, name), dtype=torch.float64
+            )
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     same = json.dumps(circumstances(settings, text, trainers), sort_keys=True)
     metadata = {"format": FORMAT, "circumstances": same, "sha256": _checksum(tensors, same)}
@@ -62,8 +68,8 @@ def write(folder: Path, settings: Settings, text: Text, trainers: list[Trainer])
 
 
 def read(folder: Path, settings: Settings, text: Text, trainers: list[Trainer]) -> None:
-    """Puts freshly made trainers where the checkpoint left them. Raises DemoError when there is none, when it is foreign or
-    damaged, or when it was made under other circumstances (the first difference is named)."""
+    """Puts freshly made trainers where the checkpoint left them. Raises DemoError when there is none, when it
+    is foreign or damaged, or when it was made under other circumstances (the first difference is named)."""
     path = folder / NAME
     try:
         data = path.read_bytes()
@@ -90,12 +96,23 @@ def read(folder: Path, settings: Settings, text: Text, trainers: list[Trainer]) 
 
 def _fill(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
     prefix = f"{trainer.kind}/model/"
-    trainer.model.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+    trainer.model.load_state_dict(
+        {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    )
     for name, parameter in trainer.model.named_parameters():
-        found = {key: tensors[f"{trainer.kind}/{key}/{name}"] for key in ADAM_STATE if f"{trainer.kind}/{key}/{name}" in tensors}
+        found = {
+            key: tensors[f"{trainer.kind}/{key}/{name}"]
+            for key in ADAM_STATE
+            if f"{trainer.kind}/{key}/{name}" in tensors
+        }
         if found:  # none before the first step
-            trainer.optimizer.state[parameter] = {key: tensor.to(parameter.device) for key, tensor in found.items()}
-    course = {name: tensors[f"{trainer.kind}/course/{name}"].tolist() for name in ("losses", "seconds", "validation")}
+            trainer.optimizer.state[parameter] = {
+                key: tensor.to(parameter.device) for key, tensor in found.items()
+            }
+    course = {
+        name: tensors[f"{trainer.kind}/course/{name}"].tolist()
+        for name in ("losses", "seconds", "validation")
+    }
     trainer.losses, trainer.seconds = course["losses"], course["seconds"]
     trainer.validation = [(int(step), bits) for step, bits in course["validation"]]
 
@@ -106,9 +123,12 @@ def _require_same(saved: dict[str, Any], now: dict[str, Any], path: Path) -> Non
         if saved.get(key) != now[key]:
             was, is_ = saved.get(key), now[key]
             if isinstance(was, dict) and isinstance(is_, dict):
-                key, was, is_ = next((f"{key} of {k}", was.get(k), v) for k, v in is_.items() if was.get(k) != v)
+                key, was, is_ = next(
+                    (f"{key} of {k}", was.get(k), v) for k, v in is_.items() if was.get(k) != v
+                )
             raise DemoError(
-                f"--resume: {path} was made with {key} {was}, here it is {is_}; give the same arguments or start without --resume",
+                f"--resume: {path} was made with {key} {was}, here it is {is_}; "
+                "give the same arguments or start without --resume",
                 2,
             )
 

@@ -21,31 +21,58 @@ from .presets import PRESETS, require_device
 from .train import Settings
 
 #: Seconds, for a first look and for CI: everything runs, nothing is learned to the end.
-QUICK: dict[str, Any] = {"steps": 24, "width": 128, "layers": 2, "context": 64, "validation_bytes": 2048, "held_out_bytes": 8192}
+QUICK: dict[str, Any] = {
+    "steps": 24,
+    "width": 128,
+    "layers": 2,
+    "context": 64,
+    "validation_bytes": 2048,
+    "held_out_bytes": 8192,
+}
 MEASURE_SECONDS_QUICK = 0.2
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="folder for the models, the report and a checkpoint")] = Path("demo-out"),
-    text: Annotated[Path | None, typer.Option(help="file or folder; default: the Python standard library's sources")] = None,
+    out: Annotated[Path, typer.Option(help="folder for the models, the report and a checkpoint")] = Path(
+        "demo-out"
+    ),
+    text: Annotated[
+        Path | None, typer.Option(help="file or folder; default: the Python standard library's sources")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="training steps")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="of weights, patterns and batches")] = 0,
-    preset: Annotated[str, typer.Option(help="cpu, or h200: 101 M parameters on a GPU, compiled, in minutes")] = "cpu",
-    density: Annotated[float | None, typer.Option(help="share of blocks kept, above 0, at most 1; default: 0.25")] = None,
-    block: Annotated[int | None, typer.Option(help="side: 8, 16, 32, 64 or 128; default: 32, h200: 64")] = None,
+    preset: Annotated[
+        str, typer.Option(help="cpu, or h200: 101 M parameters on a GPU, compiled, in minutes")
+    ] = "cpu",
+    density: Annotated[
+        float | None, typer.Option(help="share of blocks kept, above 0, at most 1; default: 0.25")
+    ] = None,
+    block: Annotated[
+        int | None, typer.Option(help="side: 8, 16, 32, 64 or 128; default: 32, h200: 64")
+    ] = None,
     width: Annotated[int | None, typer.Option(min=8, help="features")] = None,
     layers: Annotated[int | None, typer.Option(min=1, max=64)] = None,
-    lr: Annotated[float | None, typer.Option(help="learning rate of both models; default: each one's best")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="learning rate of both models; default: each one's best")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="default: torch's own number")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint that Ctrl-C left in --out")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on from the checkpoint that Ctrl-C left in --out")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="seconds: small models, few steps")] = False,
-    seeds: Annotated[int, typer.Option(min=0, help="instead, run the quality experiment with so many seeds")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="trainings of the experiment that run at once")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=0, help="instead, run the quality experiment with so many seeds")
+    ] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=256, help="trainings of the experiment that run at once")
+    ] = 1,
     results: Annotated[
-        Path | None, typer.Option(help="results folder of the experiment and of h200; default: bench/results, else --out")
+        Path | None,
+        typer.Option(help="results folder of the experiment and of h200; default: bench/results, else --out"),
     ] = None,
 ) -> None:
-    """Train a byte-level transformer on real text, dense and block-sparse, and compare them; ends within 4 minutes on 2 cores."""
+    """Train a byte-level transformer on real text, dense and block-sparse, and compare them; ends within 4
+    minutes on 2 cores."""
     given: dict[str, Any] = {
         "steps": steps,
         "width": width,
@@ -64,7 +91,9 @@ def demo(
             settings = settings.with_rate(lr)
         _check(settings, resume and seeds > 0)
         if seeds and preset != "cpu":
-            raise DemoError(f"--seeds and --preset {preset} do not go together: the experiment is the CPU demo's", 2)
+            raise DemoError(
+                f"--seeds and --preset {preset} do not go together: the experiment is the CPU demo's", 2
+            )
         console = Console()
         console.width = max(console.width, 100)
         if seeds:
@@ -126,5 +155,11 @@ def _quality_table(summary: list[quality.Record]) -> Table:
     table = Table("model", "best rate", "seeds", "held-out bits per byte (median)", "against dense")
     for entry in summary:
         excess = f"{entry['excess_percent']:+.2f} %" if "excess_percent" in entry else ""
-        table.add_row(entry["model"], f"{entry['lr']:g}", str(entry["seeds"]), f"{entry['held_out_bits_per_byte']:.4f}", excess)
+        table.add_row(
+            entry["model"],
+            f"{entry['lr']:g}",
+            str(entry["seeds"]),
+            f"{entry['held_out_bits_per_byte']:.4f}",
+            excess,
+        )
     return table

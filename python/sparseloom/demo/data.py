@@ -1,7 +1,7 @@
 """Text for the demo: bytes in three parts (train, validation, held-out) and the batches cut from them.
 
-The default text is the Python standard library's own sources: real, on every machine, and needing no download. Its bytes differ
-between Python versions, so the SHA-256 is printed beside every result.
+The default text is the Python standard library's own sources: real, on every machine, and needing no
+download. Its bytes differ between Python versions, so the SHA-256 is printed beside every result.
 """
 
 from __future__ import annotations
@@ -16,17 +16,28 @@ import torch
 
 # A run reads a few MB of text at most; beyond this a folder was most likely named by mistake.
 MAX_BYTES = 256 << 20
-# Shares of the files (by hash), or of the bytes where files are too few. Validation draws the curves and picks the learning
-# rate; the held-out part is scored once, at the end.
+# Shares of the files (by hash), or of the bytes where files are too few. Validation draws the curves and
+# picks the learning rate; the held-out part is scored once, at the end.
 HELD_OUT_SHARE = 0.05
 VALIDATION_SHARE = 0.05
-# Not source a person would read: other people's packages, test suites and their data, and files made by the build.
-SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data", "__pycache__", "lib-dynload"}
+# Not source a person would read: other people's packages, test suites and their data, and files made by the
+# build.
+SKIPPED_FOLDERS = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idle_test",
+    "pydoc_data",
+    "__pycache__",
+    "lib-dynload",
+}
 SKIPPED_PREFIXES = ("_sysconfigdata", "config-")
 
 
 class DemoError(Exception):
-    """Something the user can put right; printed as one line, without a traceback. code: the exit status, 2 for wrong arguments."""
+    """Something the user can put right; printed as one line, without a traceback. code: the exit status, 2
+    for wrong arguments."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -46,21 +57,29 @@ class Text:
     held_out: torch.Tensor
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{part} {getattr(self, part).numel():,}" for part in ("train", "validation", "held_out"))
-        return f"{self.name}: {self.files} files, {sizes} bytes, split by {self.split}, sha256 {self.sha256[:16]}"
+        sizes = ", ".join(
+            f"{part} {getattr(self, part).numel():,}" for part in ("train", "validation", "held_out")
+        )
+        return (
+            f"{self.name}: {self.files} files, {sizes} bytes, split by "
+            f"{self.split}, sha256 {self.sha256[:16]}"
+        )
 
 
 def load_text(source: Path | None, window: int) -> Text:
     """Reads `source` (file, folder, or None for the standard library's sources) and splits it.
 
-    window: the least number of bytes each part must hold. Raises DemoError when the text is missing, unreadable, empty,
-    shorter than three parts of `window` bytes allow, or larger than MAX_BYTES.
+    window: the least number of bytes each part must hold. Raises DemoError when the text is missing,
+    unreadable, empty, shorter than three parts of `window` bytes allow, or larger than MAX_BYTES.
     """
     if source is None:
         root = Path(sysconfig.get_path("stdlib"))
         name, paths = "Python standard library", _source_files(root)
         if not paths:
-            raise DemoError(f"no .py source in the standard library's folder {root}: name a text with --text FILE_OR_FOLDER")
+            raise DemoError(
+                f"no .py source in the standard library's folder {root}: "
+                "name a text with --text FILE_OR_FOLDER"
+            )
     else:
         name, root = str(source), source
         try:
@@ -91,8 +110,8 @@ def load_text(source: Path | None, window: int) -> Text:
 
 
 def batch_offsets(part: torch.Tensor, steps: int, batch: int, context: int, seed: int) -> torch.Tensor:
-    """Where the windows of every step begin: int64 [steps, batch]. All drawn at once, so that a resumed run needs no generator
-    state and two models of one seed see the same bytes."""
+    """Where the windows of every step begin: int64 [steps, batch]. All drawn at once, so that a resumed run
+    needs no generator state and two models of one seed see the same bytes."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(part.numel() - context, (steps, batch), generator=generator)
 
@@ -113,8 +132,16 @@ def even_offsets(part: torch.Tensor, count: int, context: int) -> torch.Tensor:
 def _source_files(root: Path) -> list[Path]:
     found = []
     for folder, subfolders, files in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name not in SKIPPED_FOLDERS and not name.startswith(SKIPPED_PREFIXES)]
-        found += [Path(folder, name) for name in files if name.endswith(".py") and not name.startswith(SKIPPED_PREFIXES)]
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if name not in SKIPPED_FOLDERS and not name.startswith(SKIPPED_PREFIXES)
+        ]
+        found += [
+            Path(folder, name)
+            for name in files
+            if name.endswith(".py") and not name.startswith(SKIPPED_PREFIXES)
+        ]
     return found
 
 
@@ -137,7 +164,9 @@ def _read(root: Path, paths: list[Path]) -> list[tuple[str, bytes]]:
         try:
             total += path.stat().st_size
             if total > MAX_BYTES:
-                raise DemoError(f"the text {root} is larger than {MAX_BYTES >> 20} MiB: name a smaller one with --text")
+                raise DemoError(
+                    f"the text {root} is larger than {MAX_BYTES >> 20} MiB: name a smaller one with --text"
+                )
             content = path.read_bytes()
         except OSError as error:
             raise DemoError(f"cannot read {path}: {error.strerror}") from error

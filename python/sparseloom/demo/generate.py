@@ -8,8 +8,11 @@ from .model import ByteTransformer
 
 
 @torch.no_grad()
-def generate(model: ByteTransformer, prompt: bytes, count: int, seed: int = 0, temperature: float = 0.7) -> bytes:
-    """`count` bytes that follow `prompt` (at least one byte), drawn from the seed; the same seed and weights give the same bytes.
+def generate(
+    model: ByteTransformer, prompt: bytes, count: int, seed: int = 0, temperature: float = 0.7
+) -> bytes:
+    """`count` bytes that follow `prompt` (at least one byte), drawn from the seed; the same seed and weights
+    give the same bytes.
 
     When the context is full, the last half of it is read again and generation goes on from there.
     """
@@ -29,6 +32,7 @@ def generate(model: ByteTransformer, prompt: bytes, count: int, seed: int = 0, t
 
 
 def printable(text: bytes) -> str:
-    """As text for a terminal or a page: invalid UTF-8 and control characters (escape sequences) become the replacement mark."""
+    """As text for a terminal or a page: invalid UTF-8 and control characters (escape sequences) become the
+    replacement mark."""
     decoded = text.decode("utf-8", "replace").expandtabs(4)
     return "".join(c if c == "\n" or c.isprintable() else "\ufffd" for c in decoded)

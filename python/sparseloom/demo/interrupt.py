@@ -17,7 +17,8 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """Within `with Interrupts() as interrupts`: a signal sets `pending`; outside `deferring`, and at a second one, it raises.
+    """Within `with Interrupts() as interrupts`: a signal sets `pending`; outside `deferring`, and at a second
+    one, it raises.
 
     Only the main thread can take signals; elsewhere (a test runner's worker) nothing is installed.
     """
@@ -34,7 +35,9 @@ class Interrupts:
             self._before = {number: signal.signal(number, self._take) for number in self.SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

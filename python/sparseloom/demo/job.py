@@ -35,19 +35,31 @@ SPACE_REPORT = 4 << 20
 
 
 def run(
-    settings: Settings, source: Path | None, out: Path, resume: bool, seconds: float, say: Say, record: Path | None = None
+    settings: Settings,
+    source: Path | None,
+    out: Path,
+    resume: bool,
+    seconds: float,
+    say: Say,
+    record: Path | None = None,
 ) -> list[Outcome]:
     """The whole job; files go to `out`: dense.safetensors, sparse.safetensors, results.json, report.html.
 
-    seconds: time for each measurement. record: folder of results files that shall have one of this run too. Raises DemoError or
-    sparseloom.Error, and Interrupted after leaving a checkpoint.
+    seconds: time for each measurement. record: folder of results files that shall have one of this run too.
+    Raises DemoError or sparseloom.Error, and Interrupted after leaving a checkpoint.
     """
     with repeatable(settings.device):
         return _run(settings, source, out, resume, seconds, say, record)
 
 
 def _run(
-    settings: Settings, source: Path | None, out: Path, resume: bool, seconds: float, say: Say, record: Path | None
+    settings: Settings,
+    source: Path | None,
+    out: Path,
+    resume: bool,
+    seconds: float,
+    say: Say,
+    record: Path | None,
 ) -> list[Outcome]:
     began = time.perf_counter()
     text = load_text(source, settings.context + 1)
@@ -55,7 +67,10 @@ def _run(
     torch.set_num_threads(settings.threads)
     trainers = [Trainer(kind, settings) for kind in KINDS]
     parameters = sum(parameter.numel() for trainer in trainers for parameter in trainer.model.parameters())
-    with output_folder(out, SPACE_PER_PARAMETER * parameters + SPACE_REPORT, resume), Interrupts() as interrupts:
+    with (
+        output_folder(out, SPACE_PER_PARAMETER * parameters + SPACE_REPORT, resume),
+        Interrupts() as interrupts,
+    ):
         if resume:
             checkpoint.read(out, settings, text, trainers)
             say(f"going on from {out / checkpoint.NAME} after step {trainers[0].done} of {settings.steps}")
@@ -66,24 +81,35 @@ def _run(
         say("measuring")
         models = [inference_model(trainer.model, settings) for trainer in trainers]
         outcomes = measure(trainers, models, files, text, settings, seconds)
-        example, _ = windows(text.train, batch_offsets(text.train, 1, settings.batch, settings.context, 0)[0], settings.context)
+        example, _ = windows(
+            text.train, batch_offsets(text.train, 1, settings.batch, settings.context, 0)[0], settings.context
+        )
         layers = sparseloom.report(models[1], example.to(settings.device), seconds=seconds / 4)
         prompt = bytes(text.held_out[: settings.context // 2].tolist())
-        samples = {k: printable(generate(m, prompt, SAMPLE_BYTES, settings.seed)) for k, m in zip(KINDS, models, strict=True)}
+        samples = {
+            k: printable(generate(m, prompt, SAMPLE_BYTES, settings.seed))
+            for k, m in zip(KINDS, models, strict=True)
+        }
         results = results_of(settings, text, outcomes) | {"layers": layers.to_dict()["layers"]}
         write_whole(out / "results.json", (json.dumps(results, indent=1) + "\n").encode())
-        page = report_page(settings, text, outcomes, layers, printable(prompt), samples, time.perf_counter() - began)
+        page = report_page(
+            settings, text, outcomes, layers, printable(prompt), samples, time.perf_counter() - began
+        )
         write_whole(out / "report.html", page.encode())
         if record is not None:
-            say(f"results: {write_record(record, settings, text, outcomes, layers, time.perf_counter() - began).resolve()}")
+            path = write_record(record, settings, text, outcomes, layers, time.perf_counter() - began)
+            say(f"results: {path.resolve()}")
         (out / checkpoint.NAME).unlink(missing_ok=True)
     say(f"\nthe sparse model goes on after {printable(prompt)!r}:\n{samples['sparse']}\n")
     say(f"{layers}\n")
     return outcomes
 
 
-def train(trainers: list[Trainer], text: Text, settings: Settings, out: Path, interrupts: Interrupts, say: Say) -> None:
-    """All models step by step, in turn on the same batch: the same bytes for all, and timings that a busy machine bends alike."""
+def train(
+    trainers: list[Trainer], text: Text, settings: Settings, out: Path, interrupts: Interrupts, say: Say
+) -> None:
+    """All models step by step, in turn on the same batch: the same bytes for all, and timings that a busy
+    machine bends alike."""
     offsets = batch_offsets(text.train, settings.steps, settings.batch, settings.context, settings.seed)
     interrupts.deferring = True
     with progress(settings.steps, trainers[0].done) as advance:
@@ -97,14 +123,21 @@ def train(trainers: list[Trainer], text: Text, settings: Settings, out: Path, in
             advance(trainers)
             if interrupts.pending is not None:
                 path = checkpoint.write(out, settings, text, trainers)
-                say(f"interrupted after step {step + 1} of {settings.steps}: the same command with --resume goes on from {path}")
+                say(
+                    f"interrupted after step {step + 1} of {settings.steps}: the "
+                    f"same command with --resume goes on from {path}"
+                )
                 raise interrupts.pending
     interrupts.deferring = False
 
 
-def save_and_reload(trainers: list[Trainer], text: Text, settings: Settings, out: Path, say: Say) -> list[Path]:
+def save_and_reload(
+    trainers: list[Trainer], text: Text, settings: Settings, out: Path, say: Say
+) -> list[Path]:
     """Saves both models, loads each into a new one of another seed, and requires bitwise equal logits."""
-    inputs, _ = windows(text.held_out, batch_offsets(text.held_out, 1, 2, settings.context, 1)[0], settings.context)
+    inputs, _ = windows(
+        text.held_out, batch_offsets(text.held_out, 1, 2, settings.context, 1)[0], settings.context
+    )
     inputs = inputs.to(settings.device)
     files = []
     for trainer in trainers:
@@ -114,7 +147,9 @@ def save_and_reload(trainers: list[Trainer], text: Text, settings: Settings, out
         sparseloom.load(path, again)
         with torch.no_grad(), torch.autocast(settings.device, torch.bfloat16, enabled=settings.amp):
             if not torch.equal(again(inputs), trainer.model(inputs)):
-                raise DemoError(f"{path} reloaded gives other logits than the model that was saved: please report this")
+                raise DemoError(
+                    f"{path} reloaded gives other logits than the model that was saved: please report this"
+                )
         trainer.model = again
         files.append(path)
     say("saved and reloaded both models: logits bitwise equal")
@@ -129,8 +164,8 @@ def results_of(settings: Settings, text: Text, outcomes: list[Outcome]) -> dict[
 
 @contextmanager
 def output_folder(out: Path, space: int, resume: bool) -> Iterator[None]:
-    """Makes sure, before minutes of training, that `out` can be written and has room; removes what it made when the job fails
-    and left nothing in it."""
+    """Makes sure, before minutes of training, that `out` can be written and has room; removes what it made
+    when the job fails and left nothing in it."""
     if resume and not out.is_dir():
         raise DemoError(f"--resume: no checkpoint in {out}; start without --resume", 2)
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
@@ -168,7 +203,9 @@ def progress(steps: int, done: int) -> Iterator[Callable[[list[Trainer]], None]]
     """A bar on a terminal, a line at every validation elsewhere."""
     from tqdm import tqdm
 
-    with tqdm(total=steps, initial=done, unit="step", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
+    with tqdm(
+        total=steps, initial=done, unit="step", disable=not sys.stderr.isatty(), dynamic_ncols=True
+    ) as bar:
 
         def advance(trainers: list[Trainer]) -> None:
             recent = ", ".join(f"{t.kind} {sum(t.losses[-20:]) / len(t.losses[-20:]):.3f}" for t in trainers)
@@ -177,6 +214,8 @@ def progress(steps: int, done: int) -> Iterator[Callable[[list[Trainer]], None]]
             step = trainers[0].done
             if bar.disable and trainers[0].validation and trainers[0].validation[-1][0] == step:
                 latest = ", ".join(f"{t.kind} {t.validation[-1][1]:.3f}" for t in trainers)
-                print(f"step {step} of {steps}: validation bits per byte {latest}", file=sys.stderr, flush=True)
+                print(
+                    f"step {step} of {steps}: validation bits per byte {latest}", file=sys.stderr, flush=True
+                )
 
         yield advance

@@ -40,20 +40,32 @@ class Outcome:
 
 
 def measure(
-    trainers: list[Trainer], models: list[ByteTransformer], files: list[Path], text: Text, settings: Settings, seconds: float
+    trainers: list[Trainer],
+    models: list[ByteTransformer],
+    files: list[Path],
+    text: Text,
+    settings: Settings,
+    seconds: float,
 ) -> list[Outcome]:
-    """Scores the held-out text with the trained models and times `models`, those of inference, in turn, for about `seconds` per
-    kind of work."""
+    """Scores the held-out text with the trained models and times `models`, those of inference, in turn, for
+    about `seconds` per kind of work."""
     context = settings.context
-    held_out = [score(trainer.model, text.held_out, settings.held_out_bytes, settings.amp) for trainer in trainers]
+    held_out = [
+        score(trainer.model, text.held_out, settings.held_out_bytes, settings.amp) for trainer in trainers
+    ]
     inputs, _ = windows(text.held_out, even_offsets(text.held_out, SCORE_BATCH, context), context)
     inputs = inputs.to(settings.device)
     prompt = bytes(text.held_out[: max(1, context // 2)].tolist())
-    calls = [torch.compile(model, fullgraph=True, dynamic=False) if settings.compiled else model for model in models]
+    calls = [
+        torch.compile(model, fullgraph=True, dynamic=False) if settings.compiled else model
+        for model in models
+    ]
     scorers = [finished(lambda call=call: call(inputs), settings.device) for call in calls]  # type: ignore[misc]
     with torch.no_grad():
         scoring = medians(scorers, seconds)
-        generation = medians([lambda model=model: generate(model, prompt, GENERATED) for model in models], seconds)  # type: ignore[misc]
+        generation = medians(
+            [lambda model=model: generate(model, prompt, GENERATED) for model in models], seconds
+        )  # type: ignore[misc]
     outcomes = []
     for i, trainer in enumerate(trainers):
         # The first steps touch memory for the first time.
@@ -63,7 +75,8 @@ def measure(
                 kind=trainer.kind,
                 held_out=held_out[i],
                 parameters=_count(trainer.model),
-                layer_parameters=_count(trainer.model.layers) - 2 * settings.layers * settings.width,  # less the norms
+                # less the norms
+                layer_parameters=_count(trainer.model.layers) - 2 * settings.layers * settings.width,
                 file_bytes=files[i].stat().st_size,
                 training=settings.tokens_per_step / step,
                 scoring=1e6 * inputs.numel() / scoring[i],

@@ -1,4 +1,5 @@
-"""A byte-level decoder-only transformer whose layer matrices are made by a factory: dense or block-sparse, the rest is the same."""
+"""A byte-level decoder-only transformer whose layer matrices are made by a factory: dense or block-sparse,
+the rest is the same."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class Shape:
         return 4 * self.width
 
 
-# (in_features, out_features) -> a module mapping [..., in] to [..., out], without bias, initialised to variance 1 / (3 fan-in)
-# as nn.Linear is, fan-in counting the inputs an output really has.
+# (in_features, out_features) -> a module mapping [..., in] to [..., out], without bias, initialised to
+# variance 1 / (3 fan-in) as nn.Linear is, fan-in counting the inputs an output really has.
 LinearFactory = Callable[[int, int], nn.Module]
 
 KeysValues = tuple[Tensor, Tensor]  # of one attention, each [batch, heads, seen, head width]
@@ -60,7 +61,9 @@ class Attention(nn.Module):
         self.qkv = linear(shape.width, 3 * shape.width)
         self.out = linear(shape.width, shape.width)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: KeysValues | None) -> tuple[Tensor, KeysValues]:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: KeysValues | None
+    ) -> tuple[Tensor, KeysValues]:
         batch, time, width = x.shape
         q, k, v = self.qkv(x).view(batch, time, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -72,8 +75,8 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Pre-norm attention and MLP. Squared ReLU (So et al. 2021) is cheaper than GELU on a CPU and was never worse here; at 400
-    steps it is 0.25 bits per byte better in the dense model."""
+    """Pre-norm attention and MLP. Squared ReLU (So et al. 2021) is cheaper than GELU on a CPU and was never
+    worse here; at 400 steps it is 0.25 bits per byte better in the dense model."""
 
     def __init__(self, shape: Shape, linear: LinearFactory) -> None:
         super().__init__()
@@ -83,7 +86,9 @@ class Layer(nn.Module):
         self.up = linear(shape.width, shape.hidden)
         self.down = linear(shape.hidden, shape.width)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: KeysValues | None) -> tuple[Tensor, KeysValues]:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, past: KeysValues | None
+    ) -> tuple[Tensor, KeysValues]:
         y, seen = self.attention(self.norm_attention(x), cos, sin, past)
         x = x + y
         return x + self.down(F.relu(self.up(self.norm_mlp(x))).square()), seen
@@ -99,8 +104,9 @@ class ByteTransformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(VOCABULARY, shape.width)
-        # A second look-up by the byte before: pairs of bytes are known from the first layer on, which a model of this size else
-        # spends most of a short training on (worth 0.2 to 0.3 bits per byte after 400 steps).
+        # A second look-up by the byte before: pairs of bytes are known from the first layer on, which a model
+        # of this size else spends most of a short training on (worth 0.2 to 0.3 bits per byte after 400
+        # steps).
         self.embedding_before = nn.Embedding(VOCABULARY, shape.width)
         self.layers = nn.ModuleList(Layer(shape, linear) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=False)
@@ -116,7 +122,8 @@ class ByteTransformer(nn.Module):
             self.head.weight.zero_()
             for layer in self.layers:
                 assert isinstance(layer, Layer)
-                # The residual stream's writers start small, so that depth does not grow its variance (GPT-2's rule).
+                # The residual stream's writers start small, so that depth does not grow its variance (GPT-2's
+                # rule).
                 for writer in (layer.attention.out, layer.down):
                     for parameter in writer.parameters():
                         parameter.mul_((2 * shape.layers) ** -0.5)
@@ -125,8 +132,8 @@ class ByteTransformer(nn.Module):
         return self.extend(tokens, None)[0]
 
     def extend(self, tokens: Tensor, cache: Cache | None) -> tuple[Tensor, Cache]:
-        """Logits of `tokens` [batch, time] that follow what `cache` has seen, and the cache grown by them. time is 1 when
-        something was seen before. At most shape.context bytes in all."""
+        """Logits of `tokens` [batch, time] that follow what `cache` has seen, and the cache grown by them.
+        time is 1 when something was seen before. At most shape.context bytes in all."""
         seen = 0 if cache is None else cache.seen
         cos, sin = self.cos[seen : seen + tokens.shape[1]], self.sin[seen : seen + tokens.shape[1]]
         # The first byte of a text has none before it: a zero byte stands there.

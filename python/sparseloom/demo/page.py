@@ -19,9 +19,16 @@ SMOOTHING = 0.9  # weight of what came before, per step
 
 
 def report_page(
-    settings: Settings, text: Text, outcomes: list[Outcome], layers: Report, prompt: str, samples: dict[str, str], seconds: float
+    settings: Settings,
+    text: Text,
+    outcomes: list[Outcome],
+    layers: Report,
+    prompt: str,
+    samples: dict[str, str],
+    seconds: float,
 ) -> str:
-    """The page as one string. prompt and samples (by kind) are shown as they are; seconds: of the whole job so far."""
+    """The page as one string. prompt and samples (by kind) are shown as they are; seconds: of the whole job
+    so far."""
     import jinja2
 
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
@@ -30,7 +37,11 @@ def report_page(
     gpu = device_name(settings.device)
     machine = [
         *([("GPU", gpu)] if gpu else []),
-        ("machine", f"{head['machine']['cpu']} ({head['device']}), {settings.threads} threads, {head['machine']['isa']}"),
+        (
+            "machine",
+            f"{head['machine']['cpu']} ({head['device']}), "
+            f"{settings.threads} threads, {head['machine']['isa']}",
+        ),
         ("system", head["machine"]["platform"]),
         ("versions", ", ".join(f"{name} {version}" for name, version in head["versions"].items())),
         ("commit", head["commit"]),
@@ -54,7 +65,11 @@ def report_page(
 def curves(outcomes: list[Outcome], steps: int) -> str:
     """Training (smoothed, lines) and validation (dots) bits per byte over steps, as SVG."""
     smooth = {outcome.kind: _smoothed(outcome.losses) for outcome in outcomes}
-    shown = [bits for outcome in outcomes for bits in smooth[outcome.kind] + [bits for _, bits in outcome.validation]]
+    shown = [
+        bits
+        for outcome in outcomes
+        for bits in smooth[outcome.kind] + [bits for _, bits in outcome.validation]
+    ]
     low, high = math.floor(2 * min(shown)) / 2, math.ceil(2 * max(shown)) / 2
     high = max(high, low + 0.5)
 
@@ -67,25 +82,38 @@ def curves(outcomes: list[Outcome], steps: int) -> str:
     ticks = []
     for i in range(round((high - low) * 2) + 1):
         bits = low + i / 2
-        ticks.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(bits):.1f}" y2="{y(bits):.1f}" stroke="var(--line)"/>')
+        ticks.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(bits):.1f}" '
+            f'y2="{y(bits):.1f}" stroke="var(--line)"/>'
+        )
         if i % 2 == 0 or high - low <= 2:
             ticks.append(f'<text x="{LEFT - 8}" y="{y(bits) + 4:.1f}" text-anchor="end">{bits:g}</text>')
     for i in range(5):
         step = steps * i / 4
-        ticks.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{step:.0f}</text>')
+        ticks.append(
+            f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{step:.0f}</text>'
+        )
     ticks.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">steps</text>')
     ticks.append(f'<text x="{LEFT + 8}" y="{TOP + 12}">bits per byte</text>')
     drawn = []
     for i, outcome in enumerate(outcomes):
         colour = f"var(--{outcome.kind})"
-        points = " ".join(f"{x(step + 1):.1f},{y(bits):.1f}" for step, bits in enumerate(smooth[outcome.kind]))
+        points = " ".join(
+            f"{x(step + 1):.1f},{y(bits):.1f}" for step, bits in enumerate(smooth[outcome.kind])
+        )
         drawn.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        drawn += [f'<circle cx="{x(step):.1f}" cy="{y(bits):.1f}" r="4" fill="{colour}"/>' for step, bits in outcome.validation]
+        drawn += [
+            f'<circle cx="{x(step):.1f}" cy="{y(bits):.1f}" r="4" fill="{colour}"/>'
+            for step, bits in outcome.validation
+        ]
         legend = TOP + 14 + 20 * i
         drawn.append(f'<rect x="{WIDTH - 140}" y="{legend - 6}" width="28" height="3" fill="{colour}"/>')
         drawn.append(f'<text x="{WIDTH - 104}" y="{legend}">{outcome.label}</text>')
     label = "Bits per byte over steps, dense and block-sparse"
-    return f'<svg role="img" aria-label="{label}" viewBox="0 0 {WIDTH} {HEIGHT}" width="100%">{"".join(ticks + drawn)}</svg>'
+    return (
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 {WIDTH} '
+        f'{HEIGHT}" width="100%">{"".join(ticks + drawn)}</svg>'
+    )
 
 
 def _smoothed(losses: list[float]) -> list[float]:

@@ -17,7 +17,8 @@ from .data import DemoError
 
 @dataclass(frozen=True)
 class Preset:
-    """`sizes`: of train.Settings, what differs from its defaults. `seconds`: for each measurement at the end."""
+    """`sizes`: of train.Settings, what differs from its defaults. `seconds`: for each measurement at the
+    end."""
 
     device: str = "cpu"
     amp: bool = False  # bf16 autocast in training and scoring, bf16 weights in inference
@@ -26,8 +27,8 @@ class Preset:
     sizes: dict[str, Any] = field(default_factory=dict)
 
 
-# 101 M parameters in the dense layers. 16 Ki tokens a step fill the GPU; 1000 steps read the standard library's text about one
-# and a half times.
+# 101 M parameters in the dense layers. 16 Ki tokens a step fill the GPU; 1000 steps read the standard
+# library's text about one and a half times.
 H200 = {
     "width": 1024,
     "layers": 8,
@@ -42,20 +43,32 @@ PRESETS = {"cpu": Preset(), "h200": Preset("cuda", amp=True, compiled=True, seco
 
 
 def require_device(name: str) -> None:
-    """Raises DemoError when a preset is unknown, Error when this machine or this build has no device for it."""
+    """Raises DemoError when a preset is unknown, Error when this machine or this build has no device for
+    it."""
     if name not in PRESETS:
         raise DemoError(f"--preset must be one of {', '.join(PRESETS)}, got {name}", 2)
     if PRESETS[name].device == "cpu":
         return
     op, remedy = "demo", "leave --preset out to train on the CPU"
     if not torch.cuda.is_available():
-        why = f"torch {torch.__version__} without CUDA" if torch.version.cuda is None else "no CUDA device that torch can see"
+        why = (
+            f"torch {torch.__version__} without CUDA"
+            if torch.version.cuda is None
+            else "no CUDA device that torch can see"
+        )
         raise Error(op, f"a CUDA GPU for --preset {name}", why, remedy)
     major, minor = torch.cuda.get_device_capability()
     if major < 8:
-        raise Error(op, "a GPU of compute capability 8.0 or newer", f"{torch.cuda.get_device_name()}, {major}.{minor}", remedy)
+        raise Error(
+            op,
+            "a GPU of compute capability 8.0 or newer",
+            f"{torch.cuda.get_device_name()}, {major}.{minor}",
+            remedy,
+        )
     if not ops.has_kernels_for(torch.device("cuda")):
-        raise Error(op, "a build with CUDA kernels", "a CPU-only build", f"build with nvcc on PATH, or {remedy}")
+        raise Error(
+            op, "a build with CUDA kernels", "a CPU-only build", f"build with nvcc on PATH, or {remedy}"
+        )
 
 
 def device_name(device: str) -> str | None:
@@ -65,8 +78,8 @@ def device_name(device: str) -> str | None:
 
 @contextmanager
 def repeatable(device: str) -> Iterator[None]:
-    """On a GPU: torch's own kernels give the same bits in every run, as ours do anyway, so that a resumed run is bitwise the one
-    that was not interrupted. All switches are as they were afterwards."""
+    """On a GPU: torch's own kernels give the same bits in every run, as ours do anyway, so that a resumed run
+    is bitwise the one that was not interrupted. All switches are as they were afterwards."""
     if device == "cpu":
         yield
         return
@@ -78,7 +91,8 @@ def repeatable(device: str) -> Iterator[None]:
     was, was_filled = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     memory.fill_uninitialized_memory = False  # filling every new tensor with NaN costs a pass over memory
-    # No choice of a kernel by timing where that changes bits; a torch without this option has at least its cache of choices.
+    # No choice of a kernel by timing where that changes bits; a torch without this option has at least its
+    # cache of choices.
     choices = {"deterministic": True} if hasattr(inductor, "deterministic") else {}
     try:
         with inductor.patch(choices):

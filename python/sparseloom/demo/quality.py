@@ -1,4 +1,5 @@
-"""The experiment behind the demo's claim: some seeds, the same three learning rates for each model, medians."""
+"""The experiment behind the demo's claim: some seeds, the same three learning rates for each model,
+medians."""
 
 from __future__ import annotations
 
@@ -23,14 +24,17 @@ Record = dict[str, Any]
 VALIDATION_BYTES = 64 << 10  # what picks a rate is scored on more than what draws a curve
 
 
-def run(settings: Settings, source: Path | None, folder: Path, seeds: int, say: Say, jobs: int = 1) -> tuple[Path, list[Record]]:
-    """Trains 2 models x 3 rates x `seeds` seeds and writes folder/<device>/demo_quality.json; returns its path and the summary.
+def run(
+    settings: Settings, source: Path | None, folder: Path, seeds: int, say: Say, jobs: int = 1
+) -> tuple[Path, list[Record]]:
+    """Trains 2 models x 3 rates x `seeds` seeds and writes folder/<device>/demo_quality.json; returns its
+    path and the summary.
 
-    `jobs` trainings run at once, in processes of their own with settings.threads threads each: the scores are the same, the
-    speeds in the records are not, since the trainings share memory and clocks.
+    `jobs` trainings run at once, in processes of their own with settings.threads threads each: the scores are
+    the same, the speeds in the records are not, since the trainings share memory and clocks.
 
-    A rate is chosen by the median over seeds of the validation score; what is reported is the median of the held-out scores at
-    that rate, which had no part in the choice.
+    A rate is chosen by the median over seeds of the validation score; what is reported is the median of the
+    held-out scores at that rate, which had no part in the choice.
     """
     text = load_text(source, settings.context + 1)
     say(str(text))
@@ -42,21 +46,32 @@ def run(settings: Settings, source: Path | None, folder: Path, seeds: int, say: 
     ]
     records: list[Record] = []
     with output_folder(folder, 1 << 20, False), Interrupts():
-        pairs = map(partial(_pair, text=text), trainings) if jobs == 1 else _in_processes(trainings, source, jobs)
+        pairs = (
+            map(partial(_pair, text=text), trainings) if jobs == 1 else _in_processes(trainings, source, jobs)
+        )
         for pair in pairs:
             records += pair
             for record in pair:
                 held_out, seconds = record["held_out_bits_per_byte"], record["seconds"]
-                say(f"{record['model']:>6}  seed {record['seed']}  lr {record['lr']:g}  held-out {held_out:.4f}  {seconds:.0f} s")
+                say(
+                    f"{record['model']:>6}  seed {record['seed']}  lr "
+                    f"{record['lr']:g}  held-out {held_out:.4f}  {seconds:.0f} s"
+                )
         summary = summarise(records)
         about = {"name": text.name, "sha256": text.sha256, "files": text.files}
-        head = header("training") | {"text": about, "settings": asdict(settings), "jobs": jobs, "summary": summary}
+        head = header("training") | {
+            "text": about,
+            "settings": asdict(settings),
+            "jobs": jobs,
+            "summary": summary,
+        }
         path = write_results(folder, "demo_quality", head, records)
     return path, summary
 
 
 def summarise(records: list[Record]) -> list[Record]:
-    """Per model its best rate, the median held-out score there, and the sparse one's excess over dense in percent."""
+    """Per model its best rate, the median held-out score there, and the sparse one's excess over dense in
+    percent."""
     summary: list[Record] = []
     for kind in KINDS:
         mine = [record for record in records if record["model"] == kind]
@@ -67,7 +82,9 @@ def summarise(records: list[Record]) -> list[Record]:
         rates = sorted({record["lr"] for record in mine})
         best = min(rates, key=lambda lr: median(lr, "validation_bits_per_byte"))
         held_out = median(best, "held_out_bits_per_byte")
-        summary.append({"model": kind, "lr": best, "seeds": len(mine) // len(rates), "held_out_bits_per_byte": held_out})
+        summary.append(
+            {"model": kind, "lr": best, "seeds": len(mine) // len(rates), "held_out_bits_per_byte": held_out}
+        )
     dense, sparse = (entry["held_out_bits_per_byte"] for entry in summary)
     summary[1]["excess_percent"] = 100 * (sparse / dense - 1)
     return summary

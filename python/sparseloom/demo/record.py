@@ -1,4 +1,5 @@
-"""A run on a GPU as a results file, <folder>/<gpu>/demo_<preset>.json, from which the README's table is made."""
+"""A run on a GPU as a results file, <folder>/<gpu>/demo_<preset>.json, from which the README's table is
+made."""
 
 from __future__ import annotations
 
@@ -18,10 +19,13 @@ from .train import Settings
 FIGURES = ("held_out", "parameters", "layer_parameters", "file_bytes", "training", "scoring", "generation")
 
 
-def write_record(folder: Path, settings: Settings, text: Text, outcomes: list[Outcome], layers: Report, seconds: float) -> Path:
-    """The header of all results and: `preset`, `gpu`, `text`, `settings`, `seconds` (of the whole job), `table` (rows of figure,
-    dense, sparse, sparse against dense, as shown); records of op "demo", one for each model, and "demo_layer", one for each sparse
-    layer with its kernels and times. Raises sparseloom.Error when it cannot be written."""
+def write_record(
+    folder: Path, settings: Settings, text: Text, outcomes: list[Outcome], layers: Report, seconds: float
+) -> Path:
+    """The header of all results and: `preset`, `gpu`, `text`, `settings`, `seconds` (of the whole job),
+    `table` (rows of figure, dense, sparse, sparse against dense, as shown); records of op "demo", one for
+    each model, and "demo_layer", one for each sparse layer with its kernels and times. Raises
+    sparseloom.Error when it cannot be written."""
     gpu = device_name(settings.device)
     head = header("training", None if gpu is None else slug(gpu)) | {
         "preset": settings.preset,
@@ -31,7 +35,9 @@ def write_record(folder: Path, settings: Settings, text: Text, outcomes: list[Ou
         "seconds": round(seconds, 1),
         "table": [list(row) for row in rows(outcomes)],
     }
-    records = [{"op": "demo", "model": o.kind} | {name: getattr(o, name) for name in FIGURES} for o in outcomes]
+    records = [
+        {"op": "demo", "model": o.kind} | {name: getattr(o, name) for name in FIGURES} for o in outcomes
+    ]
     records += [_layer_record(layer) for layer in layers.layers if layer.kernels]
     return write_results(folder, f"demo_{settings.preset}", head, records)
 

@@ -1,4 +1,5 @@
-"""Training of one model: settings, optimizer, schedule, one step, scoring. Deterministic for its settings and threads."""
+"""Training of one model: settings, optimizer, schedule, one step, scoring. Deterministic for its settings and
+threads."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ from .model import ByteTransformer, LinearFactory, Shape
 from .presets import PRESETS
 
 KINDS = ("dense", "sparse")
-# The experiment's three values, the same for both models (bench/results/*/demo_quality.json); the demo takes each one's best.
+# The experiment's three values, the same for both models (bench/results/*/demo_quality.json); the demo takes
+# each one's best.
 LEARNING_RATES = (1e-3, 2e-3, 3e-3)
 BEST_RATE = {"dense": 1e-3, "sparse": 2e-3}
-# Embeddings and head: dense in both models. Seldom-touched rows need larger steps: at the dense model's layer rate of 2e-3, this
-# rate for the head is worth 0.1 bits per byte.
+# Embeddings and head: dense in both models. Seldom-touched rows need larger steps: at the dense model's layer
+# rate of 2e-3, this rate for the head is worth 0.1 bits per byte.
 EMBEDDING_RATE = 4e-3
 WEIGHT_DECAY = 0.1
 BETAS = (0.9, 0.95)
@@ -86,14 +88,15 @@ class Settings:
 
 
 def build_model(kind: str, settings: Settings) -> ByteTransformer:
-    """kind: "dense" or "sparse"; initialised from the seed, the same on every device. Raises sparseloom.Error on an unusable block
-    or density."""
+    """kind: "dense" or "sparse"; initialised from the seed, the same on every device. Raises sparseloom.Error
+    on an unusable block or density."""
     generator = torch.Generator().manual_seed(settings.seed)
     factory = _dense_factory(generator) if kind == "dense" else _sparse_factory(generator, settings)
     model = ByteTransformer(settings.shape, factory, generator).to(settings.device)
     for layer in sparse_layers(model).values():
-        # A dense product inside the sparse model would not show what the demo is about, and whether the plan falls back to it
-        # may hang on rates measured anew in every process: a resumed run would no longer be bitwise the same.
+        # A dense product inside the sparse model would not show what the demo is about, and whether the plan
+        # falls back to it may hang on rates measured anew in every process: a resumed run would no longer be
+        # bitwise the same.
         candidates = layer.plan(settings.tokens_per_step, dtype=settings.dtype)["candidates"]
         layer.strict = any(not entry["refusal"] for entry in candidates if entry["kernel"] not in _FALLBACKS)
     return model
@@ -124,7 +127,10 @@ def _sparse_factory(generator: torch.Generator, settings: Settings) -> LinearFac
         # Even over columns too, so that no input feature is dropped or favoured by chance.
         pattern = patterns.biregular(out_features, in_features, settings.block, settings.density, generator)
         if pattern.blocks == 0:
-            raise DemoError(f"--density {settings.density} keeps no block of a {out_features} x {in_features} layer: raise it")
+            raise DemoError(
+                f"--density {settings.density} keeps no block of a "
+                f"{out_features} x {in_features} layer: raise it"
+            )
         return BlockSparseLinear(in_features, out_features, bias=False, pattern=pattern, generator=generator)
 
     return linear
@@ -141,8 +147,9 @@ def fan_in(layer: nn.Module) -> float:
 
 
 def make_optimizer(model: ByteTransformer, lr: float) -> torch.optim.Optimizer:
-    """AdamW. A layer's rate goes with 1 / sqrt(true fan-in), relative to 256 inputs: sparser layers bear larger steps. So the two
-    models' best `lr` lie a factor of two apart; with one rate for all layers it is four, and 0.2 bits per byte are lost."""
+    """AdamW. A layer's rate goes with 1 / sqrt(true fan-in), relative to 256 inputs: sparser layers bear
+    larger steps. So the two models' best `lr` lie a factor of two apart; with one rate for all layers it is
+    four, and 0.2 bits per byte are lost."""
     groups: list[dict[str, Any]] = []
 
     def add(parameters: list[nn.Parameter], rate: float, decay: float) -> None:
@@ -162,7 +169,11 @@ def make_optimizer(model: ByteTransformer, lr: float) -> torch.optim.Optimizer:
 def schedule(step: int, steps: int) -> float:
     """Share of the peak rate: linear warm-up, then half a cosine to zero."""
     warmup = max(1, round(WARMUP_SHARE * steps))
-    return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup)))
+    return (
+        min(1.0, (step + 1) / warmup)
+        * 0.5
+        * (1 + math.cos(math.pi * max(0, step - warmup) / max(1, steps - warmup)))
+    )
 
 
 class Trainer:
@@ -171,8 +182,11 @@ class Trainer:
     def __init__(self, kind: str, settings: Settings) -> None:
         self.kind, self.settings = kind, settings
         self.model = build_model(kind, settings)
-        # Whole models, not layers: each sparse layer's pattern is a constant of its graph. One shape: nothing is compiled twice.
-        self._call = torch.compile(self.model, fullgraph=True, dynamic=False) if settings.compiled else self.model
+        # Whole models, not layers: each sparse layer's pattern is a constant of its graph. One shape: nothing
+        # is compiled twice.
+        self._call = (
+            torch.compile(self.model, fullgraph=True, dynamic=False) if settings.compiled else self.model
+        )
         self.optimizer = make_optimizer(self.model, settings.lr[kind])
         self.losses: list[float] = []  # bits per byte of each step's batch
         self.validation: list[tuple[int, float]] = []  # (steps done, bits per byte)
@@ -183,7 +197,8 @@ class Trainer:
         return len(self.losses)
 
     def step(self, inputs: Tensor, targets: Tensor) -> None:
-        """One update; int64 [batch, context] each, on the CPU. Raises DemoError when the loss is no longer finite."""
+        """One update; int64 [batch, context] each, on the CPU. Raises DemoError when the loss is no longer
+        finite."""
         start = time.perf_counter()
         device = self.settings.device
         inputs, targets = inputs.to(device), targets.to(device)
@@ -209,8 +224,8 @@ class Trainer:
 
 @torch.no_grad()
 def score(model: ByteTransformer, part: Tensor, size: int, amp: bool = False) -> float:
-    """Bits per byte on about `size` bytes of a part, in windows of the model's context spread evenly over it. amp: with bf16
-    autocast."""
+    """Bits per byte on about `size` bytes of a part, in windows of the model's context spread evenly over it.
+    amp: with bf16 autocast."""
     context, device = model.shape.context, model.cos.device
     offsets = even_offsets(part, max(1, size // context), context)
     total, count = 0.0, 0

@@ -20,17 +20,27 @@ _OP = "BlockSparseLinear"
 
 
 def checked(
-    in_features: int, out_features: int, density: float | None, pattern: Pattern | None, activation: str | None, where: Tensor
+    in_features: int,
+    out_features: int,
+    density: float | None,
+    pattern: Pattern | None,
+    activation: str | None,
+    where: Tensor,
 ) -> tuple[int, int, float | None]:
-    """Both feature counts and the density as Python's numbers. Raises Error unless a layer can be made of these. ``where``: a
-    tensor of its device and dtype."""
+    """Both feature counts and the density as Python's numbers. Raises Error unless a layer can be made of
+    these. ``where``: a tensor of its device and dtype."""
     ops.dtype_name(_OP, where.dtype)
     require_device(where.device)
     require_activation(activation)
-    in_features, out_features = whole(_OP, "in_features", in_features), whole(_OP, "out_features", out_features)
+    in_features, out_features = (
+        whole(_OP, "in_features", in_features),
+        whole(_OP, "out_features", out_features),
+    )
     if (density is None) == (pattern is None):
         got = "neither" if density is None else "both"
-        raise Error(_OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern=")
+        raise Error(
+            _OP, "one of density and pattern", got, "pass density=0.1 for a balanced pattern, or pattern="
+        )
     return in_features, out_features, None if density is None else share(_OP, density)
 
 
@@ -38,7 +48,9 @@ def require_activation(activation: str | None) -> None:
     """Raises Error unless products have that activation."""
     if activation not in tuple(ops.ACTIVATIONS):
         names = ", ".join(repr(name) for name in ops.ACTIVATIONS)
-        raise Error(_OP, f"activation to be one of {names}", repr(activation), "apply any other one after the layer")
+        raise Error(
+            _OP, f"activation to be one of {names}", repr(activation), "apply any other one after the layer"
+        )
 
 
 def require_tensor(x: Any) -> Tensor:
@@ -51,8 +63,9 @@ def require_tensor(x: Any) -> Tensor:
 
 
 def recorded_by_fx(module: nn.Module, first: Any, **others: Any) -> Any:
-    """What torch.fx.symbolic_trace gets for a call with one of its proxies among the operands: a node that calls the module, as
-    torch.nn's own leave. None without a proxy. Raises Error when the first is no tensor, or nothing but the module is traced."""
+    """What torch.fx.symbolic_trace gets for a call with one of its proxies among the operands: a node that
+    calls the module, as torch.nn's own leave. None without a proxy. Raises Error when the first is no tensor,
+    or nothing but the module is traced."""
     given = {name: operand for name, operand in others.items() if operand is not None}
     proxy = next((operand for operand in (first, *given.values()) if isinstance(operand, Proxy)), None)
     if proxy is not None:
@@ -75,16 +88,25 @@ def require_module(op: str, model: object) -> None:
 def require_device(device: torch.device) -> None:
     """Raises Error unless layers can be made there."""
     if not ops.has_kernels_for(device):
-        raise Error(_OP, f"a device with kernels in this build ({_devices()}, meta)", str(device), "pass device='cpu'")
+        raise Error(
+            _OP, f"a device with kernels in this build ({_devices()}, meta)", str(device), "pass device='cpu'"
+        )
 
 
 def require_shape(pattern: Pattern, out_features: int, in_features: int) -> None:
     """Raises Error unless ``pattern`` is a Pattern of that shape."""
     if not isinstance(pattern, Pattern):
-        raise Error(_OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern")
+        raise Error(
+            _OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern"
+        )
     if (pattern.rows, pattern.cols) != (out_features, in_features):
         expected = f"a pattern of {out_features} x {in_features} (out x in features)"
-        raise Error(_OP, expected, f"{pattern.rows} x {pattern.cols}", "make it with rows=out_features, cols=in_features")
+        raise Error(
+            _OP,
+            expected,
+            f"{pattern.rows} x {pattern.cols}",
+            "make it with rows=out_features, cols=in_features",
+        )
 
 
 def refuse(layer: BlockSparseLinear, x: Tensor, values: Tensor) -> None:
@@ -93,10 +115,19 @@ def refuse(layer: BlockSparseLinear, x: Tensor, values: Tensor) -> None:
         kernels = f"a device with kernels in this build ({_devices()})"
         raise Error("linear", kernels, str(x.device), "move x and layer with .to('cpu')")
     if x.dim() == 0 or x.shape[-1] != layer.in_features:
-        raise Error("linear", f"x [..., {layer.in_features}]", f"{list(x.shape)}", "the last dimension is in_features")
+        raise Error(
+            "linear", f"x [..., {layer.in_features}]", f"{list(x.shape)}", "the last dimension is in_features"
+        )
     if x.dtype != values.dtype:
-        raise Error("linear", f"x of {values.dtype}, the layer's dtype", str(x.dtype), "convert one of them, or use autocast")
-    raise Error("linear", f"x on {values.device}, the layer's device", str(x.device), "move one of them with .to()")
+        raise Error(
+            "linear",
+            f"x of {values.dtype}, the layer's dtype",
+            str(x.dtype),
+            "convert one of them, or use autocast",
+        )
+    raise Error(
+        "linear", f"x on {values.device}, the layer's device", str(x.device), "move one of them with .to()"
+    )
 
 
 def _devices() -> str:

@@ -17,22 +17,34 @@ from .linear import BlockSparseLinear
 
 
 class BlockSparseMultiheadAttention(nn.Module):
-    """In the place of an nn.MultiheadAttention with one embed_dim for query, key and value; called as that one.
+    """In the place of an nn.MultiheadAttention with one embed_dim for query, key and value; called as that
+    one.
 
     Args:
         dense: what it replaces; its biases, and each projection that is not given, stay the same Parameters.
         in_proj: query, key and value projection in one, [3 embed_dim, embed_dim]; None keeps the dense one.
         out_proj: output projection [embed_dim, embed_dim]; None keeps the dense one.
 
-    torch's own modules take a fused path around nn.MultiheadAttention in evaluation; this one is never taken around.
+    torch's own modules take a fused path around nn.MultiheadAttention in evaluation; this one is never taken
+    around.
     """
 
-    def __init__(self, dense: nn.MultiheadAttention, in_proj: BlockSparseLinear | None, out_proj: BlockSparseLinear | None) -> None:
+    def __init__(
+        self,
+        dense: nn.MultiheadAttention,
+        in_proj: BlockSparseLinear | None,
+        out_proj: BlockSparseLinear | None,
+    ) -> None:
         super().__init__()
         self.embed_dim, self.num_heads, self.head_dim = dense.embed_dim, dense.num_heads, dense.head_dim
-        self.dropout, self.batch_first, self.add_zero_attn = dense.dropout, dense.batch_first, dense.add_zero_attn
+        self.dropout, self.batch_first, self.add_zero_attn = (
+            dense.dropout,
+            dense.batch_first,
+            dense.add_zero_attn,
+        )
         self.kdim, self.vdim = dense.kdim, dense.vdim
-        # torch.nn.TransformerEncoderLayer asks this before it hands the projections' weights to a fused operator.
+        # torch.nn.TransformerEncoderLayer asks this before it hands the projections' weights to a fused
+        # operator.
         self._qkv_same_embed_dim = False
         assert dense.in_proj_weight is not None
         self.in_proj: nn.Module = in_proj or _linear_of(dense.in_proj_weight, dense.in_proj_bias)
@@ -51,10 +63,15 @@ class BlockSparseMultiheadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Arguments, shapes and results of nn.MultiheadAttention.forward; ``is_causal`` is a hint and needs attn_mask there too."""
+        """Arguments, shapes and results of nn.MultiheadAttention.forward; ``is_causal`` is a hint and needs
+        attn_mask there too."""
         if isinstance(query, Proxy):
             masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
-            how = {"need_weights": need_weights, "average_attn_weights": average_attn_weights, "is_causal": is_causal}
+            how = {
+                "need_weights": need_weights,
+                "average_attn_weights": average_attn_weights,
+                "is_causal": is_causal,
+            }
             return recorded_by_fx(self, query, key=key, value=value, **masks, **how)  # type: ignore[no-any-return]
         if is_causal and attn_mask is None:
             remedy = "pass the causal mask too, as nn.MultiheadAttention wants it"
@@ -84,7 +101,8 @@ class BlockSparseMultiheadAttention(nn.Module):
 
     @property
     def in_proj_weight(self) -> Tensor:
-        """The weight of the projection inside, for those who initialise it: of a sparse one as BlockSparseLinear has it."""
+        """The weight of the projection inside, for those who initialise it: of a sparse one as
+        BlockSparseLinear has it."""
         weight = self.in_proj.weight
         assert isinstance(weight, Tensor)
         return weight
@@ -96,7 +114,9 @@ class BlockSparseMultiheadAttention(nn.Module):
 
     def to_dense(self) -> nn.Module:
         """The nn.MultiheadAttention with the same values at their places, zero elsewhere (copied)."""
-        projections = [p.to_dense() if isinstance(p, BlockSparseLinear) else p for p in (self.in_proj, self.out_proj)]
+        projections = [
+            p.to_dense() if isinstance(p, BlockSparseLinear) else p for p in (self.in_proj, self.out_proj)
+        ]
         into, out = projections
         assert isinstance(into, nn.Linear) and isinstance(out, nn.Linear)
         dense = nn.MultiheadAttention(
@@ -110,7 +130,8 @@ class BlockSparseMultiheadAttention(nn.Module):
         return dense.train(self.training)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One product for self-attention; otherwise the whole projection of each, of which a third is used."""
+        """One product for self-attention; otherwise the whole projection of each, of which a third is
+        used."""
         if query is key and key is value:
             q, k, v = self.in_proj(query).chunk(3, -1)
             return q, k, v
@@ -118,7 +139,9 @@ class BlockSparseMultiheadAttention(nn.Module):
         _, k, v = self.in_proj(key).chunk(3, -1)
         return q, k, v if key is value else self.in_proj(value).chunk(3, -1)[2]
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
         dropout = self.dropout if self.training else 0.0
         if not need_weights:
             return F.scaled_dot_product_attention(q, k, v, mask, dropout), None
@@ -127,7 +150,9 @@ class BlockSparseMultiheadAttention(nn.Module):
         return weights @ v, weights
 
 
-def _each(view: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _each(
+    view: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """A view of all three; what was one tensor stays one, for the single product of self-attention."""
     q = view(query)
     k = q if key is query else view(key)

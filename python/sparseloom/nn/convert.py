@@ -35,15 +35,26 @@ def from_dense(
     op = "from_dense"
     if isinstance(dense, nn.Linear):
         if bias is not None:
-            raise Error(op, "the nn.Linear's own bias", "another bias beside it", "pass dense.weight and bias=")
+            raise Error(
+                op, "the nn.Linear's own bias", "another bias beside it", "pass dense.weight and bias="
+            )
         weight, bias = dense.weight, dense.bias
     else:
         weight = dense
     if not isinstance(weight, Tensor) or weight.layout != torch.strided or weight.dim() != 2:
-        got = f"{list(weight.shape)}, {weight.layout}" if isinstance(weight, Tensor) else type(weight).__name__
-        raise Error(op, "an nn.Linear or a strided weight [out_features, in_features]", got, "use from_torch_bsr for BSR")
+        got = (
+            f"{list(weight.shape)}, {weight.layout}" if isinstance(weight, Tensor) else type(weight).__name__
+        )
+        raise Error(
+            op,
+            "an nn.Linear or a strided weight [out_features, in_features]",
+            got,
+            "use from_torch_bsr for BSR",
+        )
     if select not in SELECTS:
-        raise Error(op, f"select to be one of {', '.join(SELECTS)}", repr(select), "or pass a pattern of your own")
+        raise Error(
+            op, f"select to be one of {', '.join(SELECTS)}", repr(select), "or pass a pattern of your own"
+        )
     if (density is None) == (pattern is None):
         got = "neither" if density is None else "both"
         raise Error(op, "one of density and pattern", got, "pass density=0.25, or pattern=")
@@ -51,12 +62,24 @@ def from_dense(
         assert density is not None
         pattern = patterns.from_dense(weight, block, density, SELECTS[select], scope)
         if density > 0:
-            patterns.warn_of_empty_rows(pattern, f"from_dense of {weight.shape[0]} x {weight.shape[1]}, density={density}")
+            patterns.warn_of_empty_rows(
+                pattern, f"from_dense of {weight.shape[0]} x {weight.shape[1]}, density={density}"
+            )
     rows, cols = weight.shape
-    layer = cls(cols, rows, bias is not None, pattern=pattern, activation=activation, device=weight.device, dtype=weight.dtype)
+    layer = cls(
+        cols,
+        rows,
+        bias is not None,
+        pattern=pattern,
+        activation=activation,
+        device=weight.device,
+        dtype=weight.dtype,
+    )
     with torch.no_grad():
         index = layer.index
-        layer.values.copy_(ops.call("pack", weight.detach().contiguous(), index.crow, index.col, *layer.block))
+        layer.values.copy_(
+            ops.call("pack", weight.detach().contiguous(), index.crow, index.col, *layer.block)
+        )
         layer.values.requires_grad_(weight.requires_grad or not isinstance(weight, nn.Parameter))
         if layer.bias is not None and bias is not None:
             _require_bias(op, bias, weight)
@@ -68,10 +91,14 @@ def from_dense(
 def to_dense(layer: BlockSparseLinear) -> nn.Module:
     """See BlockSparseLinear.to_dense."""
     options = {"device": layer.values.device, "dtype": layer.values.dtype}
-    dense = nn.utils.skip_init(nn.Linear, layer.in_features, layer.out_features, bias=layer.bias is not None, **options)
+    dense = nn.utils.skip_init(
+        nn.Linear, layer.in_features, layer.out_features, bias=layer.bias is not None, **options
+    )
     index = layer.index
     with torch.no_grad():
-        dense.weight.copy_(ops.call("unpack", layer.values.detach(), index.crow, index.col, index.rows, index.cols))
+        dense.weight.copy_(
+            ops.call("unpack", layer.values.detach(), index.crow, index.col, index.rows, index.cols)
+        )
         dense.weight.requires_grad_(layer.values.requires_grad)
         if layer.bias is not None:
             dense.bias.copy_(layer.bias)
@@ -95,18 +122,34 @@ class Activation(nn.Module):
         return self.name
 
 
-def from_torch_bsr(cls: type[BlockSparseLinear], weight: Tensor, bias: Tensor | None, activation: str | None) -> BlockSparseLinear:
+def from_torch_bsr(
+    cls: type[BlockSparseLinear], weight: Tensor, bias: Tensor | None, activation: str | None
+) -> BlockSparseLinear:
     """See BlockSparseLinear.from_torch_bsr."""
     op = "from_torch_bsr"
     if not isinstance(weight, Tensor) or weight.layout != torch.sparse_bsr or weight.dim() != 2:
-        got = f"{weight.layout}, {weight.dim()} dimensions" if isinstance(weight, Tensor) else type(weight).__name__
-        raise Error(op, "a 2-dimensional torch.sparse_bsr tensor", got, "convert with weight.to_sparse_bsr((32, 32))")
+        got = (
+            f"{weight.layout}, {weight.dim()} dimensions"
+            if isinstance(weight, Tensor)
+            else type(weight).__name__
+        )
+        raise Error(
+            op, "a 2-dimensional torch.sparse_bsr tensor", got, "convert with weight.to_sparse_bsr((32, 32))"
+        )
     values = weight.values().detach()
     rows, cols = weight.shape
     crow = state.int32_index(op, "crow_indices", weight.crow_indices())
     col = state.int32_index(op, "col_indices", weight.col_indices())
     pattern = Pattern.from_index(crow, col, rows, cols, (values.shape[1], values.shape[2]))
-    layer = cls(cols, rows, bias is not None, pattern=pattern, activation=activation, device="meta", dtype=values.dtype)
+    layer = cls(
+        cols,
+        rows,
+        bias is not None,
+        pattern=pattern,
+        activation=activation,
+        device="meta",
+        dtype=values.dtype,
+    )
     layer.to_empty(device=values.device)  # index only matters; the values are replaced by the shared ones
     layer.values = nn.Parameter(values)
     if weight.crow_indices().dtype == torch.int32:
@@ -128,7 +171,9 @@ def to_torch_bsr(layer: BlockSparseLinear) -> Tensor:
             f"{rows} x {cols}",
             "torch.sparse_bsr has no ragged edges: use to_dense(), or sizes and a block that divide",
         )
-    return torch.sparse_bsr_tensor(layer.crow, layer.col, layer.values.detach(), (rows, cols), check_invariants=False)
+    return torch.sparse_bsr_tensor(
+        layer.crow, layer.col, layer.values.detach(), (rows, cols), check_invariants=False
+    )
 
 
 def _require_bias(op: str, bias: Tensor, weight: Tensor) -> None:
@@ -137,4 +182,9 @@ def _require_bias(op: str, bias: Tensor, weight: Tensor) -> None:
         raise Error(op, "bias as a strided tensor", got, "convert it with torch.as_tensor or .to_dense()")
     if tuple(bias.shape) != (weight.shape[0],) or bias.dtype != weight.dtype:
         expected = f"bias [{weight.shape[0]}] of {weight.dtype}"
-        raise Error(op, expected, f"{list(bias.shape)} of {bias.dtype}", "one value per output feature, in the weight's dtype")
+        raise Error(
+            op,
+            expected,
+            f"{list(bias.shape)} of {bias.dtype}",
+            "one value per output feature, in the weight's dtype",
+        )

@@ -22,7 +22,8 @@ _LOG = logging.getLogger("sparseloom")
 
 
 def packed_layer(cls: type[Layer], matrix: Tensor, pattern: Pattern) -> Layer:
-    """A layer without bias that holds the pattern's blocks of matrix [out, in], on its device and in its dtype.
+    """A layer without bias that holds the pattern's blocks of matrix [out, in], on its device and in its
+    dtype.
 
     Draws no random numbers and allocates nothing but the blocks; a matrix on meta gives a layer on meta.
     """
@@ -30,16 +31,19 @@ def packed_layer(cls: type[Layer], matrix: Tensor, pattern: Pattern) -> Layer:
     if not matrix.is_meta:
         layer._set_index(pattern, matrix.device)
         index = layer.index
-        layer.values = nn.Parameter(ops.call("pack", matrix.detach().contiguous(), index.crow, index.col, *pattern.block))
+        layer.values = nn.Parameter(
+            ops.call("pack", matrix.detach().contiguous(), index.crow, index.col, *pattern.block)
+        )
     return layer
 
 
 def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str) -> None:
-    """Replaces a dense entry ``weight`` under prefix by values, crow and col; leaves a sparse checkpoint's entries alone.
+    """Replaces a dense entry ``weight`` under prefix by values, crow and col; leaves a sparse checkpoint's
+    entries alone.
 
-    A strided weight [out, in] is packed by the layer's pattern, and what lies outside the pattern is left behind. A
-    torch.sparse_bsr weight, and the entries that pytorch_block_sparse writes, bring their own pattern. Raises Error when one does
-    not fit the layer.
+    A strided weight [out, in] is packed by the layer's pattern, and what lies outside the pattern is left
+    behind. A torch.sparse_bsr weight, and the entries that pytorch_block_sparse writes, bring their own
+    pattern. Raises Error when one does not fit the layer.
     """
     accept_blocks(tensors, prefix)
     if prefix + "values" in tensors or values_are_computed(layer):
@@ -47,7 +51,9 @@ def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str)
     if prefix + "weight.data" in tensors and prefix + "weight.cols_a" in tensors:
         values, crow, col = _from_pytorch_block_sparse(layer, tensors, prefix)
     elif isinstance(weight := tensors.get(prefix + "weight"), Tensor):
-        values, crow, col = _from_bsr(layer, weight) if weight.layout == torch.sparse_bsr else _packed(layer, weight, prefix)
+        values, crow, col = (
+            _from_bsr(layer, weight) if weight.layout == torch.sparse_bsr else _packed(layer, weight, prefix)
+        )
         del tensors[prefix + "weight"]
     else:
         return
@@ -55,16 +61,27 @@ def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str)
 
 
 def accept_blocks(tensors: dict[str, Any], prefix: str) -> None:
-    """Gives blocks beside crow and col their name, ``values``: save_pretrained calls them ``weight`` (sparseloom.hf says why)."""
+    """Gives blocks beside crow and col their name, ``values``: save_pretrained calls them ``weight``
+    (sparseloom.hf says why)."""
     weight = tensors.get(prefix + "weight")
-    if isinstance(weight, Tensor) and weight.dim() == 3 and prefix + "crow" in tensors and prefix + "values" not in tensors:
+    if (
+        isinstance(weight, Tensor)
+        and weight.dim() == 3
+        and prefix + "crow" in tensors
+        and prefix + "values" not in tensors
+    ):
         tensors[prefix + "values"] = tensors.pop(prefix + "weight")
 
 
 def _packed(layer: BlockSparseLinear, weight: Tensor, prefix: str) -> tuple[Tensor, Tensor, Tensor]:
     if weight.layout != torch.strided or weight.is_nested:
-        remedy = "convert the entry with .to_dense(), or with .to_sparse_bsr(layer.block), which brings its pattern"
-        raise Error("load", "a weight of layout torch.strided or torch.sparse_bsr", str(weight.layout), remedy)
+        remedy = (
+            "convert the entry with .to_dense(), or with "
+            ".to_sparse_bsr(layer.block), which brings its pattern"
+        )
+        raise Error(
+            "load", "a weight of layout torch.strided or torch.sparse_bsr", str(weight.layout), remedy
+        )
     matrix = layer.dense_matrix(weight)
     if tuple(matrix.shape) != (layer.out_features, layer.in_features):
         expected = f"weight of {layer.out_features} x {layer.in_features} (out x in features)"
@@ -74,7 +91,11 @@ def _packed(layer: BlockSparseLinear, weight: Tensor, prefix: str) -> tuple[Tens
     if not weight.is_meta and _LOG.isEnabledFor(logging.INFO):
         total = float(weight.detach().abs().sum(dtype=torch.float32))
         kept = float(values.abs().sum(dtype=torch.float32)) / total if total else 1.0
-        _LOG.info("%sweight: packed a dense weight by the layer's pattern, which keeps %.1f %% of sum |w|", prefix, 100 * kept)
+        _LOG.info(
+            "%sweight: packed a dense weight by the layer's pattern, which keeps %.1f %% of sum |w|",
+            prefix,
+            100 * kept,
+        )
     return values, crow, col
 
 
@@ -86,11 +107,15 @@ def _from_bsr(layer: BlockSparseLinear, weight: Tensor) -> tuple[Tensor, Tensor,
     return weight.values(), crow, state.int32_index("load", "col_indices", weight.col_indices())
 
 
-def _from_pytorch_block_sparse(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Its matrix: data [blocks * side, side], each block transposed; cols_a [blocks, 2] = (block column, place of the block in
-    data), in row order; row_start_ends_a [block rows + 1]; and indices of the other direction, which are derived.
+def _from_pytorch_block_sparse(
+    layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Its matrix: data [blocks * side, side], each block transposed; cols_a [blocks, 2] = (block column,
+    place of the block in data), in row order; row_start_ends_a [block rows + 1]; and indices of the other
+    direction, which are derived.
 
-    The places are 0, 1, 2, .. in a new layer and any permutation after block_replace, which its SparseOptimizer calls.
+    The places are 0, 1, 2, .. in a new layer and any permutation after block_replace, which its
+    SparseOptimizer calls.
     """
     names = ("data", "cols_a", "row_start_ends_a", "rows_b", "col_start_ends_b", "blocks", "block_mask")
     found = {name: tensors.pop(f"{prefix}weight.{name}", None) for name in names}
@@ -98,18 +123,30 @@ def _from_pytorch_block_sparse(layer: BlockSparseLinear, tensors: dict[str, Any]
     missing = ", ".join(name for name in names[:3] if not isinstance(found[name], Tensor))
     if missing or data.dim() != 2 or cols.dim() != 2 or cols.shape[1] != 2:
         got = f"no {missing}" if missing else f"data {list(data.shape)}, cols_a {list(cols.shape)}"
-        raise Error("load", "weight.data, weight.cols_a and weight.row_start_ends_a", got, "load the whole state_dict of the layer")
+        raise Error(
+            "load",
+            "weight.data, weight.cols_a and weight.row_start_ends_a",
+            got,
+            "load the whole state_dict of the layer",
+        )
     side = data.shape[1]
     if side == 0 or data.shape[0] % side or layer.block != (side, side):
         got = f"data {list(data.shape)} for a layer in blocks of {layer.block[0]} x {layer.block[1]}"
-        raise Error("load", f"blocks of {side} x {side}, as the checkpoint has", got, f"sparsify with block={side}")
+        raise Error(
+            "load", f"blocks of {side} x {side}, as the checkpoint has", got, f"sparsify with block={side}"
+        )
     blocks = data.detach().unflatten(0, (-1, side))
     column, place = (state.int32_index("load", f"cols_a[:, {i}]", cols[:, i]) for i in (0, 1))
     if not torch.equal(place.sort().values, torch.arange(len(blocks), dtype=torch.int32, device="cpu")):
         counted = place.unique(return_counts=True)
         twice = ", ".join(str(int(number)) for number in counted[0][counted[1] > 1][:5])
         got = f"{twice} more than once" if twice else f"{len(place)} places from {_ends(place)}"
-        raise Error("load", f"cols_a[:, 1] to name each of {len(blocks)} blocks once", got, "take an undamaged checkpoint")
+        raise Error(
+            "load",
+            f"cols_a[:, 1] to name each of {len(blocks)} blocks once",
+            got,
+            "take an undamaged checkpoint",
+        )
     values = blocks[place.to(data.device).long()].transpose(1, 2).contiguous()
     return values, state.int32_index("load", "row_start_ends_a", crow), column
 

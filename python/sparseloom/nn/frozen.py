@@ -20,22 +20,35 @@ def freeze(layer: BlockSparseLinear) -> None:
     """Makes the copy. Raises Error where ``strict`` forbids it."""
     require_own_values("freeze", layer)
     if layer.strict:
-        raise Error("freeze", "strict=False", "strict=True", "strict forbids dense products: set layer.strict = False")
+        raise Error(
+            "freeze", "strict=False", "strict=True", "strict forbids dense products: set layer.strict = False"
+        )
     index = layer.index
-    layer.frozen_weight = ops.call("unpack", layer.values.detach(), index.crow, index.col, index.rows, index.cols)
+    layer.frozen_weight = ops.call(
+        "unpack", layer.values.detach(), index.crow, index.col, index.rows, index.cols
+    )
     layer._frozen_version = layer.values._version
 
 
 def forward(layer: BlockSparseLinear, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-    """act(x W^T + bias) + residual by torch's own product. Raises Error where values may have changed since, or are to."""
-    # Others than the layer's own Parameter come from functional_call; compiled code has the version that it was compiled with.
+    """act(x W^T + bias) + residual by torch's own product. Raises Error where values may have changed since,
+    or are to."""
+    # Others than the layer's own Parameter come from functional_call; compiled code has the version that it
+    # was compiled with.
     foreign = not isinstance(layer.values, nn.Parameter)
-    changed = not torch.compiler.is_compiling() and (foreign or layer.values._version != layer._frozen_version)
+    changed = not torch.compiler.is_compiling() and (
+        foreign or layer.values._version != layer._frozen_version
+    )
     if changed or layer.strict or (layer.values.requires_grad and torch.is_grad_enabled()):
         got = "changed values" if changed else "values that need a gradient"
         if layer.strict:
             got = "strict=True, which forbids the dense copy"
-        raise Error("frozen linear", "inference on unchanged values", got, "call unfreeze(), or run in torch.no_grad()")
+        raise Error(
+            "frozen linear",
+            "inference on unchanged values",
+            got,
+            "call unfreeze(), or run in torch.no_grad()",
+        )
     assert layer.frozen_weight is not None
     y = ops.activate(F.linear(x, layer.frozen_weight.to(x.dtype), bias), layer.activation)
     if residual is None:

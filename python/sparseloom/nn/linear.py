@@ -21,9 +21,10 @@ from .weight import BlockSparseWeight, assigned
 class BlockSparseLinear(nn.Module):
     """y = activation(x W^T + bias), W [out_features, in_features] present only in the blocks of a pattern.
 
-    Parameters: ``values`` [blocks, bm, bn], row-major in each block, padding of ragged edges zero; ``bias`` [out_features].
-    Buffers: ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] say where the blocks lie, and are saved with the
-    parameters; ``ccol``, ``row`` and ``slot``, the same by columns, are derived and not saved.
+    Parameters: ``values`` [blocks, bm, bn], row-major in each block, padding of ragged edges zero; ``bias``
+    [out_features]. Buffers: ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] say where the blocks
+    lie, and are saved with the parameters; ``ccol``, ``row`` and ``slot``, the same by columns, are derived
+    and not saved.
 
     Args:
         in_features, out_features: any number >= 0; edges need not divide by the block.
@@ -34,12 +35,13 @@ class BlockSparseLinear(nn.Module):
         activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu"; fused when nothing needs a gradient.
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
         generator: CPU torch.Generator for the pattern and the initial values; torch's default ones otherwise.
-        fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, float32, which whoever trains provides
-            (Megatron-LM's and Transformer Engine's protocol): in the product's own kernel, unrounded. ``values.grad`` stays None.
+        fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, float32, which
+            whoever trains provides (Megatron-LM's and Transformer Engine's protocol): in the product's own
+                kernel, unrounded. ``values.grad`` stays None.
 
-    ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run is then an Error naming them.
-    (float64 has the reference kernel alone: there it is the product, and ``strict`` forbids going dense.)
-    All errors are ``sparseloom.Error``.
+    ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run is then an
+    Error naming them. (float64 has the reference kernel alone: there it is the product, and ``strict``
+    forbids going dense.) All errors are ``sparseloom.Error``.
     """
 
     in_features: int
@@ -76,7 +78,9 @@ class BlockSparseLinear(nn.Module):
             assert density is not None
             pattern = patterns.balanced(out_features, in_features, block, density, generator)
             if density > 0:  # zero is asked for
-                patterns.warn_of_empty_rows(pattern, f"BlockSparseLinear({in_features}, {out_features}, density={density})")
+                patterns.warn_of_empty_rows(
+                    pattern, f"BlockSparseLinear({in_features}, {out_features}, density={density})"
+                )
         arguments.require_shape(pattern, out_features, in_features)
         self.in_features, self.out_features, self.block = in_features, out_features, pattern.block
         self.activation, self.strict = activation, False
@@ -96,7 +100,8 @@ class BlockSparseLinear(nn.Module):
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """nn.Linear's initial distribution, by the true fan-in: uniform within 1 / sqrt(stored inputs of the output feature).
+        """nn.Linear's initial distribution, by the true fan-in: uniform within 1 / sqrt(stored inputs of the
+        output feature).
 
         A row without blocks has no fan-in: its bias is zero.
         """
@@ -113,13 +118,18 @@ class BlockSparseLinear(nn.Module):
                 _uniform_(self.bias, generator).mul_(per_output.to(self.bias))
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """x [..., in_features] of one or more dimensions -> [..., out_features]. Autocast casts as it does for nn.Linear.
+        """x [..., in_features] of one or more dimensions -> [..., out_features]. Autocast casts as it does
+        for nn.Linear.
 
-        ``residual`` [..., out_features], of the result's dtype, is added behind the activation by the product itself, where
-        ``layer(x) + residual`` would read and write all outputs once more.
+        ``residual`` [..., out_features], of the result's dtype, is added behind the activation by the product
+        itself, where ``layer(x) + residual`` would read and write all outputs once more.
         """
-        # Every look-up here is paid by every call: nn.Module's own __getattr__ takes as long as the operator's argument checks.
-        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None:
+        # Every look-up here is paid by every call: nn.Module's own __getattr__ takes as long as the
+        # operator's argument checks.
+        if (
+            x.__class__ is not Tensor
+            and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
+        ):
             return node  # type: ignore[no-any-return]
         parameters = self._parameters
         values: Tensor
@@ -150,15 +160,17 @@ class BlockSparseLinear(nn.Module):
         return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """As nn.Module's; torch.nn.utils.parametrize gets a place for its modules that takes one for ``values``."""
+        """As nn.Module's; torch.nn.utils.parametrize gets a place for its modules that takes one for
+        ``values``."""
         if name == "parametrizations" and type(value) is nn.ModuleDict and not value:
             value = Parametrizations()
         super().__setattr__(name, value)
 
     @property
     def weight(self) -> BlockSparseWeight:
-        """For those who ask a dense layer's weight for dtype, device or shape, or initialise it, which acts on ``values``. It is no
-        Parameter, holds no dense tensor and refuses arithmetic: call the layer, or copy with ``to_dense().weight``."""
+        """For those who ask a dense layer's weight for dtype, device or shape, or initialise it, which acts
+        on ``values``. It is no Parameter, holds no dense tensor and refuses arithmetic: call the layer, or
+        copy with ``to_dense().weight``."""
         return BlockSparseWeight.of(self, self.dense_shape)
 
     @weight.setter
@@ -166,7 +178,8 @@ class BlockSparseLinear(nn.Module):
         raise assigned(self)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """As nn.Module's; one that is assigned to ``weight``, to tie it for example, would be part of no product."""
+        """As nn.Module's; one that is assigned to ``weight``, to tie it for example, would be part of no
+        product."""
         if name == "weight":
             raise assigned(self)
         super().register_parameter(name, param)
@@ -178,7 +191,8 @@ class BlockSparseLinear(nn.Module):
 
     @property
     def pattern(self) -> Pattern:
-        """Which blocks exist; immutable. Of a dynamic layer (set_topology_) as it is now, which waits for the device."""
+        """Which blocks exist; immutable. Of a dynamic layer (set_topology_) as it is now, which waits for the
+        device."""
         return topology.current_pattern(self) if self.dynamic else self._pattern
 
     @property
@@ -190,15 +204,25 @@ class BlockSparseLinear(nn.Module):
     def index(self) -> ops.Index:
         """The index tensors of both directions, as the operators take them."""
         b: dict[str, Any] = self._buffers
-        # Made once and kept while the buffers are the same objects: making it takes a tenth of a small product's host time. Not
-        # read when compiled: one eager call between steps would set it, and all of the model be compiled again with guards on it.
+        # Made once and kept while the buffers are the same objects: making it takes a tenth of a small
+        # product's host time. Not read when compiled: one eager call between steps would set it, and all of
+        # the model be compiled again with guards on it.
         compiling = torch.compiler.is_compiling()
         made: ops.Index | None = None if compiling else self._index
         if made is not None and made.crow is b["crow"] and made.slot is b["slot"]:
             return made
         bm, bn = self.block
         made = ops.Index(
-            b["crow"], b["col"], b["ccol"], b["row"], b["slot"], self.out_features, self.in_features, bm, bn, self._version
+            b["crow"],
+            b["col"],
+            b["ccol"],
+            b["row"],
+            b["slot"],
+            self.out_features,
+            self.in_features,
+            bm,
+            bn,
+            self._version,
         )
         if not compiling:
             self._index = made
@@ -214,15 +238,21 @@ class BlockSparseLinear(nn.Module):
         residual: bool = False,
         accumulate: bool | None = None,
     ) -> dict[str, Any]:
-        """What would run for so many tokens, what it should take, and why: see ``ops.plan``. ``direction``: forward, dx or dw;
-        ``dtype`` and ``device``: the layer's own by default (on meta: the CPU). ``residual``: forward is called with one;
-        ``accumulate``: dw is added to main_grad, by default where ``fuse_wgrad_accumulation`` says so. ``measure`` runs the
-        candidates on the layer's device, for about a second, and puts what they took beside what was predicted: ``measured_us``,
-        and in the text. Raises Error when no call has these arguments."""
+        """What would run for so many tokens, what it should take, and why: see ``ops.plan``. ``direction``:
+        forward, dx or dw; ``dtype`` and ``device``: the layer's own by default (on meta: the CPU).
+        ``residual``: forward is called with one; ``accumulate``: dw is added to main_grad, by default where
+        ``fuse_wgrad_accumulation`` says so. ``measure`` runs the candidates on the layer's device, for about
+        a second, and puts what they took beside what was predicted: ``measured_us``, and in the text. Raises
+        Error when no call has these arguments."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
         if measure and device is not None and ops.ordinal(device) != ops.ordinal(self.values.device):
-            raise Error("plan", f"the layer's own device, {self.values.device}, to measure on", str(device), "move the layer there")
+            raise Error(
+                "plan",
+                f"the layer's own device, {self.values.device}, to measure on",
+                str(device),
+                "move the layer there",
+            )
         if accumulate is None:
             accumulate = direction == "dw" and self.fuse_wgrad_accumulation
         plan = ops.plan(
@@ -241,7 +271,9 @@ class BlockSparseLinear(nn.Module):
             return plan
         from ..report import candidates  # report imports nn
 
-        return candidates.measure(plan, self, tokens, direction, dtype or self.values.dtype, residual, accumulate)
+        return candidates.measure(
+            plan, self, tokens, direction, dtype or self.values.dtype, residual, accumulate
+        )
 
     @classmethod
     def from_dense(
@@ -256,19 +288,23 @@ class BlockSparseLinear(nn.Module):
         bias: Tensor | None = None,
         activation: str | None = None,
     ) -> BlockSparseLinear:
-        """The blocks of ``pattern``, or the ``density`` of them with the largest ``select``, values kept in their places (copied).
+        """The blocks of ``pattern``, or the ``density`` of them with the largest ``select``, values kept in
+        their places (copied).
 
         Args:
-            dense: an nn.Linear, or a weight [out_features, in_features] (then ``bias`` [out_features] may come with it).
+            dense: an nn.Linear, or a weight [out_features, in_features] (then ``bias`` [out_features] may
+                come with it).
             select: "magnitude" (sum of |w| over the block), "l2" or "max".
-            scope: "layer" compares all blocks; "row" keeps the same share in every block row, whatever its scale.
+            scope: "layer" compares all blocks; "row" keeps the same share in every block row, whatever its
+                scale.
 
         Warns where most block rows get no block.
         """
         return convert.from_dense(cls, dense, pattern, density, block, select, scope, bias, activation)
 
     def to_dense(self) -> nn.Module:
-        """An nn.Linear with the same values at their places, zero elsewhere (copied); with an activation, both in a Sequential."""
+        """An nn.Linear with the same values at their places, zero elsewhere (copied); with an activation,
+        both in a Sequential."""
         return convert.to_dense(self)
 
     def dense_matrix(self, weight: Tensor) -> Tensor:
@@ -276,18 +312,24 @@ class BlockSparseLinear(nn.Module):
         return weight
 
     @classmethod
-    def from_torch_bsr(cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None) -> BlockSparseLinear:
-        """Shares the values of a torch.sparse_bsr tensor [out_features, in_features] without a copy; int64 indices become int32."""
+    def from_torch_bsr(
+        cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
+    ) -> BlockSparseLinear:
+        """Shares the values of a torch.sparse_bsr tensor [out_features, in_features] without a copy; int64
+        indices become int32."""
         return convert.from_torch_bsr(cls, weight, bias, activation)
 
     def to_torch_bsr(self) -> Tensor:
-        """The weight as a torch.sparse_bsr tensor that shares values, crow and col with this layer. Ragged sizes are refused."""
+        """The weight as a torch.sparse_bsr tensor that shares values, crow and col with this layer. Ragged
+        sizes are refused."""
         return convert.to_torch_bsr(self)
 
     def freeze(self) -> BlockSparseLinear:
-        """Keeps a dense copy of the weight and multiplies with that, for inference where dense is faster; returns self.
+        """Keeps a dense copy of the weight and multiplies with that, for inference where dense is faster;
+        returns self.
 
-        The copy is made once. Training the values, or changing them in place, is an Error until ``unfreeze()``.
+        The copy is made once. Training the values, or changing them in place, is an Error until
+        ``unfreeze()``.
         """
         frozen.freeze(self)
         return self
@@ -305,7 +347,8 @@ class BlockSparseLinear(nn.Module):
 
     @property
     def dynamic(self) -> bool:
-        """Whether set_topology_ was called: the index tensors, not a pattern on the host, then say which blocks exist."""
+        """Whether set_topology_ was called: the index tensors, not a pattern on the host, then say which
+        blocks exist."""
         return self._version == ops.DYNAMIC
 
     def set_topology_(
@@ -315,35 +358,46 @@ class BlockSparseLinear(nn.Module):
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
         grown: Tensor | None = None,
     ) -> Tensor:
-        """Other blocks, as many as before, in place: on CUDA without a wait, and after a first call capturable in a CUDA graph.
+        """Other blocks, as many as before, in place: on CUDA without a wait, and after a first call
+        capturable in a CUDA graph.
 
-        Blocks that stay keep values, gradient and state; new ones start at zero, or with their part of ``grown``. Index tensors and
-        ``values`` keep their place, so captured graphs and compiled code see the new topology. The layer is ``dynamic`` from then
-        on: ``pattern``, ``state_dict`` and ``save`` tell the topology of that moment.
+        Blocks that stay keep values, gradient and state; new ones start at zero, or with their part of
+        ``grown``. Index tensors and ``values`` keep their place, so captured graphs and compiled code see the
+        new topology. The layer is ``dynamic`` from then on: ``pattern``, ``state_dict`` and ``save`` tell the
+        topology of that moment.
 
         Args:
-            mask: bool or uint8 [block rows, block columns], or a Pattern. It should name exactly the layer's number of blocks.
-                Nothing waits to count them: of more, the first in row-major order are taken; fewer are filled up with the first
-                other blocks, which start at zero. ``requested_blocks`` (int32 [1], on the layer's device) has the mask's number.
-            optimizer: one or several whose state of ``values`` (moments, not step counts) moves with the blocks.
+            mask: bool or uint8 [block rows, block columns], or a Pattern. It should name exactly the layer's
+                number of blocks. Nothing waits to count them: of more, the first in row-major order are
+                taken; fewer are filled up with the first other blocks, which start at zero.
+                ``requested_blocks`` (int32 [1], on the layer's device) has the mask's number.
+            optimizer: one or several whose state of ``values`` (moments, not step counts) moves with the
+                blocks.
             grown: [out_features, in_features] on the layer's device; new blocks take their values from it.
 
         Returns:
-            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one. ``ops.move_blocks`` moves anything else
+            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one. ``ops.move_blocks``
+                moves anything else
             that has blocks as its first dimension (an average, a master copy) by it.
         """
         return topology.set_topology(self, mask, optimizer, grown)
 
     def fix_topology_(self) -> BlockSparseLinear:
-        """Ends ``dynamic`` with the topology of this moment (waits for the device), which plans may then look at; returns self."""
+        """Ends ``dynamic`` with the topology of this moment (waits for the device), which plans may then look
+        at; returns self."""
         if self.dynamic:
             pattern = self.pattern
             self._pattern, self._version, self._index = pattern, state.build_index(pattern).version, None
         return self
 
     def extra_repr(self) -> str:
-        parts = [f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"]
-        parts.append(f"block={self.block[0]}x{self.block[1]}, blocks={self._pattern.blocks}, density={self.density:.4g}")
+        parts = [
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        ]
+        parts.append(
+            f"block={self.block[0]}x{self.block[1]}, "
+            f"blocks={self._pattern.blocks}, density={self.density:.4g}"
+        )
         parts += [f"activation={self.activation}"] if self.activation else []
         parts += ["strict=True"] if self.strict else []
         parts += ["fuse_wgrad_accumulation=True"] if self.fuse_wgrad_accumulation else []
@@ -361,13 +415,15 @@ class BlockSparseLinear(nn.Module):
         index = state.build_index(pattern)
         if not topology.write_index(self, index):
             for name in state.INDEX_BUFFERS:
-                self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
+                self.register_buffer(
+                    name, getattr(index, name).to(device), persistent=name in ("crow", "col")
+                )
             self._pattern, self._version, self._index = pattern, index.version, None
         self._writes = state.writes(self)
 
     def train(self, mode: bool = True) -> BlockSparseLinear:
-        """As nn.Module's. Index buffers that something else has written to are as the pattern says again: an average of the weights
-        that takes buffers along, too, rounds them down."""
+        """As nn.Module's. Index buffers that something else has written to are as the pattern says again: an
+        average of the weights that takes buffers along, too, rounds them down."""
         super().train(mode)
         state.mend_index(self)
         return self
@@ -377,7 +433,8 @@ class BlockSparseLinear(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BlockSparseLinear:
-        """.to(), .half(), .to_empty() and their like; memory that came from meta holds nothing, so the index is written again."""
+        """.to(), .half(), .to_empty() and their like; memory that came from meta holds nothing, so the index
+        is written again."""
         was_meta = self.crow.is_meta
         super()._apply(fn, recurse)
         if (was_meta and not self.crow.is_meta) or self.crow.dtype != torch.int32:
@@ -390,7 +447,8 @@ class BlockSparseLinear(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        """Checks indices and values before anything changes; another number of blocks gives ``values`` new memory."""
+        """Checks indices and values before anything changes; another number of blocks gives ``values`` new
+        memory."""
         try:
             state.require_strided(state_dict, prefix, ("values", "bias"))
             dense_entries.accept_dense(self, state_dict, prefix)
@@ -404,15 +462,21 @@ class BlockSparseLinear(nn.Module):
                 self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
                 self.values.grad = None
             self._set_index(pattern, self.crow.device)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
         if pattern is not None:
-            self._set_index(pattern, self.values.device)  # load_state_dict(assign=True) may have brought int64 indices
+            # load_state_dict(assign=True) may have brought int64 indices
+            self._set_index(pattern, self.values.device)
             if self.frozen:
                 self.freeze()
 
 
 def _uniform_(tensor: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform in [-1, 1), in place; a generator draws on its own device, so that a seed means the same layer everywhere."""
+    """Uniform in [-1, 1), in place; a generator draws on its own device, so that a seed means the same layer
+    everywhere."""
     if generator is None or generator.device == tensor.device:
         return tensor.uniform_(-1, 1, generator=generator)
-    return tensor.copy_(torch.empty_like(tensor, device=generator.device).uniform_(-1, 1, generator=generator))
+    return tensor.copy_(
+        torch.empty_like(tensor, device=generator.device).uniform_(-1, 1, generator=generator)
+    )

@@ -1,4 +1,5 @@
-"""Values that are computed: torch's parametrizations, weight norms and pruning put a layer's Parameter under other names."""
+"""Values that are computed: torch's parametrizations, weight norms and pruning put a layer's Parameter under
+other names."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from ..errors import Error
 
 
 class Parametrizations(nn.ModuleDict):
-    """In the place of the nn.ModuleDict that torch.nn.utils.parametrize gives a layer. That one takes no entry of the name
-    ``values``, which is its own method's; here ``values`` is the entry, as ``parametrizations.weight`` of other layers is.
+    """In the place of the nn.ModuleDict that torch.nn.utils.parametrize gives a layer. That one takes no
+    entry of the name ``values``, which is its own method's; here ``values`` is the entry, as
+    ``parametrizations.weight`` of other layers is.
     """
 
     def add_module(self, name: str, module: nn.Module | None) -> None:

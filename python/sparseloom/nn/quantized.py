@@ -23,25 +23,28 @@ _EXACT = ("values", "w_scale", "x_scale")
 
 
 class QuantizedBlockSparseLinear(nn.Module):
-    """y = activation(x W^T + bias) with x and W in int8 or float8_e4m3fn; made by ``from_sparse`` or ``sparseloom.quantize_``.
+    """y = activation(x W^T + bias) with x and W in int8 or float8_e4m3fn; made by ``from_sparse`` or
+    ``sparseloom.quantize_``.
 
-    Buffers, all saved but the derived index of the columns: ``values`` [blocks, bm, bn] in 8 bits; ``w_scale`` float32
-    [out_features], the factor of each output's weights; ``x_scale`` float32 [1], or None when every token gets a factor of its own
-    in each call; ``bias`` [out_features] or None, in the dtype of the layer it came from; ``crow`` and ``col`` as BlockSparseLinear
-    has them. ``.to(dtype)``, ``.half()`` and their like change the bias alone.
+    Buffers, all saved but the derived index of the columns: ``values`` [blocks, bm, bn] in 8 bits;
+    ``w_scale`` float32 [out_features], the factor of each output's weights; ``x_scale`` float32 [1], or None
+    when every token gets a factor of its own in each call; ``bias`` [out_features] or None, in the dtype of
+    the layer it came from; ``crow`` and ``col`` as BlockSparseLinear has them. ``.to(dtype)``, ``.half()``
+    and their like change the bias alone.
 
     Args:
         pattern: which blocks.
         dtype: torch.int8 or torch.float8_e4m3fn.
         bias: whether there is one.
-        x_scale: a factor for x that was found beforehand, the largest |x| that should not be cut off over 127 (int8) or 448.
+        x_scale: a factor for x that was found beforehand, the largest |x| that should not be cut off over 127
+            (int8) or 448.
         activation: None, "relu", "gelu" (erf), "gelu_tanh" or "silu"; fused.
         device, bias_dtype: as in BlockSparseLinear.
 
-    ``strict = True`` forbids the dense and reference kernels; ``kernel`` (None: the plan's choice) forces one by name;
-    ``use_fast_accum = True`` lets float8 sums on CUDA stay in the tensor cores (see ``ops.scaled_linear``). On CPUs
-    float8_e4m3fn has no fast kernel: there a call is an Error unless ``kernel = "reference"``, which is slow. All errors are
-    ``sparseloom.Error``.
+    ``strict = True`` forbids the dense and reference kernels; ``kernel`` (None: the plan's choice) forces one
+    by name; ``use_fast_accum = True`` lets float8 sums on CUDA stay in the tensor cores (see
+    ``ops.scaled_linear``). On CPUs float8_e4m3fn has no fast kernel: there a call is an Error unless ``kernel
+    = "reference"``, which is slow. All errors are ``sparseloom.Error``.
     """
 
     values: Tensor
@@ -64,35 +67,54 @@ class QuantizedBlockSparseLinear(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(pattern, Pattern):
-            raise Error(_OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern")
+            raise Error(
+                _OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern"
+            )
         arguments.require_activation(activation)
         if dtype not in ops.SCALED_DTYPES:
             raise Error(_OP, "dtype int8 or float8_e4m3fn", str(dtype), "pass torch.int8")
         if x_scale is not None and not (isinstance(x_scale, Real) and 0 < float(x_scale) < float("inf")):
-            raise Error(_OP, "x_scale > 0 and finite", repr(x_scale), "leave it out: every token then gets its own")
+            raise Error(
+                _OP, "x_scale > 0 and finite", repr(x_scale), "leave it out: every token then gets its own"
+            )
         self.out_features, self.in_features, self.block = pattern.rows, pattern.cols, pattern.block
         self.activation, self.strict, self.use_fast_accum = activation, False, False
         self.kernel: str | None = None
-        self.register_buffer("values", torch.zeros((pattern.blocks, *pattern.block), device=device, dtype=torch.int8).to(dtype))
+        self.register_buffer(
+            "values", torch.zeros((pattern.blocks, *pattern.block), device=device, dtype=torch.int8).to(dtype)
+        )
         self.register_buffer("w_scale", torch.ones(pattern.rows, device=device, dtype=torch.float32))
         given = None if x_scale is None else torch.tensor([x_scale], device=device, dtype=torch.float32)
         self.register_buffer("x_scale", given)
-        self.register_buffer("bias", torch.zeros(pattern.rows, device=device, dtype=bias_dtype) if bias else None)
+        self.register_buffer(
+            "bias", torch.zeros(pattern.rows, device=device, dtype=bias_dtype) if bias else None
+        )
         self._set_index(pattern, self.values.device)
 
     @classmethod
     def from_sparse(
         cls, layer: BlockSparseLinear, dtype: torch.dtype = torch.int8, *, x_scale: float | None = None
     ) -> QuantizedBlockSparseLinear:
-        """The layer's weights rounded, each output's by its own factor: its largest stored |w| over 127 (int8) or 448.
+        """The layer's weights rounded, each output's by its own factor: its largest stored |w| over 127
+        (int8) or 448.
 
-        The layer stays as it is. Raises Error for weights that hold NaN or Inf and, in int8, for more inputs than int32 sums.
+        The layer stays as it is. Raises Error for weights that hold NaN or Inf and, in int8, for more inputs
+        than int32 sums.
         """
         options: dict[str, Any] = {"device": layer.values.device, "bias_dtype": layer.values.dtype}
         if layer.dynamic:
-            raise Error("quantize", "a layer of fixed topology", "a dynamic one", "call layer.fix_topology_() first")
+            raise Error(
+                "quantize", "a layer of fixed topology", "a dynamic one", "call layer.fix_topology_() first"
+            )
         bias = layer.bias
-        made = cls(layer.pattern, dtype, bias=bias is not None, x_scale=x_scale, activation=layer.activation, **options)
+        made = cls(
+            layer.pattern,
+            dtype,
+            bias=bias is not None,
+            x_scale=x_scale,
+            activation=layer.activation,
+            **options,
+        )
         made.strict = layer.strict
         values = layer.values.detach().float()
         if not values.is_meta and not bool(values.isfinite().all()):
@@ -109,11 +131,12 @@ class QuantizedBlockSparseLinear(nn.Module):
         return made.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., in_features] of float32, bfloat16 or float16 -> [..., out_features] of x's dtype, under autocast of its dtype.
+        """x [..., in_features] of float32, bfloat16 or float16 -> [..., out_features] of x's dtype, under
+        autocast of its dtype.
 
-        A bias of another dtype is rounded to the output's. float16 comes by way of a float32 product. A NaN or Inf in x reaches all
-        outputs of its token, by the token's factor (with a given ``x_scale`` it is cut off like any large number, NaN is not a
-        number any more). Raises Error when x needs a gradient.
+        A bias of another dtype is rounded to the output's. float16 comes by way of a float32 product. A NaN
+        or Inf in x reaches all outputs of its token, by the token's factor (with a given ``x_scale`` it is
+        cut off like any large number, NaN is not a number any more). Raises Error when x needs a gradient.
         """
         if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
             return node  # type: ignore[no-any-return]
@@ -121,15 +144,27 @@ class QuantizedBlockSparseLinear(nn.Module):
             raise unsupported_layout("linear", "x", "a nested tensor" if x.is_nested else str(x.layout))
         kind = "cuda" if x.is_cuda else x.device.type
         dtype = x.dtype
-        if kind != "meta" and torch.is_autocast_enabled(kind) and x.is_floating_point() and dtype != torch.float64:
+        if (
+            kind != "meta"
+            and torch.is_autocast_enabled(kind)
+            and x.is_floating_point()
+            and dtype != torch.float64
+        ):
             dtype = torch.get_autocast_dtype(kind)
         if not x.shape or x.shape[-1] != self.in_features or dtype not in (*ops.OUT_DTYPES, torch.float16):
             self._refuse(x)
         if x.device != self.values.device:
-            raise Error("linear", f"x on {self.values.device}, the layer's device", str(x.device), "move one of them with .to()")
+            raise Error(
+                "linear",
+                f"x on {self.values.device}, the layer's device",
+                str(x.device),
+                "move one of them with .to()",
+            )
         if ops.differentiated(x):
             remedy = "run it in torch.no_grad(); to train, keep the BlockSparseLinear"
-            raise Error("linear", "x without a gradient: a quantized layer has none", "x that requires one", remedy)
+            raise Error(
+                "linear", "x without a gradient: a quantized layer has none", "x that requires one", remedy
+            )
         out_dtype = dtype if dtype in ops.OUT_DTYPES else torch.float32
         quantized, x_scale = ops.quantize_rows(x.detach(), self.values.dtype, self.x_scale)
         bias = None if self.bias is None else self.bias.to(out_dtype)
@@ -142,8 +177,8 @@ class QuantizedBlockSparseLinear(nn.Module):
 
     @property
     def weight(self) -> BlockSparseWeight:
-        """For those who ask a dense layer's weight for dtype (8 bits), device or shape [out_features, in_features]; it refuses the
-        rest: call the layer, or read ``dequantized()``."""
+        """For those who ask a dense layer's weight for dtype (8 bits), device or shape [out_features,
+        in_features]; it refuses the rest: call the layer, or read ``dequantized()``."""
         return BlockSparseWeight.of(self, (self.out_features, self.in_features))
 
     @property
@@ -166,22 +201,36 @@ class QuantizedBlockSparseLinear(nn.Module):
         """The index tensors, as the operators take them."""
         b: dict[str, Any] = self._buffers
         (bm, bn), (rows, cols) = self.block, (self.out_features, self.in_features)
-        return ops.Index(b["crow"], b["col"], b["ccol"], b["row"], b["slot"], rows, cols, bm, bn, self._version)
+        return ops.Index(
+            b["crow"], b["col"], b["ccol"], b["row"], b["slot"], rows, cols, bm, bn, self._version
+        )
 
     def plan(self, tokens: int, out_dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
         """What would run for so many tokens, what it should take, and why: see ``ops.plan``."""
         index, device = state.build_index(self.pattern), "cpu" if self.values.is_meta else self.values.device
         flags = self.bias is not None, self.activation, self.strict, self.kernel
-        where: dict[str, Any] = {"device": device, "out_dtype": out_dtype, "use_fast_accum": self.use_fast_accum}
+        where: dict[str, Any] = {
+            "device": device,
+            "out_dtype": out_dtype,
+            "use_fast_accum": self.use_fast_accum,
+        }
         return ops.plan(index, "forward", self.dtype, tokens, *flags, **where)
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> BlockSparseLinear:
-        """A BlockSparseLinear with the rounded weights, in ``dtype``: what this layer computes but for the rounding of x."""
+        """A BlockSparseLinear with the rounded weights, in ``dtype``: what this layer computes but for the
+        rounding of x."""
         options: dict[str, Any] = {"device": self.values.device, "dtype": dtype}
         layer = BlockSparseLinear(
-            self.in_features, self.out_features, self.bias is not None, pattern=self.pattern, activation=self.activation, **options
+            self.in_features,
+            self.out_features,
+            self.bias is not None,
+            pattern=self.pattern,
+            activation=self.activation,
+            **options,
         )
-        padded = F.pad(self.w_scale, (0, self._grid_rows() * self.block[0] - self.out_features)).unflatten(0, (-1, self.block[0]))
+        padded = F.pad(self.w_scale, (0, self._grid_rows() * self.block[0] - self.out_features)).unflatten(
+            0, (-1, self.block[0])
+        )
         with torch.no_grad():
             layer.values.copy_(self.values.float() * padded[self._block_rows()][:, :, None])
             if layer.bias is not None and self.bias is not None:
@@ -189,9 +238,17 @@ class QuantizedBlockSparseLinear(nn.Module):
         return layer.train(self.training)
 
     def extra_repr(self) -> str:
-        parts = [f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"]
-        parts.append(f"block={self.block[0]}x{self.block[1]}, blocks={self._pattern.blocks}, density={self.density:.4g}")
-        parts.append(f"dtype={ops.SCALED_DTYPES[self.dtype]}, x_scale={'given' if self.x_scale is not None else 'per token'}")
+        parts = [
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        ]
+        parts.append(
+            f"block={self.block[0]}x{self.block[1]}, "
+            f"blocks={self._pattern.blocks}, density={self.density:.4g}"
+        )
+        parts.append(
+            f"dtype={ops.SCALED_DTYPES[self.dtype]}, "
+            f"x_scale={'given' if self.x_scale is not None else 'per token'}"
+        )
         parts += [f"activation={self.activation}"] if self.activation else []
         parts += ["strict=True"] if self.strict else []
         parts += ["use_fast_accum=True"] if self.use_fast_accum else []
@@ -203,7 +260,9 @@ class QuantizedBlockSparseLinear(nn.Module):
     def _block_rows(self) -> Tensor:
         """The block row of each block, int64 [blocks]."""
         counts = self.crow.diff().long()
-        return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=self.pattern.blocks)
+        return torch.repeat_interleave(
+            torch.arange(len(counts), device=counts.device), counts, output_size=self.pattern.blocks
+        )
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
         index = state.build_index(pattern)
@@ -213,7 +272,12 @@ class QuantizedBlockSparseLinear(nn.Module):
 
     def _refuse(self, x: Tensor) -> None:
         if not x.shape or x.shape[-1] != self.in_features:
-            raise Error("linear", f"x [..., {self.in_features}]", f"{list(x.shape)}", "the last dimension is in_features")
+            raise Error(
+                "linear",
+                f"x [..., {self.in_features}]",
+                f"{list(x.shape)}",
+                "the last dimension is in_features",
+            )
         got = str(x.dtype)
         remedy = "convert x; x that is in 8 bits already goes to ops.scaled_linear with its factors"
         raise Error("linear", "x of float32, bfloat16 or float16, which the layer quantizes", got, remedy)
@@ -235,7 +299,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        """Checks indices and values before anything changes; another number of blocks gives ``values`` new memory."""
+        """Checks indices and values before anything changes; another number of blocks gives ``values`` new
+        memory."""
         dense_entries.accept_blocks(state_dict, prefix)
         try:
             state.require_strided(state_dict, prefix, ("values", "bias", "w_scale", "x_scale"))
@@ -246,15 +311,23 @@ class QuantizedBlockSparseLinear(nn.Module):
         if pattern is not None and pattern != self._pattern:
             self.values = self.values.new_empty((pattern.blocks, *self.block))
             self._set_index(pattern, self.crow.device)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
         if pattern is not None:
-            self._set_index(pattern, self.values.device)  # load_state_dict(assign=True) may have brought int64 indices
+            # load_state_dict(assign=True) may have brought int64 indices
+            self._set_index(pattern, self.values.device)
 
     def _read_pattern(self, tensors: dict[str, Any], prefix: str) -> Pattern | None:
         values = tensors.get(prefix + "values")
         if isinstance(values, Tensor) and values.dtype != self.dtype:
             expected = f"values of {self.dtype}, as the layer has"
-            raise Error("load", expected, str(values.dtype), "load a float checkpoint before quantize_, or quantize to that dtype")
+            raise Error(
+                "load",
+                expected,
+                str(values.dtype),
+                "load a float checkpoint before quantize_, or quantize to that dtype",
+            )
         if isinstance(values, Tensor):  # zero is zero in both, and float8 has few operators
             tensors = {**tensors, prefix + "values": values.view(torch.int8)}
         return state.read_pattern(self, tensors, prefix)

@@ -29,13 +29,17 @@ def build_index(pattern: Pattern) -> ops.Index:
 
 
 def writes(layer: BlockSparseLinear) -> int:
-    """How often the index buffers were written in place: torch's own count; -1 where it keeps none (inference tensors)."""
+    """How often the index buffers were written in place: torch's own count; -1 where it keeps none (inference
+    tensors)."""
     buffers = [layer.get_buffer(name) for name in INDEX_BUFFERS]
-    return -1 if any(buffer.is_inference() for buffer in buffers) else sum(buffer._version for buffer in buffers)
+    return (
+        -1 if any(buffer.is_inference() for buffer in buffers) else sum(buffer._version for buffer in buffers)
+    )
 
 
 def mend_index(layer: BlockSparseLinear) -> None:
-    """Writes the index buffers again, in their place, where something else has changed them. Costs nothing when nobody wrote."""
+    """Writes the index buffers again, in their place, where something else has changed them. Costs nothing
+    when nobody wrote."""
     if layer.crow.is_meta or (count := writes(layer)) == layer._writes >= 0:
         return
     index = build_index(layer.pattern)
@@ -47,7 +51,10 @@ def mend_index(layer: BlockSparseLinear) -> None:
                 buffer.copy_(right)
                 changed = True
     if changed:
-        _LOG.warning("index buffers of a block-sparse layer were changed in place (an average of buffers?); written again")
+        _LOG.warning(
+            "index buffers of a block-sparse layer were changed in "
+            "place (an average of buffers?); written again"
+        )
     layer._writes = writes(layer) if changed else count
 
 
@@ -60,7 +67,8 @@ def fan_in(pattern: Pattern) -> Tensor:
 
 
 def _padding(values: Tensor, pattern: Pattern) -> list[Tensor]:
-    """The parts of values [blocks, bm, bn] that lie outside the matrix, as views: below the last row, right of the last column."""
+    """The parts of values [blocks, bm, bn] that lie outside the matrix, as views: below the last row, right
+    of the last column."""
     (bm, bn), (rows, cols) = pattern.block, (pattern.rows, pattern.cols)
     crow, col = pattern.index()
     pieces = []
@@ -83,7 +91,9 @@ def require_zero_padding(op: str, values: Tensor, pattern: Pattern) -> None:
     for piece in _padding(values, pattern):
         if bool((piece != 0).any()):
             got = f"{int((piece != 0).sum())} non-zero elements in the padding of a block"
-            raise Error(op, "zero padding in the blocks of ragged edges", got, "pack the weight again with from_dense")
+            raise Error(
+                op, "zero padding in the blocks of ragged edges", got, "pack the weight again with from_dense"
+            )
 
 
 def require_strided(tensors: Mapping[str, Any], prefix: str, names: tuple[str, ...]) -> None:
@@ -95,22 +105,41 @@ def require_strided(tensors: Mapping[str, Any], prefix: str, names: tuple[str, .
 
 
 def int32_index(op: str, name: str, index: Tensor) -> Tensor:
-    """An index tensor from outside as contiguous int32 on the CPU; int64 is converted. Raises Error when it does not fit."""
+    """An index tensor from outside as contiguous int32 on the CPU; int64 is converted. Raises Error when it
+    does not fit."""
     strided = isinstance(index, Tensor) and index.layout == torch.strided and not index.is_meta
     if not strided or index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
-        got = f"{index.dtype} {list(index.shape)} on {index.device}" if isinstance(index, Tensor) else type(index).__name__
-        raise Error(op, f"{name} to be an int32 or int64 vector", got, "take it from a layer or a torch.sparse_bsr tensor")
+        got = (
+            f"{index.dtype} {list(index.shape)} on {index.device}"
+            if isinstance(index, Tensor)
+            else type(index).__name__
+        )
+        raise Error(
+            op,
+            f"{name} to be an int32 or int64 vector",
+            got,
+            "take it from a layer or a torch.sparse_bsr tensor",
+        )
     index = index.detach().cpu()
-    if index.dtype == torch.int64 and len(index) and not 0 <= int(index.min()) <= int(index.max()) <= _INT32_MAX:
+    if (
+        index.dtype == torch.int64
+        and len(index)
+        and not 0 <= int(index.min()) <= int(index.max()) <= _INT32_MAX
+    ):
         got = f"[{int(index.min())}, {int(index.max())}]"
-        raise Error(op, f"{name} within [0, {_INT32_MAX}]", got, "indices count blocks and are stored as int32")
+        raise Error(
+            op, f"{name} within [0, {_INT32_MAX}]", got, "indices count blocks and are stored as int32"
+        )
     return index.to(torch.int32).contiguous()
 
 
-def read_pattern(layer: BlockSparseLinear | QuantizedBlockSparseLinear, tensors: Mapping[str, Any], prefix: str) -> Pattern | None:
+def read_pattern(
+    layer: BlockSparseLinear | QuantizedBlockSparseLinear, tensors: Mapping[str, Any], prefix: str
+) -> Pattern | None:
     """The pattern of the entries values, crow and col under ``prefix``, None when there are none of them.
 
-    Raises Error when some are missing (values alone do not say where they go), do not fit the layer or do not describe a pattern.
+    Raises Error when some are missing (values alone do not say where they go), do not fit the layer or do not
+    describe a pattern.
     """
     computed = values_are_computed(layer)  # then they are no entry
     names = ("crow", "col") if computed else ("values", "crow", "col")
@@ -119,7 +148,12 @@ def read_pattern(layer: BlockSparseLinear | QuantizedBlockSparseLinear, tensors:
         return None
     if len(found) < len(names):
         missing = ", ".join(name for name in names if name not in found)
-        raise Error("load", f"{', '.join(names[:-1])} and col together", f"no {missing}", "save the whole state_dict of the layer")
+        raise Error(
+            "load",
+            f"{', '.join(names[:-1])} and col together",
+            f"no {missing}",
+            "save the whole state_dict of the layer",
+        )
     values = layer.values if computed else tensors[prefix + "values"]
     crow, col = (tensors[prefix + name] for name in ("crow", "col"))
     crow, col = int32_index("load", "crow", crow), int32_index("load", "col", col)

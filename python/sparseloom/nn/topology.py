@@ -1,7 +1,9 @@
-"""A layer whose blocks move while it trains: a new mask, and values, gradient and optimizer state that move with their blocks.
+"""A layer whose blocks move while it trains: a new mask, and values, gradient and optimizer state that move
+with their blocks.
 
-The number of blocks never changes, so neither does any tensor's place or size: CUDA graphs and compiled code that hold the layer
-see the next topology, and a plan, which for a dynamic index depends on shape and number of blocks alone, stays right.
+The number of blocks never changes, so neither does any tensor's place or size: CUDA graphs and compiled code
+that hold the layer see the next topology, and a plan, which for a dynamic index depends on shape and number
+of blocks alone, stays right.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ def set_topology(
 
 
 def move_state(optimizers: Iterable[Optimizer], parameter: nn.Parameter, moved: Tensor) -> None:
-    """Every state tensor of the parameter that has its blocks as first dimension: kept blocks keep theirs, new ones start at zero.
-    Steps and other scalars stay."""
+    """Every state tensor of the parameter that has its blocks as first dimension: kept blocks keep theirs,
+    new ones start at zero. Steps and other scalars stay."""
     for optimizer in optimizers:
         for value in optimizer.state.get(parameter, {}).values():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == parameter.shape[0]:
@@ -70,7 +72,8 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
     if tensor.is_contiguous() and tensor.device == moved.device:
         ops.move_blocks(tensor, moved)
         if not tensor.is_inference():
-            torch.autograd.graph.increment_version(tensor)  # else a backward pass over the old blocks would not be noticed
+            # else a backward pass over the old blocks would not be noticed
+            torch.autograd.graph.increment_version(tensor)
     else:
         whole = tensor.contiguous().to(moved.device)
         ops.move_blocks(whole, moved)
@@ -78,14 +81,19 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
 
 
 def make_dynamic(layer: BlockSparseLinear) -> ops.Index:
-    """The layer's index under the version that names no content. Raises Error where the topology cannot change."""
+    """The layer's index under the version that names no content. Raises Error where the topology cannot
+    change."""
     if layer.crow.is_meta:
-        raise Error(_OP, "a layer with memory", "one on meta", "materialise it with .to_empty() and load it first")
+        raise Error(
+            _OP, "a layer with memory", "one on meta", "materialise it with .to_empty() and load it first"
+        )
     if layer.frozen:
         raise Error(_OP, "a layer that multiplies with its blocks", "a frozen one", "call unfreeze() first")
     require_own_values(_OP, layer)
     if hasattr(layer.values, "placements"):
-        raise Error(_OP, "whole values", "values that fully_shard has cut up", "change the topology before sharding")
+        raise Error(
+            _OP, "whole values", "values that fully_shard has cut up", "change the topology before sharding"
+        )
     if layer._version != ops.DYNAMIC:
         count = torch.full((1,), layer.values.shape[0], dtype=torch.int32, device=layer.crow.device)
         layer.register_buffer("requested_blocks", count, persistent=False)
@@ -94,17 +102,23 @@ def make_dynamic(layer: BlockSparseLinear) -> ops.Index:
 
 
 def current_pattern(layer: BlockSparseLinear) -> Pattern:
-    """What the index tensors say now, on the CPU: waits for the device. Logs when the last mask was not taken as it was."""
+    """What the index tensors say now, on the CPU: waits for the device. Logs when the last mask was not taken
+    as it was."""
     crow, col = (state.int32_index("pattern", name, layer.get_buffer(name)) for name in ("crow", "col"))
     requested, blocks = int(layer.get_buffer("requested_blocks")), len(col)
     if requested != blocks:
-        done = f"the first {blocks} were taken" if requested > blocks else "it was filled up with blocks that start at zero"
+        done = (
+            f"the first {blocks} were taken"
+            if requested > blocks
+            else "it was filled up with blocks that start at zero"
+        )
         _LOG.warning("a topology mask of %d blocks for a layer of %d: %s", requested, blocks, done)
     return Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
 
 
 def write_index(layer: BlockSparseLinear, index: ops.Index) -> bool:
-    """Puts another index into a dynamic layer's own tensors; False when it is not dynamic or they do not hold it."""
+    """Puts another index into a dynamic layer's own tensors; False when it is not dynamic or they do not hold
+    it."""
     if layer._version != ops.DYNAMIC or layer.crow.dtype != torch.int32 or layer.col.shape != index.col.shape:
         return False
     with torch.no_grad():
@@ -122,16 +136,27 @@ def _mask(layer: BlockSparseLinear, mask: Tensor | Pattern) -> Tensor:
             expected = f"a pattern of {rows} x {cols} in blocks of {bm} x {bn}"
             raise Error(_OP, expected, repr(mask), "make it for this layer's weight")
         mask = mask.mask
-    if not isinstance(mask, Tensor) or mask.dtype not in (torch.bool, torch.uint8) or tuple(mask.shape) != shape:
+    if (
+        not isinstance(mask, Tensor)
+        or mask.dtype not in (torch.bool, torch.uint8)
+        or tuple(mask.shape) != shape
+    ):
         got = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise Error(_OP, f"mask bool {list(shape)}, one entry for each block", got, "set True where a block stays or grows")
+        raise Error(
+            _OP,
+            f"mask bool {list(shape)}, one entry for each block",
+            got,
+            "set True where a block stays or grows",
+        )
     return mask.to(layer.crow.device, non_blocking=True)
 
 
 def _require_grown(layer: BlockSparseLinear, grown: Tensor) -> None:
     if not isinstance(grown, Tensor) or tuple(grown.shape) != (layer.out_features, layer.in_features):
         got = str(list(grown.shape)) if isinstance(grown, Tensor) else type(grown).__name__
-        expected = f"grown [{layer.out_features}, {layer.in_features}], a whole weight whose new blocks are taken"
+        expected = (
+            f"grown [{layer.out_features}, {layer.in_features}], a whole weight whose new blocks are taken"
+        )
         raise Error(_OP, expected, got, "leave it out: new blocks start at zero")
     if grown.device != layer.values.device:
         raise Error(_OP, f"grown on {layer.values.device}", str(grown.device), "move it with .to()")

@@ -1,4 +1,5 @@
-"""Block-sparse layers in the place of other modules that multiply with a matrix: transformers' Conv1D, and 1x1 convolutions."""
+"""Block-sparse layers in the place of other modules that multiply with a matrix: transformers' Conv1D, and
+1x1 convolutions."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from .weight import BlockSparseWeight
 
 
 class BlockSparseConv1D(BlockSparseLinear):
-    """In the place of transformers.pytorch_utils.Conv1D, a linear layer whose dense weight is stored [in, out].
+    """In the place of transformers.pytorch_utils.Conv1D, a linear layer whose dense weight is stored [in,
+    out].
 
     Differs from BlockSparseLinear in what dense form it goes back to and reads from checkpoints.
     """
@@ -36,15 +38,20 @@ class BlockSparseConv1D(BlockSparseLinear):
             dense: nn.Module = Conv1D(self.out_features, self.in_features)
         dense.weight = nn.Parameter(linear.weight.detach().t().contiguous(), linear.weight.requires_grad)
         bias = linear.bias
-        dense.bias = bias if bias is not None else nn.Parameter(linear.weight.new_zeros(self.out_features), requires_grad=False)
+        dense.bias = (
+            bias
+            if bias is not None
+            else nn.Parameter(linear.weight.new_zeros(self.out_features), requires_grad=False)
+        )
         return dense.train(self.training)
 
 
 class BlockSparseConv1x1(nn.Module):
     """A convolution with kernel size 1: a block-sparse linear layer over the channels of every position.
 
-    x [batch, channels, *positions] or [channels, *positions], with ``dimensions`` position axes; a stride takes every so manieth
-    position. Entries of a dense checkpoint (weight [out, in, 1, ...], bias) are packed when loaded.
+    x [batch, channels, *positions] or [channels, *positions], with ``dimensions`` position axes; a stride
+    takes every so manieth position. Entries of a dense checkpoint (weight [out, in, 1, ...], bias) are packed
+    when loaded.
     """
 
     def __init__(self, linear: BlockSparseLinear, dimensions: int, stride: tuple[int, ...]) -> None:
@@ -64,7 +71,9 @@ class BlockSparseConv1x1(nn.Module):
     @property
     def weight(self) -> BlockSparseWeight:
         """As BlockSparseLinear's, of the convolution's shape [out, in, 1, ...]."""
-        return BlockSparseWeight.of(self.linear, (self.out_channels, self.in_channels, *(1,) * self.dimensions))
+        return BlockSparseWeight.of(
+            self.linear, (self.out_channels, self.in_channels, *(1,) * self.dimensions)
+        )
 
     @property
     def bias(self) -> nn.Parameter | None:
@@ -85,7 +94,9 @@ class BlockSparseConv1x1(nn.Module):
         assert isinstance(linear, nn.Linear)
         cls = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.dimensions - 1]
         stride: Any = self.stride
-        dense = cls(self.in_channels, self.out_channels, 1, stride, bias=linear.bias is not None, device="meta")
+        dense = cls(
+            self.in_channels, self.out_channels, 1, stride, bias=linear.bias is not None, device="meta"
+        )
         weight = linear.weight.detach().reshape(self.out_channels, self.in_channels, *(1,) * self.dimensions)
         dense.weight = nn.Parameter(weight, linear.weight.requires_grad)
         dense.bias = linear.bias
@@ -99,7 +110,8 @@ def _conv_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest
     """Dense entries of a convolution under the names of the layer inside."""
     weight = tensors.pop(prefix + "weight", None)
     if isinstance(weight, Tensor):
-        blocks = f"{prefix}linear.crow" in tensors  # as save_pretrained writes them, under the convolution's name
+        # as save_pretrained writes them, under the convolution's name
+        blocks = f"{prefix}linear.crow" in tensors
         tensors[f"{prefix}linear.weight"] = weight.flatten(1) if weight.dim() > 2 and not blocks else weight
         if prefix + "bias" in tensors:
             tensors[f"{prefix}linear.bias"] = tensors.pop(prefix + "bias")

@@ -1,4 +1,5 @@
-"""``weight`` of a block-sparse layer: it answers dtype, device, shape and initialisers, and is nothing to compute with."""
+"""``weight`` of a block-sparse layer: it answers dtype, device, shape and initialisers, and is nothing to
+compute with."""
 
 from __future__ import annotations
 
@@ -17,10 +18,35 @@ if TYPE_CHECKING:
     from .linear import BlockSparseLinear
     from .quantized import QuantizedBlockSparseLinear
 
-#: Answered by a tensor of the dense shape whose elements all lie in one place: a dense tensor's answers without its memory.
+#: Answered by a tensor of the dense shape whose elements all lie in one place: a dense tensor's answers
+#: without its memory.
 _ASKED = {
-    *("shape", "dtype", "device", "ndim", "layout", "itemsize", "is_cuda", "is_cpu", "is_meta", "is_xpu", "is_mps", "is_leaf"),
-    *("is_sparse", "is_quantized", "is_nested", "size", "dim", "ndimension", "numel", "nelement", "element_size", "get_device"),
+    *(
+        "shape",
+        "dtype",
+        "device",
+        "ndim",
+        "layout",
+        "itemsize",
+        "is_cuda",
+        "is_cpu",
+        "is_meta",
+        "is_xpu",
+        "is_mps",
+        "is_leaf",
+    ),
+    *(
+        "is_sparse",
+        "is_quantized",
+        "is_nested",
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "element_size",
+        "get_device",
+    ),
     *("is_floating_point", "is_complex", "is_signed", "is_inference", "__len__", "__hash__"),
 }
 #: Act on the stored elements, each by itself, when what comes with them are numbers and a generator.
@@ -31,12 +57,14 @@ _ELEMENTWISE = {
 
 
 class BlockSparseWeight(Tensor):
-    """``layer.weight`` of a block-sparse layer: made when asked for, of the dense layer's shape, without its memory.
+    """``layer.weight`` of a block-sparse layer: made when asked for, of the dense layer's shape, without its
+    memory.
 
-    It tells dtype, device, shape, size and ``requires_grad`` (which may be set), and takes the initialisers of ``torch.nn.init``
-    and the in-place ones with numbers, also behind ``.data``: they write the layer's ``values``, by the dense shape's fan-in, and
-    leave those alone that transformers has marked as loaded. Other attributes are those of ``values``. Everything else, arithmetic
-    first of all, is an Error: there is no dense tensor to give.
+    It tells dtype, device, shape, size and ``requires_grad`` (which may be set), and takes the initialisers
+    of ``torch.nn.init`` and the in-place ones with numbers, also behind ``.data``: they write the layer's
+    ``values``, by the dense shape's fan-in, and leave those alone that transformers has marked as loaded.
+    Other attributes are those of ``values``. Everything else, arithmetic first of all, is an Error: there is
+    no dense tensor to give.
     """
 
     _layer: BlockSparseLinear | QuantizedBlockSparseLinear
@@ -53,7 +81,11 @@ class BlockSparseWeight(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         options = dict(kwargs or {})
         # Functions of torch.nn.init name their first argument.
@@ -63,7 +95,8 @@ class BlockSparseWeight(Tensor):
         others = [value for value in (*rest, *options.values()) if isinstance(value, Tensor)]
         if isinstance(weight, BlockSparseWeight) and not others:
             if name in _ASKED:
-                # Of the tensor without the class: Dynamo does not always see DisableTorchFunctionSubclass, and came back here.
+                # Of the tensor without the class: Dynamo does not always see DisableTorchFunctionSubclass,
+                # and came back here.
                 return func(weight._plain, *rest, **options)
             if name == "detach" or (name == "data" and not rest):
                 return weight
@@ -75,8 +108,13 @@ class BlockSparseWeight(Tensor):
                 return _write(weight, func, *rest, **options)
             if name == "kaiming_uniform_":
                 return _kaiming_uniform(weight, **options)
-        elif isinstance(weight, BlockSparseWeight) and name == "copy_" and others[0].shape == weight._layer.values.shape:
-            return _write(weight, func, *rest, **options)  # trunc_normal_ writes back what normal_ has given it
+        elif (
+            isinstance(weight, BlockSparseWeight)
+            and name == "copy_"
+            and others[0].shape == weight._layer.values.shape
+        ):
+            # trunc_normal_ writes back what normal_ has given it
+            return _write(weight, func, *rest, **options)
         raise _refusal(_found([*args, *(kwargs or {}).values()]), name)
 
     def __getattr__(self, name: str) -> Any:
@@ -97,7 +135,9 @@ class BlockSparseWeight(Tensor):
 def assigned(layer: BlockSparseLinear) -> Error:
     """What an assignment to ``layer.weight`` raises."""
     remedy = "load_state_dict({'weight': dense}, strict=False) packs a dense one by the layer's pattern"
-    return Error(f"{type(layer).__name__}.weight", "to stay: the layer's Parameter is values", "an assignment", remedy)
+    return Error(
+        f"{type(layer).__name__}.weight", "to stay: the layer's Parameter is values", "an assignment", remedy
+    )
 
 
 def _requires_grad(weight: BlockSparseWeight, how: str, requires_grad: bool = True) -> Any:
@@ -113,7 +153,8 @@ def _write(weight: BlockSparseWeight, func: Callable[..., Any], *rest: Any, **op
     layer, values = weight._layer, weight._layer.values
     if not isinstance(values, nn.Parameter):
         raise _refusal(weight, func.__name__)
-    loaded = getattr(values, "_is_hf_initialized", False)  # transformers' own initialisers ask too; those behind .data do not
+    # transformers' own initialisers ask too; those behind .data do not
+    loaded = getattr(values, "_is_hf_initialized", False)
     if not loaded:
         with torch.no_grad():
             func(values, *rest, **options)
@@ -125,7 +166,11 @@ def _write(weight: BlockSparseWeight, func: Callable[..., Any], *rest: Any, **op
 
 
 def _kaiming_uniform(
-    weight: BlockSparseWeight, a: float = 0, mode: Any = "fan_in", nonlinearity: Any = "leaky_relu", generator: Any = None
+    weight: BlockSparseWeight,
+    a: float = 0,
+    mode: Any = "fan_in",
+    nonlinearity: Any = "leaky_relu",
+    generator: Any = None,
 ) -> Tensor:
     fan = nn.init._calculate_correct_fan(weight, mode)
     bound = math.sqrt(3.0 / fan) * nn.init.calculate_gain(nonlinearity, a) if fan else 0.0
@@ -140,8 +185,13 @@ def _found(arguments: Iterable[Any]) -> BlockSparseWeight:
 
 def _refusal(weight: BlockSparseWeight, name: str) -> Error:
     layer = weight._layer
-    hint = "it stores blocks; call the layer instead of multiplying with its weight, read dtype and device of layer.values, "
+    hint = (
+        "it stores blocks; call the layer instead of multiplying with its "
+        "weight, read dtype and device of layer.values, "
+    )
     hint += "copy with layer.to_dense().weight"
     if hasattr(layer, "dequantized"):
         hint = "it stores 8-bit blocks; call the layer, or read dequantized()"
-    return Error(f"{type(layer).__name__}.weight", "to be asked for dtype, device or shape, or initialised", name, hint)
+    return Error(
+        f"{type(layer).__name__}.weight", "to be asked for dtype, device or shape, or initialised", name, hint
+    )

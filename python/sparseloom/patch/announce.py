@@ -11,8 +11,9 @@ _LOG = logging.getLogger("sparseloom")
 
 
 def announce(result: object) -> None:
-    """Logs at INFO. In a program that configured no logging the text goes to stderr, as Python itself does with warnings there, on
-    the first rank alone; a handler or a level on the logger "sparseloom", or on one above it, decides otherwise."""
+    """Logs at INFO. In a program that configured no logging the text goes to stderr, as Python itself does
+    with warnings there, on the first rank alone; a handler or a level on the logger "sparseloom", or on one
+    above it, decides otherwise."""
     if _LOG.hasHandlers() or _LOG.level > logging.INFO or _LOG.disabled:
         _LOG.info("%s", result)
     elif not (dist.is_available() and dist.is_initialized() and dist.get_rank()):

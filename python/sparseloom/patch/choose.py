@@ -1,4 +1,5 @@
-"""Which layers of a model the patterns choose, and why the others are left: everything is checked before anything changes."""
+"""Which layers of a model the patterns choose, and why the others are left: everything is checked before
+anything changes."""
 
 from __future__ import annotations
 
@@ -30,26 +31,40 @@ class Choice:
     pattern: Pattern
 
 
-def choose(model: nn.Module, patterns: Mapping[str, BlockSparse], strict: bool) -> tuple[list[Choice], list[Skip]]:
+def choose(
+    model: nn.Module, patterns: Mapping[str, BlockSparse], strict: bool
+) -> tuple[list[Choice], list[Skip]]:
     """The layers to change and those left, with reasons. Raises Error where a pattern would do nothing."""
     regexes = _compiled(patterns)
     found = survey(model)
     taken = _matches(found, regexes)
     owners = owners_of(model)
-    reasons = {id(site): _reason(site, patterns[taken[id(site)]], owners) for site in found.sites if id(site) in taken}
+    reasons = {
+        id(site): _reason(site, patterns[taken[id(site)]], owners)
+        for site in found.sites
+        if id(site) in taken
+    }
     for regex in patterns:
         mine = [site for site in found.sites if taken.get(id(site)) == regex]
         refused = [f"{site.name}: {reasons[id(site)]}" for site in mine if reasons[id(site)]]
         if mine and len(refused) == len(mine):
             _raise_for_nothing(regex, refused)
         if strict and refused:
-            raise Error(_OP, "every matched layer to become sparse (strict=True)", "; ".join(refused), "match fewer layers")
+            raise Error(
+                _OP,
+                "every matched layer to become sparse (strict=True)",
+                "; ".join(refused),
+                "match fewer layers",
+            )
     generators = {regex: config.generator() for regex, config in patterns.items()}
     choices, skipped = [], []
     for site in found.sites:
         match = taken.get(id(site))
         if match is None or reasons[id(site)]:
-            skipped += [Skip(name, site.kind, _NO_MATCH if match is None else reasons[id(site)]) for name in site.names]
+            skipped += [
+                Skip(name, site.kind, _NO_MATCH if match is None else reasons[id(site)])
+                for name in site.names
+            ]
             continue
         matrix = site.matrix(site.parameter.detach())
         choices.append(Choice(site, patterns[match].pattern_of(matrix, generators[match])))
@@ -58,21 +73,29 @@ def choose(model: nn.Module, patterns: Mapping[str, BlockSparse], strict: bool) 
     for name, module in found.others.items():
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
             already = isinstance(module, SPARSE)
-            skipped.append(Skip(name, type(module).__name__, "it is block-sparse already" if already else "not a linear"))
+            skipped.append(
+                Skip(name, type(module).__name__, "it is block-sparse already" if already else "not a linear")
+            )
     return choices, skipped
 
 
 def _compiled(patterns: Mapping[str, BlockSparse]) -> dict[str, re.Pattern[str]]:
     if not isinstance(patterns, Mapping) or not patterns:
-        raise Error(_OP, "{regex: BlockSparse(...)}", repr(patterns), 'pass {r".*mlp.*": BlockSparse(density=0.25)}')
+        raise Error(
+            _OP, "{regex: BlockSparse(...)}", repr(patterns), 'pass {r".*mlp.*": BlockSparse(density=0.25)}'
+        )
     compiled = {}
     for regex, config in patterns.items():
         if not isinstance(config, BlockSparse):
-            raise Error(_OP, f"a BlockSparse for {regex!r}", repr(config), "pass BlockSparse(block=32, density=0.25)")
+            raise Error(
+                _OP, f"a BlockSparse for {regex!r}", repr(config), "pass BlockSparse(block=32, density=0.25)"
+            )
         try:
             compiled[regex] = re.compile(regex)
         except (re.error, TypeError) as error:
-            raise Error(_OP, "regular expressions as keys", f"{regex!r} ({error})", "escape dots and brackets") from error
+            raise Error(
+                _OP, "regular expressions as keys", f"{regex!r} ({error})", "escape dots and brackets"
+            ) from error
     return compiled
 
 
@@ -94,11 +117,20 @@ def _matches(found: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int,
             listed = ", ".join(repr(other) for other in sorted(lost))
             remedy = "the first pattern that matches counts: put this one before"
             raise Error(_OP, f"layers for {regex!r}", f"only layers that {listed} has taken", remedy)
-        if others := [f"{name} ({type(m).__name__})" for name, m in found.others.items() if compiled.fullmatch(name)]:
-            raise Error(_OP, f"linear layers for {regex!r}", _few(others), f"linear layers are {_few(names) or 'none'}")
+        if others := [
+            f"{name} ({type(m).__name__})" for name, m in found.others.items() if compiled.fullmatch(name)
+        ]:
+            raise Error(
+                _OP,
+                f"linear layers for {regex!r}",
+                _few(others),
+                f"linear layers are {_few(names) or 'none'}",
+            )
         if inside := [name for name in found.containers if name and compiled.fullmatch(name)]:
             remedy = f"match the layers inside: {regex + '[.].*'!r}"
-            raise Error(_OP, f"linear layers for {regex!r}", f"modules that hold others: {_few(inside)}", remedy)
+            raise Error(
+                _OP, f"linear layers for {regex!r}", f"modules that hold others: {_few(inside)}", remedy
+            )
         near = difflib.get_close_matches(regex.replace("\\", ""), names, 3, 0.5) or names
         remedy = f"names are matched whole; linear layers are {_few(near) or 'none'}"
         raise Error(_OP, f"a module name for {regex!r}", "none", remedy)
@@ -106,11 +138,17 @@ def _matches(found: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int,
 
 
 def _raise_for_nothing(regex: str, refused: list[str]) -> None:
-    raise Error(_OP, f"a layer for {regex!r} that can become sparse", _few(refused), "match other layers, or change these first")
+    raise Error(
+        _OP,
+        f"a layer for {regex!r} that can become sparse",
+        _few(refused),
+        "match other layers, or change these first",
+    )
 
 
 def _reason(site: Site, config: BlockSparse, owners: list[Owner]) -> str:
-    """Why a matched layer stays dense; "" when it becomes sparse. Raises Error where leaving it would hide a mistake."""
+    """Why a matched layer stays dense; "" when it becomes sparse. Raises Error where leaving it would hide a
+    mistake."""
     if site.name == "":
         return "it is the model itself: use BlockSparseLinear.from_dense"
     if any(is_lazy(parameter) for parameter in site.module.parameters()):
@@ -129,9 +167,16 @@ def _reason(site: Site, config: BlockSparse, owners: list[Owner]) -> str:
         return f"too small: density {config.density} of {-(-rows // bm) * -(-cols // bn)} blocks leaves none"
     if weight.is_meta and config.needs_values:
         remedy = 'choose select="random" or a pattern, or give the model its values first'
-        raise Error(_OP, f"values to rank the blocks of {site.name} by", "a weight on the meta device", remedy)
+        raise Error(
+            _OP, f"values to rank the blocks of {site.name} by", "a weight on the meta device", remedy
+        )
     if not ops.has_kernels_for(weight.device):
-        raise Error(_OP, f"{site.name} on a device with kernels in this build", str(weight.device), "call .to('cpu') first")
+        raise Error(
+            _OP,
+            f"{site.name} on a device with kernels in this build",
+            str(weight.device),
+            "call .to('cpu') first",
+        )
     return ""
 
 

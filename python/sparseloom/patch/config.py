@@ -22,13 +22,16 @@ class BlockSparse:
     """Which blocks of a layer's weight stay.
 
     Args:
-        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}; a pattern brings its own.
+        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}; a pattern brings
+            its own.
         density: share of blocks kept, in [0, 1]; needed unless ``select`` is a pattern.
-        select: "magnitude" (the blocks with the largest sum of |w|), "l2", "max", "random" (every block row with its exact
-            share, values kept where they are), or a Pattern of the layer's size.
-        scope: within what blocks compete for their place: "layer", or "row", where every block row keeps its exact share: for
-            weights whose rows are of unlike scale, which would lose whole rows otherwise. "random" does that anyway.
-        seed: of "random"; torch's default generator otherwise. Layers draw one after the other from one generator.
+        select: "magnitude" (the blocks with the largest sum of |w|), "l2", "max", "random" (every block row
+            with its exact share, values kept where they are), or a Pattern of the layer's size.
+        scope: within what blocks compete for their place: "layer", or "row", where every block row keeps its
+            exact share: for weights whose rows are of unlike scale, which would lose whole rows otherwise.
+                "random" does that anyway.
+        seed: of "random"; torch's default generator otherwise. Layers draw one after the other from one
+            generator.
 
     Raises Error on values outside these.
     """
@@ -42,7 +45,12 @@ class BlockSparse:
     def __post_init__(self) -> None:
         if isinstance(self.select, Pattern):
             if self.density is not None:
-                raise Error(_OP, "density or a pattern", "both", "the pattern says which blocks stay: leave density out")
+                raise Error(
+                    _OP,
+                    "density or a pattern",
+                    "both",
+                    "the pattern says which blocks stay: leave density out",
+                )
             return
         patterns.require_scope(_OP, self.scope)
         if self.seed is not None:
@@ -50,9 +58,19 @@ class BlockSparse:
         names = (*SELECTS, RANDOM)
         if self.select not in names:
             listed = ", ".join(repr(name) for name in names)
-            raise Error(_OP, f"select to be one of {listed} or a Pattern", repr(self.select), 'pass select="magnitude"')
+            raise Error(
+                _OP,
+                f"select to be one of {listed} or a Pattern",
+                repr(self.select),
+                'pass select="magnitude"',
+            )
         if self.density is None or not 0 <= share(_OP, self.density) <= 1:
-            raise Error(_OP, "density in [0, 1]", repr(self.density), "density is the share of blocks that stay: density=0.25")
+            raise Error(
+                _OP,
+                "density in [0, 1]",
+                repr(self.density),
+                "density is the share of blocks that stay: density=0.25",
+            )
         patterns.full(0, 0, block_shape(_OP, self.block))  # C++ checks the sides
 
     @property
@@ -67,7 +85,9 @@ class BlockSparse:
 
     def generator(self) -> torch.Generator | None:
         """The generator that the layers of one sparsify_ call draw from; None is torch's default one."""
-        return None if self.seed is None else torch.Generator().manual_seed(whole(_OP, "seed", self.seed, None))
+        return (
+            None if self.seed is None else torch.Generator().manual_seed(whole(_OP, "seed", self.seed, None))
+        )
 
     def blocks(self, rows: int, cols: int) -> int:
         """How many blocks of a [rows, cols] weight stay."""
@@ -77,12 +97,18 @@ class BlockSparse:
         return patterns.block_count(_OP, rows, cols, self.shape, self.density)
 
     def pattern_of(self, matrix: Tensor, generator: torch.Generator | None = None) -> Pattern:
-        """The pattern for a weight [out features, in features]. Raises Error when a given pattern is of another size."""
+        """The pattern for a weight [out features, in features]. Raises Error when a given pattern is of
+        another size."""
         rows, cols = matrix.shape
         if isinstance(self.select, Pattern):
             if (self.select.rows, self.select.cols) != (rows, cols):
                 got = f"a pattern of {self.select.rows} x {self.select.cols}"
-                raise Error(_OP, f"a pattern of the layer's size {rows} x {cols} (out x in features)", got, "one per layer size")
+                raise Error(
+                    _OP,
+                    f"a pattern of the layer's size {rows} x {cols} (out x in features)",
+                    got,
+                    "one per layer size",
+                )
             return self.select
         assert self.density is not None
         if self.select == RANDOM:

@@ -1,5 +1,5 @@
-"""Which layers of a model are block-sparse, as plain data, and the model made sparse again from it. For transformers, whose
-checkpoints carry such data in config.json: sparseloom.hf."""
+"""Which layers of a model are block-sparse, as plain data, and the model made sparse again from it. For
+transformers, whose checkpoints carry such data in config.json: sparseloom.hf."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from torch import nn
 from .. import ops
 from .. import pattern as patterns
 from ..errors import Error
-from ..nn import BlockSparseConv1x1, BlockSparseLinear, BlockSparseMultiheadAttention, QuantizedBlockSparseLinear
+from ..nn import (
+    BlockSparseConv1x1,
+    BlockSparseLinear,
+    BlockSparseMultiheadAttention,
+    QuantizedBlockSparseLinear,
+)
 from ..nn.state import int32_index, require_zero_padding
 from ..pattern import Pattern
 from .fast_path import update_fast_paths
@@ -25,7 +30,8 @@ _DTYPES = {name: dtype for dtype, name in ops.SCALED_DTYPES.items()}
 
 
 class Part(NamedTuple):
-    """One layer: the name that sparsify_ matches, its own name in the model, and that of its weight in a dense model."""
+    """One layer: the name that sparsify_ matches, its own name in the model, and that of its weight in a
+    dense model."""
 
     name: str
     inner: str
@@ -63,9 +69,9 @@ def names_in_files(model: nn.Module) -> dict[str, str]:
 def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], base: str) -> None:
     """Makes the layers that ``layers`` describes sparse, with some pattern of the right number of blocks.
 
-    ``base`` is the name that the model without its head has in the one with it: one may be described and the other be given.
-    Layers of a head that the model lacks are left out, as transformers leaves out their weights. Raises Error for other names that
-    the model has no linear layer for.
+    ``base`` is the name that the model without its head has in the one with it: one may be described and the
+    other be given. Layers of a head that the model lacks are left out, as transformers leaves out their
+    weights. Raises Error for other names that the model has no linear layer for.
     """
     left, present = dict(layers), {part.name: part.layer for part in parts_of(model)}
     wanted: dict[int, tuple[nn.Module, str, dict[str, Mapping[str, Any]]]] = {}
@@ -87,12 +93,18 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
 
 
 def fill_indices(model: nn.Module) -> None:
-    """Checks indices that were put into layers from outside, and derives the others. Raises Error where they are no pattern."""
+    """Checks indices that were put into layers from outside, and derives the others. Raises Error where they
+    are no pattern."""
     for name, _, _, layer in parts_of(model):
-        crow, col = int32_index("load", f"{name}.crow", layer.crow), int32_index("load", f"{name}.col", layer.col)
+        crow, col = (
+            int32_index("load", f"{name}.crow", layer.crow),
+            int32_index("load", f"{name}.col", layer.col),
+        )
         pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
         values = layer.values.detach()
-        require_zero_padding("load", values.view(torch.int8) if values.element_size() == 1 else values, pattern)
+        require_zero_padding(
+            "load", values.view(torch.int8) if values.element_size() == 1 else values, pattern
+        )
         layer._set_index(pattern, values.device)
 
 
@@ -106,7 +118,8 @@ def _entry(layer: Layer) -> dict[str, Any]:
 
 
 def _taken(left: dict[str, Mapping[str, Any]], names: Iterable[str], base: str) -> Mapping[str, Any] | None:
-    """Takes the entries of a layer out of ``left``, under all of its names, with and without the base model's; returns one."""
+    """Takes the entries of a layer out of ``left``, under all of its names, with and without the base
+    model's; returns one."""
     variants = [v for name in names for v in (name, name.removeprefix(f"{base}."), f"{base}.{name}")]
     found = [left.pop(name) for name in variants if name in left]
     return found[0] if found else None
@@ -133,9 +146,14 @@ def _made(module: nn.Module, kind: str, chosen: Mapping[str, Mapping[str, Any]])
         if "dtype" not in entry:
             continue
         eight = QuantizedBlockSparseLinear(
-            layer.pattern, _DTYPES[entry["dtype"]], bias=layer.bias is not None, x_scale=1.0 if entry["x_scale"] else None,
-            activation=layer.activation, device=layer.values.device, bias_dtype=layer.values.dtype,
-        )  # fmt: skip
+            layer.pattern,
+            _DTYPES[entry["dtype"]],
+            bias=layer.bias is not None,
+            x_scale=1.0 if entry["x_scale"] else None,
+            activation=layer.activation,
+            device=layer.values.device,
+            bias_dtype=layer.values.dtype,
+        )
         if made is layer:
             made = eight
         else:

@@ -1,4 +1,5 @@
-"""torch.nn.TransformerEncoder hands its layers' dense weights to fused operators in evaluation; with sparse layers it must not."""
+"""torch.nn.TransformerEncoder hands its layers' dense weights to fused operators in evaluation; with sparse
+layers it must not."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ _SAVED = "_sparseloom_nested_tensor"
 
 
 def update_fast_paths(model: nn.Module) -> None:
-    """Turns torch's fused path off in encoders that hold block-sparse layers, and on again where none is left."""
+    """Turns torch's fused path off in encoders that hold block-sparse layers, and on again where none is
+    left."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0 if _holds_sparse(module) else _fused_activation(module)

@@ -24,12 +24,13 @@ from .survey import parameter_count, require_patchable, survey
 
 @contextmanager
 def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[None]:
-    """Inside, and from then on, the dense linear layers of these names are block-sparse. What changed is announced once the body is
-    done.
+    """Inside, and from then on, the dense linear layers of these names are block-sparse. What changed is
+    announced once the body is done.
 
-    ``patterns``: by the names that block-sparse layers have in a file. A 1x1 convolution's is conv.linear; an attention's
-    projections are attn.in_proj and attn.out_proj. Raises Error, the model untouched, where the model has no such layer or one
-    that sparsify_ would not take. Puts the dense modules back where the body raises.
+    ``patterns``: by the names that block-sparse layers have in a file. A 1x1 convolution's is conv.linear; an
+    attention's projections are attn.in_proj and attn.out_proj. Raises Error, the model untouched, where the
+    model has no such layer or one that sparsify_ would not take. Puts the dense modules back where the body
+    raises.
     """
     require_patchable("load", model)
     if not patterns:
@@ -53,7 +54,8 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[No
 
 
 def _by_site(model: nn.Module, patterns: Mapping[str, Pattern]) -> dict[str, BlockSparse]:
-    """The patterns as sparsify_ takes them. A shared module has several names in the file, and one pattern."""
+    """The patterns as sparsify_ takes them. A shared module has several names in the file, and one
+    pattern."""
     left = dict(patterns)
     found: dict[str, BlockSparse] = {}
     for site in survey(model).sites:
@@ -64,7 +66,12 @@ def _by_site(model: nn.Module, patterns: Mapping[str, Pattern]) -> dict[str, Blo
     if left:
         listed = ", ".join(sorted(left)[:5]) + (", ..." if len(left) > 5 else "")
         remedy = "load into a model of the class that was saved"
-        raise Error("load", "dense linear layers of the names that the file makes sparse", f"none for {listed}", remedy)
+        raise Error(
+            "load",
+            "dense linear layers of the names that the file makes sparse",
+            f"none for {listed}",
+            remedy,
+        )
     return found
 
 

@@ -1,4 +1,5 @@
-"""Models of transformers describe themselves when a part of them has changed; without importing transformers."""
+"""Models of transformers describe themselves when a part of them has changed; without importing
+transformers."""
 
 from __future__ import annotations
 
@@ -10,16 +11,20 @@ from torch import nn
 
 
 def describe_holders(model: nn.Module, changed: Iterable[nn.Module]) -> list[str]:
-    """Lets every transformers model that holds one of the changed modules describe itself: in ``model``, and around it, where
-    ``model`` is a part of one. Returns notes on what could not."""
+    """Lets every transformers model that holds one of the changed modules describe itself: in ``model``, and
+    around it, where ``model`` is a part of one. Returns notes on what could not."""
     library = sys.modules.get("transformers.modeling_utils")
     base = getattr(library, "PreTrainedModel", None)  # such a model exists only where its module was imported
     if base is None:
         return []
     ids = {id(module) for module in changed}
-    # One after the other: a list of both would be among all objects itself, and keep what it lists until the next collection.
+    # One after the other: a list of both would be among all objects itself, and keep what it lists until the
+    # next collection.
     models = {
-        id(thing): thing for things in (model.modules(), gc.get_objects()) for thing in things if issubclass(type(thing), base)
+        id(thing): thing
+        for things in (model.modules(), gc.get_objects())
+        for thing in things
+        if issubclass(type(thing), base)
     }
     holders = [each for each in models.values() if any(id(module) in ids for module in each.modules())]
     if not holders:

@@ -1,7 +1,8 @@
-"""Optimizers of a patched model: re-pointed to the new Parameters with their state, or stopped at the next step.
+"""Optimizers of a patched model: re-pointed to the new Parameters with their state, or stopped at the next
+step.
 
-An optimizer that still holds a replaced Parameter would go on without a word: that Parameter gets no gradient any more, and the one
-in its place is never updated.
+An optimizer that still holds a replaced Parameter would go on without a word: that Parameter gets no gradient
+any more, and the one in its place is never updated.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from .. import ops
 from ..errors import Error
 
 _LOG = logging.getLogger("sparseloom")
-#: id -> Parameter that was replaced, while anything still holds it. Empty in a program that made its optimizer afterwards.
+#: id -> Parameter that was replaced, while anything still holds it. Empty in a program that made its
+#: optimizer afterwards.
 _replaced: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
 _hooked = False
 
 
 @dataclass(frozen=True)
 class Swap:
-    """A Parameter and what took its place. ``carry`` takes a tensor of the old one's shape to the new one's."""
+    """A Parameter and what took its place. ``carry`` takes a tensor of the old one's shape to the new
+    one's."""
 
     name: str
     old: nn.Parameter
@@ -37,22 +40,36 @@ class Swap:
 
 
 def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
-    """One, several or none, checked before anything is changed. Raises Error for those whose state knows no single parameters."""
+    """One, several or none, checked before anything is changed. Raises Error for those whose state knows no
+    single parameters."""
     if optimizer is None:
         return []
     found = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     for each in found:
         if not isinstance(each, Optimizer):
-            raise Error(op, "optimizer to be a torch.optim.Optimizer, or several", type(each).__name__, "pass the optimizer itself")
+            raise Error(
+                op,
+                "optimizer to be a torch.optim.Optimizer, or several",
+                type(each).__name__,
+                "pass the optimizer itself",
+            )
         if isinstance(each, torch.optim.LBFGS):
-            raise Error(op, "an optimizer with state per parameter", "LBFGS", "make a new LBFGS after this call")
+            raise Error(
+                op, "an optimizer with state per parameter", "LBFGS", "make a new LBFGS after this call"
+            )
         if type(each).__name__ == "Muon":
-            raise Error(op, "an optimizer that takes 3-dimensional values", "Muon", "put block-sparse values into an AdamW group")
+            raise Error(
+                op,
+                "an optimizer that takes 3-dimensional values",
+                "Muon",
+                "put block-sparse values into an AdamW group",
+            )
     return found
 
 
 def apply(swaps: Sequence[Swap], optimizers: Iterable[Optimizer]) -> list[str]:
-    """Carries gradients and optimizer state over; returns a note for each state that could not be. Guards all other optimizers."""
+    """Carries gradients and optimizer state over; returns a note for each state that could not be. Guards all
+    other optimizers."""
     _guard()
     with torch.no_grad():
         for swap in swaps:
@@ -76,7 +93,9 @@ def _repoint(optimizer: Optimizer, swaps: Sequence[Swap]) -> list[str]:
                 continue
             carried = {key: _carried(value, swap) for key, value in state.items()}
             if any(value is NotImplemented for value in carried.values()):
-                notes.append(f"{swap.name}: {type(optimizer).__name__} keeps state of another shape; it starts anew")
+                notes.append(
+                    f"{swap.name}: {type(optimizer).__name__} keeps state of another shape; it starts anew"
+                )
                 _LOG.warning(notes[-1])
             else:
                 optimizer.state[swap.new] = carried
@@ -105,6 +124,9 @@ def _refuse_replaced(optimizer: Optimizer, arguments: Any, keywords: Any) -> Non
     for number, group in enumerate(optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
             if id(parameter) in _replaced:
-                got = f"parameter {i} of group {number} ({' x '.join(map(str, parameter.shape))}), which is in no model any more"
+                got = (
+                    f"parameter {i} of group {number} "
+                    f"({' x '.join(map(str, parameter.shape))}), which is in no model any more"
+                )
                 remedy = "pass optimizer= to sparsify_ or densify_, or make the optimizer after that call"
                 raise Error("optimizer", "parameters of the model as it is now", got, remedy)

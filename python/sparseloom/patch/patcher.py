@@ -26,25 +26,32 @@ class BlockSparseModelPatcher:
     >>> patcher.add_pattern(r"encoder\\.layer\\.[0-9]+\\.output\\.dense", {"density": 0.5})
     >>> print(patcher.patch_model(model))
 
-    Unlike there, names are matched whole, any number of features is taken, kept blocks keep their values and places, and a
-    pattern that matches nothing raises.
+    Unlike there, names are matched whole, any number of features is taken, kept blocks keep their values and
+    places, and a pattern that matches nothing raises.
     """
 
     def __init__(self) -> None:
         self._patterns: dict[str, BlockSparse] = {}
 
     def add_pattern(self, pattern: str, pattern_info: Mapping[str, Any]) -> None:
-        """``pattern_info``: {"density": 0.5} and BlockSparse's other arguments. Raises Error on an option it does not have."""
+        """``pattern_info``: {"density": 0.5} and BlockSparse's other arguments. Raises Error on an option it
+        does not have."""
         unknown = sorted(set(pattern_info) - set(_OPTIONS))
         if unknown:
             remedy = "pytorch_block_sparse's pseudo_linear has no counterpart: compare with densify_"
             raise Error("add_pattern", f"options of {', '.join(_OPTIONS)}", ", ".join(unknown), remedy)
         if pattern in self._patterns:
-            raise Error("add_pattern", "each pattern once", f"{pattern!r} again", "the first pattern that matches counts")
+            raise Error(
+                "add_pattern",
+                "each pattern once",
+                f"{pattern!r} again",
+                "the first pattern that matches counts",
+            )
         self._patterns[pattern] = BlockSparse(**pattern_info)
 
     def get_patchable_layers(self, model: nn.Module) -> list[dict[str, Any]]:
-        """[{"regexp", "layer"}] of every layer that a pattern could take; the expressions match one name each."""
+        """[{"regexp", "layer"}] of every layer that a pattern could take; the expressions match one name
+        each."""
         return [
             {"regexp": re.escape(name), "layer": site.module}
             for site in survey(model).sites

@@ -12,7 +12,8 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a whole part of a module's name
 
 @dataclass(frozen=True)
 class Change:
-    """One layer that changed. ``names`` are all it has in the model; ``parameters`` counts (before, after)."""
+    """One layer that changed. ``names`` are all it has in the model; ``parameters`` counts (before,
+    after)."""
 
     names: tuple[str, ...]
     kind: str
@@ -34,7 +35,8 @@ class Skip:
 
 @dataclass(repr=False)
 class Patched:
-    """The changed layers, the skipped ones with their reasons, and the model's parameter counts; prints as a table."""
+    """The changed layers, the skipped ones with their reasons, and the model's parameter counts; prints as a
+    table."""
 
     changed: list[Change] = field(default_factory=list)
     skipped: list[Skip] = field(default_factory=list)
@@ -47,7 +49,8 @@ class Patched:
         return asdict(self)
 
     def __repr__(self) -> str:
-        return f"<{str(self).splitlines()[0]}>"  # one line: sparsify_ has printed the table when a notebook shows this
+        # one line: sparsify_ has printed the table when a notebook shows this
+        return f"<{str(self).splitlines()[0]}>"
 
     def __str__(self) -> str:
         layers = "1 layer" if len(self.changed) == 1 else f"{len(self.changed)} layers"
@@ -78,8 +81,8 @@ def _row(change: Change) -> list[str]:
 
 
 def _folded(names: list[str]) -> list[str]:
-    """Three names or more that differ in one number as one: layer.0-5.dense, layer.0,2,5.dense. A deep model's list is unreadable
-    otherwise."""
+    """Three names or more that differ in one number as one: layer.0-5.dense, layer.0,2,5.dense. A deep
+    model's list is unreadable otherwise."""
     groups: dict[str, list[int | None]] = {}
     for name in names:
         found = _NUMBER.findall(name)
@@ -103,4 +106,7 @@ def aligned(rows: Iterable[list[str]]) -> list[str]:
     if not table:
         return []
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]

@@ -1,7 +1,8 @@
 """Where a model keeps linear weights, and how each kind of module becomes sparse and dense again.
 
-A form is one kind of module: nn.Linear, transformers' Conv1D, a 1x1 convolution, nn.MultiheadAttention. It says why a module cannot
-be taken, which weights it has as [out features, in features] matrices, and what takes its place.
+A form is one kind of module: nn.Linear, transformers' Conv1D, a 1x1 convolution, nn.MultiheadAttention. It
+says why a module cannot be taken, which weights it has as [out features, in features] matrices, and what
+takes its place.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Site:
     kind: str
     module: nn.Module
     weight: str  # the Parameter's name below the module
-    names: list[str] = field(default_factory=list)  # every name the layer has in the model; several when a module is shared
+    # every name the layer has in the model; several when a module is shared
+    names: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)  # names of a module that holds this weight among others
 
     @property
@@ -68,7 +70,8 @@ def kind_of(module: nn.Module) -> str | None:
         return "Linear"
     if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and set(module.kernel_size) == {1}:
         return type(module).__name__
-    transformers = sys.modules.get("transformers.pytorch_utils")  # a Conv1D exists only where its module was imported
+    # a Conv1D exists only where its module was imported
+    transformers = sys.modules.get("transformers.pytorch_utils")
     if transformers is not None and isinstance(module, transformers.Conv1D):
         return "Conv1D"
     return None
@@ -85,7 +88,9 @@ def names_of(site: Site, module_name: str) -> str:
     """What a regex is matched with: the module's name, for attention name.in_proj and name.out_proj."""
     if site.kind != "MultiheadAttention":
         return module_name
-    return f"{module_name}." * bool(module_name) + next(key for key, value in _ATTENTION_WEIGHTS.items() if value == site.weight)
+    return f"{module_name}." * bool(module_name) + next(
+        key for key, value in _ATTENTION_WEIGHTS.items() if value == site.weight
+    )
 
 
 def refusal(module: nn.Module, kind: str) -> str:
@@ -95,13 +100,21 @@ def refusal(module: nn.Module, kind: str) -> str:
             return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
         if any(getattr(part, hooks, None) for hooks in _HOOKS):
             return "it has hooks, which a new layer would not have: remove them, or add them after sparsify_"
-    base = {"Linear": nn.Linear, "MultiheadAttention": nn.MultiheadAttention, "Conv1D": None}.get(kind, getattr(nn, kind, None))
+    base = {"Linear": nn.Linear, "MultiheadAttention": nn.MultiheadAttention, "Conv1D": None}.get(
+        kind, getattr(nn, kind, None)
+    )
     if "forward" in vars(module) or (base is not None and type(module).forward is not base.forward):
         return f"its forward is not nn.{kind}'s own"
     if kind == "MultiheadAttention":
-        return "" if module._qkv_same_embed_dim else "keys or values of another size than embed_dim keep weights apart"
+        return (
+            ""
+            if module._qkv_same_embed_dim
+            else "keys or values of another size than embed_dim keep weights apart"
+        )
     if not isinstance(module._parameters.get("weight"), nn.Parameter):
-        return "its weight is not a Parameter (weight norm or pruning recomputes it): make that permanent first"
+        return (
+            "its weight is not a Parameter (weight norm or pruning recomputes it): make that permanent first"
+        )
     if kind.startswith("Conv") and kind != "Conv1D":
         if module.groups != 1:  # type: ignore[comparison-overlap]
             return f"its {module.groups} groups are block-diagonal already"
@@ -111,8 +124,11 @@ def refusal(module: nn.Module, kind: str) -> str:
     return ""
 
 
-def made_sparse(module: nn.Module, kind: str, patterns: Mapping[str, Pattern]) -> tuple[nn.Module, dict[str, BlockSparseLinear]]:
-    """What takes the module's place, and its sparse layers by the weights' names. Biases are the same Parameters as before."""
+def made_sparse(
+    module: nn.Module, kind: str, patterns: Mapping[str, Pattern]
+) -> tuple[nn.Module, dict[str, BlockSparseLinear]]:
+    """What takes the module's place, and its sparse layers by the weights' names. Biases are the same
+    Parameters as before."""
     layers = {}
     for site in sites_of(module, kind):
         if site.weight in patterns:
@@ -125,7 +141,9 @@ def made_sparse(module: nn.Module, kind: str, patterns: Mapping[str, Pattern]) -
         return layers["weight"], layers
     made: nn.Module
     if isinstance(module, nn.MultiheadAttention):
-        made = BlockSparseMultiheadAttention(module, layers.get("in_proj_weight"), layers.get("out_proj.weight"))
+        made = BlockSparseMultiheadAttention(
+            module, layers.get("in_proj_weight"), layers.get("out_proj.weight")
+        )
     else:
         made = BlockSparseConv1x1(layers["weight"], len(module.kernel_size), module.stride)  # type: ignore[arg-type]
     return made.train(module.training), layers
@@ -137,4 +155,6 @@ SPARSE = (BlockSparseLinear, BlockSparseConv1x1, BlockSparseMultiheadAttention)
 def unpack(layer: BlockSparseLinear, like_values: Tensor) -> Tensor:
     """A tensor of values' shape as [out features, in features], zero where no block is."""
     index = layer.index
-    return torch.as_tensor(ops.call("unpack", like_values.contiguous(), index.crow, index.col, index.rows, index.cols))
+    return torch.as_tensor(
+        ops.call("unpack", like_values.contiguous(), index.crow, index.col, index.rows, index.cols)
+    )

@@ -31,22 +31,26 @@ def sparsify_(
     strict: bool = False,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
 ) -> Patched:
-    """Replaces the linear layers whose names match by block-sparse ones that hold the chosen blocks of their weights.
+    """Replaces the linear layers whose names match by block-sparse ones that hold the chosen blocks of their
+    weights.
 
-    Taken are nn.Linear, transformers' Conv1D, 1x1 convolutions, and the projections of nn.MultiheadAttention (matched by its own
-    name, or as name.in_proj and name.out_proj). A module used in several places is replaced in all of them; biases stay the same
-    Parameters; no random numbers are drawn but by select="random".
+    Taken are nn.Linear, transformers' Conv1D, 1x1 convolutions, and the projections of nn.MultiheadAttention
+    (matched by its own name, or as name.in_proj and name.out_proj). A module used in several places is
+    replaced in all of them; biases stay the same Parameters; no random numbers are drawn but by
+    select="random".
 
     Args:
-        patterns: {regex: BlockSparse(...)}; names are matched whole (re.fullmatch), the first pattern that matches counts.
-        strict: raises instead of skipping a matched layer, and forbids the new layers to run dense or reference kernels.
-        optimizer: one or several that hold the model's parameters: they get the new ones, with the state of the kept blocks.
-            Any other optimizer that holds a replaced Parameter raises at its next step.
+        patterns: {regex: BlockSparse(...)}; names are matched whole (re.fullmatch), the first pattern that
+            matches counts.
+        strict: raises instead of skipping a matched layer, and forbids the new layers to run dense or
+            reference kernels.
+        optimizer: one or several that hold the model's parameters: they get the new ones, with the state of
+            the kept blocks. Any other optimizer that holds a replaced Parameter raises at its next step.
 
-    Returns what changed and every linear layer that did not, with the reason, and prints it: to the log at INFO, to stderr in a
-    program that configured no logging. Raises Error, the model untouched, when a
-    pattern matches nothing or only layers that cannot change (tied, too small, ...), for a model under DistributedDataParallel
-    or fully_shard, and for a choice by magnitude on the meta device.
+    Returns what changed and every linear layer that did not, with the reason, and prints it: to the log at
+    INFO, to stderr in a program that configured no logging. Raises Error, the model untouched, when a
+    pattern matches nothing or only layers that cannot change (tied, too small, ...), for a model under
+    DistributedDataParallel or fully_shard, and for a choice by magnitude on the meta device.
     """
     model = _unwrapped(model)
     require_patchable("sparsify_", model)
@@ -68,7 +72,8 @@ def sparsify_(
 class Prepared:
     """What takes the places of the chosen modules; the model is untouched."""
 
-    modules: list[tuple[nn.Module, nn.Module]] = field(default_factory=list)  # (the dense one, the sparse one)
+    # (the dense one, the sparse one)
+    modules: list[tuple[nn.Module, nn.Module]] = field(default_factory=list)
     swaps: list[Swap] = field(default_factory=list)
     changed: list[Change] = field(default_factory=list)
 
@@ -88,11 +93,14 @@ def prepare(choices: list[Choice], strict: bool = False) -> Prepared:
     return prepared
 
 
-def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Patched:
-    """The inverse: block-sparse layers become what they were made from, zero where no block was. See sparsify_ for the rest.
+def densify_(
+    model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequence[Optimizer] | None = None
+) -> Patched:
+    """The inverse: block-sparse layers become what they were made from, zero where no block was. See
+    sparsify_ for the rest.
 
-    A layer with a fused activation becomes a Sequential of both. ``names``: a regex, matched whole with the layers' names. Raises
-    Error when no block-sparse layer matches.
+    A layer with a fused activation becomes a Sequential of both. ``names``: a regex, matched whole with the
+    layers' names. Raises Error when no block-sparse layer matches.
     """
     model = _unwrapped(model)
     require_patchable("densify_", model)
@@ -100,7 +108,9 @@ def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequenc
     try:
         wanted = re.compile(names)
     except (re.error, TypeError) as error:
-        raise Error("densify_", "names as a regular expression", f"{names!r} ({error})", "escape dots and brackets") from error
+        raise Error(
+            "densify_", "names as a regular expression", f"{names!r} ({error})", "escape dots and brackets"
+        ) from error
     before = parameter_count(model)
     result, swaps, changed = Patched(became="dense"), list[Swap](), list[nn.Module]()
     for module, all_names in sparse_modules(model).items():
@@ -108,7 +118,12 @@ def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequenc
             result.skipped += [Skip(name, type(module).__name__, "no pattern matches") for name in all_names]
             continue
         if "" in all_names:
-            raise Error("densify_", "a model that holds sparse layers", "the sparse layer itself", "use layer.to_dense()")
+            raise Error(
+                "densify_",
+                "a model that holds sparse layers",
+                "the sparse layer itself",
+                "use layer.to_dense()",
+            )
         if any(values_are_computed(part) for part in module.modules() if isinstance(part, BlockSparseLinear)):
             reason = "its values are parametrized, normed or pruned: remove that first"
             result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
@@ -118,11 +133,18 @@ def densify_(model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequenc
         for site, layer in _pairs(module, dense):
             _same_bias(site, layer)
             swaps.append(_unpacking(site, layer, all_names[0]))
-            result.changed.append(_change([names_of(site, name) for name in all_names], site.kind, layer, shrinks=False))
+            result.changed.append(
+                _change([names_of(site, name) for name in all_names], site.kind, layer, shrinks=False)
+            )
         replace(model, module, dense)
         changed.append(dense)
     if not result.changed:
-        raise Error("densify_", f"a block-sparse layer for {names!r}", "none", f"they are {[s.name for s in result.skipped][:5]}")
+        raise Error(
+            "densify_",
+            f"a block-sparse layer for {names!r}",
+            "none",
+            f"they are {[s.name for s in result.skipped][:5]}",
+        )
     update_fast_paths(model)
     result.notes += apply(swaps, optimizers) + describe_holders(model, changed)
     result.parameters = before, parameter_count(model)

@@ -1,4 +1,5 @@
-"""What a model consists of: linear weights under all their names, who else holds them, and what forbids a change."""
+"""What a model consists of: linear weights under all their names, who else holds them, and what forbids a
+change."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Owner = tuple[str, int, str, nn.Parameter]
 
 @dataclass
 class Survey:
-    """Every name of a model: those of linear weights, of other modules with parameters of their own, and of containers."""
+    """Every name of a model: those of linear weights, of other modules with parameters of their own, and of
+    containers."""
 
     sites: list[Site] = field(default_factory=list)
     others: dict[str, nn.Module] = field(default_factory=dict)
@@ -49,19 +51,29 @@ def survey(model: nn.Module) -> Survey:
 
 
 def require_patchable(op: str, model: nn.Module) -> None:
-    """Raises Error for what is no module, or is wrapped by something that has already taken note of the Parameters."""
+    """Raises Error for what is no module, or is wrapped by something that has already taken note of the
+    Parameters."""
     require_module(op, model)
     wrapper = nn.parallel.DistributedDataParallel
     wrapped = any(isinstance(module, wrapper) for module in model.modules())
     if not wrapped and torch.distributed.is_available() and torch.distributed.is_initialized():
-        mine = {id(module) for module in model.modules()}  # the wrapper is outside when its inner module was passed
-        wrapped = any(issubclass(type(thing), wrapper) and id(thing.module) in mine for thing in gc.get_objects())
+        # the wrapper is outside when its inner module was passed
+        mine = {id(module) for module in model.modules()}
+        wrapped = any(
+            issubclass(type(thing), wrapper) and id(thing.module) in mine for thing in gc.get_objects()
+        )
     if wrapped:
-        remedy = f"call {op} first, then wrap: DistributedDataParallel({op}'s model); it reduces the gradients it saw at wrapping"
+        remedy = (
+            f"call {op} first, then wrap: DistributedDataParallel({op}'s "
+            "model); it reduces the gradients it saw at wrapping"
+        )
         raise Error(op, "a model that is not wrapped", "one under DistributedDataParallel", remedy)
     for name, parameter in model.named_parameters():
-        if type(parameter.data).__name__ == "DTensor":  # by name: importing the class takes longer than the check
-            raise Error(op, "whole parameters", f"{name} sharded as a DTensor", f"call {op} first, then fully_shard")
+        # by name: importing the class takes longer than the check
+        if type(parameter.data).__name__ == "DTensor":
+            raise Error(
+                op, "whole parameters", f"{name} sharded as a DTensor", f"call {op} first, then fully_shard"
+            )
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -85,7 +97,9 @@ def owners_of(model: nn.Module) -> list[Owner]:
     for prefix, module in model.named_modules():
         for attribute, parameter in module._parameters.items():
             if parameter is not None:
-                found.append((f"{prefix}.{attribute}" if prefix else attribute, id(module), attribute, parameter))
+                found.append(
+                    (f"{prefix}.{attribute}" if prefix else attribute, id(module), attribute, parameter)
+                )
     return found
 
 
@@ -94,7 +108,11 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
         return True
     if is_lazy(b) or a.is_meta or b.is_meta or a.device != b.device or not a.numel() or not b.numel():
         return False
-    if a.layout != torch.strided or b.layout != torch.strided or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+    if (
+        a.layout != torch.strided
+        or b.layout != torch.strided
+        or a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
+    ):
         return False
     (a_begin, a_end), (b_begin, b_end) = _span(a), _span(b)
     return a_begin < b_end and b_begin < a_end
@@ -107,7 +125,8 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 
 
 def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """Each module under each of its names; what lies inside a form or a sparse layer is that one's own affair."""
+    """Each module under each of its names; what lies inside a form or a sparse layer is that one's own
+    affair."""
     yield name, module
     if isinstance(module, SPARSE) or kind_of(module) is not None:
         return

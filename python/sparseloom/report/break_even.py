@@ -27,8 +27,11 @@ class Size(NamedTuple):
     bias: bool
 
 
-def predicted(size: Size, block: tuple[int, int], density: float, directions: Sequence[str]) -> tuple[float | None, dict[str, str]]:
-    """Microseconds of the sparse kernels that a balanced pattern would run, all directions together, and their names."""
+def predicted(
+    size: Size, block: tuple[int, int], density: float, directions: Sequence[str]
+) -> tuple[float | None, dict[str, str]]:
+    """Microseconds of the sparse kernels that a balanced pattern would run, all directions together, and
+    their names."""
     index = build_index(patterns.balanced(*size.shape, block, density, 0))
     total, kernels = 0.0, {}
     for direction in directions:
@@ -52,13 +55,17 @@ def _plan(index: ops.Index, size: Size, direction: str) -> dict[str, Any]:
 
 
 def fastest_sparse(plan: dict[str, Any]) -> dict[str, Any] | None:
-    """The plan's fastest candidate by prediction, dense and reference kernels apart; None where every other one refuses."""
+    """The plan's fastest candidate by prediction, dense and reference kernels apart; None where every other
+    one refuses."""
     sparse = [row for row in plan["candidates"] if not row["refusal"] and row["kernel"] not in FALLBACKS]
     return min(sparse, key=lambda row: float(row["predicted_us"]), default=None)
 
 
-def break_even(size: Size, block: tuple[int, int], directions: Sequence[str], dense_us: float, scale: float = 1.0) -> float | None:
-    """The density at which the predicted time, times ``scale``, meets dense; None when dense is faster everywhere."""
+def break_even(
+    size: Size, block: tuple[int, int], directions: Sequence[str], dense_us: float, scale: float = 1.0
+) -> float | None:
+    """The density at which the predicted time, times ``scale``, meets dense; None when dense is faster
+    everywhere."""
     curve = [(density, predicted(size, block, density, directions)[0]) for density in LADDER]
     return crossing([(density, None if us is None else scale * us) for density, us in curve], dense_us)
 

@@ -18,7 +18,8 @@ from .timing import Spread, in_turn, ratios
 if TYPE_CHECKING:
     from ..nn import BlockSparseLinear
 
-#: Candidates predicted to take so many times the fastest one are not run: the reference one would take seconds.
+#: Candidates predicted to take so many times the fastest one are not run: the reference one would take
+#: seconds.
 _SLOWEST = 10.0
 
 
@@ -32,19 +33,22 @@ def measure(
     accumulate: bool = False,
     seconds: float = 1.0,
 ) -> dict[str, Any]:
-    """The plan with what its candidates took (None where they were not run), in their entries and beside the predictions of its
-    text: ``measured_us``, the median, ``measured_spread`` (median, p20 and p80) and ``over_chosen``, the time over the chosen
-    kernel's, round by round. ``lost``: the share of CPU time that other work took; the text begins with a loud line when that
-    is much.
+    """The plan with what its candidates took (None where they were not run), in their entries and beside the
+    predictions of its text: ``measured_us``, the median, ``measured_spread`` (median, p20 and p80) and
+    ``over_chosen``, the time over the chosen kernel's, round by round. ``lost``: the share of CPU time that
+    other work took; the text begins with a loud line when that is much.
 
-    Calls in turn on random operands, on the layer's device, for about ``seconds`` in all. The calls follow each other on the same
-    operands, so that what fits into a cache stays there; plans predict for operands outside of it. Raises Error where the layer
-    has no values (device meta).
+    Calls in turn on random operands, on the layer's device, for about ``seconds`` in all. The calls follow
+    each other on the same operands, so that what fits into a cache stays there; plans predict for operands
+    outside of it. Raises Error where the layer has no values (device meta).
     """
     device = layer.values.device
     if device.type == "meta":
         raise Error(
-            "plan", "a layer with values to measure with", "one on meta", "create or move it to a device, or leave measure out"
+            "plan",
+            "a layer with values to measure with",
+            "one on meta",
+            "create or move it to a device, or leave measure out",
         )
     runs = [c for c in plan["candidates"] if not c["refusal"]]
     fastest = min(c["predicted_us"] for c in runs)

@@ -31,9 +31,12 @@ def evaluated(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def watched(model: nn.Module, modules: Sequence[nn.Module], example_input: Any, see: Callable[..., None]) -> None:
-    """Runs the model once, in evaluation and without gradients; ``see(module, arguments, keywords, result)`` is called after each
-    call of one of the modules. The hooks are gone afterwards, whatever the model raises."""
+def watched(
+    model: nn.Module, modules: Sequence[nn.Module], example_input: Any, see: Callable[..., None]
+) -> None:
+    """Runs the model once, in evaluation and without gradients; ``see(module, arguments, keywords, result)``
+    is called after each call of one of the modules. The hooks are gone afterwards, whatever the model
+    raises."""
     hooks = [module.register_forward_hook(see, with_kwargs=True) for module in dict.fromkeys(modules)]
     try:
         with evaluated(model), torch.no_grad():
@@ -44,7 +47,8 @@ def watched(model: nn.Module, modules: Sequence[nn.Module], example_input: Any, 
 
 
 def gpus_of(model: nn.Module) -> list[int]:
-    """Ordinals of the GPUs that hold its parameters: whose random numbers a measurement must give back, too."""
+    """Ordinals of the GPUs that hold its parameters: whose random numbers a measurement must give back,
+    too."""
     return sorted({parameter.device.index for parameter in model.parameters() if parameter.is_cuda})
 
 
@@ -66,7 +70,8 @@ def batch_of(example_input: Any) -> int | None:
 
 
 def resized(example_input: Any, batch: int, wanted: int) -> Any:
-    """The input with every tensor whose first dimension is ``batch`` at ``wanted`` rows: its own in turn, as often as needed."""
+    """The input with every tensor whose first dimension is ``batch`` at ``wanted`` rows: its own in turn, as
+    often as needed."""
     if isinstance(example_input, Tensor):
         if not example_input.dim() or example_input.shape[0] != batch:
             return example_input

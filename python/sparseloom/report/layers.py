@@ -45,7 +45,9 @@ def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerR
     elif layer.frozen:
         entry.kernels = {"forward": _FROZEN}
     else:
-        entry.kernels = {direction: layer.plan(tokens, direction, dtype)["kernel"] for direction in ops.DIRECTIONS}
+        entry.kernels = {
+            direction: layer.plan(tokens, direction, dtype)["kernel"] for direction in ops.DIRECTIONS
+        }
     return entry
 
 
@@ -81,13 +83,23 @@ def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float
     if entry.times is None or entry.dense_times is None or entry.tokens is None or layer.frozen:
         return {}
     weight = layer.values
-    size = Size((layer.out_features, layer.in_features), entry.tokens, product_dtype(weight), weight.device, layer.bias is not None)
+    size = Size(
+        (layer.out_features, layer.in_features),
+        entry.tokens,
+        product_dtype(weight),
+        weight.device,
+        layer.bias is not None,
+    )
     found = {}
     for direction, us in entry.times.items():
         products = _PRODUCTS[direction]
         own = [fastest_sparse(layer.plan(entry.tokens, product, size.dtype)) for product in products]
-        # Where the layer itself runs dense its time says nothing about the sparse kernels': the bare prediction is left.
-        sparse = all(row is not None and row["kernel"] == entry.kernels[p] for row, p in zip(own, products, strict=True))
+        # Where the layer itself runs dense its time says nothing about the sparse kernels': the bare
+        # prediction is left.
+        sparse = all(
+            row is not None and row["kernel"] == entry.kernels[p]
+            for row, p in zip(own, products, strict=True)
+        )
         expected = sum(float(row["predicted_us"]) for row in own if row is not None)
         scale = us / expected if sparse and expected > 0 else 1.0
         found[direction] = break_even(size, layer.block, products, entry.dense_times[direction], scale)
@@ -107,7 +119,8 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
     device, dtype = layer.values.device, layer.values.dtype
     linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
     generator = torch.Generator().manual_seed(0)
-    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults
+    # whatever torch's defaults
+    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
     x = torch.randn(tokens, layer.in_features, **drawn).to(device, dtype)
 
     def dense(x: Tensor) -> Tensor:
@@ -128,11 +141,19 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
 
     with torch.enable_grad():
         twin = [linear.weight] + ([] if linear.bias is None else [linear.bias])
-        samples["backward"] = in_turn([backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2, gpu)
+        samples["backward"] = in_turn(
+            [backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2, gpu
+        )
     return _summed_up(samples)
 
 
 def _summed_up(samples: dict[str, list[list[float]]]) -> tuple[Times, Times, Ratios]:
     """Of the layer's samples and its twin's, by direction."""
-    medians = [{direction: Spread.of(pair[i]).median for direction, pair in samples.items()} for i in range(2)]
-    return medians[0], medians[1], {direction: ratios(dense, ours) for direction, (ours, dense) in samples.items()}
+    medians = [
+        {direction: Spread.of(pair[i]).median for direction, pair in samples.items()} for i in range(2)
+    ]
+    return (
+        medians[0],
+        medians[1],
+        {direction: ratios(dense, ours) for direction, (ours, dense) in samples.items()},
+    )

@@ -26,20 +26,22 @@ def report(
     batch_sizes: Sequence[int] = (),
     strict: bool = False,
 ) -> Report:
-    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), then measures its sparse layers
-    and itself.
+    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), then
+    measures its sparse layers and itself.
 
-    Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear of the same shape and dtype,
-    interleaved, for about ``seconds`` a layer. Layers that are not sparse are listed as they are. The whole model is timed on the
-    example input against a copy whose sparse layers are dense, forward without gradients and, where it trains, backward.
-    The model is left as it was (evaluation mode, no gradients kept). What torch.compile wraps is measured without it; under
-    autocast the products are those of autocast, weights cast in each call.
+    Each sparse layer is timed alone, on random data of the size it saw there, against nn.Linear of the same
+    shape and dtype, interleaved, for about ``seconds`` a layer. Layers that are not sparse are listed as they
+    are. The whole model is timed on the example input against a copy whose sparse layers are dense, forward
+    without gradients and, where it trains, backward. The model is left as it was (evaluation mode, no
+    gradients kept). What torch.compile wraps is measured without it; under autocast the products are those of
+    autocast, weights cast in each call.
 
     Args:
         seconds: of timing for each layer, and for the whole model at each batch size.
-        batch_sizes: also times the whole model with so many rows, the example's own in turn: every tensor in it whose first
-            dimension is that of the first tensor.
-        strict: raises Error, before anything is timed, when a layer would run a dense or reference kernel, and names them.
+        batch_sizes: also times the whole model with so many rows, the example's own in turn: every tensor in
+            it whose first dimension is that of the first tensor.
+        strict: raises Error, before anything is timed, when a layer would run a dense or reference kernel,
+            and names them.
 
     Raises what the model itself raises on the input.
     """
@@ -58,7 +60,9 @@ def report(
             elif parameters := list(module.parameters(recurse=False)):
                 size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
                 shape = tuple(max(parameters, key=Tensor.numel).shape)
-                entries.append(LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched"))
+                entries.append(
+                    LayerReport(name, type(module).__name__, shape, size, size, note="dense, not touched")
+                )
         if strict:
             layers.require_sparse(sparse)
         watch = Watch()
@@ -67,12 +71,20 @@ def report(
         for entry, layer in sparse:
             layers.measure(entry, layer, seconds)
             watch.look()
-            key = (entry.shape, entry.block, entry.tokens, entry.dtype, entry.times is None or tuple(entry.times))
+            key = (
+                entry.shape,
+                entry.block,
+                entry.tokens,
+                entry.dtype,
+                entry.times is None or tuple(entry.times),
+            )
             if key not in known:  # once for each shape: it takes some twenty plans
                 known[key] = layers.break_evens(entry, layer)
             entry.break_even = known[key]
     gpus = {layer.values.device for _, layer in sparse if layer.values.is_cuda}
-    machine = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in gpus})) or str(ops.info().get("cpu", "cpu"))
+    machine = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in gpus})) or str(
+        ops.info().get("cpu", "cpu")
+    )
     return Report(entries, torch.get_num_threads(), machine, whole.totals(model), own, batches, watch.lost)
 
 
@@ -80,9 +92,16 @@ def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:
     """The most rows that each sparse layer saw in one call."""
     tokens: dict[nn.Module, int] = {}
 
-    def see(module: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor], result: Tensor) -> None:
+    def see(
+        module: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor], result: Tensor
+    ) -> None:
         x = arguments[0] if arguments else keywords["x"]
         tokens[module] = max(tokens.get(module, 0), x.numel() // max(1, x.shape[-1]))
 
-    watched(model, [module for module in model.modules() if isinstance(module, BlockSparseLinear)], example_input, see)
+    watched(
+        model,
+        [module for module in model.modules() if isinstance(module, BlockSparseLinear)],
+        example_input,
+        see,
+    )
     return tokens

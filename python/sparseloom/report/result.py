@@ -30,8 +30,8 @@ class LayerReport:
     times: Times | None = None
     dense_times: Times | None = None
     ratios: Ratios = field(default_factory=dict)
-    #: By direction the density above which dense is faster, from the plan's predictions scaled to the time measured here; None
-    #: where dense is faster at every density, 1.0 where block-sparse is.
+    #: By direction the density above which dense is faster, from the plan's predictions scaled to the time
+    #: measured here; None where dense is faster at every density, 1.0 where block-sparse is.
     break_even: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
     pattern: Pattern | None = None
@@ -44,7 +44,11 @@ class LayerReport:
     @property
     def slower(self) -> list[str]:
         """The directions in which dense is faster, and that was shown."""
-        return [direction for direction, speedup in self.speedups.items() if speedup < 1 and direction not in self.undecided]
+        return [
+            direction
+            for direction, speedup in self.speedups.items()
+            if speedup < 1 and direction not in self.undecided
+        ]
 
     @property
     def undecided(self) -> list[str]:
@@ -54,12 +58,17 @@ class LayerReport:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without the pattern's bits."""
         plain = {key: value for key, value in asdict(self).items() if key != "pattern"}
-        return plain | {"speedups": self.speedups, "slower_than_dense": self.slower, "no_difference_shown": self.undecided}
+        return plain | {
+            "speedups": self.speedups,
+            "slower_than_dense": self.slower,
+            "no_difference_shown": self.undecided,
+        }
 
 
 @dataclass
 class ModelReport:
-    """The whole model at one batch size, beside its dense twin: the same model with every block-sparse layer dense."""
+    """The whole model at one batch size, beside its dense twin: the same model with every block-sparse layer
+    dense."""
 
     batch: int | None  # first dimension of the input; None when that holds no tensor
     times: Times | None = None  # "backward" is missing where the model does not train
@@ -95,7 +104,8 @@ class Totals:
 
 @dataclass
 class Report:
-    """The layers of a model in order, its totals, and the whole model against its dense twin; prints as a table."""
+    """The layers of a model in order, its totals, and the whole model against its dense twin; prints as a
+    table."""
 
     layers: list[LayerReport]
     threads: int
@@ -111,7 +121,8 @@ class Report:
         return bool(loud(self.lost))
 
     def to_dict(self) -> dict[str, Any]:
-        """{"machine", "threads", "lost", "busy", "layers": [...], "totals", "model", "batches": [...]}: plain data for JSON."""
+        """{"machine", "threads", "lost", "busy", "layers": [...], "totals", "model", "batches": [...]}: plain
+        data for JSON."""
         return {
             "machine": self.machine,
             "threads": self.threads,
@@ -129,7 +140,8 @@ class Report:
         return text(self)
 
     def to_html(self) -> str:
-        """A self-contained fragment: the tables and a picture of every pattern; no scripts, nothing fetched."""
+        """A self-contained fragment: the tables and a picture of every pattern; no scripts, nothing
+        fetched."""
         from .page import fragment
 
         return fragment(self)

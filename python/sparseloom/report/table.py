@@ -11,7 +11,19 @@ from .timing import Spread
 Rows = list[list[str]]
 
 _HEAD = [
-    *("layer", "kind", "shape", "block", "density", "bytes", "kernel", "forward us", "backward us", "break-even", "note"),
+    *(
+        "layer",
+        "kind",
+        "shape",
+        "block",
+        "density",
+        "bytes",
+        "kernel",
+        "forward us",
+        "backward us",
+        "break-even",
+        "note",
+    ),
 ]
 _BATCH_HEAD = ["first dimension", "forward us", "backward us", "note"]
 
@@ -45,13 +57,15 @@ def spread_words(ratio: Spread) -> str:
 def legend(report: Report) -> str:
     """What the columns mean, and where it was measured."""
     words = (
-        f"{report.machine}, {report.threads} CPU threads. us: median of one call, sparse / dense twin, interleaved, warm; "
+        f"{report.machine}, {report.threads} CPU threads. us: median of "
+        "one call, sparse / dense twin, interleaved, warm; "
         "= the rounds' median ratio (20th to 80th percentile), no difference shown where those hold 1; "
         "backward is everything that needs a gradient."
     )
     if any(layer.break_even for layer in report.layers):
         words += (
-            " Break-even: density above which dense is faster, forward / backward, from predictions scaled to the time measured."
+            " Break-even: density above which dense is faster, forward / "
+            "backward, from predictions scaled to the time measured."
         )
     return words
 
@@ -77,7 +91,10 @@ def _total_row(report: Report) -> list[str]:
     totals, model = report.totals, report.model or ModelReport(None)
     assert totals is not None
     left_out = 1 - totals.parameters / max(1, totals.dense_parameters)
-    note = f"{100 * totals.sparse_share:.0f} % of the parameters in sparse layers, {100 * left_out:.0f} % left out"
+    note = (
+        f"{100 * totals.sparse_share:.0f} % of the parameters in "
+        f"sparse layers, {100 * left_out:.0f} % left out"
+    )
     return [
         "total",
         "",
@@ -137,7 +154,9 @@ def _drawn(head: list[str], rows: Rows) -> str:
 
 def _plain_table(head: list[str], rows: Rows) -> str:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]
+    ]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -147,8 +166,12 @@ def _rich_table(head: list[str], rows: Rows) -> str:
 
     drawn = Table(*head)
     for row in rows:
-        drawn.add_row(*row, style="yellow" if row[-1].startswith("slower") else "bold" if row[0] == "total" else None)
+        drawn.add_row(
+            *row, style="yellow" if row[-1].startswith("slower") else "bold" if row[0] == "total" else None
+        )
     # Wide enough for every cell: a cut kernel name says nothing.
     buffer = io.StringIO()
-    Console(file=buffer, width=sum(max(len(row[i]) for row in [head, *rows]) + 3 for i in range(len(head))) + 1).print(drawn)
+    Console(
+        file=buffer, width=sum(max(len(row[i]) for row in [head, *rows]) + 3 for i in range(len(head))) + 1
+    ).print(drawn)
     return buffer.getvalue().rstrip()

@@ -1,4 +1,5 @@
-"""Times of calls taken in turn, on the CPU by the clock and on a GPU between events, and their ratios round by round."""
+"""Times of calls taken in turn, on the CPU by the clock and on a GPU between events, and their ratios round
+by round."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ from ..errors import Error
 
 #: Calls between two events on a GPU: one alone would measure the events.
 _GPU_CALLS = 10
-#: A call so slow that the least rounds would take this many times what was asked for, and these seconds, gets fewer.
+#: A call so slow that the least rounds would take this many times what was asked for, and these seconds, gets
+#: fewer.
 _PATIENCE, _PATIENCE_SECONDS = 20.0, 5.0
-#: Of calls on the CPU, in seconds. tools/check_advice.py puts time.thread_time here, which a busy machine bends less.
+#: Of calls on the CPU, in seconds. tools/check_advice.py puts time.thread_time here, which a busy machine
+#: bends less.
 clock: Callable[[], float] = time.perf_counter
 
 
@@ -48,7 +51,9 @@ def ratios(numerator: list[float], denominator: list[float]) -> Spread:
     return Spread.of([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
-def medians(calls: list[Callable[[], object]], seconds: float, gpu: torch.device | None = None) -> list[float]:
+def medians(
+    calls: list[Callable[[], object]], seconds: float, gpu: torch.device | None = None
+) -> list[float]:
     """Median microseconds of each call: see in_turn."""
     return [statistics.median(times) for times in in_turn(calls, seconds, gpu)]
 
@@ -61,19 +66,20 @@ def in_turn(
     least: int = 5,
     gpu_calls: int = _GPU_CALLS,
 ) -> list[list[float]]:
-    """Microseconds of each call, run in turn for about ``seconds`` together, at least ``least`` times each (once, where that would
-    take far longer than asked for). Samples of one index are of the same round.
+    """Microseconds of each call, run in turn for about ``seconds`` together, at least ``least`` times each
+    (once, where that would take far longer than asked for). Samples of one index are of the same round.
 
-    In turn, so that a clock change or a neighbour on the machine meets all of them alike, and what they say of each other is in
-    the rounds' ratios. On a GPU between events of its current stream, ``gpu_calls`` at a time: what an eager loop sees, the
-    launches included where they take longer than the work.
+    In turn, so that a clock change or a neighbour on the machine meets all of them alike, and what they say
+    of each other is in the rounds' ratios. On a GPU between events of its current stream, ``gpu_calls`` at a
+    time: what an eager loop sees, the launches included where they take longer than the work.
     """
     if not calls:
         raise Error("medians", "at least one call", "none", "pass the functions to time")
     patience = max(_PATIENCE * seconds, _PATIENCE_SECONDS)
     first = {call: _wall_us(call) for call in dict.fromkeys(calls)}
     if gpu is None and sum(first.values()) > 1e6 * patience:
-        return [[first[call]] for call in calls]  # torch's naive 16-bit products: what a first call has to load is nothing beside
+        # torch's naive 16-bit products: what a first call has to load is nothing beside
+        return [[first[call]] for call in calls]
     measure = _wall_us if gpu is None else lambda call: _gpu_us(call, gpu, gpu_calls)
     samples: list[list[float]] = [[] for _ in calls]
     start = time.perf_counter()
@@ -86,8 +92,8 @@ def in_turn(
 
 @contextmanager
 def without_cast_cache() -> Iterator[None]:
-    """Under autocast torch keeps the cast weights of its own layers until the context ends; a loop in one context would then time
-    dense layers without the cast that every training step makes."""
+    """Under autocast torch keeps the cast weights of its own layers until the context ends; a loop in one
+    context would then time dense layers without the cast that every training step makes."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:

@@ -16,7 +16,8 @@ from .timing import Spread, in_turn
 
 
 class Trial:
-    """Forward, and with ``training`` backward to the input and all parameters, of one layer on random data."""
+    """Forward, and with ``training`` backward to the input and all parameters, of one layer on random
+    data."""
 
     def __init__(self, layer: nn.Module, tokens: int, training: bool) -> None:
         weight = next(layer.parameters())
@@ -36,7 +37,8 @@ class Trial:
 
 
 def sparse_trial(size: Size, block: tuple[int, int], density: float, training: bool) -> Trial:
-    """Of a balanced layer of that size by its sparse kernels: where its plan goes dense, that time would pass for theirs."""
+    """Of a balanced layer of that size by its sparse kernels: where its plan goes dense, that time would pass
+    for theirs."""
     (rows, cols), pattern = size.shape, patterns.balanced(*size.shape, block, density, 0)
     layer = BlockSparseLinear(cols, rows, size.bias, pattern=pattern, device=size.device, dtype=size.dtype)
     layer.strict = True
@@ -49,8 +51,8 @@ def bare_rows(shape: tuple[int, int], block: tuple[int, int], density: float) ->
 
 
 def overhead(dtype: torch.dtype, device: torch.device, training: bool) -> float:
-    """Microseconds of a module call beside its products: Python, autograd, torch's dispatch and the results' memory. Measured once
-    in a process, on a layer so small that little else is left."""
+    """Microseconds of a module call beside its products: Python, autograd, torch's dispatch and the results'
+    memory. Measured once in a process, on a layer so small that little else is left."""
     return _overhead(dtype, device, training, torch.get_num_threads())
 
 
@@ -66,13 +68,15 @@ def _overhead(dtype: torch.dtype, device: torch.device, training: bool, threads:
 
 @dataclass(frozen=True)
 class Anchor:
-    """A layer that was timed, from which others of its size and block are predicted: what the plan does not know, the sums of the
-    bias's gradient, say, or a cache that the model's other layers leave to it, shows in its time."""
+    """A layer that was timed, from which others of its size and block are predicted: what the plan does not
+    know, the sums of the bias's gradient, say, or a cache that the model's other layers leave to it, shows in
+    its time."""
 
     us: float
     planned_us: float  # of its products, by their plans
     overhead_us: float
-    queued: bool  # on a GPU: the host's part of a call runs beside the kernels, and the longer of the two counts
+    # on a GPU: the host's part of a call runs beside the kernels, and the longer of the two counts
+    queued: bool
 
     def predicted(self, planned_us: float) -> float:
         """Microseconds of a call whose plans say so."""
@@ -85,8 +89,10 @@ class Anchor:
 
 #: An anchor on a GPU that takes less times the host's own part says nothing about its kernels.
 _HOST_BOUND = 1.2
-#: Where an anchor is nearly all overhead the rest of it is noise: products take half to four times of what is planned.
+#: Where an anchor is nearly all overhead the rest of it is noise: products take half to four times of what is
+#: planned.
 _SLOPES = (0.5, 4.0)
-#: The share of an anchor's time beside the overhead that grows with its blocks: what else a call does is by tokens. Fitted to 141
-#: layers of which .25 foretold .1 and .5; without it .1 was foretold 12 % too fast and .5 as much too slow.
+#: The share of an anchor's time beside the overhead that grows with its blocks: what else a call does is by
+#: tokens. Fitted to 141 layers of which .25 foretold .1 and .5; without it .1 was foretold 12 % too fast and
+#: .5 as much too slow.
 _BY_BLOCKS = 0.85

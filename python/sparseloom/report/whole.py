@@ -32,9 +32,13 @@ def totals(model: nn.Module) -> Totals:
     stored = sum(layer.values.numel() for layer in weights.values())
     dense = {key: layer.in_features * layer.out_features for key, layer in weights.items()}
     dense_parameters = parameters - stored + sum(dense.values())
-    dense_bytes = size + sum(dense[key] * layer.values.element_size() - _bytes(layer.values) for key, layer in weights.items())
+    dense_bytes = size + sum(
+        dense[key] * layer.values.element_size() - _bytes(layer.values) for key, layer in weights.items()
+    )
     size += sum(_bytes(layer.crow) + _bytes(layer.col) for layer in weights.values())
-    return Totals(parameters, dense_parameters, size, dense_bytes, sum(dense.values()) / max(1, dense_parameters))
+    return Totals(
+        parameters, dense_parameters, size, dense_bytes, sum(dense.values()) / max(1, dense_parameters)
+    )
 
 
 def dense_twin(model: nn.Module) -> nn.Module:
@@ -52,8 +56,8 @@ def dense_twin(model: nn.Module) -> nn.Module:
 def measured(
     model: nn.Module, example_input: Any, batch_sizes: Sequence[int], seconds: float
 ) -> tuple[ModelReport, list[ModelReport]]:
-    """At the example's own size, and at each of batch_sizes. What cannot be measured is noted: the twin may not fit beside the
-    model, a copy may be impossible."""
+    """At the example's own size, and at each of batch_sizes. What cannot be measured is noted: the twin may
+    not fit beside the model, a copy may be impossible."""
     batch = batch_of(example_input)
     sizes = _checked(batch_sizes, batch)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -65,7 +69,8 @@ def measured(
             with evaluated(twin), torch.no_grad():
                 run(twin, example_input)
             models.append(twin)
-        except Exception as error:  # whatever the model's own parts raise when copied, or called with dense layers inside
+        # whatever the model's own parts raise when copied, or called with dense layers inside
+        except Exception as error:
             note = f"no dense twin: {_line(error)}"
     own = _measured(models, example_input, batch, seconds, note)
     found: dict[int | None, ModelReport] = {batch: own}
@@ -80,19 +85,29 @@ def _checked(sizes: Sequence[int], batch: int | None) -> list[int]:
     if not sizes:
         return []
     if not batch:
-        raise Error("report", "a tensor with rows in example_input", str(batch), "batch_sizes repeats its first dimension")
+        raise Error(
+            "report",
+            "a tensor with rows in example_input",
+            str(batch),
+            "batch_sizes repeats its first dimension",
+        )
     if wrong := [size for size in sizes if not isinstance(size, int) or isinstance(size, bool) or size < 1]:
         raise Error("report", "batch_sizes of ints >= 1", repr(wrong[0]), "pass batch_sizes=[1, 16, 256]")
     return list(dict.fromkeys(sizes))
 
 
-def _measured(models: list[nn.Module], example_input: Any, batch: int | None, seconds: float, note: str) -> ModelReport:
+def _measured(
+    models: list[nn.Module], example_input: Any, batch: int | None, seconds: float, note: str
+) -> ModelReport:
     entry = ModelReport(batch, note=note)
     for direction, calls_of in (("forward", _forwards), ("backward", _backwards)):
         try:
             samples = _samples(models, example_input, seconds / 2, calls_of)
-        except RuntimeError as error:  # no memory for both graphs; a module without a backward pass in evaluation
-            entry.note = "; ".join(part for part in (entry.note, f"{direction} not measured: {_line(error)}") if part)
+        # no memory for both graphs; a module without a backward pass in evaluation
+        except RuntimeError as error:
+            entry.note = "; ".join(
+                part for part in (entry.note, f"{direction} not measured: {_line(error)}") if part
+            )
             break
         if not samples:
             break
@@ -107,7 +122,9 @@ def _measured(models: list[nn.Module], example_input: Any, batch: int | None, se
 Calls = list[Callable[[], object]]
 
 
-def _samples(models: list[nn.Module], example_input: Any, seconds: float, calls_of: Callable[..., Calls]) -> list[list[float]]:
+def _samples(
+    models: list[nn.Module], example_input: Any, seconds: float, calls_of: Callable[..., Calls]
+) -> list[list[float]]:
     gpu = next((parameter.device for parameter in models[0].parameters() if parameter.is_cuda), None)
     with evaluated(models[0]), evaluated(models[-1]):
         calls = calls_of(models, example_input)
@@ -122,14 +139,19 @@ def _forwards(models: list[nn.Module], example_input: Any) -> Calls:
 
 
 def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
-    """None where the model does not train: no parameter, or no result, needs a gradient, or a frozen layer would refuse."""
+    """None where the model does not train: no parameter, or no result, needs a gradient, or a frozen layer
+    would refuse."""
     if any(isinstance(module, BlockSparseLinear) and module.frozen for module in models[0].modules()):
         return []
     calls: Calls = []
     with torch.enable_grad():
         for model in models:
             inputs = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            outputs = [tensor for tensor in tensors_in(run(model, example_input)) if tensor.requires_grad] if inputs else []
+            outputs = (
+                [tensor for tensor in tensors_in(run(model, example_input)) if tensor.requires_grad]
+                if inputs
+                else []
+            )
             if not outputs:
                 return []
             calls.append(_backward(outputs, inputs))
@@ -138,7 +160,8 @@ def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
 
 def _backward(outputs: list[Tensor], inputs: list[nn.Parameter]) -> Callable[[], object]:
     generator = torch.Generator().manual_seed(0)
-    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}  # whatever torch's defaults
+    # whatever torch's defaults
+    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
     gradients = [torch.randn(tensor.shape, **drawn).to(tensor.device, tensor.dtype) for tensor in outputs]
     return lambda: torch.autograd.grad(outputs, inputs, gradients, retain_graph=True, allow_unused=True)
 

@@ -1,6 +1,8 @@
-"""THE case list: every op x direction x dtype x block x device that the library advertises, on shapes where sparse kernels break.
+"""THE case list: every op x direction x dtype x block x device that the library advertises, on shapes where
+sparse kernels break.
 
-A row that is not here is not supported; a row that is here is checked against fp64 for every kernel that does not refuse it.
+A row that is not here is not supported; a row that is here is checked against fp64 for every kernel that does
+not refuse it.
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ DTYPES = {
     "cpu": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
 }
-#: Token counts around the kernels' panel widths, and the two that torch users meet first. On CUDA: around the fragments of 8 and
-#: 16, the decode kernels' last count (64) and the tiles of 128.
-TOKEN_COUNTS = {"cpu": (0, 1, 7, 16, 31, 48, 65, 130), "cuda": (0, 1, 2, 5, 8, 9, 16, 17, 33, 63, 64, 65, 129, 257)}
+#: Token counts around the kernels' panel widths, and the two that torch users meet first. On CUDA: around the
+#: fragments of 8 and 16, the decode kernels' last count (64) and the tiles of 128.
+TOKEN_COUNTS = {
+    "cpu": (0, 1, 7, 16, 31, 48, 65, 130),
+    "cuda": (0, 1, 2, 5, 8, 9, 16, 17, 33, 63, 64, 65, 129, 257),
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One product. ``pattern`` is a key of the table in make_pattern; ``name`` says why the case is in the list."""
+    """One product. ``pattern`` is a key of the table in make_pattern; ``name`` says why the case is in the
+    list."""
 
     name: str
     direction: str
@@ -49,7 +55,8 @@ class Case:
     activation: str | None = None
     op: str = "linear"
     device: str = "cpu"
-    tf32: bool = False  # float32 on CUDA with torch's switch on; the operands are drawn as TF32, so that products are exact
+    # float32 on CUDA with torch's switch on; the operands are drawn as TF32, so that products are exact
+    tf32: bool = False
 
     def __str__(self) -> str:
         extra = ("-bias" if self.bias else "") + (f"-{self.activation}" if self.activation else "")
@@ -64,20 +71,24 @@ class Case:
             return getattr(patterns, self.pattern)(*arguments, self.density, seed)
         if self.pattern == "full":
             return patterns.full(*arguments)
-        grid = torch.zeros(-(-self.n // self.block[0]), -(-self.k // self.block[1]), dtype=torch.bool, device="cpu")
+        grid = torch.zeros(
+            -(-self.n // self.block[0]), -(-self.k // self.block[1]), dtype=torch.bool, device="cpu"
+        )
         if self.pattern == "none":
             return Pattern(*arguments, grid)
         if self.pattern == "corner":  # one block, and the ragged one in both directions
             grid[-1:, -1:] = True
             return Pattern(*arguments, grid)
-        if self.pattern == "skewed":  # a full row, an empty row and an empty column beside random ones, ragged corner present
+        # a full row, an empty row and an empty column beside random ones, ragged corner present
+        if self.pattern == "skewed":
             grid = patterns.random(*arguments, self.density, seed).mask
             grid[:1], grid[1:2], grid[:, 1:2], grid[-1:, -1:] = True, False, False, True
             return Pattern(*arguments, grid)
         raise Error("case", "a known kind of pattern", repr(self.pattern), "see Case.make_pattern")
 
     def inputs(self, seed: int = 0, integers: bool = False) -> Inputs:
-        """Random operands of the case, rounded to its dtype: normal, or integers in [-2, 2] whose products are exact everywhere.
+        """Random operands of the case, rounded to its dtype: normal, or integers in [-2, 2] whose products
+        are exact everywhere.
 
         Drawn on the CPU: every device gets the same bits.
         """
@@ -99,7 +110,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Operands of one case: x [m, k], dy [m, n], values [blocks, bm, bn], bias [n] or None, and where the blocks lie."""
+    """Operands of one case: x [m, k], dy [m, n], values [blocks, bm, bn], bias [n] or None, and where the
+    blocks lie."""
 
     x: Tensor
     dy: Tensor
@@ -145,8 +157,8 @@ def _numerics(case: Case) -> AbstractContextManager[None]:
 
 
 def cases(device: str = "cpu") -> Iterator[Case]:
-    """The list of one of DEVICES. Every dtype, block and direction on a ragged shape; the edge shapes at some blocks; the fused
-    epilogues. On CUDA, float32 twice: with TF32 and without."""
+    """The list of one of DEVICES. Every dtype, block and direction on a ragged shape; the edge shapes at some
+    blocks; the fused epilogues. On CUDA, float32 twice: with TF32 and without."""
     numerics = [(dtype, False) for dtype in DTYPES[device]] + [(torch.float32, True)] * (device == "cuda")
     for dtype, tf32 in numerics:
         where = {"dtype": dtype, "tf32": tf32, "device": device}
@@ -179,9 +191,11 @@ def _edges(direction: str, block: tuple[int, int], where: dict[str, Any]) -> Ite
     yield case("no_blocks", 21, k, n, "none")
     yield case("no_inputs", 5, 0, n, "none")
     yield case("no_outputs", 5, k, 0, "none")
-    # Sums long enough to be cut into pieces: a 1 MB L2 holds some 60 tokens of 4000 fp32 inputs. dw on CUDA cuts 2003 tokens too,
-    # with few blocks to occupy it otherwise.
-    deep = {"forward": (201, 4000 + bn // 2, n), "dx": (201, k, 4000 + bm // 2), "dw": (2003, k, n)}[direction]
+    # Sums long enough to be cut into pieces: a 1 MB L2 holds some 60 tokens of 4000 fp32 inputs. dw on CUDA
+    # cuts 2003 tokens too, with few blocks to occupy it otherwise.
+    deep = {"forward": (201, 4000 + bn // 2, n), "dx": (201, k, 4000 + bm // 2), "dw": (2003, k, n)}[
+        direction
+    ]
     yield case("deep", *deep, "random", 0.3)
     for m in TOKEN_COUNTS[where["device"]]:
         yield case("tokens", m, k, n, "balanced")
@@ -191,7 +205,9 @@ def kernels_for(case: Case, inputs: Inputs | None = None) -> list[str]:
     """The kernels of this build that do not refuse the case, in registry order."""
     index = build_index(inputs.pattern if inputs else case.make_pattern())
     with _numerics(case):
-        plan = ops.plan(index, case.direction, case.dtype, case.m, case.bias, case.activation, device=case.device)
+        plan = ops.plan(
+            index, case.direction, case.dtype, case.m, case.bias, case.activation, device=case.device
+        )
     return [candidate["kernel"] for candidate in plan["candidates"] if not candidate["refusal"]]
 
 
@@ -199,7 +215,9 @@ def sparse_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Ten
     """The case by one kernel, or by the plan's choice: y [m, n], dx [m, k] or dvalues [blocks, bm, bn]."""
     with _numerics(case):
         if case.direction == "forward":
-            return ops.linear(inputs.x, inputs.values, inputs.index, inputs.bias, case.activation, kernel=kernel)
+            return ops.linear(
+                inputs.x, inputs.values, inputs.index, inputs.bias, case.activation, kernel=kernel
+            )
         if case.direction == "dx":
             return ops.linear_dx(inputs.dy, inputs.values, inputs.index, kernel=kernel)
         return ops.linear_dw(inputs.dy, inputs.x, inputs.index, kernel=kernel)

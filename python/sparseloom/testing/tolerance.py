@@ -1,7 +1,8 @@
-"""The tolerance rule: per output tile, error <= 2 x that of torch's dense op of the same dtype, plus a norm x eps floor.
+"""The tolerance rule: per output tile, error <= 2 x that of torch's dense op of the same dtype, plus a norm x
+eps floor.
 
-Errors are against fp64 on the same rounded operands. Per tile, because the typical bug of a sparse kernel is one lost or doubled
-block, which a norm over the whole result hides.
+Errors are against fp64 on the same rounded operands. Per tile, because the typical bug of a sparse kernel is
+one lost or doubled block, which a norm over the whole result hides.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from .cases import Case, Inputs, dense_product, exact_product, sparse_product
 
 #: Tokens in one tile of y and dx; the other side is the block's.
 TILE_TOKENS = 16
-#: Tensor cores cut off where a fused multiply-add rounds, so errors of a sum lean one way and grow with its steps instead of with
-#: their root. It shows only where the result keeps all bits of the accumulator: TF32 operands, fp32 result.
+#: Tensor cores cut off where a fused multiply-add rounds, so errors of a sum lean one way and grow with its
+#: steps instead of with their root. It shows only where the result keeps all bits of the accumulator: TF32
+#: operands, fp32 result.
 TRUNCATION = 8.0
 
 
 @dataclass(frozen=True)
 class TileCheck:
-    """The outcome over all tiles. Errors are the largest of any element of a tile, over the largest exact element of the result."""
+    """The outcome over all tiles. Errors are the largest of any element of a tile, over the largest exact
+    element of the result."""
 
     ok: bool
     worst_tile_error: float
@@ -50,7 +53,12 @@ def tile_maxima(values: Tensor, tile: tuple[int, int]) -> Tensor:
 
 
 def check_tiles(
-    actual: Tensor, dense: Tensor, exact: Tensor, magnitude: Tensor, tile: tuple[int, int], accumulation: float = 2.0
+    actual: Tensor,
+    dense: Tensor,
+    exact: Tensor,
+    magnitude: Tensor,
+    tile: tuple[int, int],
+    accumulation: float = 2.0,
 ) -> TileCheck:
     """Compares matrices of one shape tile by tile.
 
@@ -61,10 +69,11 @@ def check_tiles(
         tile: rows and columns of one tile.
         accumulation: roundings of the summed magnitudes that the floor allows.
 
-    The floor is one rounding of the result in its dtype and two of the summed magnitudes in the accumulator's (fp32, or fp64 for
-    fp64). A tile of dense may happen to be exact; and a kernel that adds 1300 products in one register errs 6 times as much as
-    dense's partial sums do (measured, fp32), still 10^4 times less than one lost block. In fp64 dense is the oracle itself, whose
-    own rounding counts as well: there the floor is twice as high.
+    The floor is one rounding of the result in its dtype and two of the summed magnitudes in the accumulator's
+    (fp32, or fp64 for fp64). A tile of dense may happen to be exact; and a kernel that adds 1300 products in
+    one register errs 6 times as much as dense's partial sums do (measured, fp32), still 10^4 times less than
+    one lost block. In fp64 dense is the oracle itself, whose own rounding counts as well: there the floor is
+    twice as high.
     """
     if exact.numel() == 0:
         return TileCheck(actual.shape == exact.shape, 0.0, 0.0, 0.0, (0, 0))
@@ -106,7 +115,8 @@ def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
 
 
 def packed(matrix: Tensor, pattern: Pattern) -> Tensor:
-    """The blocks of a matrix that the pattern names, [blocks, bm, bn], padding zero: by torch's means alone, on any device."""
+    """The blocks of a matrix that the pattern names, [blocks, bm, bn], padding zero: by torch's means alone,
+    on any device."""
     (bm, bn), (block_rows, block_cols) = pattern.block, pattern.mask.shape
     padded = F.pad(matrix, (0, block_cols * bn - pattern.cols, 0, block_rows * bm - pattern.rows))
     grid = padded.view(block_rows, bm, block_cols, bn).transpose(1, 2)
@@ -114,7 +124,8 @@ def packed(matrix: Tensor, pattern: Pattern) -> Tensor:
 
 
 def require_product(case: Case, inputs: Inputs, kernel: str | None = None) -> TileCheck:
-    """Runs the case by one kernel and checks it. Raises AssertionError naming case, kernel and tile when it is beyond tolerance."""
+    """Runs the case by one kernel and checks it. Raises AssertionError naming case, kernel and tile when it
+    is beyond tolerance."""
     found = check_product(case, inputs, sparse_product(case, inputs, kernel))
     if not found.ok:
         raise AssertionError(f"{case} by {kernel or 'the plan'}: {found}")

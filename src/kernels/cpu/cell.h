@@ -7,15 +7,16 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// The register tile is kGroup outputs high on every instruction set (AVX2 computes it in two halves); 8 divides every block side.
+/// The register tile is kGroup outputs high on every instruction set (AVX2 computes it in two halves); 8
+/// divides every block side.
 inline constexpr int kGroup = 8;
 inline constexpr int kMaxVectors = 3;
 inline constexpr int kMaxLanes = 16;
 inline constexpr int kMaxBlock = 128;
 inline constexpr int kAskSteps = 16;  // of dw, between two times it asks for the columns that come next
 
-/// A call gets one task per this many multiplications (panel) or stored elements (decode), up to the threads: below them a task
-/// is not worth waking a thread for, some 5 us at 100 Gflop/s or 10 Gelement/s.
+/// A call gets one task per this many multiplications (panel) or stored elements (decode), up to the threads:
+/// below them a task is not worth waking a thread for, some 5 us at 100 Gflop/s or 10 Gelement/s.
 inline constexpr double kTaskProducts = 250e3, kTaskElements = 50e3;
 
 /// Read through these, user memory may have any alignment and any type behind it.

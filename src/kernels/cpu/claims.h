@@ -1,6 +1,7 @@
-// Work that threads take as they come to it, where even shares would wait for the slowest. Cores are not equal on a shared host: of
-// sixteen Emerald Rapids ones, each does AMX products at a quarter of its pace for some of the time, milliseconds to seconds
-// (alone, from L1: 30 or 105 ns for four; see spin_cells.h). Who takes a part never decides what is computed in it.
+// Work that threads take as they come to it, where even shares would wait for the slowest. Cores are not
+// equal on a shared host: of sixteen Emerald Rapids ones, each does AMX products at a quarter of its pace for
+// some of the time, milliseconds to seconds (alone, from L1: 30 or 105 ns for four; see spin_cells.h). Who
+// takes a part never decides what is computed in it.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,8 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Parts of a call for each of its tasks: the last one is what the slowest may still keep the others waiting for.
+/// Parts of a call for each of its tasks: the last one is what the slowest may still keep the others waiting
+/// for.
 inline constexpr std::int64_t kPartsOfTask = 4;
 
 /// The numbers 0, 1, .., each to one caller.
@@ -29,7 +31,8 @@ inline void spin_pause() {
 #endif
 }
 
-/// What one task has packed for itself and opens to the others, in parts: they come when there is nothing left to pack.
+/// What one task has packed for itself and opens to the others, in parts: they come when there is nothing
+/// left to pack.
 struct alignas(64) OpenGroup {
   /// Nothing to take yet.
   explicit OpenGroup(std::int64_t parts) : next_(parts), done_(parts), parts_(parts) {}

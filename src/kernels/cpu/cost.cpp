@@ -9,10 +9,14 @@
 
 namespace sparseloom::kernels::cpu {
 
-//                                           lanes step {-, 1, 2, 3 vectors}   block  out  pack  widen interl.  dw vectors elem pack
-const PanelCosts kAvx2PanelCosts = {8, 1, {0, 2.18, 1.27, 1.17}, 6.5, 0.78, 0.8, 0.34, 0, {0, 1.5, 1.08, 1.08}, 2.1, 1.15};
-const PanelCosts kAvx512PanelCosts = {16, 1, {0, 1.07, 1.17, 1.12}, 3.5, 0.66, 1.5, 0.12, 0, {0, 1.14, 1.04, 1.04}, 1.3, 0.95};
-const PanelCosts kAvx512Bf16PanelCosts = {16, 2, {0, 1.41, 1.09, 1.18}, 4.8, 0.78, 0.1, 0, 0.27, {0, 1.45, 1.1, 1.05}, 1.4, 0.41};
+//                                           lanes step {-, 1, 2, 3 vectors}   block  out  pack  widen interl.
+//                                           dw vectors elem pack
+const PanelCosts kAvx2PanelCosts = {8,    1, {0, 2.18, 1.27, 1.17}, 6.5, 0.78, 0.8,
+                                    0.34, 0, {0, 1.5, 1.08, 1.08},  2.1, 1.15};
+const PanelCosts kAvx512PanelCosts = {16,   1, {0, 1.07, 1.17, 1.12}, 3.5, 0.66, 1.5,
+                                      0.12, 0, {0, 1.14, 1.04, 1.04}, 1.3, 0.95};
+const PanelCosts kAvx512Bf16PanelCosts = {16, 2,    {0, 1.41, 1.09, 1.18}, 4.8, 0.78, 0.1,
+                                          0,  0.27, {0, 1.45, 1.1, 1.05},  1.4, 0.41};
 const PanelCosts kAvx512VnniPanelCosts = {16, 4, {0, 1.41, 1.09, 1.18}, 4.8, 2.0, 0.2, 0, 0, {}, 0, 0};
 const DecodeCosts kAvx2ForwardCosts = {8, 0.05, 0.11, 0, 10, 2.2, 0};
 const DecodeCosts kAvx512ForwardCosts = {16, 0.05, 0.073, 0.03, 8.4, 4.1, 0};
@@ -27,15 +31,19 @@ using core::round_up;
 
 constexpr double kAvx2FlopsPerCycle = 32;
 constexpr double kL1Bytes = 32 << 10;
-constexpr double kTokensBeyondL1 = 1.4;  // fitted: 8 tokens of 2048 features took 1.45 (fp32) and 1.3 (bf16) of the model's time
+constexpr double kTokensBeyondL1 =
+    1.4;  // fitted: 8 tokens of 2048 features took 1.45 (fp32) and 1.3 (bf16) of the model's time
 constexpr double kCallUs = 0.5;
-constexpr double kForkUs = 4;            // waking and joining the threads of one parallel loop
-constexpr double kResidentBytes = 16e6;  // values up to here stay in cache from panel to panel and call to call
-// Up to here weights come from memory, once, and little of that is hidden by panels (4096 x 4096, blocks of 32, two threads of a
-// Zen 5, at .05 / .2 / .5: 36 / 90 / 170 us beside the products of bf16, 67 / 230 / 770 of fp32) or by dx of any kind. Decode's
-// forward reads them as it goes: .5 to .8 of the panels' time for 5 to 8 tokens, where without this the plan never took it.
+constexpr double kForkUs = 4;  // waking and joining the threads of one parallel loop
+constexpr double kResidentBytes =
+    16e6;  // values up to here stay in cache from panel to panel and call to call
+// Up to here weights come from memory, once, and little of that is hidden by panels (4096 x 4096, blocks of
+// 32, two threads of a Zen 5, at .05 / .2 / .5: 36 / 90 / 170 us beside the products of bf16, 67 / 230 / 770
+// of fp32) or by dx of any kind. Decode's forward reads them as it goes: .5 to .8 of the panels' time for 5
+// to 8 tokens, where without this the plan never took it.
 constexpr std::int64_t kFewTokens = 16;
-constexpr double kMemoryShareOfCopy = 0.15;  // streaming reads beyond the last-level cache against copies inside it
+constexpr double kMemoryShareOfCopy =
+    0.15;  // streaming reads beyond the last-level cache against copies inside it
 
 double cycle_us(const plan::MachineRates& rates) {
   return 1e6 * kAvx2FlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
@@ -55,13 +63,16 @@ double with_threads(double us, const Problem& p, double products, double loops) 
   return kCallUs + us / tasks + (tasks > 1 ? loops * kForkUs : 0);
 }
 
-double predict_strips_us(const Problem& p, const plan::MachineRates& rates, double step_us, const PanelCosts& c) {
+double predict_strips_us(const Problem& p, const plan::MachineRates& rates, double step_us,
+                         const PanelCosts& c) {
   const bool forward = p.direction == Direction::forward;
   const double cycle = cycle_us(rates);
-  const double outputs = static_cast<double>(forward ? p.rows : p.cols), depth = static_cast<double>(forward ? p.cols : p.rows);
+  const double outputs = static_cast<double>(forward ? p.rows : p.cols),
+               depth = static_cast<double>(forward ? p.cols : p.rows);
   const double output_block = forward ? p.block.rows : p.block.cols;
   const std::int64_t vectors = ceil_div(p.m, c.lanes), panels = ceil_div(vectors, kMaxVectors);
-  const double elements = elements_of(p), steps = elements / kGroup / c.depth_step;  // of all strips of one panel
+  const double elements = elements_of(p),
+               steps = elements / kGroup / c.depth_step;  // of all strips of one panel
   // Panels are as even as they go: `wide` of them have one vector more than the others.
   const std::int64_t narrow_width = panels ? vectors / panels : 0, wide = panels ? vectors % panels : 0;
   const auto panel_us = [&](std::int64_t width) {
@@ -79,7 +90,8 @@ double predict_strips_us(const Problem& p, const plan::MachineRates& rates, doub
   return with_threads(us, p, static_cast<double>(p.m) * (elements + outputs + depth), transposes ? 3 : 2);
 }
 
-double predict_outer_us(const Problem& p, const plan::MachineRates& rates, double step_us, const PanelCosts& c) {
+double predict_outer_us(const Problem& p, const plan::MachineRates& rates, double step_us,
+                        const PanelCosts& c) {
   const double cycle = cycle_us(rates);
   const double elements = elements_of(p), m = static_cast<double>(p.m);
   const double rows = static_cast<double>(round_up(p.rows, p.block.rows)),
@@ -91,13 +103,15 @@ double predict_outer_us(const Problem& p, const plan::MachineRates& rates, doubl
   const int rest = static_cast<int>(std::ceil(row_vectors - triples * kMaxVectors - 1e-9));
   const double tiles = block_rows * p.block.rows / kGroup * std::ceil(m / c.depth_step) * step_us;
   double us = tiles * (triples * kMaxVectors * c.outer_vectors[kMaxVectors] + rest * c.outer_vectors[rest]);
-  us += std::max(cycle * elements * c.outer_element, stream_us(p, rates)) + cycle * m * (rows + cols) * c.outer_pack;
+  us += std::max(cycle * elements * c.outer_element, stream_us(p, rates)) +
+        cycle * m * (rows + cols) * c.outer_pack;
   return with_threads(us, p, m * (elements + rows + cols), 2);
 }
 
 }  // namespace
 
-double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak, const PanelCosts& costs) {
+double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak,
+                        const PanelCosts& costs) {
   // One step of one vector: 8 outputs x lanes x the k values of a cell.
   const double step_us = 1e6 * 2.0 * kGroup * costs.lanes * costs.depth_step / (peak > 0 ? peak : 100e9);
   return problem.direction == Direction::dw ? predict_outer_us(problem, rates, step_us, costs)
@@ -109,9 +123,11 @@ double predict_decode_us(const Problem& p, const plan::MachineRates& rates, cons
   const double elements = elements_of(p), outputs = static_cast<double>(forward ? p.rows : p.cols);
   const double tokens = p.m <= 1 ? 1 : p.m <= 2 ? 2 : p.m <= 4 ? 4 : 8;
   const double widen = size_of(p.dtype) == 2 ? c.widen : 0;
-  const double token_bytes = tokens * static_cast<double>(forward ? p.cols : p.rows) * static_cast<double>(size_of(p.dtype));
+  const double token_bytes =
+      tokens * static_cast<double>(forward ? p.cols : p.rows) * static_cast<double>(size_of(p.dtype));
   const double token_element = c.token_element * (forward && token_bytes >= kL1Bytes ? kTokensBeyondL1 : 1);
-  const double cycles = elements * (c.element + widen + tokens * token_element) + outputs * (c.out + tokens * c.token_out) +
+  const double cycles = elements * (c.element + widen + tokens * token_element) +
+                        outputs * (c.out + tokens * c.token_out) +
                         (forward ? 0 : elements / p.block.cols * tokens * c.row);
   const double compute = cycle_us(rates) * cycles;
   const double us = forward ? std::max(compute, stream_us(p, rates)) : compute + stream_us(p, rates, 0);

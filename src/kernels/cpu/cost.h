@@ -6,9 +6,9 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// What a kernel's steps cost beside its multiplications at full rate. In cycles, of which a core does 32 fp32 flops by AVX2 FMA;
-/// fitted by least squares to 330 random cells of bench/cpp (--cells=model, one thread of an AMD Zen 4, 2026-11-21): the median
-/// prediction is within 7 % of the measurement there.
+/// What a kernel's steps cost beside its multiplications at full rate. In cycles, of which a core does 32
+/// fp32 flops by AVX2 FMA; fitted by least squares to 330 random cells of bench/cpp (--cells=model, one
+/// thread of an AMD Zen 4, 2026-11-21): the median prediction is within 7 % of the measurement there.
 struct PanelCosts {
   int lanes, depth_step;
   double vectors[4];  // [v]: time of a register tile of v vectors over its time at the peak rate
@@ -32,11 +32,13 @@ struct DecodeCosts {
 
 extern const PanelCosts kAvx2PanelCosts, kAvx512PanelCosts, kAvx512VnniPanelCosts, kAvx512Bf16PanelCosts;
 extern const DecodeCosts kAvx2ForwardCosts, kAvx512ForwardCosts, kAvx2DxCosts, kAvx512DxCosts;
-/// Of a core that multiplies bf16 pairs at twice the FMA's rate; fitted to 72 cells through Python on the same machine, 2026-11-22.
+/// Of a core that multiplies bf16 pairs at twice the FMA's rate; fitted to 72 cells through Python on the
+/// same machine, 2026-11-22.
 extern const DecodeCosts kAvx512Bf16ForwardCosts;
 
 /// `peak`: flops per second of one core by the kernel's own instruction.
-double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak, const PanelCosts& costs);
+double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak,
+                        const PanelCosts& costs);
 double predict_decode_us(const Problem& problem, const plan::MachineRates& rates, const DecodeCosts& costs);
 
 }  // namespace sparseloom::kernels::cpu

@@ -10,7 +10,8 @@ namespace sparseloom::kernels::cpu {
 
 inline constexpr int kDecodeTokens = 8;
 
-/// Outputs [begin, end) of one call, multiples of `unit`: 8 rows of W (forward), or a strip of columns inside one block (dx).
+/// Outputs [begin, end) of one call, multiples of `unit`: 8 rows of W (forward), or a strip of columns inside
+/// one block (dx).
 struct DecodeRange {
   std::int64_t begin, end;
 };

@@ -33,7 +33,8 @@ std::string refuse_panel(const Problem& problem, const Machine& machine) {
 template <Isa kIsa>
 std::string refuse_int8(const Problem& problem, const Machine& machine) {
   if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
-  if (problem.dtype != DType::i8) return std::string("multiplies int8 only, the dtype is ") + name_of(problem.dtype);
+  if (problem.dtype != DType::i8)
+    return std::string("multiplies int8 only, the dtype is ") + name_of(problem.dtype);
   if (problem.direction != Direction::forward) return "does forward only: int8 products have no gradients";
   return {};
 }
@@ -42,15 +43,19 @@ template <Isa kIsa>
 std::string refuse_decode(const Problem& problem, const Machine& machine) {
   if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
   if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
-  if (problem.direction == Direction::dw) return "does forward and dx only: dw reads both operands whole, panel kernels do it";
+  if (problem.direction == Direction::dw)
+    return "does forward and dx only: dw reads both operands whole, panel kernels do it";
   if (problem.m > cpu::kDecodeTokens)
-    return "takes at most " + std::to_string(cpu::kDecodeTokens) + " tokens, the call has " + std::to_string(problem.m);
+    return "takes at most " + std::to_string(cpu::kDecodeTokens) + " tokens, the call has " +
+           std::to_string(problem.m);
   if (kIsa == Isa::avx512 && problem.block.cols < 16)
     return "needs blocks of 16 columns or more to fill a vector, avx2_decode does not";
   if (kIsa == Isa::avx512_bf16) {
-    if (problem.dtype != DType::bf16) return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
+    if (problem.dtype != DType::bf16)
+      return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
     if (problem.direction != Direction::forward) return "does forward only";
-    if (problem.block.cols < 32) return "needs blocks of 32 columns or more to fill a vector, avx512_decode does with 16";
+    if (problem.block.cols < 32)
+      return "needs blocks of 32 columns or more to fill a vector, avx512_decode does with 16";
   }
   return {};
 }
@@ -98,16 +103,20 @@ Kernel panel_row(const char* name) {
            },
            kInt8},
           [](const MatmulArgs& args, const Executor& executor) {
-            args.direction == Direction::dw ? cpu::run_panel_dw(P::kOps, args, executor) : cpu::run_panel(P::kOps, args, executor);
+            args.direction == Direction::dw ? cpu::run_panel_dw(P::kOps, args, executor)
+                                            : cpu::run_panel(P::kOps, args, executor);
             return 0;
           }};
 }
 
 Kernel tile_row(const char* name) {
   return {{name, plan::Side::cpu, Isa::amx, refuse_panel<Isa::amx>,
-           [](const Problem& problem, const Machine& machine) { return cpu::predict_tile_us(problem, machine.rates.bf16_amx); },
+           [](const Problem& problem, const Machine& machine) {
+             return cpu::predict_tile_us(problem, machine.rates.bf16_amx);
+           },
            [](const Problem& problem, const Machine&) {
-             return problem.direction == Direction::dw ? cpu::tile_dw_workspace(problem) : cpu::tile_workspace(problem);
+             return problem.direction == Direction::dw ? cpu::tile_dw_workspace(problem)
+                                                       : cpu::tile_workspace(problem);
            }},
           [](const MatmulArgs& args, const Executor& executor) {
             args.direction == Direction::dw ? cpu::run_tile_dw(cpu::kAmxTile, args, executor)
@@ -118,7 +127,9 @@ Kernel tile_row(const char* name) {
 
 Kernel int8_tile_row(const char* name) {
   return {{name, plan::Side::cpu, Isa::amx, refuse_int8<Isa::amx>,
-           [](const Problem& problem, const Machine& machine) { return cpu::predict_tile_us(problem, machine.rates.i8_amx); },
+           [](const Problem& problem, const Machine& machine) {
+             return cpu::predict_tile_us(problem, machine.rates.i8_amx);
+           },
            [](const Problem& problem, const Machine&) { return cpu::tile_workspace(problem); }, true},
           [](const MatmulArgs& args, const Executor& executor) {
             cpu::run_tile(cpu::kAmxInt8Tile, args, executor);
@@ -158,7 +169,8 @@ Kernel decode_row(const char* name) {
   return {{name, plan::Side::cpu, kIsa, refuse_decode<kIsa>,
            [](const Problem& problem, const Machine& machine) {
              const bool forward = problem.direction == Direction::forward;
-             return cpu::predict_decode_us(problem, machine.rates, Decode<kIsa>::costs(forward, machine.rates));
+             return cpu::predict_decode_us(problem, machine.rates,
+                                           Decode<kIsa>::costs(forward, machine.rates));
            },
            [](const Problem&, const Machine&) { return std::size_t{0}; }},
           [](const MatmulArgs& args, const Executor& executor) {

@@ -18,18 +18,21 @@ namespace {
 using core::ceil_div;
 
 constexpr std::int64_t kLineBytes = 64;
-// Of a group of panels, for each task that may work on it: 2 or 4 take 1 to 3 % more at density .5, where the sums between slabs of
-// depth are those of a part.
+// Of a group of panels, for each task that may work on it: 2 or 4 take 1 to 3 % more at density .5, where the
+// sums between slabs of depth are those of a part.
 constexpr std::int64_t kPartsOfGroup = 8;
-// Of L2, for panels that pass the weights side by side, so that these come from memory once for all of them: the rest is for two
-// strips of weights. 800 KB of a Zen 4's 1 MiB.
+// Of L2, for panels that pass the weights side by side, so that these come from memory once for all of them:
+// the rest is for two strips of weights. 800 KB of a Zen 4's 1 MiB.
 constexpr double kPanelsInL2 = 0.78;
 
-// `vectors` vectors as panels of at most three, as even as they go: 4 are 2 + 2, since a panel of one wastes its broadcasts.
+// `vectors` vectors as panels of at most three, as even as they go: 4 are 2 + 2, since a panel of one wastes
+// its broadcasts.
 struct Panels {
   std::int64_t vectors, count;
   explicit Panels(std::int64_t n) : vectors(n), count(ceil_div(n, kMaxVectors)) {}
-  std::int64_t first(std::int64_t panel) const { return vectors / count * panel + std::min(panel, vectors % count); }
+  std::int64_t first(std::int64_t panel) const {
+    return vectors / count * panel + std::min(panel, vectors % count);
+  }
   int width(std::int64_t panel) const { return static_cast<int>(first(panel + 1) - first(panel)); }
 };
 
@@ -51,20 +54,24 @@ class PanelRun {
         subs_(job_.output_block / kGroup),
         workspace_(args.workspace),
         claims_(in_workspace<Claims>(memory_.claims)) {
-    const double products = static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
-                            static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
-    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1, std::max(1, executor.num_threads));
+    const double products =
+        static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
+        static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
+    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1,
+                                      std::max(1, executor.num_threads));
     for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
     const auto room = static_cast<std::int64_t>(kPanelsInL2 * static_cast<double>(runtime::l2_cache_bytes()));
     panels_at_once_ = std::max<std::int64_t>(1, room / std::max<std::int64_t>(1, memory_.panel_bytes));
-    // No more at a time than the threads multiply next: each then finds in L2 what it has packed itself, 2 to 5 % of a product of
-    // density .05 or .1.
-    chunk_ = std::min(memory_.vectors, even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
+    // No more at a time than the threads multiply next: each then finds in L2 what it has packed itself, 2 to
+    // 5 % of a product of density .05 or .1.
+    chunk_ = std::min(memory_.vectors,
+                      even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
     streams_ = outgrows_l2(job_, tasks_);
     if (streams_) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
     if (args.direction == Direction::dx && ops.transpose != nullptr)
-      transpose_values(ops.transpose, args, executor, tasks_, in_workspace<std::uint16_t>(memory_.cells), job_);
+      transpose_values(ops.transpose, args, executor, tasks_, in_workspace<std::uint16_t>(memory_.cells),
+                       job_);
     if (ops.sum_rows != nullptr && ceil_div(args.m, ops.lanes) > kMaxVectors) {
       row_sums_ = in_workspace<std::int32_t>(memory_.row_sums);
       job_.row_sums = row_sums_;
@@ -97,7 +104,8 @@ class PanelRun {
   }
   float* sums(const Panels& panels, std::int64_t p, std::int64_t unit) const {
     const std::int64_t outputs = job_.output_blocks * job_.output_block;
-    return in_workspace<float>(memory_.sums) + (panels.first(p) * outputs + unit * kGroup * panels.width(p)) * ops_.lanes;
+    return in_workspace<float>(memory_.sums) +
+           (panels.first(p) * outputs + unit * kGroup * panels.width(p)) * ops_.lanes;
   }
 
   // Lists ascend, so that a slab's part of one is a run of it.
@@ -106,7 +114,8 @@ class PanelRun {
     for (std::int64_t slab = 0; slab <= memory_.slabs; ++slab) {
       const std::int64_t from = job_.depth_blocks * slab / memory_.slabs;
       for (std::int64_t b = 0; b < job_.output_blocks; ++b) {
-        const std::int32_t* const cut = std::lower_bound(job_.depth_index + job_.begin[b], job_.depth_index + job_.end[b], from);
+        const std::int32_t* const cut =
+            std::lower_bound(job_.depth_index + job_.begin[b], job_.depth_index + job_.end[b], from);
         *cuts++ = static_cast<std::int32_t>(cut - job_.depth_index);
       }
     }
@@ -114,7 +123,8 @@ class PanelRun {
 
   PanelJob slab_job(std::int64_t slab) const {
     PanelJob job = job_;
-    if (cuts_ != nullptr) job.begin = cuts_ + slab * job_.output_blocks, job.end = job.begin + job_.output_blocks;
+    if (cuts_ != nullptr)
+      job.begin = cuts_ + slab * job_.output_blocks, job.end = job.begin + job_.output_blocks;
     return job;
   }
 
@@ -130,19 +140,21 @@ class PanelRun {
     const Range mine = share(panels.count * runs, task, tasks_);
     for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) {
       const std::int64_t p = unit / runs, begin = unit % runs * kRun;
-      ops_.pack(job_, {(first_vector + panels.first(p)) * ops_.lanes, panels.width(p), begin, std::min(memory_.steps, begin + kRun),
-                       panel(panels, p)});
+      ops_.pack(job_, {(first_vector + panels.first(p)) * ops_.lanes, panels.width(p), begin,
+                       std::min(memory_.steps, begin + kRun), panel(panels, p)});
     }
   }
 
-  // Once for all panels. A call of one panel has each strip make its own, just before it reads the same weights again.
+  // Once for all panels. A call of one panel has each strip make its own, just before it reads the same
+  // weights again.
   void sum_rows(std::int64_t task) {
     const Range mine = units_of_part(job_.cost_prefix, job_.output_blocks, subs_, task, tasks_);
-    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
+    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit)
+      ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
   }
 
-  // Panels side by side, group by group, in parts of equal cost: a task begins with the group that it has packed itself and goes on
-  // with what the others have left.
+  // Panels side by side, group by group, in parts of equal cost: a task begins with the group that it has
+  // packed itself and goes on with what the others have left.
   void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
     DeferredLines lines;
     const std::int64_t groups = groups_of(panels);
@@ -150,17 +162,19 @@ class PanelRun {
     for (std::int64_t i = 0; i < groups; ++i) {
       const std::int64_t group = (task * groups / tasks_ + i) % groups;
       for (std::int64_t part; (part = claims_[group].take()) < parts;) {
-        const Range units = units_of_part(job_.cost_prefix, job_.output_blocks, subs_, part, parts, together_);
+        const Range units =
+            units_of_part(job_.cost_prefix, job_.output_blocks, subs_, part, parts, together_);
         for (std::int64_t slab = 0; slab < memory_.slabs; ++slab)
-          multiply_slab(panels, share(panels.count, group, groups), units, first_vector, slab, streams_ ? &lines : nullptr);
+          multiply_slab(panels, share(panels.count, group, groups), units, first_vector, slab,
+                        streams_ ? &lines : nullptr);
       }
     }
     lines.finish();
   }
 
   // These units' strips of one slab, for the panels side by side.
-  void multiply_slab(const Panels& panels, Range together, Range units, std::int64_t first_vector, std::int64_t slab,
-                     DeferredLines* leaving) {
+  void multiply_slab(const Panels& panels, Range together, Range units, std::int64_t first_vector,
+                     std::int64_t slab, DeferredLines* leaving) {
     const PanelJob job = slab_job(slab);
     const std::int64_t last = std::min(units.end, ceil_div(job.outputs, kGroup));
     for (std::int64_t unit = units.begin, count; unit < last; unit += count) {
@@ -201,14 +215,16 @@ class PanelRun {
 }  // namespace
 
 bool outgrows_l2(const PanelJob& job, std::int64_t tasks) {
-  return job.tokens * job.outputs * static_cast<std::int64_t>(size_of(job.out_dtype)) > tasks * runtime::l2_cache_bytes();
+  return job.tokens * job.outputs * static_cast<std::int64_t>(size_of(job.out_dtype)) >
+         tasks * runtime::l2_cache_bytes();
 }
 
-void transpose_values(TransposeFunction transpose, const MatmulArgs& args, const Executor& executor, std::int64_t tasks,
-                      std::uint16_t* out, PanelJob& job) {
+void transpose_values(TransposeFunction transpose, const MatmulArgs& args, const Executor& executor,
+                      std::int64_t tasks, std::uint16_t* out, PanelJob& job) {
   runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
     const Range mine = share(args.index.blocks, task, tasks);
-    transpose(static_cast<const std::uint16_t*>(args.values), args.transposed.slot, args.index.block, mine.begin, mine.end, out);
+    transpose(static_cast<const std::uint16_t*>(args.values), args.transposed.slot, args.index.block,
+              mine.begin, mine.end, out);
   });
   job.values = out, job.slot = nullptr, job.block_cols = job.depth_block;
 }

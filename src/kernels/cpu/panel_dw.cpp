@@ -1,5 +1,5 @@
-// dW of the panel kernels, at the stored blocks only: both operands packed into columns, then one register tile per
-// (8 outputs, up to 3 vectors of the block row's stored columns), summed over all tokens of a chunk.
+// dW of the panel kernels, at the stored blocks only: both operands packed into columns, then one register
+// tile per (8 outputs, up to 3 vectors of the block row's stored columns), summed over all tokens of a chunk.
 #if defined(__x86_64__)  // write_run is AVX2 code
 
 #include <algorithm>
@@ -21,7 +21,8 @@ using core::round_up;
 constexpr std::int64_t kOuterBytes = 32 << 20;
 constexpr std::int64_t kMinChunk = 64;
 
-/// Accumulated results are fp32: every chunk of tokens adds to them where they lie, as those of fp32 products do.
+/// Accumulated results are fp32: every chunk of tokens adds to them where they lie, as those of fp32 products
+/// do.
 DType result_dtype(DType dtype, bool accumulate) { return accumulate ? DType::f32 : dtype; }
 
 /// Sizes that workspace_bytes() and the run must agree on.
@@ -30,7 +31,8 @@ struct OuterShape {
   std::int64_t chunk;       // tokens, even
   bool partial;             // 16-bit results that several chunks add up to: fp32 sums in the workspace
 
-  OuterShape(std::int64_t m, std::int64_t rows_, std::int64_t cols_, BlockShape block, DType result, int depth_step)
+  OuterShape(std::int64_t m, std::int64_t rows_, std::int64_t cols_, BlockShape block, DType result,
+             int depth_step)
       : rows(round_up(rows_, block.rows)), cols(round_up(cols_, block.cols)) {
     const std::int64_t token_bytes = std::max<std::int64_t>(1, (rows + cols) * kCellBytes / depth_step);
     const std::int64_t fit = std::max(kMinChunk, kOuterBytes / token_bytes / kMinChunk * kMinChunk);
@@ -38,8 +40,12 @@ struct OuterShape {
     partial = m > chunk && size_of(result) == 2;
   }
   std::int64_t steps(int depth_step) const { return ceil_div(chunk, depth_step); }
-  std::int64_t x_bytes(int depth_step) const { return round_up(cols * steps(depth_step) * kCellBytes, kAlign); }
-  std::int64_t dy_bytes(int depth_step) const { return round_up(rows * steps(depth_step) * kCellBytes, kAlign); }
+  std::int64_t x_bytes(int depth_step) const {
+    return round_up(cols * steps(depth_step) * kCellBytes, kAlign);
+  }
+  std::int64_t dy_bytes(int depth_step) const {
+    return round_up(rows * steps(depth_step) * kCellBytes, kAlign);
+  }
 };
 
 class OuterRun {
@@ -59,12 +65,15 @@ class OuterRun {
     x_ = reinterpret_cast<float*>(args.workspace);
     dy_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes(ops.depth_step));
     if (shape_.partial)
-      partial_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes(ops.depth_step) + shape_.dy_bytes(ops.depth_step));
+      partial_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes(ops.depth_step) +
+                                          shape_.dy_bytes(ops.depth_step));
     else if (result_ == DType::f32)
       partial_ = static_cast<float*>(args.out);
-    const double products = static_cast<double>(args.m) * static_cast<double>(w_.blocks * w_.block_elements()) +
-                            static_cast<double>(args.m) * static_cast<double>(w_.rows + w_.cols);
-    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1, std::max(1, executor.num_threads));
+    const double products =
+        static_cast<double>(args.m) * static_cast<double>(w_.blocks * w_.block_elements()) +
+        static_cast<double>(args.m) * static_cast<double>(w_.rows + w_.cols);
+    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1,
+                                      std::max(1, executor.num_threads));
     for (int v = 1; v <= kMaxVectors; ++v) outer_[v] = ops.outer(v, pieces_per_vector_ == 2);
   }
 
@@ -91,15 +100,16 @@ class OuterRun {
 
   void pack(std::int64_t task) {
     const Range x = share(shape_.cols / piece_, task, tasks_);
-    ops_.pack_columns(args_.dtype,
-                      {at_token(args_.b, args_.b_stride), args_.b_stride, w_.cols, tokens_, piece_, steps_, x.begin, x.end, x_});
+    ops_.pack_columns(args_.dtype, {at_token(args_.b, args_.b_stride), args_.b_stride, w_.cols, tokens_,
+                                    piece_, steps_, x.begin, x.end, x_});
     const Range dy = share(shape_.rows / kGroup, task, tasks_);
-    ops_.pack_columns(args_.dtype,
-                      {at_token(args_.a, args_.a_stride), args_.a_stride, w_.rows, tokens_, kGroup, steps_, dy.begin, dy.end, dy_});
+    ops_.pack_columns(args_.dtype, {at_token(args_.a, args_.a_stride), args_.a_stride, w_.rows, tokens_,
+                                    kGroup, steps_, dy.begin, dy.end, dy_});
   }
 
-  // Work is counted in (piece, sub) cells, block row by block row, inside it by triples of vectors, innermost by sub: a triple of
-  // packed columns then comes from L2 for all subs but the first. A unit belongs to the task in whose share its first cell lies.
+  // Work is counted in (piece, sub) cells, block row by block row, inside it by triples of vectors, innermost
+  // by sub: a triple of packed columns then comes from L2 for all subs but the first. A unit belongs to the
+  // task in whose share its first cell lies.
   void multiply(std::int64_t task) {
     const std::int64_t total = w_.blocks * pieces_per_block_ * subs_;
     const Range mine = share(total, task, tasks_);
@@ -121,7 +131,8 @@ class OuterRun {
 
   // The packed columns of a piece, counted over all stored blocks.
   const float* columns(std::int64_t piece) const {
-    const std::int64_t column = w_.col[piece / pieces_per_block_] * pieces_per_block_ + piece % pieces_per_block_;
+    const std::int64_t column =
+        w_.col[piece / pieces_per_block_] * pieces_per_block_ + piece % pieces_per_block_;
     return x_ + column * steps_ * piece_;
   }
 
@@ -135,7 +146,8 @@ class OuterRun {
     const std::int64_t cells = steps_ * piece_ / subs_;  // of a piece: this sub's share
     job.next_lines = static_cast<int>(ceil_div(kAskSteps * piece_ / subs_, kLineCells));
     for (std::int64_t i = 0; i < vectors * pieces_per_vector_; ++i) {
-      const std::int64_t piece = first + std::min(i, count - 1);  // an odd half is filled with its neighbour and not written
+      const std::int64_t piece =
+          first + std::min(i, count - 1);  // an odd half is filled with its neighbour and not written
       job.pieces[i] = columns(w_.crow[r] * pieces_per_block_ + piece);
       job.next[i] = columns(std::min(next + i, last)) + sub * cells;
     }
@@ -144,7 +156,8 @@ class OuterRun {
     for (std::int64_t i = 0; i < count; ++i) write_piece(r, sub, first + i, tile + i * piece_);
   }
 
-  // Padding is written as zero, not as the product with padded zeros: that would be NaN where the other operand is infinite.
+  // Padding is written as zero, not as the product with padded zeros: that would be NaN where the other
+  // operand is infinite.
   void write_piece(std::int64_t r, std::int64_t sub, std::int64_t piece, float* tile) {
     const std::int64_t block = w_.crow[r] + piece / pieces_per_block_;
     const std::int64_t column = piece % pieces_per_block_ * piece_;
@@ -154,11 +167,13 @@ class OuterRun {
     const bool last = token_ + tokens_ == args_.m;
     for (std::int64_t i = 0; i < kGroup; ++i) {
       float* run = tile + i * kMaxVectors * ops_.lanes;
-      for (std::int64_t j = i < valid_rows ? std::max<std::int64_t>(valid_columns, 0) : 0; j < piece_; ++j) run[j] = 0;
+      for (std::int64_t j = i < valid_rows ? std::max<std::int64_t>(valid_columns, 0) : 0; j < piece_; ++j)
+        run[j] = 0;
       const std::int64_t at = block * w_.block_elements() + (row + i) * w_.block.cols + column;
       const float* partial = token_ > 0 || args_.accumulate ? partial_ + at : nullptr;
       if (last)
-        write_run(run, partial, piece_, result_, static_cast<char*>(args_.out) + at * static_cast<std::int64_t>(size_of(result_)));
+        write_run(run, partial, piece_, result_,
+                  static_cast<char*>(args_.out) + at * static_cast<std::int64_t>(size_of(result_)));
       else
         write_run(run, partial, piece_, DType::f32, partial_ + at);
     }

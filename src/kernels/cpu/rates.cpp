@@ -26,8 +26,8 @@ double best_rate(int windows, const Work& work) {
   return best;
 }
 
-// 5000 rounds are some 30 us: long against the clock's 20 ns, short against a time slice, so that one of them is undisturbed.
-// Sixty of them: what is kept for weeks may take two milliseconds.
+// 5000 rounds are some 30 us: long against the clock's 20 ns, short against a time slice, so that one of them
+// is undisturbed. Sixty of them: what is kept for weeks may take two milliseconds.
 double best_spin(Spin spin) {
   return best_rate(60, [=] { return spin(5000); });
 }
@@ -70,10 +70,11 @@ double copy_rate() {
 
 std::span<const RateField> rate_fields() {
   using plan::MachineRates;
-  static constexpr RateField kFields[] = {{"f32_avx2", &MachineRates::f32_avx2},       {"f32_avx512", &MachineRates::f32_avx512},
-                                          {"bf16_avx512", &MachineRates::bf16_avx512}, {"bf16_amx", &MachineRates::bf16_amx},
-                                          {"i8_avx512", &MachineRates::i8_avx512},     {"i8_amx", &MachineRates::i8_amx},
-                                          {"copy_bytes", &MachineRates::copy_bytes}};
+  static constexpr RateField kFields[] = {
+      {"f32_avx2", &MachineRates::f32_avx2},       {"f32_avx512", &MachineRates::f32_avx512},
+      {"bf16_avx512", &MachineRates::bf16_avx512}, {"bf16_amx", &MachineRates::bf16_amx},
+      {"i8_avx512", &MachineRates::i8_avx512},     {"i8_amx", &MachineRates::i8_amx},
+      {"copy_bytes", &MachineRates::copy_bytes}};
   return kFields;
 }
 

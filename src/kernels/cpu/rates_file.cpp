@@ -5,7 +5,8 @@
 namespace sparseloom::kernels {
 namespace {
 
-constexpr const char* kHeader = "sparseloom rates 3";  // 1 had no int8, 2 multiplied zeros: another header, so measured anew
+constexpr const char* kHeader =
+    "sparseloom rates 3";  // 1 had no int8, 2 multiplied zeros: another header, so measured anew
 
 }  // namespace
 
@@ -15,8 +16,9 @@ std::string rates_key(runtime::Isa isa) {
 #else
   constexpr const char* kBuild = "slow";  // the measuring loops are compiled too
 #endif
-  std::string key = runtime::cpu_identity() + ", up to " + runtime::name_of(isa) + ", sparseloom " SPARSELOOM_VERSION " by g++ " +
-                    __VERSION__ + " " SPARSELOOM_BUILD_TYPE " " + kBuild;
+  std::string key = runtime::cpu_identity() + ", up to " + runtime::name_of(isa) +
+                    ", sparseloom " SPARSELOOM_VERSION " by g++ " + __VERSION__ +
+                    " " SPARSELOOM_BUILD_TYPE " " + kBuild;
   for (char& c : key)
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
   return key;

@@ -1,5 +1,5 @@
-// How one call is cut into tasks: by cost, so that skewed rows balance, and at strip boundaries, so that every output element is
-// computed by one task in a fixed order, whatever the number of tasks.
+// How one call is cut into tasks: by cost, so that skewed rows balance, and at strip boundaries, so that
+// every output element is computed by one task in a fixed order, whatever the number of tasks.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,13 @@ inline Range share(std::int64_t total, std::int64_t task, std::int64_t tasks) {
   return {cut(task), cut(task + 1)};
 }
 
-/// First unit whose cost starts at or after x. Unit u = block * subs + sub is sub `sub` of `subs` even parts of block `block`,
-/// which costs prefix[block + 1] - prefix[block].
-inline std::int64_t first_unit(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs, std::int64_t x) {
+/// First unit whose cost starts at or after x. Unit u = block * subs + sub is sub `sub` of `subs` even parts
+/// of block `block`, which costs prefix[block + 1] - prefix[block].
+inline std::int64_t first_unit(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs,
+                               std::int64_t x) {
   if (x <= prefix[0]) return 0;
-  const std::int64_t block = std::upper_bound(prefix, prefix + blocks + 1, x - 1) - prefix - 1;  // the last to start before x
+  const std::int64_t block =
+      std::upper_bound(prefix, prefix + blocks + 1, x - 1) - prefix - 1;  // the last to start before x
   if (block >= blocks) return blocks * subs;
   const std::int64_t cost = prefix[block + 1] - prefix[block];
   // sub's start: cost * sub / subs, rounded down.
@@ -30,13 +32,14 @@ inline std::int64_t first_unit(const std::int64_t* prefix, std::int64_t blocks, 
   return block * subs + sub;
 }
 
-/// The units of part `part` of `parts` of equal cost; it begins and, but for the last, ends at a multiple of `multiple`.
-/// prefix[blocks] > 0: every row costs something, if only to be written.
-inline Range units_of_part(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs, std::int64_t part,
-                           std::int64_t parts, std::int64_t multiple = 1) {
+/// The units of part `part` of `parts` of equal cost; it begins and, but for the last, ends at a multiple of
+/// `multiple`. prefix[blocks] > 0: every row costs something, if only to be written.
+inline Range units_of_part(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs,
+                           std::int64_t part, std::int64_t parts, std::int64_t multiple = 1) {
   const Range costs = share(prefix[blocks], part, parts);
   const auto cut = [&](std::int64_t cost) {
-    return cost >= prefix[blocks] ? blocks * subs : first_unit(prefix, blocks, subs, cost) / multiple * multiple;
+    return cost >= prefix[blocks] ? blocks * subs
+                                  : first_unit(prefix, blocks, subs, cost) / multiple * multiple;
   };
   return {cut(costs.begin), cut(costs.end)};
 }

@@ -14,12 +14,14 @@
 namespace sparseloom::kernels::cpu {
 namespace {
 
-/// Outputs that AVX-512 writes: of a tile, which has them rounded up to eights, whole squares. The tokens of AVX2's tiles are
-/// eights.
+/// Outputs that AVX-512 writes: of a tile, which has them rounded up to eights, whole squares. The tokens of
+/// AVX2's tiles are eights.
 std::int64_t wide(const TileOut& out) {
   static const bool has = runtime::active_isa() >= runtime::Isa::avx512;
   const std::int64_t side = kAvx512Tile.lanes;
-  return has && out.tile_stride % side == 0 ? std::min(core::round_up(out.outputs, kGroup) / side * side, out.outputs) : 0;
+  return has && out.tile_stride % side == 0
+             ? std::min(core::round_up(out.outputs, kGroup) / side * side, out.outputs)
+             : 0;
 }
 
 template <class T>

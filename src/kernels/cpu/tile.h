@@ -1,5 +1,5 @@
-// From a register tile in memory to the caller's matrices: bias, activation, rounding, edges. The same for every kernel: it runs
-// once per output where the product runs once per multiplication.
+// From a register tile in memory to the caller's matrices: bias, activation, rounding, edges. The same for
+// every kernel: it runs once per output where the product runs once per multiplication.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,12 @@ struct TileOut {
   std::int64_t residual_stride = 0;
 };
 
-/// out[t, o] = act(fma(tile[o][t], scale[o], bias[o])) + residual[t, o]; times 1 that is tile + bias, to the bit.
+/// out[t, o] = act(fma(tile[o][t], scale[o], bias[o])) + residual[t, o]; times 1 that is tile + bias, to the
+/// bit.
 void write_tile(const TileOut& out);
 
-/// By AVX2, since runs are short: out[i] = tile[i] (+ partial[i]) for i < n; partial, or out when it is fp32, may be the running
-/// sum of earlier token chunks.
+/// By AVX2, since runs are short: out[i] = tile[i] (+ partial[i]) for i < n; partial, or out when it is fp32,
+/// may be the running sum of earlier token chunks.
 void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out);
 
 /// write_tile by one instruction set, `lanes` outputs at a time.

@@ -1,5 +1,5 @@
-// What a call on a CUDA device will take, from its problem, the device's clocks and widths and what probes of it reached: the plan
-// ranks candidates by it.
+// What a call on a CUDA device will take, from its problem, the device's clocks and widths and what probes of
+// it reached: the plan ranks candidates by it.
 #pragma once
 
 #include "plan/candidate.h"
@@ -7,7 +7,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// In microseconds, with inputs outside L2. Densities are those of the problem; how the blocks lie does not enter.
+/// In microseconds, with inputs outside L2. Densities are those of the problem; how the blocks lie does not
+/// enter.
 double predict_wgmma_us(const Problem& problem, const plan::Machine& machine);
 double predict_wgmma_narrow_us(const Problem& problem, const plan::Machine& machine);
 /// With as many units as blocks that lie at random fall into.

@@ -6,13 +6,15 @@
 
 namespace sparseloom::kernels::cuda {
 
-// First byte, last byte and the launch itself; the same for every kernel, so it only keeps tiny problems from looking free.
+// First byte, last byte and the launch itself; the same for every kernel, so it only keeps tiny problems from
+// looking free.
 constexpr double kLaunchUs = 3;
 
 // Flops per clock and multiprocessor that FFMA kernels reach, of the 256 there are.
 constexpr double kFfmaFlops = 175;
 
-/// The device with what its probes reached in the place of what its clocks and widths allow, where they were measured.
+/// The device with what its probes reached in the place of what its clocks and widths allow, where they were
+/// measured.
 struct Device : runtime::CudaDevice {
   explicit Device(const plan::Machine& machine);
 

@@ -1,5 +1,6 @@
-// Host side: launches that may begin while the kernel before them on the stream ends, and launches in clusters. The kernel's side
-// is ptx/griddepcontrol.cuh; a CUDA graph keeps the order as an edge of its own kind.
+// Host side: launches that may begin while the kernel before them on the stream ends, and launches in
+// clusters. The kernel's side is ptx/griddepcontrol.cuh; a CUDA graph keeps the order as an edge of its own
+// kind.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -59,8 +60,8 @@ cudaError_t launch_kernel(const LaunchShape& shape, void (*kernel)(Parameters...
   return status;
 }
 
-/// More than 48 KB of shared memory are allowed once per device and kernel; beyond device 63 in every launch. carveout: percent of
-/// what L1 shares that several thread blocks want of it.
+/// More than 48 KB of shared memory are allowed once per device and kernel; beyond device 63 in every launch.
+/// carveout: percent of what L1 shares that several thread blocks want of it.
 template <auto kKernel>
 cudaError_t allow_shared_memory(int bytes, int device, int carveout = cudaSharedmemCarveoutDefault) noexcept {
   static std::atomic<std::uint64_t> allowed{0};
@@ -77,8 +78,8 @@ cudaError_t allow_shared_memory(int bytes, int device, int carveout = cudaShared
   return status;
 }
 
-/// Registers of a thread as they are allocated, in eights; of a kernel that has code for one architecture. 0 where the driver does
-/// not say.
+/// Registers of a thread as they are allocated, in eights; of a kernel that has code for one architecture. 0
+/// where the driver does not say.
 template <auto kKernel>
 int registers_of() noexcept {
   static std::atomic<int> known{0};
@@ -93,8 +94,9 @@ int registers_of() noexcept {
   return registers;
 }
 
-/// Whether the code of this kernel that the device runs waits as launch_kernel's `early` needs it: what was made from the PTX of
-/// sm_80, on whatever device, does not. Asked once per device; beyond device 31 it is not asked, and false.
+/// Whether the code of this kernel that the device runs waits as launch_kernel's `early` needs it: what was
+/// made from the PTX of sm_80, on whatever device, does not. Asked once per device; beyond device 31 it is
+/// not asked, and false.
 template <auto kKernel>
 bool waits_for_earlier(int device) {
   static std::atomic<std::uint64_t> known{0};  // two bits each: asked, and the answer

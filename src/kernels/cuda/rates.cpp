@@ -16,8 +16,8 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// What the probes reached on an H200, 4.21 TB/s, 4.75 TB/s and 638 TF/s: of the memory's nominal rate, and per clock and
-// multiprocessor.
+// What the probes reached on an H200, 4.21 TB/s, 4.75 TB/s and 638 TF/s: of the memory's nominal rate, and
+// per clock and multiprocessor.
 constexpr double kMemoryOfNominal = 0.875, kL2BytesPerClock = 18.2, kTensorFlopsPerClock = 2440;
 
 constexpr const char* kHeader = "sparseloom gpu rates 1";
@@ -35,8 +35,8 @@ bool believable(const plan::GpuRates& rates, const plan::GpuRates& expected) {
   return true;
 }
 
-// To a 32nd of what is expected: plans, and so the bits of results, should not differ between two processes that each measured
-// because nothing can be kept.
+// To a 32nd of what is expected: plans, and so the bits of results, should not differ between two processes
+// that each measured because nothing can be kept.
 plan::GpuRates rounded(const plan::GpuRates& rates, const plan::GpuRates& expected) {
   plan::GpuRates result;
   for (const Field& field : kFields) {
@@ -59,22 +59,25 @@ plan::GpuRates expected_rates(const runtime::CudaDevice& device) {
 
 std::string gpu_rates_key(const runtime::CudaDevice& device, const std::string& name, int driver) {
   const auto number = [](double value) { return std::to_string(static_cast<long long>(value)); };
-  std::string key = name + ", sm_" + std::to_string(device.sm) + ", " + std::to_string(device.multiprocessors) + " at " +
-                    number(device.clock_hz / 1e6) + " MHz, " + number(device.memory_bytes / 1e9) + " GB/s, driver " +
-                    std::to_string(driver) + ", sparseloom " SPARSELOOM_VERSION;
+  std::string key = name + ", sm_" + std::to_string(device.sm) + ", " +
+                    std::to_string(device.multiprocessors) + " at " + number(device.clock_hz / 1e6) +
+                    " MHz, " + number(device.memory_bytes / 1e9) + " GB/s, driver " + std::to_string(driver) +
+                    ", sparseloom " SPARSELOOM_VERSION;
   for (char& c : key)
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
   return key;
 }
 
-std::string gpu_rates_file(const std::string& key) { return "gpu-rates-" + runtime::fingerprint(key) + ".txt"; }
+std::string gpu_rates_file(const std::string& key) {
+  return "gpu-rates-" + runtime::fingerprint(key) + ".txt";
+}
 
 std::string gpu_rates_text(const plan::GpuRates& rates, const std::string& key) {
   return runtime::rate_table_text(kHeader, key, std::span<const Field>(kFields), rates);
 }
 
-KnownGpuRates known_gpu_rates(const std::string& folder, const std::string& key, const plan::GpuRates& expected,
-                              const MeasureGpu& measure) {
+KnownGpuRates known_gpu_rates(const std::string& folder, const std::string& key,
+                              const plan::GpuRates& expected, const MeasureGpu& measure) {
   const std::string name = gpu_rates_file(key), path = folder + "/" + name;
   if (!folder.empty())
     if (const auto text = runtime::read_small_file(path))
@@ -106,7 +109,8 @@ KnownGpuRates gpu_rates(int device, void* stream) {
   int driver = 0;
   cudaDeviceProp names;
   if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &capturing) != cudaSuccess ||
-      cudaDriverGetVersion(&driver) != cudaSuccess || cudaGetDeviceProperties(&names, device) != cudaSuccess) {
+      cudaDriverGetVersion(&driver) != cudaSuccess ||
+      cudaGetDeviceProperties(&names, device) != cudaSuccess) {
     cudaGetLastError();  // not for the next caller
     return {{}, "not measured: the device does not answer"};
   }
@@ -119,7 +123,8 @@ KnownGpuRates gpu_rates(int device, void* stream) {
     };
   }
   KnownGpuRates found =
-      known_gpu_rates(runtime::cache_folder(), gpu_rates_key(properties, names.name, driver), expected_rates(properties), measure);
+      known_gpu_rates(runtime::cache_folder(), gpu_rates_key(properties, names.name, driver),
+                      expected_rates(properties), measure);
   // A GPU that was not free is not measured again by this process either: its plans should agree.
   if (measure || found.rates.memory_bytes > 0) known[device] = found;
   return found;

@@ -1,7 +1,8 @@
-// forward: Y = act(X D^T + bias) + residual, dx: dX = dY D, where D is W scattered into the workspace; on CUDA also dw: D = dY^T X,
-// gathered, or in fp32, whose gathered blocks are added. The scatter happens in every call and its price is in the prediction:
-// keeping D would silently double the layer's memory, so only an explicit freeze() on the layer does that.
-// f8e4m3, on CUDA: D of 8 bits and the lent GEMM with scales, whose roundings are the vendor's and not those of args.h.
+// forward: Y = act(X D^T + bias) + residual, dx: dX = dY D, where D is W scattered into the workspace; on
+// CUDA also dw: D = dY^T X, gathered, or in fp32, whose gathered blocks are added. The scatter happens in
+// every call and its price is in the prediction: keeping D would silently double the layer's memory, so only
+// an explicit freeze() on the layer does that. f8e4m3, on CUDA: D of 8 bits and the lent GEMM with scales,
+// whose roundings are the vendor's and not those of args.h.
 #include "kernels/dense/dense.h"
 
 #include <algorithm>
@@ -21,15 +22,16 @@ constexpr int kScaledSm = 89, kScaledFeatures = 16;
 
 std::string refuse_scaled(const Problem& p, const plan::Machine& machine) {
   if (p.dtype != DType::f8e4m3)
-    return std::string("multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is ") + name_of(p.dtype);
+    return std::string("multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is ") +
+           name_of(p.dtype);
   if (p.device < 0) return "multiplies float8_e4m3fn on CUDA devices only, the operands are on the CPU";
   if (!p.can_gemm) return "the executor lends no GEMM with scales";
   if (const int sm = machine.cuda.sm; sm < kScaledSm)
-    return "needs compute capability 8.9 or newer for float8_e4m3fn, the device has " + std::to_string(sm / 10) + "." +
-           std::to_string(sm % 10);
+    return "needs compute capability 8.9 or newer for float8_e4m3fn, the device has " +
+           std::to_string(sm / 10) + "." + std::to_string(sm % 10);
   if (p.rows % kScaledFeatures != 0 || p.cols % kScaledFeatures != 0)
-    return "multiplies float8_e4m3fn with in and out features in multiples of 16 only, W is [" + std::to_string(p.rows) + ", " +
-           std::to_string(p.cols) + "]";
+    return "multiplies float8_e4m3fn with in and out features in multiples of 16 only, W is [" +
+           std::to_string(p.rows) + ", " + std::to_string(p.cols) + "]";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
   return {};
 }
@@ -38,27 +40,33 @@ std::string refusal(const Problem& p, const plan::Machine& machine) {
   if (p.strict) return "strict forbids going dense";
   if (is_scaled(p.dtype)) return refuse_scaled(p, machine);
   if (!p.can_gemm) return "the executor lends no GEMM";
-  if (p.direction == Direction::dw && p.device < 0) return "dw is made at the stored blocks only, without a dense buffer";
+  if (p.direction == Direction::dw && p.device < 0)
+    return "dw is made at the stored blocks only, without a dense buffer";
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
   if (p.device >= 0) return {};
   if (machine.rates.gemm_flops <= 0)
-    return "the lent GEMM was not measured: sparse wins even against the machine's peak, or another kernel was forced";
+    return "the lent GEMM was not measured: sparse wins even against the machine's peak, or another kernel "
+           "was forced";
   return {};
 }
 
 // Scatter: every element of D is written once and, by the GEMM, read once; the values are read once.
 double predict_us(const Problem& p, const plan::Machine& machine) {
   if (p.device >= 0) return cuda::predict_dense_us(p, machine);
-  const double bytes = static_cast<double>(p.rows) * static_cast<double>(p.cols) * static_cast<double>(size_of(p.dtype));
-  const double product = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  double us = 1e6 * (bytes / (machine.rates.copy_bytes * std::max(1, p.threads)) + product / machine.rates.gemm_flops);
+  const double bytes =
+      static_cast<double>(p.rows) * static_cast<double>(p.cols) * static_cast<double>(size_of(p.dtype));
+  const double product =
+      2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
+  double us = 1e6 * (bytes / (machine.rates.copy_bytes * std::max(1, p.threads)) +
+                     product / machine.rates.gemm_flops);
   if (p.activation != Activation::none || p.residual)
     us += 1e6 * static_cast<double>(p.m) * static_cast<double>(p.rows) * 10e-9 / std::max(1, p.threads);
   return us;
 }
 
 std::size_t workspace_bytes(const Problem& p, const plan::Machine&) {
-  return static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.cols) * size_of(p.accumulate ? DType::f32 : p.dtype);
+  return static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.cols) *
+         size_of(p.accumulate ? DType::f32 : p.dtype);
 }
 
 // What the GEMM, which ends with the bias, leaves to do: out <- act(out) + residual.
@@ -73,7 +81,9 @@ void finish(const MatmulArgs& args, const Executor& executor) {
   });
 }
 
-bool needs_finish(const MatmulArgs& args) { return args.activation != Activation::none || args.residual != nullptr; }
+bool needs_finish(const MatmulArgs& args) {
+  return args.activation != Activation::none || args.residual != nullptr;
+}
 
 Gemm gemm_of(const MatmulArgs& args) {
   const IndexView& w = args.index;
@@ -100,8 +110,9 @@ Gemm gemm_of(const MatmulArgs& args) {
 int launch_cpu(const MatmulArgs& args, const Executor& executor) {
   const IndexView& w = args.index;
   const MatrixView dense{args.workspace, args.dtype, w.rows, w.cols, w.cols};
-  runtime::parallel_for(executor, w.block_rows(),
-                        [&](std::int64_t begin, std::int64_t end) { layout::unpack_rows(w, args.values, dense, begin, end); });
+  runtime::parallel_for(executor, w.block_rows(), [&](std::int64_t begin, std::int64_t end) {
+    layout::unpack_rows(w, args.values, dense, begin, end);
+  });
   executor.gemm(executor.context, gemm_of(args));
   if (needs_finish(args)) finish(args, executor);
   return 0;
@@ -130,9 +141,12 @@ int launch_scaled(const MatmulArgs& args, const Executor& executor) {
   executor.scaled_gemm(executor.context, product);
   if (bias_behind) {
     const ConstMatrixView every_row{args.bias, args.out_dtype, args.m, w.rows, 0};
-    if (const int error = cuda::sm80_activate(out, Activation::none, every_row, out, args.stream); error != 0) return error;
+    if (const int error = cuda::sm80_activate(out, Activation::none, every_row, out, args.stream); error != 0)
+      return error;
   }
-  return args.activation == Activation::none ? 0 : cuda::sm80_activate(out, args.activation, {}, out, args.stream);
+  return args.activation == Activation::none
+             ? 0
+             : cuda::sm80_activate(out, args.activation, {}, out, args.stream);
 }
 
 int launch_cuda(const MatmulArgs& args, const Executor& executor) {
@@ -144,7 +158,8 @@ int launch_cuda(const MatmulArgs& args, const Executor& executor) {
                            : cuda::sm80_bsr_pack(product.c, args.index, args.out, args.stream);
   }
   const MatrixView dense{args.workspace, args.dtype, args.index.rows, args.index.cols, args.index.cols};
-  if (const int error = cuda::sm80_bsr_unpack(args.index, args.values, dense, args.stream); error != 0) return error;
+  if (const int error = cuda::sm80_bsr_unpack(args.index, args.values, dense, args.stream); error != 0)
+    return error;
   executor.gemm(executor.context, product);
   if (!needs_finish(args)) return 0;
   const ConstMatrixView residual{args.residual, args.dtype, args.m, args.index.rows, args.residual_stride};
@@ -162,9 +177,10 @@ int launch(const MatmulArgs& args, const Executor& executor) {
 }  // namespace
 
 Kernel dense_kernel() {
-  return {{"dense", plan::Side::any, runtime::Isa::generic, refusal, predict_us, workspace_bytes, true, false, nullptr,
-           "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output"},
-          launch};
+  return {
+      {"dense", plan::Side::any, runtime::Isa::generic, refusal, predict_us, workspace_bytes, true, false,
+       nullptr, "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output"},
+      launch};
 }
 
 }  // namespace sparseloom::kernels

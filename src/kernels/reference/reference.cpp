@@ -1,8 +1,8 @@
 // forward: y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o]) + residual[t][o]
 // dx:      dx[t][i] = sum over stored (o, i) of dy[t][o] W[o][i]
 // dw:      dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i); or, in fp32, += that sum
-// 8-bit: the scaled forward product as args.h rounds it; sums in fp64, which holds i8's exactly, f8's rounded to fp32 once.
-// One output at a time, in fp64. Nothing here is clever: what is fast is compared with it.
+// 8-bit: the scaled forward product as args.h rounds it; sums in fp64, which holds i8's exactly, f8's rounded
+// to fp32 once. One output at a time, in fp64. Nothing here is clever: what is fast is compared with it.
 #include "kernels/reference/reference.h"
 
 #include <algorithm>
@@ -45,7 +45,8 @@ double dx_element(const MatmulArgs& args, std::int64_t t, std::int64_t i) {
     const std::int64_t outputs = std::min<std::int64_t>(w.block.rows, w.rows - first);
     const std::int64_t at = std::int64_t{args.transposed.slot[b]} * w.block_elements() + i % w.block.cols;
     for (std::int64_t o = 0; o < outputs; ++o)
-      sum += load(args.dtype, args.a, t * args.a_stride + first + o) * load(args.dtype, args.values, at + o * w.block.cols);
+      sum += load(args.dtype, args.a, t * args.a_stride + first + o) *
+             load(args.dtype, args.values, at + o * w.block.cols);
   }
   return sum;
 }
@@ -59,7 +60,8 @@ void dw_block(const MatmulArgs& args, std::int64_t r, std::int64_t b) {
       double sum = args.accumulate ? load(DType::f32, args.out, at) : 0;
       if (out < w.rows && in < w.cols)  // padding stays zero
         for (std::int64_t t = 0; t < args.m; ++t)
-          sum += load(args.dtype, args.a, t * args.a_stride + out) * load(args.dtype, args.b, t * args.b_stride + in);
+          sum += load(args.dtype, args.a, t * args.a_stride + out) *
+                 load(args.dtype, args.b, t * args.b_stride + in);
       store(args.accumulate ? DType::f32 : args.dtype, args.out, at, sum);
     }
 }
@@ -78,7 +80,8 @@ int launch(const MatmulArgs& args, const Executor& executor) {
   runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t)
       for (std::int64_t j = 0; j < width; ++j)
-        store(out_dtype(args), args.out, t * args.out_stride + j, forward ? forward_element(args, t, j) : dx_element(args, t, j));
+        store(out_dtype(args), args.out, t * args.out_stride + j,
+              forward ? forward_element(args, t, j) : dx_element(args, t, j));
   });
   return 0;
 }
@@ -100,7 +103,9 @@ std::size_t workspace_bytes(const Problem&, const plan::Machine&) { return 0; }
 }  // namespace
 
 Kernel reference_kernel() {
-  return {{"reference", plan::Side::cpu, runtime::Isa::generic, refusal, predict_us, workspace_bytes, true, true}, launch};
+  return {
+      {"reference", plan::Side::cpu, runtime::Isa::generic, refusal, predict_us, workspace_bytes, true, true},
+      launch};
 }
 
 }  // namespace sparseloom::kernels

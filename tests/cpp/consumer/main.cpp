@@ -1,4 +1,5 @@
-// Multiplies with a block-sparse matrix, checks the result against plain loops and prints the kernel that ran.
+// Multiplies with a block-sparse matrix, checks the result against plain loops and prints the kernel that
+// ran.
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -29,7 +30,8 @@ int main() {
   std::printf("%s\n", plan->describe().c_str());
 
   sl::Workspace workspace;
-  sl::linear(*plan, sl::view(x.data(), tokens, cols), w, bias.data(), sl::view(y.data(), tokens, rows), workspace, threads);
+  sl::linear(*plan, sl::view(x.data(), tokens, cols), w, bias.data(), sl::view(y.data(), tokens, rows),
+             workspace, threads);
 
   double worst = 0;
   for (std::int64_t t = 0; t < tokens; ++t) {
@@ -45,7 +47,8 @@ int main() {
 
   // About 82 products of normals per output: fp32 rounding stays below 1e-4 by an order of magnitude.
   if (!(worst < 1e-4)) return std::fprintf(stderr, "wrong result\n"), 1;
-  if (plan->kernel_name == "reference") return std::fprintf(stderr, "the reference kernel ran, a fast one was expected\n"), 1;
+  if (plan->kernel_name == "reference")
+    return std::fprintf(stderr, "the reference kernel ran, a fast one was expected\n"), 1;
 
   try {
     sl::BlockPattern bad(rows, cols, {48, 32});

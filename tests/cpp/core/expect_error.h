@@ -1,4 +1,5 @@
-// What every test of a refusal asks: an Error of this op, whose message says these words, with every field filled.
+// What every test of a refusal asks: an Error of this op, whose message says these words, with every field
+// filled.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@ void expect_error(const std::string& op, std::initializer_list<std::string> word
     const std::string what = error.what();
     EXPECT_EQ(error.op(), op) << what;
     EXPECT_FALSE(error.expected().empty() || error.actual().empty() || error.remedy().empty()) << what;
-    for (const std::string& word : words) EXPECT_NE(what.find(word), std::string::npos) << "no '" << word << "' in: " << what;
+    for (const std::string& word : words)
+      EXPECT_NE(what.find(word), std::string::npos) << "no '" << word << "' in: " << what;
     return;
   }
   ADD_FAILURE() << op << " accepted what it must refuse";

@@ -16,7 +16,8 @@ TEST(Json, EscapesWhatStringsMustNotHold) {
 }
 
 TEST(Json, WritesNumbersThatReadBackTheSame) {
-  for (const double value : {0.0, -1.5, 0.1, 1e300, 5e-324, 123456789012345678.0, std::numeric_limits<double>::max()}) {
+  for (const double value :
+       {0.0, -1.5, 0.1, 1e300, 5e-324, 123456789012345678.0, std::numeric_limits<double>::max()}) {
     EXPECT_EQ(std::strtod(json_number(value).c_str(), nullptr), value);
   }
 }

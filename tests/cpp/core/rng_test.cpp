@@ -10,12 +10,15 @@
 namespace sparseloom::core {
 namespace {
 
-static_assert(Rng(0).next() == 11091344671253066420u, "seeds must be usable at compile time, with the same result");
+static_assert(Rng(0).next() == 11091344671253066420u,
+              "seeds must be usable at compile time, with the same result");
 
-// The published vector of xoshiro256** seeded by SplitMix64 from 0: what makes patterns the same on every machine.
+// The published vector of xoshiro256** seeded by SplitMix64 from 0: what makes patterns the same on every
+// machine.
 TEST(Rng, MatchesThePublishedSequence) {
   Rng rng(0);
-  for (const std::uint64_t expected : {11091344671253066420u, 13793997310169335082u, 1900383378846508768u, 7684712102626143532u}) {
+  for (const std::uint64_t expected :
+       {11091344671253066420u, 13793997310169335082u, 1900383378846508768u, 7684712102626143532u}) {
     EXPECT_EQ(rng.next(), expected);
   }
 }
@@ -24,7 +27,8 @@ TEST(Rng, BoundedDrawsKeepTheirValues) {
   Rng rng(42);
   for (const std::uint64_t expected : {0x15780b2e0c2ec716u, 0x6104d9866d113a7eu, 0xae17533239e499a1u})
     EXPECT_EQ(rng.next(), expected);
-  for (const std::uint64_t expected : {9, 9, 7, 7, 8, 7, 5, 6, 2, 8, 3, 7}) EXPECT_EQ(rng.below(10), expected);
+  for (const std::uint64_t expected : {9, 9, 7, 7, 8, 7, 5, 6, 2, 8, 3, 7})
+    EXPECT_EQ(rng.below(10), expected);
   // A bound of 3/4 of 2^64 rejects a quarter of all draws.
   for (const std::uint64_t expected : {12143960580835564027u, 8532931747996087215u, 9788863455333340121u}) {
     EXPECT_EQ(rng.below(std::uint64_t{3} << 62), expected);

@@ -1,5 +1,5 @@
-// dW that is added to an fp32 gradient, on the CPU: every kernel by name, twice in a row, beside NaN, on any number of threads. How
-// accurate it is on every shape: products_test.cpp.
+// dW that is added to an fp32 gradient, on the CPU: every kernel by name, twice in a row, beside NaN, on any
+// number of threads. How accurate it is on every shape: products_test.cpp.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,7 +43,8 @@ TEST(Accumulate, EveryDwKernelOfThisMachineIsExercised) {
   }
   Problem plain = Instance(added(DType::bf16, 8, {32, 32})).problem(1);
   plain.accumulate = false;
-  for (const kernels::Kernel* kernel : runnable(plain)) EXPECT_EQ(seen.count(kernel->info.name), 1u) << kernel->info.name;
+  for (const kernels::Kernel* kernel : runnable(plain))
+    EXPECT_EQ(seen.count(kernel->info.name), 1u) << kernel->info.name;
 }
 
 TEST(Accumulate, TwoCallsAddBoth) {
@@ -61,7 +62,8 @@ TEST(Accumulate, TwoCallsAddBoth) {
           instance.before = once;
           expect_exact(instance, instance.run(*kernel, Executor::serial()), instance.answer());
           instance.before = start;
-          EXPECT_EQ(instance.run(*kernel, Executor::serial()).bytes, once.bytes) << "other bits in another run";
+          EXPECT_EQ(instance.run(*kernel, Executor::serial()).bytes, once.bytes)
+              << "other bits in another run";
         }
       }
 }
@@ -76,7 +78,8 @@ TEST(Accumulate, NoTokensChangeNothing) {
   }
 }
 
-// Infinite operands at the last row and column, under which the padding is: it stays as it was, and so does what they do not meet.
+// Infinite operands at the last row and column, under which the padding is: it stays as it was, and so does
+// what they do not meet.
 TEST(Accumulate, NothingIsAddedToPadding) {
   for (const DType dtype : kTypes)
     for (const BlockShape block : {BlockShape{8, 16}, {16, 32}, {64, 64}, {128, 8}}) {
@@ -90,13 +93,15 @@ TEST(Accumulate, NothingIsAddedToPadding) {
         const Matrix out = instance.run(*kernel, Executor::serial());
         for (std::int64_t r = 0; r < out.rows; ++r)
           for (std::int64_t j = 0; j < out.cols; ++j)
-            ASSERT_EQ(std::isfinite(out.at(r, j)), std::isfinite(answer.exact[static_cast<std::size_t>(r * out.cols + j)]))
+            ASSERT_EQ(std::isfinite(out.at(r, j)),
+                      std::isfinite(answer.exact[static_cast<std::size_t>(r * out.cols + j)]))
                 << kernel->info.name << " " << describe(c) << " at " << r << ", " << j;
         for (std::int64_t b = 0; b < instance.index().blocks; ++b)
           for (std::int64_t i = 0; i < block.rows; ++i)
             for (std::int64_t j = 0; j < block.cols; ++j)
               if (b / 4 * block.rows + i >= c.rows || b % 4 * block.cols + j >= c.cols) {
-                ASSERT_EQ(out.at(b * block.rows + i, j), 0) << kernel->info.name << " " << describe(c) << " block " << b;
+                ASSERT_EQ(out.at(b * block.rows + i, j), 0)
+                    << kernel->info.name << " " << describe(c) << " block " << b;
               }
       }
     }
@@ -112,7 +117,8 @@ TEST(Accumulate, AnyNumberOfThreadsGivesTheSameBits) {
       for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
         const Matrix one = instance.run(*kernel, Executor::serial());
         for (const int threads : {2, 7})
-          EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes) << kernel->info.name << " on " << threads;
+          EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes)
+              << kernel->info.name << " on " << threads;
       }
     }
 }

@@ -1,4 +1,5 @@
-// amx_tile on emulated tiles: the kernel's own code, drivers included, on any machine with AVX-512 BF16 (its packing uses that).
+// amx_tile on emulated tiles: the kernel's own code, drivers included, on any machine with AVX-512 BF16 (its
+// packing uses that).
 #pragma once
 
 #include "kernels/args.h"

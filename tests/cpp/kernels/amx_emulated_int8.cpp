@@ -27,7 +27,8 @@ namespace sparseloom::testing {
 const kernels::cpu::TileOps kEmulatedInt8Tile = kernels::amx::kOps;
 
 bool emulated_int8_tiles_in_use() {
-  return std::any_of(kernels::amx::tiles.begin(), kernels::amx::tiles.end(), [](const auto& tile) { return tile.rows > 0; });
+  return std::any_of(kernels::amx::tiles.begin(), kernels::amx::tiles.end(),
+                     [](const auto& tile) { return tile.rows > 0; });
 }
 
 const kernels::Kernel& emulated_amx_int8_kernel() {
@@ -36,7 +37,9 @@ const kernels::Kernel& emulated_amx_int8_kernel() {
       {"amx_int8_tile_emulated", plan::Side::cpu, runtime::Isa::avx512_bf16,
        [](const Problem& problem, const plan::Machine& machine) -> std::string {
          if (machine.isa < runtime::Isa::avx512_bf16) return "needs avx512_bf16";
-         return problem.dtype == DType::i8 && problem.direction == Direction::forward ? "" : "multiplies int8 only, forward only";
+         return problem.dtype == DType::i8 && problem.direction == Direction::forward
+                    ? ""
+                    : "multiplies int8 only, forward only";
        },
        [](const Problem& problem, const plan::Machine&) { return cpu::predict_tile_us(problem, 0); },
        [](const Problem& problem, const plan::Machine&) { return cpu::tile_workspace(problem); }, true},

@@ -1,5 +1,6 @@
-// The vocabulary of kernels/cpu/amx/tiles.h in plain C++, so that the kernel's own code runs where there is no AMX. What the
-// instruction would fault on, or leave undefined, ends the program with a sentence. Included inside a region.
+// The vocabulary of kernels/cpu/amx/tiles.h in plain C++, so that the kernel's own code runs where there is
+// no AMX. What the instruction would fault on, or leave undefined, ends the program with a sentence. Included
+// inside a region.
 
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -24,7 +25,8 @@ inline void tile_check(bool holds, const char* what, int tile) {
 
 inline void tiles_end() { tiles = {}; }
 inline void tiles_begin(const TileConfig& config) {
-  tile_check(config.palette == 1 && config.start_row == 0, "LDTILECFG of a palette other than 1 or in mid-load", -1);
+  tile_check(config.palette == 1 && config.start_row == 0,
+             "LDTILECFG of a palette other than 1 or in mid-load", -1);
   for (const std::uint8_t byte : config.reserved) tile_check(byte == 0, "LDTILECFG with reserved bits", -1);
   tiles = {};
   for (int t = 0; t < 16; ++t) {
@@ -43,7 +45,8 @@ inline void tiles_begin(const TileConfig& config) {
 inline Tile& configured(int t) {
   tile_check(t >= 0 && t < 8, "no such tile", t);
   Tile& tile = tiles[static_cast<std::size_t>(t)];
-  tile_check(tile.rows > 0, "a tile that is not configured (or tiles_begin was not called on this thread)", t);
+  tile_check(tile.rows > 0, "a tile that is not configured (or tiles_begin was not called on this thread)",
+             t);
   return tile;
 }
 
@@ -75,15 +78,16 @@ inline float bf16_at(const Tile& tile, int row, int i) {
   return flushed(core::to_f32(core::Bf16{bits}));
 }
 
-// Intel's order (ISA reference, TDPBF16PS): even and odd products of the whole depth in two fused sums from zero, their sum, and
-// that to the old value; each rounded to nearest.
+// Intel's order (ISA reference, TDPBF16PS): even and odd products of the whole depth in two fused sums from
+// zero, their sum, and that to the old value; each rounded to nearest.
 template <int kSums, int kA, int kB>
 void tile_dot() {
   static_assert(kSums != kA && kSums != kB && kA != kB, "#UD: operands must be three tiles");
   Tile& sums = configured(kSums);
   const Tile &a = configured(kA), &b = configured(kB);
   const int pairs = a.row_bytes / 4, columns = sums.row_bytes / 4;
-  tile_check(a.row_bytes % 4 == 0 && sums.row_bytes % 4 == 0 && b.row_bytes == sums.row_bytes, "TDPBF16PS columns differ", kSums);
+  tile_check(a.row_bytes % 4 == 0 && sums.row_bytes % 4 == 0 && b.row_bytes == sums.row_bytes,
+             "TDPBF16PS columns differ", kSums);
   tile_check(a.rows == sums.rows, "TDPBF16PS rows of A and of the sums differ", kSums);
   tile_check(b.rows == pairs, "TDPBF16PS rows of B are not the pairs of A", kB);
   float right[16][32];
@@ -112,7 +116,8 @@ void tile_dot_int8() {
   Tile& sums = configured(kSums);
   const Tile &a = configured(kA), &b = configured(kB);
   const int quads = a.row_bytes / 4, columns = sums.row_bytes / 4;
-  tile_check(a.row_bytes % 4 == 0 && sums.row_bytes % 4 == 0 && b.row_bytes == sums.row_bytes, "TDPBSSD columns differ", kSums);
+  tile_check(a.row_bytes % 4 == 0 && sums.row_bytes % 4 == 0 && b.row_bytes == sums.row_bytes,
+             "TDPBSSD columns differ", kSums);
   tile_check(a.rows == sums.rows, "TDPBSSD rows of A and of the sums differ", kSums);
   tile_check(b.rows == quads, "TDPBSSD rows of B are not the quads of A", kB);
   for (int m = 0; m < sums.rows; ++m) {
@@ -122,8 +127,10 @@ void tile_dot_int8() {
       std::memcpy(&sum, row + 4 * n, 4);
       for (int k = 0; k < quads; ++k)
         for (int i = 0; i < 4; ++i) {
-          const int left = static_cast<std::int8_t>(a.data[static_cast<std::size_t>(m)][static_cast<std::size_t>(4 * k + i)]);
-          const int right = static_cast<std::int8_t>(b.data[static_cast<std::size_t>(k)][static_cast<std::size_t>(4 * n + i)]);
+          const int left = static_cast<std::int8_t>(
+              a.data[static_cast<std::size_t>(m)][static_cast<std::size_t>(4 * k + i)]);
+          const int right = static_cast<std::int8_t>(
+              b.data[static_cast<std::size_t>(k)][static_cast<std::size_t>(4 * n + i)]);
           sum += static_cast<std::uint32_t>(left * right);
         }
       std::memcpy(row + 4 * n, &sum, 4);

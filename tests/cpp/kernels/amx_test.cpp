@@ -1,5 +1,6 @@
-// AMX where there is none: the emulated instructions by themselves, then the kernel's own paths that small products do not reach.
-// On a machine with AMX, the machine against the emulation. All other kernel tests run amx_tile_emulated too.
+// AMX where there is none: the emulated instructions by themselves, then the kernel's own paths that small
+// products do not reach. On a machine with AMX, the machine against the emulation. All other kernel tests run
+// amx_tile_emulated too.
 #if defined(__x86_64__)
 
 #include <gtest/gtest.h>
@@ -40,8 +41,10 @@ class AmxEmulated : public ::testing::Test {
     const Matrix one = instance.run(emulated_amx_kernel(), Executor::serial());
     expect_accurate(instance, one, instance.answer());
     for (const int n : threads)
-      EXPECT_EQ(instance.run(emulated_amx_kernel(), backwards(n)).bytes, one.bytes) << describe(c) << " on " << n;
-    EXPECT_EQ(instance.run(emulated_amx_kernel(), Executor::pool(5)).bytes, one.bytes) << describe(c) << " on the pool";
+      EXPECT_EQ(instance.run(emulated_amx_kernel(), backwards(n)).bytes, one.bytes)
+          << describe(c) << " on " << n;
+    EXPECT_EQ(instance.run(emulated_amx_kernel(), Executor::pool(5)).bytes, one.bytes)
+        << describe(c) << " on the pool";
   }
 };
 
@@ -56,7 +59,8 @@ float dot(const std::vector<float>& a, const std::vector<float>& b, float old) {
 
 TEST_F(AmxEmulated, DotRoundsInIntelsOrder) {
   EXPECT_EQ(dot({1, 2, 3}, {10, 100, 1000}, 0.5f), 3210.5f);
-  // Even and odd products have sums of their own, so 1 survives beside 2^30 - 2^30; in one running sum it would not.
+  // Even and odd products have sums of their own, so 1 survives beside 2^30 - 2^30; in one running sum it
+  // would not.
   EXPECT_EQ(dot({0x1p30f, 1, -0x1p30f}, {1, 1, 1}, 0), 1.0f);
   EXPECT_EQ(dot({0x1p30f, 0, 1, 0, -0x1p30f}, {1, 1, 1, 1, 1}, 0), 0.0f);
   // The old value comes last.
@@ -95,7 +99,8 @@ TEST_F(AmxEmulated, EveryCutOfTokensAndOutputs) {
     for (const std::int32_t side : {8, 32})
       for (const std::int64_t m : {16, 33, 49, 160, 320}) {
         Case c;
-        c.direction = direction, c.dtype = DType::bf16, c.m = m, c.rows = 544, c.cols = 1056, c.block = {side, side};
+        c.direction = direction, c.dtype = DType::bf16, c.m = m, c.rows = 544, c.cols = 1056,
+        c.block = {side, side};
         c.density = 0.15, c.stride_padding = m % 3;
         check(c, {2, 3, 5, 16});
       }
@@ -139,8 +144,8 @@ void streams_the_same_bytes(const kernels::cpu::TileOps& ops, DType dtype, DType
           kernels::cpu::DeferredLines lines;
           job.tokens = tokens, job.outputs = outputs, job.out = out.get() + shift * size;
           ops.begin({16, std::min<int>(kSide, 16 * ops.per_cell), 16, 2});
-          ops.strip(kSide, 2)(
-              job, {reinterpret_cast<const float*>(panel.data()), 0, outputs, 0, tokens, true, streams ? &lines : nullptr});
+          ops.strip(kSide, 2)(job, {reinterpret_cast<const float*>(panel.data()), 0, outputs, 0, tokens, true,
+                                    streams ? &lines : nullptr});
           ops.end();
           EXPECT_EQ(lines.left() > 0, streams && outputs == kSide && shift % (64 / size) == 0);
           lines.finish();
@@ -164,17 +169,19 @@ TEST(AmxMachine, PastTheCachesTheSameBytes) {
   streams_the_same_bytes(kernels::cpu::kAmxInt8Tile, DType::i8, DType::f32);
 }
 
-// X of more than the L2's share: block columns in groups, and all at once where the stored blocks are few; chunks of tokens.
+// X of more than the L2's share: block columns in groups, and all at once where the stored blocks are few;
+// chunks of tokens.
 TEST_F(AmxEmulated, GroupsOfColumnsInDw) {
   for (const BlockShape block : {BlockShape{8, 8}, {16, 128}, {64, 32}, {128, 16}})
     for (const double density : {0.01, 0.4}) {
       Case c;
-      c.direction = Direction::dw, c.dtype = DType::bf16, c.m = 500, c.rows = 250, c.cols = 2020, c.block = block,
-      c.density = density;
+      c.direction = Direction::dw, c.dtype = DType::bf16, c.m = 500, c.rows = 250, c.cols = 2020,
+      c.block = block, c.density = density;
       check(c, {2, 5});
     }
   Case c;
-  c.direction = Direction::dw, c.dtype = DType::bf16, c.m = 2100, c.rows = 100, c.cols = 9000, c.block = {32, 32}, c.density = 0.02;
+  c.direction = Direction::dw, c.dtype = DType::bf16, c.m = 2100, c.rows = 100, c.cols = 9000,
+  c.block = {32, 32}, c.density = 0.02;
   check(c, {3});
 }
 
@@ -182,7 +189,8 @@ TEST_F(AmxEmulated, AnyAlignmentAndSkew) {
   for (const Direction direction : kDirections)
     for (const BlockShape block : {BlockShape{8, 64}, {16, 16}, {64, 8}, {128, 32}}) {
       Case c;
-      c.direction = direction, c.dtype = DType::bf16, c.m = 77, c.rows = 391, c.cols = 530, c.block = block, c.density = 0.5;
+      c.direction = direction, c.dtype = DType::bf16, c.m = 77, c.rows = 391, c.cols = 530, c.block = block,
+      c.density = 0.5;
       c.values_shift = 1, c.stride_padding = 1, c.bias = direction == Direction::forward;
       check(c);
       c.skewed = true;
@@ -192,7 +200,8 @@ TEST_F(AmxEmulated, AnyAlignmentAndSkew) {
 
 TEST_F(AmxEmulated, PlanNeedsTheMachineAndItsRate) {
   Problem p;
-  p.dtype = DType::bf16, p.m = 1024, p.rows = p.cols = 4096, p.block = {32, 32}, p.blocks = 1638, p.threads = 2;
+  p.dtype = DType::bf16, p.m = 1024, p.rows = p.cols = 4096, p.block = {32, 32}, p.blocks = 1638,
+  p.threads = 2;
   const kernels::Kernel *tile = nullptr, *panel = nullptr;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels()) {
     if (kernel.info.name == std::string("amx_tile")) tile = &kernel;
@@ -216,13 +225,15 @@ TEST_F(AmxEmulated, EveryCutOfTokensAndOutputsInInt8) {
   for (const std::int32_t side : {8, 32, 64})
     for (const std::int64_t m : {16, 33, 49, 160, 320}) {
       ScaledCase c;
-      c.m = m, c.rows = 544, c.cols = 2080, c.block = {side, side}, c.density = 0.15, c.stride_padding = m % 3;
+      c.m = m, c.rows = 544, c.cols = 2080, c.block = {side, side}, c.density = 0.15,
+      c.stride_padding = m % 3;
       c.out = m % 2 ? DType::f32 : DType::bf16, c.bias = true, c.skewed = m == 49;
       ScaledInstance instance(c);
       const Matrix one = instance.run(emulated_amx_int8_kernel(), Executor::serial());
       instance.expect_right(one);
       for (const int n : {2, 3, 5, 16})
-        EXPECT_EQ(instance.run(emulated_amx_int8_kernel(), backwards(n)).bytes, one.bytes) << describe(c) << " on " << n;
+        EXPECT_EQ(instance.run(emulated_amx_int8_kernel(), backwards(n)).bytes, one.bytes)
+            << describe(c) << " on " << n;
     }
   EXPECT_FALSE(emulated_int8_tiles_in_use()) << "a task kept its tiles";
 }
@@ -238,11 +249,13 @@ TEST(AmxMachine, Int8GivesTheBitsOfTheEmulation) {
     for (const std::int32_t bn : {8, 16, 32, 64, 128})
       for (const std::int64_t m : {1, 50, 131}) {
         ScaledCase c;
-        c.m = m, c.rows = 250, c.cols = 390, c.block = {bm, bn}, c.density = 0.5, c.stride_padding = 3, c.bias = true;
+        c.m = m, c.rows = 250, c.cols = 390, c.block = {bm, bn}, c.density = 0.5, c.stride_padding = 3,
+        c.bias = true;
         c.out = m == 50 ? DType::bf16 : DType::f32;
         ScaledInstance instance(c);
         const Matrix machine = instance.run(*tile, Executor::pool(3));
-        ASSERT_EQ(machine.bytes, instance.run(emulated_amx_int8_kernel(), Executor::serial()).bytes) << describe(c);
+        ASSERT_EQ(machine.bytes, instance.run(emulated_amx_int8_kernel(), Executor::serial()).bytes)
+            << describe(c);
         instance.expect_right(machine);
       }
 }
@@ -259,11 +272,13 @@ TEST(AmxMachine, GivesTheBitsOfTheEmulation) {
       for (const std::int32_t bn : {8, 16, 32, 64, 128})
         for (const std::int64_t m : {1, 50, 131}) {
           Case c;
-          c.direction = direction, c.dtype = DType::bf16, c.m = m, c.rows = 250, c.cols = 390, c.block = {bm, bn}, c.density = 0.5;
+          c.direction = direction, c.dtype = DType::bf16, c.m = m, c.rows = 250, c.cols = 390,
+          c.block = {bm, bn}, c.density = 0.5;
           c.stride_padding = 3, c.bias = direction == Direction::forward;
           Instance instance(c);
           const Matrix machine = instance.run(*tile, Executor::pool(3));
-          ASSERT_EQ(machine.bytes, instance.run(emulated_amx_kernel(), Executor::serial()).bytes) << describe(c);
+          ASSERT_EQ(machine.bytes, instance.run(emulated_amx_kernel(), Executor::serial()).bytes)
+              << describe(c);
           expect_accurate(instance, machine, instance.answer());
         }
 }

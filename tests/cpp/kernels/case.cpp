@@ -24,7 +24,8 @@ double random_value(core::Rng& rng, bool integers) {
   return integers ? static_cast<double>(rng.below(7)) - 3 : 2 * rng.uniform() - 1;
 }
 
-// A table of values repeated: drawing and rounding each of tens of millions would take most of the tests' time.
+// A table of values repeated: drawing and rounding each of tens of millions would take most of the tests'
+// time.
 void fill(Matrix& matrix, core::Rng rng, bool integers) {
   constexpr std::int64_t kTable = 8191;  // a prime: rows do not repeat at any block's period
   Matrix table(matrix.dtype, 1, kTable, 0);
@@ -34,8 +35,8 @@ void fill(Matrix& matrix, core::Rng rng, bool integers) {
   for (std::int64_t r = 0; r < matrix.rows; ++r)
     for (std::int64_t c = 0, run; c < matrix.cols; c += run) {
       run = std::min(matrix.cols - c, kTable - next);
-      std::memcpy(static_cast<std::byte*>(matrix.data()) + (r * matrix.stride + c) * size, table.bytes.data() + next * size,
-                  static_cast<std::size_t>(run * size));
+      std::memcpy(static_cast<std::byte*>(matrix.data()) + (r * matrix.stride + c) * size,
+                  table.bytes.data() + next * size, static_cast<std::size_t>(run * size));
       next = (next + run) % kTable;
     }
 }
@@ -46,15 +47,17 @@ double rounded(DType dtype, double value) {
   return load(dtype, element, 0);
 }
 
-// A matrix as fp32, row after row: exactly, and as the plain product's operand. Tables, since the answer's inner loops then
-// vectorise: on thousands of cases they are most of the tests' time.
+// A matrix as fp32, row after row: exactly, and as the plain product's operand. Tables, since the answer's
+// inner loops then vectorise: on thousands of cases they are most of the tests' time.
 struct Table {
   std::int64_t cols;
   std::vector<float> exact, plain;
 
-  Table(const Matrix& matrix, bool tf32) : cols(matrix.cols), exact(static_cast<std::size_t>(matrix.rows * matrix.cols)) {
+  Table(const Matrix& matrix, bool tf32)
+      : cols(matrix.cols), exact(static_cast<std::size_t>(matrix.rows * matrix.cols)) {
     for (std::int64_t r = 0; r < matrix.rows; ++r)
-      for (std::int64_t c = 0; c < cols; ++c) exact[static_cast<std::size_t>(r * cols + c)] = static_cast<float>(matrix.at(r, c));
+      for (std::int64_t c = 0; c < cols; ++c)
+        exact[static_cast<std::size_t>(r * cols + c)] = static_cast<float>(matrix.at(r, c));
     plain = exact;
     if (tf32) std::transform(plain.begin(), plain.end(), plain.begin(), to_tf32);
   }
@@ -63,10 +66,12 @@ struct Table {
   void transpose_blocks(BlockShape block) {
     for (std::vector<float>* list : {&exact, &plain}) {
       std::vector<float> turned(list->size());
-      for (std::size_t first = 0; first < turned.size(); first += static_cast<std::size_t>(block.rows * block.cols))
+      for (std::size_t first = 0; first < turned.size();
+           first += static_cast<std::size_t>(block.rows * block.cols))
         for (std::int64_t i = 0; i < block.rows; ++i)
           for (std::int64_t j = 0; j < block.cols; ++j)
-            turned[first + static_cast<std::size_t>(j * block.rows + i)] = (*list)[first + static_cast<std::size_t>(i * cols + j)];
+            turned[first + static_cast<std::size_t>(j * block.rows + i)] =
+                (*list)[first + static_cast<std::size_t>(i * cols + j)];
       *list = std::move(turned);
     }
     cols = block.rows;
@@ -81,7 +86,8 @@ struct Sums {
   explicit Sums(std::size_t size) : exact(size), magnitude(size), plain(size) {}
 
   // sums[at .. at + count) += left[l] * right[r .. r + count)
-  void add(std::int64_t at, const Table& left, std::int64_t l, const Table& right, std::int64_t r, std::int64_t count) {
+  void add(std::int64_t at, const Table& left, std::int64_t l, const Table& right, std::int64_t r,
+           std::int64_t count) {
     double* const sum = exact.data() + at;
     double* const norm = magnitude.data() + at;
     float* const single = plain.data() + at;
@@ -101,11 +107,12 @@ struct Sums {
 }  // namespace
 
 std::string describe(const Case& c) {
-  return std::string(name_of(c.direction)) + " " + name_of(c.dtype) + " m=" + std::to_string(c.m) + " " + std::to_string(c.rows) +
-         "x" + std::to_string(c.cols) + " block " + to_string(c.block) + " density " + std::to_string(c.density) + " bias " +
-         std::to_string(c.bias) + " act " + name_of(c.activation) + " padding " + std::to_string(c.stride_padding) + " values + " +
-         std::to_string(c.values_shift) + (c.residual ? " residual" : "") + (c.accumulate ? " accumulate" : "") +
-         (c.tf32 ? " tf32" : "") + (c.skewed ? " skewed" : "");
+  return std::string(name_of(c.direction)) + " " + name_of(c.dtype) + " m=" + std::to_string(c.m) + " " +
+         std::to_string(c.rows) + "x" + std::to_string(c.cols) + " block " + to_string(c.block) +
+         " density " + std::to_string(c.density) + " bias " + std::to_string(c.bias) + " act " +
+         name_of(c.activation) + " padding " + std::to_string(c.stride_padding) + " values + " +
+         std::to_string(c.values_shift) + (c.residual ? " residual" : "") +
+         (c.accumulate ? " accumulate" : "") + (c.tf32 ? " tf32" : "") + (c.skewed ? " skewed" : "");
 }
 
 double load(DType dtype, const void* data, std::int64_t i) {
@@ -129,7 +136,8 @@ void store(DType dtype, void* data, std::int64_t i, double value) {
     std::memcpy(p, &v, sizeof v);
     return;
   }
-  if (is_scaled(dtype)) {  // the byte that stands for it: 8-bit operands are drawn as bytes, few are set by value
+  if (is_scaled(
+          dtype)) {  // the byte that stands for it: 8-bit operands are drawn as bytes, few are set by value
     for (int bits = 0; bits < 256; ++bits) {
       *p = static_cast<std::byte>(bits);
       if (load(dtype, p, 0) == value) return;
@@ -146,7 +154,8 @@ double activate(Activation activation, double x) {
     case Activation::relu: return x < 0 ? 0 : x;
     case Activation::gelu_erf: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     case Activation::gelu_tanh:
-      return x / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));  // = 0.5 x (1 + tanh u)
+      return x /
+             (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));  // = 0.5 x (1 + tanh u)
     case Activation::silu: return x / (1 + std::exp(-x));
   }
   return x;
@@ -156,18 +165,22 @@ float to_tf32(float x) {
   std::uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   if ((bits & 0x7f800000u) == 0x7f800000u) return x;
-  bits = (bits + 0x1000u) & ~0x1fffu;  // half of the last kept bit; the carry may run into the exponent, up to inf: right
+  bits = (bits + 0x1000u) &
+         ~0x1fffu;  // half of the last kept bit; the carry may run into the exponent, up to inf: right
   std::memcpy(&x, &bits, sizeof bits);
   return x;
 }
 
-Matrix::Matrix(DType dtype_, std::int64_t rows_, std::int64_t cols_, std::int64_t padding, std::int64_t offset_)
+Matrix::Matrix(DType dtype_, std::int64_t rows_, std::int64_t cols_, std::int64_t padding,
+               std::int64_t offset_)
     : dtype(dtype_),
       rows(rows_),
       cols(cols_),
       stride(cols_ + padding),
       offset(offset_),
-      bytes(static_cast<std::size_t>(offset + (rows > 0 ? (rows - 1) * stride + cols : 0)) * size_of(dtype) + kGuard, kPoison) {}
+      bytes(static_cast<std::size_t>(offset + (rows > 0 ? (rows - 1) * stride + cols : 0)) * size_of(dtype) +
+                kGuard,
+            kPoison) {}
 
 void Matrix::poison(std::int64_t r, std::int64_t c) {
   const auto size = static_cast<std::int64_t>(size_of(dtype));
@@ -175,14 +188,17 @@ void Matrix::poison(std::int64_t r, std::int64_t c) {
 }
 
 bool Matrix::padding_untouched() const {
-  const std::int64_t size = static_cast<std::int64_t>(size_of(dtype)), end = static_cast<std::int64_t>(bytes.size());
+  const std::int64_t size = static_cast<std::int64_t>(size_of(dtype)),
+                     end = static_cast<std::int64_t>(bytes.size());
   const auto poisoned = [&](std::int64_t first, std::int64_t last) {
-    return std::all_of(bytes.begin() + first, bytes.begin() + std::min(last, end), [](std::byte b) { return b == kPoison; });
+    return std::all_of(bytes.begin() + first, bytes.begin() + std::min(last, end),
+                       [](std::byte b) { return b == kPoison; });
   };
   if (rows == 0 || cols == 0) return poisoned(0, end);
   bool untouched = poisoned(0, offset * size);
   for (std::int64_t r = 0; r < rows; ++r)
-    untouched &= poisoned((offset + r * stride + cols) * size, r + 1 < rows ? (offset + (r + 1) * stride) * size : end);
+    untouched &= poisoned((offset + r * stride + cols) * size,
+                          r + 1 < rows ? (offset + (r + 1) * stride) * size : end);
   return untouched;
 }
 
@@ -209,7 +225,8 @@ Instance::Instance(const Case& c_)
   slot.resize(col.size());
   transpose_index(index(), ccol.data(), row.data(), slot.data());
   cost_prefix = plan::cost_prefix(c.direction, index());
-  values = Matrix(c.dtype, static_cast<std::int64_t>(col.size()) * c.block.rows, c.block.cols, 0, c.values_shift);
+  values =
+      Matrix(c.dtype, static_cast<std::int64_t>(col.size()) * c.block.rows, c.block.cols, 0, c.values_shift);
   fill(x, rng.split(1), c.integers);
   fill(dy, rng.split(2), c.integers);
   fill(values, rng.split(3), c.integers);
@@ -277,7 +294,8 @@ Instance::Answer Instance::answer() {
   Sums sums(static_cast<std::size_t>(out_rows() * out_cols()));
   for (std::int64_t r = 0; r < index().block_rows(); ++r)
     for (std::int64_t b = crow[r]; b < crow[r + 1]; ++b) {
-      const std::int64_t o = r * bm, k = col[b] * bn, height = std::min(bm, c.rows - o), width = std::min(bn, c.cols - k);
+      const std::int64_t o = r * bm, k = col[b] * bn, height = std::min(bm, c.rows - o),
+                         width = std::min(bn, c.cols - k);
       for (std::int64_t t = 0; t < c.m; ++t) {
         for (std::int64_t j = 0; forward && j < width; ++j)
           sums.add(t * c.rows + o, in, t * c.cols + k + j, weights, (b * bn + j) * bm, height);
@@ -288,7 +306,8 @@ Instance::Answer Instance::answer() {
             sums.add(t * c.cols + k, gradient, t * c.rows + o + i, weights, (b * bm + i) * bn, width);
       }
     }
-  Answer a{std::move(sums.exact), std::vector<double>(sums.plain.begin(), sums.plain.end()), std::move(sums.magnitude)};
+  Answer a{std::move(sums.exact), std::vector<double>(sums.plain.begin(), sums.plain.end()),
+           std::move(sums.magnitude)};
   for (std::size_t i = 0; i < a.exact.size(); ++i) {
     if (forward) {
       const double b = c.bias ? bias.at(0, static_cast<std::int64_t>(i) % c.rows) : 0;
@@ -328,10 +347,11 @@ kernels::MatmulArgs Instance::args() {
 
 Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
   Matrix out = poisoned_output();
-  const std::size_t declared = kernel.info.workspace_bytes(problem(executor.num_threads), {runtime::active_isa(), {}, {}});
+  const std::size_t declared =
+      kernel.info.workspace_bytes(problem(executor.num_threads), {runtime::active_isa(), {}, {}});
   const std::size_t allocated = (declared + 2 * kGuard - 1) / kGuard * kGuard;
-  const std::unique_ptr<std::byte, decltype(&std::free)> workspace(static_cast<std::byte*>(std::aligned_alloc(64, allocated)),
-                                                                   &std::free);
+  const std::unique_ptr<std::byte, decltype(&std::free)> workspace(
+      static_cast<std::byte*>(std::aligned_alloc(64, allocated)), &std::free);
   std::fill_n(workspace.get(), allocated, kPoison);
   kernels::MatmulArgs call = args();
   call.out = out.data(), call.out_stride = out.stride;
@@ -339,7 +359,8 @@ Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
   call.workspace = workspace.get();
   EXPECT_EQ(kernel.launch(call, executor), 0) << kernel.info.name;
   EXPECT_TRUE(out.padding_untouched()) << kernel.info.name << " wrote outside the output: " << describe(c);
-  EXPECT_TRUE(std::all_of(workspace.get() + declared, workspace.get() + allocated, [](std::byte b) { return b == kPoison; }))
+  EXPECT_TRUE(std::all_of(workspace.get() + declared, workspace.get() + allocated,
+                          [](std::byte b) { return b == kPoison; }))
       << kernel.info.name << " overran its workspace: " << describe(c);
   return out;
 }
@@ -359,9 +380,11 @@ void expect_accurate(Instance& instance, const Matrix& out, const Instance::Answ
   constexpr std::int64_t kTileRows = 16;
   // An activation's exponential and quotient cost fp32 a few last bits of its own.
   // Tensor cores cut their sums off instead of rounding them: what 16 bits hide and an fp32 gradient shows.
-  const bool fp32_gradient = instance.c.direction == Direction::dw && (instance.c.dtype == DType::f32 || instance.c.accumulate);
+  const bool fp32_gradient =
+      instance.c.direction == Direction::dw && (instance.c.dtype == DType::f32 || instance.c.accumulate);
   const double floor = instance.c.activation == Activation::none && !fp32_gradient ? 0x1p-23 : 0x1p-22;
-  const std::int64_t tile_cols = instance.c.direction == Direction::forward ? instance.c.block.rows : instance.c.block.cols;
+  const std::int64_t tile_cols =
+      instance.c.direction == Direction::forward ? instance.c.block.rows : instance.c.block.cols;
   for (std::int64_t r0 = 0; r0 < out.rows; r0 += kTileRows)
     for (std::int64_t c0 = 0; c0 < out.cols; c0 += tile_cols) {
       double error = 0, plain = 0, norm = 0;

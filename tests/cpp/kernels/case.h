@@ -1,5 +1,5 @@
-// One product as the kernel tests see it: a random pattern, inputs rounded to the dtype, the fp64 answer, and a plain same-dtype
-// one.
+// One product as the kernel tests see it: a random pattern, inputs rounded to the dtype, the fp64 answer, and
+// a plain same-dtype one.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,13 @@ struct Case {
   bool bias = false;
   bool residual = false;
   Activation activation = Activation::none;
-  std::int64_t stride_padding = 0;  // added to every leading stride; also shifts each matrix by that many elements
-  std::int64_t values_shift = 0;    // elements from an aligned address to the base of values, or of dW's output
-  bool integers = false;            // small integers: every sum is exact
-  bool skewed = false;              // block row r keeps density^(1 + r): a few full rows, many empty
-  bool accumulate = false;          // dw: added to Instance::before
-  bool tf32 = false;                // f32: kernels may round operands to TF32; the plain product does
+  std::int64_t stride_padding =
+      0;  // added to every leading stride; also shifts each matrix by that many elements
+  std::int64_t values_shift = 0;  // elements from an aligned address to the base of values, or of dW's output
+  bool integers = false;          // small integers: every sum is exact
+  bool skewed = false;            // block row r keeps density^(1 + r): a few full rows, many empty
+  bool accumulate = false;        // dw: added to Instance::before
+  bool tf32 = false;              // f32: kernels may round operands to TF32; the plain product does
   std::uint64_t seed = 1;
 };
 
@@ -35,7 +36,8 @@ double load(DType dtype, const void* data, std::int64_t i);
 void store(DType dtype, void* data, std::int64_t i, double value);
 double activate(Activation activation, double x);
 
-/// x with 10 explicit mantissa bits, to nearest, ties away from zero: what cvt.rna.tf32.f32 does. Inf and NaN stay.
+/// x with 10 explicit mantissa bits, to nearest, ties away from zero: what cvt.rna.tf32.f32 does. Inf and NaN
+/// stay.
 float to_tf32(float x);
 
 constexpr std::size_t kGuard = 64;  // bytes of poison behind each matrix
@@ -47,12 +49,18 @@ struct Matrix {
   std::int64_t rows = 0, cols = 0, stride = 0, offset = 0;
   std::vector<std::byte> bytes;
 
-  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding) : Matrix(dtype, rows, cols, padding, padding) {}
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding)
+      : Matrix(dtype, rows, cols, padding, padding) {}
   Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding, std::int64_t offset);
   void* data() { return bytes.data() + offset * static_cast<std::int64_t>(size_of(dtype)); }
-  double at(std::int64_t r, std::int64_t c) const { return load(dtype, bytes.data(), offset + r * stride + c); }
-  void set(std::int64_t r, std::int64_t c, double v) { store(dtype, bytes.data(), offset + r * stride + c, v); }
-  /// All bits of the element one: a NaN whose payload a kernel that rounds by adding bits would carry into the sign.
+  double at(std::int64_t r, std::int64_t c) const {
+    return load(dtype, bytes.data(), offset + r * stride + c);
+  }
+  void set(std::int64_t r, std::int64_t c, double v) {
+    store(dtype, bytes.data(), offset + r * stride + c, v);
+  }
+  /// All bits of the element one: a NaN whose payload a kernel that rounds by adding bits would carry into
+  /// the sign.
   void poison(std::int64_t r, std::int64_t c);
   bool padding_untouched() const;
 };
@@ -80,20 +88,24 @@ struct Instance {
   Matrix poisoned_output() const;
 
   struct Answer {
-    std::vector<double> exact;      // fp64
-    std::vector<double> plain;      // fp32 sums in order, rounded to the output's dtype
-    std::vector<double> magnitude;  // sum of |a b|, and |bias|, |residual| or |before|: what rounding errors scale with
+    std::vector<double> exact;  // fp64
+    std::vector<double> plain;  // fp32 sums in order, rounded to the output's dtype
+    std::vector<double>
+        magnitude;  // sum of |a b|, and |bias|, |residual| or |before|: what rounding errors scale with
   };
   Answer answer();
 
-  /// Runs the kernel on poisoned output and workspace of exactly the declared size; fails the test when either was overrun.
+  /// Runs the kernel on poisoned output and workspace of exactly the declared size; fails the test when
+  /// either was overrun.
   Matrix run(const kernels::Kernel& kernel, const Executor& executor);
 };
 
-/// The kernels that this machine and problem allow, of the fast ones; and AMX's on emulated tiles (amx_emulated.h).
+/// The kernels that this machine and problem allow, of the fast ones; and AMX's on emulated tiles
+/// (amx_emulated.h).
 std::vector<const kernels::Kernel*> runnable(const Problem& problem);
 
-/// Per tile of 16 rows x a block of columns: the error against fp64 is at most twice the plain product's, plus norm times eps.
+/// Per tile of 16 rows x a block of columns: the error against fp64 is at most twice the plain product's,
+/// plus norm times eps.
 void expect_accurate(Instance& instance, const Matrix& out, const Instance::Answer& answer);
 
 /// Every element as the fp64 answer rounded once: for small integers.

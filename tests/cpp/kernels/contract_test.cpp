@@ -1,4 +1,5 @@
-// What holds beside accuracy: the same bits for any number of threads, NaN where it belongs, refusals with their reason.
+// What holds beside accuracy: the same bits for any number of threads, NaN where it belongs, refusals with
+// their reason.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,13 +20,16 @@ TEST(Threads, AnyNumberGivesTheSameBits) {
     for (const DType dtype : kTypes)
       for (const std::int64_t m : {5, 100}) {
         Case c;
-        c.direction = direction, c.dtype = dtype, c.m = m, c.rows = 520, c.cols = 720, c.block = {16, 32}, c.density = 0.5;
+        c.direction = direction, c.dtype = dtype, c.m = m, c.rows = 520, c.cols = 720, c.block = {16, 32},
+        c.density = 0.5;
         Instance instance(c);
         for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
           const Matrix one = instance.run(*kernel, Executor::serial());
           for (const int threads : {2, 3, 7})
-            EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes) << kernel->info.name << " on " << threads;
-          EXPECT_EQ(instance.run(*kernel, Executor::pool(3)).bytes, one.bytes) << kernel->info.name << " on the pool";
+            EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes)
+                << kernel->info.name << " on " << threads;
+          EXPECT_EQ(instance.run(*kernel, Executor::pool(3)).bytes, one.bytes)
+              << kernel->info.name << " on the pool";
         }
       }
 }
@@ -33,7 +37,8 @@ TEST(Threads, AnyNumberGivesTheSameBits) {
 TEST(Threads, SkewedRowsAreRight) {
   for (const Direction direction : kDirections) {
     Case c;
-    c.direction = direction, c.m = 60, c.rows = 512, c.cols = 640, c.block = {32, 16}, c.density = 0.6, c.skewed = true;
+    c.direction = direction, c.m = 60, c.rows = 512, c.cols = 640, c.block = {32, 16}, c.density = 0.6,
+    c.skewed = true;
     Instance instance(c);
     const Instance::Answer answer = instance.answer();
     for (const kernels::Kernel* kernel : runnable(instance.problem(7))) {
@@ -45,7 +50,8 @@ TEST(Threads, SkewedRowsAreRight) {
 
 // A NaN or Inf may reach only the outputs whose stored blocks multiply it.
 TEST(NotANumber, StaysUnderStoredBlocks) {
-  for (const double poison : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
+  for (const double poison :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
     for (const DType dtype : kTypes)
       for (const std::int64_t m : {6, 60}) {
         Case c;
@@ -59,15 +65,18 @@ TEST(NotANumber, StaysUnderStoredBlocks) {
             for (std::int64_t o = 0; o < c.rows; ++o) {
               const std::int64_t r = o / 16;
               bool stored = false;
-              for (std::int64_t b = instance.crow[r]; b < instance.crow[r + 1]; ++b) stored |= instance.col[b] == column / 16;
-              ASSERT_EQ(!std::isfinite(out.at(t, o)), stored && t == token) << kernel->info.name << " at " << t << ", " << o;
+              for (std::int64_t b = instance.crow[r]; b < instance.crow[r + 1]; ++b)
+                stored |= instance.col[b] == column / 16;
+              ASSERT_EQ(!std::isfinite(out.at(t, o)), stored && t == token)
+                  << kernel->info.name << " at " << t << ", " << o;
             }
         }
       }
 }
 
 TEST(NotANumber, PassesThroughActivationsAndBias) {
-  for (const Activation activation : {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu}) {
+  for (const Activation activation :
+       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu}) {
     Case c;
     c.m = 20, c.rows = 40, c.cols = 64, c.block = {8, 16}, c.bias = true, c.activation = activation;
     Instance instance(c);
@@ -75,7 +84,8 @@ TEST(NotANumber, PassesThroughActivationsAndBias) {
     for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
       const Matrix out = instance.run(*kernel, Executor::serial());
       for (std::int64_t t = 0; t < c.m; ++t)
-        for (std::int64_t o = 0; o < c.rows; ++o) ASSERT_EQ(std::isnan(out.at(t, o)), o == 5) << kernel->info.name;
+        for (std::int64_t o = 0; o < c.rows; ++o)
+          ASSERT_EQ(std::isnan(out.at(t, o)), o == 5) << kernel->info.name;
     }
   }
 }
@@ -84,7 +94,8 @@ TEST(NotANumber, PassesThroughActivationsAndBias) {
 TEST(NotANumber, PaddingOfDwIsZero) {
   for (const DType dtype : kTypes) {
     Case c;
-    c.direction = Direction::dw, c.dtype = dtype, c.m = 9, c.rows = 27, c.cols = 45, c.block = {16, 32}, c.density = 1;
+    c.direction = Direction::dw, c.dtype = dtype, c.m = 9, c.rows = 27, c.cols = 45, c.block = {16, 32},
+    c.density = 1;
     Instance instance(c);
     instance.x.set(2, 44, std::numeric_limits<double>::infinity());
     instance.dy.set(2, 26, std::numeric_limits<double>::infinity());
@@ -104,7 +115,8 @@ TEST(NotANumber, PaddingOfDwIsZero) {
 TEST(Activations, ExtremesMatchTheirLimits) {
   for (const Activation activation : {Activation::gelu_erf, Activation::gelu_tanh, Activation::silu}) {
     Case c;
-    c.m = 17, c.rows = 40, c.cols = 8, c.block = {8, 8}, c.density = 0, c.bias = true, c.activation = activation;
+    c.m = 17, c.rows = 40, c.cols = 8, c.block = {8, 8}, c.density = 0, c.bias = true,
+    c.activation = activation;
     Instance instance(c);
     for (std::int64_t o = 0; o < c.rows; ++o) instance.bias.set(0, o, static_cast<double>(o - 20) * 1.7);
     instance.bias.set(0, 0, -1e4), instance.bias.set(0, 39, 1e4);
@@ -113,8 +125,10 @@ TEST(Activations, ExtremesMatchTheirLimits) {
       for (std::int64_t o = 0; o < c.rows; ++o) {
         const double expected = activate(activation, instance.bias.at(0, o));
         // Relative in the left tail too, where e^(-x^2 / 2) turns an ulp of its argument into x^2 ulps.
-        const double scale = std::abs(expected) * (1 + std::pow(std::min(std::abs(instance.bias.at(0, o)), 40.0), 2));
-        EXPECT_NEAR(out.at(3, o), expected, 0x1p-22 * scale + 1e-37) << kernel->info.name << " at " << instance.bias.at(0, o);
+        const double scale =
+            std::abs(expected) * (1 + std::pow(std::min(std::abs(instance.bias.at(0, o)), 40.0), 2));
+        EXPECT_NEAR(out.at(3, o), expected, 0x1p-22 * scale + 1e-37)
+            << kernel->info.name << " at " << instance.bias.at(0, o);
       }
     }
   }

@@ -15,7 +15,8 @@ TEST(DdsWalk, OneChunkWhereL2HoldsTheValues) {
   EXPECT_EQ(chunk_of(32, 1, 132, {300 * kMega, 64 * kMega, kL2}), 1u);
 }
 
-// 8192 x 4096 x 16384 forward at .5: values of 64 MB would be read in each of 32 rounds, x of 64 MB is four times.
+// 8192 x 4096 x 16384 forward at .5: values of 64 MB would be read in each of 32 rounds, x of 64 MB is four
+// times.
 TEST(DdsWalk, ChunksWhereReadingTheDenseOperandAnewIsLess) {
   EXPECT_EQ(chunk_of(32, 128, 132, {64 * kMega, 64 * kMega, kL2}), 32u);
   EXPECT_EQ(chunk_of(32, 128, 132, {640 * kMega, 64 * kMega, kL2}), 4u);
@@ -24,7 +25,8 @@ TEST(DdsWalk, ChunksWhereReadingTheDenseOperandAnewIsLess) {
 // Its dx: eight rounds, and dy of 256 MB.
 TEST(DdsWalk, OneChunkWhereItIsMore) {
   EXPECT_EQ(chunk_of(32, 32, 132, {64 * kMega, 256 * kMega, kL2}), 32u);
-  EXPECT_EQ(chunk_of(4, 32, 132, {640 * kMega, 8 * kMega, kL2}), 32u);  // a single round: nothing is read twice
+  EXPECT_EQ(chunk_of(4, 32, 132, {640 * kMega, 8 * kMega, kL2}),
+            32u);  // a single round: nothing is read twice
 }
 
 TEST(DdsWalk, AnL2OfUnknownSizeIsTakenForASmallOne) {

@@ -1,4 +1,5 @@
-// The dense candidate's row for 8 bits: what it refuses, and that its prediction counts every pass. Its launch is on a GPU's side.
+// The dense candidate's row for 8 bits: what it refuses, and that its prediction counts every pass. Its
+// launch is on a GPU's side.
 #include "kernels/dense/dense.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +54,9 @@ TEST(DenseOf8Bits, IsRefusedWhereNobodyMultipliesThem) {
   expect_refused(p, "the dtype is int8");
 }
 
-TEST(DenseOf8Bits, TakesOneByteForEachElementOfW) { EXPECT_EQ(dense().workspace_bytes(problem(), machine(90)), 2048u * 1024); }
+TEST(DenseOf8Bits, TakesOneByteForEachElementOfW) {
+  EXPECT_EQ(dense().workspace_bytes(problem(), machine(90)), 2048u * 1024);
+}
 
 TEST(DenseOf8Bits, EveryPassBehindTheProductIsInItsPrediction) {
   const auto predicted = [](const Problem& p) { return dense().predict_us(p, machine(90)); };

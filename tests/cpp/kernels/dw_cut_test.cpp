@@ -1,6 +1,6 @@
-// How sm90_wgmma deals the items of dW to a grid: every step of every item once, parts in slots of their own and added in the order
-// of the tokens, waited for only from thread blocks of lower index, and no thread block with much more to do than the others. The
-// same functions run on the device.
+// How sm90_wgmma deals the items of dW to a grid: every step of every item once, parts in slots of their own
+// and added in the order of the tokens, waited for only from thread blocks of lower index, and no thread
+// block with much more to do than the others. The same functions run on the device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ struct Dealt {
 Dealt deal_out(std::int32_t items, std::int32_t grid, std::int32_t steps) {
   const auto count = static_cast<std::size_t>(items);
   Dealt dealt{std::vector<std::vector<char>>(count, std::vector<char>(static_cast<std::size_t>(steps), 0)),
-              std::vector<std::vector<Made>>(count), std::vector<std::int32_t>(count, -1), std::vector<Slots>(count), 0};
+              std::vector<std::vector<Made>>(count), std::vector<std::int32_t>(count, -1),
+              std::vector<Slots>(count), 0};
   for (std::int32_t block = 0; block < grid; ++block) {
     Agenda agenda(cut_items(items, grid, steps), block, grid, steps);
     Part part;
@@ -59,12 +60,15 @@ void check(std::int32_t items, std::int32_t grid, std::int32_t steps) {
   Dealt dealt = deal_out(items, grid, steps);
   std::vector<char> taken(static_cast<std::size_t>(grid), 0);
   for (std::size_t item = 0; item < dealt.steps.size(); ++item) {
-    ASSERT_TRUE(std::all_of(dealt.steps[item].begin(), dealt.steps[item].end(), [](char times) { return times == 1; }));
+    ASSERT_TRUE(std::all_of(dealt.steps[item].begin(), dealt.steps[item].end(),
+                            [](char times) { return times == 1; }));
     std::vector<Made>& parts = dealt.parts[item];
     std::sort(parts.begin(), parts.end(), [](const Made& a, const Made& b) { return a.first < b.first; });
     std::vector<std::int32_t> added;
-    for (std::int32_t i = 0; i < dealt.others[item].pieces; ++i) added.push_back(dealt.others[item].pieces_first + i);
-    for (std::int32_t i = 0; i < dealt.others[item].tails; ++i) added.push_back(dealt.others[item].tails_first + i);
+    for (std::int32_t i = 0; i < dealt.others[item].pieces; ++i)
+      added.push_back(dealt.others[item].pieces_first + i);
+    for (std::int32_t i = 0; i < dealt.others[item].tails; ++i)
+      added.push_back(dealt.others[item].tails_first + i);
     ASSERT_EQ(added.size(), parts.size());
     for (std::size_t i = 0; i < parts.size(); ++i) {
       ASSERT_EQ(parts[i].slot, added[i]);
@@ -77,7 +81,8 @@ void check(std::int32_t items, std::int32_t grid, std::int32_t steps) {
 TEST(DwCut, EveryStepOnceAndEverySlotOnce) {
   for (const std::int32_t grid : {1, 2, 3, 7, 60, 132}) {
     for (const std::int32_t steps : {1, 7, 8, 9, 31, 128, 789}) {
-      for (std::int32_t items = 1; items <= 2 * grid + 3; items += grid > 7 ? 5 : 1) check(items, grid, steps);
+      for (std::int32_t items = 1; items <= 2 * grid + 3; items += grid > 7 ? 5 : 1)
+        check(items, grid, steps);
     }
   }
 }

@@ -1,4 +1,5 @@
-// A GPU's rates are kept on disk as the CPU's are; what was measured on a GPU that others use is neither taken nor kept.
+// A GPU's rates are kept on disk as the CPU's are; what was measured on a GPU that others use is neither
+// taken nor kept.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -32,11 +33,12 @@ class GpuRatesOnDisk : public ::testing::Test {
   ~GpuRatesOnDisk() override { fs::remove_all(folder_); }
 
   KnownGpuRates known(double reached = 1) {
-    return known_gpu_rates(folder_, key_, expected_rates(kDevice), [&, reached]() -> std::optional<plan::GpuRates> {
-      ++measured_;
-      if (reached <= 0) return std::nullopt;
-      return times(reached);
-    });
+    return known_gpu_rates(folder_, key_, expected_rates(kDevice),
+                           [&, reached]() -> std::optional<plan::GpuRates> {
+                             ++measured_;
+                             if (reached <= 0) return std::nullopt;
+                             return times(reached);
+                           });
   }
   fs::path file() const { return fs::path(folder_) / gpu_rates_file(key_); }
   void put(const std::string& text) const { std::ofstream(file(), std::ios::binary) << text; }
@@ -82,7 +84,8 @@ TEST_F(GpuRatesOnDisk, OfAGpuThatOthersUseAreNotTaken) {
 
 TEST_F(GpuRatesOnDisk, AreNotMeasuredInACaptureButRead) {
   const MeasureGpu nothing;
-  EXPECT_EQ(known_gpu_rates(folder_, key_, times(1), nothing).origin, "not measured: a CUDA graph is being captured");
+  EXPECT_EQ(known_gpu_rates(folder_, key_, times(1), nothing).origin,
+            "not measured: a CUDA graph is being captured");
   EXPECT_FALSE(kept());
   known();
   EXPECT_EQ(known_gpu_rates(folder_, key_, times(1), nothing).origin, "read from " + file().string());
@@ -115,8 +118,9 @@ TEST_F(GpuRatesOnDisk, DamagedFilesAreMeasuredAnew) {
 TEST_F(GpuRatesOnDisk, OfAnotherGpuOrDriverHaveAFileOfTheirOwn) {
   runtime::CudaDevice slower = kDevice;
   slower.clock_hz = 1.6e9;
-  for (const std::string& other : {gpu_rates_key(kDevice, "NVIDIA H100", 13000), gpu_rates_key(kDevice, "NVIDIA H200", 12080),
-                                   gpu_rates_key(slower, "NVIDIA H200", 13000)}) {
+  for (const std::string& other :
+       {gpu_rates_key(kDevice, "NVIDIA H100", 13000), gpu_rates_key(kDevice, "NVIDIA H200", 12080),
+        gpu_rates_key(slower, "NVIDIA H200", 13000)}) {
     EXPECT_NE(other, key_);
     EXPECT_NE(gpu_rates_file(other), gpu_rates_file(key_));
     put(gpu_rates_text(times(0.7), other));  // brought under this GPU's name, by a copied folder

@@ -48,12 +48,13 @@ Image::Image(Instance& instance, std::size_t workspace_bytes) : instance_(instan
 
 void Image::add(const char* name, const void* source, std::size_t bytes, bool written) {
   const std::size_t end = places_.empty() ? 0 : places_.back().offset + places_.back().bytes;
-  places_.push_back(
-      {name, static_cast<const std::byte*>(source), bytes, (end + kBetween + kAlignment - 1) / kAlignment * kAlignment, written});
+  places_.push_back({name, static_cast<const std::byte*>(source), bytes,
+                     (end + kBetween + kAlignment - 1) / kAlignment * kAlignment, written});
 }
 
 const Image::Place& Image::place(const char* name) const {
-  return *std::find_if(places_.begin(), places_.end(), [name](const Place& p) { return std::strcmp(p.name, name) == 0; });
+  return *std::find_if(places_.begin(), places_.end(),
+                       [name](const Place& p) { return std::strcmp(p.name, name) == 0; });
 }
 
 void Image::refresh() {
@@ -67,7 +68,8 @@ kernels::MatmulArgs Image::args(std::span<std::byte* const> addresses) const {
   const auto moved = [&]<class T>(T* host) -> T* {
     const auto* at = reinterpret_cast<const std::byte*>(host);
     for (std::size_t i = 0; host && i < places_.size(); ++i)
-      if (places_[i].bytes && places_[i].source && at >= places_[i].source && at < places_[i].source + places_[i].bytes)
+      if (places_[i].bytes && places_[i].source && at >= places_[i].source &&
+          at < places_[i].source + places_[i].bytes)
         return reinterpret_cast<T*>(addresses[i] + (at - places_[i].source));
     return nullptr;
   };
@@ -82,7 +84,8 @@ kernels::MatmulArgs Image::args(std::span<std::byte* const> addresses) const {
   args.transposed = {moved(args.transposed.ccol), moved(args.transposed.row), moved(args.transposed.slot)};
   Matrix out = instance_.poisoned_output();
   const std::size_t at_out = places_.size() - 2, at_workspace = places_.size() - 1;
-  if (places_[at_out].bytes) args.out = addresses[at_out] + out.offset * static_cast<std::int64_t>(size_of(out.dtype));
+  if (places_[at_out].bytes)
+    args.out = addresses[at_out] + out.offset * static_cast<std::int64_t>(size_of(out.dtype));
   args.out_stride = out.stride;
   if (places_[at_workspace].bytes) args.workspace = addresses[at_workspace];
   return args;
@@ -105,7 +108,8 @@ std::string Image::damage(std::span<const std::byte> after) const {
   if (!output(after).padding_untouched()) return "wrote between or before the rows of its output";
   std::size_t next = 0;
   const auto compare = [&](std::size_t end) -> std::string {
-    const auto first = bytes_.begin() + static_cast<std::ptrdiff_t>(next), last = bytes_.begin() + static_cast<std::ptrdiff_t>(end);
+    const auto first = bytes_.begin() + static_cast<std::ptrdiff_t>(next),
+               last = bytes_.begin() + static_cast<std::ptrdiff_t>(end);
     const auto [at, unused] = std::mismatch(first, last, after.begin() + static_cast<std::ptrdiff_t>(next));
     if (at == last) return {};
     const auto byte = static_cast<std::size_t>(at - bytes_.begin());
@@ -115,7 +119,8 @@ std::string Image::damage(std::span<const std::byte> after) const {
       if (byte < p.offset && p.offset - byte < byte - end_before)
         return "wrote " + std::to_string(p.offset - byte) + " bytes before " + p.name;
       if (byte < p.offset) break;
-      if (byte < p.offset + p.bytes) return "wrote into " + std::string(p.name) + " at byte " + std::to_string(byte - p.offset);
+      if (byte < p.offset + p.bytes)
+        return "wrote into " + std::string(p.name) + " at byte " + std::to_string(byte - p.offset);
       end_before = p.offset + p.bytes;
       behind = p.name;
     }

@@ -1,4 +1,5 @@
-// The memory of one call as bytes: every operand in a place of its own between guards, so that a stray write is seen on any device.
+// The memory of one call as bytes: every operand in a place of its own between guards, so that a stray write
+// is seen on any device.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@
 
 namespace sparseloom::testing {
 
-/// Copies of all that a call may touch. Places start at multiples of 256 bytes, as torch's and cudaMalloc's do; what lies between
-/// them is poison, and so are output and workspace.
+/// Copies of all that a call may touch. Places start at multiples of 256 bytes, as torch's and cudaMalloc's
+/// do; what lies between them is poison, and so are output and workspace.
 class Image {
  public:
   struct Place {

@@ -1,5 +1,5 @@
-// The tests' own instruments: an answer by a second way, guards that bite, TF32's rounding. On the CPU, so that they are checked
-// wherever the tests are built.
+// The tests' own instruments: an answer by a second way, guards that bite, TF32's rounding. On the CPU, so
+// that they are checked wherever the tests are built.
 #include "kernels/image.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ Case ragged(Direction direction) {
 // A call on a copy of its image, as a device would have it.
 std::vector<std::byte> run_on(const Image& image, const kernels::Kernel& kernel) {
   const std::size_t size = (image.bytes().size() + 255) / 256 * 256;
-  const std::unique_ptr<std::byte, decltype(&std::free)> memory(static_cast<std::byte*>(std::aligned_alloc(256, size)), &std::free);
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(256, size)), &std::free);
   std::memcpy(memory.get(), image.bytes().data(), image.bytes().size());
   EXPECT_EQ(kernel.launch(image.args(memory.get()), Executor::serial()), 0);
   return {memory.get(), memory.get() + image.bytes().size()};
@@ -54,7 +55,8 @@ TEST(Image, AnswersAreTheReferencesOwn) {
       Case c = ragged(direction);
       c.dtype = dtype, c.integers = true;
       Instance instance(c);
-      expect_exact(instance, instance.run(kernels::reference_kernel(), Executor::serial()), instance.answer());
+      expect_exact(instance, instance.run(kernels::reference_kernel(), Executor::serial()),
+                   instance.answer());
     }
 }
 
@@ -86,7 +88,8 @@ TEST(Image, EveryStrayByteIsNamed) {
       if (p.source) continue;
       for (std::size_t i = 0; i < p.bytes; ++i) {
         const auto at = static_cast<std::int64_t>(i / element) - out.offset;
-        may_change[p.offset + i] = p.name == std::string("workspace") || (at >= 0 && at % out.stride < out.cols);
+        may_change[p.offset + i] =
+            p.name == std::string("workspace") || (at >= 0 && at % out.stride < out.cols);
       }
     }
     for (std::size_t i = 0; i < after.size(); ++i) {
@@ -117,7 +120,8 @@ TEST(Tf32, RoundsToNearestTiesAway) {
   EXPECT_EQ(to_tf32(1 + 0x1p-10f), 1 + 0x1p-10f);
   EXPECT_EQ(to_tf32(1 + 0x1p-11f), 1 + 0x1p-10f);  // a tie
   EXPECT_EQ(to_tf32(-1 - 0x1p-11f), -1 - 0x1p-10f);
-  EXPECT_EQ(to_tf32(1 + 0x3p-11f), 1 + 0x1p-9f);  // a tie again, whose even neighbour nearest-even would take too
+  EXPECT_EQ(to_tf32(1 + 0x3p-11f),
+            1 + 0x1p-9f);  // a tie again, whose even neighbour nearest-even would take too
   EXPECT_EQ(to_tf32(1 + 0x1p-11f - 0x1p-23f), 1.0f);
   EXPECT_EQ(to_tf32(2 - 0x1p-23f), 2.0f);
   EXPECT_EQ(to_tf32(std::numeric_limits<float>::max()), inf);

@@ -106,8 +106,8 @@ TEST_P(Products, SeveralChunks) {
   check_all(c);
 }
 
-// Long strips, whose depth the panel kernels cut into slabs (panel_memory.h): sums pass through the workspace, on any number of
-// threads by the same cuts. Skewed: lists that end before the last slab begins.
+// Long strips, whose depth the panel kernels cut into slabs (panel_memory.h): sums pass through the
+// workspace, on any number of threads by the same cuts. Skewed: lists that end before the last slab begins.
 TEST(Slabs, OfDepth) {
   kernels::cpu::PanelOps ops{};
   ops.lanes = 16, ops.depth_step = 1;
@@ -118,7 +118,8 @@ TEST(Slabs, OfDepth) {
           const bool forward = direction == Direction::forward;
           Case c;
           c.direction = direction, c.dtype = dtype, c.block = block, c.skewed = skewed;
-          c.m = 115, c.rows = forward ? 130 : 4700, c.cols = forward ? 4700 : 130, c.density = skewed ? 0.93 : 0.8;
+          c.m = 115, c.rows = forward ? 130 : 4700, c.cols = forward ? 4700 : 130,
+          c.density = skewed ? 0.93 : 0.8;
           c.bias = forward, c.stride_padding = 3;
           Instance instance(c);
           if (!skewed) {
@@ -142,9 +143,11 @@ TEST(PastTheCaches, Outputs) {
         for (const std::int64_t padding : {0, 3}) {
           const bool forward = direction == Direction::forward;
           Case c;
-          c.direction = direction, c.dtype = dtype, c.block = {side, side}, c.density = 0.5, c.stride_padding = padding;
+          c.direction = direction, c.dtype = dtype, c.block = {side, side}, c.density = 0.5,
+          c.stride_padding = padding;
           const std::int64_t outputs = 2048 + 64 / static_cast<std::int64_t>(size_of(dtype)) * 3;
-          c.m = core::ceil_div(runtime::l2_cache_bytes() + 1, outputs * static_cast<std::int64_t>(size_of(dtype)));
+          c.m = core::ceil_div(runtime::l2_cache_bytes() + 1,
+                               outputs * static_cast<std::int64_t>(size_of(dtype)));
           c.rows = forward ? outputs : 128, c.cols = forward ? 128 : outputs;
           c.bias = forward;
           check_all(c);
@@ -161,7 +164,8 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Products,
                                             ::testing::Values(false)),
                          name_of_param);
 INSTANTIATE_TEST_SUITE_P(CpuSums, Products,
-                         ::testing::Combine(::testing::Values(Direction::dw), ::testing::ValuesIn(kTypes), ::testing::Values(true)),
+                         ::testing::Combine(::testing::Values(Direction::dw), ::testing::ValuesIn(kTypes),
+                                            ::testing::Values(true)),
                          name_of_param);
 
 TEST(Epilogue, BiasAndActivations) {
@@ -181,14 +185,17 @@ TEST(Kernels, EachIsExercisedOnThisMachine) {
   for (const Direction direction : kDirections)
     for (const DType dtype : kTypes) {
       Problem p;
-      p.direction = direction, p.dtype = dtype, p.m = 4, p.rows = 64, p.cols = 64, p.block = {32, 32}, p.blocks = 1, p.threads = 1;
+      p.direction = direction, p.dtype = dtype, p.m = 4, p.rows = 64, p.cols = 64, p.block = {32, 32},
+      p.blocks = 1, p.threads = 1;
       for (const kernels::Kernel* kernel : runnable(p)) seen.insert(kernel->info.name);
     }
   Problem i8;  // by scaled_test.cpp
-  i8.dtype = DType::i8, i8.m = 4, i8.rows = 64, i8.cols = 64, i8.block = {32, 32}, i8.blocks = 1, i8.threads = 1;
+  i8.dtype = DType::i8, i8.m = 4, i8.rows = 64, i8.cols = 64, i8.block = {32, 32}, i8.blocks = 1,
+  i8.threads = 1;
   for (const kernels::Kernel* kernel : scaled_runnable(i8)) seen.insert(kernel->info.name);
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
-    EXPECT_EQ(seen.count(kernel.info.name), runtime::active_isa() >= kernel.info.isa ? 1u : 0u) << kernel.info.name;
+    EXPECT_EQ(seen.count(kernel.info.name), runtime::active_isa() >= kernel.info.isa ? 1u : 0u)
+        << kernel.info.name;
 }
 
 // Every fast forward kernel: whole groups of eight outputs and ragged ones, few tokens and several panels.
@@ -198,7 +205,8 @@ TEST(Residual, IsAddedBehindTheActivation) {
       for (const std::int64_t m : {1, 3, 8, 70})
         for (const Activation activation : {Activation::none, Activation::gelu_erf}) {
           Case c;
-          c.dtype = dtype, c.m = m, c.rows = m == 3 ? 131 : 128, c.cols = 200, c.block = block, c.density = 0.4;
+          c.dtype = dtype, c.m = m, c.rows = m == 3 ? 131 : 128, c.cols = 200, c.block = block,
+          c.density = 0.4;
           c.bias = m != 8, c.residual = true, c.activation = activation, c.stride_padding = m == 70 ? 3 : 0;
           Instance instance(c);
           const Instance::Answer answer = instance.answer();

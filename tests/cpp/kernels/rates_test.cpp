@@ -55,7 +55,8 @@ TEST_F(RatesOnDisk, AreMeasuredOnceAndReadAfterwards) {
   const KnownRates first = known(), second = known();
   EXPECT_EQ(first.origin, "measured and kept in " + file().string());
   EXPECT_EQ(second.origin, "read from " + file().string());
-  for (const RateField& field : rate_fields()) EXPECT_EQ(first.rates.*field.rate, second.rates.*field.rate) << field.name;
+  for (const RateField& field : rate_fields())
+    EXPECT_EQ(first.rates.*field.rate, second.rates.*field.rate) << field.name;
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "a part file was left behind";
 }
 
@@ -75,7 +76,8 @@ TEST_F(RatesOnDisk, DamagedFilesAreMeasuredAnew) {
     damaged.push_back(good);
     damaged.back()[at] ^= 1;
   }
-  for (const std::string& text : damaged) EXPECT_FALSE(parse_rates(text, key).has_value()) << text.substr(0, 200);
+  for (const std::string& text : damaged)
+    EXPECT_FALSE(parse_rates(text, key).has_value()) << text.substr(0, 200);
   for (const std::string& text : {damaged[0], damaged[3], damaged[9], damaged.back()}) {
     put(text);
     expect_measured_anew();
@@ -103,7 +105,8 @@ TEST_F(RatesOnDisk, ImpossibleRatesAreMeasuredAnewThoughWellSigned) {
 
 TEST_F(RatesOnDisk, OfAnotherCpuAreNotUsed) {
   const std::string other = "x86_64, Another CPU, " + rates_key(isa_);
-  EXPECT_NE(rates_file(other), rates_file(rates_key(isa_)));  // each kind of CPU has its file in a shared home folder
+  EXPECT_NE(rates_file(other),
+            rates_file(rates_key(isa_)));  // each kind of CPU has its file in a shared home folder
   plan::MachineRates rates;
   rates.copy_bytes = 1e9;
   put(rates_text(rates, other));  // brought under this CPU's name, by a copied folder
@@ -124,10 +127,12 @@ TEST_F(RatesOnDisk, NothingKeptWhereNothingCanBeWritten) {
   const KnownRates rates = known_rates(below_a_file, isa_);
   EXPECT_TRUE(rates.origin.starts_with("measured, not kept: cannot make " + below_a_file)) << rates.origin;
   EXPECT_GT(rates.rates.copy_bytes, 1e6);
-  EXPECT_TRUE(known_rates("/proc/nowhere", isa_).origin.starts_with("measured, not kept: ")) << "the kernel's own read-only folder";
+  EXPECT_TRUE(known_rates("/proc/nowhere", isa_).origin.starts_with("measured, not kept: "))
+      << "the kernel's own read-only folder";
   if (::geteuid() != 0) {  // root writes anywhere
     fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
-    EXPECT_TRUE(known().origin.starts_with("measured, not kept: cannot write in " + folder_)) << known().origin;
+    EXPECT_TRUE(known().origin.starts_with("measured, not kept: cannot write in " + folder_))
+        << known().origin;
   }
 }
 
@@ -136,7 +141,8 @@ TEST_F(RatesOnDisk, AFolderOrAPipeInThePlaceOfTheFileIsNoHang) {
   expect_measured_anew();  // the rename replaces it
   fs::remove(file());
   fs::create_directory(file());
-  EXPECT_TRUE(known().origin.starts_with("measured, not kept: cannot write " + file().string())) << known().origin;
+  EXPECT_TRUE(known().origin.starts_with("measured, not kept: cannot write " + file().string()))
+      << known().origin;
 }
 
 TEST_F(RatesOnDisk, ProcessesThatStartTogetherSeeWholeFilesOnly) {
@@ -161,7 +167,8 @@ TEST(CacheFolder, FollowsTheEnvironment) {
   EXPECT_EQ(cache_folder("/own", "/xdg", "/home/me"), "/own");
   EXPECT_EQ(cache_folder("off", "/xdg", "/home/me"), "");
   EXPECT_EQ(cache_folder("", "/xdg", "/home/me"), "/xdg/sparseloom");
-  EXPECT_EQ(cache_folder(nullptr, "relative", "/home/me"), "/home/me/.cache/sparseloom");  // XDG: not absolute, so ignored
+  EXPECT_EQ(cache_folder(nullptr, "relative", "/home/me"),
+            "/home/me/.cache/sparseloom");  // XDG: not absolute, so ignored
   EXPECT_EQ(cache_folder(nullptr, nullptr, ""), "");
   EXPECT_EQ(cache_folder(nullptr, nullptr, nullptr), "");
 }
@@ -173,23 +180,27 @@ TEST(CpuIdentity, HoldsWhatChangesSpeed) {
 #if defined(__x86_64__)
   EXPECT_NE(identity.find(runtime::cpu_name()), std::string::npos) << identity;
 #endif
-  EXPECT_EQ(runtime::cpuinfo_identity("processor\t: 0\nmicrocode\t: 0x2b\nflags\t: a b\n\nprocessor\t: 1\nmicrocode\t: 0x9\n"),
+  EXPECT_EQ(runtime::cpuinfo_identity(
+                "processor\t: 0\nmicrocode\t: 0x2b\nflags\t: a b\n\nprocessor\t: 1\nmicrocode\t: 0x9\n"),
             ", microcode 0x2b");
-  EXPECT_EQ(runtime::cpuinfo_identity("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\nempty\t:\n: odd\nmicrocode\n"),
-            ", CPU implementer 0x41, CPU part 0xd0c");
+  EXPECT_EQ(
+      runtime::cpuinfo_identity("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\nempty\t:\n: odd\nmicrocode\n"),
+      ", CPU implementer 0x41, CPU part 0xd0c");
   EXPECT_EQ(runtime::cpuinfo_identity(""), "");
 }
 
 // What a plan was decided by stands in it.
 TEST(MachineLine, StandsInThePlansDescription) {
   const BlockIndex index(pattern::full(64, 64, {32, 32}));
-  const auto plan = make_plan(describe(index.view(), DType::f32, Direction::forward, 16), index.view(), index.version(),
-                              Executor::serial(), "reference");
+  const auto plan = make_plan(describe(index.view(), DType::f32, Direction::forward, 16), index.view(),
+                              index.version(), Executor::serial(), "reference");
   const std::string text = plan->describe();
-  EXPECT_NE(text.find(std::string("on ") + runtime::name_of(runtime::active_isa())), std::string::npos) << text;
+  EXPECT_NE(text.find(std::string("on ") + runtime::name_of(runtime::active_isa())), std::string::npos)
+      << text;
   EXPECT_NE(text.find("copy "), std::string::npos) << text;
   EXPECT_NE(text.find("rates " + machine_rates_origin()), std::string::npos) << text;
-  EXPECT_EQ(text.find("forced by SPARSELOOM_ISA") != std::string::npos, !runtime::forced_isa().empty()) << text;
+  EXPECT_EQ(text.find("forced by SPARSELOOM_ISA") != std::string::npos, !runtime::forced_isa().empty())
+      << text;
   const std::string info = info_json();
   for (const RateField& field : rate_fields())
     EXPECT_NE(info.find('"' + std::string(field.name) + "\": "), std::string::npos) << field.name;

@@ -49,10 +49,11 @@ std::vector<float> widened(const Matrix& matrix) {
 }  // namespace
 
 std::string describe(const ScaledCase& c) {
-  return std::string(name_of(c.dtype)) + " to " + name_of(c.out) + " m=" + std::to_string(c.m) + " " + std::to_string(c.rows) +
-         "x" + std::to_string(c.cols) + " block " + to_string(c.block) + " density " + std::to_string(c.density) + " scales " +
-         (c.x_each ? "each/" : "one/") + (c.w_each ? "each" : "one") + " bias " + std::to_string(c.bias) + " act " +
-         name_of(c.activation) + " padding " + std::to_string(c.stride_padding) + " values + " + std::to_string(c.values_shift) +
+  return std::string(name_of(c.dtype)) + " to " + name_of(c.out) + " m=" + std::to_string(c.m) + " " +
+         std::to_string(c.rows) + "x" + std::to_string(c.cols) + " block " + to_string(c.block) +
+         " density " + std::to_string(c.density) + " scales " + (c.x_each ? "each/" : "one/") +
+         (c.w_each ? "each" : "one") + " bias " + std::to_string(c.bias) + " act " + name_of(c.activation) +
+         " padding " + std::to_string(c.stride_padding) + " values + " + std::to_string(c.values_shift) +
          (c.skewed ? " skewed" : "") + (c.fast_accum ? " fast_accum" : "");
 }
 
@@ -73,7 +74,8 @@ ScaledInstance::ScaledInstance(const ScaledCase& c_)
     crow.push_back(static_cast<std::int32_t>(col.size()));
   }
   cost_prefix = plan::cost_prefix(Direction::forward, index());
-  values = Matrix(c.dtype, static_cast<std::int64_t>(col.size()) * c.block.rows, c.block.cols, 0, c.values_shift);
+  values =
+      Matrix(c.dtype, static_cast<std::int64_t>(col.size()) * c.block.rows, c.block.cols, 0, c.values_shift);
   fill(x, rng.split(1));
   fill(values, rng.split(2));
   for (std::int64_t o = 0; o < c.rows; ++o) bias.set(0, o, 2 * biases.uniform() - 1);
@@ -92,7 +94,8 @@ IndexView ScaledInstance::index() const {
 Problem ScaledInstance::problem(int threads) const {
   Problem p;
   p.dtype = c.dtype, p.out = c.out, p.m = c.m, p.rows = c.rows, p.cols = c.cols, p.block = c.block;
-  p.blocks = static_cast<std::int64_t>(col.size()), p.bias = c.bias, p.activation = c.activation, p.threads = threads;
+  p.blocks = static_cast<std::int64_t>(col.size()), p.bias = c.bias, p.activation = c.activation,
+  p.threads = threads;
   p.fast_accum = c.fast_accum;
   return p;
 }
@@ -120,23 +123,26 @@ void ScaledInstance::fill_values(double value) {
   for (std::int64_t r = 0; r < index().block_rows(); ++r)
     for (std::int64_t b = crow[static_cast<std::size_t>(r)]; b < crow[static_cast<std::size_t>(r) + 1]; ++b)
       for (std::int64_t i = 0; i < c.block.rows && r * c.block.rows + i < c.rows; ++i)
-        for (std::int64_t j = 0; j < c.block.cols && col[static_cast<std::size_t>(b)] * c.block.cols + j < c.cols; ++j)
+        for (std::int64_t j = 0;
+             j < c.block.cols && col[static_cast<std::size_t>(b)] * c.block.cols + j < c.cols; ++j)
           values.set(b * c.block.rows + i, j, value);
 }
 
 Matrix ScaledInstance::run(const kernels::Kernel& kernel, const Executor& executor) {
   Matrix out(c.out, c.m, c.rows, c.stride_padding);
-  const std::size_t declared = kernel.info.workspace_bytes(problem(executor.num_threads), {runtime::active_isa(), {}, {}});
+  const std::size_t declared =
+      kernel.info.workspace_bytes(problem(executor.num_threads), {runtime::active_isa(), {}, {}});
   const std::size_t allocated = (declared + 2 * kGuard - 1) / kGuard * kGuard;
-  const std::unique_ptr<std::byte, decltype(&std::free)> workspace(static_cast<std::byte*>(std::aligned_alloc(64, allocated)),
-                                                                   &std::free);
+  const std::unique_ptr<std::byte, decltype(&std::free)> workspace(
+      static_cast<std::byte*>(std::aligned_alloc(64, allocated)), &std::free);
   std::fill_n(workspace.get(), allocated, kPoison);
   kernels::MatmulArgs call = args();
   call.out = out.data(), call.out_stride = out.stride;
   call.workspace = workspace.get();
   EXPECT_EQ(kernel.launch(call, executor), 0) << kernel.info.name;
   EXPECT_TRUE(out.padding_untouched()) << kernel.info.name << " wrote outside the output: " << describe(c);
-  EXPECT_TRUE(std::all_of(workspace.get() + declared, workspace.get() + allocated, [](std::byte b) { return b == kPoison; }))
+  EXPECT_TRUE(std::all_of(workspace.get() + declared, workspace.get() + allocated,
+                          [](std::byte b) { return b == kPoison; }))
       << kernel.info.name << " overran its workspace: " << describe(c);
   return out;
 }
@@ -152,7 +158,8 @@ void ScaledInstance::expect_right(const Matrix& out) {
     const double b = c.bias ? bias.at(0, o) : 0;
     for (std::int64_t t = 0; t < c.m; ++t) {
       double sum = 0, norm = 0;  // of i8 both are exact
-      for (std::int64_t block = crow[static_cast<std::size_t>(r)]; block < crow[static_cast<std::size_t>(r) + 1]; ++block) {
+      for (std::int64_t block = crow[static_cast<std::size_t>(r)];
+           block < crow[static_cast<std::size_t>(r) + 1]; ++block) {
         const std::int64_t first = std::int64_t{col[static_cast<std::size_t>(block)]} * c.block.cols;
         const float* const in = inputs.data() + t * c.cols + first;
         const float* const w = weights.data() + (block * c.block.rows + o % c.block.rows) * c.block.cols;
@@ -169,11 +176,13 @@ void ScaledInstance::expect_right(const Matrix& out) {
         store(c.out, element, 0, c.activation == Activation::relu ? std::max(scaled, 0.0f) : scaled);
         ASSERT_EQ(actual, load(c.out, element, 0)) << describe(c) << " at " << t << ", " << o;
       }
-      // Every activation's slope is below 1.2; its exponential and quotient cost a few ulp, and f8's sums round at each addition,
-      // in the worst order by some hundred ulp of the norm here.
+      // Every activation's slope is below 1.2; its exponential and quotient cost a few ulp, and f8's sums
+      // round at each addition, in the worst order by some hundred ulp of the norm here.
       const double exact = activate(c.activation, static_cast<double>(xs) * ws * sum + b);
-      const double terms = std::abs(static_cast<double>(xs) * ws) * (exact_sums ? std::abs(sum) : norm) + std::abs(b);
-      ASSERT_LE(std::abs(actual - exact), out_ulp * std::abs(exact) + (exact_sums ? 8 : 100) * kUlp * terms + 1e-37)
+      const double terms =
+          std::abs(static_cast<double>(xs) * ws) * (exact_sums ? std::abs(sum) : norm) + std::abs(b);
+      ASSERT_LE(std::abs(actual - exact),
+                out_ulp * std::abs(exact) + (exact_sums ? 8 : 100) * kUlp * terms + 1e-37)
           << describe(c) << " at " << t << ", " << o;
     }
   }
@@ -185,7 +194,8 @@ std::vector<const kernels::Kernel*> scaled_runnable(const Problem& problem) {
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
     if (kernel.info.scaled && kernel.info.refusal(problem, machine).empty()) list.push_back(&kernel);
 #if defined(__x86_64__)
-  if (emulated_amx_int8_kernel().info.refusal(problem, machine).empty()) list.push_back(&emulated_amx_int8_kernel());
+  if (emulated_amx_int8_kernel().info.refusal(problem, machine).empty())
+    list.push_back(&emulated_amx_int8_kernel());
 #endif
   static const kernels::Kernel reference = kernels::reference_kernel();
   list.push_back(&reference);

@@ -1,5 +1,5 @@
-// One 8-bit product as the kernel tests see it: random operands of the whole range, scales of either kind, and the answer twice:
-// bit for bit as kernels/args.h rounds it, and in fp64.
+// One 8-bit product as the kernel tests see it: random operands of the whole range, scales of either kind,
+// and the answer twice: bit for bit as kernels/args.h rounds it, and in fp64.
 #pragma once
 
 #include <cstdint>
@@ -45,16 +45,18 @@ struct ScaledInstance {
   void fill_x(double value);
   void fill_values(double value);
 
-  /// Runs the kernel on poisoned output and workspace of exactly the declared size; fails the test when either was overrun.
+  /// Runs the kernel on poisoned output and workspace of exactly the declared size; fails the test when
+  /// either was overrun.
   Matrix run(const kernels::Kernel& kernel, const Executor& executor);
 
-  /// i8: every element has the bits of args.h's formula on exact sums, unless an activation's own rounding comes between;
-  /// always, and f8 too: per tile of 16 tokens x a block of outputs, no further from fp64's answer than the formula's roundings
-  /// reach.
+  /// i8: every element has the bits of args.h's formula on exact sums, unless an activation's own rounding
+  /// comes between; always, and f8 too: per tile of 16 tokens x a block of outputs, no further from fp64's
+  /// answer than the formula's roundings reach.
   void expect_right(const Matrix& out);
 };
 
-/// i8 and f8 kernels that this machine and problem allow: the CPU's rows, AMX's on emulated tiles, and the reference.
+/// i8 and f8 kernels that this machine and problem allow: the CPU's rows, AMX's on emulated tiles, and the
+/// reference.
 std::vector<const kernels::Kernel*> scaled_runnable(const Problem& problem);
 
 }  // namespace sparseloom::testing

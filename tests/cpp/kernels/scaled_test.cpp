@@ -27,15 +27,18 @@ TEST_P(ScaledBlocks, EveryEdgeScaleAndOutput) {
     for (const std::int64_t m : {1, 3, 16, 37, 100}) {
       ScaledCase c;
       c.dtype = dtype, c.m = m, c.rows = 2 * bm + 3, c.cols = 3 * bn - 5, c.block = {bm, bn}, c.density = 0.6;
-      c.x_each = turn & 1, c.w_each = turn & 2, c.out = turn & 4 ? DType::bf16 : DType::f32, c.bias = turn % 3 == 0;
+      c.x_each = turn & 1, c.w_each = turn & 2, c.out = turn & 4 ? DType::bf16 : DType::f32,
+      c.bias = turn % 3 == 0;
       c.stride_padding = turn % 4, c.values_shift = turn % 3, c.seed = static_cast<std::uint64_t>(turn);
       ++turn;
       check(c);
     }
 }
-INSTANTIATE_TEST_SUITE_P(All, ScaledBlocks, ::testing::Combine(::testing::ValuesIn(kSides), ::testing::ValuesIn(kSides)),
+INSTANTIATE_TEST_SUITE_P(All, ScaledBlocks,
+                         ::testing::Combine(::testing::ValuesIn(kSides), ::testing::ValuesIn(kSides)),
                          [](const auto& info) {
-                           return std::to_string(std::get<0>(info.param)) + "x" + std::to_string(std::get<1>(info.param));
+                           return std::to_string(std::get<0>(info.param)) + "x" +
+                                  std::to_string(std::get<1>(info.param));
                          });
 
 TEST(Scaled, EveryScaleOutputBiasAndActivation) {
@@ -44,10 +47,11 @@ TEST(Scaled, EveryScaleOutputBiasAndActivation) {
       for (const bool x_each : {false, true})
         for (const bool w_each : {false, true})
           for (const bool bias : {false, true})
-            for (const Activation activation :
-                 {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu}) {
+            for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_erf,
+                                                Activation::gelu_tanh, Activation::silu}) {
               ScaledCase c;
-              c.dtype = dtype, c.out = out, c.x_each = x_each, c.w_each = w_each, c.bias = bias, c.activation = activation;
+              c.dtype = dtype, c.out = out, c.x_each = x_each, c.w_each = w_each, c.bias = bias,
+              c.activation = activation;
               c.m = 21, c.rows = 75, c.cols = 90, c.block = {16, 32}, c.stride_padding = 1;
               check(c);
             }
@@ -63,7 +67,8 @@ TEST(Scaled, NoBlocksWriteTheBias) {
   }
 }
 
-// 128 x 16384 products of (-128)^2 or 127 * -128: 2^28 and beyond what a 16-bit or saturating step would hold.
+// 128 x 16384 products of (-128)^2 or 127 * -128: 2^28 and beyond what a 16-bit or saturating step would
+// hold.
 TEST(Scaled, ExtremesDoNotOverflow) {
   for (const double x : {-128.0, 127.0})
     for (const double w : {-128.0, 127.0}) {
@@ -94,13 +99,16 @@ TEST(Scaled, AnyNumberOfThreadsGivesTheSameBits) {
     for (const std::int64_t m : {1, 5, 48, 49, 200})
       for (const bool skewed : {false, true}) {
         ScaledCase c;
-        c.m = m, c.rows = 520, c.cols = 720, c.block = {side, side}, c.density = 0.5, c.skewed = skewed, c.out = DType::bf16;
+        c.m = m, c.rows = 520, c.cols = 720, c.block = {side, side}, c.density = 0.5, c.skewed = skewed,
+        c.out = DType::bf16;
         ScaledInstance instance(c);
         for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
           const Matrix one = instance.run(*kernel, Executor::serial());
           for (const int threads : {2, 3, 7})
-            EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes) << kernel->info.name << " on " << threads;
-          EXPECT_EQ(instance.run(*kernel, Executor::pool(3)).bytes, one.bytes) << kernel->info.name << " on the pool";
+            EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes)
+                << kernel->info.name << " on " << threads;
+          EXPECT_EQ(instance.run(*kernel, Executor::pool(3)).bytes, one.bytes)
+              << kernel->info.name << " on the pool";
         }
       }
 }
@@ -125,13 +133,15 @@ TEST(Scaled, DenormalResultsAreKept) {
 
 // No case of their own: 0 * sum is 0, Inf * 0 and NaN are NaN, and no other token or output hears of it.
 TEST(Scaled, ZeroInfAndNanScalesFollowIeee) {
-  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity(),
+                  kNan = std::numeric_limits<float>::quiet_NaN();
   for (const DType dtype : {DType::i8, DType::f8e4m3}) {
     ScaledCase c;
     c.dtype = dtype, c.m = 20, c.rows = 40, c.cols = 64, c.block = {8, 16}, c.density = 1;
     ScaledInstance instance(c);
     for (std::int64_t i = 0; i < c.cols; ++i) instance.x.set(6, i, 0);  // a token whose sums are zero
-    instance.x_scale[2] = 0, instance.x_scale[3] = kInf, instance.x_scale[4] = kNan, instance.x_scale[5] = -kInf;
+    instance.x_scale[2] = 0, instance.x_scale[3] = kInf, instance.x_scale[4] = kNan,
+    instance.x_scale[5] = -kInf;
     instance.w_scale[9] = kInf, instance.w_scale[10] = kNan, instance.w_scale[11] = 0;
     for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
       SCOPED_TRACE(kernel->info.name);
@@ -142,10 +152,11 @@ TEST(Scaled, ZeroInfAndNanScalesFollowIeee) {
       for (std::int64_t t = 0; t < c.m; ++t)
         for (std::int64_t o = 0; o < c.rows; ++o) {
           const float sum = static_cast<float>(sums.at(t, o));
-          const float expected =
-              sum * instance.x_scale[static_cast<std::size_t>(t)] * instance.w_scale[static_cast<std::size_t>(o)];
+          const float expected = sum * instance.x_scale[static_cast<std::size_t>(t)] *
+                                 instance.w_scale[static_cast<std::size_t>(o)];
           const double actual = out.at(t, o);
-          ASSERT_TRUE(std::isnan(expected) ? std::isnan(actual) : actual == expected) << t << ", " << o << ": " << actual;
+          ASSERT_TRUE(std::isnan(expected) ? std::isnan(actual) : actual == expected)
+              << t << ", " << o << ": " << actual;
         }
     }
   }
@@ -165,7 +176,8 @@ TEST(Scaled, F8NanStaysUnderStoredBlocks) {
         for (std::int64_t b = instance.crow[static_cast<std::size_t>(o / 16)];
              b < instance.crow[static_cast<std::size_t>(o / 16) + 1]; ++b)
           stored |= instance.col[static_cast<std::size_t>(b)] == 40 / 16;
-        ASSERT_EQ(std::isnan(out.at(t, o)), stored && t == 3) << kernel->info.name << " at " << t << ", " << o;
+        ASSERT_EQ(std::isnan(out.at(t, o)), stored && t == 3)
+            << kernel->info.name << " at " << t << ", " << o;
       }
   }
 }

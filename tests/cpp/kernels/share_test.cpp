@@ -34,7 +34,8 @@ TEST(Share, CutsAreEvenAndCover) {
       for (std::int64_t t = 0; t < tasks; ++t) {
         const Range r = share(total, t, tasks);
         EXPECT_EQ(r.begin, next);
-        EXPECT_NEAR(static_cast<double>(r.end - r.begin), static_cast<double>(total) / static_cast<double>(tasks), 1.0);
+        EXPECT_NEAR(static_cast<double>(r.end - r.begin),
+                    static_cast<double>(total) / static_cast<double>(tasks), 1.0);
         next = r.end;
       }
       EXPECT_EQ(next, total);
@@ -46,7 +47,8 @@ TEST(Share, SkewedRowsBalance) {
   std::vector<std::int64_t> prefix = {0};
   for (int r = 0; r < 64; ++r) prefix.push_back(prefix.back() + (r == 10 ? 6300 : 100));
   for (const std::int64_t parts : {2, 3, 7}) {
-    const double mean = static_cast<double>(prefix.back()) / static_cast<double>(parts), unit = 6300.0 / 4;  // which is not cut
+    const double mean = static_cast<double>(prefix.back()) / static_cast<double>(parts),
+                 unit = 6300.0 / 4;  // which is not cut
     for (const double c : split(prefix, 4, parts)) EXPECT_LE(c, mean + unit);
   }
 }
@@ -57,7 +59,8 @@ TEST(Share, EvenRowsBalanceWithinOneMultiple) {
   for (const std::int64_t parts : {2, 5, 16})
     for (const std::int64_t multiple : {1, 3, 4}) {
       const double mean = static_cast<double>(prefix.back()) / static_cast<double>(parts);
-      for (const double c : split(prefix, 4, parts, multiple)) EXPECT_NEAR(c, mean, (multiple + 1) * 402.0 / 4);
+      for (const double c : split(prefix, 4, parts, multiple))
+        EXPECT_NEAR(c, mean, (multiple + 1) * 402.0 / 4);
     }
 }
 

@@ -22,9 +22,10 @@ constexpr std::int64_t kTokens = 48, kOutputs = 40, kStride = 43;
 
 std::vector<float> odd_sums() {
   std::vector<float> tile(kOutputs * kTokens);
-  for (std::size_t i = 0; i < tile.size(); ++i) tile[i] = static_cast<float>(static_cast<int>(i * 37 % 301) - 150) * 0.031f;
-  // What rounding to 16 bits must get right: ties, overflow, denormals of either type, infinity, NaN (a negative one's
-  // sign after an activation is the compiler's choice of operands).
+  for (std::size_t i = 0; i < tile.size(); ++i)
+    tile[i] = static_cast<float>(static_cast<int>(i * 37 % 301) - 150) * 0.031f;
+  // What rounding to 16 bits must get right: ties, overflow, denormals of either type, infinity, NaN (a
+  // negative one's sign after an activation is the compiler's choice of operands).
   const float special[] = {0x1.01p0f,
                            0x1.03p0f,
                            0x1.002p0f,
@@ -50,21 +51,24 @@ TEST(WriteTile, Avx512WritesWhatAvx2Writes) {
     Matrix bias(dtype, 1, kOutputs, 0), residual(dtype, kTokens, kStride, 0);
     for (std::int64_t o = 0; o < kOutputs; ++o) bias.set(0, o, 0.25 * static_cast<double>(o));
     for (std::int64_t t = 0; t < kTokens; ++t)
-      for (std::int64_t o = 0; o < kStride; ++o) residual.set(t, o, static_cast<double>(t) - static_cast<double>(o) * 0.5);
+      for (std::int64_t o = 0; o < kStride; ++o)
+        residual.set(t, o, static_cast<double>(t) - static_cast<double>(o) * 0.5);
     for (const Activation activation :
          {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
       for (const std::int64_t tokens : {1, 7, 16, 43, 48})
         for (const std::int64_t outputs : {1, 8, 13, 16, 31, 32, 40})
           for (const bool all : {false, true}) {
-            kernels::cpu::TileOut out{tile.data(), kTokens, tokens, outputs, dtype, activation, all ? bias.data() : nullptr,
-                                      nullptr,     kStride};
+            kernels::cpu::TileOut out{
+                tile.data(), kTokens, tokens, outputs, dtype, activation, all ? bias.data() : nullptr,
+                nullptr,     kStride};
             if (all) out.scale = scale.data(), out.residual = residual.data(), out.residual_stride = kStride;
             Matrix wide(dtype, kTokens, kStride, 0), narrow = wide;
             out.out = wide.data();
             kernels::cpu::write_tile(out);
             out.out = narrow.data();
             kernels::cpu::kAvx2Tile.write(out);
-            ASSERT_EQ(wide.bytes, narrow.bytes) << name_of(dtype) << " " << tokens << " x " << outputs << " " << all;
+            ASSERT_EQ(wide.bytes, narrow.bytes)
+                << name_of(dtype) << " " << tokens << " x " << outputs << " " << all;
           }
   }
 }
@@ -84,7 +88,8 @@ TEST(DeferredLines, ReachTheirRowsAndNothingElse) {
         DeferredLines lines;
         EXPECT_EQ(DeferredLines::pace(&lines, times), 0);
         const auto fill = [&](Buffer& buffer, std::byte value) {
-          const auto rows = DeferredLines::rows_of(&lines, {buffer.bytes + 64, Buffer::kRowBytes}, bytes, count);
+          const auto rows =
+              DeferredLines::rows_of(&lines, {buffer.bytes + 64, Buffer::kRowBytes}, bytes, count);
           ASSERT_NE(rows.out, buffer.bytes + 64);
           for (std::int64_t i = 0; i < count; ++i) std::fill_n(rows.out + i * rows.stride, bytes, value);
         };
@@ -109,7 +114,8 @@ TEST(DeferredLines, ReachTheirRowsAndNothingElse) {
 TEST(DeferredLines, OnlyWholeLinesLeavePastTheCaches) {
   Buffer buffer;
   DeferredLines lines;
-  const auto stay = [&](DeferredLines* to, std::int64_t shift, std::int64_t stride, std::int64_t bytes, std::int64_t count) {
+  const auto stay = [&](DeferredLines* to, std::int64_t shift, std::int64_t stride, std::int64_t bytes,
+                        std::int64_t count) {
     const auto rows = DeferredLines::rows_of(to, {buffer.bytes + shift, stride}, bytes, count);
     return rows.out == buffer.bytes + shift && rows.stride == stride;
   };

@@ -14,7 +14,9 @@ namespace {
 
 using test::from_picture;
 
-std::vector<std::int32_t> list(const std::int32_t* first, std::int64_t count) { return {first, first + count}; }
+std::vector<std::int32_t> list(const std::int32_t* first, std::int64_t count) {
+  return {first, first + count};
+}
 
 TEST(BlockIndex, ListsBlocksByRowAndByColumn) {
   const BlockIndex index(from_picture({"#.#", "...", ".##"}, {16, 32}));
@@ -49,7 +51,8 @@ TEST_P(Indices, TransposedListsTheSameBlocks) {
   const BlockIndex index(pattern());
   const IndexView view = index.view();
   const TransposedView across = index.transposed();
-  // Swapping the roles gives the index of the transposed pattern, and slot names each block once, at its place in the row order.
+  // Swapping the roles gives the index of the transposed pattern, and slot names each block once, at its
+  // place in the row order.
   const BlockIndex mirror(pattern().transposed());
   EXPECT_EQ(list(across.ccol, view.block_cols() + 1), list(mirror.view().crow, view.block_cols() + 1));
   EXPECT_EQ(list(across.row, view.blocks), list(mirror.view().col, view.blocks));
@@ -77,7 +80,8 @@ TEST_P(Indices, CopiesAndMovesStandOnTheirOwn) {
 TEST_P(Indices, VersionIsTheContent) {
   const BlockIndex index(pattern());
   const IndexView view = index.view();
-  const BlockIndex again(view.rows, view.cols, view.block, {view.crow, static_cast<std::size_t>(view.block_rows()) + 1},
+  const BlockIndex again(view.rows, view.cols, view.block,
+                         {view.crow, static_cast<std::size_t>(view.block_rows()) + 1},
                          {view.col, static_cast<std::size_t>(view.blocks)});
   EXPECT_EQ(again.version(), index.version());
   EXPECT_EQ(pattern_version(view), index.version());
@@ -92,10 +96,14 @@ TEST_P(Indices, VersionIsTheContent) {
 INSTANTIATE_TEST_SUITE_P(Sizes, Indices,
                          testing::Values(std::tuple{256, 256, BlockShape{32, 32}, 0.3},
                                          std::tuple{250, 130, BlockShape{16, 64}, 0.5},
-                                         std::tuple{1000, 40, BlockShape{8, 8}, 0.05}, std::tuple{40, 1000, BlockShape{8, 8}, 0.05},
-                                         std::tuple{128, 128, BlockShape{8, 16}, 1.0}, std::tuple{128, 128, BlockShape{8, 16}, 0.0},
-                                         std::tuple{1, 1, BlockShape{128, 128}, 1.0}, std::tuple{0, 100, BlockShape{8, 8}, 0.5},
-                                         std::tuple{100, 0, BlockShape{8, 8}, 0.5}, std::tuple{0, 0, BlockShape{8, 8}, 0.5}));
+                                         std::tuple{1000, 40, BlockShape{8, 8}, 0.05},
+                                         std::tuple{40, 1000, BlockShape{8, 8}, 0.05},
+                                         std::tuple{128, 128, BlockShape{8, 16}, 1.0},
+                                         std::tuple{128, 128, BlockShape{8, 16}, 0.0},
+                                         std::tuple{1, 1, BlockShape{128, 128}, 1.0},
+                                         std::tuple{0, 100, BlockShape{8, 8}, 0.5},
+                                         std::tuple{100, 0, BlockShape{8, 8}, 0.5},
+                                         std::tuple{0, 0, BlockShape{8, 8}, 0.5}));
 
 // Computed by a second implementation, in another language: versions are written to files.
 TEST(PatternVersion, KeepsItsValue) {

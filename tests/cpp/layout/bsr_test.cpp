@@ -23,7 +23,11 @@ using test::expect_error;
 /// A dense matrix of random bytes (NaN, Inf, -0.0 and denormals among them) with a gap between its rows.
 struct Bytes {
   Bytes(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap, std::uint64_t seed)
-      : dtype(dtype), rows(rows), cols(cols), stride(cols + gap), data(static_cast<std::size_t>(rows * stride) * size_of(dtype)) {
+      : dtype(dtype),
+        rows(rows),
+        cols(cols),
+        stride(cols + gap),
+        data(static_cast<std::size_t>(rows * stride) * size_of(dtype)) {
     core::Rng rng(seed);
     for (std::uint8_t& byte : data) byte = static_cast<std::uint8_t>(rng.next() >> 56);
   }
@@ -39,15 +43,17 @@ struct Bytes {
 };
 
 void expect_exact(const BlockPattern& pattern, DType dtype, std::int64_t gap) {
-  SCOPED_TRACE(testing::Message() << pattern.rows() << " x " << pattern.cols() << " in " << to_string(pattern.block()) << ", "
-                                  << name_of(dtype) << ", gap " << gap);
+  SCOPED_TRACE(testing::Message() << pattern.rows() << " x " << pattern.cols() << " in "
+                                  << to_string(pattern.block()) << ", " << name_of(dtype) << ", gap " << gap);
   const BlockShape block = pattern.block();
   const BlockIndex index(pattern);
   const IndexView view = index.view();
-  Bytes dense(dtype, pattern.rows(), pattern.cols(), gap, 1), back(dtype, pattern.rows(), pattern.cols(), gap, 2);
+  Bytes dense(dtype, pattern.rows(), pattern.cols(), gap, 1),
+      back(dtype, pattern.rows(), pattern.cols(), gap, 2);
   const Bytes before = back;
   const auto size = static_cast<std::int64_t>(size_of(dtype));
-  std::vector<std::uint8_t> values(static_cast<std::size_t>(view.blocks * view.block_elements() * size), 0xcd);
+  std::vector<std::uint8_t> values(static_cast<std::size_t>(view.blocks * view.block_elements() * size),
+                                   0xcd);
   pack(dense.view(), view, values.data());
 
   // Each value is the element it stands for, each padding zero.
@@ -55,7 +61,8 @@ void expect_exact(const BlockPattern& pattern, DType dtype, std::int64_t gap) {
   for (std::int64_t r = 0, i = 0; r < view.block_rows(); ++r) {
     for (; i < view.crow[r + 1]; ++i) {
       for (std::int64_t e = 0; e < view.block_elements(); ++e) {
-        const std::int64_t y = r * block.rows + e / block.cols, x = view.col[i] * std::int64_t{block.cols} + e % block.cols;
+        const std::int64_t y = r * block.rows + e / block.cols,
+                           x = view.col[i] * std::int64_t{block.cols} + e % block.cols;
         const auto first = values.begin() + (i * view.block_elements() + e) * size;
         const bool inside = y < pattern.rows() && x < pattern.cols();
         ASSERT_EQ(std::vector<std::uint8_t>(first, first + size), inside ? dense.element(y, x) : zero);
@@ -68,7 +75,10 @@ void expect_exact(const BlockPattern& pattern, DType dtype, std::int64_t gap) {
     for (std::int64_t x = 0; x < back.stride; ++x) {
       const bool inside = x < pattern.cols();
       const bool present = inside && pattern.test(y / block.rows, x / block.cols);
-      ASSERT_EQ(back.element(y, x), !inside ? before.element(y, x) : present ? dense.element(y, x) : zero) << y << ", " << x;
+      ASSERT_EQ(back.element(y, x), !inside   ? before.element(y, x)
+                                    : present ? dense.element(y, x)
+                                              : zero)
+          << y << ", " << x;
     }
   }
   // A second round trip changes nothing.
@@ -92,11 +102,13 @@ TEST(Pack, IsExactForEveryDtypeEdgeAndFill) {
     for (const auto& [rows, cols] : std::initializer_list<std::pair<int, int>>{
              {64, 96}, {65, 97}, {63, 95}, {1, 1}, {1, 200}, {200, 1}, {16, 32}, {0, 64}, {64, 0}, {0, 0}}) {
       for (const double density : {0.0, 0.3, 1.0}) {
-        for (const std::int64_t gap : {0, 7}) expect_exact(pattern::random(rows, cols, {16, 32}, density, 9), dtype, gap);
+        for (const std::int64_t gap : {0, 7})
+          expect_exact(pattern::random(rows, cols, {16, 32}, density, 9), dtype, gap);
       }
     }
   }
-  expect_exact(test::from_picture({"...", "##.", "...", "..#"}, {32, 16}), DType::f32, 3);  // empty rows and none at the start
+  expect_exact(test::from_picture({"...", "##.", "...", "..#"}, {32, 16}), DType::f32,
+               3);  // empty rows and none at the start
 }
 
 TEST(Pack, CopiesSpecialValuesAndUnpackMultipliesNothing) {
@@ -110,7 +122,8 @@ TEST(Pack, CopiesSpecialValuesAndUnpackMultipliesNothing) {
   EXPECT_TRUE(back[0] == 0 && std::signbit(back[0]));
   EXPECT_EQ(back[1], dense[1]);
   EXPECT_TRUE(std::isnan(back[2]));
-  EXPECT_EQ(std::count(back.begin(), back.end(), 0.0f), 16 * 16 - 63);  // -0.0 and the absent blocks; no NaN spread by 0 * NaN
+  EXPECT_EQ(std::count(back.begin(), back.end(), 0.0f),
+            16 * 16 - 63);  // -0.0 and the absent blocks; no NaN spread by 0 * NaN
   EXPECT_FALSE(std::signbit(back[15]));
 }
 
@@ -144,7 +157,9 @@ TEST(Pack, RefusesWhatDoesNotFit) {
   const BlockIndex index(pattern);
   std::vector<float> dense(20 * 24), values(9 * 64);
   const auto pack_as = [&](void* data, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
-    return [=, &index, &values] { pack({data, DType::f32, rows, cols, stride}, index.view(), values.data()); };
+    return [=, &index, &values] {
+      pack({data, DType::f32, rows, cols, stride}, index.view(), values.data());
+    };
   };
   expect_error("pack", {"[20, 24]", "got [24, 20]"}, pack_as(dense.data(), 24, 20, 24));
   expect_error("pack", {"[20, 24]", "got [0, 24]"}, pack_as(dense.data(), 0, 24, 24));
@@ -156,9 +171,13 @@ TEST(Pack, RefusesWhatDoesNotFit) {
   expect_error("unpack", {"[20, 24]", "got [20, 25]"}, [&] {
     unpack(index.view(), values.data(), {dense.data(), DType::f32, 20, 25, 25});
   });
-  expect_error("unpack", {"values of 9 blocks"}, [&] { unpack(index.view(), nullptr, {dense.data(), DType::f32, 20, 24, 24}); });
+  expect_error("unpack", {"values of 9 blocks"}, [&] {
+    unpack(index.view(), nullptr, {dense.data(), DType::f32, 20, 24, 24});
+  });
   const BsrMatrix matrix(index, DType::f32);
-  expect_error("unpack", {"expected f32, got bf16"}, [&] { matrix.unpack({dense.data(), DType::bf16, 20, 24, 24}); });
+  expect_error("unpack", {"expected f32, got bf16"}, [&] {
+    matrix.unpack({dense.data(), DType::bf16, 20, 24, 24});
+  });
 }
 
 }  // namespace

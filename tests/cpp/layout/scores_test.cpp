@@ -32,7 +32,8 @@ TEST(BlockScores, CountEachElementOnceAndNoPadding) {
   const ConstMatrixView view{dense.data(), DType::f32, 9, 10, 12};
   EXPECT_EQ(scores_of(view, {8, 8}, BlockNorm::l1), (std::vector<float>{128, 32, 16, 5}));
   EXPECT_EQ(scores_of(view, {8, 8}, BlockNorm::max), (std::vector<float>{2, 2, 2, 3}));
-  EXPECT_EQ(scores_of(view, {8, 8}, BlockNorm::l2), (std::vector<float>{16, 8, std::sqrt(32.0f), std::sqrt(13.0f)}));
+  EXPECT_EQ(scores_of(view, {8, 8}, BlockNorm::l2),
+            (std::vector<float>{16, 8, std::sqrt(32.0f), std::sqrt(13.0f)}));
 }
 
 TEST(BlockScores, ReadEveryDtype) {
@@ -48,7 +49,8 @@ TEST(BlockScores, ReadEveryDtype) {
 TEST(BlockScores, SumInDouble) {
   std::vector<float> dense(128 * 128, 1);
   dense[0] = 0x1p24f;
-  EXPECT_EQ(scores_of({dense.data(), DType::f32, 128, 128, 128}, {128, 128}, BlockNorm::l1), std::vector<float>{0x1p24f + 16384});
+  EXPECT_EQ(scores_of({dense.data(), DType::f32, 128, 128, 128}, {128, 128}, BlockNorm::l1),
+            std::vector<float>{0x1p24f + 16384});
 }
 
 TEST(BlockScores, PassNanOnForTopKToRefuse) {
@@ -85,8 +87,12 @@ TEST(BlockScores, RefuseWhatDoesNotFit) {
   expect_error(op, {"stride of at least 16", "got 8"}, [&] {
     block_scores({dense.data(), DType::f32, 8, 16, 8}, {8, 8}, BlockNorm::l1, scores);
   });
-  expect_error(op, {"null pointer"}, [&] { block_scores({nullptr, DType::f32, 8, 16, 16}, {8, 8}, BlockNorm::l1, scores); });
-  expect_error(op, {"got 8x9"}, [&] { block_scores({dense.data(), DType::f32, 8, 8, 8}, {8, 9}, BlockNorm::l1, scores); });
+  expect_error(op, {"null pointer"}, [&] {
+    block_scores({nullptr, DType::f32, 8, 16, 16}, {8, 8}, BlockNorm::l1, scores);
+  });
+  expect_error(op, {"got 8x9"}, [&] {
+    block_scores({dense.data(), DType::f32, 8, 8, 8}, {8, 9}, BlockNorm::l1, scores);
+  });
   block_scores({nullptr, DType::f32, 0, 8, 8}, {8, 8}, BlockNorm::l1, {});  // an empty matrix has no scores
 }
 

@@ -27,7 +27,8 @@ struct Tables {
   std::vector<std::int32_t> crow, col, ccol, row, slot, moved, requested{0};
 
   /// Those of a mask, made by the index's own constructor.
-  Tables(int block_rows, int block_cols, const std::vector<std::uint8_t>& mask) : rows(block_rows), cols(block_cols) {
+  Tables(int block_rows, int block_cols, const std::vector<std::uint8_t>& mask)
+      : rows(block_rows), cols(block_cols) {
     const BlockIndex index = index_of(mask);
     const IndexView view = index.view();
     const TransposedView across = index.transposed();
@@ -74,7 +75,8 @@ struct Tables {
   void expect_moved_from(const Tables& before, const std::vector<std::uint8_t>& mask) const {
     std::vector<std::int32_t> old(mask.size(), -1);
     for (int r = 0; r < rows; ++r)
-      for (std::int32_t i = before.crow[static_cast<std::size_t>(r)]; i < before.crow[static_cast<std::size_t>(r) + 1]; ++i)
+      for (std::int32_t i = before.crow[static_cast<std::size_t>(r)];
+           i < before.crow[static_cast<std::size_t>(r) + 1]; ++i)
         old[static_cast<std::size_t>(r * cols + before.col[static_cast<std::size_t>(i)])] = i;
     std::size_t next = 0;
     for (std::size_t cell = 0; cell < mask.size(); ++cell) {

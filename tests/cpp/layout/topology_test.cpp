@@ -29,7 +29,8 @@ TEST(SetTopology, EqualsAnIndexBuiltAnew) {
         tables.expect_index_of(mask);
         tables.expect_moved_from(before, mask);
         EXPECT_EQ(tables.requested[0], std::count(mask.begin(), mask.end(), 1));
-        if (::testing::Test::HasFailure()) FAIL() << grid.rows << " x " << grid.cols << " density " << density;
+        if (::testing::Test::HasFailure())
+          FAIL() << grid.rows << " x " << grid.cols << " density " << density;
       }
     }
 }
@@ -59,7 +60,8 @@ TEST(SetTopology, WritesValidTablesOverAnything) {
     for (std::int32_t& entry : *list) entry = static_cast<std::int32_t>(rng.next());
   set_topology(mask.data(), tables.view());
   tables.expect_index_of(mask);
-  for (const std::int32_t moved : tables.moved) EXPECT_TRUE(moved >= -1 && moved < static_cast<std::int32_t>(tables.col.size()));
+  for (const std::int32_t moved : tables.moved)
+    EXPECT_TRUE(moved >= -1 && moved < static_cast<std::int32_t>(tables.col.size()));
 }
 
 }  // namespace

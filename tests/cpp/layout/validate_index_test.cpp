@@ -26,7 +26,9 @@ struct RawIndex {
   std::vector<std::int32_t> col = {1, 3, 0, 1, 2};
 };
 
-void validate(const RawIndex& index) { validate_index("load", index.rows, index.cols, index.block, index.crow, index.col); }
+void validate(const RawIndex& index) {
+  validate_index("load", index.rows, index.cols, index.block, index.crow, index.col);
+}
 
 TEST(ValidateIndex, AcceptsGoodOnes) {
   EXPECT_NO_THROW(validate({}));
@@ -77,8 +79,12 @@ const std::vector<BadIndex>& bad_indices() {
       {"ColMaximum", {.col = {1, 3, 0, 1, kMax32}}, {"col[4] = 2147483647, block row 2; allowed 0..3"}},
       {"ColInFeaturesNotBlocks", {.col = {32, 96, 0, 32, 64}}, {"col[0] = 32, block row 0; allowed 0..3"}},
       {"ColInNoColumns", {.cols = 0}, {"col[0] = 1, block row 0; the matrix has no block columns"}},
-      {"ColDescends", {.col = {3, 1, 0, 1, 2}}, {"ascending order inside a row", "col[1] = 1 after col[0] = 3, block row 0"}},
-      {"ColTwice", {.col = {1, 3, 0, 1, 1}}, {"each block once", "a duplicate: col[4] = 1 after col[3] = 1, block row 2"}},
+      {"ColDescends",
+       {.col = {3, 1, 0, 1, 2}},
+       {"ascending order inside a row", "col[1] = 1 after col[0] = 3, block row 0"}},
+      {"ColTwice",
+       {.col = {1, 3, 0, 1, 1}},
+       {"each block once", "a duplicate: col[4] = 1 after col[3] = 1, block row 2"}},
       {"ColFirstOfTwoErrors", {.col = {3, 3, 0, 9, 2}}, {"a duplicate: col[1] = 3"}},
   };
   return cases;
@@ -86,21 +92,26 @@ const std::vector<BadIndex>& bad_indices() {
 
 class BadIndices : public testing::TestWithParam<BadIndex> {};
 
-// Exact vectors, so that AddressSanitizer sees a read one past the end; the constructor must say the same as the function.
+// Exact vectors, so that AddressSanitizer sees a read one past the end; the constructor must say the same as
+// the function.
 TEST_P(BadIndices, AreRefusedNamingTheFirstBadEntry) {
   RawIndex index = GetParam().index;
   index.crow.shrink_to_fit();
   index.col.shrink_to_fit();
   for (const std::string& word : GetParam().words) {
     test::expect_error("load", {word}, [&] { validate(index); });
-    test::expect_error("BlockIndex", {word}, [&] { BlockIndex(index.rows, index.cols, index.block, index.crow, index.col); });
+    test::expect_error("BlockIndex", {word},
+                       [&] { BlockIndex(index.rows, index.cols, index.block, index.crow, index.col); });
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Corpus, BadIndices, testing::ValuesIn(bad_indices()),
-                         [](const testing::TestParamInfo<BadIndex>& info) { return std::string(info.param.name); });
+                         [](const testing::TestParamInfo<BadIndex>& info) {
+                           return std::string(info.param.name);
+                         });
 
-/// One random damage: an entry changed, swapped, dropped, doubled or inserted, a list cut, or the shape changed.
+/// One random damage: an entry changed, swapped, dropped, doubled or inserted, a list cut, or the shape
+/// changed.
 void mutate(core::Rng& rng, RawIndex& index) {
   std::vector<std::int32_t>& list = rng.below(2) ? index.crow : index.col;
   const auto small = static_cast<std::int32_t>(rng.below(12)) - 2;
@@ -136,17 +147,21 @@ void mutate(core::Rng& rng, RawIndex& index) {
 RawIndex good_index(core::Rng& rng) {
   const auto side = [&] { return static_cast<std::int32_t>(8 << rng.below(3)); };
   const BlockShape block = {side(), side()};
-  const auto rows = static_cast<std::int64_t>(rng.below(100)), cols = static_cast<std::int64_t>(rng.below(100));
+  const auto rows = static_cast<std::int64_t>(rng.below(100)),
+             cols = static_cast<std::int64_t>(rng.below(100));
   const BlockIndex index(pattern::random(rows, cols, block, rng.uniform(), rng.next()));
   const IndexView view = index.view();
-  return {rows, cols, block, {view.crow, view.crow + view.block_rows() + 1}, {view.col, view.col + view.blocks}};
+  return {
+      rows, cols, block, {view.crow, view.crow + view.block_rows() + 1}, {view.col, view.col + view.blocks}};
 }
 
-// What validate_index lets through, everything behind it may trust: run it all, on arrays of exactly the sizes the API asks for.
+// What validate_index lets through, everything behind it may trust: run it all, on arrays of exactly the
+// sizes the API asks for.
 void use(const RawIndex& raw) {
   const BlockIndex index(raw.rows, raw.cols, raw.block, raw.crow, raw.col);
   const IndexView view = index.view();
-  ASSERT_EQ(index.pattern().count(), view.blocks);  // in range and without duplicates, or a bit would be missing
+  ASSERT_EQ(index.pattern().count(),
+            view.blocks);  // in range and without duplicates, or a bit would be missing
   ASSERT_EQ(BlockIndex(index.pattern()).version(), index.version());
   std::vector<std::uint16_t> dense(static_cast<std::size_t>(raw.rows * raw.cols)), back(dense.size());
   for (std::size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<std::uint16_t>(i + 1);

@@ -1,4 +1,5 @@
-// A product allocates nothing: outputs and workspace are the caller's. Counted by replacing operator new in the test program.
+// A product allocates nothing: outputs and workspace are the caller's. Counted by replacing operator new in
+// the test program.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,7 +29,9 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   if (counting) ++allocations;
   return std::malloc(bytes ? bytes : 1);
 }
-void* operator new[](std::size_t bytes, const std::nothrow_t& tag) noexcept { return operator new(bytes, tag); }
+void* operator new[](std::size_t bytes, const std::nothrow_t& tag) noexcept {
+  return operator new(bytes, tag);
+}
 void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 void operator delete(void* memory) noexcept { std::free(memory); }
@@ -69,7 +72,8 @@ TEST(Allocation, NoProductAllocates) {
       for (Direction direction : {Direction::forward, Direction::dx, Direction::dw})
         for (std::int64_t m : {1, 5, 200}) {
           if (kernel == "dense") continue;  // neither executor lends a GEMM
-          EXPECT_EQ(allocations_of(kernel, direction, m, executor), 0) << kernel << ' ' << name_of(direction) << " m=" << m;
+          EXPECT_EQ(allocations_of(kernel, direction, m, executor), 0)
+              << kernel << ' ' << name_of(direction) << " m=" << m;
         }
 }
 

@@ -1,4 +1,5 @@
-// Plans and calls for CUDA devices as far as the host decides them; what the kernels do is in tests/cpp/kernels/cuda.
+// Plans and calls for CUDA devices as far as the host decides them; what the kernels do is in
+// tests/cpp/kernels/cuda.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -31,8 +32,9 @@ TEST(Device, BsrMatrixIsRefusedOnADevice) {
   const auto plan = make_plan(problem, w, Executor::serial());
   std::vector<float> x(4 * 96), y(4 * 64);
   Workspace workspace;
-  expect_error("linear", {"host memory", "cuda:0"},
-               [&] { linear(*plan, view(x.data(), 4, 96), w, nullptr, view(y.data(), 4, 64), workspace, cuda); });
+  expect_error("linear", {"host memory", "cuda:0"}, [&] {
+    linear(*plan, view(x.data(), 4, 96), w, nullptr, view(y.data(), 4, 64), workspace, cuda);
+  });
 }
 
 TEST(Device, ACallOnAnotherDeviceThanPlannedIsRefused) {
@@ -50,8 +52,10 @@ TEST(Device, PackAndUnpackNameTheDeviceTheyCannotUse) {
   const BlockIndex index = index_of_one_layer();
   std::vector<float> dense(64 * 96), values(static_cast<std::size_t>(index.view().blocks) * 16 * 32);
   const MatrixView matrix = view(dense.data(), 64, 96);
-  expect_error("pack", {"cuda:63"}, [&] { pack(matrix, index.view(), values.data(), Executor::cuda(kAbsent)); });
-  expect_error("unpack", {"cuda:63"}, [&] { unpack(index.view(), values.data(), matrix, Executor::cuda(kAbsent)); });
+  expect_error("pack", {"cuda:63"},
+               [&] { pack(matrix, index.view(), values.data(), Executor::cuda(kAbsent)); });
+  expect_error("unpack", {"cuda:63"},
+               [&] { unpack(index.view(), values.data(), matrix, Executor::cuda(kAbsent)); });
 }
 
 TEST(Device, Tf32SaysNothingOnTheCpu) {

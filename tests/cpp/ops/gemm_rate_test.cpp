@@ -18,7 +18,8 @@ struct Calls {
 
 double note(void* context, const Gemm& product) {
   Calls& calls = *static_cast<Calls*>(context);
-  const double flops = 2.0 * static_cast<double>(product.c.rows * product.c.cols) * static_cast<double>(product.a.cols);
+  const double flops =
+      2.0 * static_cast<double>(product.c.rows * product.c.cols) * static_cast<double>(product.a.cols);
   calls.flops += flops;
   calls.largest = std::max(calls.largest, flops);
   return flops;

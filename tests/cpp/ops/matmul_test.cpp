@@ -1,4 +1,5 @@
-// The public calls: error cases, the reference and dense candidates against plain loops, and the rules a plan promises.
+// The public calls: error cases, the reference and dense candidates against plain loops, and the rules a plan
+// promises.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +33,8 @@ void plain_gemm(void* calls, const Gemm& g) {
 
 std::vector<float> integers(std::size_t count, int seed) {
   std::vector<float> data(count);
-  for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>((static_cast<int>(i) * 7 + seed) % 5 - 2);
+  for (std::size_t i = 0; i < count; ++i)
+    data[i] = static_cast<float>((static_cast<int>(i) * 7 + seed) % 5 - 2);
   return data;
 }
 
@@ -55,7 +57,8 @@ struct Case {
     executor.gemm = plain_gemm;
   }
 
-  Problem problem(Direction direction, bool with_bias = false, Activation activation = Activation::none) const {
+  Problem problem(Direction direction, bool with_bias = false,
+                  Activation activation = Activation::none) const {
     Problem p;
     p.direction = direction;
     p.m = m;
@@ -74,7 +77,8 @@ struct Case {
 
 struct Scratch {
   explicit Scratch(std::size_t bytes)
-      : memory(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64)), std::free), size(bytes) {}
+      : memory(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64)), std::free),
+        size(bytes) {}
   std::span<std::byte> span() { return {memory.get(), size}; }
   std::unique_ptr<std::byte, decltype(&std::free)> memory;
   std::size_t size;
@@ -90,16 +94,16 @@ TEST_P(EveryKernel, MultipliesSmallIntegersExactly) {
       if (candidate.kernel == GetParam()) return !candidate.refusal.empty();
     return true;
   };
-  const Problem forward = c.problem(Direction::forward, true, Activation::relu), dx = c.problem(Direction::dx),
-                dw = c.problem(Direction::dw);
+  const Problem forward = c.problem(Direction::forward, true, Activation::relu),
+                dx = c.problem(Direction::dx), dw = c.problem(Direction::dw);
   int ran = 0;
   // `dense` measures the lent GEMM when it is forced, so it is asked for directly.
   if (GetParam() == "dense" || !refuses(forward)) {
     const auto plan = c.plan(forward, GetParam());
     Scratch scratch(plan->workspace_bytes);
     std::vector<float> y(c.m * 41, poison);
-    linear(*plan, {c.x.data(), DType::f32, c.m, c.cols, c.cols}, c.index.view(), c.values.data(), c.bias.data(),
-           {y.data(), DType::f32, c.m, c.rows, 41}, scratch.span(), c.executor);
+    linear(*plan, {c.x.data(), DType::f32, c.m, c.cols, c.cols}, c.index.view(), c.values.data(),
+           c.bias.data(), {y.data(), DType::f32, c.m, c.rows, 41}, scratch.span(), c.executor);
     for (int t = 0; t < c.m; ++t) {
       for (int o = 0; o < c.rows; ++o) {
         float sum = c.bias[o];
@@ -114,8 +118,8 @@ TEST_P(EveryKernel, MultipliesSmallIntegersExactly) {
     const auto plan = c.plan(dx, GetParam());
     Scratch scratch(plan->workspace_bytes);
     std::vector<float> out(c.m * c.cols, poison);
-    linear_dx(*plan, {c.dy.data(), DType::f32, c.m, c.rows, c.rows}, c.index.view(), c.index.transposed(), c.values.data(),
-              {out.data(), DType::f32, c.m, c.cols, c.cols}, scratch.span(), c.executor);
+    linear_dx(*plan, {c.dy.data(), DType::f32, c.m, c.rows, c.rows}, c.index.view(), c.index.transposed(),
+              c.values.data(), {out.data(), DType::f32, c.m, c.cols, c.cols}, scratch.span(), c.executor);
     for (int t = 0; t < c.m; ++t)
       for (int i = 0; i < c.cols; ++i) {
         float sum = 0;
@@ -128,8 +132,9 @@ TEST_P(EveryKernel, MultipliesSmallIntegersExactly) {
     const auto plan = c.plan(dw, GetParam());
     Scratch scratch(plan->workspace_bytes);
     std::vector<float> out(c.values.size(), poison), expected(c.values.size()), full(c.rows * c.cols);
-    linear_dw(*plan, {c.dy.data(), DType::f32, c.m, c.rows, c.rows}, {c.x.data(), DType::f32, c.m, c.cols, c.cols}, c.index.view(),
-              out.data(), scratch.span(), c.executor);
+    linear_dw(*plan, {c.dy.data(), DType::f32, c.m, c.rows, c.rows},
+              {c.x.data(), DType::f32, c.m, c.cols, c.cols}, c.index.view(), out.data(), scratch.span(),
+              c.executor);
     for (int o = 0; o < c.rows; ++o)
       for (int i = 0; i < c.cols; ++i)
         for (int t = 0; t < c.m; ++t) full[o * c.cols + i] += c.dy[t * c.rows + o] * c.x[t * c.cols + i];
@@ -140,7 +145,8 @@ TEST_P(EveryKernel, MultipliesSmallIntegersExactly) {
   // Every compiled-in kernel runs something here, or says why not.
   if (ran == 0) {
     const auto plan = c.plan(forward, "reference");
-    for (const Candidate& candidate : plan->candidates) EXPECT_TRUE(candidate.kernel != GetParam() || !candidate.refusal.empty());
+    for (const Candidate& candidate : plan->candidates)
+      EXPECT_TRUE(candidate.kernel != GetParam() || !candidate.refusal.empty());
   }
 }
 
@@ -149,10 +155,11 @@ TEST_P(EveryKernel, AddsAResidualExactly) {
   Problem p = c.problem(Direction::forward, true, Activation::relu);
   p.residual = true;
   const auto candidates = c.plan(p, "reference")->candidates;
-  const auto one =
-      std::find_if(candidates.begin(), candidates.end(), [](const Candidate& row) { return row.kernel == GetParam(); });
+  const auto one = std::find_if(candidates.begin(), candidates.end(),
+                                [](const Candidate& row) { return row.kernel == GetParam(); });
   ASSERT_NE(one, candidates.end());
-  if (!one->refusal.empty() && GetParam() != "dense") return;  // what runs nowhere here said why; dense is measured when forced
+  if (!one->refusal.empty() && GetParam() != "dense")
+    return;  // what runs nowhere here said why; dense is measured when forced
   const auto plan = c.plan(p, GetParam());
   EXPECT_NE(plan->describe().find(" residual"), std::string::npos);
   EXPECT_NE(c.plan(c.problem(Direction::forward, true, Activation::relu), GetParam()), plan);
@@ -160,8 +167,8 @@ TEST_P(EveryKernel, AddsAResidualExactly) {
   const std::vector<float> more = integers(c.m * 43, 5);
   std::vector<float> y(c.m * c.rows, std::numeric_limits<float>::quiet_NaN());
   linear(*plan, {c.x.data(), DType::f32, c.m, c.cols, c.cols}, c.index.view(), c.values.data(),
-         {c.bias.data(), {more.data(), DType::f32, c.m, c.rows, 43}}, {y.data(), DType::f32, c.m, c.rows, c.rows}, scratch.span(),
-         c.executor);
+         {c.bias.data(), {more.data(), DType::f32, c.m, c.rows, 43}},
+         {y.data(), DType::f32, c.m, c.rows, c.rows}, scratch.span(), c.executor);
   for (int t = 0; t < c.m; ++t)
     for (int o = 0; o < c.rows; ++o) {
       float sum = c.bias[o];
@@ -170,7 +177,8 @@ TEST_P(EveryKernel, AddsAResidualExactly) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, EveryKernel, testing::ValuesIn(kernel_names()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Registry, EveryKernel, testing::ValuesIn(kernel_names()),
+                         [](const auto& info) { return info.param; });
 
 TEST(Dense, ScattersInEveryCallAndSpreadsNaN) {
   Case c;
@@ -195,9 +203,12 @@ TEST(BsrMatrix, GoesThroughAllThreeProducts) {
   std::vector<float> y(c.m * c.rows), dx(c.m * c.cols), expected_dx(c.m * c.cols);
   BsrMatrix dw(w.index(), w.dtype());
   const auto run = [&](Direction direction) { return make_plan(describe(w, direction, c.m), w, c.executor); };
-  linear(*run(Direction::forward), view(c.x.data(), c.m, c.cols), w, nullptr, view(y.data(), c.m, c.rows), workspace, c.executor);
-  linear_dx(*run(Direction::dx), view(c.dy.data(), c.m, c.rows), w, view(dx.data(), c.m, c.cols), workspace, c.executor);
-  linear_dw(*run(Direction::dw), view(c.dy.data(), c.m, c.rows), view(c.x.data(), c.m, c.cols), dw, workspace, c.executor);
+  linear(*run(Direction::forward), view(c.x.data(), c.m, c.cols), w, nullptr, view(y.data(), c.m, c.rows),
+         workspace, c.executor);
+  linear_dx(*run(Direction::dx), view(c.dy.data(), c.m, c.rows), w, view(dx.data(), c.m, c.cols), workspace,
+            c.executor);
+  linear_dw(*run(Direction::dw), view(c.dy.data(), c.m, c.rows), view(c.x.data(), c.m, c.cols), dw, workspace,
+            c.executor);
   std::vector<float> dense_dw(c.rows * c.cols);
   dw.unpack(view(dense_dw.data(), c.rows, c.cols));
   for (int t = 0; t < c.m; ++t)
@@ -217,9 +228,9 @@ TEST(BsrMatrix, GoesThroughAllThreeProducts) {
       ASSERT_EQ(dense_dw[o * c.cols + i], c.index.pattern().test(o / 16, i / 8) ? sum : 0);
     }
   BsrMatrix other(BlockIndex(pattern::full(c.rows, c.cols, {16, 8})), DType::f32);
-  EXPECT_THROW(
-      linear_dw(*run(Direction::dw), view(c.dy.data(), c.m, c.rows), view(c.x.data(), c.m, c.cols), other, workspace, c.executor),
-      Error);
+  EXPECT_THROW(linear_dw(*run(Direction::dw), view(c.dy.data(), c.m, c.rows), view(c.x.data(), c.m, c.cols),
+                         other, workspace, c.executor),
+               Error);
 }
 
 TEST(Plan, StrictForbidsDenseAndReference) {
@@ -231,7 +242,8 @@ TEST(Plan, StrictForbidsDenseAndReference) {
       c.plan(p, kernel);
       FAIL() << kernel;
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(std::string(kernel) + ": strict forbids"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(std::string(kernel) + ": strict forbids"), std::string::npos)
+          << error.what();
     }
   }
 }
@@ -260,8 +272,10 @@ TEST(Errors, NameWhatIsWrong) {
   const auto plan = c.plan(p, "reference");
   std::vector<float> y(c.m * c.rows);
   const MatrixView out{y.data(), DType::f32, c.m, c.rows, c.rows};
-  const auto run = [&](ConstMatrixView x, MatrixView result, const void* bias, std::span<std::byte> scratch, const Plan& with) {
-    return error_of([&] { linear(with, x, c.index.view(), c.values.data(), bias, result, scratch, c.executor); });
+  const auto run = [&](ConstMatrixView x, MatrixView result, const void* bias, std::span<std::byte> scratch,
+                       const Plan& with) {
+    return error_of(
+        [&] { linear(with, x, c.index.view(), c.values.data(), bias, result, scratch, c.executor); });
   };
   const ConstMatrixView x{c.x.data(), DType::f32, c.m, c.cols, c.cols};
   EXPECT_EQ(run(x, out, nullptr, {}, *plan), "no error");
@@ -269,36 +283,47 @@ TEST(Errors, NameWhatIsWrong) {
             "[linear] expected x of shape [5, 24], got [5, 23]; pass the matrix that the plan was made for");
   EXPECT_EQ(run({c.x.data(), DType::bf16, c.m, c.cols, c.cols}, out, nullptr, {}, *plan),
             "[linear] expected x of dtype f32, got bf16; convert it, or plan for its dtype");
-  EXPECT_NE(run({c.x.data(), DType::f32, c.m, c.cols, 8}, out, nullptr, {}, *plan).find("row stride >= 24, got 8"),
+  EXPECT_NE(
+      run({c.x.data(), DType::f32, c.m, c.cols, 8}, out, nullptr, {}, *plan).find("row stride >= 24, got 8"),
+      std::string::npos);
+  EXPECT_NE(run({nullptr, DType::f32, c.m, c.cols, c.cols}, out, nullptr, {}, *plan)
+                .find("memory behind x, got null"),
             std::string::npos);
-  EXPECT_NE(run({nullptr, DType::f32, c.m, c.cols, c.cols}, out, nullptr, {}, *plan).find("memory behind x, got null"),
+  EXPECT_NE(run(x, out, c.bias.data(), {}, *plan).find("expected no bias, as planned, got one"),
             std::string::npos);
-  EXPECT_NE(run(x, out, c.bias.data(), {}, *plan).find("expected no bias, as planned, got one"), std::string::npos);
   const Addends both(nullptr, out);
   const auto with = [&](const Addends& addends, const Plan& planned) {
-    return error_of([&] { linear(planned, x, c.index.view(), c.values.data(), addends, out, {}, c.executor); });
+    return error_of(
+        [&] { linear(planned, x, c.index.view(), c.values.data(), addends, out, {}, c.executor); });
   };
   EXPECT_NE(with(both, *plan).find("expected no residual, as planned, got one"), std::string::npos);
   Problem residual = p;
   residual.residual = true;
   const auto adding = c.plan(residual, "reference");
   EXPECT_NE(with(nullptr, *adding).find("expected a residual, as planned, got none"), std::string::npos);
-  EXPECT_NE(with({nullptr, {y.data(), DType::f32, c.m, 39, 39}}, *adding).find("residual of shape [5, 40], got [5, 39]"),
+  EXPECT_NE(with({nullptr, {y.data(), DType::f32, c.m, 39, 39}}, *adding)
+                .find("residual of shape [5, 40], got [5, 39]"),
             std::string::npos);
-  EXPECT_NE(with({nullptr, {y.data(), DType::bf16, c.m, 40, 40}}, *adding).find("residual of dtype f32, got bf16"),
-            std::string::npos);
+  EXPECT_NE(
+      with({nullptr, {y.data(), DType::bf16, c.m, 40, 40}}, *adding).find("residual of dtype f32, got bf16"),
+      std::string::npos);
   residual.direction = Direction::dx;
-  EXPECT_NE(error_of([&] { c.plan(residual, ""); }).find("a residual on forward of f32, f16, bf16 or f64 only, got dx of f32"),
+  EXPECT_NE(error_of([&] {
+              c.plan(residual, "");
+            }).find("a residual on forward of f32, f16, bf16 or f64 only, got dx of f32"),
             std::string::npos);
   const auto dense = c.plan(p, "dense");
-  EXPECT_NE(run(x, out, nullptr, {}, *dense).find("3840 bytes of workspace, aligned to 64, got 0 bytes"), std::string::npos);
+  EXPECT_NE(run(x, out, nullptr, {}, *dense).find("3840 bytes of workspace, aligned to 64, got 0 bytes"),
+            std::string::npos);
   Scratch scratch(dense->workspace_bytes + 64);
   EXPECT_NE(run(x, out, nullptr, scratch.span().subspan(4), *dense).find("at offset 4"), std::string::npos);
-  EXPECT_NE(run(x, out, nullptr, {}, *c.plan(c.problem(Direction::dx), "reference")).find("a plan for forward, got dx"),
+  EXPECT_NE(run(x, out, nullptr, {}, *c.plan(c.problem(Direction::dx), "reference"))
+                .find("a plan for forward, got dx"),
             std::string::npos);
 
   p.blocks += 1;
-  EXPECT_NE(error_of([&] { c.plan(p, ""); }).find("[plan] expected a problem of the index's shape"), std::string::npos);
+  EXPECT_NE(error_of([&] { c.plan(p, ""); }).find("[plan] expected a problem of the index's shape"),
+            std::string::npos);
   p = c.problem(Direction::dw, true);
   EXPECT_NE(error_of([&] { c.plan(p, ""); }).find("bias and activation on forward only"), std::string::npos);
   p = c.problem(Direction::forward);
@@ -317,15 +342,16 @@ TEST(Accumulate, AddsToFp32AndSaysSo) {
   Scratch scratch(plan->workspace_bytes);
   const auto dy = view(c.dy.data(), c.m, c.rows), x = view(c.x.data(), c.m, c.cols);
   std::vector<float> added(c.values.size(), 100.0f), dw(c.values.size());
-  for (int call = 0; call < 2; ++call) linear_dw(*plan, dy, x, c.index.view(), added.data(), scratch.span(), c.executor);
+  for (int call = 0; call < 2; ++call)
+    linear_dw(*plan, dy, x, c.index.view(), added.data(), scratch.span(), c.executor);
   const auto written = c.plan(c.problem(Direction::dw), "reference");
   linear_dw(*written, dy, x, c.index.view(), dw.data(), {}, c.executor);
   for (std::size_t i = 0; i < dw.size(); ++i) ASSERT_EQ(added[i], 100 + 2 * dw[i]) << i;
 
   p.m = 0;
   std::vector<float> same(c.values.size(), -0.0f);
-  linear_dw(*c.plan(p, ""), view(c.dy.data(), 0, c.rows), view(c.x.data(), 0, c.cols), c.index.view(), same.data(), scratch.span(),
-            c.executor);
+  linear_dw(*c.plan(p, ""), view(c.dy.data(), 0, c.rows), view(c.x.data(), 0, c.cols), c.index.view(),
+            same.data(), scratch.span(), c.executor);
   for (const float value : same) ASSERT_TRUE(std::signbit(value));
 }
 
@@ -334,9 +360,9 @@ TEST(Accumulate, IsRefusedBesideDwOfFloats) {
   for (const Direction direction : {Direction::forward, Direction::dx}) {
     Problem p = c.problem(direction);
     p.accumulate = true;
-    EXPECT_NE(error_of([&] {
-                c.plan(p, "");
-              }).find("accumulate, into fp32, on dw of f32, f16 or bf16 only, got " + std::string(name_of(direction)) + " of f32"),
+    EXPECT_NE(error_of([&] { c.plan(p, ""); })
+                  .find("accumulate, into fp32, on dw of f32, f16 or bf16 only, got " +
+                        std::string(name_of(direction)) + " of f32"),
               std::string::npos);
   }
   Problem p = c.problem(Direction::dw);
@@ -355,8 +381,8 @@ TEST(Accumulate, ABsrMatrixToAddToIsFp32) {
   const auto plan = c.plan(p, "");
   Workspace workspace;
   const auto run = [&](BsrMatrix& into) {
-    linear_dw(*plan, {dy.data(), DType::bf16, c.m, c.rows, c.rows}, {x.data(), DType::bf16, c.m, c.cols, c.cols}, into, workspace,
-              c.executor);
+    linear_dw(*plan, {dy.data(), DType::bf16, c.m, c.rows, c.rows},
+              {x.data(), DType::bf16, c.m, c.cols, c.cols}, into, workspace, c.executor);
   };
   run(dw);
   run(dw);
@@ -368,7 +394,9 @@ TEST(Accumulate, ABsrMatrixToAddToIsFp32) {
       for (int t = 0; t < c.m; ++t) sum += c.dy[t * c.rows + o] * c.x[t * c.cols + i];
       ASSERT_EQ(sums[o * c.cols + i], c.index.pattern().test(o / 16, i / 8) ? 2 * sum : 0);
     }
-  EXPECT_NE(error_of([&] { run(rounded); }).find("dtype f32, which accumulate adds to, got another pattern, or bf16"),
+  EXPECT_NE(error_of([&] {
+              run(rounded);
+            }).find("dtype f32, which accumulate adds to, got another pattern, or bf16"),
             std::string::npos);
 }
 

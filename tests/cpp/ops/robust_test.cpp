@@ -1,4 +1,5 @@
-// What hosts do to a library: throw from their thread pool, fork, and call from everywhere at once. The bits stay the same.
+// What hosts do to a library: throw from their thread pool, fork, and call from everywhere at once. The bits
+// stay the same.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,12 +29,13 @@ class Products {
         w_(BlockIndex(pattern::random(kRows, kCols, {16, 32}, 0.5, 3)), dtype),
         x_(elements(tokens * kCols, 1)),
         dy_(elements(tokens * kRows, 2)) {
-    const std::vector<std::byte> values = elements(w_.index().view().blocks * w_.index().view().block_elements(), 3);
+    const std::vector<std::byte> values =
+        elements(w_.index().view().blocks * w_.index().view().block_elements(), 3);
     std::copy(values.begin(), values.end(), static_cast<std::byte*>(w_.values()));
   }
 
-  /// y, dx and dw one after another, each by the kernel that one thread's plan takes: the bits of a kernel are the same for any
-  /// number of threads, but how many there are may change which one a plan prefers.
+  /// y, dx and dw one after another, each by the kernel that one thread's plan takes: the bits of a kernel
+  /// are the same for any number of threads, but how many there are may change which one a plan prefers.
   std::vector<std::byte> run(const Executor& executor, Workspace& workspace) {
     std::vector<std::byte> y(bytes(tokens_ * kRows)), dx(bytes(tokens_ * kCols));
     BsrMatrix dw(w_.index(), dtype_);
@@ -44,12 +46,15 @@ class Products {
     const auto in = [&](const std::vector<std::byte>& data, std::int64_t cols) {
       return ConstMatrixView{data.data(), dtype_, tokens_, cols, cols};
     };
-    linear(*plan(Direction::forward), in(x_, kCols), w_, nullptr, {y.data(), dtype_, tokens_, kRows, kRows}, workspace, executor);
-    linear_dx(*plan(Direction::dx), in(dy_, kRows), w_, {dx.data(), dtype_, tokens_, kCols, kCols}, workspace, executor);
+    linear(*plan(Direction::forward), in(x_, kCols), w_, nullptr, {y.data(), dtype_, tokens_, kRows, kRows},
+           workspace, executor);
+    linear_dx(*plan(Direction::dx), in(dy_, kRows), w_, {dx.data(), dtype_, tokens_, kCols, kCols}, workspace,
+              executor);
     linear_dw(*plan(Direction::dw), in(dy_, kRows), in(x_, kCols), dw, workspace, executor);
     y.insert(y.end(), dx.begin(), dx.end());
     const auto* gradient = static_cast<const std::byte*>(dw.values());
-    y.insert(y.end(), gradient, gradient + bytes(w_.index().view().blocks * w_.index().view().block_elements()));
+    y.insert(y.end(), gradient,
+             gradient + bytes(w_.index().view().blocks * w_.index().view().block_elements()));
     return y;
   }
 
@@ -62,7 +67,8 @@ class Products {
     for (std::int64_t i = 0; i < count; ++i) {
       seed = seed * 1664525u + 1013904223u;
       const std::uint32_t wide = 0x3f000000u | seed >> 8 >> 1;
-      const auto narrow = static_cast<std::uint16_t>((dtype_ == DType::bf16 ? 0x3f00u : 0x3800u) | seed >> 25);
+      const auto narrow =
+          static_cast<std::uint16_t>((dtype_ == DType::bf16 ? 0x3f00u : 0x3800u) | seed >> 25);
       if (dtype_ == DType::f32)
         std::memcpy(data.data() + bytes(i), &wide, 4);
       else
@@ -109,7 +115,8 @@ TEST(ThrowingCallback, PassesThroughAndLeavesNothingBroken) {
       EXPECT_STREQ(error.what(), "the host's pool is gone");
       ++thrown;
     }
-    EXPECT_EQ(products.run(Executor::pool(2), workspace), expected);  // the same workspace, with what the failed call left there
+    EXPECT_EQ(products.run(Executor::pool(2), workspace),
+              expected);  // the same workspace, with what the failed call left there
   }
   EXPECT_GE(thrown, 3);
 }
@@ -150,14 +157,15 @@ TEST(AllCallers, WhoMeetWhilePlansAreMadeGetTheSameBits) {
   for (const std::vector<std::byte>& result : results) EXPECT_EQ(result, results[0]);
 }
 
-// Returns whether a forked child finds `expected`; it is killed after 60 seconds, so that a lock left behind is a failure, not a
-// hang.
+// Returns whether a forked child finds `expected`; it is killed after 60 seconds, so that a lock left behind
+// is a failure, not a hang.
 bool child_agrees(Products& products, const Executor& executor, const std::vector<std::byte>& expected) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(60);
     Workspace workspace;
-    const bool same = products.run(executor, workspace) == expected && Products(DType::f32, 7).run(executor, workspace).size() > 0;
+    const bool same = products.run(executor, workspace) == expected &&
+                      Products(DType::f32, 7).run(executor, workspace).size() > 0;
     ::_exit(same ? 0 : 1);
   }
   int status = -1;
@@ -176,8 +184,9 @@ TEST(Fork, AfterUseTheChildUsesTheLibraryToo) {
 
 TEST(Fork, WhileOtherThreadsPlanAndComputeLeavesNoLockBehind) {
 #ifdef __SANITIZE_ADDRESS__
-  // glibc takes its malloc's locks around fork; the allocator that GCC 12's ASan puts in its place does not. A child forked while
-  // another thread allocates waits for ever in its first free (seen in gdb: SizeClassAllocator64::GetFromAllocator).
+  // glibc takes its malloc's locks around fork; the allocator that GCC 12's ASan puts in its place does not.
+  // A child forked while another thread allocates waits for ever in its first free (seen in gdb:
+  // SizeClassAllocator64::GetFromAllocator).
   GTEST_SKIP() << "ASan's allocator does not survive a fork beside allocating threads";
 #endif
   Products products;

@@ -15,18 +15,22 @@ using test::expect_error;
 struct Call {
   BsrMatrix w;
   std::vector<std::int8_t> x = std::vector<std::int8_t>(5 * 32, 3);
-  std::vector<float> y = std::vector<float>(5 * 16), x_scale = std::vector<float>(5, 0.5f), w_scale = std::vector<float>(16, 2.0f);
+  std::vector<float> y = std::vector<float>(5 * 16), x_scale = std::vector<float>(5, 0.5f),
+                     w_scale = std::vector<float>(16, 2.0f);
   Problem problem;
   Workspace workspace;
 
-  Call() : w(BlockIndex(16, 32, {8, 16}, std::vector<std::int32_t>{0, 2, 3}, std::vector<std::int32_t>{0, 1, 1}), DType::i8) {
+  Call()
+      : w(BlockIndex(16, 32, {8, 16}, std::vector<std::int32_t>{0, 2, 3}, std::vector<std::int32_t>{0, 1, 1}),
+          DType::i8) {
     auto* const values = static_cast<std::int8_t*>(w.values());
     for (int i = 0; i < 3 * 8 * 16; ++i) values[i] = 1;
     problem = describe(w, Direction::forward, 5);
   }
   void run(const Scales& scales) { run(scales, {x.data(), DType::i8, 5, 32, 32}, view(y.data(), 5, 16)); }
   void run(const Scales& scales, const ConstMatrixView& in, const MatrixView& out) {
-    linear(*make_plan(problem, w, Executor::serial(), "reference"), in, w, scales, nullptr, out, workspace, Executor::serial());
+    linear(*make_plan(problem, w, Executor::serial(), "reference"), in, w, scales, nullptr, out, workspace,
+           Executor::serial());
   }
 };
 
@@ -45,7 +49,8 @@ TEST(ScaledLinear, PlanNamesBothDtypes) {
   call.problem.out = DType::bf16;
   const std::string text = make_plan(call.problem, call.w, Executor::serial(), "reference")->describe();
   EXPECT_NE(text.find("forward int8 to bf16 m=5"), std::string::npos) << text;
-  EXPECT_NE(text.find("not dense: multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is int8"), std::string::npos)
+  EXPECT_NE(text.find("not dense: multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is int8"),
+            std::string::npos)
       << text;
 }
 
@@ -63,17 +68,25 @@ TEST(ScaledLinear, RefusesWhatDoesNotFit) {
   for (const Direction direction : {Direction::dx, Direction::dw}) {
     Problem backward = call.problem;
     backward.direction = direction;
-    expect_error("plan", {"forward", "int8", "no gradients"}, [&] { make_plan(backward, call.w, Executor::serial()); });
+    expect_error("plan", {"forward", "int8", "no gradients"},
+                 [&] { make_plan(backward, call.w, Executor::serial()); });
   }
   for (const DType out : {DType::f16, DType::f64, DType::i8}) {
     Problem other = call.problem;
     other.out = out;
-    expect_error("plan", {"bf16 or f32", name_of(out)}, [&] { make_plan(other, call.w, Executor::serial()); });
+    expect_error("plan", {"bf16 or f32", name_of(out)},
+                 [&] { make_plan(other, call.w, Executor::serial()); });
   }
   expect_error("linear", {"x's scales", "1 or 5", "token"}, [&] { call.run({}); });
-  expect_error("linear", {"1 or 5", "got 4"}, [&] { call.run({std::span(call.x_scale).first(4), call.w_scale}); });
-  expect_error("linear", {"w's scales", "1 or 16", "got 8"}, [&] { call.run({call.x_scale, std::span(call.w_scale).first(8)}); });
-  expect_error("linear", {"x's scales", "null"}, [&] { call.run({{static_cast<const float*>(nullptr), 5}, call.w_scale}); });
+  expect_error("linear", {"1 or 5", "got 4"}, [&] {
+    call.run({std::span(call.x_scale).first(4), call.w_scale});
+  });
+  expect_error("linear", {"w's scales", "1 or 16", "got 8"}, [&] {
+    call.run({call.x_scale, std::span(call.w_scale).first(8)});
+  });
+  expect_error("linear", {"x's scales", "null"}, [&] {
+    call.run({{static_cast<const float*>(nullptr), 5}, call.w_scale});
+  });
   expect_error("linear", {"x of dtype int8", "f32"},
                [&] { call.run(good, view(call.y.data(), 5, 32, 32), view(call.y.data(), 5, 16)); });
   expect_error("linear", {"y of dtype f32", "bf16"}, [&] {
@@ -81,18 +94,21 @@ TEST(ScaledLinear, RefusesWhatDoesNotFit) {
   });
   const auto plan = make_plan(call.problem, call.w, Executor::serial(), "reference");
   expect_error("linear", {"scales beside int8", "none"}, [&] {
-    linear(*plan, {call.x.data(), DType::i8, 5, 32, 32}, call.w, nullptr, view(call.y.data(), 5, 16), call.workspace,
-           Executor::serial());
+    linear(*plan, {call.x.data(), DType::i8, 5, 32, 32}, call.w, nullptr, view(call.y.data(), 5, 16),
+           call.workspace, Executor::serial());
   });
 }
 
 TEST(ScaledLinear, ScalesAreForEightBits) {
-  const BsrMatrix w(BlockIndex(16, 32, {8, 16}, std::vector<std::int32_t>{0, 1, 1}, std::vector<std::int32_t>{0}), DType::f32);
+  const BsrMatrix w(
+      BlockIndex(16, 32, {8, 16}, std::vector<std::int32_t>{0, 1, 1}, std::vector<std::int32_t>{0}),
+      DType::f32);
   const auto plan = make_plan(describe(w, Direction::forward, 2), w, Executor::serial());
   std::vector<float> x(64), y(32), one(1, 1.0f);
   Workspace workspace;
   expect_error("linear", {"i8 or f8e4m3 beside scales", "f32"}, [&] {
-    linear(*plan, view(x.data(), 2, 32), w, Scales{one, one}, nullptr, view(y.data(), 2, 16), workspace, Executor::serial());
+    linear(*plan, view(x.data(), 2, 32), w, Scales{one, one}, nullptr, view(y.data(), 2, 16), workspace,
+           Executor::serial());
   });
 }
 
@@ -124,7 +140,8 @@ TEST(ScaledLinear, TheGemmThatAPlanCountsOnHasToBeLentToTheCall) {
   lends.scaled_gemm = [](void*, const ScaledGemm&) {};
   const auto plan = make_plan(call.problem, call.w.index().view(), 0, lends, "reference");
   EXPECT_TRUE(plan->problem.can_gemm);
-  EXPECT_NE(plan->describe().find("not dense: multiplies float8_e4m3fn on CUDA devices only"), std::string::npos)
+  EXPECT_NE(plan->describe().find("not dense: multiplies float8_e4m3fn on CUDA devices only"),
+            std::string::npos)
       << plan->describe();
   lends.scaled_gemm = nullptr;
   expect_error("linear", {"lends a GEMM", "none"}, [&] {

@@ -41,7 +41,8 @@ TEST(SpinRegisters, ReachesTheRateThatWasMeasured) {  // loosely: the machine is
     for (int i = 0; i < 200; ++i) {  // some 30 us each: one of them undisturbed
       const auto start = std::chrono::steady_clock::now();
       const auto flops = static_cast<double>(ops::spin_registers(field.name, 5000, Executor::serial()));
-      best = std::max(best, flops / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      best = std::max(
+          best, flops / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     EXPECT_GT(best, 0.5 * rates.*field.rate) << field.name;
     EXPECT_LT(best, 2 * rates.*field.rate) << field.name;

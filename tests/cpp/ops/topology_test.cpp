@@ -1,4 +1,5 @@
-// A dynamic index through the public calls: its plan outlives every topology, and its products are those of a fixed index.
+// A dynamic index through the public calls: its plan outlives every topology, and its products are those of a
+// fixed index.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -35,25 +36,34 @@ class Dynamic : public ::testing::Test {
   Workspace workspace;
 
   IndexView index() const {
-    return {kRows, kCols, kBlock, static_cast<std::int64_t>(tables.col.size()), tables.crow.data(), tables.col.data()};
+    return {kRows,
+            kCols,
+            kBlock,
+            static_cast<std::int64_t>(tables.col.size()),
+            tables.crow.data(),
+            tables.col.data()};
   }
   TransposedView transposed() const { return {tables.ccol.data(), tables.row.data(), tables.slot.data()}; }
 
-  std::vector<float> product(Direction direction, std::int64_t version, const Executor& executor, const std::string& kernel) {
-    const auto plan = make_plan(describe(index(), DType::f32, direction, kTokens), index(), version, executor, kernel);
+  std::vector<float> product(Direction direction, std::int64_t version, const Executor& executor,
+                             const std::string& kernel) {
+    const auto plan =
+        make_plan(describe(index(), DType::f32, direction, kTokens), index(), version, executor, kernel);
     EXPECT_EQ(plan->cost_prefix.empty(), version == kDynamicVersion || direction == Direction::dw);
     const std::span<std::byte> scratch = workspace.at_least(plan->workspace_bytes);
-    std::vector<float> out(direction == Direction::dw
-                               ? values.size()
-                               : static_cast<std::size_t>(kTokens * (direction == Direction::dx ? kCols : kRows)));
+    std::vector<float> out(
+        direction == Direction::dw
+            ? values.size()
+            : static_cast<std::size_t>(kTokens * (direction == Direction::dx ? kCols : kRows)));
     if (direction == Direction::forward)
-      linear(*plan, view(x.data(), kTokens, kCols), index(), values.data(), nullptr, view(out.data(), kTokens, kRows), scratch,
-             executor);
+      linear(*plan, view(x.data(), kTokens, kCols), index(), values.data(), nullptr,
+             view(out.data(), kTokens, kRows), scratch, executor);
     else if (direction == Direction::dx)
-      linear_dx(*plan, view(dy.data(), kTokens, kRows), index(), transposed(), values.data(), view(out.data(), kTokens, kCols),
-                scratch, executor);
+      linear_dx(*plan, view(dy.data(), kTokens, kRows), index(), transposed(), values.data(),
+                view(out.data(), kTokens, kCols), scratch, executor);
     else
-      linear_dw(*plan, view(dy.data(), kTokens, kRows), view(x.data(), kTokens, kCols), index(), out.data(), scratch, executor);
+      linear_dw(*plan, view(dy.data(), kTokens, kRows), view(x.data(), kTokens, kCols), index(), out.data(),
+                scratch, executor);
     return out;
   }
 };
@@ -65,7 +75,8 @@ TEST_F(Dynamic, OnePlanServesEveryTopologyWithTheBitsOfAFixedIndex) {
       set_topology(mask.data(), tables.view());
       const std::int64_t version = pattern_version(index());
       for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw}) {
-        const auto open = make_plan(describe(index(), DType::f32, direction, kTokens), index(), version, executor);
+        const auto open =
+            make_plan(describe(index(), DType::f32, direction, kTokens), index(), version, executor);
         for (const Candidate& candidate : open->candidates) {
           if (!candidate.refusal.empty()) continue;
           EXPECT_EQ(product(direction, kDynamicVersion, executor, candidate.kernel),
@@ -88,7 +99,8 @@ TEST_F(Dynamic, BlocksMoveWithTheirValues) {
   set_topology(mask.data(), tables.view(), {}, Executor::serial());
   std::vector<std::byte> scratch(values.size() * sizeof(float) + 16);
   const auto offset = reinterpret_cast<std::uintptr_t>(scratch.data()) % 16;
-  move_blocks(values.data(), 128 * sizeof(float), tables.moved, std::span(scratch).subspan((16 - offset) % 16), Executor::serial());
+  move_blocks(values.data(), 128 * sizeof(float), tables.moved,
+              std::span(scratch).subspan((16 - offset) % 16), Executor::serial());
   int kept = 0;
   for (std::size_t slot = 0; slot < tables.moved.size(); ++slot) {
     const std::int32_t old = tables.moved[slot];
@@ -105,12 +117,14 @@ TEST_F(Dynamic, BlocksMoveWithTheirValues) {
 TEST_F(Dynamic, WhatDoesNotFitIsRefused) {
   TopologyTables wrong = tables.view();
   wrong.capacity = kGridRows * kGridCols + 1;
-  expect_error("set_topology", {"120", "121"}, [&] { set_topology(mask.data(), wrong, {}, Executor::serial()); });
+  expect_error("set_topology", {"120", "121"},
+               [&] { set_topology(mask.data(), wrong, {}, Executor::serial()); });
   wrong.block_rows = wrong.block_cols = std::int64_t{1} << 14;
   expect_error("set_topology", {"2^28"}, [&] { set_topology(mask.data(), wrong, {}, Executor::serial()); });
   expect_error("move_blocks", {"workspace", "0 bytes"},
                [&] { move_blocks(values.data(), 512, tables.moved, {}, Executor::serial()); });
-  expect_error("set_topology", {"cuda:63"}, [&] { set_topology(mask.data(), tables.view(), {}, Executor::cuda(63)); });
+  expect_error("set_topology", {"cuda:63"},
+               [&] { set_topology(mask.data(), tables.view(), {}, Executor::cuda(63)); });
 }
 
 }  // namespace

@@ -76,7 +76,8 @@ class SetAlgebra : public testing::TestWithParam<std::tuple<std::int64_t, std::i
 
 TEST_P(SetAlgebra, HoldsBlockByBlock) {
   const auto& [rows, cols, block] = GetParam();
-  const BlockPattern a = pattern::random(rows, cols, block, 0.4, 1), b = pattern::random(rows, cols, block, 0.5, 2);
+  const BlockPattern a = pattern::random(rows, cols, block, 0.4, 1),
+                     b = pattern::random(rows, cols, block, 0.5, 2);
   const BlockPattern both = a & b, any = a | b, one = a ^ b, left = a - b, none = ~a, across = a.transposed();
   for (std::int64_t r = 0; r < a.block_rows(); ++r) {
     for (std::int64_t c = 0; c < a.block_cols(); ++c) {
@@ -99,15 +100,18 @@ TEST_P(SetAlgebra, HoldsBlockByBlock) {
   EXPECT_EQ(across.transposed(), a);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, SetAlgebra,
-                         testing::Values(std::tuple{256, 512, BlockShape{8, 8}}, std::tuple{100, 70, BlockShape{16, 32}},
-                                         std::tuple{9, 8 * 65, BlockShape{8, 8}}, std::tuple{300, 8 * 63 + 1, BlockShape{64, 8}},
-                                         std::tuple{1, 1, BlockShape{128, 128}}, std::tuple{0, 64, BlockShape{8, 8}},
-                                         std::tuple{64, 0, BlockShape{8, 8}}));
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, SetAlgebra,
+    testing::Values(std::tuple{256, 512, BlockShape{8, 8}}, std::tuple{100, 70, BlockShape{16, 32}},
+                    std::tuple{9, 8 * 65, BlockShape{8, 8}}, std::tuple{300, 8 * 63 + 1, BlockShape{64, 8}},
+                    std::tuple{1, 1, BlockShape{128, 128}}, std::tuple{0, 64, BlockShape{8, 8}},
+                    std::tuple{64, 0, BlockShape{8, 8}}));
 
 TEST(BlockPattern, RefusesToMixShapes) {
   const BlockPattern pattern(64, 64, {8, 8});
-  expect_error("pattern &", {"[64, 64] in blocks of 8x8", "[64, 72]"}, [&] { pattern& BlockPattern(64, 72, {8, 8}); });
+  expect_error("pattern &", {"[64, 64] in blocks of 8x8", "[64, 72]"}, [&] {
+    pattern& BlockPattern(64, 72, {8, 8});
+  });
   expect_error("pattern |", {"[72, 64]"}, [&] { pattern | BlockPattern(72, 64, {8, 8}); });
   expect_error("pattern ^", {"8x16"}, [&] { pattern ^ BlockPattern(64, 64, {8, 16}); });
   expect_error("pattern -", {"16x8"}, [&] { pattern - BlockPattern(64, 64, {16, 8}); });
@@ -133,10 +137,14 @@ TEST(BlockPattern, AcceptsTheTwentyFiveBlockShapesAndNoOther) {
 TEST(BlockPattern, RefusesImpossibleSizes) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   expect_error("BlockPattern", {"rows >= 0", "[-1, 8]"}, [] { BlockPattern(-1, 8, {8, 8}); });
-  expect_error("BlockPattern", {"cols >= 0", "[8, -9223372036854775808]"}, [] { BlockPattern(8, -kMax - 1, {8, 8}); });
+  expect_error("BlockPattern", {"cols >= 0", "[8, -9223372036854775808]"}, [] {
+    BlockPattern(8, -kMax - 1, {8, 8});
+  });
   expect_error("BlockPattern", {"2^31 - 1 blocks"}, [] { BlockPattern(kMax, kMax, {8, 8}); });
   expect_error("BlockPattern", {"2^31 - 1 blocks"}, [] { BlockPattern(0, kMax, {128, 128}); });
-  expect_error("BlockPattern", {"2^60 elements"}, [] { BlockPattern(std::int64_t{1} << 37, std::int64_t{1} << 37, {128, 128}); });
+  expect_error("BlockPattern", {"2^60 elements"}, [] {
+    BlockPattern(std::int64_t{1} << 37, std::int64_t{1} << 37, {128, 128});
+  });
   expect_error("BlockPattern", {"2^60 elements"}, [] {
     BlockPattern(std::int64_t{1} << 30, (std::int64_t{1} << 30) + 1, {128, 128});
   });

@@ -24,7 +24,8 @@ TEST(Banded, LooksAsDrawn) {
   EXPECT_EQ(pattern::banded(16, 48, {8, 8}, 0), from_picture({"###...", "...###"}));
   EXPECT_EQ(pattern::banded(24, 56, {8, 8}, 0), from_picture({"##.....", "..###..", ".....##"}));
   EXPECT_EQ(pattern::banded(24, 56, {8, 8}, 1), from_picture({"#####..", "#######", "..#####"}));
-  EXPECT_EQ(pattern::banded(56, 24, {8, 8}, 0), from_picture({"#..", "#..", ".#.", ".#.", ".#.", "..#", "..#"}));
+  EXPECT_EQ(pattern::banded(56, 24, {8, 8}, 0),
+            from_picture({"#..", "#..", ".#.", ".#.", ".#.", "..#", "..#"}));
 }
 
 TEST(Banded, CoversEveryRowAndColumnOfAnyGrid) {
@@ -40,13 +41,15 @@ TEST(Banded, CoversEveryRowAndColumnOfAnyGrid) {
       ASSERT_TRUE(diagonal.test(0, 0) && diagonal.test(grid_rows - 1, grid_cols - 1));
       for (const std::int64_t bandwidth : {1, 2, 5}) {
         const BlockPattern band = pattern::banded(rows, cols, {16, 8}, bandwidth);
-        ASSERT_EQ(pattern::banded(rows, cols, {16, 8}, bandwidth - 1) - band, BlockPattern(rows, cols, {16, 8}));
+        ASSERT_EQ(pattern::banded(rows, cols, {16, 8}, bandwidth - 1) - band,
+                  BlockPattern(rows, cols, {16, 8}));
         if (grid_rows != grid_cols) continue;
         for (int r = 0; r < grid_rows; ++r) {
           for (int c = 0; c < grid_cols; ++c) ASSERT_EQ(band.test(r, c), std::abs(r - c) <= bandwidth);
         }
       }
-      ASSERT_EQ(pattern::banded(rows, cols, {16, 8}, std::numeric_limits<std::int64_t>::max()), pattern::full(rows, cols, {16, 8}));
+      ASSERT_EQ(pattern::banded(rows, cols, {16, 8}, std::numeric_limits<std::int64_t>::max()),
+                pattern::full(rows, cols, {16, 8}));
     }
   }
 }
@@ -91,7 +94,9 @@ TEST(BlockDiagonal, IsEvenCoversAllAndOverlapsNowhere) {
 }
 
 TEST(BlockDiagonal, RefusesGroupsThatDoNotFit) {
-  expect_error("pattern.block_diagonal", {"1 <= groups <= 3", "got 4"}, [] { pattern::block_diagonal(24, 40, {8, 8}, 4); });
+  expect_error("pattern.block_diagonal", {"1 <= groups <= 3", "got 4"}, [] {
+    pattern::block_diagonal(24, 40, {8, 8}, 4);
+  });
   expect_error("pattern.block_diagonal", {"got 0"}, [] { pattern::block_diagonal(24, 40, {8, 8}, 0); });
   expect_error("pattern.block_diagonal", {"got 1"}, [] { pattern::block_diagonal(0, 40, {8, 8}, 1); });
 }
@@ -100,7 +105,9 @@ TEST(FromMask, TakesAnyNonZeroAndChecksTheSize) {
   const std::vector<std::uint8_t> mask = {1, 0, 255, 0, 2, 0};
   EXPECT_EQ(pattern::from_mask(16, 24, {8, 8}, mask), from_picture({"#.#", ".#."}));
   EXPECT_EQ(pattern::from_mask(0, 24, {8, 8}, {}).count(), 0);
-  expect_error("pattern.from_mask", {"[2, 4] = 8 blocks", "6 entries"}, [&] { pattern::from_mask(16, 32, {8, 8}, mask); });
+  expect_error("pattern.from_mask", {"[2, 4] = 8 blocks", "6 entries"}, [&] {
+    pattern::from_mask(16, 32, {8, 8}, mask);
+  });
 }
 
 TEST(Full, HasEveryBlockAndNoMore) {

@@ -38,16 +38,20 @@ TEST(TopK, TiesGoToTheLowestIndex) {
 TEST(TopK, AgreesWithAStableSort) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     core::Rng rng(seed);
-    const auto grid_rows = static_cast<std::int64_t>(1 + rng.below(9)), grid_cols = static_cast<std::int64_t>(1 + rng.below(70));
+    const auto grid_rows = static_cast<std::int64_t>(1 + rng.below(9)),
+               grid_cols = static_cast<std::int64_t>(1 + rng.below(70));
     std::vector<float> scores(static_cast<std::size_t>(grid_rows * grid_cols));
-    for (float& score : scores) score = static_cast<float>(rng.below(1 + rng.below(20)));  // few values, many ties
+    for (float& score : scores)
+      score = static_cast<float>(rng.below(1 + rng.below(20)));  // few values, many ties
     std::vector<std::int64_t> order(scores.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return scores[a] > scores[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int64_t a, std::int64_t b) { return scores[a] > scores[b]; });
     const auto count = static_cast<std::int64_t>(rng.below(scores.size() + 1));
     BlockPattern expected(grid_rows * 8, grid_cols * 8, {8, 8});
     for (std::int64_t i = 0; i < count; ++i) expected.set(order[i] / grid_cols, order[i] % grid_cols);
-    ASSERT_EQ(pattern::top_k(grid_rows * 8, grid_cols * 8, {8, 8}, scores, count), expected) << "seed " << seed;
+    ASSERT_EQ(pattern::top_k(grid_rows * 8, grid_cols * 8, {8, 8}, scores, count), expected)
+        << "seed " << seed;
   }
 }
 
@@ -65,7 +69,8 @@ TEST(TopKByRow, GivesEveryRowItsShareAndTheRestToTheBest) {
 TEST(TopKByRow, AgreesWithAStableSortOfEveryRow) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     core::Rng rng(seed);
-    const auto grid_rows = static_cast<std::int64_t>(1 + rng.below(9)), grid_cols = static_cast<std::int64_t>(1 + rng.below(70));
+    const auto grid_rows = static_cast<std::int64_t>(1 + rng.below(9)),
+               grid_cols = static_cast<std::int64_t>(1 + rng.below(70));
     std::vector<float> scores(static_cast<std::size_t>(grid_rows * grid_cols));
     for (float& score : scores) score = static_cast<float>(rng.below(1 + rng.below(20)));
     const auto count = static_cast<std::int64_t>(rng.below(scores.size() + 1));
@@ -80,8 +85,10 @@ TEST(TopKByRow, AgreesWithAStableSortOfEveryRow) {
       if (count / grid_rows < grid_cols) next.push_back(order[count / grid_rows]);
     }
     std::stable_sort(next.begin(), next.end(), better);
-    for (std::int64_t i = 0; i < count % grid_rows; ++i) expected.set(next[i] / grid_cols, next[i] % grid_cols);
-    ASSERT_EQ(pattern::top_k_by_row(grid_rows * 8, grid_cols * 8, {8, 8}, scores, count), expected) << "seed " << seed;
+    for (std::int64_t i = 0; i < count % grid_rows; ++i)
+      expected.set(next[i] / grid_cols, next[i] % grid_cols);
+    ASSERT_EQ(pattern::top_k_by_row(grid_rows * 8, grid_cols * 8, {8, 8}, scores, count), expected)
+        << "seed " << seed;
     ASSERT_EQ(expected.count(), count);
   }
 }
@@ -89,11 +96,15 @@ TEST(TopKByRow, AgreesWithAStableSortOfEveryRow) {
 TEST(TopK, RefusesBadArguments) {
   const char* op = "pattern.top_k";
   const std::vector<float> scores = {1, 2, 3, 4, kNan, 6};
-  expect_error(op, {"NaN at scores[4], block row 1, block column 1"}, [&] { pattern::top_k(16, 24, {8, 8}, scores, 2); });
+  expect_error(op, {"NaN at scores[4], block row 1, block column 1"}, [&] {
+    pattern::top_k(16, 24, {8, 8}, scores, 2);
+  });
   expect_error(op, {"0 <= count <= 6", "got 7"}, [&] { pattern::top_k(16, 24, {8, 8}, scores, 7); });
   expect_error(op, {"got -1"}, [&] { pattern::top_k(16, 24, {8, 8}, scores, -1); });
   expect_error(op, {"8 scores", "[2, 4]", "got 6"}, [&] { pattern::top_k(16, 32, {8, 8}, scores, 2); });
-  expect_error("pattern.top_k_by_row", {"0 <= count <= 6", "got 7"}, [&] { pattern::top_k_by_row(16, 24, {8, 8}, scores, 7); });
+  expect_error("pattern.top_k_by_row", {"0 <= count <= 6", "got 7"}, [&] {
+    pattern::top_k_by_row(16, 24, {8, 8}, scores, 7);
+  });
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ void expect_permutation(std::vector<std::uint16_t> order, std::size_t count) {
 
 TEST(LineOrder, BringsLinesOfTheSameUnitsTogether) {
   Lists lists(256);
-  for (int i = 0; i < 32; ++i) lists.add({i % 8 * 16, i % 8 * 16 + 5, 200 + i % 8});  // eight kinds, four lines each
+  for (int i = 0; i < 32; ++i)
+    lists.add({i % 8 * 16, i % 8 * 16 + 5, 200 + i % 8});  // eight kinds, four lines each
   const auto order = line_order(lists.view(), {4, 1});
   expect_permutation(order, 32);
   for (std::size_t i = 0; i < 32; ++i) EXPECT_EQ(order[i] % 8, order[i / 4 * 4] % 8) << i;
@@ -62,7 +63,8 @@ TEST(LineOrder, SavesUnitsOfRandomPatterns) {
       const auto order = line_order(lists.view(), {lines, span});
       expect_permutation(order, 126);
       const auto before = static_cast<double>(units_read(lists.view(), {lines, span}, {}));
-      EXPECT_LT(static_cast<double>(units_read(lists.view(), {lines, span}, order)), 0.93 * before) << lines << ", " << each;
+      EXPECT_LT(static_cast<double>(units_read(lists.view(), {lines, span}, order)), 0.93 * before)
+          << lines << ", " << each;
     }
 }
 
@@ -115,11 +117,12 @@ TEST(LineOrder, CostliestGroupsFirstAndASmallerOneLast) {
     lists.add(line);
   }
   EXPECT_EQ(line_order(lists.view(), {1, 1}), (std::vector<std::uint16_t>{2, 4, 1, 3, 0}));
-  EXPECT_EQ(line_order(lists.view(), {2, 1}), (std::vector<std::uint16_t>{2, 4, 1, 3, 0}));  // 30 and 9 units; 1 alone
+  EXPECT_EQ(line_order(lists.view(), {2, 1}),
+            (std::vector<std::uint16_t>{2, 4, 1, 3, 0}));  // 30 and 9 units; 1 alone
 }
 
-// A few lines of many units and many of few: every step-th group adds up to the same. One share has the costliest first; of
-// several, every other group of each is no cheaper than its neighbours.
+// A few lines of many units and many of few: every step-th group adds up to the same. One share has the
+// costliest first; of several, every other group of each is no cheaper than its neighbours.
 TEST(LineOrder, DealsGroupsOut) {
   Lists lists(64);
   for (int i = 0; i < 30; ++i) {
@@ -137,7 +140,8 @@ TEST(LineOrder, DealsGroupsOut) {
       if (i >= static_cast<std::size_t>(step)) {
         const auto before = order[i - static_cast<std::size_t>(step)];
         const int rise = units - (lists.begin[before + 1u] - lists.begin[before]);
-        EXPECT_LE(step == 1 || i / static_cast<std::size_t>(step) % 2 != 0 ? rise : -rise, 0) << step << ", " << i;
+        EXPECT_LE(step == 1 || i / static_cast<std::size_t>(step) % 2 != 0 ? rise : -rise, 0)
+            << step << ", " << i;
       }
     }
     const auto [least, largest] = std::minmax_element(sums.begin(), sums.end());
@@ -175,8 +179,10 @@ TEST(LineOrder, IsEmptyWhereNothingIsToBeOrdered) {
   EXPECT_TRUE(line_order(random_lists(1, 64, 5, 1).view(), {4, 1}).empty());
   EXPECT_TRUE(line_order(random_lists(16, 64, 5, 1).view(), {0, 1}).empty());
   EXPECT_TRUE(line_order(Lists(64).view(), {4, 1}).empty());
-  EXPECT_TRUE(line_order(random_lists(static_cast<int>(kMostOrderedLines) + 1, 64, 5, 1).view(), {4, 1}).empty());
-  EXPECT_EQ(line_order(random_lists(static_cast<int>(kMostOrderedLines), 64, 5, 1).view(), {4, 1}).size(), kMostOrderedLines);
+  EXPECT_TRUE(
+      line_order(random_lists(static_cast<int>(kMostOrderedLines) + 1, 64, 5, 1).view(), {4, 1}).empty());
+  EXPECT_EQ(line_order(random_lists(static_cast<int>(kMostOrderedLines), 64, 5, 1).view(), {4, 1}).size(),
+            kMostOrderedLines);
   Lists same(64);
   for (int i = 0; i < 8; ++i) same.add({1, 2, 3});
   EXPECT_TRUE(line_order(same.view(), {4, 1}).empty());  // as they lie
@@ -191,10 +197,14 @@ TEST(KnownIndices, OrdersRowsAndColumnsOfWhatTheyRemember) {
   EXPECT_EQ(known.size(), 1u);
   const IndexView view = index.view();
   const auto n = static_cast<std::size_t>(view.blocks);
-  const Lines rows{{view.crow, 33}, {view.col, n}, 16}, columns{{index.transposed().ccol, 17}, {index.transposed().row, n}, 32};
-  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::forward, {4, 1}), line_order(rows, {4, 1}));
-  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::dx, {4, 1}), line_order(columns, {4, 1}));
-  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::dx, {2, 1}), line_order(columns, {2, 1}));
+  const Lines rows{{view.crow, 33}, {view.col, n}, 16},
+      columns{{index.transposed().ccol, 17}, {index.transposed().row, n}, 32};
+  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::forward, {4, 1}),
+            line_order(rows, {4, 1}));
+  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::dx, {4, 1}),
+            line_order(columns, {4, 1}));
+  EXPECT_EQ(known.line_order(index.version(), index.view(), Direction::dx, {2, 1}),
+            line_order(columns, {2, 1}));
   EXPECT_TRUE(known.line_order(index.version() + 1, index.view(), Direction::forward, {4, 1}).empty());
 }
 
@@ -202,8 +212,9 @@ TEST(KnownIndices, TellUnevenLines) {
   const auto index_of = [](std::vector<std::int32_t> crow, std::vector<std::int32_t> col) {
     return BlockIndex(128, 128, {32, 32}, crow, col);
   };
-  const BlockIndex mild = index_of({0, 2, 4, 6, 8}, {0, 1, 0, 1, 0, 1, 2, 3}), skewed = index_of({0, 1, 2, 3, 4}, {0, 0, 1, 1}),
-                   empty = index_of({0, 0, 0, 0, 0}, {}), unknown = index_of({0, 1, 1, 1, 1}, {0}),
+  const BlockIndex mild = index_of({0, 2, 4, 6, 8}, {0, 1, 0, 1, 0, 1, 2, 3}),
+                   skewed = index_of({0, 1, 2, 3, 4}, {0, 0, 1, 1}), empty = index_of({0, 0, 0, 0, 0}, {}),
+                   unknown = index_of({0, 1, 1, 1, 1}, {0}),
                    other(pattern::balanced(256, 128, {32, 32}, 0.5, 1));
   KnownIndices known;
   for (const BlockIndex* index : {&mild, &skewed, &empty}) known.remember(index->version(), index->view());
@@ -228,7 +239,8 @@ TEST(KnownIndices, TellUnevenLines) {
 
 // A version that belongs to a matrix of another shape: its order would not fit.
 TEST(KnownIndices, GiveNoOrderOfAnotherShape) {
-  const BlockIndex index(pattern::balanced(1024, 512, {32, 32}, 0.2, 5)), other(pattern::balanced(512, 512, {32, 32}, 0.2, 5));
+  const BlockIndex index(pattern::balanced(1024, 512, {32, 32}, 0.2, 5)),
+      other(pattern::balanced(512, 512, {32, 32}, 0.2, 5));
   KnownIndices known;
   known.remember(index.version(), index.view());
   EXPECT_FALSE(known.line_order(index.version(), index.view(), Direction::forward, {4, 1}).empty());
@@ -237,11 +249,14 @@ TEST(KnownIndices, GiveNoOrderOfAnotherShape) {
 }
 
 TEST(KnownIndices, ForgetTheOldest) {
-  const BlockIndex first(pattern::balanced(512, 512, {32, 32}, 0.2, 1)), second(pattern::balanced(512, 512, {32, 32}, 0.2, 2)),
-      third(pattern::balanced(512, 512, {32, 32}, 0.2, 3)), large(pattern::balanced(4096, 4096, {32, 32}, 0.5, 1));
+  const BlockIndex first(pattern::balanced(512, 512, {32, 32}, 0.2, 1)),
+      second(pattern::balanced(512, 512, {32, 32}, 0.2, 2)),
+      third(pattern::balanced(512, 512, {32, 32}, 0.2, 3)),
+      large(pattern::balanced(4096, 4096, {32, 32}, 0.5, 1));
   const std::size_t each = (17 + static_cast<std::size_t>(first.view().blocks)) * sizeof(std::int32_t);
   KnownIndices known(2 * each);
-  for (const BlockIndex* index : {&first, &second, &large, &third}) known.remember(index->version(), index->view());
+  for (const BlockIndex* index : {&first, &second, &large, &third})
+    known.remember(index->version(), index->view());
   EXPECT_EQ(known.size(), 2u);
   EXPECT_TRUE(known.line_order(first.version(), first.view(), Direction::forward, {4, 1}).empty());
   EXPECT_FALSE(known.line_order(second.version(), second.view(), Direction::forward, {4, 1}).empty());

@@ -68,7 +68,8 @@ TEST(Select, NothingToRunNamesEveryRefusal) {
     FAIL() << "expected Error";
   } catch (const Error& error) {
     EXPECT_EQ(error.op(), "plan");
-    EXPECT_NE(error.actual().find("a: strict forbids it; b: strict forbids it"), std::string::npos) << error.what();
+    EXPECT_NE(error.actual().find("a: strict forbids it; b: strict forbids it"), std::string::npos)
+        << error.what();
     EXPECT_NE(error.remedy().find("strict=False"), std::string::npos) << error.what();
   }
 }

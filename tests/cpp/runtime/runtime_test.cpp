@@ -59,7 +59,9 @@ TEST(Pool, WorksInAForkedChild) {
 TEST(Pool, AThrowingCallbackPassesThrough) {
   Executor executor;
   executor.num_threads = 2;
-  executor.parallel_for = [](void*, std::int64_t, RangeBody) { throw std::runtime_error("host pool is gone"); };
+  executor.parallel_for = [](void*, std::int64_t, RangeBody) {
+    throw std::runtime_error("host pool is gone");
+  };
   EXPECT_THROW(parallel_for(executor, 4, [](std::int64_t, std::int64_t) {}), std::runtime_error);
 }
 
@@ -81,14 +83,14 @@ TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
     capped_isa("sse9");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[SPARSELOOM_ISA] expected generic, avx2, avx512, avx512_vnni, avx512_bf16 or amx, got 'sse9'; unset SPARSELOOM_ISA");
+    EXPECT_STREQ(error.what(),
+                 "[SPARSELOOM_ISA] expected generic, avx2, avx512, avx512_vnni, avx512_bf16 or amx, got "
+                 "'sse9'; unset SPARSELOOM_ISA");
   }
 }
 
-// Runs under a ceiling or an emulator say what they expect to find: else a dispatch that always answered "generic" would pass
-// there.
+// Runs under a ceiling or an emulator say what they expect to find: else a dispatch that always answered
+// "generic" would pass there.
 TEST(ActiveIsa, IsWhatTheRunnerExpects) {
   const char* expected = std::getenv("SPARSELOOM_TEST_ISA");
   if (expected == nullptr) GTEST_SKIP() << "SPARSELOOM_TEST_ISA names none";

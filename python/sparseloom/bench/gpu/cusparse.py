@@ -1,4 +1,5 @@
-"""cuSPARSE's Blocked-ELL product, called in the library that torch itself has loaded: the strongest peer at small blocks."""
+"""cuSPARSE's Blocked-ELL product, called in the library that torch itself has loaded: the strongest peer at
+small blocks."""
 
 from __future__ import annotations
 
@@ -39,13 +40,16 @@ _PROTOTYPES: dict[str, Sequence[Any]] = {
 
 
 def find_library(maps: str = "/proc/self/maps") -> str:
-    """The cuSPARSE in this process, else the one installed beside torch. Raises OSError when there is none."""
+    """The cuSPARSE in this process, else the one installed beside torch. Raises OSError when there is
+    none."""
     try:
         lines = Path(maps).read_text().splitlines()
     except OSError:
         lines = []
     loaded = [line.split()[-1] for line in lines if "/libcusparse.so" in line]
-    beside = sorted(glob.glob(str(Path(torch.__file__).resolve().parents[1] / "nvidia" / "*" / "lib" / "libcusparse.so*")))
+    beside = sorted(
+        glob.glob(str(Path(torch.__file__).resolve().parents[1] / "nvidia" / "*" / "lib" / "libcusparse.so*"))
+    )
     found = [*loaded, *beside]
     if not found:
         raise OSError("no libcusparse.so in this process or beside torch")
@@ -69,7 +73,9 @@ class Library:
         """Raises RuntimeError with cuSPARSE's own words when the function fails."""
         status = getattr(self._library, name)(*arguments)
         if status != 0:
-            raise RuntimeError(f"{name}: {self._library.cusparseGetErrorString(status).decode(errors='replace')}")
+            raise RuntimeError(
+                f"{name}: {self._library.cusparseGetErrorString(status).decode(errors='replace')}"
+            )
 
 
 @cache
@@ -78,7 +84,8 @@ def library() -> Library:
 
 
 def padded_ell(values: Tensor, crow: Tensor, col: Tensor) -> tuple[Tensor, Tensor]:
-    """Blocks [blocks, b, b] as Blocked-ELL's row-major matrix [rows, width * b], and int32 column indices [block rows, width].
+    """Blocks [blocks, b, b] as Blocked-ELL's row-major matrix [rows, width * b], and int32 column indices
+    [block rows, width].
 
     Every row is as long as the longest: zeros, and the format's own mark -1, where it has no block.
     """
@@ -106,12 +113,29 @@ class BlockedEll:
         self._weight, self._input, self._output = _POINTER(), _POINTER(), _POINTER()
         self._lib.call(
             "cusparseCreateBlockedEll",
-            *(ctypes.byref(self._weight), rows, cols, side, self._values.shape[1], self._col.data_ptr(), self._values.data_ptr()),
+            *(
+                ctypes.byref(self._weight),
+                rows,
+                cols,
+                side,
+                self._values.shape[1],
+                self._col.data_ptr(),
+                self._values.data_ptr(),
+            ),
             *(INDEX_32I, INDEX_BASE_ZERO, kind),
         )
         for descriptor, matrix in ((self._input, x), (self._output, self.y)):
             width = matrix.shape[1]
-            self._lib.call("cusparseCreateDnMat", ctypes.byref(descriptor), width, m, width, matrix.data_ptr(), kind, ORDER_COL)
+            self._lib.call(
+                "cusparseCreateDnMat",
+                ctypes.byref(descriptor),
+                width,
+                m,
+                width,
+                matrix.data_ptr(),
+                kind,
+                ORDER_COL,
+            )
         size = ctypes.c_size_t()
         self._lib.call("cusparseSpMM_bufferSize", *self._arguments(), ctypes.byref(size))
         self._buffer = torch.empty(max(1, size.value), dtype=torch.uint8, device=x.device)
@@ -138,4 +162,7 @@ def blocked_ell_calls(operands: Operands) -> list[Call]:
         raise ValueError("Blocked-ELL has square blocks only")
     if cell.n % cell.block[0] or cell.k % cell.block[1]:
         raise ValueError("Blocked-ELL has no ragged blocks")
-    return [BlockedEll(copy.x, copy.values, copy.index.crow, copy.index.col, cell.n, cell.k) for copy in operands.copies]
+    return [
+        BlockedEll(copy.x, copy.values, copy.index.crow, copy.index.col, cell.n, cell.k)
+        for copy in operands.copies
+    ]

@@ -1,4 +1,5 @@
-"""The GPU of a run: its name in results, its L2, and its clock and driver through the driver's own management library."""
+"""The GPU of a run: its name in results, its L2, and its clock and driver through the driver's own management
+library."""
 
 from __future__ import annotations
 
@@ -21,13 +22,21 @@ def slug(name: str) -> str:
 
 
 def require_gpu(suite: str = "gpu") -> torch.device:
-    """The current CUDA device. Raises Error when torch sees none, or when this build has no kernels for it."""
+    """The current CUDA device. Raises Error when torch sees none, or when this build has no kernels for
+    it."""
     if not torch.cuda.is_available():
         why = "no CUDA in this torch" if torch.version.cuda is None else "no CUDA device that torch can see"
-        raise Error("bench", f"a GPU for the suite {suite}", why, "run it on a machine with one; `sparseloom bench cpu` needs none")
+        raise Error(
+            "bench",
+            f"a GPU for the suite {suite}",
+            why,
+            "run it on a machine with one; `sparseloom bench cpu` needs none",
+        )
     device = torch.device("cuda", torch.cuda.current_device())
     if not ops.has_kernels_for(device):
-        raise Error("bench", "a build with CUDA kernels", "a CPU-only build", "build with nvcc: cmake --preset cuda")
+        raise Error(
+            "bench", "a build with CUDA kernels", "a CPU-only build", "build with nvcc: cmake --preset cuda"
+        )
     return device
 
 

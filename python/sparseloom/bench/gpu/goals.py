@@ -1,6 +1,8 @@
-"""Every figure that the GPU suite is held to: speed-ups over the dense product of the same dtype and shape, and the other limits.
+"""Every figure that the GPU suite is held to: speed-ups over the dense product of the same dtype and shape,
+and the other limits.
 
-Form: SPEEDUPS[direction, dtype, (tokens, in, out)][block side] = one figure per density of DENSITIES, in bursts.
+Form: SPEEDUPS[direction, dtype, (tokens, in, out)][block side] = one figure per density of DENSITIES, in
+bursts.
 """
 
 from __future__ import annotations
@@ -49,18 +51,23 @@ SPEEDUPS: dict[tuple[str, str, Shape], dict[int, Row]] = {
 }
 #: dx: of the speed-up that the forward cell of the same size reached in the same run.
 DX_OF_FORWARD = {"bf16": 0.93, "tf32": 0.85}
-#: "As fast as dense" leaves room for what a call costs beside the product; for dw, which dense writes whole and gathers, more.
+#: "As fast as dense" leaves room for what a call costs beside the product; for dw, which dense writes whole
+#: and gathers, more.
 EVEN, EVEN_DW = 0.97, 0.95
 #: Under load without a pause, of the burst's figure: the power cap lowers the clock for both.
 SUSTAINED = 0.92
 
-#: Time of a skewed pattern over a balanced one's, per stored element and against the dense product beside each.
+#: Time of a skewed pattern over a balanced one's, per stored element and against the dense product beside
+#: each.
 OVER_BALANCED = 1.15
-#: Candidates timed where so many can run; the plan's choice within this of the fastest, in this share of the cells.
+#: Candidates timed where so many can run; the plan's choice within this of the fastest, in this share of the
+#: cells.
 CANDIDATES, WITHIN, IN_SHARE = 4, 1.05, 0.90
-#: fp32: errors over cuBLAS fp32's of the same matrix: rms of a tile (the worst one may have its sampling noise more); the largest.
+#: fp32: errors over cuBLAS fp32's of the same matrix: rms of a tile (the worst one may have its sampling
+#: noise more); the largest.
 RMS_OVER_DENSE, MAX_OVER_DENSE = 1.0, 2.0
-#: A layer's training step beyond the sum of its three products; the GPT MLP's forward and backward against dense, both compiled.
+#: A layer's training step beyond the sum of its three products; the GPT MLP's forward and backward against
+#: dense, both compiled.
 STEP_BEYOND_US, MLP_SPEEDUP = 75.0, 3.0
 #: A changed topology, 4096 x 4096 in blocks of 32: index and plan on the host; tables by the device planner.
 HOST_PLAN_US, DEVICE_PLAN_US = 1000.0, 30.0
@@ -68,14 +75,20 @@ HOST_PLAN_US, DEVICE_PLAN_US = 1000.0, 30.0
 
 @dataclass(frozen=True)
 class Goal:
-    """Of one cell. `figure`: the table's speed-up, or with `of_forward` the share of the forward cell's. `least` is what passes."""
+    """Of one cell. `figure`: the table's speed-up, or with `of_forward` the share of the forward cell's.
+    `least` is what passes."""
 
     figure: float
     least: float
     of_forward: bool = False
 
     def record(self) -> dict[str, float | bool]:
-        return {"figure": self.figure, "least": self.least, "of_forward": self.of_forward, "sustained": SUSTAINED}
+        return {
+            "figure": self.figure,
+            "least": self.least,
+            "of_forward": self.of_forward,
+            "sustained": SUSTAINED,
+        }
 
 
 def goal(cell: Cell) -> Goal | None:

@@ -1,4 +1,5 @@
-"""The suite's cells by group, so that a part can be run alone: `--group dw`. The committed list that tests read too."""
+"""The suite's cells by group, so that a part can be run alone: `--group dw`. The committed list that tests
+read too."""
 
 from __future__ import annotations
 
@@ -13,23 +14,37 @@ SMALL_BATCH: Shape = (256, 4096, 4096)
 PEER_SHAPES = (SQUARE, WIDE, DECODE, VIT_UP, VIT_DOWN, SMALL_BATCH, DECODE_SMALL)
 PEER_BLOCKS = (16, 32, 64, 128)
 PEER_DENSITIES = (0.1, 0.2, 0.5)
-#: Layers of BERT-base (32 texts of 128 tokens) and ViT-B (64 images), and one of 2048 features: products of 5 to 40 us, where what
-#: a kernel does before and after them decides.
-LAYERS: tuple[Shape, ...] = ((4096, 768, 768), (4096, 768, 3072), (4096, 3072, 768), (12608, 768, 768), (2048, 2048, 2048))
+#: Layers of BERT-base (32 texts of 128 tokens) and ViT-B (64 images), and one of 2048 features: products of 5
+#: to 40 us, where what a kernel does before and after them decides.
+LAYERS: tuple[Shape, ...] = (
+    (4096, 768, 768),
+    (4096, 768, 3072),
+    (4096, 3072, 768),
+    (12608, 768, 768),
+    (2048, 2048, 2048),
+)
 TRAINED = (SQUARE, WIDE, VIT_UP, VIT_DOWN)
 
 
-def cells(direction: str, dtype: str, shape: Shape, blocks: Iterable[int], densities: Iterable[float] = DENSITIES) -> list[Cell]:
+def cells(
+    direction: str, dtype: str, shape: Shape, blocks: Iterable[int], densities: Iterable[float] = DENSITIES
+) -> list[Cell]:
     """Square blocks, every block with every density, floor or ceiling of its share in each block row."""
     return [Cell(direction, dtype, *shape, (side, side), density) for side in blocks for density in densities]
 
 
 def forward() -> list[Cell]:
-    return [cell for shape in TRAINED for cell in cells("forward", "bf16", shape, SPEEDUPS["forward", "bf16", shape])]
+    return [
+        cell
+        for shape in TRAINED
+        for cell in cells("forward", "bf16", shape, SPEEDUPS["forward", "bf16", shape])
+    ]
 
 
 def dx() -> list[Cell]:
-    return [cell for shape in TRAINED for cell in cells("dx", "bf16", shape, SPEEDUPS["forward", "bf16", shape])]
+    return [
+        cell for shape in TRAINED for cell in cells("dx", "bf16", shape, SPEEDUPS["forward", "bf16", shape])
+    ]
 
 
 def dw() -> list[Cell]:
@@ -37,16 +52,28 @@ def dw() -> list[Cell]:
 
 
 def decode() -> list[Cell]:
-    return [cell for shape in (DECODE, DECODE_SMALL) for cell in cells("forward", "bf16", shape, reversed(PEER_BLOCKS))]
+    return [
+        cell
+        for shape in (DECODE, DECODE_SMALL)
+        for cell in cells("forward", "bf16", shape, reversed(PEER_BLOCKS))
+    ]
 
 
 def fp8() -> list[Cell]:
-    promoted = [Cell("forward", "fp8_promoted", *SQUARE, (side, side), density) for side in (128, 64) for density in (0.1, 0.5)]
+    promoted = [
+        Cell("forward", "fp8_promoted", *SQUARE, (side, side), density)
+        for side in (128, 64)
+        for density in (0.1, 0.5)
+    ]
     return cells("forward", "fp8", SQUARE, SPEEDUPS["forward", "fp8", SQUARE]) + promoted
 
 
 def tf32() -> list[Cell]:
-    return [cell for direction in DIRECTIONS for cell in cells(direction, "tf32", SQUARE, SPEEDUPS["forward", "tf32", SQUARE])]
+    return [
+        cell
+        for direction in DIRECTIONS
+        for cell in cells(direction, "tf32", SQUARE, SPEEDUPS["forward", "tf32", SQUARE])
+    ]
 
 
 def fp32() -> list[Cell]:
@@ -64,22 +91,44 @@ def patterns() -> list[Cell]:
 
 def layers() -> list[Cell]:
     """Without figures of their own: for the plan's choice."""
-    return [cell for way in DIRECTIONS for shape in LAYERS for cell in cells(way, "bf16", shape, (64, 32), (0.1, 0.25))]
+    return [
+        cell
+        for way in DIRECTIONS
+        for shape in LAYERS
+        for cell in cells(way, "bf16", shape, (64, 32), (0.1, 0.25))
+    ]
 
 
 def others() -> list[Cell]:
-    """Where peers are compared beyond the cells above, and dtypes and block shapes that are promised to be right, not fast."""
-    found = [cell for shape in PEER_SHAPES for cell in cells("forward", "bf16", shape, PEER_BLOCKS, PEER_DENSITIES)]
+    """Where peers are compared beyond the cells above, and dtypes and block shapes that are promised to be
+    right, not fast."""
+    found = [
+        cell for shape in PEER_SHAPES for cell in cells("forward", "bf16", shape, PEER_BLOCKS, PEER_DENSITIES)
+    ]
     found += cells("forward", "bf16", SQUARE, PEER_BLOCKS, (0.3,))
     found += cells("forward", "f16", SQUARE, PEER_BLOCKS, (0.1, 0.5))
-    found += cells("forward", "f32", SQUARE, (16,), (0.1, 0.5)) + cells("forward", "tf32", SQUARE, (16, 32), (0.1, 0.5))
-    return found + [Cell(direction, "bf16", *SQUARE, block, 0.1) for direction in DIRECTIONS for block in ((8, 8), (16, 64))]
+    found += cells("forward", "f32", SQUARE, (16,), (0.1, 0.5)) + cells(
+        "forward", "tf32", SQUARE, (16, 32), (0.1, 0.5)
+    )
+    return found + [
+        Cell(direction, "bf16", *SQUARE, block, 0.1)
+        for direction in DIRECTIONS
+        for block in ((8, 8), (16, 64))
+    ]
 
 
 GROUPS: dict[str, Callable[[], list[Cell]]] = {
-    "forward": forward, "dx": dx, "dw": dw, "decode": decode, "patterns": patterns, "fp8": fp8, "tf32": tf32, "fp32": fp32,
-    "layers": layers, "others": others,
-}  # fmt: skip
+    "forward": forward,
+    "dx": dx,
+    "dw": dw,
+    "decode": decode,
+    "patterns": patterns,
+    "fp8": fp8,
+    "tf32": tf32,
+    "fp32": fp32,
+    "layers": layers,
+    "others": others,
+}
 
 
 def gpu_cells(groups: Iterable[str] = GROUPS) -> list[Cell]:
@@ -89,6 +138,10 @@ def gpu_cells(groups: Iterable[str] = GROUPS) -> list[Cell]:
 
 def compared(cell: Cell) -> bool:
     """Whether peers take part in the cell."""
-    known = (cell.m, cell.k, cell.n) in PEER_SHAPES and cell.block[0] == cell.block[1] and cell.block[0] in PEER_BLOCKS
+    known = (
+        (cell.m, cell.k, cell.n) in PEER_SHAPES
+        and cell.block[0] == cell.block[1]
+        and cell.block[0] in PEER_BLOCKS
+    )
     wanted = cell.density in PEER_DENSITIES or (cell.m, cell.k, cell.n) == SQUARE
     return known and wanted and (cell.direction, cell.dtype, cell.pattern) == ("forward", "bf16", "balanced")

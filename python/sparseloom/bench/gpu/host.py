@@ -1,4 +1,5 @@
-"""What a module call costs the host: from the call until it returns, launches included, with nothing to wait for."""
+"""What a module call costs the host: from the call until it returns, launches included, with nothing to wait
+for."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from ..timing import Spread
 
 TOKENS, FEATURES, BLOCK, DENSITY = 16, 4096, 32, 0.1
 CALLS = 10_000
-#: Calls between two waits, which are outside the clock: the launch queue holds about 1000 and must never fill.
+#: Calls between two waits, which are outside the clock: the launch queue holds about 1000 and must never
+#: fill.
 BATCH = 100
 
 
@@ -42,10 +44,13 @@ def per_call_us(call: Callable[[], object], calls: int, wait: Callable[[], None]
 
 
 def host_cost(device: torch.device, calls: int = CALLS) -> dict[str, Any]:
-    """A record of op "host": BlockSparseLinear and F.linear of one size, without and with gradients to keep."""
+    """A record of op "host": BlockSparseLinear and F.linear of one size, without and with gradients to
+    keep."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     generator = torch.Generator().manual_seed(0)
-    layer = BlockSparseLinear(FEATURES, FEATURES, density=DENSITY, block=BLOCK, dtype=dtype, generator=generator).to(device)
+    layer = BlockSparseLinear(
+        FEATURES, FEATURES, density=DENSITY, block=BLOCK, dtype=dtype, generator=generator
+    ).to(device)
     dense = torch.nn.Linear(FEATURES, FEATURES, dtype=dtype).to(device)
     x = torch.randn(TOKENS, FEATURES, generator=generator).to(device, dtype)
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None

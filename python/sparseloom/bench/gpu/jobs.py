@@ -18,7 +18,8 @@ from .measure import DeadContext, Record, Settings, cell_fields, measure, one_li
 
 @dataclass(frozen=True)
 class Job:
-    """`fields` stand in the record and tell it from all others; a record of an error has no more than these and the error."""
+    """`fields` stand in the record and tell it from all others; a record of an error has no more than these
+    and the error."""
 
     name: str
     group: str
@@ -67,8 +68,12 @@ def extras() -> list[Job]:
         for density in DENSITIES
     ]
     made.append(_extra("mlp", training.mlp_fields(), lambda settings: training.compiled_mlp(settings)))
-    made.append(_extra("topology", topology.fields("host"), lambda settings: topology.host_plan(settings.device)))
-    made.append(_extra("topology", topology.fields("device"), lambda settings: topology.device_plan(settings.device)))
+    made.append(
+        _extra("topology", topology.fields("host"), lambda settings: topology.host_plan(settings.device))
+    )
+    made.append(
+        _extra("topology", topology.fields("device"), lambda settings: topology.device_plan(settings.device))
+    )
     made.append(_extra("host", {"op": "host"}, lambda settings: host.host_cost(settings.device)))
     return made
 
@@ -79,12 +84,20 @@ def names() -> list[str]:
 
 
 def choose(groups: list[str], only: list[str]) -> list[Job]:
-    """Of these groups (none: all), what has every text of `only` in its name. Raises Error on an unknown group, or when none."""
+    """Of these groups (none: all), what has every text of `only` in its name. Raises Error on an unknown
+    group, or when none."""
     known = names()
     for group in groups:
         if group not in known:
-            raise Error("bench", f"a group of {', '.join(known)}", repr(group), "name one of them, or leave --group out")
-    cells: list[Any] = gpu_cells([group for group in groups if group in GROUPS]) if groups else SUITES["gpu"]()
+            raise Error(
+                "bench",
+                f"a group of {', '.join(known)}",
+                repr(group),
+                "name one of them, or leave --group out",
+            )
+    cells: list[Any] = (
+        gpu_cells([group for group in groups if group in GROUPS]) if groups else SUITES["gpu"]()
+    )
     jobs = [of_cell(cell) for cell in cells] + [job for job in extras() if not groups or job.group in groups]
     found = [job for job in jobs if all(text in job.name for text in only)]
     if not found:

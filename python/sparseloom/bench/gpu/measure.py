@@ -1,4 +1,5 @@
-"""One cell on the GPU: every candidate, torch's dense product and the peers, checked and timed in turn; a record of the results."""
+"""One cell on the GPU: every candidate, torch's dense product and the peers, checked and timed in turn; a
+record of the results."""
 
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ from .replay import Replay, pause_after
 Record = dict[str, Any]
 #: Candidates that are no sparse kernel.
 NOT_SPARSE = ("dense", "reference")
-#: Rounds of ours and of dense: five where the speed-ups of those agree within 1 %, else up to nine. Most samples of an H200 agree
-#: within .3 %.
+#: Rounds of ours and of dense: five where the speed-ups of those agree within 1 %, else up to nine. Most
+#: samples of an H200 agree within .3 %.
 CALM_ROUNDS, MOST_ROUNDS, CALM = 5, 9, 0.01
-#: Rounds of peers, and of candidates that are behind the fastest by more than this; a first round shows who is far behind. The
-#: pauses between bursts are what a run of the suite waits for.
+#: Rounds of peers, and of candidates that are behind the fastest by more than this; a first round shows who
+#: is far behind. The pauses between bursts are what a run of the suite waits for.
 SHORT_ROUNDS, OUT_OF_REACH, FAR = 3, 1.15, 2.0
 
 
 class DeadContext(RuntimeError):
-    """A kernel left the CUDA context unusable. `record` is the cell's, with the error; nothing more can run in this process."""
+    """A kernel left the CUDA context unusable. `record` is the cell's, with the error; nothing more can run
+    in this process."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(record["error"])
@@ -65,7 +67,8 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a run: where, the L2 to get past, timing per cell beyond the least rounds, and whether peers take part."""
+    """Of a run: where, the L2 to get past, timing per cell beyond the least rounds, and whether peers take
+    part."""
 
     device: torch.device
     l2_bytes: int
@@ -93,7 +96,8 @@ def one_line(error: BaseException) -> str:
 
 
 def measure(cell: Cell, settings: Settings) -> Record:
-    """The cell's record; one with `error` when it could not be measured. Raises DeadContext when no other cell can be either."""
+    """The cell's record; one with `error` when it could not be measured. Raises DeadContext when no other
+    cell can be either."""
     try:
         with torch.no_grad(), tf32_switch(cell.tf32):
             return _measure(cell, settings)
@@ -132,7 +136,9 @@ def _measure(cell: Cell, settings: Settings) -> Record:
     sparse = min((name for name in ours if name not in NOT_SPARSE), key=medians.__getitem__, default=None)
     watch.lap("bursts")
     names = dict.fromkeys([dense, chosen.kernel, *([sparse] if sparse else [])])
-    sustained, sustained_clock, watts = _sustained({name: contenders[name] for name in names}, settings.monitor)
+    sustained, sustained_clock, watts = _sustained(
+        {name: contenders[name] for name in names}, settings.monitor
+    )
     watch.lap("sustained")
 
     us, ratio = Spread.of(samples[chosen.kernel]), ratios(samples[dense], samples[chosen.kernel])
@@ -185,9 +191,11 @@ def plan_of(operands: Operands) -> Record:
     return ops.plan(operands.host_index, cell.direction, operands.case.dtype, cell.m, device="cuda", **how)
 
 
-def entered(candidate: Candidate, operands: Operands, reference: Reference, accuracy: bool = True) -> Candidate:
-    """The candidate ready to be timed and checked, or with its error; `accuracy`: compared with cuBLAS's too, where there is a
-    figure for it. Raises DeadContext when it took the context with it."""
+def entered(
+    candidate: Candidate, operands: Operands, reference: Reference, accuracy: bool = True
+) -> Candidate:
+    """The candidate ready to be timed and checked, or with its error; `accuracy`: compared with cuBLAS's too,
+    where there is a figure for it. Raises DeadContext when it took the context with it."""
     try:
         replay = Replay(operands.calls(candidate.kernel))
         result = replay.poisoned()
@@ -198,11 +206,15 @@ def entered(candidate: Candidate, operands: Operands, reference: Reference, accu
     except Exception as error:
         candidate.error = one_line(error)
         if not alive():
-            raise DeadContext(failed_record(operands.cell, f"{candidate.kernel}: {candidate.error}")) from error
+            raise DeadContext(
+                failed_record(operands.cell, f"{candidate.kernel}: {candidate.error}")
+            ) from error
     return candidate
 
 
-def _peers(operands: Operands, reference: Reference, settings: Settings) -> tuple[dict[str, Replay], dict[str, str]]:
+def _peers(
+    operands: Operands, reference: Reference, settings: Settings
+) -> tuple[dict[str, Replay], dict[str, str]]:
     """The peers that take part, and why the others do not."""
     cell, present, absent = operands.cell, {}, {}
     for name in PEERS:
@@ -228,9 +240,9 @@ def rounds(
     least: int = CALM_ROUNDS,
     most: int = MOST_ROUNDS,
 ) -> tuple[dict[str, list[float]], int | None]:
-    """Microseconds of a call by contender and round; one burst of each in a new order every round, so that samples of one round
-    belong together: `least` rounds where the speed-ups of those agree, else up to `most`. And the clock right after the last burst
-    of ours or dense's."""
+    """Microseconds of a call by contender and round; one burst of each in a new order every round, so that
+    samples of one round belong together: `least` rounds where the speed-ups of those agree, else up to
+    `most`. And the clock right after the last burst of ours or dense's."""
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     draw, order, spent, clock = random.Random(0), list(contenders), 0.0, None
     end, done = time.perf_counter() + settings.seconds, 0
@@ -257,16 +269,26 @@ def _calm(samples: dict[str, list[float]], chosen: str) -> bool:
 
 
 def _in_reach(samples: dict[str, list[float]], chosen: str, peers: set[str], times: float) -> list[str]:
-    """Who is timed on: dense, the plan's choice, and what of ours is within `times` the fastest or the fastest sparse kernel."""
+    """Who is timed on: dense, the plan's choice, and what of ours is within `times` the fastest or the
+    fastest sparse kernel."""
     dense = [name for name in (DENSE, DENSE_FAST) if name in samples]
-    ours = {name: Spread.of(found).median for name, found in samples.items() if name not in peers and name not in dense}
+    ours = {
+        name: Spread.of(found).median
+        for name, found in samples.items()
+        if name not in peers and name not in dense
+    }
     near = [name for name, us in ours.items() if us <= times * min(ours.values())]
     sparse = [name for name in ours if name not in NOT_SPARSE]
-    return list(dict.fromkeys([*dense, chosen, *near, *([min(sparse, key=ours.__getitem__)] if sparse else [])]))
+    return list(
+        dict.fromkeys([*dense, chosen, *near, *([min(sparse, key=ours.__getitem__)] if sparse else [])])
+    )
 
 
-def _sustained(contenders: dict[str, Replay], monitor: Monitor) -> tuple[dict[str, float], int | None, float | None]:
-    """Median microseconds of a call under load without a pause, by contender; clock and power while the last one ran."""
+def _sustained(
+    contenders: dict[str, Replay], monitor: Monitor
+) -> tuple[dict[str, float], int | None, float | None]:
+    """Median microseconds of a call under load without a pause, by contender; clock and power while the last
+    one ran."""
     found: list[tuple[int | None, float | None]] = []
     medians = {}
     for name, replay in contenders.items():

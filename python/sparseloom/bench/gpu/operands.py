@@ -1,4 +1,5 @@
-"""What a cell's calls read, on the GPU: in as many copies as it takes that none of them is still in the L2 when its turn comes."""
+"""What a cell's calls read, on the GPU: in as many copies as it takes that none of them is still in the L2
+when its turn comes."""
 
 from __future__ import annotations
 
@@ -26,19 +27,26 @@ RMS_TOKENS = 128
 
 
 def sets_needed(bytes_of_one: int, l2_bytes: int) -> int:
-    """Copies of what one call touches, so that twice the L2 is touched between two uses of the same copy; at least two."""
+    """Copies of what one call touches, so that twice the L2 is touched between two uses of the same copy; at
+    least two."""
     return 1 + max(1, math.ceil(2 * l2_bytes / max(1, bytes_of_one)))
 
 
 def scatter(values: Tensor, row: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
-    """The dense matrix [rows, cols] by torch's own indexing, not by the kernels under test. row, col: of each block, int64."""
+    """The dense matrix [rows, cols] by torch's own indexing, not by the kernels under test. row, col: of each
+    block, int64."""
     _, bm, bn = values.shape
     kind = values.dtype
     if kind.itemsize == 1:  # torch indexes bytes, but not every 8-bit float
         values = values.view(torch.uint8)
     grid = values.new_zeros(-(-rows // bm), -(-cols // bn), bm, bn)
     grid[row, col] = values
-    return grid.transpose(1, 2).reshape(grid.shape[0] * bm, grid.shape[1] * bn)[:rows, :cols].contiguous().view(kind)
+    return (
+        grid.transpose(1, 2)
+        .reshape(grid.shape[0] * bm, grid.shape[1] * bn)[:rows, :cols]
+        .contiguous()
+        .view(kind)
+    )
 
 
 def gather(matrix: Tensor, row: Tensor, col: Tensor, block: tuple[int, int]) -> Tensor:
@@ -75,8 +83,11 @@ class Operands:
         generator = torch.Generator(device).manual_seed(seed)
 
         def draw(*shape: int) -> Tensor:
-            normal = torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(self.case.dtype)
-            return round_to_tf32(normal) if cell.tf32 else normal  # products are then exact, and a check sees the sums
+            normal = torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(
+                self.case.dtype
+            )
+            # products are then exact, and a check sees the sums
+            return round_to_tf32(normal) if cell.tf32 else normal
 
         values = draw(pattern.blocks, *cell.block)
         zero_padding_(values, pattern)
@@ -93,9 +104,12 @@ class Operands:
         written = fp8.OUT.itemsize if self._fp8 else size
         out = {"forward": cell.m * cell.n * written, "dx": cell.m * cell.k * size, "dw": 0}[cell.direction]
         copies = sets_needed(ours + out, l2_bytes) - 1
-        self.copies = [first] + [Copy(x.clone(), dy.clone(), values.clone(), self.host_index.to(device)) for _ in range(copies)]
-        # The dense layer that ours replaces has no zeros: cuBLAS on the scattered weight of density .05 took 311 us where random
-        # data took 345 (H200, 8192 x 4096 x 4096: zeros toggle less, and the clock stays higher).
+        self.copies = [first] + [
+            Copy(x.clone(), dy.clone(), values.clone(), self.host_index.to(device)) for _ in range(copies)
+        ]
+        # The dense layer that ours replaces has no zeros: cuBLAS on the scattered weight of density .05 took
+        # 311 us where random data took 345 (H200, 8192 x 4096 x 4096: zeros toggle less, and the clock stays
+        # higher).
         full = none if cell.direction == "dw" else draw(cell.n, cell.k)
         others = sets_needed(x.nbytes + dy.nbytes + cell.n * cell.k * size + out, l2_bytes) - 1
         #: x, dy and weight of the dense product, one for each copy.
@@ -116,9 +130,11 @@ class Operands:
         return [lambda copy=copy: one(copy) for copy in self.copies]  # type: ignore[misc]
 
     def dense_calls(self) -> dict[str, list[Call]]:
-        """torch's product of the same x or dy with a weight that has no zeros (dw: the whole dW), one call for each copy.
+        """torch's product of the same x or dy with a weight that has no zeros (dw: the whole dW), one call
+        for each copy.
 
-        By contender: fp8 has two ways of adding up, of which the faster is the one to beat (fp8_promoted: the exact one).
+        By contender: fp8 has two ways of adding up, of which the faster is the one to beat (fp8_promoted: the
+        exact one).
         """
 
         def turns(product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Call]:
@@ -126,11 +142,17 @@ class Operands:
 
         if not self.fast_accum:
             return {DENSE: turns(self.dense)}
-        return {DENSE: turns(self.dense), DENSE_FAST: turns(lambda x, _, w: fp8.dense(x, w, self._scales, fast=True))}
+        return {
+            DENSE: turns(self.dense),
+            DENSE_FAST: turns(lambda x, _, w: fp8.dense(x, w, self._scales, fast=True)),
+        }
 
     def dense(self, x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
-        """torch's product in the dtype under test, of operands as calls have them; fp8's without fast accumulation."""
-        return fp8.dense(x, weight, self._scales) if self._fp8 else dense_product(self.case, x, dy, weight, None)
+        """torch's product in the dtype under test, of operands as calls have them; fp8's without fast
+        accumulation."""
+        return (
+            fp8.dense(x, weight, self._scales) if self._fp8 else dense_product(self.case, x, dy, weight, None)
+        )
 
     @property
     def scale(self) -> float:
@@ -139,7 +161,8 @@ class Operands:
 
 
 class Reference:
-    """The cell's exact result in fp64, torch's dense one of the dtype under test, and the tiles that results are compared by."""
+    """The cell's exact result in fp64, torch's dense one of the dtype under test, and the tiles that results
+    are compared by."""
 
     def __init__(self, operands: Operands) -> None:
         self._operands, case, first = operands, operands.case, operands.copies[0]
@@ -147,7 +170,9 @@ class Reference:
         self._dense = self._tiled(operands.dense(first.x, first.dy, operands.weight))
         exact = Case(case.name, case.direction, torch.float64, case.block, case.m, case.k, case.n)
         self._exact = self._tiled(dense_product(exact, x, dy, weight, None) * operands.scale)
-        self._magnitude = self._tiled(dense_product(exact, x.abs(), dy.abs(), weight.abs(), None) * operands.scale)
+        self._magnitude = self._tiled(
+            dense_product(exact, x.abs(), dy.abs(), weight.abs(), None) * operands.scale
+        )
 
     def _tiled(self, matrix: Tensor) -> Tensor:
         """dw: the stored blocks one under another, else the matrix itself."""
@@ -167,13 +192,18 @@ class Reference:
     def accuracy(self, actual: Tensor) -> dict[str, float]:
         """Errors of a forward result over those of torch's dense one, on the same matrix.
 
-        Rms in the median and in the worst tile of RMS_TOKENS tokens by one block row, the largest anywhere; elements of a tile.
+        Rms in the median and in the worst tile of RMS_TOKENS tokens by one block row, the largest anywhere;
+        elements of a tile.
         """
         side = self._operands.cell.block[0]
-        rms, dense_rms = (_rms(each.double() - self._exact, (RMS_TOKENS, side)) for each in (actual, self._dense))
+        rms, dense_rms = (
+            _rms(each.double() - self._exact, (RMS_TOKENS, side)) for each in (actual, self._dense)
+        )
         smallest = torch.finfo(torch.float64).tiny
         ratios = rms / dense_rms.clamp(min=smallest)
-        largest, dense_largest = (float((each.double() - self._exact).abs().max()) for each in (actual, self._dense))
+        largest, dense_largest = (
+            float((each.double() - self._exact).abs().max()) for each in (actual, self._dense)
+        )
         return {
             "median_tile_rms": round(float(ratios.median()), 4),
             "worst_tile_rms": round(float(ratios.max()), 4),

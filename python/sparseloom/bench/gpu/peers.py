@@ -1,4 +1,5 @@
-"""Others' block-sparse products on the operands of a cell, ready to be timed in its rounds; who cannot take part says why."""
+"""Others' block-sparse products on the operands of a cell, ready to be timed in its rounds; who cannot take
+part says why."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from .replay import Replay, synchronises
 
 
 def torch_bsr_calls(operands: Operands) -> list[Call]:
-    """F.linear with the same weight as a torch.sparse_bsr_tensor, one call for each set. Raises what torch raises."""
+    """F.linear with the same weight as a torch.sparse_bsr_tensor, one call for each set. Raises what torch
+    raises."""
     size = (operands.cell.n, operands.cell.k)
     weights = []
     with warnings.catch_warnings():
@@ -27,7 +29,10 @@ def torch_bsr_calls(operands: Operands) -> list[Call]:
     return [lambda pair=pair: F.linear(*pair) for pair in pairs]  # type: ignore[misc]
 
 
-PEERS: dict[str, Callable[[Operands], list[Call]]] = {"torch_bsr": torch_bsr_calls, "cusparse_ell": blocked_ell_calls}
+PEERS: dict[str, Callable[[Operands], list[Call]]] = {
+    "torch_bsr": torch_bsr_calls,
+    "cusparse_ell": blocked_ell_calls,
+}
 
 
 def enter(name: str, operands: Operands, reference: Reference) -> Replay:

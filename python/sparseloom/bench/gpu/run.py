@@ -1,4 +1,5 @@
-"""The suite as a whole: jobs in order, a results file that grows with them, a new process where a kernel broke the old one's."""
+"""The suite as a whole: jobs in order, a results file that grows with them, a new process where a kernel
+broke the old one's."""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ from .device import Monitor, describe, require_gpu, slug
 from .jobs import Job
 from .measure import DeadContext, Record, Settings
 
-#: Seconds between two writes of the growing results file: a run that is stopped from outside loses no more than these.
+#: Seconds between two writes of the growing results file: a run that is stopped from outside loses no more
+#: than these.
 SAVE_EVERY = 15.0
-#: Seconds after which a cell is given up: a kernel that never ends would otherwise take the whole run with it. The slowest part,
-#: the compiled MLP, should take some forty.
+#: Seconds after which a cell is given up: a kernel that never ends would otherwise take the whole run with
+#: it. The slowest part, the compiled MLP, should take some forty.
 CELL_LIMIT = 120.0
-#: Share of the GPU's memory above which what graphs of former cells kept is given back; doing it always costs 0.1 s a cell.
+#: Share of the GPU's memory above which what graphs of former cells kept is given back; doing it always costs
+#: 0.1 s a cell.
 RESERVED_LIMIT = 0.3
 
 
@@ -54,13 +57,18 @@ class Run:
             raise Error("bench", "a results file to go on with", f"no {path}", "run without --resume")
         before = json.loads(path.read_text())
         if before["commit"] != self.head["commit"]:
-            raise Error("bench", f"results of commit {self.head['commit']}", str(before["commit"]), "run without --resume")
+            raise Error(
+                "bench",
+                f"results of commit {self.head['commit']}",
+                str(before["commit"]),
+                "run without --resume",
+            )
         self.records = before.pop("records")
         self.head = before
 
     def measure(self, jobs: list[Job]) -> None:
-        """All that has no record yet. Raises DeadContext after its record was saved; a job that does not end is recorded, and a new
-        process goes on."""
+        """All that has no record yet. Raises DeadContext after its record was saved; a job that does not end
+        is recorded, and a new process goes on."""
         start = time.monotonic()
         with tqdm([job for job in jobs if not job.done(self.records)], unit="cell", disable=None) as bar:
             for job in bar:
@@ -104,9 +112,13 @@ class Run:
 
 
 def start_again(death: DeadContext, arguments: list[str] | None = None) -> None:
-    """Replaces this process, whose GPU context is gone, by one that goes on with the next cell: with these arguments, by default
-    its own with --resume. Does not return."""
-    print(f"sparseloom bench: the GPU context died and a new process goes on: {death}", file=sys.stderr, flush=True)
+    """Replaces this process, whose GPU context is gone, by one that goes on with the next cell: with these
+    arguments, by default its own with --resume. Does not return."""
+    print(
+        f"sparseloom bench: the GPU context died and a new process goes on: {death}",
+        file=sys.stderr,
+        flush=True,
+    )
     if arguments is None:
         arguments = [*(argument for argument in sys.argv[1:] if argument != "--resume"), "--resume"]
     os.execv(sys.executable, [sys.executable, "-m", "sparseloom", *arguments])

@@ -10,7 +10,17 @@ from ..cells import cell_of
 from ..timing import Spread
 from . import goals, targets
 
-HEAD = ("kernel", "us", "dense us", "speedup", "target", "sustained", "best sparse us", "torch bsr us", "cusparse ell us")
+HEAD = (
+    "kernel",
+    "us",
+    "dense us",
+    "speedup",
+    "target",
+    "sustained",
+    "best sparse us",
+    "torch bsr us",
+    "cusparse ell us",
+)
 
 
 def table(records: list[dict[str, Any]]) -> Table:
@@ -24,7 +34,12 @@ def table(records: list[dict[str, Any]]) -> Table:
         elif record["op"] in ("step", "mlp") and "error" not in record:
             tail = [""] * (len(HEAD) - 4)
             out.add_row(
-                record["name"], "", f"{record['us']['median']:.1f}", f"{record['dense_us']:.1f}", f"{record['speedup']:.2f}", *tail
+                record["name"],
+                "",
+                f"{record['us']['median']:.1f}",
+                f"{record['dense_us']:.1f}",
+                f"{record['speedup']:.2f}",
+                *tail,
             )
         elif record["op"] == "host" and "error" not in record:
             out.caption = host_line(record)
@@ -35,7 +50,10 @@ def row(record: dict[str, Any]) -> list[str]:
     """HEAD's columns of one cell."""
     if "error" in record:
         return [record["error"], *[""] * (len(HEAD) - 1)]
-    peers = ["-" if us is None else f"{us:.1f}" for us in (record["peers"].get(name) for name in ("torch_bsr", "cusparse_ell"))]
+    peers = [
+        "-" if us is None else f"{us:.1f}"
+        for us in (record["peers"].get(name) for name in ("torch_bsr", "cusparse_ell"))
+    ]
     sparse = "" if record["sparse_us"] is None else f"{record['sparse_us']:.1f} {record['sparse_kernel']}"
     wrong = "" if record["tile_excess"] <= 1 else f" WRONG x{record['tile_excess']:.3g}"
     return [
@@ -66,20 +84,28 @@ def target(record: dict[str, Any]) -> str:
 
 
 def summary(records: list[dict[str, Any]]) -> list[str]:
-    """How the plan did over the cells, and where the time of a run went; sentences, none when no cell was measured."""
+    """How the plan did over the cells, and where the time of a run went; sentences, none when no cell was
+    measured."""
     cells = [record for record in records if record["op"] == "linear" and "error" not in record]
     if not cells:
         return []
-    good, many = targets.well_chosen(cells), sum(targets.timed(record) >= goals.CANDIDATES for record in cells)
+    good, many = (
+        targets.well_chosen(cells),
+        sum(targets.timed(record) >= goals.CANDIDATES for record in cells),
+    )
     few = sum(len(record["candidates"]) < goals.CANDIDATES for record in cells)
     lines = [
         *targets.slowed(cells),
-        f"the plan's choice is within {100 * (goals.WITHIN - 1):.0f} % of the best in {good} of {len(cells)} cells",
-        f"{goals.CANDIDATES} or more candidates timed in {many} of {len(cells)} cells; fewer can run in {few}",
+        f"the plan's choice is within {100 * (goals.WITHIN - 1):.0f} % "
+        f"of the best in {good} of {len(cells)} cells",
+        f"{goals.CANDIDATES} or more candidates timed in {many} of "
+        f"{len(cells)} cells; fewer can run in {few}",
     ]
     if ratios := [record["over_predicted"] for record in cells if record["over_predicted"]]:
         spread = Spread.of(ratios)
-        lines.append(f"measured over predicted time: {spread.median:.2f} ({spread.p20:.2f} to {spread.p80:.2f})")
+        lines.append(
+            f"measured over predicted time: {spread.median:.2f} ({spread.p20:.2f} to {spread.p80:.2f})"
+        )
     spent: dict[str, float] = {}
     for record in cells:
         for part, seconds in record["seconds"].items():

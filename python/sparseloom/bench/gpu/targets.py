@@ -1,4 +1,5 @@
-"""What the project promises of its GPU kernels, as sentences on what a run's records miss. The figures are in goals.py."""
+"""What the project promises of its GPU kernels, as sentences on what a run's records miss. The figures are in
+goals.py."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ DECODE_TOKENS = 64
 FASTER, COARSE_AT_LEAST, COARSE_BLOCK = 1.0, 0.7, 64
 SPARSER_AT_MOST = 0.6  # time at density .05 over time at .2
 OF_DENSE = 0.95
-#: Of the predicted time of dense products with many tokens: sound GPUs took .88 to 1.14, one under a power brake 2.3 in the median,
-#: at its full clock.
+#: Of the predicted time of dense products with many tokens: sound GPUs took .88 to 1.14, one under a power
+#: brake 2.3 in the median, at its full clock.
 DENSE_AT_MOST, MANY_TOKENS, LEAST_CELLS = 1.5, 4096, 3
 HOST_US = {"without_gradients": 10.0, "with_gradients": 18.0}
 #: Of a training step's results against fp32: bf16 rounds each of them, and the activation's input, once.
 STEP_ERROR = 0.02
-#: The rms over a tile's n errors is itself uncertain by 1 / sqrt(2 n), the ratio of two by 1 / sqrt(n); of 10^4 tiles the worst one
-#: lies 4 of these above.
+#: The rms over a tile's n errors is itself uncertain by 1 / sqrt(2 n), the ratio of two by 1 / sqrt(n); of
+#: 10^4 tiles the worst one lies 4 of these above.
 NOISE = 5.0
 
 
@@ -70,7 +71,8 @@ def failed(records: Iterable[Record]) -> list[str]:
 
 
 def slowed(cells: Iterable[Record]) -> list[str]:
-    """Whether the GPU itself is too slow for this run to count: dense products, the yardstick, take far longer than they should."""
+    """Whether the GPU itself is too slow for this run to count: dense products, the yardstick, take far
+    longer than they should."""
     ratios = [
         each["us"]["median"] / each["predicted_us"]
         for record in cells
@@ -80,12 +82,18 @@ def slowed(cells: Iterable[Record]) -> list[str]:
     ]
     if len(ratios) < LEAST_CELLS or (ratio := statistics.median(ratios)) <= DENSE_AT_MOST:
         return []
-    what = f"dense products took {ratio:.1f} times what is expected of this GPU, in the median of {len(ratios)} cells"
-    return [f"{what}: it is slowed down (a power brake, heat, another process), and no figure of this run counts"]
+    what = (
+        f"dense products took {ratio:.1f} times what is expected of "
+        f"this GPU, in the median of {len(ratios)} cells"
+    )
+    return [
+        f"{what}: it is slowed down (a power brake, heat, another process), and no figure of this run counts"
+    ]
 
 
 def not_repeated(cells: Iterable[Record]) -> list[str]:
-    """Sparse kernels whose results on equal operands differ. cuBLAS, which `dense` calls, is not ours to promise."""
+    """Sparse kernels whose results on equal operands differ. cuBLAS, which `dense` calls, is not ours to
+    promise."""
     return [
         f"{cell_of(record)} by {each['kernel']}: results of equal operands differ"
         for record in cells
@@ -95,8 +103,8 @@ def not_repeated(cells: Iterable[Record]) -> list[str]:
 
 
 def below_goal(cells: list[Record]) -> list[str]:
-    """The table of speed-ups: in bursts, and what is left of them under load. dx is held against the forward cell of the same run,
-    and says nothing where that was not measured."""
+    """The table of speed-ups: in bursts, and what is left of them under load. dx is held against the forward
+    cell of the same run, and says nothing where that was not measured."""
     speeds = {cell_of(record): record["speedup"] for record in cells}
     sentences = []
     for record in cells:
@@ -104,16 +112,24 @@ def below_goal(cells: list[Record]) -> list[str]:
         goal = goals.goal(cell)
         if goal is None:
             continue
-        base = speeds.get(Cell("forward", cell.dtype, cell.m, cell.k, cell.n, cell.block, cell.density)) if goal.of_forward else 1.0
+        base = (
+            speeds.get(Cell("forward", cell.dtype, cell.m, cell.k, cell.n, cell.block, cell.density))
+            if goal.of_forward
+            else 1.0
+        )
         if base is None:
             continue
         least = goal.least * base
         of_what = f"{goal.figure:g} of forward's {base:.2f}x" if goal.of_forward else f"{goal.figure:g}x"
         if record["speedup"] < least:
-            sentences.append(f"{cell}: {record['kernel']} is {record['speedup']:.2f}x as fast as dense, target {of_what}")
+            sentences.append(
+                f"{cell}: {record['kernel']} is {record['speedup']:.2f}x as fast as dense, target {of_what}"
+            )
         sustained = record["sustained"]["speedup"]
         if sustained < goals.SUSTAINED * least:
-            sentences.append(f"{cell}: {record['kernel']} sustains {sustained:.2f}x, target {goals.SUSTAINED} of {of_what}")
+            sentences.append(
+                f"{cell}: {record['kernel']} sustains {sustained:.2f}x, target {goals.SUSTAINED} of {of_what}"
+            )
     return sentences
 
 
@@ -136,7 +152,8 @@ def less_accurate(cells: Iterable[Record]) -> list[str]:
 
 
 def over_balanced(record: Record, balanced: Record) -> float:
-    """Time per stored element over that of the balanced pattern, each in units of the dense product timed beside it."""
+    """Time per stored element over that of the balanced pattern, each in units of the dense product timed
+    beside it."""
     cost, base = (each["us"]["median"] / each["dense_us"] / each["stored"] for each in (record, balanced))
     return float(cost / base)
 
@@ -150,7 +167,9 @@ def unbalanced(cells: list[Record]) -> list[str]:
         if cell.pattern in KINDS and even is not None:
             ratio = over_balanced(record, even)
             if ratio > goals.OVER_BALANCED:
-                sentences.append(f"{cell}: {ratio:.2f} of a balanced pattern's time, target <= {goals.OVER_BALANCED}")
+                sentences.append(
+                    f"{cell}: {ratio:.2f} of a balanced pattern's time, target <= {goals.OVER_BALANCED}"
+                )
     return sentences
 
 
@@ -163,7 +182,10 @@ def behind_torch_bsr(cells: Iterable[Record]) -> list[str]:
             continue
         peer = record["peers"].get("torch_bsr")
         if peer is None:
-            sentences.append(f"{cell}: torch BSR was not measured: {record['peers_absent'].get('torch_bsr', 'no reason given')}")
+            sentences.append(
+                f"{cell}: torch BSR was not measured: "
+                f"{record['peers_absent'].get('torch_bsr', 'no reason given')}"
+            )
             continue
         if cell.density <= SPARSE_UP_TO:
             kernel, us = record["sparse_kernel"], record["sparse_us"]
@@ -189,7 +211,10 @@ def not_sparser(cells: Iterable[Record]) -> list[str]:
         if replace(low, density=0.2) != high or low.density != 0.05 or low.m != goals.SQUARE[0]:
             continue
         if us is not None and times.get(high) is not None and us > SPARSER_AT_MOST * times[high]:
-            sentences.append(f"{low}: {us / times[high]:.2f} of the time at density {high.density:g}, target <= {SPARSER_AT_MOST}")
+            sentences.append(
+                f"{low}: {us / times[high]:.2f} of the time at density "
+                f"{high.density:g}, target <= {SPARSER_AT_MOST}"
+            )
     return sentences
 
 
@@ -231,7 +256,8 @@ def badly_planned(cells: list[Record]) -> list[str]:
 def host_over(records: Iterable[Record]) -> list[str]:
     """Of module calls; says nothing about a run that did not measure them."""
     return [
-        f"a module call {mode.replace('_', ' ')}: {record[mode]['us']['median']:.1f} us of the host, target {most:g}"
+        f"a module call {mode.replace('_', ' ')}: "
+        f"{record[mode]['us']['median']:.1f} us of the host, target {most:g}"
         for record in records
         if record["op"] == "host" and "error" not in record
         for mode, most in HOST_US.items()
@@ -247,12 +273,17 @@ def steps_over(records: Iterable[Record]) -> list[str]:
             continue
         for name, error in record["relative_error"].items():
             if not error <= STEP_ERROR:  # NaN, too
-                sentences.append(f"{name_of(record)}: {name} has {error:.3g} of relative error against fp32, target {STEP_ERROR}")
+                sentences.append(
+                    f"{name_of(record)}: {name} has {error:.3g} of relative "
+                    f"error against fp32, target {STEP_ERROR}"
+                )
         if record["op"] == "step" and record["beyond_us"] > goals.STEP_BEYOND_US:
             beyond = f"{record['beyond_us']:.0f} us beyond its three products"
             sentences.append(f"{name_of(record)}: {beyond}, target {goals.STEP_BEYOND_US:g}")
         if record["op"] == "mlp" and record["speedup"] < goals.MLP_SPEEDUP:
-            sentences.append(f"{name_of(record)}: {record['speedup']:.2f}x as fast as dense, target {goals.MLP_SPEEDUP:g}x")
+            sentences.append(
+                f"{name_of(record)}: {record['speedup']:.2f}x as fast as dense, target {goals.MLP_SPEEDUP:g}x"
+            )
     return sentences
 
 

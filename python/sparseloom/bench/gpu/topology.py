@@ -1,4 +1,5 @@
-"""What a changed topology costs: a new index and its plans on the host, and index tables rewritten in place on the device."""
+"""What a changed topology costs: a new index and its plans on the host, and index tables rewritten in place
+on the device."""
 
 from __future__ import annotations
 
@@ -26,12 +27,17 @@ TABLES = ("crow", "col", "ccol", "row", "slot")
 def fields(where: str) -> Record:
     """What names a record; where: "host" or "device"."""
     size = {"m": TOKENS, "k": FEATURES, "n": FEATURES, "block": [BLOCK, BLOCK], "density": DENSITY}
-    return {"op": "plan", "name": f"topology-{where}-{FEATURES}x{FEATURES}-{BLOCK}x{BLOCK}-d{DENSITY:g}", "where": where, **size}
+    return {
+        "op": "plan",
+        "name": f"topology-{where}-{FEATURES}x{FEATURES}-{BLOCK}x{BLOCK}-d{DENSITY:g}",
+        "where": where,
+        **size,
+    }
 
 
 def host_plan(device: torch.device | str) -> Record:
-    """Microseconds from a pattern's mask to an index of both directions and plans of all three products, for patterns never seen
-    before; and of its parts, medians."""
+    """Microseconds from a pattern's mask to an index of both directions and plans of all three products, for
+    patterns never seen before; and of its parts, medians."""
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     parts: dict[str, list[float]] = {"index": [], "forward": [], "dx": [], "dw": []}
     for seed in range(WARM_UP + CHANGES):
@@ -57,7 +63,8 @@ def host_plan(device: torch.device | str) -> Record:
 
 
 def device_plan(device: torch.device) -> Record:
-    """Microseconds of one rewriting of the tables of both directions, in a CUDA graph: what needs the host could not be captured.
+    """Microseconds of one rewriting of the tables of both directions, in a CUDA graph: what needs the host
+    could not be captured.
 
     Raises RuntimeError when tables differ from those that the host makes of the same mask.
     """

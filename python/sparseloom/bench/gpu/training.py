@@ -1,4 +1,5 @@
-"""Training as a user runs it: one layer's step by autograd beside the three products it is made of, and a compiled GPT MLP."""
+"""Training as a user runs it: one layer's step by autograd beside the three products it is made of, and a
+compiled GPT MLP."""
 
 from __future__ import annotations
 
@@ -28,7 +29,16 @@ def step_fields(block: int, density: float) -> Record:
     """What names a layer's record."""
     m, k, n = goals.SQUARE
     name = f"step-bf16-{m}x{k}x{n}-{block}x{block}-d{density:g}"
-    return {"op": "step", "name": name, "dtype": "bf16", "m": m, "k": k, "n": n, "block": [block, block], "density": density}
+    return {
+        "op": "step",
+        "name": name,
+        "dtype": "bf16",
+        "m": m,
+        "k": k,
+        "n": n,
+        "block": [block, block],
+        "density": density,
+    }
 
 
 def mlp_fields() -> Record:
@@ -47,20 +57,27 @@ def mlp_fields() -> Record:
     }
 
 
-def operands(m: int, k: int, n: int, sets: int, device: torch.device, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
-    """Copies of x [m, k], which wants a gradient, and dy [m, n]: taken in turn, twice the L2 lies between two uses of one."""
+def operands(
+    m: int, k: int, n: int, sets: int, device: torch.device, seed: int = 0
+) -> list[tuple[Tensor, Tensor]]:
+    """Copies of x [m, k], which wants a gradient, and dy [m, n]: taken in turn, twice the L2 lies between two
+    uses of one."""
     generator = torch.Generator(device).manual_seed(seed)
     x, dy = (torch.randn(m, width, generator=generator, device=device).to(DTYPE) for width in (k, n))
     return [(x.clone().requires_grad_(), dy.clone()) for _ in range(sets)]
 
 
-def step(module: Callable[[Tensor], Tensor], parameters: list[Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
+def step(
+    module: Callable[[Tensor], Tensor], parameters: list[Tensor], x: Tensor, dy: Tensor
+) -> tuple[Tensor, ...]:
     """y, then the gradients of x and of the parameters."""
     y = module(x)
     return y, *torch.autograd.grad(y, [x, *parameters], dy)
 
 
-def steps(module: Callable[[Tensor], Tensor], parameters: list[Tensor], data: list[tuple[Tensor, Tensor]]) -> list[Call]:
+def steps(
+    module: Callable[[Tensor], Tensor], parameters: list[Tensor], data: list[tuple[Tensor, Tensor]]
+) -> list[Call]:
     """One call for each copy; each returns dx, the rest is freed."""
     return [lambda own=own: step(module, parameters, *own)[1] for own in data]  # type: ignore[misc]
 
@@ -69,7 +86,8 @@ def compared(names: list[str], ours: tuple[Tensor, ...], exact: tuple[Tensor, ..
     """|ours - exact| / |exact| in the Frobenius norm, by name."""
     found = zip(names, ours, exact, strict=True)
     return {
-        name: round(float((a.detach().float() - b.detach()).norm() / b.detach().norm().clamp(min=1e-30)), 6) for name, a, b in found
+        name: round(float((a.detach().float() - b.detach()).norm() / b.detach().norm().clamp(min=1e-30)), 6)
+        for name, a, b in found
     }
 
 
@@ -80,17 +98,22 @@ def blocks_of(matrix: Tensor, layer: BlockSparseLinear) -> Tensor:
 
 
 def layer_step(settings: Settings, block: int, density: float) -> Record:
-    """A layer with bias and GELU: its step launched from the host as users do, in a CUDA graph, and the three products alone."""
+    """A layer with bias and GELU: its step launched from the host as users do, in a CUDA graph, and the three
+    products alone."""
     m, k, n = goals.SQUARE
     cells = {direction: Cell(direction, "bf16", m, k, n, (block, block), density) for direction in DIRECTIONS}
     pattern = cells["forward"].case().make_pattern(0)
     generator = torch.Generator().manual_seed(0)
-    layer = BlockSparseLinear(k, n, pattern=pattern, activation=ACTIVATION, dtype=DTYPE, generator=generator).to(settings.device)
+    layer = BlockSparseLinear(
+        k, n, pattern=pattern, activation=ACTIVATION, dtype=DTYPE, generator=generator
+    ).to(settings.device)
     linear = nn.Linear(k, n, dtype=DTYPE, device=settings.device)
     data = operands(m, k, n, 2, settings.device)
 
     twin = layer.to_dense().float()
-    exact = step(twin, list(twin.parameters()), data[0][0].detach().float().requires_grad_(), data[0][1].float())
+    exact = step(
+        twin, list(twin.parameters()), data[0][0].detach().float().requires_grad_(), data[0][1].float()
+    )
     ours = step(layer, list(layer.parameters()), *data[0])
     exact = (*exact[:2], blocks_of(exact[2], layer), *exact[3:])
     errors = compared(["y", "dx", "dvalues", "dbias"], ours, exact)
@@ -142,14 +165,24 @@ class Mlp(nn.Module):
 def mlps(device: torch.device, width: int, hidden: int) -> tuple[Mlp, Mlp]:
     """The block-sparse one, and one of the same sizes with weights that have no zeros."""
     generator = torch.Generator().manual_seed(0)
-    kept: dict[str, Any] = {"density": MLP_DENSITY, "block": MLP_BLOCK, "dtype": DTYPE, "generator": generator}
-    sparse = Mlp(BlockSparseLinear(width, hidden, activation=ACTIVATION, **kept), BlockSparseLinear(hidden, width, **kept), True)
+    kept: dict[str, Any] = {
+        "density": MLP_DENSITY,
+        "block": MLP_BLOCK,
+        "dtype": DTYPE,
+        "generator": generator,
+    }
+    sparse = Mlp(
+        BlockSparseLinear(width, hidden, activation=ACTIVATION, **kept),
+        BlockSparseLinear(hidden, width, **kept),
+        True,
+    )
     dense = Mlp(nn.Linear(width, hidden, dtype=DTYPE), nn.Linear(hidden, width, dtype=DTYPE), False)
     return sparse.to(device), dense.to(device)
 
 
 def mlp_error(mlp: Mlp, x: Tensor, dy: Tensor, run: Callable[[Tensor], Tensor]) -> dict[str, float]:
-    """Of y and dx of `run`, which is the block-sparse MLP or a compiled form of it, against its scattered weights in fp32."""
+    """Of y and dx of `run`, which is the block-sparse MLP or a compiled form of it, against its scattered
+    weights in fp32."""
     layers = [each for each in (mlp.up, mlp.down) if isinstance(each, BlockSparseLinear)]
     twin = nn.Sequential(*(layer.to_dense().float() for layer in layers))
     exact = step(twin, [], x.detach().float().requires_grad_(), dy.float())
@@ -161,7 +194,9 @@ def compiled_mlp(settings: Settings, backend: str = "inductor") -> Record:
     sparse, dense = mlps(settings.device, WIDTH, HIDDEN)
     data = operands(TOKENS, WIDTH, WIDTH, 2, settings.device)
     models = {"sparse": sparse, "dense": dense}
-    compiled: dict[str, Any] = {name: torch.compile(model, fullgraph=True, backend=backend) for name, model in models.items()}
+    compiled: dict[str, Any] = {
+        name: torch.compile(model, fullgraph=True, backend=backend) for name, model in models.items()
+    }
     calls = {name: steps(compiled[name], list(models[name].parameters()), data) for name in models}
     errors = mlp_error(sparse, *data[0], compiled["sparse"])
     samples = in_turn({name: Replay(each, graphed=False) for name, each in calls.items()}, ROUNDS)

@@ -19,7 +19,8 @@ SUITE = "models"
 
 
 def run(specs: list[Spec], seconds: float) -> tuple[dict[str, Any], list[Record]]:
-    """Head and records of a results file. A model that fails leaves its error and does not take the others with it."""
+    """Head and records of a results file. A model that fails leaves its error and does not take the others
+    with it."""
     device = require_gpu(SUITE)
     for spec in specs:
         spec.require()
@@ -44,7 +45,8 @@ def run(specs: list[Spec], seconds: float) -> tuple[dict[str, Any], list[Record]
 
 
 def failed(records: list[Record]) -> list[str]:
-    """Sentences on what does not hold: an error, a loss that did not fall, no CUDA graphs, a model that came back another one."""
+    """Sentences on what does not hold: an error, a loss that did not fall, no CUDA graphs, a model that came
+    back another one."""
     sentences = []
     for record in records:
         name = record["model"]
@@ -55,11 +57,15 @@ def failed(records: list[Record]) -> list[str]:
         if not last < first:
             sentences.append(f"{name}: the loss went from {first} to {last} on the batch it is trained on")
         if skips := record["graphed"]["skips"]:
-            sentences.append(f"{name}: {skips} compiled parts ran without a CUDA graph where graphs were asked for")
+            sentences.append(
+                f"{name}: {skips} compiled parts ran without a CUDA graph where graphs were asked for"
+            )
         if not record["reloaded_equal"]:
             sentences.append(f"{name}: the reloaded model computes something else")
         if not record["fresh_differs"]:
-            sentences.append(f"{name}: two models of different seeds compute the same, so that the reload shows nothing")
+            sentences.append(
+                f"{name}: two models of different seeds compute the same, so that the reload shows nothing"
+            )
     return sentences
 
 

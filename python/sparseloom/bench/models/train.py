@@ -25,7 +25,8 @@ Say = Callable[[str], None]
 STEPS = 20
 #: AdamW without warm-up: what a random transformer of this size bears.
 LEARNING_RATE = 1e-4
-#: Steps of one timed round, rounds, and steps before: both models take turns, so that a clock change meets both.
+#: Steps of one timed round, rounds, and steps before: both models take turns, so that a clock change meets
+#: both.
 ROUND, ROUNDS, WARM_UP = 10, 9, 3
 
 
@@ -36,7 +37,9 @@ GRAPHED = "reduce-overhead"
 class Trainer:
     """A model under torch.compile, bf16 autocast and fused AdamW, on one batch."""
 
-    def __init__(self, model: nn.Module, data: tuple[Tensor, Tensor], backend: str, mode: str = "default") -> None:
+    def __init__(
+        self, model: nn.Module, data: tuple[Tensor, Tensor], backend: str, mode: str = "default"
+    ) -> None:
         self.model, (self.x, self.target) = model, data
         self.compiled = torch.compile(model, backend=backend, mode=mode)
         self.optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=True)
@@ -64,7 +67,9 @@ def evaluated(model: nn.Module, x: Tensor) -> Tensor:
         return logits(model(x))
 
 
-def measure(spec: Spec, device: torch.device, seconds: float, say: Say = print, backend: str = "inductor") -> Record:
+def measure(
+    spec: Spec, device: torch.device, seconds: float, say: Say = print, backend: str = "inductor"
+) -> Record:
     """The whole course. ``seconds``: of the report, for each layer and batch size."""
     memory = _Memory(device)
     data = spec.data(device)
@@ -86,9 +91,14 @@ def measure(spec: Spec, device: torch.device, seconds: float, say: Say = print, 
     speeds = steps_per_second([sparse, dense], device)
     say(f"{spec}: {speeds[0].median:.1f} steps/s, dense {speeds[1].median:.1f}")
     skips = _graphs_skipped()
-    graphed = steps_per_second([Trainer(each.model, data, backend, GRAPHED) for each in (sparse, dense)], device)
+    graphed = steps_per_second(
+        [Trainer(each.model, data, backend, GRAPHED) for each in (sparse, dense)], device
+    )
     skips = _graphs_skipped() - skips
-    say(f"{spec}: by CUDA graphs {graphed[0].median:.1f} steps/s, dense {graphed[1].median:.1f}; {skips} parts without one")
+    say(
+        f"{spec}: by CUDA graphs {graphed[0].median:.1f} steps/s, dense "
+        f"{graphed[1].median:.1f}; {skips} parts without one"
+    )
     made = report(copy.deepcopy(model).bfloat16(), _bf16(data[0]), seconds=seconds, batch_sizes=spec.batches)
     say(str(made))
     return {
@@ -97,7 +107,10 @@ def measure(spec: Spec, device: torch.device, seconds: float, say: Say = print, 
         "package": spec.version(),
         "class": type(model).__name__,
         "input": list(data[0].shape),
-        "patterns": {regex: {"block": list(each.shape), "density": each.density} for regex, each in spec.patterns.items()},
+        "patterns": {
+            regex: {"block": list(each.shape), "density": each.density}
+            for regex, each in spec.patterns.items()
+        },
         **_counts(patched),
         "steps": STEPS,
         "losses": losses,
@@ -115,7 +128,8 @@ def measure(spec: Spec, device: torch.device, seconds: float, say: Say = print, 
 
 
 def trained(trainer: Trainer, device: torch.device) -> tuple[list[float], float, int]:
-    """STEPS losses, the seconds that the first step took (nearly all of them compiling), and the graphs that it was cut into."""
+    """STEPS losses, the seconds that the first step took (nearly all of them compiling), and the graphs that
+    it was cut into."""
     from torch._dynamo.utils import counters  # all of dynamo: a second that only this suite pays
 
     before = counters["stats"]["unique_graphs"]
@@ -129,8 +143,8 @@ def trained(trainer: Trainer, device: torch.device) -> tuple[list[float], float,
 
 
 def reloaded(spec: Spec, model: nn.Module, x: Tensor) -> tuple[int, bool, bool]:
-    """Saves, and loads into a model made anew from other random weights: the file's size, whether both then have the same tensors
-    and give the same logits in every bit, and whether they did not before."""
+    """Saves, and loads into a model made anew from other random weights: the file's size, whether both then
+    have the same tensors and give the same logits in every bit, and whether they did not before."""
     expected = evaluated(model, x)
     fresh = spec.make(1, x.device)
     sparsify_(fresh, spec.patterns)
@@ -193,7 +207,11 @@ class _Memory:
 
 
 def _counts(patched: Patched) -> Record:
-    return {"layers": len(patched.changed), "skipped": len(patched.skipped), "parameters": list(patched.parameters)}
+    return {
+        "layers": len(patched.changed),
+        "skipped": len(patched.skipped),
+        "parameters": list(patched.parameters),
+    }
 
 
 def _bf16(x: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""The models: the packages' own definitions with random weights, random data, and which layers become sparse."""
+"""The models: the packages' own definitions with random weights, random data, and which layers become
+sparse."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ class Spec:
         """Raises Error when the package is not installed."""
         if importlib.util.find_spec(self.package) is None:
             remedy = f"pip install {self.package}, or choose another model with --only"
-            raise Error("bench", f"the package {self.package} for {self.name}", "an environment without it", remedy)
+            raise Error(
+                "bench", f"the package {self.package} for {self.name}", "an environment without it", remedy
+            )
 
     def version(self) -> str:
         return f"{self.package} {importlib.metadata.version(self.package)}"
@@ -72,17 +75,22 @@ def _images(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
 
 def _bert(transformers: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
     options = {key: value for key, value in sizes.items() if key != "tokens"}
-    model: nn.Module = transformers.BertForSequenceClassification(transformers.BertConfig(num_labels=BERT_CLASSES, **options))
+    model: nn.Module = transformers.BertForSequenceClassification(
+        transformers.BertConfig(num_labels=BERT_CLASSES, **options)
+    )
     return model
 
 
 def _texts(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
     # From 1 on: 0 pads, and the model would warn that no mask was given.
-    return torch.randint(1, sizes.get("vocab_size", 30522), (sizes["batch"], sizes.get("tokens", 128)), generator=generator)
+    return torch.randint(
+        1, sizes.get("vocab_size", 30522), (sizes["batch"], sizes.get("tokens", 128)), generator=generator
+    )
 
 
 BERT_CLASSES = 16
-#: The wide layers of the MLP keep a quarter of their blocks, the projections of attention, which suffer first, 30 %.
+#: The wide layers of the MLP keep a quarter of their blocks, the projections of attention, which suffer
+#: first, 30 %.
 MLP, ATTENTION = BlockSparse(block=64, density=0.25), BlockSparse(block=64, density=0.3)
 VIT_PATTERNS = {r".*\.mlp\.fc[12]": MLP, r".*\.attn\.(qkv|proj)": ATTENTION}
 BERT_PATTERNS = {
@@ -100,5 +108,7 @@ def select(only: list[str]) -> list[Spec]:
     """The models whose name holds every text of ``only``. Raises Error when there is none."""
     found = [spec for spec in SPECS if all(text in spec.name for text in only)]
     if not found:
-        raise Error("bench", f"a model of {', '.join(map(str, SPECS))}", " ".join(only), "`--list` prints the names")
+        raise Error(
+            "bench", f"a model of {', '.join(map(str, SPECS))}", " ".join(only), "`--list` prints the names"
+        )
     return found

@@ -82,7 +82,11 @@ class Cpu:
                 if apart <= MOST_SPREAD and watch.lost <= BUSY:
                     return record
                 said = f"others took {100 * watch.lost:.0f} % of the CPU time"
-                wrong.append(said if watch.lost > BUSY else f"a third of its rounds lies {100 * apart:.1f} % beside all")
+                wrong.append(
+                    said
+                    if watch.lost > BUSY
+                    else f"a third of its rounds lies {100 * apart:.1f} % beside all"
+                )
         return record | {"unmeasured": "; then ".join(wrong)}
 
 

@@ -1,7 +1,7 @@
-// What a call on tiles will take. Counted from the code, not fitted: a first run on an Emerald Rapids took 1.2 to 3 times as long,
-// beside other work, and chose right against dense but at density .5 with blocks of 8. Rates measured on a Sapphire Rapids core
-// (2026-11-20): TDPBF16PS 16 cycles whatever the depth and columns, 8.5 with 8 rows; tile loads from L2 at three quarters of that;
-// 28 GB/s from L3.
+// What a call on tiles will take. Counted from the code, not fitted: a first run on an Emerald Rapids
+// took 1.2 to 3 times as long, beside other work, and chose right against dense but at density .5 with blocks
+// of 8. Rates measured on a Sapphire Rapids core (2026-11-20): TDPBF16PS 16 cycles whatever the depth and
+// columns, 8.5 with 8 rows; tile loads from L2 at three quarters of that; 28 GB/s from L3.
 #include <algorithm>
 
 #include "core/check.h"
@@ -14,8 +14,8 @@ using core::ceil_div;
 
 constexpr double kFlopsPerCycle = 1024;  // 2 * 16 * 16 * 32 in 16 cycles; int8 twice that
 constexpr double kDotCycles[2] = {16, 8.5};
-// A row of a tile from L2 or a cold L1. 1.33 is the hardware's best; blocks that lie anywhere reached 44 % of the peak in a
-// prototype of the inner loop, which is two cycles.
+// A row of a tile from L2 or a cold L1. 1.33 is the hardware's best; blocks that lie anywhere reached 44 % of
+// the peak in a prototype of the inner loop, which is two cycles.
 constexpr double kRowCycles = 2;
 constexpr double kBlockCycles = 12;  // addresses, prefetches, the last product's latency
 constexpr double kOutCycles = 0.5, kPackCycles = 0.25, kTransposeCycles = 0.4;
@@ -39,13 +39,15 @@ struct Work {
 Work strips(const Problem& p, double cycle) {
   const bool forward = p.direction == Direction::forward;
   const int element = static_cast<int>(size_of(p.dtype)), per_cell = 4 / element;
-  const int output_block = forward ? p.block.rows : p.block.cols, depth_block = forward ? p.block.cols : p.block.rows;
+  const int output_block = forward ? p.block.rows : p.block.cols,
+            depth_block = forward ? p.block.cols : p.block.rows;
   const int outputs = std::min(output_block, 2 * kTileSide), side = std::min(outputs, kTileSide),
             depth = std::min(depth_block, kTileSide * per_cell);
   const int vectors = outputs > kTileSide ? 2 : 4;
   const double features_out = static_cast<double>(forward ? p.rows : p.cols),
                features_in = static_cast<double>(forward ? p.cols : p.rows);
-  const double elements = static_cast<double>(p.blocks) * p.block.rows * p.block.cols, m = static_cast<double>(p.m);
+  const double elements = static_cast<double>(p.blocks) * p.block.rows * p.block.cols,
+               m = static_cast<double>(p.m);
   const std::int64_t all = ceil_div(p.m, kTileSide), whole = all / vectors;
   const int rest = static_cast<int>(all % vectors);
   const auto panel = [&](int width) {
@@ -57,7 +59,8 @@ Work strips(const Problem& p, double cycle) {
   const double us = std::max(cycle * cycles, 1e6 * element * elements * passes / kSharedBytes);
   cycles = static_cast<double>(all * kTileSide) * (features_out * kOutCycles + features_in * kPackCycles) +
            (forward ? 0 : elements * kTransposeCycles);
-  return {us + cycle * cycles, m * elements / kTileTaskProducts + m * (features_in + features_out) / kTaskProducts,
+  return {us + cycle * cycles,
+          m * elements / kTileTaskProducts + m * (features_in + features_out) / kTaskProducts,
           forward ? 1.0 : 2.0};
 }
 
@@ -65,8 +68,10 @@ Work outer(const Problem& p, double cycle) {
   const int outputs = std::min(p.block.rows, 2 * kTileSide), side = std::min(outputs, kTileSide),
             piece = std::min(p.block.cols, kTileSide);
   const int wide = outputs > kTileSide ? 2 : TileOuter::kMaxPieces;
-  const double elements = static_cast<double>(p.blocks) * p.block.rows * p.block.cols, m = static_cast<double>(p.m);
-  const double tiles = static_cast<double>(ceil_div(p.m, kTileDepth)), features = static_cast<double>(p.rows + p.cols);
+  const double elements = static_cast<double>(p.blocks) * p.block.rows * p.block.cols,
+               m = static_cast<double>(p.m);
+  const double tiles = static_cast<double>(ceil_div(p.m, kTileDepth)),
+               features = static_cast<double>(p.rows + p.cols);
   const double sets = elements / outputs / piece / wide;
   const double cycles = sets * (tiles * step_cycles(side, kTileSide, outputs / side, wide) + kBlockCycles) +
                         elements * kOuterOutCycles + tiles * kTileDepth * features * kOuterPackCycles;
@@ -76,7 +81,8 @@ Work outer(const Problem& p, double cycle) {
 }  // namespace
 
 double predict_tile_us(const Problem& problem, double peak) {
-  const double cycle = 1e6 * kFlopsPerCycle * (problem.dtype == DType::i8 ? 2 : 1) / (peak > 0 ? peak : 100e9);
+  const double cycle =
+      1e6 * kFlopsPerCycle * (problem.dtype == DType::i8 ? 2 : 1) / (peak > 0 ? peak : 100e9);
   const Work work = problem.direction == Direction::dw ? outer(problem, cycle) : strips(problem, cycle);
   const double tasks = std::clamp(work.tasks, 1.0, static_cast<double>(std::max(1, problem.threads)));
   return kCallUs + work.us / tasks + (tasks > 1 ? work.loops * kForkUs : 0);

@@ -1,8 +1,9 @@
 // dW on tiles. Included inside a region, after strip-inl.h.
 
-// The sums of one piece, to its block: bf16, zero in the padding (not the product with padded zeros, which is NaN where the other
-// operand is infinite); or added to fp32, nothing in the padding.
-inline void write_piece(const float* sums, std::int64_t row, std::int64_t outputs, const cpu::TileOuter& o, int piece) {
+// The sums of one piece, to its block: bf16, zero in the padding (not the product with padded zeros, which is
+// NaN where the other operand is infinite); or added to fp32, nothing in the padding.
+inline void write_piece(const float* sums, std::int64_t row, std::int64_t outputs, const cpu::TileOuter& o,
+                        int piece) {
   const std::int64_t width = std::min<std::int64_t>(kLanes, o.block_cols);
   const __mmask16 valid = first16(std::min(width, o.valid_columns[piece])), all = first16(width);
   for (std::int64_t i = 0; i < outputs; ++i) {
@@ -20,7 +21,8 @@ inline void write_piece(const float* sums, std::int64_t row, std::int64_t output
 
 template <int kOutputs, int kPieces>
 void outer(const cpu::TileOuter& o) {
-  constexpr int kUp = kOutputs == 32 ? 2 : 1, kSide = kOutputs / kUp, kFirstB = kFirstA + kUp, kBs = 8 - kFirstB;
+  constexpr int kUp = kOutputs == 32 ? 2 : 1, kSide = kOutputs / kUp, kFirstB = kFirstA + kUp,
+                kBs = 8 - kFirstB;
   constexpr std::int64_t kRow = kPieces * kLanes;
   const std::int64_t sums_row = o.block_cols * 4;  // bytes
   const float* piece[kPieces];

@@ -1,9 +1,11 @@
-// bf16 pairs: between rows of 16-bit elements and the cells of tiles. Included inside a region, after rows-inl.h and
-// avx512/pairs-inl.h.
+// bf16 pairs: between rows of 16-bit elements and the cells of tiles. Included inside a region, after
+// rows-inl.h and avx512/pairs-inl.h.
 
-// Cells of two rows of sums, bias added. The instruction's flush of denormals takes nothing: the tile products flush them anyway.
+// Cells of two rows of sums, bias added. The instruction's flush of denormals takes nothing: the tile
+// products flush them anyway.
 [[gnu::always_inline]] inline Vec pair_up(Vec low, Vec high, float low_bias, float high_bias) {
-  return interleave_bf16(_mm512_add_ps(low, _mm512_set1_ps(low_bias)), _mm512_add_ps(high, _mm512_set1_ps(high_bias)));
+  return interleave_bf16(_mm512_add_ps(low, _mm512_set1_ps(low_bias)),
+                         _mm512_add_ps(high, _mm512_set1_ps(high_bias)));
 }
 
 // 128 columns of 32 rows together: see pack_columns_of in generic/pack_columns-inl.h.
@@ -20,7 +22,8 @@ void pack_tiles(const cpu::TilePack& p) {
         float* const next = out + p.tiles * cpu::kTileCells;
         const std::uint16_t* in = p.in + row * p.in_stride + column;
         if (!p.turned) {
-          pair_rows(in, in + kAhead, p.in_stride, p.rows - row, p.columns - column, out, lone ? scratch[1] : next);
+          pair_rows(in, in + kAhead, p.in_stride, p.rows - row, p.columns - column, out,
+                    lone ? scratch[1] : next);
           continue;
         }
         pair_rows(in, in + kAhead, p.in_stride, p.rows - row, p.columns - column, scratch[0], scratch[1]);

@@ -1,4 +1,5 @@
-// Forward and dx on tiles: pack tokens into panels and run the strips over a few panels at a time, which stay in L2.
+// Forward and dx on tiles: pack tokens into panels and run the strips over a few panels at a time, which stay
+// in L2.
 #if defined(__x86_64__)
 
 #include <algorithm>
@@ -17,8 +18,9 @@ namespace {
 using core::ceil_div;
 using core::round_up;
 
-// Packed input of one chunk of tokens, as the panel kernels', and the part of it that strips walk over at a time: half an L2 of
-// the smallest machine with AMX, so that the weights of a strip and the outputs pass through the other half.
+// Packed input of one chunk of tokens, as the panel kernels', and the part of it that strips walk over at a
+// time: half an L2 of the smallest machine with AMX, so that the weights of a strip and the outputs pass
+// through the other half.
 constexpr std::int64_t kPanelBytes = 16 << 20, kMacroBytes = 1 << 20;
 // Of what a task opens to others, at least.
 constexpr std::int64_t kParts = 16;
@@ -31,16 +33,20 @@ struct Panels {
   std::int64_t count;  // of all tokens
   std::int64_t chunk;  // that fit into the workspace
 
-  Panels(int per_cell, std::int64_t m, std::int64_t output_block, std::int64_t depth_block, std::int64_t depth)
+  Panels(int per_cell, std::int64_t m, std::int64_t output_block, std::int64_t depth_block,
+         std::int64_t depth)
       : outputs(static_cast<int>(std::min<std::int64_t>(output_block, 2 * kTileSide))),
         vectors(outputs == 2 * kTileSide ? 2 : 4),
         steps(round_up(depth, depth_block) / per_cell),
         count(ceil_div(ceil_div(m, kTileSide), vectors)),
-        chunk(std::min(count, std::max<std::int64_t>(1, kPanelBytes / std::max<std::int64_t>(1, cells() * kCellBytes)))) {}
+        chunk(std::min(count, std::max<std::int64_t>(
+                                  1, kPanelBytes / std::max<std::int64_t>(1, cells() * kCellBytes)))) {}
   std::int64_t cells() const { return steps * vectors * kTileSide; }
   std::int64_t packed_bytes() const { return round_up(chunk * cells() * kCellBytes, kAlign); }
   std::int64_t bytes() const { return packed_bytes() + chunk * static_cast<std::int64_t>(sizeof(OpenGroup)); }
-  std::int64_t macro() const { return std::max<std::int64_t>(1, kMacroBytes / std::max<std::int64_t>(1, cells() * kCellBytes)); }
+  std::int64_t macro() const {
+    return std::max<std::int64_t>(1, kMacroBytes / std::max<std::int64_t>(1, cells() * kCellBytes));
+  }
 };
 
 class TileRun {
@@ -53,8 +59,9 @@ class TileRun {
         panels_(ops.per_cell, args.m, job_.output_block, job_.depth_block, job_.depth),
         buffer_(reinterpret_cast<float*>(args.workspace)) {
     const double m = static_cast<double>(args.m);
-    const double tasks = m * static_cast<double>(args.index.blocks * args.index.block_elements()) / kTileTaskProducts +
-                         m * static_cast<double>(job_.depth + job_.outputs) / kTaskProducts;
+    const double tasks =
+        m * static_cast<double>(args.index.blocks * args.index.block_elements()) / kTileTaskProducts +
+        m * static_cast<double>(job_.depth + job_.outputs) / kTaskProducts;
     tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(tasks), 1, std::max(1, executor.num_threads));
     streams_ = outgrows_l2(job_, tasks_);
     for (int v = 1; v <= panels_.vectors; ++v) strips_[v] = ops.strip(panels_.outputs, v);
@@ -82,16 +89,20 @@ class TileRun {
     runtime::parallel_tasks(executor_, tasks_, body);
   }
 
-  // Tasks own either tokens, and pack what they alone read into an L2 of their own; or, where panels are too few to go round,
-  // outputs of all tokens. In between, what moves least from beyond L2: every owner of tokens reads all weights once for each of
-  // its macro tiles, every owner of outputs reads all packed tokens.
+  // Tasks own either tokens, and pack what they alone read into an L2 of their own; or, where panels are too
+  // few to go round, outputs of all tokens. In between, what moves least from beyond L2: every owner of
+  // tokens reads all weights once for each of its macro tiles, every owner of outputs reads all packed
+  // tokens.
   bool cut_by_tokens() const {
     if (tasks_ == 1) return true;
-    if (panels_.chunk < tasks_ || ceil_div(panels_.count, tasks_) * tasks_ * 8 > panels_.count * 9) return false;
+    if (panels_.chunk < tasks_ || ceil_div(panels_.count, tasks_) * tasks_ * 8 > panels_.count * 9)
+      return false;
     const double input = static_cast<double>(panels_.count * panels_.cells() * kCellBytes);
-    const double weights =
-        static_cast<double>(args_.index.blocks * args_.index.block_elements()) * static_cast<double>(size_of(args_.dtype));
-    const auto passes = [this](std::int64_t count) { return static_cast<double>(ceil_div(count, panels_.macro())); };
+    const double weights = static_cast<double>(args_.index.blocks * args_.index.block_elements()) *
+                           static_cast<double>(size_of(args_.dtype));
+    const auto passes = [this](std::int64_t count) {
+      return static_cast<double>(ceil_div(count, panels_.macro()));
+    };
     const double tasks = static_cast<double>(tasks_);
     const double by_tokens = input / tasks + weights * passes(ceil_div(panels_.count, tasks_));
     const double by_outputs = input * (1 + 2 / tasks) + weights / tasks * passes(panels_.count);
@@ -99,7 +110,8 @@ class TileRun {
   }
 
   int width(std::int64_t panel) const {
-    return static_cast<int>(std::min<std::int64_t>(panels_.vectors, ceil_div(job_.tokens, kTileSide) - panel * panels_.vectors));
+    return static_cast<int>(
+        std::min<std::int64_t>(panels_.vectors, ceil_div(job_.tokens, kTileSide) - panel * panels_.vectors));
   }
 
   // Cells [begin, end) of the depth of a panel.
@@ -107,11 +119,12 @@ class TileRun {
     ops_.pack_panel(job_, {panel * panels_.vectors * kTileSide, width(panel), begin, end, to});
   }
 
-  // Each task packs a group of panels at a time into a room of its own and multiplies it; when no group is left, it takes parts of
-  // what others have still open.
+  // Each task packs a group of panels at a time into a room of its own and multiplies it; when no group is
+  // left, it takes parts of what others have still open.
   void by_tokens() {
     const std::int64_t fit = std::min(panels_.macro(), panels_.chunk / tasks_);
-    const std::int64_t groups = tasks_ * ceil_div(ceil_div(panels_.count, tasks_), fit);  // as even as they go
+    const std::int64_t groups =
+        tasks_ * ceil_div(ceil_div(panels_.count, tasks_), fit);  // as even as they go
     auto* const open = reinterpret_cast<OpenGroup*>(args_.workspace + panels_.packed_bytes());
     for (std::int64_t task = 0; task < tasks_; ++task) new (open + task) OpenGroup(parts());
     Claims claims;
@@ -154,8 +167,8 @@ class TileRun {
     ops_.begin(shape());
     for (std::int64_t claim; (claim = claims.take()) < groups * parts();) {
       const std::int64_t first = chunk.begin + claim / parts() * panels_.macro();
-      strips({first, std::min(chunk.end, first + panels_.macro())}, buffer_ + (first - chunk.begin) * panels_.cells(),
-             units_of(claim % parts()), lines);
+      strips({first, std::min(chunk.end, first + panels_.macro())},
+             buffer_ + (first - chunk.begin) * panels_.cells(), units_of(claim % parts()), lines);
     }
     ops_.end();
     lines.finish();
@@ -169,13 +182,14 @@ class TileRun {
 
   void strips(Range group, const float* buffer, Range units, DeferredLines& lines) const {
     for (std::int64_t unit = units.begin; unit < units.end; unit += together()) {
-      const std::int64_t output = unit * panels_.outputs, outputs = std::min(together(), units.end - unit) * panels_.outputs;
+      const std::int64_t output = unit * panels_.outputs,
+                         outputs = std::min(together(), units.end - unit) * panels_.outputs;
       if (output >= job_.outputs) break;
       for (std::int64_t p = group.begin; p < group.end; ++p) {
         const std::int64_t token = p * panels_.vectors * kTileSide;
         strips_[width(p)](job_, {buffer + (p - group.begin) * panels_.cells(), output, outputs, token,
-                                 std::min<std::int64_t>(job_.tokens - token, width(p) * kTileSide), p == group.begin,
-                                 streams_ ? &lines : nullptr});
+                                 std::min<std::int64_t>(job_.tokens - token, width(p) * kTileSide),
+                                 p == group.begin, streams_ ? &lines : nullptr});
       }
     }
   }

@@ -1,5 +1,5 @@
-// dW on tiles, at the stored blocks only: both operands packed into whole tiles, then one set of sums per (up to 32 rows, up to 4
-// pieces of 16 columns) of a block row, over all tokens of a chunk.
+// dW on tiles, at the stored blocks only: both operands packed into whole tiles, then one set of sums per (up
+// to 32 rows, up to 4 pieces of 16 columns) of a block row, over all tokens of a chunk.
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +15,8 @@ namespace {
 using core::ceil_div;
 using core::round_up;
 
-// Both packed operands of one chunk of tokens, as the panel kernels'; and what of X is to stay in L2 from block row to block row.
+// Both packed operands of one chunk of tokens, as the panel kernels'; and what of X is to stay in L2 from
+// block row to block row.
 constexpr std::int64_t kOuterBytes = 32 << 20, kColumnBytes = 1 << 20, kRowBytes = 512 << 10;
 constexpr std::int64_t kMinChunk = 64;
 
@@ -53,7 +54,8 @@ class OuterRun {
         subs_(w_.block.rows / outputs_) {
     x_ = reinterpret_cast<float*>(args.workspace);
     dy_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes());
-    if (shape_.partial) sums_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes() + shape_.dy_bytes());
+    if (shape_.partial)
+      sums_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes() + shape_.dy_bytes());
     const double m = static_cast<double>(args.m);
     const double tasks = m * static_cast<double>(w_.blocks * w_.block_elements()) / kTileTaskProducts +
                          m * static_cast<double>(w_.rows + w_.cols) / kTaskProducts;
@@ -62,7 +64,8 @@ class OuterRun {
   }
 
   void run() {
-    if (args_.m == 0 && !args_.accumulate) std::memset(args_.out, 0, static_cast<std::size_t>(w_.blocks * w_.block_elements()) * 2);
+    if (args_.m == 0 && !args_.accumulate)
+      std::memset(args_.out, 0, static_cast<std::size_t>(w_.blocks * w_.block_elements()) * 2);
     for (token_ = 0; token_ < args_.m; token_ += shape_.chunk) {
       tokens_ = std::min(shape_.chunk, args_.m - token_);
       tiles_ = ceil_div(tokens_, kTileDepth);
@@ -80,34 +83,40 @@ class OuterRun {
   }
 
   void pack(std::int64_t task) {
-    const auto one = [&](const void* base, std::int64_t stride, std::int64_t columns, std::int64_t groups, bool turned,
-                         float* out) {
+    const auto one = [&](const void* base, std::int64_t stride, std::int64_t columns, std::int64_t groups,
+                         bool turned, float* out) {
       const Range mine = share(ceil_div(groups, 2), task, tasks_);
-      ops_.pack({static_cast<const std::uint16_t*>(base) + token_ * stride, stride, tokens_, columns, tiles_, groups, turned,
-                 mine.begin, mine.end, out});
+      ops_.pack({static_cast<const std::uint16_t*>(base) + token_ * stride, stride, tokens_, columns, tiles_,
+                 groups, turned, mine.begin, mine.end, out});
     };
     one(args_.b, args_.b_stride, w_.cols, shape_.column_groups, false, x_);
     one(args_.a, args_.a_stride, w_.rows, shape_.row_groups, true, dy_);
   }
 
-  // Block columns to finish for all of a task's rows before the next ones: as many as let X stay in L2; or all of them, where the
-  // stored blocks are so few that reading dY again for each group of columns costs more than reading X for each block.
+  // Block columns to finish for all of a task's rows before the next ones: as many as let X stay in L2; or
+  // all of them, where the stored blocks are so few that reading dY again for each group of columns costs
+  // more than reading X for each block.
   std::int64_t columns_in_l2() const {
-    const double feature = static_cast<double>(tiles_) * kTileDepth * 2;  // bytes of one, all tokens of the chunk
+    const double feature =
+        static_cast<double>(tiles_) * kTileDepth * 2;  // bytes of one, all tokens of the chunk
     const std::int64_t all = w_.block_cols();
-    const std::int64_t fit = std::max<std::int64_t>(1, static_cast<std::int64_t>(kColumnBytes / feature) / w_.block.cols);
+    const std::int64_t fit =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(kColumnBytes / feature) / w_.block.cols);
     if (fit >= all) return all;
     const double rows = feature * static_cast<double>(w_.rows) / static_cast<double>(tasks_);
     const double columns = feature * static_cast<double>(w_.cols);
     const double grouped = rows * (rows <= kRowBytes ? 1 : static_cast<double>(ceil_div(all, fit))) + columns;
-    const double blockwise = rows + feature * static_cast<double>(w_.blocks * w_.block.cols) / static_cast<double>(tasks_);
+    const double blockwise =
+        rows + feature * static_cast<double>(w_.blocks * w_.block.cols) / static_cast<double>(tasks_);
     return grouped <= blockwise ? fit : all;
   }
 
-  // Work is counted in (piece, sub) cells, block row by block row, inside it by sets of pieces, innermost by sub, which reads the
-  // same pieces. A set belongs to the part in which its first cell lies; parts are taken for one group of columns after the other.
+  // Work is counted in (piece, sub) cells, block row by block row, inside it by sets of pieces, innermost by
+  // sub, which reads the same pieces. A set belongs to the part in which its first cell lies; parts are taken
+  // for one group of columns after the other.
   void multiply(Claims& claims) {
-    const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfTask * tasks_, groups = ceil_div(w_.block_cols(), group_columns_);
+    const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfTask * tasks_,
+                       groups = ceil_div(w_.block_cols(), group_columns_);
     const std::int64_t cells = pieces_per_block_ * subs_;
     ops_.begin({std::min(outputs_, kTileSide), kTileDepth, piece_, outputs_ > kTileSide ? 2 : 1});
     for (std::int64_t claim; (claim = claims.take()) < groups * parts;) {
@@ -148,7 +157,8 @@ class OuterRun {
     o.first = token_ == 0, o.last = token_ + tokens_ == args_.m;
     o.accumulate = args_.accumulate;
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t block = (piece + i) / pieces_per_block_, inside = (piece + i) % pieces_per_block_ * piece_;
+      const std::int64_t block = (piece + i) / pieces_per_block_,
+                         inside = (piece + i) % pieces_per_block_ * piece_;
       const std::int64_t column = std::int64_t{w_.col[block]} * w_.block.cols + inside;
       const std::int64_t at = block * w_.block_elements() + sub * outputs_ * w_.block.cols + inside;
       o.pieces[i] = x_ + column / kTileSide * group + column % kTileSide;

@@ -1,16 +1,19 @@
-// Strips on tiles: forward and, of bf16, dx. Included inside a region, after the tile vocabulary, avx512/vector.h and
+// Strips on tiles: forward and, of bf16, dx. Included inside a region, after the tile vocabulary,
+// avx512/vector.h and
 //   Element, kPerCell                  of A, and how many of them one cell holds
 //   product<kSums, kA, kB>()           the instruction
 //   write_sums<kVectors>(job, s, sums) sums [output][vector][lane] to the output
 
 constexpr int kFirstA = 4;  // tiles 0 .. 3 sum
 
-// Sums stay in their tiles for the whole depth: one instruction adds its 8 to 32 products among themselves first, so the chain is
-// at most an eighth of the plain product's, and the result is rounded to bf16 anyway. (The panel kernels drain theirs.)
+// Sums stay in their tiles for the whole depth: one instruction adds its 8 to 32 products among themselves
+// first, so the chain is at most an eighth of the plain product's, and the result is rounded to bf16 anyway.
+// (The panel kernels drain theirs.)
 
-// Blocks lie anywhere. The next one's panel rows are asked for one block ahead: a tile's worth, since they come from L2, whose
-// latency the queued tile loads hide and whose bandwidth they need. Weights stream from L3 when the first panel meets them: some
-// 8 KiB ahead, at 64 cycles per 4 KiB of operands and 250 of latency.
+// Blocks lie anywhere. The next one's panel rows are asked for one block ahead: a tile's worth, since they
+// come from L2, whose latency the queued tile loads hide and whose bandwidth they need. Weights stream from
+// L3 when the first panel meets them: some 8 KiB ahead, at 64 cycles per 4 KiB of operands and 250 of
+// latency.
 constexpr std::int64_t kWeightsAhead = 8 << 10, kWeightLines = 64, kPanelLines = 16;
 
 [[gnu::always_inline]] inline void prefetch_lines(const void* base, std::int64_t lines) {
@@ -22,7 +25,8 @@ template <int kUp, int kVectors>
 [[gnu::always_inline]] inline void multiply(const Element* w, std::int64_t w_row, const float* x) {
   constexpr int kFirstB = kFirstA + kUp, kBs = 8 - kFirstB;
   const std::int64_t w_stride = w_row * static_cast<std::int64_t>(sizeof(Element));
-  unroll<kUp>(SPARSELOOM_UNROLLED(u) { tile_load<kFirstA + u.value>(w + u.value * kLanes * w_row, w_stride); });
+  unroll<kUp>(
+      SPARSELOOM_UNROLLED(u) { tile_load<kFirstA + u.value>(w + u.value * kLanes * w_row, w_stride); });
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     constexpr int kB = kFirstB + v.value % kBs;
     tile_load<kB>(x + v.value * kLanes, kVectors * kLanes * 4);
@@ -32,26 +36,34 @@ template <int kUp, int kVectors>
 
 // kOutputs rows of a block row (from `output` on) through all its blocks, into sums [kOutputs][vector][lane].
 template <int kOutputs, int kVectors>
-[[gnu::always_inline]] inline void sum_blocks(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t output,
-                                              std::int64_t pace, float* sums) {
+[[gnu::always_inline]] inline void sum_blocks(const cpu::PanelJob& job, const cpu::TileStrip& s,
+                                              std::int64_t output, std::int64_t pace, float* sums) {
   constexpr int kUp = kOutputs == 32 ? 2 : 1, kSide = kOutputs / kUp;
   constexpr std::int64_t kRow = kVectors * kLanes;
-  const std::int64_t depth = job.depth_block, cells = depth / kPerCell, bytes = depth * static_cast<std::int64_t>(sizeof(Element));
+  const std::int64_t depth = job.depth_block, cells = depth / kPerCell,
+                     bytes = depth * static_cast<std::int64_t>(sizeof(Element));
   const std::int64_t step = std::min<std::int64_t>(depth, cpu::kTileSide * kPerCell);
   const std::int64_t block = output / job.output_block;
   const std::int64_t first = job.begin[block], last = job.end[block];
-  // Of a block; a list's blocks lie in memory as it names them. Not a pointer yet: without blocks the values may be null.
+  // Of a block; a list's blocks lie in memory as it names them. Not a pointer yet: without blocks the values
+  // may be null.
   const std::int64_t offset = output % job.output_block * depth;
-  const auto weights = [&](std::int64_t i) { return static_cast<const Element*>(job.values) + i * job.block_elements + offset; };
+  const auto weights = [&](std::int64_t i) {
+    return static_cast<const Element*>(job.values) + i * job.block_elements + offset;
+  };
   const std::int64_t ahead = std::max<std::int64_t>(1, kWeightsAhead / (kOutputs * bytes));
   unroll<kUp * kVectors>(SPARSELOOM_UNROLLED(i) { tile_zero<i.value>(); });
   for (std::int64_t i = first; i < last; ++i) {
-    if (i + 1 < last) prefetch_lines(s.panel + job.depth_index[i + 1] * cells * kRow, std::min(kPanelLines, cells * kVectors));
-    if (s.fetch && i + ahead < last) prefetch_lines(weights(i + ahead), std::min(kWeightLines, kOutputs * bytes / 64));
+    if (i + 1 < last)
+      prefetch_lines(s.panel + job.depth_index[i + 1] * cells * kRow,
+                     std::min(kPanelLines, cells * kVectors));
+    if (s.fetch && i + ahead < last)
+      prefetch_lines(weights(i + ahead), std::min(kWeightLines, kOutputs * bytes / 64));
     if (pace > 0) s.leaving->send(pace);
     const float* x = s.panel + job.depth_index[i] * cells * kRow;
     const Element* w = weights(i);
-    for (std::int64_t k = 0; k < depth; k += step) multiply<kUp, kVectors>(w + k, depth, x + k / kPerCell * kRow);
+    for (std::int64_t k = 0; k < depth; k += step)
+      multiply<kUp, kVectors>(w + k, depth, x + k / kPerCell * kRow);
   }
   unroll<kUp>(SPARSELOOM_UNROLLED(u) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
@@ -60,13 +72,15 @@ template <int kOutputs, int kVectors>
   });
 }
 
-// Low block rows are written together, a cache line a token: tokens lie a page apart, and each store of a part of a line would
-// miss L1 anew.
+// Low block rows are written together, a cache line a token: tokens lie a page apart, and each store of a
+// part of a line would miss L1 anew.
 template <int kOutputs, int kVectors>
 void strip(const cpu::PanelJob& job, const cpu::TileStrip& s) {
-  alignas(64) float sums[cpu::kTileOutputs * kVectors * kLanes];  // rows beyond s.outputs stay as they are and are masked
+  alignas(64) float
+      sums[cpu::kTileOutputs * kVectors * kLanes];  // rows beyond s.outputs stay as they are and are masked
   const std::int64_t list = s.output / job.output_block;
-  const std::int64_t pace = cpu::DeferredLines::pace(s.leaving, s.outputs / kOutputs * (job.end[list] - job.begin[list]));
+  const std::int64_t pace =
+      cpu::DeferredLines::pace(s.leaving, s.outputs / kOutputs * (job.end[list] - job.begin[list]));
   for (std::int64_t o = 0; o < s.outputs; o += kOutputs)
     sum_blocks<kOutputs, kVectors>(job, s, s.output + o, pace, sums + o * kVectors * kLanes);
   write_sums<kVectors>(job, s, sums);

@@ -1,5 +1,5 @@
-// Everything of bf16's TileOps over a tile vocabulary. Included inside a region, after that vocabulary; amx/product.cpp has the
-// machine's, a test the emulated one.
+// Everything of bf16's TileOps over a tile vocabulary. Included inside a region, after that vocabulary;
+// amx/product.cpp has the machine's, a test the emulated one.
 
 using Element = std::uint16_t;
 constexpr int kPerCell = 2;
@@ -25,4 +25,5 @@ template <int kSums, int kA, int kB>
 
 void pack_panel(const cpu::PanelJob& job, const cpu::Pack& pack) { cpu::kAvx512Bf16Panel.pack(job, pack); }
 
-constexpr cpu::TileOps kOps = {kPerCell, begin, end, pack_panel, choose_strip, choose_outer, pack_tiles, spin};
+constexpr cpu::TileOps kOps = {kPerCell,     begin,        end,        pack_panel,
+                               choose_strip, choose_outer, pack_tiles, spin};

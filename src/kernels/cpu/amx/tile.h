@@ -1,13 +1,16 @@
-// bf16 products on AMX tiles, in two halves as the panel kernels: drivers in plain C++ (run.cpp, run_dw.cpp) and what the
-// instruction set gives them (product.cpp).
+// bf16 products on AMX tiles, in two halves as the panel kernels: drivers in plain C++ (run.cpp, run_dw.cpp)
+// and what the instruction set gives them (product.cpp).
 //
-// TDPBF16PS multiplies A [16 x 32 bf16] with B [16 pairs x 16 columns]: A as matrices lie in memory, B with two rows interleaved.
-//   forward  A = stored blocks as they are, B = X packed into panels of token columns; sums are Y^T: no copy of W is ever made
-//   dx       the same on blocks transposed into the workspace, once per call, in the order of the column lists
-//   dw       A = dY^T and B = X, both packed into whole tiles; sums are the blocks themselves
-// int8 is TDPBSSD, quads of 64 values in a row in place of pairs of 32: forward, the same walk on half the bytes.
-// The other way round (A = X as it lies, B = W packed) needs a pack of W per version of its values, for which the contract has no
-// place; made in every call it would cost some 6 % at density .5, where packing X costs 2 %.
+// TDPBF16PS multiplies A [16 x 32 bf16] with B [16 pairs x 16 columns]: A as matrices lie in memory, B with
+// two rows interleaved.
+//   forward  A = stored blocks as they are, B = X packed into panels of token columns; sums are Y^T: no copy
+//   of W is ever made dx       the same on blocks transposed into the workspace, once per call, in the order
+//   of the column lists dw       A = dY^T and B = X, both packed into whole tiles; sums are the blocks
+//   themselves
+// int8 is TDPBSSD, quads of 64 values in a row in place of pairs of 32: forward, the same walk on half the
+// bytes. The other way round (A = X as it lies, B = W packed) needs a pack of W per version of its values,
+// for which the contract has no place; made in every call it would cost some 6 % at density .5, where packing
+// X costs 2 %.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +26,26 @@ inline constexpr int kTileOutputs = 32;  // written together: a cache line of bf
 inline constexpr std::int64_t kTileCells = kTileSide * kTileSide;
 inline constexpr double kTileTaskProducts = 10 * kTaskProducts;  // as kTaskProducts, at ten times the rate
 
-/// Of a thread's tiles 0 .. 3 sum, 4 .. 3 + a_count hold A and the others B. side: rows of A and sums; depth: bf16 values in a row
-/// of A; columns: of B and sums.
+/// Of a thread's tiles 0 .. 3 sum, 4 .. 3 + a_count hold A and the others B. side: rows of A and sums; depth:
+/// bf16 values in a row of A; columns: of B and sums.
 struct TileShape {
   int side, depth, columns, a_count;
 };
 
 /// forward, dx: up to 32 outputs x up to 4 vectors of 16 tokens, through all blocks of their list.
 struct TileStrip {
-  const float* panel;                // [depth pair][vector][16] cells
-  std::int64_t output;               // first output
-  std::int64_t outputs;              // up to 32, whole block rows (or 32 of one); the last may reach beyond the matrix
-  std::int64_t token;                // first token of the panel
-  std::int64_t tokens;               // valid ones
-  bool fetch;                        // the first panel to meet these weights
+  const float* panel;    // [depth pair][vector][16] cells
+  std::int64_t output;   // first output
+  std::int64_t outputs;  // up to 32, whole block rows (or 32 of one); the last may reach beyond the matrix
+  std::int64_t token;    // first token of the panel
+  std::int64_t tokens;   // valid ones
+  bool fetch;            // the first panel to meet these weights
   DeferredLines* leaving = nullptr;  // as Strip's
 };
 using TileStripFunction = void (*)(const PanelJob& job, const TileStrip& strip);
 
-/// dw: up to 32 rows of a stored block row x up to 4 pieces of 16 (or 8) columns, over `tiles` tiles of 32 tokens.
+/// dw: up to 32 rows of a stored block row x up to 4 pieces of 16 (or 8) columns, over `tiles` tiles of 32
+/// tokens.
 struct TileOuter {
   static constexpr int kMaxPieces = 4;
   const float* dy;        // tiles of the first 16 rows
@@ -55,12 +59,13 @@ struct TileOuter {
                                   // there is one chunk
   void* out[kMaxPieces];          // bf16, or fp32 that is added to
   bool first, last;               // chunk
-  bool accumulate;  // added once, when the sums are whole: not a tile's first value, which every 32 tokens would round
+  bool accumulate;  // added once, when the sums are whole: not a tile's first value, which every 32 tokens
+                    // would round
 };
 using TileOuterFunction = void (*)(const TileOuter& outer);
 
-/// A row-major matrix to pack into tiles [column / 16][tile][16][16 cells], zero beyond its edges. Turned: rows are columns of the
-/// matrix and cells pairs of its rows (A of dw); else rows are pairs of its rows (B).
+/// A row-major matrix to pack into tiles [column / 16][tile][16][16 cells], zero beyond its edges. Turned:
+/// rows are columns of the matrix and cells pairs of its rows (A of dw); else rows are pairs of its rows (B).
 struct TilePack {
   const std::uint16_t* in;
   std::int64_t in_stride, rows, columns;
@@ -77,9 +82,10 @@ struct TileOps {
   void (*end)();
   void (*pack_panel)(const PanelJob& job, const Pack& pack);
   TileStripFunction (*strip)(int outputs,
-                             int vectors);              // outputs: 8, 16 or 32; vectors: up
-                                                        // to 4, with 32 outputs up to 2
-  TileOuterFunction (*outer)(int outputs, int pieces);  // the same limits; this and the next are null for int8
+                             int vectors);  // outputs: 8, 16 or 32; vectors: up
+                                            // to 4, with 32 outputs up to 2
+  TileOuterFunction (*outer)(int outputs,
+                             int pieces);  // the same limits; this and the next are null for int8
   void (*pack)(const TilePack& pack);
   std::int64_t (*spin)(std::int64_t rounds);  // 4 products of whole tiles of spin_cells(), in
                                               // registers; returns the flops done

@@ -1,4 +1,5 @@
-// Everything of int8's TileOps over a tile vocabulary, as tile-inl.h: TDPBSSD multiplies signed by signed, so nothing is offset.
+// Everything of int8's TileOps over a tile vocabulary, as tile-inl.h: TDPBSSD multiplies signed by signed, so
+// nothing is offset.
 
 using Element = std::int8_t;
 constexpr int kPerCell = 4;

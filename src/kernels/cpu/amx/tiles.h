@@ -1,8 +1,9 @@
-// The vocabulary of AMX tiles: 8 registers of up to 16 rows x 64 bytes, whose sizes the thread configures. Included inside a
-// region, after <cstdint>. tests/cpp/kernels/amx_emulated_tiles.h is the same vocabulary in plain C++.
+// The vocabulary of AMX tiles: 8 registers of up to 16 rows x 64 bytes, whose sizes the thread configures.
+// Included inside a region, after <cstdint>. tests/cpp/kernels/amx_emulated_tiles.h is the same vocabulary in
+// plain C++.
 //
-// Own instructions rather than <amxtileintrin.h>: g++ 12's _tile_loadd does not say that it reads memory, so that stores into a
-// buffer that only tiles read may be moved behind it.
+// Own instructions rather than <amxtileintrin.h>: g++ 12's _tile_loadd does not say that it reads memory, so
+// that stores into a buffer that only tiles read may be moved behind it.
 
 // Memory format of LDTILECFG, palette 1.
 struct alignas(64) TileConfig {

@@ -1,19 +1,22 @@
 // Finished sums of bf16 products to the output. Included inside a region, after pairs-inl.h.
 
-// sums [output][vector][lane] += the residual, token by token, 16 x 16 of them turned at a time. What lies beyond the last token or
-// output is not read.
+// sums [output][vector][lane] += the residual, token by token, 16 x 16 of them turned at a time. What lies
+// beyond the last token or output is not read.
 template <int kVectors>
-[[gnu::noinline]] void add_residual(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs, float* sums) {
+[[gnu::noinline]] void add_residual(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs,
+                                    float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
-  const auto* const residual = static_cast<const std::uint16_t*>(job.residual) + s.token * job.residual_stride + s.output;
+  const auto* const residual =
+      static_cast<const std::uint16_t*>(job.residual) + s.token * job.residual_stride + s.output;
   for (std::int64_t o = 0; o < outputs; o += kLanes) {
     const __mmask16 valid = first16(outputs - o);
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       Vec square[kLanes];
       unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
         const std::int64_t token = v.value * kLanes + t.value;
-        const __m256i bits =
-            token < s.tokens ? _mm256_maskz_loadu_epi16(valid, residual + token * job.residual_stride + o) : _mm256_setzero_si256();
+        const __m256i bits = token < s.tokens
+                                 ? _mm256_maskz_loadu_epi16(valid, residual + token * job.residual_stride + o)
+                                 : _mm256_setzero_si256();
         square[t.value] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
       });
       transpose(square);
@@ -25,8 +28,8 @@ template <int kVectors>
   }
 }
 
-// sums [output][vector][lane] -> out [token][output], up to 32 outputs. Pairs of outputs become cells; 16 x 16 cells are turned at
-// a time.
+// sums [output][vector][lane] -> out [token][output], up to 32 outputs. Pairs of outputs become cells; 16 x
+// 16 cells are turned at a time.
 template <int kVectors>
 void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
@@ -49,8 +52,8 @@ void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) 
     const std::int64_t token = v.value * kLanes;
     unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
       if (token + t.value >= s.tokens) return;
-      store_bf16(reinterpret_cast<std::uint16_t*>(rows.out + (token + t.value) * rows.stride), _mm512_castps_si512(cells[t.value]),
-                 outputs);
+      store_bf16(reinterpret_cast<std::uint16_t*>(rows.out + (token + t.value) * rows.stride),
+                 _mm512_castps_si512(cells[t.value]), outputs);
     });
   });
 }

@@ -2,22 +2,25 @@
 
 // int32 sums [output][vector][lane] -> act(fma(float(sum) token scale, output scale, bias)), in place.
 template <int kVectors>
-[[gnu::always_inline]] inline void scale_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs,
-                                              float* sums) {
+[[gnu::always_inline]] inline void scale_sums(const cpu::PanelJob& job, const cpu::TileStrip& s,
+                                              std::int64_t outputs, float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
   alignas(64) float bias[cpu::kTileOutputs] = {};
   if (job.bias != nullptr && job.out_dtype == DType::bf16)
     widen_bias(static_cast<const std::uint16_t*>(job.bias) + s.output, outputs, bias);
   else if (job.bias != nullptr)
-    std::memcpy(bias, static_cast<const float*>(job.bias) + s.output, static_cast<std::size_t>(outputs) * sizeof(float));
+    std::memcpy(bias, static_cast<const float*>(job.bias) + s.output,
+                static_cast<std::size_t>(outputs) * sizeof(float));
   Vec token[kVectors];
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     const __mmask16 valid = first16(s.tokens - v.value * kLanes);
-    token[v.value] = job.token_scale_each ? _mm512_maskz_loadu_ps(valid, job.token_scale + s.token + v.value * kLanes)
-                                          : _mm512_set1_ps(*job.token_scale);
+    token[v.value] = job.token_scale_each
+                         ? _mm512_maskz_loadu_ps(valid, job.token_scale + s.token + v.value * kLanes)
+                         : _mm512_set1_ps(*job.token_scale);
   });
   for (std::int64_t o = 0; o < outputs; ++o) {
-    const Vec factor = _mm512_set1_ps(job.output_scale[job.output_scale_each ? s.output + o : 0]), add = _mm512_set1_ps(bias[o]);
+    const Vec factor = _mm512_set1_ps(job.output_scale[job.output_scale_each ? s.output + o : 0]),
+              add = _mm512_set1_ps(bias[o]);
     float* const row = sums + o * kRow;
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       const Vec sum = _mm512_cvtepi32_ps(_mm512_castps_si512(load(row + v.value * kLanes)));
@@ -55,7 +58,8 @@ void write_bf16(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t 
     unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
       const std::int64_t token = v.value * kLanes + t.value;
       if (token < s.tokens)
-        store_bf16(reinterpret_cast<std::uint16_t*>(rows.out + token * rows.stride), _mm512_castps_si512(cells[t.value]), outputs);
+        store_bf16(reinterpret_cast<std::uint16_t*>(rows.out + token * rows.stride),
+                   _mm512_castps_si512(cells[t.value]), outputs);
     });
   });
 }
@@ -68,12 +72,14 @@ void write_f32(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t o
     const __mmask16 mask = first16(outputs - o);
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       Vec square[kLanes];
-      unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = load(sums + (o + i.value) * kRow + v.value * kLanes); });
+      unroll<kLanes>(
+          SPARSELOOM_UNROLLED(i) { square[i.value] = load(sums + (o + i.value) * kRow + v.value * kLanes); });
       transpose(square);
       unroll<kLanes>(SPARSELOOM_UNROLLED(t) {
         const std::int64_t token = v.value * kLanes + t.value;
         if (token >= s.tokens) return;
-        _mm512_mask_storeu_ps(reinterpret_cast<float*>(rows.out + token * rows.stride) + o, mask, square[t.value]);
+        _mm512_mask_storeu_ps(reinterpret_cast<float*>(rows.out + token * rows.stride) + o, mask,
+                              square[t.value]);
       });
     });
   }
@@ -83,5 +89,6 @@ template <int kVectors>
 void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) {
   const std::int64_t outputs = std::min(s.outputs, job.outputs - s.output);
   scale_sums<kVectors>(job, s, outputs, sums);
-  job.out_dtype == DType::bf16 ? write_bf16<kVectors>(job, s, outputs, sums) : write_f32<kVectors>(job, s, outputs, sums);
+  job.out_dtype == DType::bf16 ? write_bf16<kVectors>(job, s, outputs, sums)
+                               : write_f32<kVectors>(job, s, outputs, sums);
 }

@@ -39,8 +39,9 @@ cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>
 #include "kernels/cpu/avx2/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx2Panel = {avx2::kLanes,       avx2::kDepthStep,   nullptr,   avx2::pack_panel, avx2::choose_strip,
-                             avx2::pack_columns, avx2::choose_outer, avx2::spin};
+const PanelOps kAvx2Panel = {avx2::kLanes,       avx2::kDepthStep,   nullptr,
+                             avx2::pack_panel,   avx2::choose_strip, avx2::pack_columns,
+                             avx2::choose_outer, avx2::spin};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -1,8 +1,11 @@
-// The vocabulary of 256-bit vectors. Included inside a region, after unroll-inl.h; AVX-512 files use its eight-lane part too.
+// The vocabulary of 256-bit vectors. Included inside a region, after unroll-inl.h; AVX-512 files use its
+// eight-lane part too.
 
 using Vec8 = __m256;
 
-[[gnu::always_inline]] inline Vec8 widen8(const cpu::Cell* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
+[[gnu::always_inline]] inline Vec8 widen8(const cpu::Cell* p) {
+  return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+}
 [[gnu::always_inline]] inline Vec8 widen8(const cpu::F16* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i_u*>(p)));
 }
@@ -11,19 +14,25 @@ using Vec8 = __m256;
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
-[[gnu::always_inline]] inline void narrow8(cpu::Cell* p, Vec8 x) { _mm256_storeu_ps(reinterpret_cast<float*>(p), x); }
-[[gnu::always_inline]] inline void narrow8(cpu::F16* p, Vec8 x) {
-  _mm_storeu_si128(reinterpret_cast<__m128i_u*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+[[gnu::always_inline]] inline void narrow8(cpu::Cell* p, Vec8 x) {
+  _mm256_storeu_ps(reinterpret_cast<float*>(p), x);
 }
-// Round to nearest even by integers on every machine: VCVTNEPS2BF16 flushes denormals, and one rounding is easier to reason about.
+[[gnu::always_inline]] inline void narrow8(cpu::F16* p, Vec8 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i_u*>(p),
+                   _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+// Round to nearest even by integers on every machine: VCVTNEPS2BF16 flushes denormals, and one rounding is
+// easier to reason about.
 [[gnu::always_inline]] inline void narrow8(cpu::Bf16* p, Vec8 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  __m256i rounded =
+      _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
   const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
   rounded = _mm256_blendv_epi8(rounded, quiet, is_nan);
-  const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+  const __m128i packed =
+      _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i_u*>(p), packed);
 }
 
@@ -31,14 +40,16 @@ using Vec8 = __m256;
 template <class T>
 [[gnu::always_inline]] inline Vec8 widen8_first(const T* p, std::int64_t n) {
   T padded[8] = {};
-  std::memcpy(static_cast<void*>(padded), static_cast<const void*>(p), static_cast<std::size_t>(n) * sizeof(T));
+  std::memcpy(static_cast<void*>(padded), static_cast<const void*>(p),
+              static_cast<std::size_t>(n) * sizeof(T));
   return widen8(padded);
 }
 template <class T>
 [[gnu::always_inline]] inline void narrow8_first(T* p, Vec8 x, std::int64_t n) {
   T whole[8];
   narrow8(whole, x);
-  std::memcpy(static_cast<void*>(p), static_cast<const void*>(whole), static_cast<std::size_t>(n) * sizeof(T));
+  std::memcpy(static_cast<void*>(p), static_cast<const void*>(whole),
+              static_cast<std::size_t>(n) * sizeof(T));
 }
 
 [[gnu::always_inline]] inline void transpose8(Vec8 (&r)[8]) {

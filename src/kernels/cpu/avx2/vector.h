@@ -8,7 +8,9 @@ constexpr int kRegisters = 16;
 [[gnu::always_inline]] inline Vec zero() { return _mm256_setzero_ps(); }
 [[gnu::always_inline]] inline Vec load(const cpu::Cell* p) { return widen8(p); }
 [[gnu::always_inline]] inline void store(cpu::Cell* p, Vec x) { narrow8(p, x); }
-[[gnu::always_inline]] inline Vec splat(const cpu::Cell* p) { return _mm256_broadcast_ss(reinterpret_cast<const float*>(p)); }
+[[gnu::always_inline]] inline Vec splat(const cpu::Cell* p) {
+  return _mm256_broadcast_ss(reinterpret_cast<const float*>(p));
+}
 [[gnu::always_inline]] inline Vec fma(Vec acc, Vec x, Vec w) { return _mm256_fmadd_ps(x, w, acc); }
 [[gnu::always_inline]] inline void transpose(Vec (&rows)[kLanes]) { transpose8(rows); }
 [[gnu::always_inline]] inline float sum(Vec x) { return sum8(x); }

@@ -25,8 +25,12 @@ constexpr int kRegisters = 32;
   return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i_u*>(p)));
 }
 
-[[gnu::always_inline]] inline __mmask16 first(std::int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
-[[gnu::always_inline]] inline Vec widen_first(const cpu::Cell* p, std::int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
+[[gnu::always_inline]] inline __mmask16 first(std::int64_t n) {
+  return static_cast<__mmask16>((1u << n) - 1);
+}
+[[gnu::always_inline]] inline Vec widen_first(const cpu::Cell* p, std::int64_t n) {
+  return _mm512_maskz_loadu_ps(first(n), p);
+}
 [[gnu::always_inline]] inline Vec widen_first(const cpu::F16* p, std::int64_t n) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
 }
@@ -43,11 +47,13 @@ template <class Function>
 
 [[gnu::always_inline]] inline void narrow(cpu::Cell* p, Vec x) { store(p, x); }
 [[gnu::always_inline]] inline void narrow(cpu::F16* p, Vec x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p),
+                      _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 // As narrow8, to the bit.
 [[gnu::always_inline]] inline void narrow(cpu::Bf16* p, Vec x) {
-  const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i bits = _mm512_castps_si512(x),
+                odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __m512i quiet = _mm512_set1_epi32(0x400000);
   const __m512i either = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits, quiet);
@@ -57,7 +63,8 @@ template <class T>
 [[gnu::always_inline]] inline void narrow_first(T* p, Vec x, std::int64_t n) {
   T whole[kLanes];
   narrow(whole, x);
-  std::memcpy(static_cast<void*>(p), static_cast<const void*>(whole), static_cast<std::size_t>(n) * sizeof(T));
+  std::memcpy(static_cast<void*>(p), static_cast<const void*>(whole),
+              static_cast<std::size_t>(n) * sizeof(T));
 }
 
 // Lane i: the sum of r[i]'s lanes. Two shuffles and an addition for each pair that becomes one.
@@ -76,7 +83,8 @@ template <class T>
     const Vec a = four[2 * i.value], b = four[2 * i.value + 1];
     two[i.value] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   });
-  return _mm512_add_ps(_mm512_shuffle_f32x4(two[0], two[1], 0x88), _mm512_shuffle_f32x4(two[0], two[1], 0xdd));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(two[0], two[1], 0x88),
+                       _mm512_shuffle_f32x4(two[0], two[1], 0xdd));
 }
 
 // Sixteen rows of sixteen cells: 4 x 4 inside the 128-bit quarters, then the quarters among themselves.

@@ -1,5 +1,5 @@
-// avx512bf16_decode: forward of decode.h, pairs of bf16 products by VDPBF16PS: nothing is widened, and a load feeds twice the
-// products. As the panel kernel of this instruction set it takes denormals for zero.
+// avx512bf16_decode: forward of decode.h, pairs of bf16 products by VDPBF16PS: nothing is widened, and a load
+// feeds twice the products. As the panel kernel of this instruction set it takes denormals for zero.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/decode.h"
@@ -32,7 +32,9 @@ struct Dot<cpu::Bf16> {
 };
 #include "kernels/cpu/generic/decode_forward-inl.h"
 
-cpu::DecodeFunction choose_decode(DType, Direction, std::int64_t tokens) { return decode_forward_of<cpu::Bf16>(tokens); }
+cpu::DecodeFunction choose_decode(DType, Direction, std::int64_t tokens) {
+  return decode_forward_of<cpu::Bf16>(tokens);
+}
 }  // namespace
 #include "kernels/cpu/avx512_bf16/end.h"
 

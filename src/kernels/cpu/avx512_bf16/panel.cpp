@@ -1,4 +1,5 @@
-// avx512bf16_panel: pairs of bf16 products by VDPBF16PS, summed in fp32. Worth it where that is twice the FMA's rate.
+// avx512bf16_panel: pairs of bf16 products by VDPBF16PS, summed in fp32. Worth it where that is twice the
+// FMA's rate.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/panel.h"
@@ -37,9 +38,10 @@ struct Product : FloatProduct {
 #include "kernels/cpu/avx512/half_pieces.h"
 // clang-format on
 
-// Blocks of 8 x 8, two vectors each: squares of pairs would be three quarters empty (1.13 of a dx product of density .2).
-void transpose_eights(const std::uint16_t* values, const std::int32_t* slot, std::int64_t begin, std::int64_t end,
-                      std::uint16_t* out) {
+// Blocks of 8 x 8, two vectors each: squares of pairs would be three quarters empty (1.13 of a dx product of
+// density .2).
+void transpose_eights(const std::uint16_t* values, const std::int32_t* slot, std::int64_t begin,
+                      std::int64_t end, std::uint16_t* out) {
   alignas(64) std::uint16_t from[64];
   for (int i = 0; i < 64; ++i) from[i] = static_cast<std::uint16_t>(i % 8 * 8 + i / 8);
   const __m512i upper = _mm512_load_si512(from), lower = _mm512_load_si512(from + 32);
@@ -52,8 +54,8 @@ void transpose_eights(const std::uint16_t* values, const std::int32_t* slot, std
   }
 }
 
-void transpose_blocks(const std::uint16_t* values, const std::int32_t* slot, BlockShape block, std::int64_t begin, std::int64_t end,
-                      std::uint16_t* out) {
+void transpose_blocks(const std::uint16_t* values, const std::int32_t* slot, BlockShape block,
+                      std::int64_t begin, std::int64_t end, std::uint16_t* out) {
   const std::int64_t bm = block.rows, bn = block.cols;
   if (bm == 8 && bn == 8) return transpose_eights(values, slot, begin, end, out);
   alignas(64) float scratch[2][kLanes * kLanes];
@@ -63,11 +65,12 @@ void transpose_blocks(const std::uint16_t* values, const std::int32_t* slot, Blo
     auto* const to = reinterpret_cast<cpu::Cell*>(out + i * bm * bn);  // rows of bm / 2 cells
     for (std::int64_t row = 0; row < bm; row += 2 * kLanes)
       for (std::int64_t column = 0; column < bn; column += 2 * kLanes) {
-        pair_rows(from + row * bn + column, next + row * bn + column, bn, bm - row, bn - column, scratch[0], scratch[1]);
+        pair_rows(from + row * bn + column, next + row * bn + column, bn, bm - row, bn - column, scratch[0],
+                  scratch[1]);
         for (std::int64_t half = 0; half < 2 && column + half * kLanes < bn; ++half) {
           const std::int64_t first = column + half * kLanes;
-          turn_cells(scratch[half], std::min<std::int64_t>(kLanes, bn - first), std::min<std::int64_t>(kLanes, (bm - row) / 2),
-                     to + first * bm / 2 + row / 2, bm / 2);
+          turn_cells(scratch[half], std::min<std::int64_t>(kLanes, bn - first),
+                     std::min<std::int64_t>(kLanes, (bm - row) / 2), to + first * bm / 2 + row / 2, bm / 2);
         }
       }
   }
@@ -80,9 +83,10 @@ cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
 #include "kernels/cpu/avx512_bf16/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx512Bf16Panel = {avx512_bf16::kLanes,       avx512_bf16::kDepthStep,   avx512_bf16::transpose_blocks,
-                                   avx512_bf16::pack_panel,   avx512_bf16::choose_strip, avx512_bf16::pack_columns,
-                                   avx512_bf16::choose_outer, avx512_bf16::spin};
+const PanelOps kAvx512Bf16Panel = {avx512_bf16::kLanes,           avx512_bf16::kDepthStep,
+                                   avx512_bf16::transpose_blocks, avx512_bf16::pack_panel,
+                                   avx512_bf16::choose_strip,     avx512_bf16::pack_columns,
+                                   avx512_bf16::choose_outer,     avx512_bf16::spin};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -1,9 +1,9 @@
 // avx512vnni_panel: quads of int8 products by VPDPBUSD, summed in int32.
 //
-// The instruction multiplies unsigned by signed. So x is packed as x + 128, and 128 times the sum of each stored row of W, made
-// once per call at a token's price, is taken off at the end. All of it is exact: sums wrap modulo 2^32, the true one fits. The
-// alternative, |x| against W with x's signs, needs an instruction more for each product, since a weight is broadcast to sixteen
-// tokens of sixteen signs.
+// The instruction multiplies unsigned by signed. So x is packed as x + 128, and 128 times the sum of each
+// stored row of W, made once per call at a token's price, is taken off at the end. All of it is exact: sums
+// wrap modulo 2^32, the true one fits. The alternative, |x| against W with x's signs, needs an instruction
+// more for each product, since a weight is broadcast to sixteen tokens of sixteen signs.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/panel.h"
@@ -30,7 +30,8 @@ constexpr int kDepthStep = 4;
 [[gnu::always_inline]] inline __m512i bits(Vec x) { return _mm512_castps_si512(x); }
 [[gnu::always_inline]] inline Vec cells(__m512i x) { return _mm512_castsi512_ps(x); }
 
-// Row sums of 8 outputs, kChunks 64-byte vectors of each block: 8 rows of 8 columns in one, or half a row of 128.
+// Row sums of 8 outputs, kChunks 64-byte vectors of each block: 8 rows of 8 columns in one, or half a row of
+// 128.
 template <int kChunks>
 void sum_rows_of(const cpu::PanelJob& job, std::int64_t output, std::int32_t* sums) {
   const std::int64_t block = output / job.output_block, first = job.begin[block], last = job.end[block];
@@ -67,19 +68,24 @@ void sum_rows(const cpu::PanelJob& job, std::int64_t output, std::int32_t* sums)
 
 struct Product {
   static constexpr bool kExact = true;
-  [[gnu::always_inline]] static Vec prepare(Vec cell) { return cells(_mm512_xor_si512(bits(cell), _mm512_set1_epi32(0x80808080))); }
-  [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) { return cells(_mm512_dpbusd_epi32(bits(acc), bits(x), bits(w))); }
+  [[gnu::always_inline]] static Vec prepare(Vec cell) {
+    return cells(_mm512_xor_si512(bits(cell), _mm512_set1_epi32(0x80808080)));
+  }
+  [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) {
+    return cells(_mm512_dpbusd_epi32(bits(acc), bits(x), bits(w)));
+  }
 
   // float(sum) * the token's scale; the outputs' scales are write_tile's.
-  [[gnu::always_inline]] static const float* finish(const cpu::PanelJob& job, const cpu::Strip& s, float* tile, std::int64_t row,
-                                                    float* factors) {
+  [[gnu::always_inline]] static const float* finish(const cpu::PanelJob& job, const cpu::Strip& s,
+                                                    float* tile, std::int64_t row, float* factors) {
     std::int32_t own[cpu::kGroup];
     if (job.row_sums == nullptr) sum_rows(job, s.output, own);
     const std::int32_t* const excess = job.row_sums ? job.row_sums + s.output : own;
     for (std::int64_t t = 0; t < row; t += kLanes) {
       const std::int64_t valid = std::clamp<std::int64_t>(s.tokens - t, 0, kLanes);
-      const Vec scale = job.token_scale_each ? _mm512_maskz_loadu_ps(first(valid), job.token_scale + s.token + t)
-                                             : _mm512_set1_ps(*job.token_scale);
+      const Vec scale = job.token_scale_each
+                            ? _mm512_maskz_loadu_ps(first(valid), job.token_scale + s.token + t)
+                            : _mm512_set1_ps(*job.token_scale);
       for (int o = 0; o < cpu::kGroup; ++o) {
         float* const at = tile + o * row + t;
         const __m512i sum = _mm512_sub_epi32(bits(load(at)), _mm512_set1_epi32(excess[o]));
@@ -100,9 +106,15 @@ struct Product {
 #include "kernels/cpu/avx512_vnni/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx512VnniPanel = {
-    avx512_vnni::kLanes, avx512_vnni::kDepthStep, nullptr, avx512_vnni::pack_panel, avx512_vnni::choose_strip, nullptr, nullptr,
-    avx512_vnni::spin,   avx512_vnni::sum_rows};
+const PanelOps kAvx512VnniPanel = {avx512_vnni::kLanes,
+                                   avx512_vnni::kDepthStep,
+                                   nullptr,
+                                   avx512_vnni::pack_panel,
+                                   avx512_vnni::choose_strip,
+                                   nullptr,
+                                   nullptr,
+                                   avx512_vnni::spin,
+                                   avx512_vnni::sum_rows};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

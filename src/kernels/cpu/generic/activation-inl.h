@@ -1,12 +1,15 @@
-// Activations on eight lanes, to a few ulp. Included inside a region after avx2/simd.h. A NaN stays a NaN: min and max return their
-// second operand when either is one, so x always stands second.
+// Activations on eight lanes, to a few ulp. Included inside a region after avx2/simd.h. A NaN stays a NaN:
+// min and max return their second operand when either is one, so x always stands second.
 
 [[gnu::always_inline]] inline Vec8 all8(float x) { return _mm256_set1_ps(x); }
 
-// 2^n e^r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p a minimax fit of degree 4, relative error 3e-9. Overflows to inf.
+// 2^n e^r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), p a minimax fit of degree 4, relative error 3e-9.
+// Overflows to inf.
 inline Vec8 exp8(Vec8 x) {
-  x = _mm256_max_ps(all8(-104.0f), _mm256_min_ps(all8(89.5f), x));  // beyond these the result is 0 or inf anyway
-  const Vec8 n = _mm256_round_ps(_mm256_mul_ps(x, all8(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  x = _mm256_max_ps(all8(-104.0f),
+                    _mm256_min_ps(all8(89.5f), x));  // beyond these the result is 0 or inf anyway
+  const Vec8 n =
+      _mm256_round_ps(_mm256_mul_ps(x, all8(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   Vec8 r = _mm256_fnmadd_ps(n, all8(0.693145752f), x);  // ln 2 in two parts; n times the first is exact
   r = _mm256_fnmadd_ps(n, all8(1.42860677e-6f), r);
   Vec8 p = all8(0.0013814539415761828f);
@@ -36,18 +39,19 @@ inline Vec8 silu(Vec8 x) { return gated(x, _mm256_sub_ps(_mm256_setzero_ps(), x)
 
 // 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
 inline Vec8 gelu_tanh(Vec8 x) {
-  const Vec8 cubic = _mm256_fmadd_ps(_mm256_mul_ps(x, x), all8(-2 * 0.7978845608f * 0.044715f), all8(-2 * 0.7978845608f));
+  const Vec8 cubic =
+      _mm256_fmadd_ps(_mm256_mul_ps(x, x), all8(-2 * 0.7978845608f * 0.044715f), all8(-2 * 0.7978845608f));
   return gated(x, _mm256_mul_ps(x, cubic));
 }
 
-// x Phi(x). Phi(-a) = e^(-a^2 / 2) t P(t), t = 1 / (1 + 0.3 a / sqrt 2), P a minimax fit of degree 8, relative error 2e-8: so the
-// left tail keeps its relative accuracy, which 1 + erf(x) loses.
+// x Phi(x). Phi(-a) = e^(-a^2 / 2) t P(t), t = 1 / (1 + 0.3 a / sqrt 2), P a minimax fit of degree 8,
+// relative error 2e-8: so the left tail keeps its relative accuracy, which 1 + erf(x) loses.
 inline Vec8 gelu_erf(Vec8 x) {
   const Vec8 a = _mm256_andnot_ps(all8(-0.0f), x);
   const Vec8 t = _mm256_div_ps(all8(1.0f), _mm256_fmadd_ps(a, all8(0.3f * 0.70710678f), all8(1.0f)));
   Vec8 p = all8(-0.0647703335f);
-  for (const float c :
-       {0.24282828f, -0.256244153f, 0.27399236f, -0.0474271104f, 0.107511856f, 0.0741553232f, 0.085359931f, 0.0845938399f})
+  for (const float c : {0.24282828f, -0.256244153f, 0.27399236f, -0.0474271104f, 0.107511856f, 0.0741553232f,
+                        0.085359931f, 0.0845938399f})
     p = _mm256_fmadd_ps(p, t, all8(c));
   const Vec8 tail = _mm256_mul_ps(_mm256_mul_ps(p, t), exp8(_mm256_mul_ps(_mm256_mul_ps(a, a), all8(-0.5f))));
   return _mm256_mul_ps(x, _mm256_blendv_ps(_mm256_sub_ps(all8(1.0f), tail), tail, x));

@@ -1,8 +1,12 @@
-// Decode's dx, and which of the two products a call takes; included inside an instruction set's region after decode_forward-inl.h.
-// A strip of a block's columns on lanes; every row of the block adds dY[t, row] times itself.
+// Decode's dx, and which of the two products a call takes; included inside an instruction set's region after
+// decode_forward-inl.h. A strip of a block's columns on lanes; every row of the block adds dY[t, row] times
+// itself.
 
-// Vectors of one dx strip: two where the accumulators of all tokens fit beside them and the block is that wide.
-constexpr bool two_vectors(int tokens, std::int64_t block_cols) { return block_cols >= 2 * kLanes && 2 * tokens <= kRegisters / 2; }
+// Vectors of one dx strip: two where the accumulators of all tokens fit beside them and the block is that
+// wide.
+constexpr bool two_vectors(int tokens, std::int64_t block_cols) {
+  return block_cols >= 2 * kLanes && 2 * tokens <= kRegisters / 2;
+}
 
 template <class T, int kTokens, int kVectors>
 void decode_dx_strips(const MatmulArgs& args, cpu::DecodeRange units) {
@@ -16,23 +20,31 @@ void decode_dx_strips(const MatmulArgs& args, cpu::DecodeRange units) {
     const std::int64_t column = output / bn;
     const T* strip = static_cast<const T*>(args.values) + output % bn;
     Vec acc[kTokens][kVectors];
-    unroll<kTokens>(SPARSELOOM_UNROLLED(t) { unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[t.value][v.value] = zero(); }); });
+    unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[t.value][v.value] = zero(); });
+    });
     for (std::int64_t i = args.transposed.ccol[column]; i < args.transposed.ccol[column + 1]; ++i) {
       const std::int64_t row = std::int64_t{args.transposed.row[i]} * bm;
       for (int t = 0; t < kTokens; ++t) {
-        const T* source = static_cast<const T*>(args.a) + std::min<std::int64_t>(t, args.m - 1) * args.a_stride + row;
+        const T* source =
+            static_cast<const T*>(args.a) + std::min<std::int64_t>(t, args.m - 1) * args.a_stride + row;
         for (std::int64_t k = 0; k < bm; k += 8) {
           const std::int64_t left = w.rows - row - k;
-          narrow8(&dy[t][k], left >= 8 ? widen8(source + k) : left > 0 ? widen8_first(source + k, left) : _mm256_setzero_ps());
+          narrow8(&dy[t][k], left >= 8  ? widen8(source + k)
+                             : left > 0 ? widen8_first(source + k, left)
+                                        : _mm256_setzero_ps());
         }
       }
       const T* block = strip + args.transposed.slot[i] * elements;
       for (std::int64_t k = 0; k < bm; ++k) {
         Vec weight[kVectors];
-        unroll<kVectors>(SPARSELOOM_UNROLLED(v) { weight[v.value] = widen(block + k * bn + v.value * kLanes); });
+        unroll<kVectors>(
+            SPARSELOOM_UNROLLED(v) { weight[v.value] = widen(block + k * bn + v.value * kLanes); });
         unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
           const Vec factor = splat(&dy[t.value][k]);
-          unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[t.value][v.value] = fma(acc[t.value][v.value], factor, weight[v.value]); });
+          unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+            acc[t.value][v.value] = fma(acc[t.value][v.value], factor, weight[v.value]);
+          });
         });
       }
     }

@@ -1,21 +1,24 @@
-// Decode's forward product, included inside an instruction set's region after dot-inl.h: dot products, k on lanes, of a few outputs
-// x all tokens at a time.
+// Decode's forward product, included inside an instruction set's region after dot-inl.h: dot products, k on
+// lanes, of a few outputs x all tokens at a time.
 
-// Tokens are computed 1, 2, 4 or 8 at a time; those beyond m repeat the last and are not written. Of one token four outputs at a
-// time, not eight: their rows are as many streams (.87 of the time at density .05, .95 to 1.0 above).
+// Tokens are computed 1, 2, 4 or 8 at a time; those beyond m repeat the last and are not written. Of one
+// token four outputs at a time, not eight: their rows are as many streams (.87 of the time at density .05,
+// .95 to 1.0 above).
 template <int kTokens>
 constexpr int kDotOutputs = std::clamp(kRegisters / 2 / kTokens, 1, kRegisters / 8);
 
-// Each sum's lanes added up, to [output][token]. All at once where they are as many as lanes: with AVX-512 30 shuffles for 130,
-// which at density .05 is more than the products of 4096 features.
+// Each sum's lanes added up, to [output][token]. All at once where they are as many as lanes: with AVX-512 30
+// shuffles for 130, which at density .05 is more than the products of 4096 features.
 template <int kOutputs, int kTokens>
-[[gnu::always_inline]] inline void add_lanes(const Vec (&sums)[kOutputs][kTokens], float (*tile)[cpu::kDecodeTokens]) {
+[[gnu::always_inline]] inline void add_lanes(const Vec (&sums)[kOutputs][kTokens],
+                                             float (*tile)[cpu::kDecodeTokens]) {
   if constexpr (kOutputs * kTokens == kLanes) {
     Vec flat[kLanes];
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) { flat[i.value] = sums[i.value / kTokens][i.value % kTokens]; });
     alignas(64) float all[kLanes];
     store(all, sum_lanes(flat));
-    unroll<kOutputs>(SPARSELOOM_UNROLLED(i) { std::copy_n(all + i.value * kTokens, kTokens, tile[i.value]); });
+    unroll<kOutputs>(
+        SPARSELOOM_UNROLLED(i) { std::copy_n(all + i.value * kTokens, kTokens, tile[i.value]); });
   } else {
     unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
       unroll<kTokens>(SPARSELOOM_UNROLLED(t) { tile[i.value][t.value] = sum(sums[i.value][t.value]); });
@@ -27,53 +30,67 @@ template <class T, int kTokens>
 void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
   constexpr int kOutputs = kDotOutputs<kTokens>;
   const IndexView& w = args.index;
-  const std::int64_t bm = w.block.rows, bn = w.block.cols, elements = w.block_elements(), last_column = w.block_cols() - 1;
-  // The ragged last block column reads a zero-padded copy of x: memory past the row's end is not ours to read.
+  const std::int64_t bm = w.block.rows, bn = w.block.cols, elements = w.block_elements(),
+                     last_column = w.block_cols() - 1;
+  // The ragged last block column reads a zero-padded copy of x: memory past the row's end is not ours to
+  // read.
   alignas(64) T edge[kTokens][cpu::kMaxBlock] = {};
   const T* x[kTokens];
   const std::int64_t ragged = w.cols % bn;
   for (int t = 0; t < kTokens; ++t) {
     x[t] = static_cast<const T*>(args.a) + std::min<std::int64_t>(t, args.m - 1) * args.a_stride;
-    if (ragged) std::memcpy(static_cast<void*>(edge[t]), x[t] + last_column * bn, static_cast<std::size_t>(ragged) * sizeof(T));
+    if (ragged)
+      std::memcpy(static_cast<void*>(edge[t]), x[t] + last_column * bn,
+                  static_cast<std::size_t>(ragged) * sizeof(T));
   }
   for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
     const std::int64_t output = unit * cpu::kGroup;
     if (output >= w.rows) continue;
     const std::int64_t row = output / bm, first = w.crow[row], last = w.crow[row + 1];
     const T* strip = static_cast<const T*>(args.values) + output % bm * bn;
-    const T* next_row = cpu::next_row(static_cast<const T*>(args.values) + last * elements, (last - first) * elements);
+    const T* next_row =
+        cpu::next_row(static_cast<const T*>(args.values) + last * elements, (last - first) * elements);
     alignas(64) float tile[cpu::kGroup][cpu::kDecodeTokens] = {};
     for (int o = 0; o < cpu::kGroup; o += kOutputs) {
       Vec acc[kOutputs][kTokens];
-      unroll<kOutputs>(SPARSELOOM_UNROLLED(i) { unroll<kTokens>(SPARSELOOM_UNROLLED(t) { acc[i.value][t.value] = zero(); }); });
+      unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
+        unroll<kTokens>(SPARSELOOM_UNROLLED(t) { acc[i.value][t.value] = zero(); });
+      });
       for (std::int64_t b = first; b < last; ++b) {
         const T* block = strip + b * elements + o * bn;
         // Each pass over the row's blocks asks for its share of the next row: see stream.h.
-        cpu::stream_ahead(next_row, ((output % bm + o) * (last - first) + (b - first) * kOutputs) * bn, kOutputs * bn);
+        cpu::stream_ahead(next_row, ((output % bm + o) * (last - first) + (b - first) * kOutputs) * bn,
+                          kOutputs * bn);
         const bool at_edge = ragged && w.col[b] == last_column;
         const std::int64_t column = std::int64_t{w.col[b]} * bn;
         const T* row_x[kTokens];
-        unroll<kTokens>(SPARSELOOM_UNROLLED(t) { row_x[t.value] = at_edge ? edge[t.value] : x[t.value] + column; });
+        unroll<kTokens>(
+            SPARSELOOM_UNROLLED(t) { row_x[t.value] = at_edge ? edge[t.value] : x[t.value] + column; });
         for (std::int64_t k = 0; k < bn; k += Dot<T>::kElements) {
           Vec weight[kOutputs];
-          unroll<kOutputs>(SPARSELOOM_UNROLLED(i) { weight[i.value] = Dot<T>::load(block + i.value * bn + k); });
+          unroll<kOutputs>(
+              SPARSELOOM_UNROLLED(i) { weight[i.value] = Dot<T>::load(block + i.value * bn + k); });
           unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
             const Vec token = Dot<T>::load(row_x[t.value] + k);
-            unroll<kOutputs>(
-                SPARSELOOM_UNROLLED(i) { acc[i.value][t.value] = Dot<T>::step(acc[i.value][t.value], token, weight[i.value]); });
+            unroll<kOutputs>(SPARSELOOM_UNROLLED(i) {
+              acc[i.value][t.value] = Dot<T>::step(acc[i.value][t.value], token, weight[i.value]);
+            });
           });
         }
       }
       add_lanes(acc, tile + o);
     }
-    cpu::write_tile({tile[0], cpu::kDecodeTokens, args.m, std::min<std::int64_t>(cpu::kGroup, w.rows - output), args.dtype,
-                     args.activation, args.bias ? static_cast<const T*>(args.bias) + output : nullptr,
-                     static_cast<T*>(args.out) + output, args.out_stride, nullptr,
-                     args.residual ? static_cast<const T*>(args.residual) + output : nullptr, args.residual_stride});
+    cpu::write_tile(
+        {tile[0], cpu::kDecodeTokens, args.m, std::min<std::int64_t>(cpu::kGroup, w.rows - output),
+         args.dtype, args.activation, args.bias ? static_cast<const T*>(args.bias) + output : nullptr,
+         static_cast<T*>(args.out) + output, args.out_stride, nullptr,
+         args.residual ? static_cast<const T*>(args.residual) + output : nullptr, args.residual_stride});
   }
 }
 
-constexpr int rounded_tokens(std::int64_t tokens) { return tokens <= 1 ? 1 : tokens <= 2 ? 2 : tokens <= 4 ? 4 : 8; }
+constexpr int rounded_tokens(std::int64_t tokens) {
+  return tokens <= 1 ? 1 : tokens <= 2 ? 2 : tokens <= 4 ? 4 : 8;
+}
 
 template <class T>
 cpu::DecodeFunction decode_forward_of(std::int64_t tokens) {

@@ -1,4 +1,5 @@
-// How a dot product with k on lanes takes its operands, included inside a region after vector.h: elements a step, and the step.
+// How a dot product with k on lanes takes its operands, included inside a region after vector.h: elements a
+// step, and the step.
 template <class T>
 struct Dot {
   static constexpr int kElements = kLanes;

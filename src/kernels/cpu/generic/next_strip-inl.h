@@ -1,12 +1,14 @@
-// Weights are read once for each panel, from beyond L2: those of the next strip are asked for while this one is multiplied.
-// Included inside an instruction set's region, in front of panel-inl.h.
+// Weights are read once for each panel, from beyond L2: those of the next strip are asked for while this one
+// is multiplied. Included inside an instruction set's region, in front of panel-inl.h.
 //
 //   forward   the next 8 rows of the block row, or the next block row's first
-//   dx        strips side by side lie in the same cache lines, and together ask for those of the next such strips
+//   dx        strips side by side lie in the same cache lines, and together ask for those of the next such
+//   strips
 //
-// At each block it asks for its share of a block's lines; the n-th of one list for the n-th of the other. Without it AVX2 waited
-// for memory half of its time: forward, fp32, density .8, blocks of 32, 2 threads, 270 to 175 ms. Dx by AVX-512, fp32, blocks of 32
-// and 64 at .2 / .8: 45 / 185 to 40 / 176 ms, 44 / 172 to 39 / 154.
+// At each block it asks for its share of a block's lines; the n-th of one list for the n-th of the other.
+// Without it AVX2 waited for memory half of its time: forward, fp32, density .8, blocks of 32, 2 threads, 270
+// to 175 ms. Dx by AVX-512, fp32, blocks of 32 and 64 at .2 / .8: 45 / 185 to 40 / 176 ms, 44 / 172 to 39 /
+// 154.
 template <class Weights>
 class NextStrip {
  public:
@@ -21,8 +23,10 @@ class NextStrip {
     if (strip.leads && list < job.output_blocks) begin_ = job.begin[list], end_ = job.end[list];
     const std::int64_t share = within % kTogether / cpu::kGroup * kPasses;
     const auto* const block0 = weights.source(0) - weights.offset;
-    block_bytes_ = reinterpret_cast<const char*>(weights.source(1)) - reinterpret_cast<const char*>(weights.source(0));
-    from_ = reinterpret_cast<const char*>(block0 + (same_list ? output * weights.output_stride : 0)) + share * lines_ * line_bytes_;
+    block_bytes_ =
+        reinterpret_cast<const char*>(weights.source(1)) - reinterpret_cast<const char*>(weights.source(0));
+    from_ = reinterpret_cast<const char*>(block0 + (same_list ? output * weights.output_stride : 0)) +
+            share * lines_ * line_bytes_;
   }
 
   /// Lines to ask for at a block and pass, line_bytes() apart.

@@ -1,20 +1,27 @@
-// dW's register tile: 8 outputs x up to 3 vectors of stored columns, over all tokens. Included inside a region, after panel-inl.h.
+// dW's register tile: 8 outputs x up to 3 vectors of stored columns, over all tokens. Included inside a
+// region, after panel-inl.h.
 
-// How the lanes of a vector are filled: by one piece of kLanes columns. (AVX-512 adds HalfPieces for blocks of 8 columns.)
+// How the lanes of a vector are filled: by one piece of kLanes columns. (AVX-512 adds HalfPieces for blocks
+// of 8 columns.)
 struct WholePiece {
   static constexpr int kPieces = 1;
-  [[gnu::always_inline]] static Vec load_at(const float* const* piece, std::int64_t step) { return load(piece[0] + step * kLanes); }
+  [[gnu::always_inline]] static Vec load_at(const float* const* piece, std::int64_t step) {
+    return load(piece[0] + step * kLanes);
+  }
 };
-// As kChainSteps, for sums over tokens: 1024 of them in one chain stood at 1.13 of the error allowed in an fp32 tile.
+// As kChainSteps, for sums over tokens: 1024 of them in one chain stood at 1.13 of the error allowed in an
+// fp32 tile.
 constexpr std::int64_t kTokenChain = 512;
 
-// A triple of columns comes from L3 for the first 8 outputs of its block row and from L2 for the others: each of them asks for its
-// share of the next triple. fp32, 1024 x 4096 x 4096, Zen 5: .88 to .94 of the time in blocks of 32, .97 in blocks of 16 and 128.
+// A triple of columns comes from L3 for the first 8 outputs of its block row and from L2 for the others: each
+// of them asks for its share of the next triple. fp32, 1024 x 4096 x 4096, Zen 5: .88 to .94 of the time in
+// blocks of 32, .97 in blocks of 16 and 128.
 template <int kPieces>
 [[gnu::always_inline]] inline void ask_for_next(const cpu::Outer& job, std::int64_t step) {
   const std::int64_t at = step / cpu::kAskSteps * job.next_lines * cpu::kLineCells;
   for (int i = 0; i < kPieces; ++i)
-    for (int line = 0; line < job.next_lines; ++line) __builtin_prefetch(job.next[i] + at + line * cpu::kLineCells, 0, 2);
+    for (int line = 0; line < job.next_lines; ++line)
+      __builtin_prefetch(job.next[i] + at + line * cpu::kLineCells, 0, 2);
 }
 
 template <class Pieces, int kVectors>
@@ -24,7 +31,9 @@ void outer(const cpu::Outer& job, float* tile) {
   for (int i = 0; i < kVectors * Pieces::kPieces; ++i) piece[i] = job.pieces[i];
   for (int half = 0; half < cpu::kGroup; half += kTileOutputs) {
     Vec acc[kTileOutputs][kVectors];
-    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) { unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); }); });
+    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); });
+    });
     const float* dy = job.dy + half;
     float* const sums = tile + half * cpu::kMaxVectors * kLanes;
     for (std::int64_t begin = 0; begin < steps || begin == 0; begin += kTokenChain) {
@@ -33,11 +42,14 @@ void outer(const cpu::Outer& job, float* tile) {
         if (half == 0) ask_for_next<kVectors * Pieces::kPieces>(job, t);
         for (const std::int64_t stop = std::min(end, t + cpu::kAskSteps); t < stop; ++t, dy += cpu::kGroup) {
           Vec column[kVectors];
-          unroll<kVectors>(SPARSELOOM_UNROLLED(v) { column[v.value] = Pieces::load_at(piece + v.value * Pieces::kPieces, t); });
+          unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+            column[v.value] = Pieces::load_at(piece + v.value * Pieces::kPieces, t);
+          });
           unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
             const Vec weight = splat(dy + o.value);
-            unroll<kVectors>(
-                SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight); });
+            unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+              acc[o.value][v.value] = Product::step(acc[o.value][v.value], column[v.value], weight);
+            });
           });
         }
       }

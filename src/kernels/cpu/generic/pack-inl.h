@@ -1,14 +1,16 @@
-// Packing for forward and dx, included inside a region after its Product. kDepthStep 1 widens to fp32 cells; 2 keeps pairs of bf16
-// and 4 quads of int8, as Product::prepare leaves them.
+// Packing for forward and dx, included inside a region after its Product. kDepthStep 1 widens to fp32 cells;
+// 2 keeps pairs of bf16 and 4 quads of int8, as Product::prepare leaves them.
 
 // Cells [k, k + kLanes) of one token, of `depth` elements; zero beyond it.
 template <class T>
 [[gnu::always_inline]] inline Vec row_cells(const T* row, std::int64_t k, std::int64_t depth) {
   if constexpr (kDepthStep > 1) {
     const std::int64_t at = kDepthStep * k, left = depth - at;
-    if (left >= kDepthStep * kLanes) return Product::prepare(load(reinterpret_cast<const cpu::Cell*>(row + at)));
+    if (left >= kDepthStep * kLanes)
+      return Product::prepare(load(reinterpret_cast<const cpu::Cell*>(row + at)));
     alignas(64) T padded[kDepthStep * kLanes] = {};
-    if (left > 0) std::memcpy(static_cast<void*>(padded), row + at, static_cast<std::size_t>(left) * sizeof(T));
+    if (left > 0)
+      std::memcpy(static_cast<void*>(padded), row + at, static_cast<std::size_t>(left) * sizeof(T));
     return Product::prepare(load(reinterpret_cast<const cpu::Cell*>(padded)));
   } else {
     const std::int64_t left = depth - k;
@@ -16,8 +18,8 @@ template <class T>
   }
 }
 
-// Squares ahead that rows are asked for: 48 tokens' rows are more streams than the hardware follows. 2 to 3 % of a product of
-// density .05 from memory, 1 % at .1 (Zen 5; 4 to 12 squares alike).
+// Squares ahead that rows are asked for: 48 tokens' rows are more streams than the hardware follows. 2 to 3 %
+// of a product of density .05 from memory, 1 % at .1 (Zen 5; 4 to 12 squares alike).
 constexpr int kSquaresAhead = 8;
 
 // [token][depth] -> [step][vector][lane]: squares of kLanes tokens x kLanes cells, turned in registers.
@@ -35,10 +37,13 @@ void pack_tokens(const cpu::PanelJob& job, const cpu::Pack& p) {
         unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
           __builtin_prefetch(source + i.value * job.in_stride + kDepthStep * (k + kSquaresAhead * kLanes));
         });
-        unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = row_cells(source + i.value * job.in_stride, k, job.depth); });
+        unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
+          square[i.value] = row_cells(source + i.value * job.in_stride, k, job.depth);
+        });
       } else {
         unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
-          square[i.value] = i.value < valid ? row_cells(source + i.value * job.in_stride, k, job.depth) : zero();
+          square[i.value] =
+              i.value < valid ? row_cells(source + i.value * job.in_stride, k, job.depth) : zero();
         });
       }
       transpose(square);

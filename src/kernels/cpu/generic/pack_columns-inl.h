@@ -1,6 +1,8 @@
-// Packing for dw, included inside a region after pack-inl.h: cells of columns, where pack-inl.h makes cells of rows.
+// Packing for dw, included inside a region after pack-inl.h: cells of columns, where pack-inl.h makes cells
+// of rows.
 
-// Eight cells of one step, from the row of its token and, for pairs, the row after it; `n` < 8 of them valid at the right edge.
+// Eight cells of one step, from the row of its token and, for pairs, the row after it; `n` < 8 of them valid
+// at the right edge.
 template <class T>
 [[gnu::always_inline]] inline void column_cells(const T* row, const T* next, float* out) {
   if constexpr (kDepthStep == 2) {
@@ -21,8 +23,9 @@ inline void column_cells_first(const T* row, const T* next, std::int64_t n, floa
   column_cells(padded[0], padded[1], out);
 }
 
-// [token][column] -> [column / piece][step][piece]. Rows lie a page apart, so 128 columns of one are read together, and those of a
-// later one are asked for meanwhile: without that the packing of bf16 waits for memory twice as long.
+// [token][column] -> [column / piece][step][piece]. Rows lie a page apart, so 128 columns of one are read
+// together, and those of a later one are asked for meanwhile: without that the packing of bf16 waits for
+// memory twice as long.
 template <class T>
 void pack_columns_of(const cpu::ColumnPack& p) {
   constexpr std::int64_t kTogether = 128, kAhead = 4;

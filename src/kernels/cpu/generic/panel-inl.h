@@ -1,28 +1,33 @@
-// The panel product, included inside an instruction set's region after its vector.h and product. Expects Product (product-inl.h):
+// The panel product, included inside an instruction set's region after its vector.h and product. Expects
+// Product (product-inl.h):
 //   Vec Product::step(Vec acc, Vec x, Vec w)   acc += x * w per lane, over the k values of a cell
 //   kDepthStep                                 how many those are
 
-// acc[o][v] += x[v] * w[o] for `steps` steps; x advances by a panel row, w by w_step, outputs lie w_output apart.
+// acc[o][v] += x[v] * w[o] for `steps` steps; x advances by a panel row, w by w_step, outputs lie w_output
+// apart.
 template <int kVectors>
-[[gnu::always_inline]] inline void multiply(Vec (&acc)[kTileOutputs][kVectors], const float*& x, const cpu::Cell*& w,
-                                            std::int64_t w_output, std::int64_t w_step, std::int64_t steps) {
+[[gnu::always_inline]] inline void multiply(Vec (&acc)[kTileOutputs][kVectors], const float*& x,
+                                            const cpu::Cell*& w, std::int64_t w_output, std::int64_t w_step,
+                                            std::int64_t steps) {
   for (std::int64_t k = 0; k < steps; ++k) {
     Vec token[kVectors];
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) { token[v.value] = load(x + v.value * kLanes); });
     unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
       const Vec weight = splat(w + o.value * w_output);
-      unroll<kVectors>(
-          SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], token[v.value], weight); });
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+        acc[o.value][v.value] = Product::step(acc[o.value][v.value], token[v.value], weight);
+      });
     });
     x += kVectors * kLanes;
     w += w_step;
   }
 }
 
-// Where the cells of a strip's blocks come from. Strides count cells; source() and lines are what to prefetch of a block: nothing
-// for a dx strip in the middle of cache lines that the strip before it brought.
+// Where the cells of a strip's blocks come from. Strides count cells; source() and lines are what to prefetch
+// of a block: nothing for a dx strip in the middle of cache lines that the strip before it brought.
 struct DirectForward {
-  static constexpr bool kForward = true;  // rows of the block are outputs: a strip is 8 of them, one contiguous run
+  static constexpr bool kForward =
+      true;  // rows of the block are outputs: a strip is 8 of them, one contiguous run
   std::int64_t block_cells, output_stride, step_stride = 1, offset, lines, line_stride = 64;
   const cpu::Cell* values;
   explicit DirectForward(const cpu::PanelJob& job, std::int64_t output)
@@ -31,7 +36,9 @@ struct DirectForward {
         offset(output % job.output_block * output_stride),
         lines(cpu::kGroup * output_stride / 16),
         values(static_cast<const cpu::Cell*>(job.values)) {}
-  [[gnu::always_inline]] const cpu::Cell* source(std::int64_t slot) const { return values + slot * block_cells + offset; }
+  [[gnu::always_inline]] const cpu::Cell* source(std::int64_t slot) const {
+    return values + slot * block_cells + offset;
+  }
   [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) const { return source(slot); }
 };
 struct DirectDx {
@@ -45,7 +52,9 @@ struct DirectDx {
         lines(offset % 16 == 0 ? job.depth_block : 0),
         line_stride(job.block_cols * 4),
         values(static_cast<const cpu::Cell*>(job.values)) {}
-  [[gnu::always_inline]] const cpu::Cell* source(std::int64_t slot) const { return values + slot * block_cells + offset; }
+  [[gnu::always_inline]] const cpu::Cell* source(std::int64_t slot) const {
+    return values + slot * block_cells + offset;
+  }
   [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) const { return source(slot); }
 };
 
@@ -63,7 +72,9 @@ struct WidenForward {
         count(cpu::kGroup * job.block_cols),
         lines(count / 32),
         values(static_cast<const T*>(job.values)) {}
-  [[gnu::always_inline]] const T* source(std::int64_t slot) const { return values + slot * block_elements + offset; }
+  [[gnu::always_inline]] const T* source(std::int64_t slot) const {
+    return values + slot * block_elements + offset;
+  }
   [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) {
     const T* from = source(slot);
     for (std::int64_t i = 0; i < count; i += kLanes) store(scratch + i, widen(from + i));
@@ -73,7 +84,8 @@ struct WidenForward {
 template <class T>
 struct WidenDx {
   static constexpr bool kForward = false;
-  std::int64_t block_elements, output_stride = 1, step_stride = cpu::kGroup, offset, columns, rows, lines, line_stride;
+  std::int64_t block_elements, output_stride = 1, step_stride = cpu::kGroup, offset, columns, rows, lines,
+                               line_stride;
   const T* values;
   alignas(64) float scratch[cpu::kGroup * cpu::kMaxBlock];
   explicit WidenDx(const cpu::PanelJob& job, std::int64_t output)
@@ -84,7 +96,9 @@ struct WidenDx {
         lines(offset % 32 == 0 ? rows : 0),
         line_stride(job.block_cols * 2),
         values(static_cast<const T*>(job.values)) {}
-  [[gnu::always_inline]] const T* source(std::int64_t slot) const { return values + slot * block_elements + offset; }
+  [[gnu::always_inline]] const T* source(std::int64_t slot) const {
+    return values + slot * block_elements + offset;
+  }
   [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) {
     const T* from = source(slot);
     for (std::int64_t i = 0; i < rows; ++i) narrow8(scratch + i * cpu::kGroup, widen8(from + i * columns));
@@ -92,39 +106,42 @@ struct WidenDx {
   }
 };
 
-// Blocks lie anywhere, so the hardware's prefetchers meet each with a few misses. Asking for the next block's weights and its first
-// panel rows one block ahead took the forward product from 72 to 80 % of peak (fp32, blocks of 32); asking for more rows gained
-// nothing.
+// Blocks lie anywhere, so the hardware's prefetchers meet each with a few misses. Asking for the next block's
+// weights and its first panel rows one block ahead took the forward product from 72 to 80 % of peak (fp32,
+// blocks of 32); asking for more rows gained nothing.
 template <int kVectors>
 [[gnu::always_inline]] inline void prefetch_panel(const float* x) {
   constexpr int kPanelRows = 4;
-  unroll<kPanelRows * kVectors * kLanes / 16>(SPARSELOOM_UNROLLED(line) { __builtin_prefetch(x + line.value * 16); });
+  unroll<kPanelRows * kVectors * kLanes / 16>(
+      SPARSELOOM_UNROLLED(line) { __builtin_prefetch(x + line.value * 16); });
 }
 // Asks for `count` lines and returns the one behind them. kLocality 3 is L1, 2 is L2.
 template <int kLocality>
-[[gnu::always_inline]] inline const char* ask_lines(const char* line, std::int64_t count, std::int64_t stride) {
+[[gnu::always_inline]] inline const char* ask_lines(const char* line, std::int64_t count,
+                                                    std::int64_t stride) {
   for (std::int64_t i = 0; i < count; ++i, line += stride) __builtin_prefetch(line, 0, kLocality);
   return line;
 }
 
-// Weights are asked for run by run, each its share of a block's lines: a block of 128 asked for 100 at once, and the misses of its
-// own first steps queued behind them. fp32, runs of 8 steps in place of whole blocks: 128 takes .91 to .95 of its time, 64 .94 to
-// .97, 32 .97 to 1.0, dx .94 to .97 (runs of 16: a percent more). Dots ask for half the lines, and lose 2 % in small blocks to a
-// shorter run.
+// Weights are asked for run by run, each its share of a block's lines: a block of 128 asked for 100 at once,
+// and the misses of its own first steps queued behind them. fp32, runs of 8 steps in place of whole blocks:
+// 128 takes .91 to .95 of its time, 64 .94 to .97, 32 .97 to 1.0, dx .94 to .97 (runs of 16: a percent more).
+// Dots ask for half the lines, and lose 2 % in small blocks to a shorter run.
 constexpr std::int64_t kRunSteps = kDepthStep == 1 ? 8 : 16;
 
 [[gnu::always_inline]] inline std::int64_t runs_of(const cpu::PanelJob& job) {
   return std::max<std::int64_t>(1, job.depth_block / kDepthStep / kRunSteps);
 }
 
-// Sums longer than this many steps are drained into the tile in memory and begun anew: one register's chain of n additions loses
-// some eps * n / 5 of a term, chains of 128 lose eps * sqrt(128 n) / 5, as a blocked dense product does. Draining costs 24
-// additions in memory for 128 x 24 products.
+// Sums longer than this many steps are drained into the tile in memory and begun anew: one register's chain
+// of n additions loses some eps * n / 5 of a term, chains of 128 lose eps * sqrt(128 n) / 5, as a blocked
+// dense product does. Draining costs 24 additions in memory for 128 x 24 products.
 constexpr std::int64_t kChainSteps = 128;
 
 // tile (+)= acc, outputs `row` cells apart; acc starts again at zero.
 template <int kVectors>
-[[gnu::always_inline]] inline void drain(Vec (&acc)[kTileOutputs][kVectors], float* tile, std::int64_t row, bool first) {
+[[gnu::always_inline]] inline void drain(Vec (&acc)[kTileOutputs][kVectors], float* tile, std::int64_t row,
+                                         bool first) {
   unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       float* at = tile + o.value * row + v.value * kLanes;
@@ -134,8 +151,8 @@ template <int kVectors>
   });
 }
 
-// tile <- the sums of one strip. (A stack's: with a tile that might lie anywhere gcc loads the job's members anew at each block,
-// and blocks of 8 take 1.1 to 1.25.)
+// tile <- the sums of one strip. (A stack's: with a tile that might lie anywhere gcc loads the job's members
+// anew at each block, and blocks of 8 take 1.1 to 1.25.)
 template <class Weights, int kVectors>
 [[gnu::always_inline]] inline void sum_strip(const cpu::PanelJob& job, const cpu::Strip& s, float* tile) {
   constexpr std::int64_t kRow = kVectors * kLanes;  // cells of one panel step
@@ -146,22 +163,28 @@ template <class Weights, int kVectors>
   // A panel of one vector is the call's only one: its weights come from memory, see stream.h.
   constexpr bool kStreams = kVectors == 1 && Weights::kForward;
   auto* next_row = weights.source(last) - weights.offset;
-  if constexpr (kStreams) next_row = cpu::next_row(next_row, next_row - (weights.source(first) - weights.offset));
+  if constexpr (kStreams)
+    next_row = cpu::next_row(next_row, next_row - (weights.source(first) - weights.offset));
   const std::int64_t piece = cpu::kGroup * weights.output_stride;
   constexpr bool kAsks = kVectors > 1;  // wider panels
   const std::int64_t runs = runs_of(job);
   [[maybe_unused]] const NextStrip<Weights> next_strip(weights, job, s);
-  // A block of 32 is 384 cycles by bf16 dots, 192 by int8's, and one of 16 192 by FMA: about what a weight takes from L3. Weights
-  // are asked for 32 steps ahead (behind the last block nobody reads). Density .8, blocks of 32, by CPU time beside busy
-  // neighbours: int8 108 to 85 ms, bf16 172 to 154; fp32 in blocks of 16 .97 to .99, in blocks of 8 the same. dx: bf16 in blocks of
-  // 32 and 16 .95 and .91, fp32 in 16 and 8 .96 and .85.
+  // A block of 32 is 384 cycles by bf16 dots, 192 by int8's, and one of 16 192 by FMA: about what a weight
+  // takes from L3. Weights are asked for 32 steps ahead (behind the last block nobody reads). Density .8,
+  // blocks of 32, by CPU time beside busy neighbours: int8 108 to 85 ms, bf16 172 to 154; fp32 in blocks of
+  // 16 .97 to .99, in blocks of 8 the same. dx: bf16 in blocks of 32 and 16 .95 and .91, fp32 in 16 and 8 .96
+  // and .85.
   const std::int64_t ahead = std::max<std::int64_t>(1, 32 / steps);
-  const std::int64_t run_lines = weights.lines / runs, run_steps = steps / runs, next_run_lines = next_strip.lines_of_pass() / runs;
-  // What comes to L2 is near enough for FMA: asking for it twice costs fp32 5 % there, where the dots lose 6 % without.
+  const std::int64_t run_lines = weights.lines / runs, run_steps = steps / runs,
+                     next_run_lines = next_strip.lines_of_pass() / runs;
+  // What comes to L2 is near enough for FMA: asking for it twice costs fp32 5 % there, where the dots lose 6
+  // % without.
   const bool pieces_to_l1 = !kStreams || kDepthStep == 2 || next_row == nullptr;
   for (int half = 0; half < cpu::kGroup; half += kTileOutputs) {
     Vec acc[kTileOutputs][kVectors];
-    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) { unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); }); });
+    unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = zero(); });
+    });
     float* const sums = tile + half * kRow;
     bool drained = false;
     std::int64_t chain = 0;
@@ -178,14 +201,17 @@ template <class Weights, int kVectors>
       if (i + 1 < last) {
         prefetch_panel<kVectors>(s.panel + job.depth_index[i + 1] * steps * kRow);
         if (half == 0 && pieces_to_l1)
-          lines = reinterpret_cast<const char*>(weights.source(job.slot ? job.slot[std::min(i + ahead, last - 1)] : i + ahead));
+          lines = reinterpret_cast<const char*>(
+              weights.source(job.slot ? job.slot[std::min(i + ahead, last - 1)] : i + ahead));
       }
       if constexpr (kStreams)
-        if (half == 0) cpu::stream_ahead(next_row, weights.offset * (last - first) + (i - first) * piece, piece);
+        if (half == 0)
+          cpu::stream_ahead(next_row, weights.offset * (last - first) + (i - first) * piece, piece);
       if constexpr (kAsks) next_lines = next_strip.first_line(i - first, half / kTileOutputs);
       for (std::int64_t run = runs;;) {
         if (lines != nullptr) lines = ask_lines<3>(lines, run_lines, weights.line_stride);
-        if (next_lines != nullptr) next_lines = ask_lines<2>(next_lines, next_run_lines, next_strip.line_bytes());
+        if (next_lines != nullptr)
+          next_lines = ask_lines<2>(next_lines, next_run_lines, next_strip.line_bytes());
         multiply<kVectors>(acc, x, w, weights.output_stride, weights.step_stride, run_steps);
         if (--run == 0) break;
       }
@@ -216,20 +242,25 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
     one.output += i * cpu::kGroup;
     float* const sums = tile + i * cpu::kGroup * kRow;
     float* const left = s.sums ? s.sums + i * cpu::kGroup * kRow : nullptr;
-    if (!s.begins) unroll<cpu::kGroup * kRow / 16>(SPARSELOOM_UNROLLED(line) { __builtin_prefetch(left + line.value * 16, 1); });
+    if (!s.begins)
+      unroll<cpu::kGroup * kRow / 16>(
+          SPARSELOOM_UNROLLED(line) { __builtin_prefetch(left + line.value * 16, 1); });
     sum_strip<Weights, kVectors>(job, one, sums);
     if (left != nullptr) pass_sums<kVectors>(s, left, sums);
-    if (s.ends && Product::finish(job, one, sums, kRow, factors + i * cpu::kGroup) != nullptr) scale = factors;
+    if (s.ends && Product::finish(job, one, sums, kRow, factors + i * cpu::kGroup) != nullptr)
+      scale = factors;
   }
   if (!s.ends) return;
   const auto size = static_cast<std::int64_t>(size_of(job.out_dtype));
   const std::int64_t outputs = std::min<std::int64_t>(s.count * cpu::kGroup, job.outputs - s.output);
   const auto rows = cpu::rows_of(job, s.leaving, s.token, s.tokens, s.output, outputs);
-  cpu::write_tile(
-      {tile, kRow, s.tokens, outputs, job.out_dtype, job.activation,
-       job.bias ? static_cast<const char*>(job.bias) + s.output * size : nullptr, rows.out, rows.stride / size, scale,
-       job.residual ? static_cast<const char*>(job.residual) + (s.token * job.residual_stride + s.output) * size : nullptr,
-       job.residual_stride});
+  cpu::write_tile({tile, kRow, s.tokens, outputs, job.out_dtype, job.activation,
+                   job.bias ? static_cast<const char*>(job.bias) + s.output * size : nullptr, rows.out,
+                   rows.stride / size, scale,
+                   job.residual ? static_cast<const char*>(job.residual) +
+                                      (s.token * job.residual_stride + s.output) * size
+                                : nullptr,
+                   job.residual_stride});
 }
 
 template <int kVectors>
@@ -241,8 +272,10 @@ cpu::StripFunction strip_of([[maybe_unused]] DType dtype, Direction direction) {
     return strips<DirectForward, kVectors>;  // dx: on transposed blocks
   else
     switch (dtype) {
-      case DType::f16: return forward ? strips<WidenForward<cpu::F16>, kVectors> : strips<WidenDx<cpu::F16>, kVectors>;
-      case DType::bf16: return forward ? strips<WidenForward<cpu::Bf16>, kVectors> : strips<WidenDx<cpu::Bf16>, kVectors>;
+      case DType::f16:
+        return forward ? strips<WidenForward<cpu::F16>, kVectors> : strips<WidenDx<cpu::F16>, kVectors>;
+      case DType::bf16:
+        return forward ? strips<WidenForward<cpu::Bf16>, kVectors> : strips<WidenDx<cpu::Bf16>, kVectors>;
       default: return forward ? strips<DirectForward, kVectors> : strips<DirectDx, kVectors>;
     }
 }
@@ -262,14 +295,20 @@ std::int64_t spin(std::int64_t rounds) {
   unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       acc[o.value][v.value] = zero();
-      asm volatile("" : "+v"(acc[o.value][v.value]));  // unknown, else gcc keeps one of these equal sums and counts it as all
+      asm volatile(""
+                   : "+v"(acc[o.value][v.value]));  // unknown, else gcc keeps one of these equal sums and
+                                                    // counts it as all
     });
   });
   for (std::int64_t i = 0; i < rounds; ++i) {
     unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
-      unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[o.value][v.value] = Product::step(acc[o.value][v.value], x[v.value], w); });
+      unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+        acc[o.value][v.value] = Product::step(acc[o.value][v.value], x[v.value], w);
+      });
     });
-    asm volatile("" : "+v"(w));  // a new value as far as the compiler knows: the round cannot be hoisted or folded
+    asm volatile(
+        ""
+        : "+v"(w));  // a new value as far as the compiler knows: the round cannot be hoisted or folded
   }
   unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) { asm volatile("" : : "v"(acc[o.value][v.value])); });

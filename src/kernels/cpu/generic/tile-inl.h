@@ -1,8 +1,9 @@
-// Bias, activation and rounding of finished tiles: kLanes outputs of kLanes tokens at a time. Included inside an instruction set's
-// region, after its vector.h and the activations.
+// Bias, activation and rounding of finished tiles: kLanes outputs of kLanes tokens at a time. Included inside
+// an instruction set's region, after its vector.h and the activations.
 
 template <class T, class Function>
-[[gnu::always_inline]] inline void write_square(const cpu::TileOut& o, std::int64_t first, std::int64_t t, Function act) {
+[[gnu::always_inline]] inline void write_square(const cpu::TileOut& o, std::int64_t first, std::int64_t t,
+                                                Function act) {
   const std::int64_t outputs = std::min<std::int64_t>(kLanes, o.outputs - first);
   const auto read = [&](const T* row) __attribute__((always_inline)) {
     return outputs == kLanes ? widen(row) : widen_first(row, outputs);
@@ -15,12 +16,14 @@ template <class T, class Function>
     return read(static_cast<const T*>(o.residual) + token * o.residual_stride + first);
   };
   Vec square[kLanes];
-  unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = load(o.tile + (first + i.value) * o.tile_stride + t); });
+  unroll<kLanes>(
+      SPARSELOOM_UNROLLED(i) { square[i.value] = load(o.tile + (first + i.value) * o.tile_stride + t); });
   transpose(square);
   T* out = static_cast<T*>(o.out) + t * o.out_stride + first;
   if (outputs == kLanes && t + kLanes <= o.tokens) {
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = finish(square[i.value]); });
-    if (o.residual) unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = square[i.value] + more(t + i.value); });
+    if (o.residual)
+      unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = square[i.value] + more(t + i.value); });
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) { narrow(out + i.value * o.out_stride, square[i.value]); });
   } else {
     const std::int64_t tokens = std::min<std::int64_t>(kLanes, o.tokens - t);

@@ -1,9 +1,11 @@
-// Activations of one fp32 accumulator, chosen at run time: a uniform switch costs less than five instances of every kernel.
+// Activations of one fp32 accumulator, chosen at run time: a uniform switch costs less than five instances of
+// every kernel.
 //
-// Relative error, emulated on the host against fp64: 1.3e-6 for |x| <= 4, 1e-5 for |x| <= 8, where it comes from the large
-// exponents that exp gets and the values are below 1e-12. A NaN stays a NaN. gelu_erf takes about 20 instructions, the others fewer
-// than 10; expf, erff and IEEE division would double that, and at 8192 x 4096 outputs each instruction per output is 1.2 us of the
-// whole chip's issue slots. A special function is 4.6 us there: results of 16 bits have a gelu_erf with one instead of two.
+// Relative error, emulated on the host against fp64: 1.3e-6 for |x| <= 4, 1e-5 for |x| <= 8, where it comes
+// from the large exponents that exp gets and the values are below 1e-12. A NaN stays a NaN. gelu_erf takes
+// about 20 instructions, the others fewer than 10; expf, erff and IEEE division would double that, and at
+// 8192 x 4096 outputs each instruction per output is 1.2 us of the whole chip's issue slots. A special
+// function is 4.6 us there: results of 16 bits have a gelu_erf with one instead of two.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +22,9 @@ __device__ __forceinline__ float gated(float x, float minus_z) {
   return x * ptx::rcp_approx(1.0f + ptx::ex2_approx(minus_z * kLog2E));
 }
 
-__device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }  // not fmaxf, which drops a NaN
+__device__ __forceinline__ float relu(float x) {
+  return x < 0.0f ? 0.0f : x;
+}  // not fmaxf, which drops a NaN
 
 __device__ __forceinline__ float silu(float x) { return gated(x, -x); }
 
@@ -42,13 +46,13 @@ struct NormalTail {
   float mass;         // Phi(-|x|)
 };
 
-// The polynomial of the CPU kernels: Phi(-a) = e^(-a^2 / 2) t P(t), t = 1 / (1 + 0.3 a / sqrt 2), so that the left tail keeps its
-// relative accuracy, which 1 + erf(x) loses.
+// The polynomial of the CPU kernels: Phi(-a) = e^(-a^2 / 2) t P(t), t = 1 / (1 + 0.3 a / sqrt 2), so that the
+// left tail keeps its relative accuracy, which 1 + erf(x) loses.
 __device__ __forceinline__ NormalTail normal_tail(float x) {
   const float a = fabsf(x);
   const float t = ptx::rcp_approx(fmaf(a, 0.3f * 0.70710678f, 1.0f));
-  const float p = polynomial(t, -0.0647703335f, 0.24282828f, -0.256244153f, 0.27399236f, -0.0474271104f, 0.107511856f,
-                             0.0741553232f, 0.085359931f, 0.0845938399f);
+  const float p = polynomial(t, -0.0647703335f, 0.24282828f, -0.256244153f, 0.27399236f, -0.0474271104f,
+                             0.107511856f, 0.0741553232f, 0.085359931f, 0.0845938399f);
   const float exponential = ptx::ex2_approx(x * (x * (-0.5f * kLog2E)));
   return {exponential, p * t * exponential};
 }
@@ -59,18 +63,18 @@ __device__ __forceinline__ float gelu_erf(float x) {
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
-// The same for results of 16 bits: Phi(-a) = 2^P(a), P fitted to log2 Phi(-a) with weight 1 up to 6, .02 up to 13. Relative error
-// 1.3e-4 up to 6, 1 % up to 13 (emulated on the host against mpmath), behind which the left tail is 0.
-// max(x, 0) - a Phi(-a) has no choice of side; a NaN comes through the maximum.
+// The same for results of 16 bits: Phi(-a) = 2^P(a), P fitted to log2 Phi(-a) with weight 1 up to 6, .02 up
+// to 13. Relative error 1.3e-4 up to 6, 1 % up to 13 (emulated on the host against mpmath), behind which the
+// left tail is 0. max(x, 0) - a Phi(-a) has no choice of side; a NaN comes through the maximum.
 __device__ __forceinline__ float gelu_erf_half(float x) {
   const float a = fminf(fabsf(x), 13.0f);
-  const float p = polynomial(a, -6.31553671e-07f, 3.02903347e-05f, -6.09911249e-04f, 6.87749473e-03f, -4.96989661e-02f,
-                             -4.63775499e-01f, -1.14875916f, -1.00018920f);
+  const float p = polynomial(a, -6.31553671e-07f, 3.02903347e-05f, -6.09911249e-04f, 6.87749473e-03f,
+                             -4.96989661e-02f, -4.63775499e-01f, -1.14875916f, -1.00018920f);
   return fmaf(-a, ptx::ex2_approx(p), ptx::max_nan(x, 0.0f));
 }
 
-/// use(function) once, with the activation: a copy of the code for each, since inside loops a choice per value would cost more than
-/// the activation. kHalf: for results of 16 bits.
+/// use(function) once, with the activation: a copy of the code for each, since inside loops a choice per
+/// value would cost more than the activation. kHalf: for results of 16 bits.
 template <bool kHalf, class Use>
 __device__ __forceinline__ void with_activation(Activation activation, Use use) {
   switch (activation) {

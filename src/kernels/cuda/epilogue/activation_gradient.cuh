@@ -1,12 +1,13 @@
-// Derivatives of the activations in fp32, chosen at run time as in activation.cuh and made of the same pieces.
+// Derivatives of the activations in fp32, chosen at run time as in activation.cuh and made of the same
+// pieces.
 //
-// Relu's comes from its output, which the next layer keeps anyway; the others need the pre-activation z. Gelu and silu are not
-// monotonic, so their output alone does not tell z, and near their minimum, where the slope is 0, not even with the branch beside
-// it: half a bf16 ulp of the output there is 0.02 in z.
+// Relu's comes from its output, which the next layer keeps anyway; the others need the pre-activation z. Gelu
+// and silu are not monotonic, so their output alone does not tell z, and near their minimum, where the slope
+// is 0, not even with the branch beside it: half a bf16 ulp of the output there is 0.02 in z.
 //
-// Error against fp64, emulated on the host for |z| <= 30: 2e-6 absolute (gelu_tanh), 1e-6 (silu), 3e-7 (gelu). At 8192 x 4096
-// elements one instruction each is 1.2 us of the whole chip's issue slots and the pass moves 201 MB in 46 us, so that with erff and
-// expf the instructions would be what it waits for.
+// Error against fp64, emulated on the host for |z| <= 30: 2e-6 absolute (gelu_tanh), 1e-6 (silu), 3e-7
+// (gelu). At 8192 x 4096 elements one instruction each is 1.2 us of the whole chip's issue slots and the pass
+// moves 201 MB in 46 us, so that with erff and expf the instructions would be what it waits for.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -40,21 +41,24 @@ __device__ __forceinline__ float gelu_erf_gradient(float z) {
   return fmaf(z * kInverseSqrt2Pi, tail.exponential, z < 0.0f ? tail.mass : 1.0f - tail.mass);
 }
 
-// The same for results of 16 bits: 1/2 + sign(z) (1/2 - h(|z|)), where h(a) = Phi(-a) - a phi(a) = e^(-a^2 / 2) R(a) and R is
-// fitted up to 13, with weight e^(-a^2 / 2) or, in the tail, .003 / R. Error 1.2e-4 absolute, 4 % of h between 2 and 13 (emulated
-// on the host against mpmath). One special function and 13 instructions for two and 20, with which 79 % of the issue slots were
-// taken; the pass, 51 us for 52, waits for memory.
+// The same for results of 16 bits: 1/2 + sign(z) (1/2 - h(|z|)), where h(a) = Phi(-a) - a phi(a) = e^(-a^2 /
+// 2) R(a) and R is fitted up to 13, with weight e^(-a^2 / 2) or, in the tail, .003 / R. Error 1.2e-4
+// absolute, 4 % of h between 2 and 13 (emulated on the host against mpmath). One special function and 13
+// instructions for two and 20, with which 79 % of the issue slots were taken; the pass, 51 us for 52, waits
+// for memory.
 __device__ __forceinline__ float gelu_erf_gradient_half(float z) {
   const float a = fminf(fabsf(z), 13.0f);
-  const float r = polynomial(a, -5.33008681e-06f, 2.07585737e-04f, -3.10670448e-03f, 2.29276089e-02f, -9.24659766e-02f,
-                             2.29229664e-01f, -7.93892526e-01f, 4.99875798e-01f);
+  const float r = polynomial(a, -5.33008681e-06f, 2.07585737e-04f, -3.10670448e-03f, 2.29276089e-02f,
+                             -9.24659766e-02f, 2.29229664e-01f, -7.93892526e-01f, 4.99875798e-01f);
   const float exponential = ptx::ex2_approx(z * (z * (-0.5f * kLog2E)));  // of z, so that a NaN stays one
   return 0.5f + copysignf(fmaf(-exponential, r, 0.5f), z);
 }
 
-/// dy <- dy act'(.), `saved` being relu's output and the others' pre-activation. kHalf: for results of 16 bits.
+/// dy <- dy act'(.), `saved` being relu's output and the others' pre-activation. kHalf: for results of 16
+/// bits.
 template <bool kHalf, int kCount>
-__device__ __forceinline__ void activation_gradient(Activation activation, float (&dy)[kCount], const float (&saved)[kCount]) {
+__device__ __forceinline__ void activation_gradient(Activation activation, float (&dy)[kCount],
+                                                    const float (&saved)[kCount]) {
   const auto each = [&](auto function) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) dy[i] = function(dy[i], saved[i]);

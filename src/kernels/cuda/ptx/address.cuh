@@ -1,4 +1,5 @@
-// The shared-memory window: ldmatrix and cp.async name it by 32-bit addresses, which also cost half the registers of a pointer.
+// The shared-memory window: ldmatrix and cp.async name it by 32-bit addresses, which also cost half the
+// registers of a pointer.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,7 +29,8 @@ __device__ __forceinline__ void st_shared_v2_f32(std::uint32_t shared, float x, 
 
 /// 16-byte aligned.
 __device__ __forceinline__ void st_shared_v4_b32(std::uint32_t shared, const std::uint32_t (&value)[4]) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(value[0]), "r"(value[1]), "r"(value[2]), "r"(value[3])
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(value[0]), "r"(value[1]),
+               "r"(value[2]), "r"(value[3])
                : "memory");
 }
 

@@ -1,4 +1,5 @@
-// Between fp32 and the 16-bit formats. Own wrappers: cuda_bf16.h and cuda_fp16.h cost a second of compilation per file.
+// Between fp32 and the 16-bit formats. Own wrappers: cuda_bf16.h and cuda_fp16.h cost a second of compilation
+// per file.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,7 +29,9 @@ __device__ __forceinline__ std::uint32_t cvt_rn_f16x2(float low, float high) {
   return pair;
 }
 
-__device__ __forceinline__ float cvt_f32_bf16(std::uint16_t bits) { return __uint_as_float(std::uint32_t{bits} << 16); }
+__device__ __forceinline__ float cvt_f32_bf16(std::uint16_t bits) {
+  return __uint_as_float(std::uint32_t{bits} << 16);
+}
 
 __device__ __forceinline__ float cvt_f32_f16(std::uint16_t bits) {
   float value;

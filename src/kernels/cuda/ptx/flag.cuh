@@ -7,7 +7,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// What this thread wrote, or saw written behind a barrier, is visible to whoever then reads the value by ld_acquire_gpu.
+/// What this thread wrote, or saw written behind a barrier, is visible to whoever then reads the value by
+/// ld_acquire_gpu.
 __device__ __forceinline__ void st_release_gpu(std::uint64_t* flag, std::uint64_t value) {
   asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }

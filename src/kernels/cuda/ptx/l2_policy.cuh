@@ -7,8 +7,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// As sm_90 encodes what createpolicy makes. Known before a kernel is launched, and so in a uniform register, where TMA wants it:
-/// what the instruction leaves behind would be moved there for every copy.
+/// As sm_90 encodes what createpolicy makes. Known before a kernel is launched, and so in a uniform register,
+/// where TMA wants it: what the instruction leaves behind would be moved there for every copy.
 enum class L2Policy : std::uint64_t {
   evict_normal = 0x1000000000000000,
   evict_first = 0x12f0000000000000,

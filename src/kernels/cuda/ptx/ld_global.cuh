@@ -1,4 +1,5 @@
-// Ordinary loads, for what may be written while the kernel waits for the one ahead of it (ptx/griddepcontrol.cuh).
+// Ordinary loads, for what may be written while the kernel waits for the one ahead of it
+// (ptx/griddepcontrol.cuh).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +26,8 @@ __device__ __forceinline__ uint4 ld_global(const uint4* global) {
   return value;
 }
 
-/// 16 aligned bytes, or zeros. Without a branch: at the end of one, ptxas waits for the loads of either side before it goes on.
+/// 16 aligned bytes, or zeros. Without a branch: at the end of one, ptxas waits for the loads of either side
+/// before it goes on.
 __device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
   uint4 value;
   asm volatile(

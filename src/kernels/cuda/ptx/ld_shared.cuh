@@ -1,5 +1,5 @@
-// Loads from shared memory by 32-bit address. Through a pointer the compiler recomputes the window's base, with a read of the
-// cluster rank on sm_90, at every load.
+// Loads from shared memory by 32-bit address. Through a pointer the compiler recomputes the window's base,
+// with a read of the cluster rank on sm_90, at every load.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,11 +1,13 @@
 // Loads 8x8 matrices of 16-bit elements from shared memory, spread over the warp as mma operands want them.
 //
-//   matrix i: 8 rows of 16 bytes; lanes 8i .. 8i + 7 pass the addresses of its rows, 16-byte aligned (x1, x2: the other lanes' are
-//   unused) result i: lane t gets the two elements [t / 4][2 (t % 4)], [.. + 1] of matrix i, the lower one in the lower half;
+//   matrix i: 8 rows of 16 bytes; lanes 8i .. 8i + 7 pass the addresses of its rows, 16-byte aligned (x1, x2:
+//   the other lanes' are unused) result i: lane t gets the two elements [t / 4][2 (t % 4)], [.. + 1] of
+//   matrix i, the lower one in the lower half;
 //             trans: elements [2 (t % 4)][t / 4] and [.. + 1][t / 4]
 //
-// A row holds 4 fp32 as well: lane t then gets element [t / 4][t % 4] (no trans), which is the TF32 operand layout.
-// No bank conflict when the 8 addresses of a matrix fall into 8 different 16-byte columns of 128 bytes.
+// A row holds 4 fp32 as well: lane t then gets element [t / 4][t % 4] (no trans), which is the TF32 operand
+// layout. No bank conflict when the 8 addresses of a matrix fall into 8 different 16-byte columns of 128
+// bytes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,7 +23,10 @@ __device__ __forceinline__ void ldmatrix_x1(std::uint32_t& r, std::uint32_t row)
 }
 
 __device__ __forceinline__ void ldmatrix_x2(std::uint32_t (&r)[2], std::uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(row) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(row)
+               : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], std::uint32_t row) {
@@ -36,7 +41,10 @@ __device__ __forceinline__ void ldmatrix_x1_trans(std::uint32_t& r, std::uint32_
 }
 
 __device__ __forceinline__ void ldmatrix_x2_trans(std::uint32_t (&r)[2], std::uint32_t row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(row) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(row)
+               : "memory");
 }
 
 __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], std::uint32_t row) {

@@ -1,5 +1,6 @@
-// What the special function unit gives in one instruction, subnormals as 0. Without .ftz the compiler wraps each in three or four
-// more that scale subnormals; __expf and __fdividef are such. And a maximum that C++ does not have.
+// What the special function unit gives in one instruction, subnormals as 0. Without .ftz the compiler wraps
+// each in three or four more that scale subnormals; __expf and __fdividef are such. And a maximum that C++
+// does not have.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -9,12 +9,15 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// kWords (1, 2 or 4) consecutive 32-bit words, aligned to their size. The 128-byte hint is for what L2 fetches from memory.
+/// kWords (1, 2 or 4) consecutive 32-bit words, aligned to their size. The 128-byte hint is for what L2
+/// fetches from memory.
 template <int kWords>
 __device__ __forceinline__ void ld_global_stream(std::uint32_t* to, const void* global, L2Policy policy) {
   static_assert(kWords == 1 || kWords == 2 || kWords == 4, "the widths of one load");
   if constexpr (kWords == 1) {
-    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.b32 %0, [%1], %2;" : "=r"(to[0]) : "l"(global), "l"(policy));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.b32 %0, [%1], %2;"
+                 : "=r"(to[0])
+                 : "l"(global), "l"(policy));
   } else if constexpr (kWords == 2) {
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v2.b32 {%0, %1}, [%2], %3;"
                  : "=r"(to[0]), "=r"(to[1])

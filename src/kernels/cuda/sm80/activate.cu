@@ -1,6 +1,8 @@
-// y <- activation(z) + residual, in place or not, in fp32 and rounded once: what a product's own epilogue cannot do.
+// y <- activation(z) + residual, in place or not, in fp32 and rounded once: what a product's own epilogue
+// cannot do.
 //
-//   grid.x: 16-byte vectors of a row, two to a thread    grid.y: rows, in strides; without gaps between them they count as one
+//   grid.x: 16-byte vectors of a row, two to a thread    grid.y: rows, in strides; without gaps between them
+//   they count as one
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -36,7 +38,8 @@ struct Step {
 
   __device__ __forceinline__ void load(const Params& params, std::int64_t row, std::int64_t col) {
     z = Lane::load(params.z, row * params.z_stride + col, params.cols - col);
-    if (params.residual != nullptr) residual = Lane::load(params.residual, row * params.residual_stride + col, params.cols - col);
+    if (params.residual != nullptr)
+      residual = Lane::load(params.residual, row * params.residual_stride + col, params.cols - col);
   }
   __device__ __forceinline__ void finish(const Params& params, std::int64_t row, std::int64_t col) const {
     float y[Lane::kCount];
@@ -66,7 +69,8 @@ __global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid
 #pragma unroll
       for (int u = 0; u < Config::kUnroll; ++u) steps[u].finish(params, row, first + u * kStep);
     } else {
-      for (std::int64_t col = first; col < params.cols && col < first + Config::kUnroll * kStep; col += kStep) {
+      for (std::int64_t col = first; col < params.cols && col < first + Config::kUnroll * kStep;
+           col += kStep) {
         Step<Element, false> step;
         step.load(params, row, col);
         step.finish(params, row, col);
@@ -76,9 +80,10 @@ __global__ void __launch_bounds__(Config::kThreads) activate_kernel(const __grid
 }
 
 template <class Element>
-cudaError_t launch(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual, const MatrixView& y,
-                   cudaStream_t stream) {
-  Params params{z.data, residual.data, y.data, y.rows, y.cols, z.stride, residual.stride, y.stride, activation};
+cudaError_t launch(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual,
+                   const MatrixView& y, cudaStream_t stream) {
+  Params params{z.data,   residual.data,   y.data,   y.rows,    y.cols,
+                z.stride, residual.stride, y.stride, activation};
   const bool added = residual.data != nullptr;
   if ((y.stride == y.cols && z.stride == y.cols && (!added || residual.stride == y.cols)) || y.rows == 1) {
     params.cols = y.rows * y.cols;
@@ -88,8 +93,10 @@ cudaError_t launch(const ConstMatrixView& z, Activation activation, const ConstM
   const auto aligned = [&](const void* data, std::int64_t stride) {
     return vector_aligned(data, params.rows == 1 ? 0 : stride * kSize);
   };
-  const bool all = aligned(y.data, y.stride) && aligned(z.data, z.stride) && (!added || aligned(residual.data, residual.stride));
-  constexpr std::int64_t kPerThreadBlock = std::int64_t{Config::kThreads} * Config::kUnroll * Row<Element, true>::kCount;
+  const bool all = aligned(y.data, y.stride) && aligned(z.data, z.stride) &&
+                   (!added || aligned(residual.data, residual.stride));
+  constexpr std::int64_t kPerThreadBlock =
+      std::int64_t{Config::kThreads} * Config::kUnroll * Row<Element, true>::kCount;
   const dim3 grid(static_cast<unsigned>((params.cols + kPerThreadBlock - 1) / kPerThreadBlock),
                   static_cast<unsigned>(std::min<std::int64_t>(params.rows, 65535)));
   const auto kernel = all ? activate_kernel<Element, true> : activate_kernel<Element, false>;
@@ -99,8 +106,8 @@ cudaError_t launch(const ConstMatrixView& z, Activation activation, const ConstM
 
 }  // namespace
 
-int sm80_activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual, const MatrixView& y,
-                  void* stream) noexcept {
+int sm80_activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual,
+                  const MatrixView& y, void* stream) noexcept {
   if (y.rows == 0 || y.cols == 0) return cudaSuccess;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (y.dtype) {

@@ -13,8 +13,9 @@ using row::Bf16;
 using row::F16;
 using row::F32;
 
-// Pieces of the rows: as many as the device has room for at once; more would only be more sums to add. Few rows are one piece,
-// which needs no second kernel: below this a launch (4.5 us of the host) costs more than the idle SMs.
+// Pieces of the rows: as many as the device has room for at once; more would only be more sums to add. Few
+// rows are one piece, which needs no second kernel: below this a launch (4.5 us of the host) costs more than
+// the idle SMs.
 constexpr std::int64_t kOnePieceRows = 128;
 
 struct Cut {
@@ -36,17 +37,19 @@ auto kernel_of(bool activated) {
 }
 
 template <class Element>
-cudaError_t launch(Params params, bool whole, const Cut& cut, float* workspace, void* dbias, const ActivationGradientArgs& args) {
+cudaError_t launch(Params params, bool whole, const Cut& cut, float* workspace, void* dbias,
+                   const ActivationGradientArgs& args) {
   const auto stream = static_cast<cudaStream_t>(args.stream);
   const bool sum_later = dbias != nullptr && cut.pieces > 1;
   params.sums = sum_later ? workspace : nullptr;
   params.dbias = sum_later ? nullptr : dbias;
-  const auto kernel =
-      whole ? kernel_of<Element, true>(params.saved != nullptr) : kernel_of<Element, false>(params.saved != nullptr);
-  const cudaError_t status = launch_kernel({.grid = dim3(static_cast<unsigned>(cut.strips), static_cast<unsigned>(cut.pieces)),
-                                            .block = Config::kThreads,
-                                            .stream = stream},
-                                           kernel, params);
+  const auto kernel = whole ? kernel_of<Element, true>(params.saved != nullptr)
+                            : kernel_of<Element, false>(params.saved != nullptr);
+  const cudaError_t status =
+      launch_kernel({.grid = dim3(static_cast<unsigned>(cut.strips), static_cast<unsigned>(cut.pieces)),
+                     .block = Config::kThreads,
+                     .stream = stream},
+                    kernel, params);
   if (status != cudaSuccess || !sum_later) return status;
   constexpr auto kAdd = &activation_gradient::pieces_kernel<Element>;
   return launch_kernel({.grid = static_cast<unsigned>((params.cols + 31) / 32),
@@ -62,7 +65,8 @@ bool aligned(const void* data, std::int64_t stride, DType dtype) {
 
 }  // namespace
 
-std::size_t sm80_activation_gradient_workspace(std::int64_t rows, std::int64_t cols, DType dtype, int multiprocessors) noexcept {
+std::size_t sm80_activation_gradient_workspace(std::int64_t rows, std::int64_t cols, DType dtype,
+                                               int multiprocessors) noexcept {
   const Cut pieces = cut(rows, cols, dtype, multiprocessors);
   return pieces.pieces > 1 ? static_cast<std::size_t>(pieces.pieces * cols) * sizeof(float) : 0;
 }
@@ -80,8 +84,10 @@ int sm80_activation_gradient(const ActivationGradientArgs& args) noexcept {
   params.saved_stride = saved.stride;
   params.dz_stride = args.dz.stride;
   params.activation = args.activation;
-  const bool whole = dy.cols * static_cast<std::int64_t>(size_of(dy.dtype)) % 16 == 0 && aligned(params.dy, dy.stride, dy.dtype) &&
-                     aligned(params.saved, saved.stride, dy.dtype) && aligned(params.dz, args.dz.stride, dy.dtype);
+  const bool whole = dy.cols * static_cast<std::int64_t>(size_of(dy.dtype)) % 16 == 0 &&
+                     aligned(params.dy, dy.stride, dy.dtype) &&
+                     aligned(params.saved, saved.stride, dy.dtype) &&
+                     aligned(params.dz, args.dz.stride, dy.dtype);
   const Cut pieces = cut(dy.rows, dy.cols, dy.dtype, args.multiprocessors);
   auto* const workspace = reinterpret_cast<float*>(args.workspace);
   switch (dy.dtype) {

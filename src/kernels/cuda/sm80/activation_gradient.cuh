@@ -1,13 +1,15 @@
-// The pass between an output's gradient and the two products of a backward pass: dz = dy act'(saved) and, in the same pass, the
-// bias's gradient, the column sums of dz.
+// The pass between an output's gradient and the two products of a backward pass: dz = dy act'(saved) and, in
+// the same pass, the bias's gradient, the column sums of dz.
 //
-//   grid.x: strips of 32 vectors of columns    grid.y: pieces of the rows    a warp: one row at a time, a vector to each lane
+//   grid.x: strips of 32 vectors of columns    grid.y: pieces of the rows    a warp: one row at a time, a
+//   vector to each lane
 //
-// Pieces take groups of rows in turn, the last rows first: all thread blocks read and write where the others do, and what the
-// product behind this pass reads first is what L2 got last.
+// Pieces take groups of rows in turn, the last rows first: all thread blocks read and write where the others
+// do, and what the product behind this pass reads first is what L2 got last.
 //
-// A thread block adds up its piece of a strip and writes the fp32 sums; a second kernel adds the pieces in their order. Every
-// sum's order is fixed by the shape and the device, so runs agree bitwise, which float atomics would not.
+// A thread block adds up its piece of a strip and writes the fp32 sums; a second kernel adds the pieces in
+// their order. Every sum's order is fixed by the shape and the device, so runs agree bitwise, which float
+// atomics would not.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,8 +26,10 @@ namespace sparseloom::kernels::cuda::activation_gradient {
 struct Config {
   static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kUnroll = 2;   // rows of a warp in flight, two loads each, while the two before are multiplied
-  static constexpr int kPerSm = 3;    // thread blocks: 48 KB in flight on an SM; 4.4 TB/s at 1 us of latency are 33
+  static constexpr int kUnroll =
+      2;  // rows of a warp in flight, two loads each, while the two before are multiplied
+  static constexpr int kPerSm =
+      3;  // thread blocks: 48 KB in flight on an SM; 4.4 TB/s at 1 us of latency are 33
   static constexpr int kSumRows = 8;  // of the second kernel's threads, 32 columns wide
   static constexpr int kGroupRows = kWarps * kUnroll;
 };
@@ -42,8 +46,8 @@ struct Params {
 
 using row::Row;
 
-/// A warp's rows of one group. Rows that do not exist are read as the last one, so that no load stands behind a branch: where
-/// branches meet, what either side loads is waited for.
+/// A warp's rows of one group. Rows that do not exist are read as the last one, so that no load stands behind
+/// a branch: where branches meet, what either side loads is waited for.
 template <class Element, bool kWhole, bool kActivated>
 struct Group {
   using Lane = Row<Element, kWhole>;
@@ -57,7 +61,8 @@ struct Group {
     for (int u = 0; u < Config::kUnroll; ++u) {
       const std::int64_t at = max(min(row(group, u), params.rows - 1), std::int64_t{0});
       dy[u] = Lane::load(params.dy, at * params.dy_stride + col, params.cols - col);
-      if constexpr (kActivated) saved[u] = Lane::load(params.saved, at * params.saved_stride + col, params.cols - col);
+      if constexpr (kActivated)
+        saved[u] = Lane::load(params.saved, at * params.saved_stride + col, params.cols - col);
     }
   }
   /// Stores dz and adds it to the sums.
@@ -73,7 +78,8 @@ struct Group {
         Lane::unpack(saved[u], from);
         epilogue::activation_gradient<sizeof(typename Element::Bits) == 2>(params.activation, gradient, from);
       }
-      if (params.dz != nullptr) Lane::store(params.dz, row(group, u) * params.dz_stride + col, params.cols - col, gradient);
+      if (params.dz != nullptr)
+        Lane::store(params.dz, row(group, u) * params.dz_stride + col, params.cols - col, gradient);
 #pragma unroll
       for (int e = 0; e < Lane::kCount; ++e) sums[e] += gradient[e];
     }
@@ -81,7 +87,8 @@ struct Group {
 };
 
 template <class Element, bool kWhole, bool kActivated>
-__global__ void __launch_bounds__(Config::kThreads, Config::kPerSm) gradient_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(Config::kThreads, Config::kPerSm)
+    gradient_kernel(const __grid_constant__ Params params) {
   constexpr int kCount = Row<Element, kWhole>::kCount, kStrip = 32 * kCount;
   __shared__ float shared[Config::kWarps][kStrip];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -105,7 +112,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kPerSm) gradient_ker
   if (params.sums == nullptr && params.dbias == nullptr) return;
 
 #pragma unroll
-  for (int e = 0; e < kCount; ++e) shared[warp][e * 32 + lane] = sums[e];  // columns permuted, so that banks do not collide
+  for (int e = 0; e < kCount; ++e)
+    shared[warp][e * 32 + lane] = sums[e];  // columns permuted, so that banks do not collide
   __syncthreads();
   for (int c = threadIdx.x; c < kStrip; c += Config::kThreads) {
     const std::int64_t column = std::int64_t{blockIdx.x} * kStrip + c;

@@ -1,9 +1,10 @@
-// values[i][r, c] = dense[bm * row(i) + r, bn * col[i] + c] for every stored block i; zero outside dense. Or += that, in fp32.
+// values[i][r, c] = dense[bm * row(i) + r, bn * col[i] + c] for every stored block i; zero outside dense. Or
+// += that, in fp32.
 //
 //   grid.x: `parts` thread blocks per block row, which share its blocks' elements, 16 bytes at a time
 //
-// By row rather than by block, so that nobody searches crow for a block's row. Bit patterns: one instance per element size, and
-// one of floats, which adds.
+// By row rather than by block, so that nobody searches crow for a block's row. Bit patterns: one instance per
+// element size, and one of floats, which adds.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -37,11 +38,13 @@ struct Params {
 
 /// kCount elements of one row of dense, zeros from column `cols` on.
 template <class Word>
-__device__ __forceinline__ Vector<Word> read_dense(const Params<Word>& params, std::int64_t row, std::int64_t col) {
+__device__ __forceinline__ Vector<Word> read_dense(const Params<Word>& params, std::int64_t row,
+                                                   std::int64_t col) {
   Vector<Word> vector = {};
   if (row >= params.index.rows || col >= params.index.cols) return vector;
   const Word* from = params.dense + row * params.dense_stride + col;
-  if (params.dense_aligned && col + vector.kCount <= params.index.cols) return *reinterpret_cast<const Vector<Word>*>(from);
+  if (params.dense_aligned && col + vector.kCount <= params.index.cols)
+    return *reinterpret_cast<const Vector<Word>*>(from);
 #pragma unroll
   for (int e = 0; e < vector.kCount; ++e)
     if (col + e < params.index.cols) vector.element[e] = from[e];
@@ -74,7 +77,8 @@ template <class Word>
 __global__ void __launch_bounds__(Config::kThreads) pack_kernel(const __grid_constant__ Params<Word> params) {
   constexpr int kVectorShift = Vector<Word>::kShift;
   const std::int64_t block_row = blockIdx.x / params.parts;
-  const std::int32_t begin = __ldg(params.index.crow + block_row), end = __ldg(params.index.crow + block_row + 1);
+  const std::int32_t begin = __ldg(params.index.crow + block_row),
+                     end = __ldg(params.index.crow + block_row + 1);
   const int vectors_shift = params.row_shift + params.col_shift - kVectorShift;  // of a block
   const int across_shift = params.col_shift - kVectorShift;                      // of a row of a block
   const std::int64_t vectors = std::int64_t{end - begin} << vectors_shift;
@@ -84,24 +88,29 @@ __global__ void __launch_bounds__(Config::kThreads) pack_kernel(const __grid_con
     const std::int32_t i = begin + static_cast<std::int32_t>(v >> vectors_shift);
     const int inside = static_cast<int>(v & ((1 << vectors_shift) - 1));
     const std::int64_t row = (block_row << params.row_shift) + (inside >> across_shift);
-    const std::int64_t col =
-        (std::int64_t{__ldg(params.index.col + i)} << params.col_shift) + ((inside & ((1 << across_shift) - 1)) << kVectorShift);
+    const std::int64_t col = (std::int64_t{__ldg(params.index.col + i)} << params.col_shift) +
+                             ((inside & ((1 << across_shift) - 1)) << kVectorShift);
     const Vector<Word> vector = read_dense(params, row, col);
-    write_values(params, params.values + (((std::int64_t{i} << vectors_shift) + inside) << kVectorShift), vector);
+    write_values(params, params.values + (((std::int64_t{i} << vectors_shift) + inside) << kVectorShift),
+                 vector);
   }
 }
 
 template <class Word>
 cudaError_t launch(const ConstMatrixView& dense, const IndexView& index, void* values, cudaStream_t stream) {
   if (index.blocks == 0) return cudaSuccess;
-  constexpr std::int64_t kPerThreadBlock = Config::kThreads * Config::kVectorsPerThread * Vector<Word>::kCount;
-  Params<Word> params{index, static_cast<Word*>(values), static_cast<const Word*>(dense.data), dense.stride, 1, 0, 0, false, false};
+  constexpr std::int64_t kPerThreadBlock =
+      Config::kThreads * Config::kVectorsPerThread * Vector<Word>::kCount;
+  Params<Word> params{
+      index, static_cast<Word*>(values), static_cast<const Word*>(dense.data), dense.stride, 1, 0, 0, false,
+      false};
   params.row_shift = std::countr_zero(static_cast<unsigned>(index.block.rows));
   params.col_shift = std::countr_zero(static_cast<unsigned>(index.block.cols));
   params.values_aligned = vector_aligned(values, 0);
   params.dense_aligned = vector_aligned(dense.data, dense.stride * static_cast<std::int64_t>(sizeof(Word)));
   const std::int64_t elements = index.blocks * index.block_elements();
-  params.parts = static_cast<unsigned>(std::max<std::int64_t>(elements / (index.block_rows() * kPerThreadBlock), 1));
+  params.parts =
+      static_cast<unsigned>(std::max<std::int64_t>(elements / (index.block_rows() * kPerThreadBlock), 1));
   const std::int64_t thread_blocks = index.block_rows() * params.parts;
   pack_kernel<<<static_cast<unsigned>(thread_blocks), Config::kThreads, 0, stream>>>(params);
   return cudaGetLastError();

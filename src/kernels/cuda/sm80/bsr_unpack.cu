@@ -1,15 +1,18 @@
-// dense[r, c] = values[i][r - bm * row(i), c - bn * col[i]] for every stored block i; zero elsewhere. Each element is written once.
+// dense[r, c] = values[i][r - bm * row(i), c - bn * col[i]] for every stored block i; zero elsewhere. Each
+// element is written once.
 //
 //   grid.x: one thread block per block row and slice of 16384 elements of it, e.g. 1024 columns for bm = 16
 //   shared: which block of the row lies where in the slice
 //   a warp: patches of 4 rows x 8 vectors of 16 bytes
 //
-// So a warp's writes are whole lines of 128 bytes, and its reads too for blocks of 32 bytes across or more: rows of a block follow
-// each other. Rejected: one row x 32 vectors, which reads a block of 16 columns in 32-byte pieces that cost L2 as much as lines.
-// Values are read as a stream that is evicted first: dense, not they, should be in L2 when the product comes.
+// So a warp's writes are whole lines of 128 bytes, and its reads too for blocks of 32 bytes across or more:
+// rows of a block follow each other. Rejected: one row x 32 vectors, which reads a block of 16 columns in
+// 32-byte pieces that cost L2 as much as lines. Values are read as a stream that is evicted first: dense, not
+// they, should be in L2 when the product comes.
 //
-// A copy of bit patterns, so one instance per element size serves every dtype; blocks 8 wide of 8 bits take vectors of 8 bytes. One
-// launch: a memset before it would write most of dense twice and costs the host 4.5 us.
+// A copy of bit patterns, so one instance per element size serves every dtype; blocks 8 wide of 8 bits take
+// vectors of 8 bytes. One launch: a memset before it would write most of dense twice and costs the host 4.5
+// us.
 #include <cuda_runtime.h>
 
 #include <bit>
@@ -49,10 +52,11 @@ struct Params {
 
 /// slot[b] = the stored block at block column first_block + b of this block row, or -1.
 template <class Params>
-__device__ __forceinline__ void find_blocks(const Params& params, std::int64_t block_row, std::int64_t first_block, int blocks,
-                                            std::int32_t* slot) {
+__device__ __forceinline__ void find_blocks(const Params& params, std::int64_t block_row,
+                                            std::int64_t first_block, int blocks, std::int32_t* slot) {
   for (int b = threadIdx.x; b < blocks; b += Config::kThreads) slot[b] = -1;
-  const std::int32_t begin = __ldg(params.index.crow + block_row), end = __ldg(params.index.crow + block_row + 1);
+  const std::int32_t begin = __ldg(params.index.crow + block_row),
+                     end = __ldg(params.index.crow + block_row + 1);
   __syncthreads();
   for (std::int32_t i = begin + threadIdx.x; i < end; i += Config::kThreads) {
     const std::int64_t b = __ldg(params.index.col + i) - first_block;
@@ -76,14 +80,15 @@ __device__ __forceinline__ Place place_of(const Params& params, int patch) {
 }
 
 template <class Params>
-__device__ __forceinline__ typename Params::Words load(const Params& params, const std::int32_t* slot, Place place) {
+__device__ __forceinline__ typename Params::Words load(const Params& params, const std::int32_t* slot,
+                                                       Place place) {
   using Word = typename Params::Word;
   using Raw = typename Params::Raw;
   typename Params::Words vector = {};
   const std::int32_t i = slot[place.col >> params.col_shift];
   if (i < 0) return vector;
-  const Word* from = params.values + (std::int64_t{i} << (params.row_shift + params.col_shift)) + (place.row << params.col_shift) +
-                     (place.col & ((1 << params.col_shift) - 1));
+  const Word* from = params.values + (std::int64_t{i} << (params.row_shift + params.col_shift)) +
+                     (place.row << params.col_shift) + (place.col & ((1 << params.col_shift) - 1));
   if (params.values_aligned) {
     *reinterpret_cast<Raw*>(&vector) = __ldcs(reinterpret_cast<const Raw*>(from));
     return vector;
@@ -109,20 +114,24 @@ __device__ __forceinline__ void store(const Params& params, std::int64_t row, st
 }
 
 template <class Params>
-__global__ void __launch_bounds__(Config::kThreads, Config::kResident) unpack_kernel(const __grid_constant__ Params params) {
-  constexpr int kPatches = Config::kSliceElements / (32 * Params::Words::kCount), kWarps = Config::kThreads / 32;
+__global__ void __launch_bounds__(Config::kThreads, Config::kResident)
+    unpack_kernel(const __grid_constant__ Params params) {
+  constexpr int kPatches = Config::kSliceElements / (32 * Params::Words::kCount),
+                kWarps = Config::kThreads / 32;
   static_assert(kPatches % (kWarps * Config::kLoads) == 0, "no remainder");
   __shared__ std::int32_t slot[Config::kMostBlocks];
   const std::int64_t block_row = blockIdx.x / params.slices;
   const std::int64_t first_row = block_row << params.row_shift;
   const std::int64_t first_col = std::int64_t{blockIdx.x % params.slices} << params.slice_shift;
-  find_blocks(params, block_row, first_col >> params.col_shift, 1 << (params.slice_shift - params.col_shift), slot);
+  find_blocks(params, block_row, first_col >> params.col_shift, 1 << (params.slice_shift - params.col_shift),
+              slot);
 
 #pragma unroll 1
   for (int patch = threadIdx.x / 32; patch < kPatches; patch += kWarps * Config::kLoads) {
     typename Params::Words vectors[Config::kLoads];
 #pragma unroll
-    for (int u = 0; u < Config::kLoads; ++u) vectors[u] = load(params, slot, place_of(params, patch + u * kWarps));
+    for (int u = 0; u < Config::kLoads; ++u)
+      vectors[u] = load(params, slot, place_of(params, patch + u * kWarps));
 #pragma unroll
     for (int u = 0; u < Config::kLoads; ++u) {
       const Place place = place_of(params, patch + u * kWarps);
@@ -134,8 +143,16 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident) unpack_ke
 template <class Word, int kBytes = 16>
 cudaError_t launch(const IndexView& index, const void* values, const MatrixView& dense, cudaStream_t stream) {
   if (index.rows == 0 || index.cols == 0) return cudaSuccess;
-  Params<Word, kBytes> params{
-      index, static_cast<const Word*>(values), static_cast<Word*>(dense.data), dense.stride, 0, 0, 0, 0, false, false};
+  Params<Word, kBytes> params{index,
+                              static_cast<const Word*>(values),
+                              static_cast<Word*>(dense.data),
+                              dense.stride,
+                              0,
+                              0,
+                              0,
+                              0,
+                              false,
+                              false};
   params.row_shift = std::countr_zero(static_cast<unsigned>(index.block.rows));
   params.col_shift = std::countr_zero(static_cast<unsigned>(index.block.cols));
   params.slice_shift = std::countr_zero(static_cast<unsigned>(Config::kSliceElements)) - params.row_shift;
@@ -149,7 +166,8 @@ cudaError_t launch(const IndexView& index, const void* values, const MatrixView&
 
 }  // namespace
 
-int sm80_bsr_unpack(const IndexView& index, const void* values, const MatrixView& dense, void* stream) noexcept {
+int sm80_bsr_unpack(const IndexView& index, const void* values, const MatrixView& dense,
+                    void* stream) noexcept {
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   switch (size_of(dense.dtype)) {
     case 1:

@@ -1,6 +1,7 @@
-// out = round(act(sums + bias) + residual): fp32 sums through shared memory, so that stores follow the rows of out instead of the
-// fragments (whose lanes hold 2 neighbours each), and one copy of the activations serves all sums. Each warp on its own, 16 tokens
-// at a time, in the ring stage that was multiplied last: the others already receive the next line.
+// out = round(act(sums + bias) + residual): fp32 sums through shared memory, so that stores follow the rows
+// of out instead of the fragments (whose lanes hold 2 neighbours each), and one copy of the activations
+// serves all sums. Each warp on its own, 16 tokens at a time, in the ring stage that was multiplied last: the
+// others already receive the next line.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +20,8 @@ using Sums = float[T::kFragmentsM][T::kFragmentsN][4];
 
 /// Four neighbours of a row, of which `exist` lie in the matrix.
 template <class T>
-__device__ __forceinline__ void store_four(typename T::Bits* to, const float (&y)[4], int exist, bool vector) {
+__device__ __forceinline__ void store_four(typename T::Bits* to, const float (&y)[4], int exist,
+                                           bool vector) {
   if constexpr (T::kBytes == 4) {
     if (vector && exist >= 4) {
       *reinterpret_cast<float4*>(to) = make_float4(y[0], y[1], y[2], y[3]);
@@ -69,22 +71,26 @@ struct Columns {
     exist = left < 0 ? 0 : left < 4 ? static_cast<int>(left) : 4;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      bias[e] = params.bias && e < exist ? T::Element::to_f32(static_cast<const typename T::Bits*>(params.bias)[column + e]) : 0.0f;
+      bias[e] = params.bias && e < exist
+                    ? T::Element::to_f32(static_cast<const typename T::Bits*>(params.bias)[column + e])
+                    : 0.0f;
     }
   }
 };
 
-/// Rounds and stores 16 tokens from `first_row` of the tile; read(row) gives the lane's four sums of row 0 to 15.
+/// Rounds and stores 16 tokens from `first_row` of the tile; read(row) gives the lane's four sums of row 0
+/// to 15.
 template <class T, class Read>
-__device__ __forceinline__ void store_strip(const Params& params, const Place& place, const Columns<T>& columns, int first_row,
-                                            Read read) {
+__device__ __forceinline__ void store_strip(const Params& params, const Place& place,
+                                            const Columns<T>& columns, int first_row, Read read) {
   const int lane = threadIdx.x % 32;
   if (columns.exist == 0) return;
 #pragma unroll 2
   for (int row = lane / Columns<T>::kLanes; row < 16; row += Columns<T>::kRows) {
     if (first_row + row >= place.tokens) return;
     const float4 sum = read(row);
-    float y[4] = {sum.x + columns.bias[0], sum.y + columns.bias[1], sum.z + columns.bias[2], sum.w + columns.bias[3]};
+    float y[4] = {sum.x + columns.bias[0], sum.y + columns.bias[1], sum.z + columns.bias[2],
+                  sum.w + columns.bias[3]};
     epilogue::activate(params.activation, y);
     if (params.residual != nullptr) {
       const auto* more = static_cast<const typename T::Bits*>(params.residual) +
@@ -94,20 +100,22 @@ __device__ __forceinline__ void store_strip(const Params& params, const Place& p
         if (e < columns.exist) y[e] += T::Element::to_f32(more[e]);
       }
     }
-    auto* to = static_cast<typename T::Bits*>(params.out) + (place.token + first_row + row) * params.out_stride + columns.column;
+    auto* to = static_cast<typename T::Bits*>(params.out) +
+               (place.token + first_row + row) * params.out_stride + columns.column;
     store_four<T>(to, y, columns.exist, params.store_vectors);
   }
 }
 
 /// Through the ring stage at `bytes`, which no warp may still be reading.
 template <class T>
-__device__ __forceinline__ void store_line(const Params& params, const Place& place, unsigned line, std::byte* bytes,
-                                           const Sums<T>& sums) {
+__device__ __forceinline__ void store_line(const Params& params, const Place& place, unsigned line,
+                                           std::byte* bytes, const Sums<T>& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float* strip = reinterpret_cast<float*>(bytes) + warp * 16 * T::kSumsStride;
   const Columns<T> columns(params, line);
 #pragma unroll 1
-  for (int turn = 0; turn < T::kFragmentsM; ++turn) {  // one copy of what follows; registers want constant indices
+  for (int turn = 0; turn < T::kFragmentsM;
+       ++turn) {  // one copy of what follows; registers want constant indices
 #pragma unroll
     for (int i = 0; i < T::kFragmentsM; ++i) {
       if (i == turn) spread<T>(strip, sums[i]);
@@ -120,8 +128,8 @@ __device__ __forceinline__ void store_line(const Params& params, const Place& pl
   }
 }
 
-/// The same where the thread blocks of a cluster hold one part of the reduction each: every one adds up, in the order of the
-/// parts, and stores its share of the strips. The ring is free.
+/// The same where the thread blocks of a cluster hold one part of the reduction each: every one adds up, in
+/// the order of the parts, and stores its share of the strips. The ring is free.
 template <class T>
 __device__ __forceinline__ void store_line_of_team(const Params& params, const Place& place, unsigned line,
                                                    SharedStorage<T>& shared, const Sums<T>& sums) {
@@ -134,7 +142,8 @@ __device__ __forceinline__ void store_line_of_team(const Params& params, const P
 #pragma unroll 1
   for (int turn = place.part; turn < T::kFragmentsM; turn += place.parts) {
     store_strip<T>(params, place, columns, warp / T::kWarpsN * T::kWarpTokens + turn * 16, [&](int row) {
-      const auto* at = reinterpret_cast<const float4*>(strips + (turn * 16 + row) * T::kSumsStride + lane % Columns<T>::kLanes * 4);
+      const auto* at = reinterpret_cast<const float4*>(strips + (turn * 16 + row) * T::kSumsStride +
+                                                       lane % Columns<T>::kLanes * 4);
       float4 sum = ptx::ld_shared_cluster(at, 0);
       for (int part = 1; part < place.parts; ++part) {
         const float4 more = ptx::ld_shared_cluster(at, part);

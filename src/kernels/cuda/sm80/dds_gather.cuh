@@ -1,7 +1,8 @@
 // Global to shared memory: one chunk of the stream (dds_stream.cuh), at position p of a line
 //
-//   A[token][p]   a[token][along[j] * side + o]                            one 16-byte copy never leaves a block: side >= 8
-//   B[p]          forward: values[first + j][n][o], kept [n][p]            dx: values[slot[j]][o][n], kept [p][n]
+//   A[token][p]   a[token][along[j] * side + o]                            one 16-byte copy never leaves a
+//   block: side >= 8 B[p]          forward: values[first + j][n][o], kept [n][p]            dx:
+//   values[slot[j]][o][n], kept [p][n]
 //
 // Beyond the end of the list, the right edge of a and the last token the copies write zeros and read nothing.
 #pragma once
@@ -28,8 +29,8 @@ requires(T::kBytes == 4) struct DxRowsOf<T> {
 template <class T>
 using DxRows = typename DxRowsOf<T>::type;
 
-/// A thread's entries of the index for the chunk at the cursor, read one chunk ahead: for its copies of A, and (dx) for the first
-/// of B. Zero beyond the list, so that addresses made of them stay inside.
+/// A thread's entries of the index for the chunk at the cursor, read one chunk ahead: for its copies of A,
+/// and (dx) for the first of B. Zero beyond the list, so that addresses made of them stay inside.
 struct Entries {
   std::int32_t along, slot;
 };
@@ -64,18 +65,19 @@ __device__ __forceinline__ void copy_elements(std::uint32_t to, const Bits* from
   ptx::st_shared_v4_b32(to, words);
 }
 
-/// A thread's copies of one tile: kCopies of 16 bytes, kToStep bytes apart in shared and `from_step` elements apart in global
-/// memory, of which the first bytes_of(i) exist. `whole`: all of all. The slow side is a loop, to keep the fast ones dense in the
-/// instruction cache.
+/// A thread's copies of one tile: kCopies of 16 bytes, kToStep bytes apart in shared and `from_step` elements
+/// apart in global memory, of which the first bytes_of(i) exist. `whole`: all of all. The slow side is a
+/// loop, to keep the fast ones dense in the instruction cache.
 template <int kCopies, int kToStep, class Bits, class Step, class BytesOf>
-__device__ __forceinline__ void copy_all(bool whole, bool aligned, std::uint32_t to, const Bits* from, Step from_step,
-                                         BytesOf bytes_of) {
+__device__ __forceinline__ void copy_all(bool whole, bool aligned, std::uint32_t to, const Bits* from,
+                                         Step from_step, BytesOf bytes_of) {
   if (whole) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i, from += from_step) ptx::cp_async_cg(to + i * kToStep, from);
   } else if (aligned) {
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i, from += from_step) ptx::cp_async_cg(to + i * kToStep, from, bytes_of(i));
+    for (int i = 0; i < kCopies; ++i, from += from_step)
+      ptx::cp_async_cg(to + i * kToStep, from, bytes_of(i));
   } else {
 #pragma unroll 1
     for (int i = 0; i < kCopies; ++i, from += from_step) copy_elements(to + i * kToStep, from, bytes_of(i));
@@ -84,59 +86,66 @@ __device__ __forceinline__ void copy_all(bool whole, bool aligned, std::uint32_t
 
 /// A [kTokens][kChunk]: a thread keeps its place along the reduction and steps over tokens.
 template <class T>
-__device__ __forceinline__ void fetch_a(const Params& params, const Place& place, const Cursor& cursor, const Entries& entries,
-                                        bool inside, std::uint32_t to) {
+__device__ __forceinline__ void fetch_a(const Params& params, const Place& place, const Cursor& cursor,
+                                        const Entries& entries, bool inside, std::uint32_t to) {
   using Rows = Swizzle<T::kChunkBytes>;
   using Bits = typename T::Bits;
   constexpr int kRowStep = T::kThreads / Rows::kChunks;
   const int row = threadIdx.x / Rows::kChunks, c = threadIdx.x % Rows::kChunks;
   const Position at = position<T>(params, cursor.chunk, c * T::kPack);
-  const std::int64_t column = (std::int64_t{entries.along} << params.side_log2) + at.offset, left = params.a_width - column;
-  const int elements = at.block >= cursor.count() || left <= 0 ? 0 : left < T::kPack ? static_cast<int>(left) : T::kPack;
+  const std::int64_t column = (std::int64_t{entries.along} << params.side_log2) + at.offset,
+                     left = params.a_width - column;
+  const int elements = at.block >= cursor.count() || left <= 0 ? 0
+                       : left < T::kPack                       ? static_cast<int>(left)
+                                                               : T::kPack;
   copy_all<T::kTokens / kRowStep, kRowStep * T::kChunkBytes>(
-      inside && params.copy_a && params.whole_width && place.tokens == T::kTokens, params.copy_a, to + Rows::offset(row, c),
-      static_cast<const Bits*>(params.a) + (place.token + row) * params.a_stride + column, kRowStep * params.a_stride,
+      inside && params.copy_a && params.whole_width && place.tokens == T::kTokens, params.copy_a,
+      to + Rows::offset(row, c),
+      static_cast<const Bits*>(params.a) + (place.token + row) * params.a_stride + column,
+      kRowStep * params.a_stride,
       [&](int i) { return row + i * kRowStep < place.tokens ? elements * T::kBytes : 0; });
 }
 
 /// B [kLine][kChunk] of forward: as A, from blocks that follow each other in memory.
 template <class T>
-__device__ __forceinline__ void fetch_b(Forward, const Params& params, const Cursor& cursor, const Entries&, bool inside,
-                                        std::uint32_t to) {
+__device__ __forceinline__ void fetch_b(Forward, const Params& params, const Cursor& cursor, const Entries&,
+                                        bool inside, std::uint32_t to) {
   using Rows = Swizzle<T::kChunkBytes>;
   using Bits = typename T::Bits;
-  constexpr int kRowStep = T::kThreads / Rows::kChunks, kCopies = T::kLine < kRowStep ? 1 : T::kLine / kRowStep;
+  constexpr int kRowStep = T::kThreads / Rows::kChunks,
+                kCopies = T::kLine < kRowStep ? 1 : T::kLine / kRowStep;
   const int row = threadIdx.x / Rows::kChunks, c = threadIdx.x % Rows::kChunks;
   if (row >= T::kLine) return;
   const Position at = position<T>(params, cursor.chunk, c * T::kPack);
   const std::int64_t first = ((std::int64_t{cursor.first} + at.block) * T::kLine + row) << params.side_log2;
-  copy_all<kCopies, kRowStep * T::kChunkBytes>(inside && params.copy_b, params.copy_b, to + Rows::offset(row, c),
-                                               static_cast<const Bits*>(params.values) + first + at.offset,
-                                               std::int64_t{kRowStep} << params.side_log2,
-                                               [&](int) { return at.block < cursor.count() ? 16 : 0; });
+  copy_all<kCopies, kRowStep * T::kChunkBytes>(
+      inside && params.copy_b, params.copy_b, to + Rows::offset(row, c),
+      static_cast<const Bits*>(params.values) + first + at.offset, std::int64_t{kRowStep} << params.side_log2,
+      [&](int) { return at.block < cursor.count() ? 16 : 0; });
 }
 
 /// B [kChunk][kLine] of dx: a row of the tile is a row of some block.
 template <class T>
-__device__ __forceinline__ void fetch_b(Dx, const Params& params, const Cursor& cursor, const Entries& entries, bool inside,
-                                        std::uint32_t to) {
+__device__ __forceinline__ void fetch_b(Dx, const Params& params, const Cursor& cursor,
+                                        const Entries& entries, bool inside, std::uint32_t to) {
   using Rows = DxRows<T>;
   using Bits = typename T::Bits;
   constexpr int kAll = T::kChunk * Rows::kChunks, kCopies = kAll < T::kThreads ? 1 : kAll / T::kThreads;
   constexpr int kRowStep = T::kThreads / Rows::kChunks;
-  static_assert(kCopies == 1 || kRowStep % (Rows::kRowsPerLine * Rows::kKeys) == 0, "a thread's swizzle key is one");
+  static_assert(kCopies == 1 || kRowStep % (Rows::kRowsPerLine * Rows::kKeys) == 0,
+                "a thread's swizzle key is one");
   if (threadIdx.x >= kAll) return;
   const int row = threadIdx.x / Rows::kChunks, c = threadIdx.x % Rows::kChunks;
   const auto first_of = [&](std::int32_t slot, Position at) {
-    return static_cast<const Bits*>(params.values) + ((std::int64_t{slot} << params.side_log2) + at.offset) * T::kLine +
-           c * T::kPack;
+    return static_cast<const Bits*>(params.values) +
+           ((std::int64_t{slot} << params.side_log2) + at.offset) * T::kLine + c * T::kPack;
   };
   to += Rows::offset(row, c);
   if (kCopies == 1 || 1 << params.side_log2 >= T::kChunk) {  // one block for all of a thread's rows
     const Position at = position<T>(params, cursor.chunk, row);
-    copy_all<kCopies, kRowStep * T::kLine * T::kBytes>(inside && params.copy_b, params.copy_b, to, first_of(entries.slot, at),
-                                                       kRowStep * T::kLine,
-                                                       [&](int) { return at.block < cursor.count() ? 16 : 0; });
+    copy_all<kCopies, kRowStep * T::kLine * T::kBytes>(
+        inside && params.copy_b, params.copy_b, to, first_of(entries.slot, at), kRowStep * T::kLine,
+        [&](int) { return at.block < cursor.count() ? 16 : 0; });
     return;
   }
   if constexpr (kCopies > 1) {  // blocks long along the line, short along the reduction: not worth registers
@@ -153,10 +162,11 @@ __device__ __forceinline__ void fetch_b(Dx, const Params& params, const Cursor& 
 
 /// Starts the copies of the chunk at the cursor into a ring stage, and notes whether it is its line's last.
 template <class Direction, class T>
-__device__ __forceinline__ void fetch_chunk(const Params& params, const Place& place, const Cursor& cursor, const Entries& entries,
-                                            SharedStorage<T>& shared, int stage) {
+__device__ __forceinline__ void fetch_chunk(const Params& params, const Place& place, const Cursor& cursor,
+                                            const Entries& entries, SharedStorage<T>& shared, int stage) {
   const std::uint32_t to = ptx::shared_address(shared.ring[stage]);
-  const bool inside = (std::int64_t{cursor.chunk} + 1) * T::kChunk <= std::int64_t{cursor.count()} << params.side_log2;
+  const bool inside = (std::int64_t{cursor.chunk} + 1) * T::kChunk <= std::int64_t{cursor.count()}
+                                                                          << params.side_log2;
   fetch_a<T>(params, place, cursor, entries, inside, to);
   fetch_b<T>(Direction{}, params, cursor, entries, inside, to + T::kABytes);
   if (threadIdx.x == 0) shared.ends_line[stage] = cursor.chunk + 1 == cursor.end_chunk;

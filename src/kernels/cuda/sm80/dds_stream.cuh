@@ -1,8 +1,11 @@
-// What a thread block reads, in order: the stored blocks of its first line, cut into chunks of T::kChunk, then those of the next.
+// What a thread block reads, in order: the stored blocks of its first line, cut into chunks of T::kChunk,
+// then those of the next.
 //
-//   position p of a line       block j = p / side of its list, offset o = p % side     (side: a block's extent along it)
-//   of a thread block          | line 0: chunk 0, 1, ... | line 1: ... | ...           one ring for all: the next line's copies fly
-//                                                                                      while this line's sums are stored
+//   position p of a line       block j = p / side of its list, offset o = p % side     (side: a block's
+//   extent along it) of a thread block          | line 0: chunk 0, 1, ... | line 1: ... | ...           one
+//   ring for all: the next line's copies fly
+//                                                                                      while this line's sums
+//                                                                                      are stored
 //
 // An empty line is one chunk of zeros, so that it, too, comes to the epilogue.
 #pragma once
@@ -16,7 +19,8 @@
 
 namespace sparseloom::kernels::cuda::dds {
 
-// Tags. Forward: lines are block rows, the reduction runs along in features. Dx: lines are block columns, along out features.
+// Tags. Forward: lines are block rows, the reduction runs along in features. Dx: lines are block columns,
+// along out features.
 struct Forward {};
 struct Dx {};
 
@@ -57,7 +61,8 @@ template <class T>
 __device__ __forceinline__ Place place_of(const Params& params, unsigned work) {
   const unsigned turns = (params.lines + params.lines_in_turn - 1) / params.lines_in_turn;
   const unsigned panel = work / turns, line = work % turns * params.lines_in_turn;
-  const unsigned end = params.lines - line < params.lines_in_turn ? params.lines : line + params.lines_in_turn;
+  const unsigned end =
+      params.lines - line < params.lines_in_turn ? params.lines : line + params.lines_in_turn;
   const std::int64_t token = std::int64_t{panel} * T::kTokens, left = params.m - token;
   return {token, left < T::kTokens ? static_cast<int>(left) : T::kTokens, line, end};
 }
@@ -74,14 +79,16 @@ struct Cursor {
 
 template <class T>
 __device__ __forceinline__ void enter_line(const Params& params, const Place& place, Cursor& cursor) {
-  const int chunks = static_cast<int>(((std::int64_t{cursor.count()} << params.side_log2) + T::kChunk - 1) / T::kChunk);
+  const int chunks =
+      static_cast<int>(((std::int64_t{cursor.count()} << params.side_log2) + T::kChunk - 1) / T::kChunk);
   cursor.chunk = 0;
   cursor.end_chunk = chunks;
   if (place.parts > 1) {
     cursor.chunk = static_cast<int>(std::int64_t{chunks} * place.part / place.parts);
     cursor.end_chunk = static_cast<int>(std::int64_t{chunks} * (place.part + 1) / place.parts);
   }
-  if (cursor.chunk == cursor.end_chunk) cursor.chunk = chunks, cursor.end_chunk = chunks + 1;  // behind the list: zeros
+  if (cursor.chunk == cursor.end_chunk)
+    cursor.chunk = chunks, cursor.end_chunk = chunks + 1;  // behind the list: zeros
   cursor.after = params.list_begin[cursor.line + 2 < params.lines ? cursor.line + 2 : params.lines];
 }
 
@@ -101,8 +108,8 @@ __device__ __forceinline__ void advance(const Params& params, const Place& place
   if (cursor.line < place.end_line) enter_line<T>(params, place, cursor);
 }
 
-/// Element `within` of a chunk: which block of the line, and the offset inside it. Chunk and side are powers of two, so a chunk
-/// starts at offset 0 or stays inside one block: only its start needs 64 bits.
+/// Element `within` of a chunk: which block of the line, and the offset inside it. Chunk and side are powers
+/// of two, so a chunk starts at offset 0 or stays inside one block: only its start needs 64 bits.
 struct Position {
   int block;
   int offset;

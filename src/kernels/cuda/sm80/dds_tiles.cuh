@@ -1,16 +1,17 @@
 // The tiles that mma_dds is compiled for.
 //
-// What bounds them on an H200 is the way from L2 to the multiprocessors: 46 bytes per ns each, 6 TB/s in all, whatever the rows'
-// length (measured in all tiles from 16 x 128 to 128 x 128; tensor instructions would allow half as much again). So bytes per
-// product decide: line x tokens outputs cost line + tokens, and sides 64 and 128 take 64 x 64 warp tiles, whose operands leave the
-// registers least often.
+// What bounds them on an H200 is the way from L2 to the multiprocessors: 46 bytes per ns each, 6 TB/s in all,
+// whatever the rows' length (measured in all tiles from 16 x 128 to 128 x 128; tensor instructions would
+// allow half as much again). So bytes per product decide: line x tokens outputs cost line + tokens, and sides
+// 64 and 128 take 64 x 64 warp tiles, whose operands leave the registers least often.
 #pragma once
 
 #include "kernels/cuda/sm80/dds_tile.cuh"
 
 namespace sparseloom::kernels::cuda::dds {
 
-/// By block side along the line; the launcher chooses by predicted time. Narrow is for few tokens and small shared memory.
+/// By block side along the line; the launcher chooses by predicted time. Narrow is for few tokens and small
+/// shared memory.
 template <class Element, int kLine>
 struct Tiles;
 template <class Element>

@@ -25,11 +25,15 @@ int sm80_decode(const MatmulArgs& args) noexcept {
 
 int sm80_decode_staged(const MatmulArgs& args) noexcept {
   const IndexView& index = args.index;
-  if (args.m < 1 || args.m > kDecodeTokens || args.direction != Direction::forward) return cudaErrorInvalidValue;
-  if (size_of(args.dtype) != 2 || std::max(index.block.rows, index.block.cols) > kStagedBlock) return cudaErrorInvalidValue;
-  // Vector loads of W, and 32-bit positions of k: what lies otherwise is found out here, since a plan sees sizes, not pointers.
+  if (args.m < 1 || args.m > kDecodeTokens || args.direction != Direction::forward)
+    return cudaErrorInvalidValue;
+  if (size_of(args.dtype) != 2 || std::max(index.block.rows, index.block.cols) > kStagedBlock)
+    return cudaErrorInvalidValue;
+  // Vector loads of W, and 32-bit positions of k: what lies otherwise is found out here, since a plan sees
+  // sizes, not pointers.
   constexpr std::int64_t kMostK = std::numeric_limits<std::int32_t>::max() - 128;
-  if (reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0 || index.cols > kMostK) return sm80_decode(args);
+  if (reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0 || index.cols > kMostK)
+    return sm80_decode(args);
   return args.dtype == DType::bf16 ? decode::staged::launch_bf16(args) : decode::staged::launch_f16(args);
 }
 

@@ -7,11 +7,12 @@
 //   the row's blocks, one after the other       [##][##][##][##][##]..
 //   cut into chunks of 64 bytes of k             0 1 2 3 0 1 2 3 0 1      warp = chunk % warps
 //
-// Each warp has a ring of kStages chunks of its own, W and X, filled by cp.async and drained by mma: no thread-block barrier until
-// the warps add their partial sums at the end, in the order of the warps. W is read once from memory; X comes from L2, m / strip
-// times the bytes of W: little for strips of 32, all the time for narrow ones, whose rows of X fill a quarter of a line and which
-// decode_staged.cuh serves where many blocks are stored. Rejected: W in registers (64 bytes per lane in flight take the registers
-// of the accumulators of 64 tokens).
+// Each warp has a ring of kStages chunks of its own, W and X, filled by cp.async and drained by mma: no
+// thread-block barrier until the warps add their partial sums at the end, in the order of the warps. W is
+// read once from memory; X comes from L2, m / strip times the bytes of W: little for strips of 32, all the
+// time for narrow ones, whose rows of X fill a quarter of a line and which decode_staged.cuh serves where
+// many blocks are stored. Rejected: W in registers (64 bytes per lane in flight take the registers of the
+// accumulators of 64 tokens).
 #pragma once
 
 #include "kernels/cuda/sm80/decode_config.cuh"
@@ -23,8 +24,9 @@ namespace sparseloom::kernels::cuda::decode {
 
 /// This warp's share of the sum. On return the ring is free.
 template <class Math, class C>
-__device__ __forceinline__ void accumulate(const Params<typename C::Element>& params, const Strip& strip, Stage<C>* ring, int warp,
-                                           int warps, int lane, float (&acc)[C::kTokenTiles][C::kOutputTiles][4]) {
+__device__ __forceinline__ void accumulate(const Params<typename C::Element>& params, const Strip& strip,
+                                           Stage<C>* ring, int warp, int warps, int lane,
+                                           float (&acc)[C::kTokenTiles][C::kOutputTiles][4]) {
   constexpr int kAhead = C::kStages - 1;
   const int chunks = static_cast<int>((strip.length + C::kChunk - 1) / C::kChunk);
   const Bases bases = bases_of<C>(params, strip, lane);
@@ -48,7 +50,8 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
 #pragma unroll 1
   for (int chunk = warp; chunk < chunks; chunk += warps) {
     ptx::cp_async_wait<kAhead - 1>();
-    __syncwarp();  // the chunk is here for all lanes, and all have done with the one before it, whose stage is refilled now
+    __syncwarp();  // the chunk is here for all lanes, and all have done with the one before it, whose stage
+                   // is refilled now
     if (chunk + kAhead * warps < chunks) {
       const Piece piece = next;
       next = locate_chunk(chunk + (kAhead + 1) * warps);
@@ -66,8 +69,8 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
 
 /// Adds the warps' partial sums, [warp][token tile][output tile][lane] of float4, and stores them.
 template <class C>
-__device__ __forceinline__ void finish(const Params<typename C::Element>& params, const Strip& strip, const Stage<C>* rings,
-                                       int warps) {
+__device__ __forceinline__ void finish(const Params<typename C::Element>& params, const Strip& strip,
+                                       const Stage<C>* rings, int warps) {
   for (int i = threadIdx.x; i < C::kTokenTiles * C::kOutputTiles * 32; i += 32 * warps) {
     float4 sum = reinterpret_cast<const float4*>(rings)[i];
     for (int warp = 1; warp < warps; ++warp) {

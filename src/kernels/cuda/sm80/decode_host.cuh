@@ -52,11 +52,13 @@ Params<Element> params_of(const MatmulArgs& args) {
 /// What a kernel's first use on a device asks for and finds out.
 struct Readiness {
   cudaError_t status = cudaSuccess;
-  /// [i]: clusters of 2^i thread blocks that the device runs at once; 0 where it or the kernel's code has none.
+  /// [i]: clusters of 2^i thread blocks that the device runs at once; 0 where it or the kernel's code has
+  /// none.
   std::array<int, 4> clusters = {};
 };
 
-/// Groups of multiprocessors that can hold a cluster are of different sizes from chip to chip: the driver knows.
+/// Groups of multiprocessors that can hold a cluster are of different sizes from chip to chip: the driver
+/// knows.
 template <auto kKernel>
 std::array<int, 4> count_clusters(int threads, std::size_t shared_bytes) {
   std::array<int, 4> counts = {};
@@ -77,8 +79,8 @@ std::array<int, 4> count_clusters(int threads, std::size_t shared_bytes) {
   return counts;
 }
 
-/// Lets a kernel use all shared memory of a device; once per device. threads: of its largest thread block, to count clusters; 0: it
-/// uses none.
+/// Lets a kernel use all shared memory of a device; once per device. threads: of its largest thread block, to
+/// count clusters; 0: it uses none.
 template <auto kKernel>
 Readiness make_ready(int device, std::size_t shared_bytes, int threads) {
   constexpr int kDevices = 64;
@@ -93,15 +95,18 @@ Readiness make_ready(int device, std::size_t shared_bytes, int threads) {
   cudaFuncAttributes attributes;
   ready.status = cudaFuncGetAttributes(&attributes, kKernel);
   if (ready.status == cudaSuccess)
-    ready.status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    ready.status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(shared_bytes));
   if (ready.status == cudaSuccess)
-    ready.status = cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    ready.status = cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                        cudaSharedmemCarveoutMaxShared);
   if (ready.status != cudaSuccess) {
     cudaGetLastError();  // not for the next caller
     return ready;
   }
   // Code made from PTX of sm_80, on whatever device, knows no clusters.
-  if (threads > 0 && attributes.ptxVersion >= 90) ready.clusters = count_clusters<kKernel>(threads, shared_bytes);
+  if (threads > 0 && attributes.ptxVersion >= 90)
+    ready.clusters = count_clusters<kKernel>(threads, shared_bytes);
   std::uint32_t word = 1;
   for (int i = 1; i < 4; ++i) {
     ready.clusters[i] = std::min(ready.clusters[i], 255);

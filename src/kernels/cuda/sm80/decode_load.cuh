@@ -1,4 +1,5 @@
-// Loads of the decode kernels: which block a piece of k lies in, and its copies into a stage. Included by decode.cuh.
+// Loads of the decode kernels: which block a piece of k lies in, and its copies into a stage. Included by
+// decode.cuh.
 #pragma once
 
 #include <type_traits>
@@ -17,16 +18,20 @@ struct Strip {
   unsigned length;      // k of all blocks, one after the other
 };
 
-/// Forward: asks L2 for this thread block's part of the index, if all lines are alike. Not for W: that it comes to L2 before the
-/// kernels ahead have ended made products slower, by .4 us of 8 at 32 KB for each thread block, more with more. By one warp.
+/// Forward: asks L2 for this thread block's part of the index, if all lines are alike. Not for W: that it
+/// comes to L2 before the kernels ahead have ended made products slower, by .4 us of 8 at 32 KB for each
+/// thread block, more with more. By one warp.
 template <class C>
-__device__ __forceinline__ void prefetch_index(const Params<typename C::Element>& params, unsigned block, int lane) {
+__device__ __forceinline__ void prefetch_index(const Params<typename C::Element>& params, unsigned block,
+                                               int lane) {
   constexpr int kLineWords = 32;
   const unsigned line = block >> params.strips_shift;
-  const auto first = static_cast<std::int64_t>(std::uint64_t{line} * static_cast<unsigned>(params.blocks) / params.lines);
+  const auto first =
+      static_cast<std::int64_t>(std::uint64_t{line} * static_cast<unsigned>(params.blocks) / params.lines);
   const std::int64_t last = min(first + params.blocks / params.lines, std::int64_t{params.blocks} - 1);
   if (lane == 0) ptx::prefetch_line_l2(params.first + line);
-  for (std::int64_t i = first + lane * kLineWords; i <= last; i += 32 * kLineWords) ptx::prefetch_line_l2(params.outer + i);
+  for (std::int64_t i = first + lane * kLineWords; i <= last; i += 32 * kLineWords)
+    ptx::prefetch_line_l2(params.outer + i);
 }
 
 template <class C>
@@ -36,12 +41,14 @@ __device__ __forceinline__ Strip strip_of(const Params<typename C::Element>& par
   strip.in_block = static_cast<int>(block & ((1u << params.strips_shift) - 1)) * C::kStrip;
   strip.column = std::int64_t{index} * params.out_side + strip.in_block;
   strip.first = ptx::ld_global(params.first + index);
-  strip.length = static_cast<unsigned>(ptx::ld_global(params.first + index + 1) - strip.first) << params.k_shift;
+  strip.length = static_cast<unsigned>(ptx::ld_global(params.first + index + 1) - strip.first)
+                 << params.k_shift;
   return strip;
 }
 
-/// What a lane adds to every address of W and of X; bytes. Kept in registers so that a copy costs few instructions: with strips of
-/// 32 and 32 tokens a multiprocessor must take a chunk every 107 cycles to keep up with memory.
+/// What a lane adds to every address of W and of X; bytes. Kept in registers so that a copy costs few
+/// instructions: with strips of 32 and 32 tokens a multiprocessor must take a chunk every 107 cycles to keep
+/// up with memory.
 struct Bases {
   const char* w;
   const char* x;
@@ -49,15 +56,16 @@ struct Bases {
 };
 
 template <class C>
-__device__ __forceinline__ Bases bases_of(const Params<typename C::Element>& params, const Strip& strip, int lane) {
+__device__ __forceinline__ Bases bases_of(const Params<typename C::Element>& params, const Strip& strip,
+                                          int lane) {
   constexpr int kSize = sizeof(typename C::Element);
   Bases bases;
   bases.w = reinterpret_cast<const char*>(params.values);
   if constexpr (std::is_same_v<typename C::Walk, Forward>) {
     bases.w += (strip.in_block + lane / 4) * params.block_row_bytes;
   } else {
-    bases.w +=
-        (lane / C::kPiecesAcross % C::kPiece) * params.block_row_bytes + strip.in_block * kSize + lane % C::kPiecesAcross * 16;
+    bases.w += (lane / C::kPiecesAcross % C::kPiece) * params.block_row_bytes + strip.in_block * kSize +
+               lane % C::kPiecesAcross * 16;
   }
   bases.x = reinterpret_cast<const char*>(params.a + lane / 4 * params.a_stride);
   bases.w_policy = ptx::evict_first();
@@ -73,7 +81,8 @@ struct Piece {
 };
 
 template <class C>
-__device__ __forceinline__ Piece locate(const Params<typename C::Element>& params, const Strip& strip, int chunk, int lane) {
+__device__ __forceinline__ Piece locate(const Params<typename C::Element>& params, const Strip& strip,
+                                        int chunk, int lane) {
   const unsigned position = static_cast<unsigned>(chunk) * C::kChunk + lane % 4 * C::kPiece;
   Piece piece;
   if (position >= strip.length) return piece;
@@ -88,7 +97,8 @@ __device__ __forceinline__ Piece locate(const Params<typename C::Element>& param
 
 /// A piece of W, or zeros.
 template <class C>
-__device__ __forceinline__ void copy_w(uint4& to, const char* from, bool present, bool aligned, ptx::L2Policy policy) {
+__device__ __forceinline__ void copy_w(uint4& to, const char* from, bool present, bool aligned,
+                                       ptx::L2Policy policy) {
   if (aligned) {
     ptx::cp_async_cg(ptx::shared_address(&to), from, present ? 16 : 0, policy);
   } else {
@@ -97,10 +107,10 @@ __device__ __forceinline__ void copy_w(uint4& to, const char* from, bool present
 }
 
 template <class C>
-__device__ __forceinline__ void load_w(Forward, const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
-                                       Stage<C>& stage, int lane, bool aligned) {
-  const char* from =
-      bases.w + std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes + piece.inner * sizeof(typename C::Element);
+__device__ __forceinline__ void load_w(Forward, const Params<typename C::Element>& params, const Bases& bases,
+                                       const Piece& piece, Stage<C>& stage, int lane, bool aligned) {
+  const char* from = bases.w + std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes +
+                     piece.inner * sizeof(typename C::Element);
   const unsigned step = 8 * params.block_row_bytes;
 #pragma unroll
   for (int t = 0; t < C::kOutputTiles; ++t)
@@ -108,29 +118,31 @@ __device__ __forceinline__ void load_w(Forward, const Params<typename C::Element
 }
 
 template <class C>
-__device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
-                                       Stage<C>& stage, int lane, bool aligned) {
+__device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& params, const Bases& bases,
+                                       const Piece& piece, Stage<C>& stage, int lane, bool aligned) {
   using Element = typename C::Element;
   constexpr int kPiecesPerGroup = 8 / C::kPiece;
   constexpr std::int64_t kAbsent = -16;  // not -1: the address of a copy that reads nothing stays aligned
   const std::int64_t offset =
-      !piece.present ? kAbsent
-                     : static_cast<std::int64_t>(std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes +
-                                                 piece.inner * params.block_row_bytes);
+      !piece.present
+          ? kAbsent
+          : static_cast<std::int64_t>(std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes +
+                                      piece.inner * params.block_row_bytes);
 #pragma unroll
   for (int t = 0; t < C::kOutputTiles; ++t) {
     const int k = (lane + 32 * t) / C::kPiecesAcross, across = lane % C::kPiecesAcross;
-    const std::int64_t located = __shfl_sync(~0u, offset, k / C::kPiece);  // by the lane whose piece this k is of
+    const std::int64_t located =
+        __shfl_sync(~0u, offset, k / C::kPiece);  // by the lane whose piece this k is of
     const int group = dx_group<Element, C::kStrip>(dx_row<Element>(k), across / kPiecesPerGroup);
-    copy_w<C>(stage.w[group * kPiecesPerGroup + across % kPiecesPerGroup], bases.w + located, located >= 0, aligned,
-              bases.w_policy);
+    copy_w<C>(stage.w[group * kPiecesPerGroup + across % kPiecesPerGroup], bases.w + located, located >= 0,
+              aligned, bases.w_policy);
   }
 }
 
 /// kStrip outputs of W for one chunk.
 template <class C>
-__device__ __forceinline__ void load_w(const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
-                                       Stage<C>& stage, int lane) {
+__device__ __forceinline__ void load_w(const Params<typename C::Element>& params, const Bases& bases,
+                                       const Piece& piece, Stage<C>& stage, int lane) {
   if (params.values_aligned) {
     load_w<C>(typename C::Walk{}, params, bases, piece, stage, lane, true);
   } else {
@@ -140,8 +152,8 @@ __device__ __forceinline__ void load_w(const Params<typename C::Element>& params
 
 /// The tokens' k of one chunk, zeros for absent tokens and beyond a's last column.
 template <class C>
-__device__ __forceinline__ void load_x(const Params<typename C::Element>& params, const Bases& bases, const Piece& piece,
-                                       Stage<C>& stage, int lane) {
+__device__ __forceinline__ void load_x(const Params<typename C::Element>& params, const Bases& bases,
+                                       const Piece& piece, Stage<C>& stage, int lane) {
   constexpr int kSize = sizeof(typename C::Element);
   int count = piece.present ? C::kPiece : 0;
   if (piece.present && piece.outer >= params.whole_outer) {  // a ragged last block
@@ -149,7 +161,9 @@ __device__ __forceinline__ void load_x(const Params<typename C::Element>& params
     count = left <= 0 ? 0 : left < C::kPiece ? static_cast<int>(left) : C::kPiece;
   }
   const char* from = bases.x;
-  if (count > 0) from += std::uint64_t{static_cast<unsigned>(piece.outer)} * (kSize << params.k_shift) + piece.inner * kSize;
+  if (count > 0)
+    from +=
+        std::uint64_t{static_cast<unsigned>(piece.outer)} * (kSize << params.k_shift) + piece.inner * kSize;
   const std::int64_t step = 8 * kSize * params.a_stride;
   if (params.a_aligned && count % C::kPiece == 0) {
 #pragma unroll
@@ -159,7 +173,8 @@ __device__ __forceinline__ void load_x(const Params<typename C::Element>& params
   } else {
 #pragma unroll 1
     for (int t = 0; t < 2 * C::kTokenTiles; ++t)
-      stage.x[lane + 32 * t] = read_elements<typename C::Element>(from + t * step, lane / 4 + 8 * t < params.m ? count : 0);
+      stage.x[lane + 32 * t] =
+          read_elements<typename C::Element>(from + t * step, lane / 4 + 8 * t < params.m ? count : 0);
   }
 }
 

@@ -1,11 +1,12 @@
-// The arithmetic of the decode kernels: one chunk out of shared memory into a warp's accumulators, which lie as ptx/mma.cuh says:
-// acc[token tile][output tile][0..3] of lane 4 g + q = (token g, outputs 2 q, 2 q + 1), (token g + 8, the same). Included by
-// decode.cuh.
+// The arithmetic of the decode kernels: one chunk out of shared memory into a warp's accumulators, which lie
+// as ptx/mma.cuh says: acc[token tile][output tile][0..3] of lane 4 g + q = (token g, outputs 2 q, 2 q + 1),
+// (token g + 8, the same). Included by decode.cuh.
 //
-// The order of k inside a chunk is free as long as both operands agree. A lane that holds one 16-byte piece of a row therefore
-// feeds it to two mma as it is: words 0, 1 are its k of the first, words 2, 3 of the second. So mma h takes, 16-bit, k = 8 q + 4 h
-// + {0, 1} for its columns 2 q, 2 q + 1 and 8 q + 4 h + {2, 3} for columns 2 q + 8, 2 q + 9; TF32, k = 4 q + 2 h for its column q
-// and 4 q + 2 h + 1 for column q + 4. Both read the same words.
+// The order of k inside a chunk is free as long as both operands agree. A lane that holds one 16-byte piece
+// of a row therefore feeds it to two mma as it is: words 0, 1 are its k of the first, words 2, 3 of the
+// second. So mma h takes, 16-bit, k = 8 q + 4 h
+// + {0, 1} for its columns 2 q, 2 q + 1 and 8 q + 4 h + {2, 3} for columns 2 q + 8, 2 q + 9; TF32, k = 4 q +
+// 2 h for its column q and 4 q + 2 h + 1 for column q + 4. Both read the same words.
 #pragma once
 
 #include "kernels/cuda/ptx/ldmatrix.cuh"
@@ -17,7 +18,8 @@ namespace sparseloom::kernels::cuda::decode {
 struct Bf16Mma {
   using Element = __nv_bfloat16;
   static __device__ __forceinline__ std::uint32_t operand(std::uint32_t word) { return word; }
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k16_bf16(d, a, b0, b1);
   }
 };
@@ -25,15 +27,19 @@ struct Bf16Mma {
 struct F16Mma {
   using Element = __half;
   static __device__ __forceinline__ std::uint32_t operand(std::uint32_t word) { return word; }
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k16_f16(d, a, b0, b1);
   }
 };
 
 struct Tf32Mma {
   using Element = float;
-  static __device__ __forceinline__ std::uint32_t operand(std::uint32_t word) { return ptx::cvt_rna_tf32(word); }
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ std::uint32_t operand(std::uint32_t word) {
+    return ptx::cvt_rna_tf32(word);
+  }
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k8_tf32(d, a, b0, b1);
   }
 };
@@ -71,8 +77,8 @@ struct MmaMath {
   }
 
   template <class C>
-  static __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kOutputTiles][4], const Stage<C>& stage, int lane,
-                                                  int m) {
+  static __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kOutputTiles][4],
+                                                  const Stage<C>& stage, int lane, int m) {
     Fragment b[C::kOutputTiles];
 #pragma unroll
     for (int n = 0; n < C::kOutputTiles; ++n) b[n] = load_b(typename C::Walk{}, stage, lane, n);
@@ -91,8 +97,9 @@ struct MmaMath {
   }
 };
 
-/// fp32 without rounding of operands. Each lane sums its accumulators alone. Lane q takes the four pieces of a chunk in the order
-/// q, q ^ 1, q ^ 2, q ^ 3: with one order for all, the rows 2 q of W, 128 bytes apart, would lie in the same banks.
+/// fp32 without rounding of operands. Each lane sums its accumulators alone. Lane q takes the four pieces of
+/// a chunk in the order q, q ^ 1, q ^ 2, q ^ 3: with one order for all, the rows 2 q of W, 128 bytes apart,
+/// would lie in the same banks.
 struct FmaMath {
   using Element = float;
 
@@ -102,14 +109,16 @@ struct FmaMath {
   };
 
   template <class C>
-  static __device__ __forceinline__ Operands load_b(Forward, const Stage<C>& stage, int lane, int tile, int piece) {
+  static __device__ __forceinline__ Operands load_b(Forward, const Stage<C>& stage, int lane, int tile,
+                                                    int piece) {
     const auto* rows = reinterpret_cast<const float4*>(stage.w) + 4 * (8 * tile + 2 * (lane % 4)) + piece;
     const float4 even = rows[0], odd = rows[4];
     return {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
   }
 
   template <class C>
-  static __device__ __forceinline__ Operands load_b(Dx, const Stage<C>& stage, int lane, int tile, int piece) {
+  static __device__ __forceinline__ Operands load_b(Dx, const Stage<C>& stage, int lane, int tile,
+                                                    int piece) {
     Operands b;
     const auto* pairs = reinterpret_cast<const float2*>(stage.w) + lane % 4;
 #pragma unroll
@@ -122,8 +131,8 @@ struct FmaMath {
   }
 
   template <class C>
-  static __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kOutputTiles][4], const Stage<C>& stage, int lane,
-                                                  int m) {
+  static __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kOutputTiles][4],
+                                                  const Stage<C>& stage, int lane, int m) {
 #pragma unroll 1
     for (int step = 0; step < 4; ++step) {
       const int piece = step ^ (lane % 4);

@@ -15,13 +15,14 @@ namespace sparseloom::kernels::cuda::decode {
 struct Forward {};  // out = a W^T: along a block row, k are columns of W
 struct Dx {};       // out = a W: down a block column, k are rows of W
 
-/// By value to the kernel. A line is a block row (forward) or block column (dX); "k side": the block side summed over, "out side":
-/// the other. Outputs of a line are cut into strips.
+/// By value to the kernel. A line is a block row (forward) or block column (dX); "k side": the block side
+/// summed over, "out side": the other. Outputs of a line are cut into strips.
 template <class Element>
 struct Params {
   const std::int32_t* first = nullptr;  // crow or ccol
-  const std::int32_t* outer = nullptr;  // [blocks] col or row: where a block's k lie in a. Ascending inside a line
-  const std::int32_t* slot = nullptr;   // dX: [blocks], place of the block in values
+  const std::int32_t* outer =
+      nullptr;  // [blocks] col or row: where a block's k lie in a. Ascending inside a line
+  const std::int32_t* slot = nullptr;  // dX: [blocks], place of the block in values
   const Element* values = nullptr;
   const Element* a = nullptr;
   const Element* bias = nullptr;
@@ -52,7 +53,8 @@ __device__ __forceinline__ uint4 read_elements(const char* from, int count) {
   for (int e = 0; e < 4 * kPerWord; ++e) {
     if (e >= count) continue;
     if constexpr (sizeof(Element) == 2) {
-      words[e / 2] |= std::uint32_t{ptx::ld_global(reinterpret_cast<const unsigned short*>(from) + e)} << (16 * (e % 2));
+      words[e / 2] |= std::uint32_t{ptx::ld_global(reinterpret_cast<const unsigned short*>(from) + e)}
+                      << (16 * (e % 2));
     } else {
       words[e] = ptx::ld_global(reinterpret_cast<const unsigned*>(from) + e);
     }

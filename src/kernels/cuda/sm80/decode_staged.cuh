@@ -2,17 +2,20 @@
 //
 //   out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])
 //
-//             k ->  chunk 0   chunk 1 | chunk 2   chunk 3     X of a chunk lies in shared memory, the next one is on its way;
-//   strip 0   ....[#].[#]..[#]....[#] | .[#]....[#][#].[#]    W goes from memory to the registers of the warp that multiplies it.
-//   strip 1   [#]....[#]...[#].[#]... | ..[#].[#]....[#]..    A thread block serves `block_strips` strips, each with `strip_warps`
-//   strip 2   ..[#][#]..[#]....[#]... | [#]...[#]..[#]....    warps that take the steps of its line in turn.
+//             k ->  chunk 0   chunk 1 | chunk 2   chunk 3     X of a chunk lies in shared memory, the next
+//             one is on its way;
+//   strip 0   ....[#].[#]..[#]....[#] | .[#]....[#][#].[#]    W goes from memory to the registers of the warp
+//   that multiplies it. strip 1   [#]....[#]...[#].[#]... | ..[#].[#]....[#]..    A thread block serves
+//   `block_strips` strips, each with `strip_warps` strip 2   ..[#][#]..[#]....[#]... | [#]...[#]..[#]....
+//   warps that take the steps of its line in turn.
 //             thread block 0          | thread block 1  of a cluster (split = 2)
 //
-// At the end partial sums are added in the order of the thread blocks of the cluster, then of the warps: the same bits in every
-// run. X crosses from L2 once per cluster and thread block instead of once per block of W, whose 32-byte rows of X fill a quarter
-// of a line: decode.cuh takes 3.3 times the time of W's bytes with blocks of 16. On an H200, 32 x 12288 x 12288, blocks of 16,
-// density .05 / .1 / .2 / .5: 25, 29, 35, 56 us here, 16, 28, 54, 120 there. With blocks of 32 and more decode.cuh is the faster
-// one at every density (13 against 24 us at .1): they are left to it. Rejected: partial sums of ranges of k through memory and a
+// At the end partial sums are added in the order of the thread blocks of the cluster, then of the warps: the
+// same bits in every run. X crosses from L2 once per cluster and thread block instead of once per block of W,
+// whose 32-byte rows of X fill a quarter of a line: decode.cuh takes 3.3 times the time of W's bytes with
+// blocks of 16. On an H200, 32 x 12288 x 12288, blocks of 16, density .05 / .1 / .2 / .5: 25, 29, 35, 56 us
+// here, 16, 28, 54, 120 there. With blocks of 32 and more decode.cuh is the faster one at every density (13
+// against 24 us at .1): they are left to it. Rejected: partial sums of ranges of k through memory and a
 // second launch, which costs the host 4.5 us.
 #pragma once
 
@@ -26,8 +29,9 @@ namespace sparseloom::kernels::cuda::decode::staged {
 
 /// One group. `x`: shared address of this lane's words of its first token.
 template <class C>
-__device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles][4], const std::uint32_t (&words)[C::kGroupWords],
-                                         std::uint32_t x, int m) {
+__device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles][4],
+                                         const std::uint32_t (&words)[C::kGroupWords], std::uint32_t x,
+                                         int m) {
 #pragma unroll
   for (int t = 0; t < C::kTokenTiles; ++t) {
     if (t == 3 && m <= 48) break;  // fewer tokens have kernels of fewer tiles
@@ -45,12 +49,17 @@ __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles]
   }
 }
 
-/// The chunks of X, one after the other, two of them in shared memory. All warps go from chunk to chunk together.
+/// The chunks of X, one after the other, two of them in shared memory. All warps go from chunk to chunk
+/// together.
 template <class C>
 class Chunks {
  public:
-  __device__ __forceinline__ Chunks(const Params<typename C::Element>& params, const Tiling& tiling, int rank, char* shared)
-      : params_(params), tiling_(tiling), shared_(shared), range_end_(min((rank + 1) * tiling.range, tiling.k_groups)) {
+  __device__ __forceinline__ Chunks(const Params<typename C::Element>& params, const Tiling& tiling, int rank,
+                                    char* shared)
+      : params_(params),
+        tiling_(tiling),
+        shared_(shared),
+        range_end_(min((rank + 1) * tiling.range, tiling.k_groups)) {
     begin_ = end_ = rank * tiling.range;
     words_ = ptx::shared_address(shared) + threadIdx.x % 32 * (4 * C::kPieces);
   }
@@ -101,11 +110,14 @@ class Chunks {
 
 /// Multiplies those groups of a step that the chunk holds. False if that leaves some for later chunks.
 template <class C>
-__device__ __forceinline__ bool consume(float (&acc)[C::kTokenTiles][C::kTiles][4], Step<C>& step, const Chunks<C>& chunks, int m) {
+__device__ __forceinline__ bool consume(float (&acc)[C::kTokenTiles][C::kTiles][4], Step<C>& step,
+                                        const Chunks<C>& chunks, int m) {
   // Groups ascend; absent ones, -1, are beyond all.
-  if (step.at[0] >= chunks.begin() && static_cast<unsigned>(step.at[C::kStepGroups - 1]) < static_cast<unsigned>(chunks.end())) {
+  if (step.at[0] >= chunks.begin() &&
+      static_cast<unsigned>(step.at[C::kStepGroups - 1]) < static_cast<unsigned>(chunks.end())) {
 #pragma unroll
-    for (int u = 0; u < C::kStepGroups; ++u) multiply<C>(acc, step.words[u], chunks.lane_words(step.at[u]), m);
+    for (int u = 0; u < C::kStepGroups; ++u)
+      multiply<C>(acc, step.words[u], chunks.lane_words(step.at[u]), m);
     return true;
   }
   int most = -1;
@@ -118,10 +130,11 @@ __device__ __forceinline__ bool consume(float (&acc)[C::kTokenTiles][C::kTiles][
   return most < chunks.end();
 }
 
-/// Adds the partial sums of the cluster's thread blocks, [warp][token tile][tile][lane] of float4, and stores its share of them.
+/// Adds the partial sums of the cluster's thread blocks, [warp][token tile][tile][lane] of float4, and stores
+/// its share of them.
 template <class C>
-__device__ __forceinline__ void finish(const Params<typename C::Element>& params, const Tiling& tiling, const float4* partials,
-                                       int first_strip, int rank) {
+__device__ __forceinline__ void finish(const Params<typename C::Element>& params, const Tiling& tiling,
+                                       const float4* partials, int first_strip, int rank) {
   const int all = tiling.block_strips * C::kVectors, threads = blockDim.x;
   for (int i = rank * threads + threadIdx.x; i < all; i += tiling.split * threads) {
     const int in_block = i / C::kVectors, vector = i % C::kVectors;
@@ -140,7 +153,8 @@ __device__ __forceinline__ void finish(const Params<typename C::Element>& params
       }
     }
     const int line = strip >> params.strips_shift, in_line = strip & ((1 << params.strips_shift) - 1);
-    const std::int64_t column = std::int64_t{line} * params.out_side + in_line * C::kStrip + tile % C::kTiles * 8 + lane % 4 * 2;
+    const std::int64_t column =
+        std::int64_t{line} * params.out_side + in_line * C::kStrip + tile % C::kTiles * 8 + lane % 4 * 2;
     store_two(params, token, column, sum.x, sum.y);
     store_two(params, token + 8, column, sum.z, sum.w);
   }
@@ -148,7 +162,8 @@ __device__ __forceinline__ void finish(const Params<typename C::Element>& params
 
 template <class C>
 __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
-    decode_staged_kernel(const __grid_constant__ Params<typename C::Element> params, const __grid_constant__ Tiling tiling) {
+    decode_staged_kernel(const __grid_constant__ Params<typename C::Element> params,
+                         const __grid_constant__ Tiling tiling) {
   extern __shared__ uint4 shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int rank = static_cast<int>(blockIdx.x) % tiling.split;
@@ -158,7 +173,8 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
   const int strip = first_strip + warp / tiling.strip_warps;
   const int line_index = strip >> params.strips_shift;
   const int in_block = (strip & ((1 << params.strips_shift) - 1)) * C::kStrip;
-  const bool present = strip < tiling.strips && std::int64_t{line_index} * params.out_side + in_block < params.out_cols;
+  const bool present =
+      strip < tiling.strips && std::int64_t{line_index} * params.out_side + in_block < params.out_cols;
   std::int32_t first = present ? __ldg(params.first + line_index) : 0;
   std::int32_t last = present ? __ldg(params.first + line_index + 1) : 0;
 

@@ -1,8 +1,9 @@
 // How the staged decode kernel (decode_staged.cuh) cuts its work. Included by it.
 //
-// k comes in groups: the 16 or 32 bytes of a token that a block's row meets, which the four lanes of a row share in order,
-// `kPieces` words each. W and X of a group agree on that order, so an mma takes words 2h and 2h + 1 of both as they are: the order
-// of k inside a group is free as long as both operands keep it. A word is two k.
+// k comes in groups: the 16 or 32 bytes of a token that a block's row meets, which the four lanes of a row
+// share in order, `kPieces` words each. W and X of a group agree on that order, so an mma takes words 2h and
+// 2h + 1 of both as they are: the order of k inside a group is free as long as both operands keep it. A word
+// is two k.
 #pragma once
 
 #include "kernels/cuda/ptx/mma.cuh"
@@ -14,10 +15,12 @@ namespace sparseloom::kernels::cuda::decode::staged {
 struct Bf16Mma {
   using Element = __nv_bfloat16;
   static __device__ __forceinline__ std::uint32_t operand(std::uint32_t word) { return word; }
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k16_bf16(d, a, b0, b1);
   }
-  static __device__ __forceinline__ void half_mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+  static __device__ __forceinline__ void half_mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                                  std::uint32_t b) {
     ptx::mma_m16n8k8_bf16(d, a0, a1, b);
   }
 };
@@ -25,10 +28,12 @@ struct Bf16Mma {
 struct F16Mma {
   using Element = __half;
   static __device__ __forceinline__ std::uint32_t operand(std::uint32_t word) { return word; }
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k16_f16(d, a, b0, b1);
   }
-  static __device__ __forceinline__ void half_mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+  static __device__ __forceinline__ void half_mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                                  std::uint32_t b) {
     ptx::mma_m16n8k8_f16(d, a0, a1, b);
   }
 };
@@ -47,8 +52,8 @@ struct Config {
   static constexpr int kTokens = 16 * kTokenTiles;
   static constexpr int kGroupWords = kPieces * kTiles;  // of W, per lane
 
-  // W waits in registers, in steps of kStepGroups groups. 4.3 TB/s for 1 us is 33 KB per multiprocessor; all warps together have 48
-  // to 96 KB on their way.
+  // W waits in registers, in steps of kStepGroups groups. 4.3 TB/s for 1 us is 33 KB per multiprocessor; all
+  // warps together have 48 to 96 KB on their way.
   static constexpr int kStepGroups = kGroupWords == 1 ? 4 : 2;
   // What the registers allow: 80 per lane for 24 warps, 128 for 16.
   static constexpr int kMostWarps = kTiles * kTokenTiles <= 4 ? 24 : 16;

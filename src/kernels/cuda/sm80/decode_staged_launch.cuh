@@ -15,8 +15,8 @@ inline constexpr std::int64_t kRangeAlign = 128;  // k; whole blocks of every si
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
-/// Strips of 16 or 8 outputs: the wider that, with k split over a cluster, gives (nearly) every multiprocessor a thread block;
-/// narrow ones spend more loads of X on a byte of W.
+/// Strips of 16 or 8 outputs: the wider that, with k split over a cluster, gives (nearly) every
+/// multiprocessor a thread block; narrow ones spend more loads of X on a byte of W.
 template <class Element>
 int strip_width(const Params<Element>& params, int multiprocessors, bool clusters) {
   if (params.out_side == 8) return 8;
@@ -25,18 +25,19 @@ int strip_width(const Params<Element>& params, int multiprocessors, bool cluster
 
 /// What a multiprocessor moves, in bytes; its port is the narrowest place for all but W.
 template <class C>
-double bytes_moved(const Tiling& tiling, std::int64_t thread_blocks, std::int64_t waves, const Params<typename C::Element>& params,
-                   double stored) {
+double bytes_moved(const Tiling& tiling, std::int64_t thread_blocks, std::int64_t waves,
+                   const Params<typename C::Element>& params, double stored) {
   // Two barriers of the cluster, about 0.9 us, in the time of a port of 70 GB/s.
   constexpr double kClusterBytes = 60e3;
   const double x = double{1} * tiling.range * C::kGroup * params.m * C::kSize;
-  const double partials = tiling.split == 1 ? 0 : kClusterBytes + 2.0 * tiling.block_strips * C::kVectors * sizeof(float4);
+  const double partials =
+      tiling.split == 1 ? 0 : kClusterBytes + 2.0 * tiling.block_strips * C::kVectors * sizeof(float4);
   return static_cast<double>(waves) * (x + partials + stored / static_cast<double>(thread_blocks));
 }
 
 template <class C>
-Tiling tiling_of(const Params<typename C::Element>& params, const MatmulArgs& args, const runtime::CudaDevice& device,
-                 const std::array<int, 4>& clusters) {
+Tiling tiling_of(const Params<typename C::Element>& params, const MatmulArgs& args,
+                 const runtime::CudaDevice& device, const std::array<int, 4>& clusters) {
   constexpr std::int64_t kPartialBytes = C::kVectors * sizeof(float4);
   const auto shared = static_cast<std::int64_t>(device.shared_bytes);
   const std::int64_t most_warps = std::min<std::int64_t>(C::kMostWarps, shared / kPartialBytes);
@@ -63,25 +64,30 @@ Tiling tiling_of(const Params<typename C::Element>& params, const MatmulArgs& ar
     best_bytes = bytes;
   }
 
-  const double groups =
-      static_cast<double>(args.index.blocks << params.k_shift) / (C::kGroup * static_cast<double>(lines) * best.split);
-  const auto steps = static_cast<std::int64_t>(groups / C::kStepGroups) + 1;  // of a strip in one thread block, on average
+  const double groups = static_cast<double>(args.index.blocks << params.k_shift) /
+                        (C::kGroup * static_cast<double>(lines) * best.split);
+  const auto steps =
+      static_cast<std::int64_t>(groups / C::kStepGroups) + 1;  // of a strip in one thread block, on average
   // At least 8 warps in all: they also copy X.
   const std::int64_t wanted = std::max<std::int64_t>(steps, 8 / best.block_strips);
-  best.strip_warps = static_cast<int>(std::max<std::int64_t>(std::min(most_warps / best.block_strips, wanted), 1));
+  best.strip_warps =
+      static_cast<int>(std::max<std::int64_t>(std::min(most_warps / best.block_strips, wanted), 1));
   best.k_groups = static_cast<int>(k / C::kGroup);
   // At least two chunks: the first is at work while the second comes.
   const std::int64_t range = std::int64_t{best.range} * C::kGroup;
   const std::int64_t most = shared / (2 * C::kTokens * C::kSize) / kRangeAlign * kRangeAlign;
-  const std::int64_t chunk = round_up(ceil_div(range, std::max<std::int64_t>(ceil_div(range, most), 2)), kRangeAlign);
+  const std::int64_t chunk =
+      round_up(ceil_div(range, std::max<std::int64_t>(ceil_div(range, most), 2)), kRangeAlign);
   best.chunk = static_cast<int>(chunk / C::kGroup);
   best.chunk_bytes = static_cast<unsigned>(chunk * C::kTokens * C::kSize);
   return best;
 }
 
 template <class C>
-int launch_instance(Params<typename C::Element> params, const MatmulArgs& args, const runtime::CudaDevice& device) {
-  const Readiness ready = make_ready<&decode_staged_kernel<C>>(args.device, device.shared_bytes, 32 * C::kMostWarps);
+int launch_instance(Params<typename C::Element> params, const MatmulArgs& args,
+                    const runtime::CudaDevice& device) {
+  const Readiness ready =
+      make_ready<&decode_staged_kernel<C>>(args.device, device.shared_bytes, 32 * C::kMostWarps);
   if (ready.status != cudaSuccess) return ready.status;
   params.strips_shift = std::countr_zero(static_cast<unsigned>(params.out_side / C::kStrip));
   const Tiling tiling = tiling_of<C>(params, args, device, ready.clusters);
@@ -91,8 +97,8 @@ int launch_instance(Params<typename C::Element> params, const MatmulArgs& args, 
   config.gridDim = dim3(static_cast<unsigned>(ceil_div(tiling.strips, tiling.block_strips) * tiling.split));
   config.blockDim = dim3(32 * warps);
   const int resident = tiling.range > tiling.chunk ? 2 : 1;
-  config.dynamicSmemBytes =
-      std::max<std::size_t>(std::size_t{1} * resident * tiling.chunk_bytes, warps * C::kVectors * sizeof(float4));
+  config.dynamicSmemBytes = std::max<std::size_t>(std::size_t{1} * resident * tiling.chunk_bytes,
+                                                  warps * C::kVectors * sizeof(float4));
   config.stream = static_cast<cudaStream_t>(args.stream);
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -105,7 +111,8 @@ int launch_instance(Params<typename C::Element> params, const MatmulArgs& args, 
 }
 
 template <class Mma, int kPieces, int kTiles>
-int launch_tokens(const Params<typename Mma::Element>& params, const MatmulArgs& args, const runtime::CudaDevice& device) {
+int launch_tokens(const Params<typename Mma::Element>& params, const MatmulArgs& args,
+                  const runtime::CudaDevice& device) {
   if (args.m <= 16) return launch_instance<Config<Mma, kPieces, kTiles, 1>>(params, args, device);
   if (args.m <= 32) return launch_instance<Config<Mma, kPieces, kTiles, 2>>(params, args, device);
   return launch_instance<Config<Mma, kPieces, kTiles, 4>>(params, args, device);
@@ -114,14 +121,16 @@ int launch_tokens(const Params<typename Mma::Element>& params, const MatmulArgs&
 template <class Mma, int kPieces>
 int launch_strips(const Params<typename Mma::Element>& params, const MatmulArgs& args) {
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
-  return strip_width(params, device.multiprocessors, device.sm >= 90) == 8 ? launch_tokens<Mma, kPieces, 1>(params, args, device)
-                                                                           : launch_tokens<Mma, kPieces, 2>(params, args, device);
+  return strip_width(params, device.multiprocessors, device.sm >= 90) == 8
+             ? launch_tokens<Mma, kPieces, 1>(params, args, device)
+             : launch_tokens<Mma, kPieces, 2>(params, args, device);
 }
 
 template <class Mma>
 int launch(const MatmulArgs& args) {
   const auto params = params_of<typename Mma::Element>(args);
-  return args.index.block.cols == 8 ? launch_strips<Mma, 1>(params, args) : launch_strips<Mma, 2>(params, args);
+  return args.index.block.cols == 8 ? launch_strips<Mma, 1>(params, args)
+                                    : launch_strips<Mma, 2>(params, args);
 }
 
 }  // namespace sparseloom::kernels::cuda::decode::staged

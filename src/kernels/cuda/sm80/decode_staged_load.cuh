@@ -11,8 +11,9 @@ struct Range {
   int begin, end;  // groups of k
 };
 
-/// One chunk of X to shared memory as [group][token][group bytes]: a warp's fragment loads, 8 tokens x one group, are contiguous.
-/// A warp copies 4 groups of 8 / kPieces tokens at a time, whole sectors from every token and all banks of shared memory.
+/// One chunk of X to shared memory as [group][token][group bytes]: a warp's fragment loads, 8 tokens x one
+/// group, are contiguous. A warp copies 4 groups of 8 / kPieces tokens at a time, whole sectors from every
+/// token and all banks of shared memory.
 template <class C>
 __device__ __forceinline__ void stage(const Params<typename C::Element>& params, Range chunk, char* to) {
   constexpr int kTokensAtOnce = 8 / C::kPieces;
@@ -23,7 +24,8 @@ __device__ __forceinline__ void stage(const Params<typename C::Element>& params,
     const std::int64_t k = std::int64_t{group} * C::kGroup + piece * (16 / C::kSize);
     const std::int64_t left = params.a_cols - k;
     const int count = left <= 0 ? 0 : left < 16 / C::kSize ? static_cast<int>(left) : 16 / C::kSize;
-    const auto* from = reinterpret_cast<const char*>(params.a + token * params.a_stride + (count == 0 ? 0 : k));
+    const auto* from =
+        reinterpret_cast<const char*>(params.a + token * params.a_stride + (count == 0 ? 0 : k));
     char* place = to + ((group - chunk.begin) * C::kTokens + token) * C::kGroupBytes + piece * 16;
     const std::int64_t step = kTokensAtOnce * params.a_stride * C::kSize;
     if (params.a_aligned) {
@@ -44,9 +46,10 @@ __device__ __forceinline__ void stage(const Params<typename C::Element>& params,
   }
 }
 
-/// First entry in [begin, end) of an ascending list that is not below `bound`. 32 probes at a time: every round waits for memory.
-__device__ __forceinline__ std::int32_t lower_bound(const std::int32_t* list, std::int32_t begin, std::int32_t end, int bound,
-                                                    int lane) {
+/// First entry in [begin, end) of an ascending list that is not below `bound`. 32 probes at a time: every
+/// round waits for memory.
+__device__ __forceinline__ std::int32_t lower_bound(const std::int32_t* list, std::int32_t begin,
+                                                    std::int32_t end, int bound, int lane) {
   while (begin < end) {
     const int step = (end - begin + 31) / 32;
     const std::int32_t probe = begin + lane * step;
@@ -61,22 +64,25 @@ __device__ __forceinline__ std::int32_t lower_bound(const std::int32_t* list, st
 /// kStepGroups groups of a line on their way to the multiplication.
 template <class C>
 struct Step {
-  std::uint32_t words[C::kStepGroups][C::kGroupWords];  // of rows g, g + 8 of the strip, [tile][piece]: what the mma takes
-  int at[C::kStepGroups];                               // which group of a each meets, ascending; -1 behind the line's last
+  std::uint32_t words[C::kStepGroups]
+                     [C::kGroupWords];  // of rows g, g + 8 of the strip, [tile][piece]: what the mma takes
+  int at[C::kStepGroups];               // which group of a each meets, ascending; -1 behind the line's last
 };
 
-/// A warp's way along the blocks first .. first + count of a line: every `warps`th step from step `warp` on. Steps follow each
-/// other in memory, so two pointers move along.
+/// A warp's way along the blocks first .. first + count of a line: every `warps`th step from step `warp` on.
+/// Steps follow each other in memory, so two pointers move along.
 template <class C>
 class Blocks {
  public:
-  /// in_block: the strip's first row in its blocks. Lane 4 g + q reads words q * kPieces .. of row g, and of row g + 8.
-  __device__ __forceinline__ Blocks(const Params<typename C::Element>& params, const Tiling& tiling, int in_block, int lane,
-                                    std::int32_t first, int count, int warp)
+  /// in_block: the strip's first row in its blocks. Lane 4 g + q reads words q * kPieces .. of row g, and of
+  /// row g + 8.
+  __device__ __forceinline__ Blocks(const Params<typename C::Element>& params, const Tiling& tiling,
+                                    int in_block, int lane, std::int32_t first, int count, int warp)
       : params_(params), warps_(tiling.strip_warps), left_(count - warp * C::kStepGroups) {
     const std::int32_t start = first + warp * C::kStepGroups;
     outer_ = params.outer + start;
-    w_ = reinterpret_cast<const char*>(params.values) + std::uint64_t{static_cast<unsigned>(start)} * params.block_bytes +
+    w_ = reinterpret_cast<const char*>(params.values) +
+         std::uint64_t{static_cast<unsigned>(start)} * params.block_bytes +
          (in_block + lane / 4) * C::kGroupBytes + lane % 4 * 4 * C::kPieces;
   }
 
@@ -89,7 +95,8 @@ class Blocks {
         step.at[u] = __ldg(outer_ + u);
 #pragma unroll
         for (int t = 0; t < C::kTiles; ++t)
-          ptx::ld_global_stream<C::kPieces>(step.words[u] + t * C::kPieces, from + t * 8 * C::kGroupBytes, w_policy_);
+          ptx::ld_global_stream<C::kPieces>(step.words[u] + t * C::kPieces, from + t * 8 * C::kGroupBytes,
+                                            w_policy_);
       }
       from += params_.block_bytes;
     }

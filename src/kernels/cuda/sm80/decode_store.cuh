@@ -12,8 +12,8 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162f
 
 /// out[token, column] and out[token, column + 1] from their sums, where they exist.
 template <class Element>
-__device__ __forceinline__ void store_two(const Params<Element>& params, int token, std::int64_t column, float first,
-                                          float second) {
+__device__ __forceinline__ void store_two(const Params<Element>& params, int token, std::int64_t column,
+                                          float first, float second) {
   if (token >= params.m || column >= params.out_cols) return;
   const bool both = column + 1 < params.out_cols;
   float y[2] = {first, second};

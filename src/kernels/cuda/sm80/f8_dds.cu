@@ -1,6 +1,7 @@
-// out [m, rows] = act((x [m, cols] W^T) scales + bias) of e4m3 operands, by FFMA: the candidate for what Hopper's tensor cores do
-// not take, that is narrow blocks and operands at any address. A thread block makes 64 tokens x up to 32 outputs of one block row,
-// from operands widened to fp32 in shared memory; a thread one output of 8 tokens. Older tensor cores know no 8-bit floats.
+// out [m, rows] = act((x [m, cols] W^T) scales + bias) of e4m3 operands, by FFMA: the candidate for what
+// Hopper's tensor cores do not take, that is narrow blocks and operands at any address. A thread block makes
+// 64 tokens x up to 32 outputs of one block row, from operands widened to fp32 in shared memory; a thread one
+// output of 8 tokens. Older tensor cores know no 8-bit floats.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -13,7 +14,8 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-constexpr int kTokens = 64, kOutputs = 32, kDepth = 32, kThreads = 256, kPerThread = kTokens * kOutputs / kThreads;
+constexpr int kTokens = 64, kOutputs = 32, kDepth = 32, kThreads = 256,
+              kPerThread = kTokens * kOutputs / kThreads;
 
 struct Params {
   const std::uint8_t *x, *values;
@@ -31,13 +33,18 @@ struct Params {
 __device__ __forceinline__ float widen(std::uint8_t bits) {
   const std::uint32_t sign = (bits & 0x80u) << 24, magnitude = bits & 0x7fu;
   if (magnitude == 0x7f) return __uint_as_float(sign | 0x7fc00000u);
-  const float value = __uint_as_float(magnitude << 20) * 0x1p120f;  // the exponents' biases differ by 120; denormals come out exact
+  const float value = __uint_as_float(magnitude << 20) *
+                      0x1p120f;  // the exponents' biases differ by 120; denormals come out exact
   return __uint_as_float(sign | __float_as_uint(value));
 }
 
 struct F32 {
-  static __device__ __forceinline__ float load(const void* from, std::int64_t i) { return static_cast<const float*>(from)[i]; }
-  static __device__ __forceinline__ void store(void* to, std::int64_t i, float v) { static_cast<float*>(to)[i] = v; }
+  static __device__ __forceinline__ float load(const void* from, std::int64_t i) {
+    return static_cast<const float*>(from)[i];
+  }
+  static __device__ __forceinline__ void store(void* to, std::int64_t i, float v) {
+    static_cast<float*>(to)[i] = v;
+  }
 };
 
 struct Bf16 {
@@ -110,7 +117,8 @@ int sm80_f8_dds(const MatmulArgs& args) noexcept {
   p.x_scale = args.a_scale, p.x_scale_each = args.a_scale_each;
   p.w_scale = args.w_scale, p.w_scale_each = args.w_scale_each;
   p.bias = args.bias, p.out = args.out, p.activation = args.activation;
-  p.m = args.m, p.rows = index.rows, p.cols = index.cols, p.x_stride = args.a_stride, p.out_stride = args.out_stride;
+  p.m = args.m, p.rows = index.rows, p.cols = index.cols, p.x_stride = args.a_stride,
+  p.out_stride = args.out_stride;
   p.bm = index.block.rows, p.bn = index.block.cols, p.strips = (p.bm + kOutputs - 1) / kOutputs;
   p.panels = (args.m + kTokens - 1) / kTokens, p.tiles = p.panels * index.block_rows() * p.strips;
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(p.tiles, std::int64_t{1} << 30));

@@ -19,8 +19,9 @@ std::int64_t tiles(DdsShape shape, std::int64_t m, std::int64_t width) {
   return ((m + tile.tokens - 1) / tile.tokens) * ((width + tile.outputs - 1) / tile.outputs);
 }
 
-/// The widest tile that a block's side holds; blocks of 32 and more get short ones when tall ones would leave a multiprocessor with
-/// less than two thread blocks: 4 x 4 sums a thread run at some half of the rate of 8 x 8, but on four times as many thread blocks.
+/// The widest tile that a block's side holds; blocks of 32 and more get short ones when tall ones would leave
+/// a multiprocessor with less than two thread blocks: 4 x 4 sums a thread run at some half of the rate of 8 x
+/// 8, but on four times as many thread blocks.
 DdsShape choose(int line_side, std::int64_t m, std::int64_t width, int multiprocessors) {
   if (line_side == 8) return DdsShape::t256x8;
   if (line_side == 16) return DdsShape::t256x16;
@@ -64,15 +65,19 @@ int sm80_ffma_dds(const MatmulArgs& args) noexcept {
   params.activation = args.activation;
   if (args.m == 0 || params.width == 0) return cudaSuccess;
 
-  const DdsShape shape = choose(params.line_side, args.m, params.width, runtime::cuda_device(args.device).multiprocessors);
+  const DdsShape shape =
+      choose(params.line_side, args.m, params.width, runtime::cuda_device(args.device).multiprocessors);
   const int outputs = ffma::extent(shape).outputs;
   const std::int64_t grid = tiles(shape, args.m, params.width);
-  // Positions of one reduction are counted in 32 bits, thread blocks in 31: no matrix that fits a GPU gets there.
-  if (grid > std::numeric_limits<std::int32_t>::max() || params.depth > std::numeric_limits<std::int32_t>::max() - 256)
+  // Positions of one reduction are counted in 32 bits, thread blocks in 31: no matrix that fits a GPU gets
+  // there.
+  if (grid > std::numeric_limits<std::int32_t>::max() ||
+      params.depth > std::numeric_limits<std::int32_t>::max() - 256)
     return cudaErrorInvalidConfiguration;
   params.output_tiles = static_cast<std::uint32_t>((params.width + outputs - 1) / outputs);
   const auto launch = forward ? ffma::ffma_dds_forward : ffma::ffma_dds_dx;
-  return launch(params, shape, static_cast<unsigned>(grid), args.device, static_cast<cudaStream_t>(args.stream));
+  return launch(params, shape, static_cast<unsigned>(grid), args.device,
+                static_cast<cudaStream_t>(args.stream));
 }
 
 }  // namespace sparseloom::kernels::cuda

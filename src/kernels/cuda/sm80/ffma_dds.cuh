@@ -1,17 +1,20 @@
 // forward: out[t, o] = act(sum over stored (o, i) of a[t, i] W[o, i] + bias[o])
 // dx:      out[t, i] = sum over stored (o, i) of a[t, o] W[o, i]
 //
-//   A thread block owns kTokens x kOutputs of the output. Its outputs lie in one line of blocks (forward: a block row, dx: a block
-//   column), and the reduction runs over that line's stored blocks as if they were one dense strip, in steps of kDepth:
+//   A thread block owns kTokens x kOutputs of the output. Its outputs lie in one line of blocks (forward: a
+//   block row, dx: a block column), and the reduction runs over that line's stored blocks as if they were one
+//   dense strip, in steps of kDepth:
 //
-//        a  . . [#] . [#] [#] .      position p of the reduction: block p / side of the line, element p % side of that block,
+//        a  . . [#] . [#] [#] .      position p of the reduction: block p / side of the line, element p %
+//        side of that block,
 //                \     |   /         where side is the block's (forward: bn, dx: bm)
 //         tokens [#####|#####] -> ring of kStages steps in shared memory -> registers -> FFMA
 //
-//   Every thread sums kTokensPerThread x kOutputsPerThread outputs in registers, in the order of the positions. `a` lies in shared
-//   memory as [token][position] and is read four positions at a time; 16-byte chunk q of row t sits at q ^ (t % 8), so that the
-//   rows of a warp fall into different banks without a transpose. W lies as it is stored: [output][position] for forward, four
-//   positions at a time and swizzled alike; [position][output] for dx, four outputs at a time.
+//   Every thread sums kTokensPerThread x kOutputsPerThread outputs in registers, in the order of the
+//   positions. `a` lies in shared memory as [token][position] and is read four positions at a time; 16-byte
+//   chunk q of row t sits at q ^ (t % 8), so that the rows of a warp fall into different banks without a
+//   transpose. W lies as it is stored: [output][position] for forward, four positions at a time and swizzled
+//   alike; [position][output] for dx, four outputs at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -60,7 +63,8 @@ __device__ __forceinline__ void multiply_columns(DdsSums<C>& sums, const float* 
   for (int k = 0; k < kChunk; ++k)
 #pragma unroll
     for (int h = 0; h < C::kOutputGroups; ++h)
-      *reinterpret_cast<float4*>(&outputs[k][h * kChunk]) = load_chunk(w + k * C::kOutputs + h * C::kLanesN * kChunk);
+      *reinterpret_cast<float4*>(&outputs[k][h * kChunk]) =
+          load_chunk(w + k * C::kOutputs + h * C::kLanesN * kChunk);
 #pragma unroll
   for (int i = 0; i < C::kTokensPerThread; ++i) {
     const float4 token = load_chunk(a + i * C::kLanesM * C::kDepth);
@@ -75,7 +79,8 @@ __device__ __forceinline__ void multiply_columns(DdsSums<C>& sums, const float* 
   }
 }
 
-/// Where the thread's sums lie in the tile: token first_token + i kLanesM, outputs first_output + h 4 kLanesN + (0 .. 3).
+/// Where the thread's sums lie in the tile: token first_token + i kLanesM, outputs first_output + h 4 kLanesN
+/// + (0 .. 3).
 template <class C>
 struct DdsPlace {
   int lane_token, lane_output, first_token, first_output;
@@ -92,11 +97,13 @@ struct DdsPlace {
 
 /// sums += the product of one step, of which `chunks` times four positions exist.
 template <class C, Direction kDirection>
-__device__ __forceinline__ void multiply_step(DdsSums<C>& sums, const float* stage, const DdsPlace<C>& place, int chunks) {
+__device__ __forceinline__ void multiply_step(DdsSums<C>& sums, const float* stage, const DdsPlace<C>& place,
+                                              int chunks) {
   const float* a = stage + place.first_token * C::kDepth;
-  const float* w = stage + C::kAFloats + place.first_output * (kDirection == Direction::forward ? C::kDepth : 1);
-  // Not unrolled: with two chunks in flight the 8 x 8 sums of forward spill at 168 registers. The other warps cover the first
-  // loads.
+  const float* w =
+      stage + C::kAFloats + place.first_output * (kDirection == Direction::forward ? C::kDepth : 1);
+  // Not unrolled: with two chunks in flight the 8 x 8 sums of forward spill at 168 registers. The other warps
+  // cover the first loads.
 #pragma unroll 1
   for (int q = 0; q < chunks; ++q) {
     const float* a_chunk = a + (q ^ (place.lane_token % 8)) * kChunk;
@@ -108,8 +115,8 @@ __device__ __forceinline__ void multiply_step(DdsSums<C>& sums, const float* sta
   }
 }
 
-/// out <- act(sums + bias) + residual, through shared memory: rows are then written whole, and the activation is compiled once, not
-/// per sum.
+/// out <- act(sums + bias) + residual, through shared memory: rows are then written whole, and the activation
+/// is compiled once, not per sum.
 template <class C>
 __device__ __forceinline__ void store_tile(const DdsParams& p, const DdsTile& tile, const DdsSums<C>& sums,
                                            const DdsPlace<C>& place, float* staging) {
@@ -118,8 +125,9 @@ __device__ __forceinline__ void store_tile(const DdsParams& p, const DdsTile& ti
 #pragma unroll
     for (int h = 0; h < C::kOutputGroups; ++h) {
       const float* s = &sums[i][h * kChunk];
-      *reinterpret_cast<float4*>(staging + (place.first_token + i * C::kLanesM) * C::kStagingPitch + place.first_output +
-                                 h * C::kLanesN * kChunk) = make_float4(s[0], s[1], s[2], s[3]);
+      *reinterpret_cast<float4*>(staging + (place.first_token + i * C::kLanesM) * C::kStagingPitch +
+                                 place.first_output + h * C::kLanesN * kChunk) =
+          make_float4(s[0], s[1], s[2], s[3]);
     }
   __syncthreads();
   constexpr int kRowChunks = C::kOutputs / kChunk, kRows = C::kThreads / kRowChunks;
@@ -141,17 +149,20 @@ __device__ __forceinline__ void store_tile(const DdsParams& p, const DdsTile& ti
       for (int j = 0; j < kChunk; ++j)
         if (j < floats) y[j] += p.residual[(tile.first_token + t) * p.residual_stride + output + j];
     }
-    store_chunk(p.out + (tile.first_token + t) * p.out_stride + output, make_float4(y[0], y[1], y[2], y[3]), floats, p.out_aligned);
+    store_chunk(p.out + (tile.first_token + t) * p.out_stride + output, make_float4(y[0], y[1], y[2], y[3]),
+                floats, p.out_aligned);
   }
 }
 
 template <class C, Direction kDirection>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) ffma_dds_kernel(const __grid_constant__ DdsParams p) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
+    ffma_dds_kernel(const __grid_constant__ DdsParams p) {
   extern __shared__ __align__(16) float ring[];
   const DdsTile tile = dds_tile<C>(p);
   const DdsPlace<C> place;
   const int steps = (tile.positions + C::kDepth - 1) / C::kDepth;
-  const bool has_tokens = tile.first_token + place.first_token - place.lane_token < p.m;  // the same for the whole warp
+  const bool has_tokens =
+      tile.first_token + place.first_token - place.lane_token < p.m;  // the same for the whole warp
   DdsLoader<C, kDirection> loader(p, tile, ptx::shared_address(ring));
   DdsSums<C> sums = {};
 
@@ -161,30 +172,41 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) ffma_dds_kernel(
   }
   for (int step = 0; step < steps; ++step) {
     ptx::cp_async_wait<C::kStages - 2>();
-    __syncthreads();  // the step has arrived for all, and all are done with the one whose place is filled next
+    __syncthreads();  // the step has arrived for all, and all are done with the one whose place is filled
+                      // next
     if (step + C::kStages - 1 < steps) loader.load(step + C::kStages - 1);
     ptx::cp_async_commit();
     const int chunks = min(C::kDepth, tile.positions - step * C::kDepth) / kChunk;
-    if (has_tokens) multiply_step<C, kDirection>(sums, ring + step % C::kStages * C::kStageFloats, place, chunks);
+    if (has_tokens)
+      multiply_step<C, kDirection>(sums, ring + step % C::kStages * C::kStageFloats, place, chunks);
   }
   __syncthreads();  // before the ring becomes the staging area
   store_tile<C>(p, tile, sums, place, ring);
 }
 
 template <class C, Direction kDirection, DdsShape kShape>
-cudaError_t launch_dds_config(const DdsParams& params, unsigned grid, int device, cudaStream_t stream) noexcept {
-  static_assert(C::kTokens == extent(kShape).tokens && C::kOutputs == extent(kShape).outputs, "the launcher cut for this tile");
-  return launch_kernel<&ffma_dds_kernel<C, kDirection>, C::kThreads, C::kSharedBytes>(params, grid, device, stream);
+cudaError_t launch_dds_config(const DdsParams& params, unsigned grid, int device,
+                              cudaStream_t stream) noexcept {
+  static_assert(C::kTokens == extent(kShape).tokens && C::kOutputs == extent(kShape).outputs,
+                "the launcher cut for this tile");
+  return launch_kernel<&ffma_dds_kernel<C, kDirection>, C::kThreads, C::kSharedBytes>(params, grid, device,
+                                                                                      stream);
 }
 
 template <Direction kDirection>
-cudaError_t launch_dds(const DdsParams& params, DdsShape shape, unsigned grid, int device, cudaStream_t stream) noexcept {
+cudaError_t launch_dds(const DdsParams& params, DdsShape shape, unsigned grid, int device,
+                       cudaStream_t stream) noexcept {
   switch (shape) {
-    case DdsShape::t128x64: return launch_dds_config<Dds64, kDirection, DdsShape::t128x64>(params, grid, device, stream);
-    case DdsShape::t256x32: return launch_dds_config<Dds32, kDirection, DdsShape::t256x32>(params, grid, device, stream);
-    case DdsShape::t256x16: return launch_dds_config<Dds16, kDirection, DdsShape::t256x16>(params, grid, device, stream);
-    case DdsShape::t256x8: return launch_dds_config<Dds8, kDirection, DdsShape::t256x8>(params, grid, device, stream);
-    case DdsShape::t64x32: return launch_dds_config<Dds32Short, kDirection, DdsShape::t64x32>(params, grid, device, stream);
+    case DdsShape::t128x64:
+      return launch_dds_config<Dds64, kDirection, DdsShape::t128x64>(params, grid, device, stream);
+    case DdsShape::t256x32:
+      return launch_dds_config<Dds32, kDirection, DdsShape::t256x32>(params, grid, device, stream);
+    case DdsShape::t256x16:
+      return launch_dds_config<Dds16, kDirection, DdsShape::t256x16>(params, grid, device, stream);
+    case DdsShape::t256x8:
+      return launch_dds_config<Dds8, kDirection, DdsShape::t256x8>(params, grid, device, stream);
+    case DdsShape::t64x32:
+      return launch_dds_config<Dds32Short, kDirection, DdsShape::t64x32>(params, grid, device, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -1,5 +1,5 @@
-// Between the launcher of the fp32 forward and dX kernels and their instances: one launch function per direction, each in a file of
-// its own so that they compile side by side.
+// Between the launcher of the fp32 forward and dX kernels and their instances: one launch function per
+// direction, each in a file of its own so that they compile side by side.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,13 +20,13 @@ struct DdsParams {
   std::int64_t residual_stride;
   float* out;
   std::int64_t out_stride;
-  std::int64_t m, width, depth;                 // out is [m, width], a is [m, depth]
-  const std::int32_t* line;                     // blocks of line l: line[l] .. line[l + 1] - 1 (crow, or ccol)
-  const std::int32_t* across;                   // their places along the reduction (col, or row)
-  const std::int32_t* slot;                     // dx: their places in values
-  std::uint32_t output_tiles;                   // over the width
-  int side, side_shift;                         // of a block along the reduction, and its logarithm
-  int line_side, line_shift;                    // of a block along the outputs
+  std::int64_t m, width, depth;  // out is [m, width], a is [m, depth]
+  const std::int32_t* line;      // blocks of line l: line[l] .. line[l + 1] - 1 (crow, or ccol)
+  const std::int32_t* across;    // their places along the reduction (col, or row)
+  const std::int32_t* slot;      // dx: their places in values
+  std::uint32_t output_tiles;    // over the width
+  int side, side_shift;          // of a block along the reduction, and its logarithm
+  int line_side, line_shift;     // of a block along the outputs
   bool a_aligned, values_aligned, out_aligned;  // to 16 bytes, in every row
   Activation activation;
 };
@@ -49,7 +49,9 @@ constexpr DdsExtent extent(DdsShape shape) {
 }
 
 /// grid: thread blocks, each of one tile; outputs run faster than tokens.
-cudaError_t ffma_dds_forward(const DdsParams& params, DdsShape shape, unsigned grid, int device, cudaStream_t stream) noexcept;
-cudaError_t ffma_dds_dx(const DdsParams& params, DdsShape shape, unsigned grid, int device, cudaStream_t stream) noexcept;
+cudaError_t ffma_dds_forward(const DdsParams& params, DdsShape shape, unsigned grid, int device,
+                             cudaStream_t stream) noexcept;
+cudaError_t ffma_dds_dx(const DdsParams& params, DdsShape shape, unsigned grid, int device,
+                        cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::ffma

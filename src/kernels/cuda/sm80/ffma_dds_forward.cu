@@ -3,7 +3,8 @@
 
 namespace sparseloom::kernels::cuda::ffma {
 
-cudaError_t ffma_dds_forward(const DdsParams& params, DdsShape shape, unsigned grid, int device, cudaStream_t stream) noexcept {
+cudaError_t ffma_dds_forward(const DdsParams& params, DdsShape shape, unsigned grid, int device,
+                             cudaStream_t stream) noexcept {
   return launch_dds<Direction::forward>(params, shape, grid, device, stream);
 }
 

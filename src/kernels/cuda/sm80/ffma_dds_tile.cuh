@@ -11,7 +11,8 @@
 namespace sparseloom::kernels::cuda::ffma {
 
 /// kWarpsM x kWarpsN warps of kLanesM x kLanesN lanes of kTokensPerThread x kOutputsPerThread sums.
-template <int kWarpsM, int kWarpsN, int kLanesM_, int kTokensPerThread_, int kOutputsPerThread_, int kBlocksPerSm_>
+template <int kWarpsM, int kWarpsN, int kLanesM_, int kTokensPerThread_, int kOutputsPerThread_,
+          int kBlocksPerSm_>
 struct DdsConfig {
   static constexpr int kThreads = 128;
   static constexpr int kLanesM = kLanesM_, kLanesN = 32 / kLanesM_;
@@ -22,8 +23,8 @@ struct DdsConfig {
   static constexpr int kTokens = kWarpsM * kWarpTokens, kOutputs = kWarpsN * kWarpOutputs;
   // 128-byte rows of a: L2 delivers 32-byte ones three times as slowly.
   static constexpr int kDepth = 32;
-  // A step of 8 x 8 sums is 2000 issue slots of each of three warps that share a scheduler, longer than any load takes: a third
-  // step in flight would only cost a resident block.
+  // A step of 8 x 8 sums is 2000 issue slots of each of three warps that share a scheduler, longer than any
+  // load takes: a third step in flight would only cost a resident block.
   static constexpr int kStages = 2;
   static constexpr int kChunksPerRow = kDepth / kChunk;          // of a, and of W in forward
   static constexpr int kRowsPerPass = kThreads / kChunksPerRow;  // that all threads copy at once
@@ -31,16 +32,18 @@ struct DdsConfig {
   static constexpr int kOutputGroups = kOutputsPerThread / kChunk;  // of four neighbouring outputs
   static constexpr int kAFloats = kTokens * kDepth;
   static constexpr int kStageFloats = kAFloats + kOutputs * kDepth;
-  static constexpr int kStagingPitch = kOutputs + kChunk;  // of the output tile in shared memory; the shift spreads banks
+  static constexpr int kStagingPitch =
+      kOutputs + kChunk;  // of the output tile in shared memory; the shift spreads banks
   static constexpr int kSharedBytes = kStages * kStageFloats * static_cast<int>(sizeof(float));
   static_assert(kWarpsM * kWarpsN * 32 == kThreads, "four warps tile the output");
   static_assert(kTokens % kRowsPerPass == 0, "a is copied in whole passes");
   static_assert(kOutputsPerThread % kChunk == 0, "a thread stores four neighbouring outputs at once");
-  static_assert(kTokens * kStagingPitch <= kStages * kStageFloats, "the output tile is staged where the ring was");
+  static_assert(kTokens * kStagingPitch <= kStages * kStageFloats,
+                "the output tile is staged where the ring was");
 };
 
-// Tall in tokens, since a block's side bounds the other way: the sums of a thread need 8 x 8 to keep shared memory below FFMA.
-// Three thread blocks of 72 KB fill an SM.
+// Tall in tokens, since a block's side bounds the other way: the sums of a thread need 8 x 8 to keep shared
+// memory below FFMA. Three thread blocks of 72 KB fill an SM.
 using Dds64 = DdsConfig<2, 2, 8, 8, 8, 3>;       // 128 x 64
 using Dds32 = DdsConfig<4, 1, 8, 8, 8, 3>;       // 256 x 32
 using Dds16 = DdsConfig<4, 1, 8, 8, 4, 3>;       // 256 x 16
@@ -68,13 +71,18 @@ __device__ __forceinline__ DdsTile dds_tile(const DdsParams& p) {
   return tile;
 }
 
-/// Copies of one thread. Chunk and rows are the same in every step, so only the block it reads from has to be looked up: one step
-/// ahead of its use, since the copies wait for the answer.
+/// Copies of one thread. Chunk and rows are the same in every step, so only the block it reads from has to be
+/// looked up: one step ahead of its use, since the copies wait for the answer.
 template <class C, Direction kDirection>
 class DdsLoader {
  public:
-  __device__ __forceinline__ DdsLoader(const DdsParams& params, const DdsTile& work, std::uint32_t shared_ring)
-      : p(params), tile(work), ring(shared_ring), chunk(threadIdx.x % C::kChunksPerRow), row(threadIdx.x / C::kChunksPerRow) {
+  __device__ __forceinline__ DdsLoader(const DdsParams& params, const DdsTile& work,
+                                       std::uint32_t shared_ring)
+      : p(params),
+        tile(work),
+        ring(shared_ring),
+        chunk(threadIdx.x % C::kChunksPerRow),
+        row(threadIdx.x / C::kChunksPerRow) {
     rows_left = static_cast<int>(min(std::int64_t{C::kTokens}, p.m - tile.first_token)) - row;
     // A thread whose rows all lie past the last token names the first one and reads nothing.
     a_row = p.a + (tile.first_token + (rows_left > 0 ? row : 0)) * p.a_stride;
@@ -111,20 +119,22 @@ class DdsLoader {
     const int floats = position < tile.positions ? chunk_floats(column, p.depth) : 0;
     // Rows of a pass differ by a multiple of 8, so the swizzle is the thread's own.
     const std::uint32_t target = stage + (row * C::kChunksPerRow + (chunk ^ (row % 8))) * 16;
-    copy_column<C::kTokens / C::kRowsPerPass, C::kRowsPerPass, C::kPassBytes>(target, a_row + column, C::kRowsPerPass * p.a_stride,
-                                                                              floats, rows_left, p.a_aligned, p.a);
+    copy_column<C::kTokens / C::kRowsPerPass, C::kRowsPerPass, C::kPassBytes>(
+        target, a_row + column, C::kRowsPerPass * p.a_stride, floats, rows_left, p.a_aligned, p.a);
   }
 
   __device__ __forceinline__ void load_w_rows(int position, std::uint32_t w) const {
     if (C::kOutputs < C::kRowsPerPass && row >= C::kOutputs) return;
     const bool inside = position < tile.positions;
     const std::int64_t block = tile.begin + (inside ? position >> p.side_shift : 0);
-    const float* source = p.values + ((block << p.line_shift) + tile.in_line + row) * p.side + (position & (p.side - 1));
+    const float* source =
+        p.values + ((block << p.line_shift) + tile.in_line + row) * p.side + (position & (p.side - 1));
     // A thread reads rows 4 lane .. 4 lane + 3, and those kLanesN * 4 further: the swizzle is its lane.
     const std::uint32_t target = w + (row * C::kChunksPerRow + (chunk ^ (row / kChunk % C::kLanesN))) * 16;
     constexpr int kPasses = C::kOutputs < C::kRowsPerPass ? 1 : C::kOutputs / C::kRowsPerPass;
-    copy_column<kPasses, C::kRowsPerPass, C::kPassBytes>(target, source, C::kRowsPerPass * p.side, inside ? kChunk : 0, C::kOutputs,
-                                                         p.values_aligned, p.values);
+    copy_column<kPasses, C::kRowsPerPass, C::kPassBytes>(target, source, C::kRowsPerPass * p.side,
+                                                         inside ? kChunk : 0, C::kOutputs, p.values_aligned,
+                                                         p.values);
   }
 
   __device__ __forceinline__ void load_w_columns(int position, std::uint32_t w) const {
@@ -132,10 +142,12 @@ class DdsLoader {
     constexpr int kPasses = kChunks < 32 ? 1 : kChunks / 32, kPassRows = 32 / kRowChunks;
     const int lane = threadIdx.x % 32;
     if (lane >= kChunks) return;  // 8 outputs: half a warp suffices
-    const std::int64_t block_row = (std::int64_t{w_slot} << p.side_shift) + (position & (p.side - 1)) + lane / kRowChunks;
+    const std::int64_t block_row =
+        (std::int64_t{w_slot} << p.side_shift) + (position & (p.side - 1)) + lane / kRowChunks;
     const float* source = p.values + block_row * p.line_side + tile.in_line + lane % kRowChunks * kChunk;
-    copy_column<kPasses, kPassRows, 32 * 16>(w + (warp_position() * kRowChunks + lane) * 16, source, kPassRows * p.line_side,
-                                             position < tile.positions ? kChunk : 0, 8, p.values_aligned, p.values);
+    copy_column<kPasses, kPassRows, 32 * 16>(w + (warp_position() * kRowChunks + lane) * 16, source,
+                                             kPassRows * p.line_side, position < tile.positions ? kChunk : 0,
+                                             8, p.values_aligned, p.values);
   }
 
   const DdsParams& p;

@@ -1,4 +1,5 @@
-// Launching a kernel with more than 48 KB of dynamic shared memory, which has to be allowed once per device and kernel.
+// Launching a kernel with more than 48 KB of dynamic shared memory, which has to be allowed once per device
+// and kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,8 +9,8 @@
 
 namespace sparseloom::kernels::cuda::ffma {
 
-/// Runs kKernel on the thread's current device, whose ordinal is `device`. Two threads may both ask for the allowance; that is
-/// harmless.
+/// Runs kKernel on the thread's current device, whose ordinal is `device`. Two threads may both ask for the
+/// allowance; that is harmless.
 template <auto kKernel, int kThreads, int kSharedBytes, class Params>
 cudaError_t launch_kernel(const Params& params, dim3 grid, int device, cudaStream_t stream) noexcept {
   constexpr int kKnown = 64;  // devices whose allowance is remembered; further ones ask in every call
@@ -17,7 +18,8 @@ cudaError_t launch_kernel(const Params& params, dim3 grid, int device, cudaStrea
   const bool known = device >= 0 && device < kKnown;
   const std::uint64_t bit = known ? std::uint64_t{1} << device : 0;
   if ((allowed.load(std::memory_order_acquire) & bit) == 0) {
-    const cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    const cudaError_t status =
+        cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
     if (status != cudaSuccess) return status;
     allowed.fetch_or(bit, std::memory_order_release);
   }

@@ -19,13 +19,15 @@ int sm80_ffma_sdd(const MatmulArgs& args) noexcept {
   const IndexView& index = args.index;
   if (index.blocks == 0) return cudaSuccess;
   const int multiprocessors = runtime::cuda_device(args.device).multiprocessors;
-  const ffma::SddCut cut = ffma::cut_tokens(args.m, index.block_rows(), index.block, index.blocks, multiprocessors);
+  const ffma::SddCut cut =
+      ffma::cut_tokens(args.m, index.block_rows(), index.block, index.blocks, multiprocessors);
   const ffma::SddParams params{sdd::params_of(args, cut), index.block.rows};
   // Some of them are empty.
   const std::int64_t items = mma_sdd_items(index.blocks, params.block_rows, cut.log2_group) * cut.parts;
   if (items > std::numeric_limits<std::int32_t>::max()) return cudaErrorInvalidConfiguration;
   const dim3 grid(static_cast<unsigned>(items), static_cast<unsigned>(cut.pieces));
-  const cudaError_t status = ffma::ffma_sdd(params, grid, args.device, static_cast<cudaStream_t>(args.stream));
+  const cudaError_t status =
+      ffma::ffma_sdd(params, grid, args.device, static_cast<cudaStream_t>(args.stream));
   return sdd::sum_up(status, params, cut.pieces, args);
 }
 

@@ -1,15 +1,17 @@
-// dW in fp32 by FFMA: out[i][r, c] = sum over tokens t of dY[t, row bm + r] X[t, col[i] bn + c], for the stored blocks i.
+// dW in fp32 by FFMA: out[i][r, c] = sum over tokens t of dY[t, row bm + r] X[t, col[i] bn + c], for the
+// stored blocks i.
 //
-//   A thread block owns an item: up to 128 / bn consecutive blocks of one block row (64 rows of it at a time), over one piece of
-//   the tokens. It gathers their columns of X side by side and walks down the tokens in steps of kTokens:
+//   A thread block owns an item: up to 128 / bn consecutive blocks of one block row (64 rows of it at a
+//   time), over one piece of the tokens. It gathers their columns of X side by side and walks down the tokens
+//   in steps of kTokens:
 //
 //        dY   [##]          X   . [##] . [##][##] .
 //        [t]  [##]              . [##] . [##][##] .      -> ring of kStages steps -> registers -> FFMA
 //             rows                columns of blocks i, i + 1, i + 2
 //
-//   Both operands lie in shared memory as in the matrices, a token to a row, so the outer product of a token reads four
-//   neighbouring rows or columns at a time without conflicts. Every thread sums its part of the item over the piece in registers,
-//   in token order; pieces are added by sum_pieces.
+//   Both operands lie in shared memory as in the matrices, a token to a row, so the outer product of a token
+//   reads four neighbouring rows or columns at a time without conflicts. Every thread sums its part of the
+//   item over the piece in registers, in token order; pieces are added by sum_pieces.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -33,9 +35,11 @@ struct SddConfig {
   static constexpr int kBlocksPerSm = kBlocksPerSm_;  // thread blocks; bounds the registers
   static constexpr int kWarpRows = kLanesM * kRowsPerThread, kWarpColumns = kLanesN * kColumnsPerThread;
   static constexpr int kRows = kWarpsM * kWarpRows, kColumns = kWarpsN * kWarpColumns;
-  static constexpr int kRowGroups = kRowsPerThread / kChunk, kColumnGroups = kColumnsPerThread / kChunk;  // of four neighbours
+  static constexpr int kRowGroups = kRowsPerThread / kChunk,
+                       kColumnGroups = kColumnsPerThread / kChunk;  // of four neighbours
   static constexpr int kTokens = 16;
-  // A step of 1000 issue slots may be shorter than a load from memory when few thread blocks share the multiprocessor.
+  // A step of 1000 issue slots may be shorter than a load from memory when few thread blocks share the
+  // multiprocessor.
   static constexpr int kStages = 3;
   static constexpr int kDyFloats = kTokens * kRows, kStageFloats = kDyFloats + kTokens * kColumns;
   static constexpr int kSharedBytes = kStages * kStageFloats * static_cast<int>(sizeof(float));
@@ -55,7 +59,8 @@ struct SddWork {
   std::int64_t first_token, end_token;  // may be the same: a piece past the end
 };
 
-/// A thread's share of the copies of one operand: a fixed chunk of columns, every kPassRows-th token of a step.
+/// A thread's share of the copies of one operand: a fixed chunk of columns, every kPassRows-th token of a
+/// step.
 template <class C, int kWidth>
 struct SddColumn {
   static constexpr int kRowChunks = kWidth / kChunk;
@@ -69,17 +74,19 @@ struct SddColumn {
   static __device__ __forceinline__ int token() { return threadIdx.x / kRowChunks; }
 
   /// `first`: column of the matrix where this thread's chunk begins; nothing is read at or after `columns`.
-  __device__ __forceinline__ SddColumn(const void* matrix, std::int64_t stride, std::int64_t first, std::int64_t columns,
-                                       std::int64_t first_token)
+  __device__ __forceinline__ SddColumn(const void* matrix, std::int64_t stride, std::int64_t first,
+                                       std::int64_t columns, std::int64_t first_token)
       : source(static_cast<const float*>(matrix) + (first_token + token()) * stride + first),
         floats(chunk_floats(first, columns)) {}
 
-  /// Queues a step of which `tokens` exist, into a tile of kTokens x kWidth. A chunk of absent columns keeps what the tile held:
-  /// sums of different columns never meet, and those of absent ones are not stored.
-  __device__ __forceinline__ void load(std::uint32_t tile, int tokens, const void* matrix, std::int64_t stride, bool aligned) {
+  /// Queues a step of which `tokens` exist, into a tile of kTokens x kWidth. A chunk of absent columns keeps
+  /// what the tile held: sums of different columns never meet, and those of absent ones are not stored.
+  __device__ __forceinline__ void load(std::uint32_t tile, int tokens, const void* matrix,
+                                       std::int64_t stride, bool aligned) {
     if (floats == 0 || (kPassRows > C::kTokens && token() >= C::kTokens)) return;
-    copy_column<kPasses, kPassRows, C::kThreads * 16>(tile + threadIdx.x * 16, source, kPassRows * stride, floats, tokens - token(),
-                                                      aligned, static_cast<const float*>(matrix));
+    copy_column<kPasses, kPassRows, C::kThreads * 16>(tile + threadIdx.x * 16, source, kPassRows * stride,
+                                                      floats, tokens - token(), aligned,
+                                                      static_cast<const float*>(matrix));
     source += C::kTokens * stride;
   }
 };
@@ -98,7 +105,8 @@ __device__ __forceinline__ void multiply_tokens(SddSums<C>& sums, const float* d
       *reinterpret_cast<float4*>(&rows[g * kChunk]) = load_chunk(dy + t * C::kRows + g * C::kLanesM * kChunk);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
-      *reinterpret_cast<float4*>(&columns[g * kChunk]) = load_chunk(x + t * C::kColumns + g * C::kLanesN * kChunk);
+      *reinterpret_cast<float4*>(&columns[g * kChunk]) =
+          load_chunk(x + t * C::kColumns + g * C::kLanesN * kChunk);
 #pragma unroll
     for (int i = 0; i < C::kRowsPerThread; ++i)
 #pragma unroll
@@ -106,7 +114,8 @@ __device__ __forceinline__ void multiply_tokens(SddSums<C>& sums, const float* d
   }
 }
 
-/// Where the thread's sums lie in the item: rows first_row + g 4 kLanesM + (0 .. 3), columns first_column + g 4 kLanesN + (0 .. 3).
+/// Where the thread's sums lie in the item: rows first_row + g 4 kLanesM + (0 .. 3), columns first_column + g
+/// 4 kLanesN + (0 .. 3).
 template <class C>
 struct SddPlace {
   int warp_column, first_row, first_column;
@@ -119,8 +128,9 @@ struct SddPlace {
   }
 };
 
-/// Blocks lie one after the other, so a sum's place follows from its block and its place there. Padding is written as zero, or
-/// gets zero added: what was summed there is zero times X, which is NaN where X is infinite.
+/// Blocks lie one after the other, so a sum's place follows from its block and its place there. Padding is
+/// written as zero, or gets zero added: what was summed there is zero times X, which is NaN where X is
+/// infinite.
 template <class C>
 __device__ __forceinline__ void store_item(const SddParams& p, const SddWork& work, const SddSums<C>& sums,
                                            const SddPlace<C>& place) {
@@ -135,14 +145,17 @@ __device__ __forceinline__ void store_item(const SddParams& p, const SddWork& wo
     const std::int64_t block = work.item.first + (n >> p.log2_bn);
     const int c = n & (bn - 1);
     const int columns = chunk_floats((std::int64_t{p.col[block]} << p.log2_bn) + c, p.cols);
-    const auto row = [&](int i) { return work.part * C::kRows + place.first_row + i / kChunk * C::kLanesM * kChunk + i % kChunk; };
+    const auto row = [&](int i) {
+      return work.part * C::kRows + place.first_row + i / kChunk * C::kLanesM * kChunk + i % kChunk;
+    };
     float* const corner = out + block * p.bm * bn + c;
     float4 v[C::kRowsPerThread];
 #pragma unroll
     for (int i = 0; i < C::kRowsPerThread; ++i) {
       const int exist = work.item.row * p.bm + row(i) < p.rows ? columns : 0;
       const float* s = &sums[i][h * kChunk];
-      v[i] = make_float4(exist > 0 ? s[0] : 0, exist > 1 ? s[1] : 0, exist > 2 ? s[2] : 0, exist > 3 ? s[3] : 0);
+      v[i] =
+          make_float4(exist > 0 ? s[0] : 0, exist > 1 ? s[1] : 0, exist > 2 ? s[2] : 0, exist > 3 ? s[3] : 0);
     }
     if (adds) {  // all loads before the first store
 #pragma unroll
@@ -166,7 +179,8 @@ __device__ __forceinline__ SddWork sdd_work(const SddParams& p) {
 }
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) ffma_sdd_kernel(const __grid_constant__ SddParams p) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
+    ffma_sdd_kernel(const __grid_constant__ SddParams p) {
   extern __shared__ __align__(16) float ring[];
   const SddWork work = sdd_work<C>(p);
   if (work.item.blocks == 0) return;
@@ -174,9 +188,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) ffma_sdd_kernel(
   using XColumn = SddColumn<C, C::kColumns>;
   const int x_column = XColumn::column(), x_block = x_column >> p.log2_bn;
   // Columns behind the item's last block read nothing and are not stored.
-  const std::int64_t x_first = x_block < work.item.blocks ? (std::int64_t{p.col[work.item.first + x_block]} << p.log2_bn) +
-                                                                (x_column & ((1 << p.log2_bn) - 1))
-                                                          : p.cols;
+  const std::int64_t x_first = x_block < work.item.blocks
+                                   ? (std::int64_t{p.col[work.item.first + x_block]} << p.log2_bn) +
+                                         (x_column & ((1 << p.log2_bn) - 1))
+                                   : p.cols;
   const std::int64_t dy_first = work.item.row * p.bm + work.part * C::kRows + DyColumn::column();
   DyColumn dy(p.dy, p.dy_stride, dy_first, p.rows, work.first_token);
   XColumn x(p.x, p.x_stride, x_first, p.cols, work.first_token);
@@ -185,7 +200,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) ffma_sdd_kernel(
 
   const std::uint32_t shared = ptx::shared_address(ring);
   const int steps = static_cast<int>((work.end_token - work.first_token + C::kTokens - 1) / C::kTokens);
-  const int last_tokens = static_cast<int>(work.end_token - work.first_token - std::int64_t{steps - 1} * C::kTokens);
+  const int last_tokens =
+      static_cast<int>(work.end_token - work.first_token - std::int64_t{steps - 1} * C::kTokens);
   const auto load = [&](int step) {
     const std::uint32_t stage = shared + step % C::kStages * (C::kStageFloats * sizeof(float));
     const int tokens = step + 1 < steps ? C::kTokens : last_tokens;
@@ -196,11 +212,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) ffma_sdd_kernel(
     if (step < steps) load(step);
     ptx::cp_async_commit();
   }
-  // A warp's columns come in groups as wide as its lanes; those without a block are left out, the same for the whole warp.
+  // A warp's columns come in groups as wide as its lanes; those without a block are left out, the same for
+  // the whole warp.
   const int columns_left = (work.item.blocks << p.log2_bn) - place.warp_column;
   for (int step = 0; step < steps; ++step) {
     ptx::cp_async_wait<C::kStages - 2>();
-    __syncthreads();  // the step has arrived for all, and all are done with the one whose place is filled next
+    __syncthreads();  // the step has arrived for all, and all are done with the one whose place is filled
+                      // next
     if (step + C::kStages - 1 < steps) load(step + C::kStages - 1);
     ptx::cp_async_commit();
     const float* stage = ring + step % C::kStages * C::kStageFloats;

@@ -1,5 +1,5 @@
-// How the fp32 dW kernel by FFMA cuts its tokens, host side: for the launcher, its scratch, and the cost model, which builds
-// without CUDA have too.
+// How the fp32 dW kernel by FFMA cuts its tokens, host side: for the launcher, its scratch, and the cost
+// model, which builds without CUDA have too.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,13 @@ constexpr int kSddColumns = 128;
 /// Rows of dY beside them: a block's, or of 128 the half.
 constexpr int sdd_rows(int bm) { return bm < 64 ? bm : 64; }
 
-// Seven or eight thread blocks share a multiprocessor; twice that many items each level out their different lengths to some 5 %.
+// Seven or eight thread blocks share a multiprocessor; twice that many items each level out their different
+// lengths to some 5 %.
 constexpr std::int64_t kSddItemsPerMultiprocessor = 16;
 // A thread block that is alone takes so long for a token, on an H200.
 constexpr double kSddTokenSeconds = 70e-9;
-// Shorter pieces than this would not repay the second launch, of 5 us, and at 8 bytes a piece and sum the partial sums would cost
-// more than a tenth of the products.
+// Shorter pieces than this would not repay the second launch, of 5 us, and at 8 bytes a piece and sum the
+// partial sums would cost more than a tenth of the products.
 constexpr std::int64_t kSddFewestTokens = 512;
 
 struct SddCut {
@@ -30,20 +31,24 @@ struct SddCut {
   int pieces;
 };
 
-/// Cuts the tokens when items alone are too few to fill the GPU. A pure function: the workspace is sized by the same call. Partial
-/// sums stay below some 140 MB on any problem, since many blocks need no cut.
-inline SddCut cut_tokens(std::int64_t m, std::int64_t block_rows, BlockShape block, std::int64_t blocks, int multiprocessors) {
+/// Cuts the tokens when items alone are too few to fill the GPU. A pure function: the workspace is sized by
+/// the same call. Partial sums stay below some 140 MB on any problem, since many blocks need no cut.
+inline SddCut cut_tokens(std::int64_t m, std::int64_t block_rows, BlockShape block, std::int64_t blocks,
+                         int multiprocessors) {
   SddCut cut;
   cut.log2_group = std::countr_zero(static_cast<unsigned>(kSddColumns / block.cols));
   cut.parts = block.rows / sdd_rows(block.rows);
   // Row lengths are on the device; the last item of a row is taken to be half full.
-  const std::int64_t filled = std::min(blocks, (blocks >> cut.log2_group) + (std::min(blocks, block_rows) + 1) / 2) * cut.parts;
-  const std::int64_t wanted =
-      (kSddItemsPerMultiprocessor * std::max(1, multiprocessors) + filled - 1) / std::max<std::int64_t>(1, filled);
-  const std::int64_t pieces = std::clamp<std::int64_t>(m / kSddFewestTokens, 1, std::max<std::int64_t>(1, wanted));
+  const std::int64_t filled =
+      std::min(blocks, (blocks >> cut.log2_group) + (std::min(blocks, block_rows) + 1) / 2) * cut.parts;
+  const std::int64_t wanted = (kSddItemsPerMultiprocessor * std::max(1, multiprocessors) + filled - 1) /
+                              std::max<std::int64_t>(1, filled);
+  const std::int64_t pieces =
+      std::clamp<std::int64_t>(m / kSddFewestTokens, 1, std::max<std::int64_t>(1, wanted));
   constexpr std::int64_t kStep = 16;  // SddConfig::kTokens: pieces end where steps do
   cut.piece_tokens = std::max(kStep, ((m + pieces - 1) / pieces + kStep - 1) / kStep * kStep);
-  cut.pieces = std::max(1, static_cast<int>((m + cut.piece_tokens - 1) / cut.piece_tokens));  // no tokens: one, which writes zeros
+  cut.pieces = std::max(1, static_cast<int>((m + cut.piece_tokens - 1) /
+                                            cut.piece_tokens));  // no tokens: one, which writes zeros
   return cut;
 }
 

@@ -1,15 +1,18 @@
-// forward: out [m, rows] = act(x [m, cols] W^T + bias)        dx: out [m, cols] = dy [m, rows] W        W block-sparse, fp32 sums
+// forward: out [m, rows] = act(x [m, cols] W^T + bias)        dx: out [m, cols] = dy [m, rows] W        W
+// block-sparse, fp32 sums
 //
-//   one tile: kTokens tokens x one block line          x      . # . . # # .     the stored blocks of the line, side by side, are
-//   (block row of W: forward, block column: dx)        tokens   |     | |       the reduction of a dense product: the inner loop
+//   one tile: kTokens tokens x one block line          x      . # . . # # .     the stored blocks of the
+//   line, side by side, are (block row of W: forward, block column: dx)        tokens   |     | |       the
+//   reduction of a dense product: the inner loop
 //                                                               v     v v       never asks what is present
 //   ring of kStages chunks in shared memory            A [tokens][chunk]                     # # #
 //   chunk: 128 bytes of the reduction (64 where a      B [line][chunk] or [chunk][line]      # # #
 //   64 x 64 warp tile wants 256 tokens to fit)         sums += A B, mma.sync, warp tile up to 64 x 64
 //
-// Fixed order of summation: a line's blocks in list order, in chunks. Grid: token panels outside, lines inside, so that a panel of
-// x stays in L2 while all lines read it. A thread block takes lines_in_turn lines of one panel through the same ring, so that a
-// short line's start and end hide behind its neighbours' copies.
+// Fixed order of summation: a line's blocks in list order, in chunks. Grid: token panels outside, lines
+// inside, so that a panel of x stays in L2 while all lines read it. A thread block takes lines_in_turn lines
+// of one panel through the same ring, so that a short line's start and end hide behind its neighbours'
+// copies.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -34,7 +37,8 @@ template <class T>
 __device__ __forceinline__ void load_a(Fragments<T>& fragments, std::uint32_t tile, int step) {
   using Rows = Swizzle<T::kChunkBytes>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // Quarters in the order of mma's a: top left, bottom left, top right, bottom right; eight lanes name the rows of each.
+  // Quarters in the order of mma's a: top left, bottom left, top right, bottom right; eight lanes name the
+  // rows of each.
   const int row = warp / T::kWarpsN * T::kWarpTokens + lane % 16, half = lane / 16;
 #pragma unroll
   for (int i = 0; i < T::kFragmentsM; ++i) {
@@ -55,7 +59,8 @@ __device__ __forceinline__ void load_b(Forward, Fragments<T>& fragments, std::ui
       std::uint32_t pair[4];
       const int row = first + lane / 16 * 8 + lane % 8;
       ptx::ldmatrix_x4(pair, tile + Rows::offset(row, step * 2 + lane / 8 % 2) + j * 8 * T::kChunkBytes);
-      fragments.b[j][0] = pair[0], fragments.b[j][1] = pair[1], fragments.b[j + 1][0] = pair[2], fragments.b[j + 1][1] = pair[3];
+      fragments.b[j][0] = pair[0], fragments.b[j][1] = pair[1], fragments.b[j + 1][0] = pair[2],
+      fragments.b[j + 1][1] = pair[3];
     }
   }
 }
@@ -73,14 +78,16 @@ __device__ __forceinline__ void load_b(Dx, Fragments<T>& fragments, std::uint32_
     for (int j = 0; j < T::kFragmentsN; j += 2) {
       std::uint32_t pair[4];
       ptx::ldmatrix_x4_trans(pair, tile + Rows::offset(row, first / 8 + j + lane / 16));
-      fragments.b[j][0] = pair[0], fragments.b[j][1] = pair[1], fragments.b[j + 1][0] = pair[2], fragments.b[j + 1][1] = pair[3];
+      fragments.b[j][0] = pair[0], fragments.b[j][1] = pair[1], fragments.b[j + 1][0] = pair[2],
+      fragments.b[j + 1][1] = pair[3];
     }
   }
 }
 
 /// B [kChunk][kLine], 32-bit: element by element.
 template <class T>
-requires(T::kBytes == 4) __device__ __forceinline__ void load_b(Dx, Fragments<T>& fragments, std::uint32_t tile, int step) {
+requires(T::kBytes == 4) __device__ __forceinline__
+    void load_b(Dx, Fragments<T>& fragments, std::uint32_t tile, int step) {
   using Rows = DxRows<T>;
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % T::kWarpsN * T::kWarpLine;
   const int row = step * 8 + lane % 4, column = lane / 4;
@@ -125,29 +132,32 @@ __device__ __forceinline__ void clear(Sums<T>& sums) {
   }
 }
 
-/// Starts the copies of the stream's next chunk, if there is one, and reads the index entries of the chunk behind it.
+/// Starts the copies of the stream's next chunk, if there is one, and reads the index entries of the chunk
+/// behind it.
 template <class Direction, class T>
-__device__ __forceinline__ void fetch_next(const Params& params, const Place& place, Cursor& cursor, Entries& entries,
-                                           SharedStorage<T>& shared, int stage) {
+__device__ __forceinline__ void fetch_next(const Params& params, const Place& place, Cursor& cursor,
+                                           Entries& entries, SharedStorage<T>& shared, int stage) {
   if (cursor.line >= place.end_line) return;
   fetch_chunk<Direction, T>(params, place, cursor, entries, shared, stage);
   advance<T>(params, place, cursor);
   entries = read_entries<Direction, T>(params, cursor);
 }
 
-// Tags. Alone: a thread block sums whole lines, lines_in_turn of them. Team: the thread blocks of a cluster sum parts of one line,
-// for calls with fewer tiles than multiprocessors.
+// Tags. Alone: a thread block sums whole lines, lines_in_turn of them. Team: the thread blocks of a cluster
+// sum parts of one line, for calls with fewer tiles than multiprocessors.
 struct Alone {};
 struct Team {};
 
 template <class Direction, class T, class Crew>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) mma_dds_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    mma_dds_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(128) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   constexpr bool kTeam = std::is_same_v<Crew, Team>;
   const unsigned parts = kTeam ? params.parts : 1;  // the cluster's size: its thread blocks follow each other
   Place place = place_of<T>(params, blockIdx.x / parts);
-  if constexpr (kTeam) place.part = static_cast<int>(blockIdx.x % parts), place.parts = static_cast<int>(parts);
+  if constexpr (kTeam)
+    place.part = static_cast<int>(blockIdx.x % parts), place.parts = static_cast<int>(parts);
 
   Cursor cursor = cursor_at<T>(params, place);
   Entries entries = read_entries<Direction, T>(params, cursor);

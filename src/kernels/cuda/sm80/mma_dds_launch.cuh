@@ -1,4 +1,5 @@
-// Host side of mma_dds: which tile, how many lines per thread block or thread blocks per line, and the launch.
+// Host side of mma_dds: which tile, how many lines per thread block or thread blocks per line, and the
+// launch.
 #pragma once
 
 #include <algorithm>
@@ -36,19 +37,22 @@ struct Call {
   bool clusters;
 };
 
-/// Whole rounds of thread blocks, each its start and then the bytes of its lines at the multiprocessor's share of L2.
+/// Whole rounds of thread blocks, each its start and then the bytes of its lines at the multiprocessor's
+/// share of L2.
 template <class T>
 Schedule schedule(const Call& call, bool team) {
   constexpr double kBytesPerUs = 45.5e3;  // of one multiprocessor: dds_tiles.cuh
-  constexpr double kStartUs = 3;          // launch, list, entries, first chunk: what the intercept over density says per round
-  constexpr double kExchangeUs = 1.5;     // sums of a team
+  constexpr double kStartUs =
+      3;  // launch, list, entries, first chunk: what the intercept over density says per round
+  constexpr double kExchangeUs = 1.5;  // sums of a team
   Schedule best;
   if (sizeof(SharedStorage<T>) > call.shared_bytes) return best;
   constexpr std::size_t kReserved = 1024;  // shared memory that the system adds to every thread block
-  const std::int64_t resident =
-      std::min<std::int64_t>(T::kBlocksPerSm, (call.shared_bytes + kReserved) / (sizeof(SharedStorage<T>) + kReserved));
+  const std::int64_t resident = std::min<std::int64_t>(
+      T::kBlocksPerSm, (call.shared_bytes + kReserved) / (sizeof(SharedStorage<T>) + kReserved));
   const std::int64_t panels = ceil_div(call.m, T::kTokens);
-  const double tokens = static_cast<double>(std::min<std::int64_t>(call.m, T::kTokens));  // others cost no bytes
+  const double tokens =
+      static_cast<double>(std::min<std::int64_t>(call.m, T::kTokens));  // others cost no bytes
   const double chunks = call.reduction / T::kChunk + 0.5, chunk_bytes = (tokens + T::kLine) * T::kChunkBytes;
   const auto consider = [&](int lines_in_turn, int parts) {
     const std::int64_t blocks = panels * ceil_div(call.lines, lines_in_turn) * parts;
@@ -57,7 +61,8 @@ Schedule schedule(const Call& call, bool team) {
     const double bytes = chunks / parts * chunk_bytes + tokens * T::kLine * T::kBytes;
     const double turn = lines_in_turn * bytes * sharing / kBytesPerUs;
     // Lists differ in length: on average a quarter of a turn is waited for at the end. A lone turn is not.
-    const double us = rounds * (kStartUs + turn) + (lines_in_turn > 1 ? turn / 4 : 0) + (parts > 1 ? kExchangeUs : 0);
+    const double us =
+        rounds * (kStartUs + turn) + (lines_in_turn > 1 ? turn / 4 : 0) + (parts > 1 ? kExchangeUs : 0);
     if (us < best.us) best = {us, lines_in_turn, parts};
   };
   if (team) {
@@ -72,12 +77,15 @@ template <class Direction, class T, class Crew>
 int launch_tile(Params params, const Schedule& how, const MatmulArgs& args) noexcept {
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   const auto kernel = mma_dds_kernel<Direction, T, Crew>;
-  static std::atomic<std::uint64_t> prepared{0};  // devices, one bit each; beyond 63 every launch sets the attributes anew
+  static std::atomic<std::uint64_t> prepared{
+      0};  // devices, one bit each; beyond 63 every launch sets the attributes anew
   const std::uint64_t bit = args.device >= 0 && args.device < 64 ? std::uint64_t{1} << args.device : 0;
   if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
     if (error == cudaSuccess) {
-      error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared);
     }
     if (error != cudaSuccess) {
       cudaGetLastError();  // not for the next caller
@@ -88,8 +96,10 @@ int launch_tile(Params params, const Schedule& how, const MatmulArgs& args) noex
   params.lines_in_turn = static_cast<unsigned>(how.lines_in_turn);
   params.parts = static_cast<unsigned>(how.parts);
   cudaLaunchConfig_t config{};
-  // Below 2^31 for every output that fits a device: a thread block writes 512 elements or more, and teams are for small calls.
-  config.gridDim = static_cast<unsigned>(ceil_div(params.m, T::kTokens) * ceil_div(params.lines, params.lines_in_turn) * how.parts);
+  // Below 2^31 for every output that fits a device: a thread block writes 512 elements or more, and teams are
+  // for small calls.
+  config.gridDim = static_cast<unsigned>(ceil_div(params.m, T::kTokens) *
+                                         ceil_div(params.lines, params.lines_in_turn) * how.parts);
   config.blockDim = T::kThreads;
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = static_cast<cudaStream_t>(args.stream);
@@ -110,15 +120,19 @@ int launch_line(const Params& params, const MatmulArgs& args, double reduction) 
   using Narrow = typename Tiles<Element, kLine>::Narrow;
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
   // Clusters: only what runs the machine code of sm_90, not the PTX of sm_80, knows them.
-  const Call call{params.m, params.lines, reduction, std::max(device.multiprocessors, 1), device.shared_bytes, device.sm == 90};
+  const Call call{
+      params.m,       params.lines, reduction, std::max(device.multiprocessors, 1), device.shared_bytes,
+      device.sm == 90};
   const Schedule wide = schedule<Wide>(call, false);
   const Schedule middle = std::is_same_v<Middle, Wide> ? Schedule{} : schedule<Middle>(call, false);
   const Schedule narrow = std::is_same_v<Narrow, Wide> ? Schedule{} : schedule<Narrow>(call, false);
   if constexpr (kLine >= 64) {  // thinner lines make thread blocks enough
     const Schedule team = schedule<Wide>(call, true);
-    if (team.us < std::min({wide.us, middle.us, narrow.us})) return launch_tile<Direction, Wide, Team>(params, team, args);
+    if (team.us < std::min({wide.us, middle.us, narrow.us}))
+      return launch_tile<Direction, Wide, Team>(params, team, args);
   }
-  if (wide.us <= std::min(middle.us, narrow.us)) return launch_tile<Direction, Wide, Alone>(params, wide, args);
+  if (wide.us <= std::min(middle.us, narrow.us))
+    return launch_tile<Direction, Wide, Alone>(params, wide, args);
   if (middle.us <= narrow.us) return launch_tile<Direction, Middle, Alone>(params, middle, args);
   return launch_tile<Direction, Narrow, Alone>(params, narrow, args);
 }

@@ -1,16 +1,19 @@
-// out[i][r, c] = sum over tokens t of dY[t, row(i) * bm + r] * X[t, col[i] * bn + c] for every stored block i, on tensor cores.
+// out[i][r, c] = sum over tokens t of dY[t, row(i) * bm + r] * X[t, col[i] * bn + c] for every stored block
+// i, on tensor cores.
 //
 //             rows of one block row      gathered columns of up to `group` of its blocks
-//   tokens    dY . . # # . . .           X . # . . # . # .      a thread block walks down the tokens through a ring of
-//     |          . . # # . . .             . # . . # . # .      stages [tokens][bm] + [tokens][columns] in shared memory
-//     v          . . # # . . .             . # . . # . # .
+//   tokens    dY . . # # . . .           X . # . . # . # .      a thread block walks down the tokens through
+//   a ring of
+//     |          . . # # . . .             . # . . # . # .      stages [tokens][bm] + [tokens][columns] in
+//     shared memory v          . . # # . . .             . # . . # . # .
 //
-// A block row's part of dY is loaded once for all blocks of the group. The gathered columns are mma's m and the rows its n: n comes
-// in eights, so that bm = 8 wastes nothing, and a 16-column piece may span two blocks of bn = 8. The other way round bm = 8 would
-// leave half of every mma idle. Warp w takes pieces w, w + 4, ...: short rows stay spread over the warps.
+// A block row's part of dY is loaded once for all blocks of the group. The gathered columns are mma's m and
+// the rows its n: n comes in eights, so that bm = 8 wastes nothing, and a 16-column piece may span two blocks
+// of bn = 8. The other way round bm = 8 would leave half of every mma idle. Warp w takes pieces w, w + 4,
+// ...: short rows stay spread over the warps.
 //
-// All thread blocks walk the tokens in step, so L2 holds what they share and memory is read about once. Bound by L2 to shared
-// memory for bm <= 32: (columns + bm) elements per token for 2 * columns * bm flops.
+// All thread blocks walk the tokens in step, so L2 holds what they share and memory is read about once. Bound
+// by L2 to shared memory for bm <= 32: (columns + bm) elements per token for 2 * columns * bm flops.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +36,8 @@ struct Config {
   static constexpr int kTokens = mma_sdd_tokens(sizeof(Word));
   static constexpr int kStep = 32 / sizeof(Word);  // mma's k
   static constexpr int kSteps = kTokens / kStep;
-  // Three stages in flight are 48 KB per thread block: what one multiprocessor needs to draw all that L2 gives.
+  // Three stages in flight are 48 KB per thread block: what one multiprocessor needs to draw all that L2
+  // gives.
   static constexpr int kStages = 4;
 
   static constexpr int kWarps = kThreads / 32;
@@ -50,19 +54,24 @@ struct Config {
   static constexpr int kStageBytes = kTileXBytes + kTokens * TileY::kPitch;
   static constexpr int kSharedBytes = kStages * kStageBytes;
   static_assert(kSharedBytes <= 99 * 1024, "one thread block must fit on an sm_86, which lends 99 KB");
-  static_assert(kStageBytes % 128 == 0 && kTileXBytes % 128 == 0, "the swizzle needs tiles on 128-byte boundaries");
+  static_assert(kStageBytes % 128 == 0 && kTileXBytes % 128 == 0,
+                "the swizzle needs tiles on 128-byte boundaries");
 
-  static __host__ __device__ constexpr int piece(int warp_column, int i) { return warp_column + kWarpColumns * i; }
+  static __host__ __device__ constexpr int piece(int warp_column, int i) {
+    return warp_column + kWarpColumns * i;
+  }
 };
 
 template <class Config>
 using Sums = float[Config::kPieces][Config::kSlices][4];
 
-/// sums += the warp's share of one stage. Operands of the next step are on their way while this one multiplies. Pieces that the
-/// item lacks (a condition the whole warp shares) are not multiplied; what is read for them was never written and goes nowhere.
+/// sums += the warp's share of one stage. Operands of the next step are on their way while this one
+/// multiplies. Pieces that the item lacks (a condition the whole warp shares) are not multiplied; what is
+/// read for them was never written and goes nowhere.
 template <class Config, class LoadNext>
-__device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Config>& reads, const std::byte* shared, int stage,
-                                          int warp_pieces, LoadNext&& load_next) {
+__device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Config>& reads,
+                                          const std::byte* shared, int stage, int warp_pieces,
+                                          LoadNext&& load_next) {
   Fragments<Config> fragments[2];
   reads.load(fragments[0], shared, stage, 0);
   load_next();
@@ -81,15 +90,19 @@ __device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Co
   }
 }
 
-/// Writes the warp's sums to their blocks, or adds them there. Of padding that is zero, not what was summed: 0 * NaN is NaN.
+/// Writes the warp's sums to their blocks, or adds them there. Of padding that is zero, not what was summed:
+/// 0 * NaN is NaN.
 template <class Config>
-__device__ __forceinline__ void store_blocks(const MmaSddParams& params, const Item& item, const Sums<Config>& sums, int lane,
-                                             int warp_column, int warp_row) {
+__device__ __forceinline__ void store_blocks(const MmaSddParams& params, const Item& item,
+                                             const Sums<Config>& sums, int lane, int warp_column,
+                                             int warp_row) {
   const int bn = 1 << params.log2_bn;
   const int first_row = (warp_row * Config::kSlices) * 8 + 2 * (lane % 4);
   auto* out = static_cast<typename Config::Word*>(params.out);
   const bool whole = params.partial == nullptr, adds = whole && params.accumulate;
-  float* fp32 = adds ? static_cast<float*>(params.out) : whole ? nullptr : params.partial + blockIdx.y * params.elements;
+  float* fp32 = adds    ? static_cast<float*>(params.out)
+                : whole ? nullptr
+                        : params.partial + blockIdx.y * params.elements;
 #pragma unroll
   for (int i = 0; i < Config::kPieces; ++i) {
 #pragma unroll
@@ -106,7 +119,8 @@ __device__ __forceinline__ void store_blocks(const MmaSddParams& params, const I
 #pragma unroll
       for (int k = 0; k < 2 * Config::kSlices; ++k)
         values[k] = first_row + 8 * (k / 2) + k % 2 < rows_left ? sums[i][k / 2][2 * half + k % 2] : 0.f;
-      if (adds) {  // all loads before the first store, which might be to the next one's address for all the compiler knows
+      if (adds) {  // all loads before the first store, which might be to the next one's address for all the
+                   // compiler knows
 #pragma unroll
         for (int k = 0; k < 2 * Config::kSlices; ++k) values[k] += fp32[place(k)];
       }
@@ -123,7 +137,8 @@ __device__ __forceinline__ void store_blocks(const MmaSddParams& params, const I
 }
 
 template <class Config>
-__global__ void __launch_bounds__(kThreads, Config::kResident) mma_sdd_kernel(const __grid_constant__ MmaSddParams params) {
+__global__ void __launch_bounds__(kThreads, Config::kResident)
+    mma_sdd_kernel(const __grid_constant__ MmaSddParams params) {
   extern __shared__ __align__(128) std::byte shared[];
   using Word = typename Config::Word;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -142,10 +157,11 @@ __global__ void __launch_bounds__(kThreads, Config::kResident) mma_sdd_kernel(co
   const int gathered = SourceX::chunk_of_thread() * Config::TileX::kPerChunk;
   const int slot = gathered >> params.log2_bn;
   const bool wanted = slot < item.blocks;
-  const std::int64_t x_column =
-      (std::int64_t{wanted ? params.col[item.first + slot] : 0} << params.log2_bn) + (gathered & ((1 << params.log2_bn) - 1));
+  const std::int64_t x_column = (std::int64_t{wanted ? params.col[item.first + slot] : 0} << params.log2_bn) +
+                                (gathered & ((1 << params.log2_bn) - 1));
   SourceX source_x(params.x, params.x_stride, first_token, params.cols, x_column, wanted, params.x_chunks);
-  const std::int64_t dy_column = item.row * Config::kRows + SourceY::chunk_of_thread() * Config::TileY::kPerChunk;
+  const std::int64_t dy_column =
+      item.row * Config::kRows + SourceY::chunk_of_thread() * Config::TileY::kPerChunk;
   SourceY source_y(params.dy, params.dy_stride, first_token, params.rows, dy_column, true, params.dy_chunks);
 
   const auto load_stage = [&](int chunk, int slot_of_ring) {
@@ -166,7 +182,8 @@ __global__ void __launch_bounds__(kThreads, Config::kResident) mma_sdd_kernel(co
   int now = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
     ptx::cp_async_wait<Config::kStages - 2>();
-    __syncthreads();  // this stage is there for all, and nobody reads the one before it any more: it may be filled
+    __syncthreads();  // this stage is there for all, and nobody reads the one before it any more: it may be
+                      // filled
     const int before = now == 0 ? Config::kStages - 1 : now - 1;
     mma_stage<Config>(sums, reads, shared, now * Config::kStageBytes, warp_pieces,
                       [&] { load_stage(chunk + Config::kStages - 1, before); });

@@ -1,5 +1,5 @@
-// Between the launcher of the tensor-core dW kernel and its instances: one launch function per dtype, in a file of its own so that
-// they compile side by side.
+// Between the launcher of the tensor-core dW kernel and its instances: one launch function per dtype, in a
+// file of its own so that they compile side by side.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,20 +29,24 @@ struct MmaSddParams {
   bool accumulate;           // out is fp32 and added to
 };
 
-/// Number of item ids, from the number of blocks alone; also the first id of block row r, from crow[r] and r. Those behind a row's
-/// last item are empty. With a group of 1 there is one id per block.
-__host__ __device__ constexpr std::int64_t mma_sdd_items(std::int64_t blocks, std::int64_t block_rows, int log2_group) {
+/// Number of item ids, from the number of blocks alone; also the first id of block row r, from crow[r] and r.
+/// Those behind a row's last item are empty. With a group of 1 there is one id per block.
+__host__ __device__ constexpr std::int64_t mma_sdd_items(std::int64_t blocks, std::int64_t block_rows,
+                                                         int log2_group) {
   return (blocks >> log2_group) + (log2_group == 0 ? 0 : block_rows);
 }
 
 /// grid.x: items, grid.y: pieces of the tokens.
-cudaError_t mma_sdd_bf16(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
-cudaError_t mma_sdd_f16(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
-cudaError_t mma_sdd_tf32(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept;
+cudaError_t mma_sdd_bf16(const MmaSddParams& params, int bm, dim3 grid, int device,
+                         cudaStream_t stream) noexcept;
+cudaError_t mma_sdd_f16(const MmaSddParams& params, int bm, dim3 grid, int device,
+                        cudaStream_t stream) noexcept;
+cudaError_t mma_sdd_tf32(const MmaSddParams& params, int bm, dim3 grid, int device,
+                         cudaStream_t stream) noexcept;
 
-/// out[e] = partial[0][e] + partial[1][e] + ..., in this order, rounded once to the dtype; or, accumulate, fp32 out[e] += that sum.
-/// partial: 16-byte aligned; elements: a multiple of 4.
-cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, bool accumulate, void* out,
-                       cudaStream_t stream) noexcept;
+/// out[e] = partial[0][e] + partial[1][e] + ..., in this order, rounded once to the dtype; or, accumulate,
+/// fp32 out[e] += that sum. partial: 16-byte aligned; elements: a multiple of 4.
+cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, bool accumulate,
+                       void* out, cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

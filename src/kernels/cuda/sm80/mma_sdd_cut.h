@@ -1,5 +1,5 @@
-// How the tensor-core dW kernel cuts its tokens, host side: for the launcher, its scratch, and the cost model, which builds without
-// CUDA have too.
+// How the tensor-core dW kernel cuts its tokens, host side: for the launcher, its scratch, and the cost
+// model, which builds without CUDA have too.
 #pragma once
 
 #include <algorithm>
@@ -11,25 +11,28 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Columns of X that a thread block gathers beside its block row; a multiple of every bn. 128 rows by 256 columns would need 256
-/// accumulators of each of 128 threads; twice the threads would be one thread block per multiprocessor, whose barriers nothing
-/// covers.
+/// Columns of X that a thread block gathers beside its block row; a multiple of every bn. 128 rows by 256
+/// columns would need 256 accumulators of each of 128 threads; twice the threads would be one thread block
+/// per multiprocessor, whose barriers nothing covers.
 constexpr int mma_sdd_columns(int bm) { return bm == 128 ? 128 : 256; }
 
-/// Tokens per step of the pipeline: 64 bytes of every column, which keeps four stages of any bm under the 99 KB of an sm_86.
+/// Tokens per step of the pipeline: 64 bytes of every column, which keeps four stages of any bm under the 99
+/// KB of an sm_86.
 constexpr int mma_sdd_tokens(int element_bytes) { return 64 / element_bytes; }
 
 namespace mma_sdd {
 
-// What one multiprocessor sustains in this kernel. mma.sync reaches 600 TF/s on the 132 of an H200, of which two thread blocks'
-// shared-memory reads leave about half; L2 delivers 5.5 TB/s to rows of 64 bytes. Only their ratio to the costs below matters.
+// What one multiprocessor sustains in this kernel. mma.sync reaches 600 TF/s on the 132 of an H200, of which
+// two thread blocks' shared-memory reads leave about half; L2 delivers 5.5 TB/s to rows of 64 bytes. Only
+// their ratio to the costs below matters.
 constexpr double kFlops = 2.2e12;  // 16-bit; TF32 half
 constexpr double kL2Bytes = 4.2e10;
 // Partial sums are written and read once each, mostly in L2.
 constexpr double kPartialBytes = 3e10;
 // The second launch, in seconds: of host time, and of an emptying and filling GPU.
 constexpr double kLaunch = 5e-6;
-// A multiprocessor with one thread block does about this share of what it does with two: nothing covers its barriers.
+// A multiprocessor with one thread block does about this share of what it does with two: nothing covers its
+// barriers.
 constexpr double kAlone = 0.67;
 // Fewer steps than this do not cover the ring's filling and the stores.
 constexpr std::int64_t kFewestChunks = 8;
@@ -42,7 +45,8 @@ struct Size {
 };
 
 inline Size size_of_product(const Problem& p) {
-  return {p.m, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.block, static_cast<int>(size_of(p.dtype))};
+  return {p.m, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.block,
+          static_cast<int>(size_of(p.dtype))};
 }
 
 struct Cut {
@@ -53,13 +57,17 @@ struct Cut {
   double read_bytes;  // from L2
 };
 
-/// Cuts the tokens when there are too few items to fill the GPU, or their number leaves its last wave short, and the gain exceeds
-/// the cost of the partial sums. A pure function: the workspace is sized by the same call.
+/// Cuts the tokens when there are too few items to fill the GPU, or their number leaves its last wave short,
+/// and the gain exceeds the cost of the partial sums. A pure function: the workspace is sized by the same
+/// call.
 inline Cut cut_tokens(const Size& size, int multiprocessors) {
-  const int log2_group = std::countr_zero(static_cast<unsigned>(mma_sdd_columns(size.block.rows) / size.block.cols));
+  const int log2_group =
+      std::countr_zero(static_cast<unsigned>(mma_sdd_columns(size.block.rows) / size.block.cols));
   const int chunk = mma_sdd_tokens(size.element_bytes);
-  const std::int64_t chunks = std::max<std::int64_t>(1, (size.m + chunk - 1) / chunk);  // no tokens: one piece, which writes zeros
-  const double m = static_cast<double>(size.m), blocks = static_cast<double>(size.blocks), sms = std::max(1, multiprocessors);
+  const std::int64_t chunks =
+      std::max<std::int64_t>(1, (size.m + chunk - 1) / chunk);  // no tokens: one piece, which writes zeros
+  const double m = static_cast<double>(size.m), blocks = static_cast<double>(size.blocks),
+               sms = std::max(1, multiprocessors);
   const double elements = blocks * size.block.rows * size.block.cols;
 
   // Row lengths are on the device. Of random ones, the last item of a row is half full on average.
@@ -76,7 +84,8 @@ inline Cut cut_tokens(const Size& size, int multiprocessors) {
     return std::max(1 / kAlone, log2_group == 0 ? std::ceil(each) : each + 0.5) / each;
   };
   const auto seconds = [&](std::int64_t pieces) {
-    const double partial = pieces == 1 ? 0 : kLaunch + 2 * 4 * elements * static_cast<double>(pieces) / (kPartialBytes * sms);
+    const double partial =
+        pieces == 1 ? 0 : kLaunch + 2 * 4 * elements * static_cast<double>(pieces) / (kPartialBytes * sms);
     return busy * slower(pieces) + partial;
   };
   std::int64_t best = 1;
@@ -88,7 +97,8 @@ inline Cut cut_tokens(const Size& size, int multiprocessors) {
     if (these < best_seconds) best = pieces, best_seconds = these;
   }
   const std::int64_t piece_chunks = (chunks + best - 1) / best;
-  return {log2_group, piece_chunks * chunk, static_cast<int>((chunks + piece_chunks - 1) / piece_chunks), slower(best), read};
+  return {log2_group, piece_chunks * chunk, static_cast<int>((chunks + piece_chunks - 1) / piece_chunks),
+          slower(best), read};
 }
 
 }  // namespace mma_sdd

@@ -2,7 +2,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-cudaError_t mma_sdd_f16(const MmaSddParams& params, int bm, dim3 grid, int device, cudaStream_t stream) noexcept {
+cudaError_t mma_sdd_f16(const MmaSddParams& params, int bm, dim3 grid, int device,
+                        cudaStream_t stream) noexcept {
   return mma_sdd::launch<mma_sdd::F16>(params, bm, grid, device, stream);
 }
 

@@ -1,5 +1,5 @@
-// Which blocks a thread block of the dW kernel computes, from its item id and crow alone: the host knows the number of blocks but
-// not the lengths of the rows.
+// Which blocks a thread block of the dW kernel computes, from its item id and crow alone: the host knows the
+// number of blocks but not the lengths of the rows.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ struct Item {
   int blocks;          // 0: nothing to do
 };
 
-/// First item id of block row r. Rising in r; with one id more per row than crow[r] / group gives, every row has at least
-/// ceil(length / group) ids whatever its length, and at most two too many.
+/// First item id of block row r. Rising in r; with one id more per row than crow[r] / group gives, every row
+/// has at least ceil(length / group) ids whatever its length, and at most two too many.
 __device__ __forceinline__ std::int64_t first_id(const MmaSddParams& params, std::int64_t row) {
   return mma_sdd_items(params.crow[row], row, params.log2_group);
 }
 
-/// The row with first_id(row) <= id < first_id(row + 1), found by the whole warp 32 probes at a time: two L2 latencies up to 1024
-/// block rows, where bisection would take ten.
+/// The row with first_id(row) <= id < first_id(row + 1), found by the whole warp 32 probes at a time: two L2
+/// latencies up to 1024 block rows, where bisection would take ten.
 __device__ __forceinline__ std::int64_t row_of_id(const MmaSddParams& params, std::int64_t id, int lane) {
   std::int64_t low = 0, high = params.block_rows;
   while (high - low > 1) {
@@ -34,7 +34,8 @@ __device__ __forceinline__ std::int64_t row_of_id(const MmaSddParams& params, st
   return low;
 }
 
-/// A row's blocks are dealt evenly to as few ids as hold them, so that no thread block is left with a short rest.
+/// A row's blocks are dealt evenly to as few ids as hold them, so that no thread block is left with a short
+/// rest.
 __device__ __forceinline__ Item find_item(const MmaSddParams& params, std::int64_t id, int lane) {
   const std::int64_t row = row_of_id(params, id, lane);
   const std::int64_t first = params.crow[row], length = params.crow[row + 1] - first;

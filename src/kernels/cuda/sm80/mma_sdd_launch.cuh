@@ -12,12 +12,13 @@ namespace sparseloom::kernels::cuda::mma_sdd {
 
 template <class Config>
 cudaError_t launch_config(const MmaSddParams& params, dim3 grid, int device, cudaStream_t stream) noexcept {
-  // More than 48 KB of shared memory is allowed once per device and kernel; asking twice at the same time does no harm.
+  // More than 48 KB of shared memory is allowed once per device and kernel; asking twice at the same time
+  // does no harm.
   static std::atomic<std::uint64_t> allowed{0};
   const std::uint64_t bit = std::uint64_t{1} << (device & 63);
   if (device >= 64 || (allowed.load(std::memory_order_acquire) & bit) == 0) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(mma_sdd_kernel<Config>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes);
+    const cudaError_t status = cudaFuncSetAttribute(
+        mma_sdd_kernel<Config>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::kSharedBytes);
     if (status != cudaSuccess) return status;
     if (device < 64) allowed.fetch_or(bit, std::memory_order_release);
   }

@@ -1,5 +1,6 @@
-// Operands of the dW kernel: from [tokens][columns] tiles in shared memory into mma registers. Tokens are mma's k, gathered columns
-// of X its m (operand a), rows of the block its n (operand b): both are read across the way they are stored.
+// Operands of the dW kernel: from [tokens][columns] tiles in shared memory into mma registers. Tokens are
+// mma's k, gathered columns of X its m (operand a), rows of the block its n (operand b): both are read across
+// the way they are stored.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,23 +16,30 @@ namespace sparseloom::kernels::cuda::mma_sdd {
 
 struct Bf16 {
   using Word = std::uint16_t;
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k16_bf16(d, a, b0, b1);
   }
-  static __device__ __forceinline__ Word round(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+  static __device__ __forceinline__ Word round(float value) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
 };
 
 struct F16 {
   using Word = std::uint16_t;
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k16_f16(d, a, b0, b1);
   }
-  static __device__ __forceinline__ Word round(float value) { return __half_as_ushort(__float2half_rn(value)); }
+  static __device__ __forceinline__ Word round(float value) {
+    return __half_as_ushort(__float2half_rn(value));
+  }
 };
 
 struct Tf32 {
   using Word = std::uint32_t;
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k8_tf32(d, a, b0, b1);
   }
   static __device__ __forceinline__ Word round(float value) { return __float_as_uint(value); }
@@ -44,10 +52,11 @@ struct Fragments {
   std::uint32_t y[(Config::kSlices + 1) / 2][4];
 };
 
-/// Where this lane reads, in bytes from the beginning of a tile: one place in each, from which the others differ by an exclusive or
-/// (inside the 128 bytes that the swizzle stirs) and an addition (beyond them, and from step to step, which the swizzle repeats
-/// after). Tiles begin at multiples of 128 bytes, so that both may be done on whole offsets. An offset per piece and slice would be
-/// clearer, but ptxas computes those anew in every stage: 40 instructions beside 64 mma.
+/// Where this lane reads, in bytes from the beginning of a tile: one place in each, from which the others
+/// differ by an exclusive or (inside the 128 bytes that the swizzle stirs) and an addition (beyond them, and
+/// from step to step, which the swizzle repeats after). Tiles begin at multiples of 128 bytes, so that both
+/// may be done on whole offsets. An offset per piece and slice would be clearer, but ptxas computes those
+/// anew in every stage: 40 instructions beside 64 mma.
 template <class Config, int kBytes = sizeof(typename Config::Word)>
 struct LaneReads;
 
@@ -63,17 +72,21 @@ struct LaneReads<Config, 2> {
     const int matrix = lane / 8;
     // a's matrices: columns 0-7, 8-15 of tokens 0-7, then the same of tokens 8-15.
     x = X::offset(matrix / 2 * 8 + lane % 8, 2 * warp_column + matrix % 2);
-    // b's: tokens 0-7, 8-15 of one slice, then of the next; a lone slice takes the first two, the other lanes' are not used.
-    y = Y::offset(matrix % 2 * 8 + lane % 8, warp_row * Config::kSlices + (Config::kSlices == 1 ? 0 : matrix / 2));
+    // b's: tokens 0-7, 8-15 of one slice, then of the next; a lone slice takes the first two, the other
+    // lanes' are not used.
+    y = Y::offset(matrix % 2 * 8 + lane % 8,
+                  warp_row * Config::kSlices + (Config::kSlices == 1 ? 0 : matrix / 2));
   }
 
-  __device__ __forceinline__ void load(Fragments<Config>& to, const std::byte* shared, int stage, int step) const {
+  __device__ __forceinline__ void load(Fragments<Config>& to, const std::byte* shared, int stage,
+                                       int step) const {
     const std::uint32_t x_near = ptx::shared_address(shared) + stage + x;
     const std::uint32_t y_near = ptx::shared_address(shared) + stage + Config::kTileXBytes + y;
     const int x_step = step * Config::kStep * X::kPitch, y_step = step * Config::kStep * Y::kPitch;
 #pragma unroll
     for (int i = 0; i < Config::kPieces; ++i) {
-      ptx::ldmatrix_x4_trans(to.x[i], (x_near ^ i * kPieceBytes % 128) + i * kPieceBytes / 128 * 128 + x_step);
+      ptx::ldmatrix_x4_trans(to.x[i],
+                             (x_near ^ i * kPieceBytes % 128) + i * kPieceBytes / 128 * 128 + x_step);
     }
     if constexpr (Config::kSlices == 1) {
       std::uint32_t lone[2];
@@ -82,12 +95,14 @@ struct LaneReads<Config, 2> {
       to.y[0][1] = lone[1];
     } else {
 #pragma unroll
-      for (int j = 0; j < Config::kSlices / 2; ++j) ptx::ldmatrix_x4_trans(to.y[j], (y_near ^ j * 32) + y_step);
+      for (int j = 0; j < Config::kSlices / 2; ++j)
+        ptx::ldmatrix_x4_trans(to.y[j], (y_near ^ j * 32) + y_step);
     }
   }
 };
 
-/// TF32: ldmatrix transposes 16-bit elements only, so 32-bit loads; lanes q = lane % 4 read token q, lanes g = lane / 4 column g.
+/// TF32: ldmatrix transposes 16-bit elements only, so 32-bit loads; lanes q = lane % 4 read token q, lanes g
+/// = lane / 4 column g.
 template <class Config>
 struct LaneReads<Config, 4> {
   using X = typename Config::TileX;
@@ -106,7 +121,8 @@ struct LaneReads<Config, 4> {
     return ptx::cvt_rna_tf32(*reinterpret_cast<const std::uint32_t*>(address));
   }
 
-  __device__ __forceinline__ void load(Fragments<Config>& to, const std::byte* shared, int stage, int step) const {
+  __device__ __forceinline__ void load(Fragments<Config>& to, const std::byte* shared, int stage,
+                                       int step) const {
     const int x_near = stage + x, y_near = stage + Config::kTileXBytes + y;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {  // tokens q and q + 4: the swizzle repeats after 4

@@ -1,9 +1,10 @@
-// out[e] = partial[0][e] + partial[1][e] + ... + partial[pieces - 1][e]: the second half of a dW whose tokens were cut.
+// out[e] = partial[0][e] + partial[1][e] + ... + partial[pieces - 1][e]: the second half of a dW whose tokens
+// were cut.
 //
 //   grid.x * threads: four elements each, every piece a step of elements further
 //
-// In the order of the pieces, so that every run gives the same bits; summing in fp32, rounded once. What out held, where that is
-// added to, comes last.
+// In the order of the pieces, so that every run gives the same bits; summing in fp32, rounded once. What out
+// held, where that is added to, comes last.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -25,8 +26,9 @@ __device__ __forceinline__ Element rounded(float value) {
 }
 
 template <class Element>
-__global__ void __launch_bounds__(Config::kThreads) sum_pieces_kernel(const float* __restrict__ partial, std::int64_t elements,
-                                                                      int pieces, bool accumulate, Element* __restrict__ out) {
+__global__ void __launch_bounds__(Config::kThreads)
+    sum_pieces_kernel(const float* __restrict__ partial, std::int64_t elements, int pieces, bool accumulate,
+                      Element* __restrict__ out) {
   const std::int64_t first = (std::int64_t{blockIdx.x} * Config::kThreads + threadIdx.x) * Config::kEach;
   if (first >= elements) return;
   float4 sum = *reinterpret_cast<const float4*>(partial + first);
@@ -56,14 +58,15 @@ cudaError_t launch(const float* partial, std::int64_t elements, int pieces, bool
                    cudaStream_t stream) noexcept {
   constexpr std::int64_t kPerBlock = Config::kThreads * Config::kEach;
   const auto grid = static_cast<unsigned>((elements + kPerBlock - 1) / kPerBlock);
-  sum_pieces_kernel<<<grid, Config::kThreads, 0, stream>>>(partial, elements, pieces, accumulate, static_cast<Element*>(out));
+  sum_pieces_kernel<<<grid, Config::kThreads, 0, stream>>>(partial, elements, pieces, accumulate,
+                                                           static_cast<Element*>(out));
   return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, bool accumulate, void* out,
-                       cudaStream_t stream) noexcept {
+cudaError_t sum_pieces(const float* partial, std::int64_t elements, int pieces, DType dtype, bool accumulate,
+                       void* out, cudaStream_t stream) noexcept {
   switch (accumulate ? DType::f32 : dtype) {
     case DType::bf16: return launch<__nv_bfloat16>(partial, elements, pieces, false, out, stream);
     case DType::f16: return launch<__half>(partial, elements, pieces, false, out, stream);

@@ -1,4 +1,5 @@
-// Tiles of the dW kernel in shared memory, [tokens][columns] as the matrices lie in memory, and how they get there.
+// Tiles of the dW kernel in shared memory, [tokens][columns] as the matrices lie in memory, and how they get
+// there.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +9,17 @@
 
 namespace sparseloom::kernels::cuda::mma_sdd {
 
-// Four warps: two or three thread blocks fit on a multiprocessor, so that one multiplies while the other stands at its barrier.
+// Four warps: two or three thread blocks fit on a multiprocessor, so that one multiplies while the other
+// stands at its barrier.
 inline constexpr int kThreads = 128;
 
 __host__ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 __host__ __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 
-/// Rows of 16-byte chunks, a token each. A warp reads one operand register from several tokens at the same columns: 8 tokens x 1
-/// chunk (ldmatrix) or 4 tokens x 2 chunks (32-bit loads). The chunk number is exclusive-ored with the token's so that these
-/// 128 bytes lie in different banks; no padding, so that every chunk stays aligned.
+/// Rows of 16-byte chunks, a token each. A warp reads one operand register from several tokens at the same
+/// columns: 8 tokens x 1 chunk (ldmatrix) or 4 tokens x 2 chunks (32-bit loads). The chunk number is
+/// exclusive-ored with the token's so that these 128 bytes lie in different banks; no padding, so that every
+/// chunk stays aligned.
 template <class Word, int kColumns>
 struct SharedTile {
   static constexpr int kPerChunk = 16 / sizeof(Word);
@@ -51,18 +54,22 @@ struct TileSource {
 
   static __device__ __forceinline__ int chunk_of_thread() { return threadIdx.x % Tile::kChunks; }
 
-  /// `column`: of the matrix, where this thread's chunk begins; `wanted`: false when no stored block has it; `by_chunks`: base and
-  /// stride are multiples of 16 bytes.
-  __device__ __forceinline__ TileSource(const void* matrix, std::int64_t stride, std::int64_t first_token, std::int64_t columns,
-                                        std::int64_t column, bool wanted, bool by_chunks) {
+  /// `column`: of the matrix, where this thread's chunk begins; `wanted`: false when no stored block has it;
+  /// `by_chunks`: base and stride are multiples of 16 bytes.
+  __device__ __forceinline__ TileSource(const void* matrix, std::int64_t stride, std::int64_t first_token,
+                                        std::int64_t columns, std::int64_t column, bool wanted,
+                                        bool by_chunks) {
     token = threadIdx.x / Tile::kChunks;
     chunk = chunk_of_thread();
     const std::int64_t inside = columns - column;
     bytes = inside >= Tile::kPerChunk ? 16 : inside > 0 ? static_cast<int>(inside * sizeof(Word)) : 0;
-    way = !wanted || token >= kTokens ? Way::none : !by_chunks ? Way::elements : bytes == 16 ? Way::whole : Way::edge;
+    way = !wanted || token >= kTokens ? Way::none
+          : !by_chunks                ? Way::elements
+          : bytes == 16               ? Way::whole
+                                      : Way::edge;
     pass_step = least(kPassTokens, kTokens) * stride * static_cast<std::int64_t>(sizeof(Word));
-    next =
-        static_cast<const std::byte*>(matrix) + ((first_token + token) * stride + column) * static_cast<std::int64_t>(sizeof(Word));
+    next = static_cast<const std::byte*>(matrix) +
+           ((first_token + token) * stride + column) * static_cast<std::int64_t>(sizeof(Word));
   }
 };
 
@@ -74,29 +81,33 @@ __device__ __forceinline__ uint4 read_elements(const std::byte* source, int byte
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
     words[w] = w * 4 < bytes ? std::uint32_t{elements[w * 4 / sizeof(Word)]} : 0u;
-    if constexpr (sizeof(Word) == 2) words[w] |= w * 4 + 2 < bytes ? std::uint32_t{elements[w * 2 + 1]} << 16 : 0u;
+    if constexpr (sizeof(Word) == 2)
+      words[w] |= w * 4 + 2 < bytes ? std::uint32_t{elements[w * 2 + 1]} << 16 : 0u;
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/// Loads the next kTokens tokens, of which the first `valid` exist; the others become zeros. Complete after the thread's next
-/// commit and wait, for the others after a barrier.
+/// Loads the next kTokens tokens, of which the first `valid` exist; the others become zeros. Complete after
+/// the thread's next commit and wait, for the others after a barrier.
 template <class Word, class Tile, int kTokens>
-__device__ __forceinline__ void load_tile(TileSource<Word, Tile, kTokens>& source, std::byte* tile, int valid) {
+__device__ __forceinline__ void load_tile(TileSource<Word, Tile, kTokens>& source, std::byte* tile,
+                                          int valid) {
   using Source = TileSource<Word, Tile, kTokens>;
   if (source.way == Source::Way::none) return;
   const std::uint32_t tile_address = ptx::shared_address(tile);
   if (source.way == Source::Way::whole && valid == kTokens) {
 #pragma unroll
     for (int pass = 0; pass < Source::kPasses; ++pass, source.next += source.pass_step) {
-      ptx::cp_async_cg(tile_address + Tile::offset(source.token + pass * Source::kPassTokens, source.chunk), source.next, 16);
+      ptx::cp_async_cg(tile_address + Tile::offset(source.token + pass * Source::kPassTokens, source.chunk),
+                       source.next, 16);
     }
-  } else if (source.way !=
-             Source::Way::elements) {  // edges: a copy of fewer than 16 bytes costs a dozen instructions instead of three
+  } else if (source.way != Source::Way::elements) {  // edges: a copy of fewer than 16 bytes costs a dozen
+                                                     // instructions instead of three
 #pragma unroll 1
     for (int pass = 0; pass < Source::kPasses; ++pass, source.next += source.pass_step) {
       const int token = source.token + pass * Source::kPassTokens;
-      ptx::cp_async_cg(tile_address + Tile::offset(token, source.chunk), source.next, token < valid ? source.bytes : 0);
+      ptx::cp_async_cg(tile_address + Tile::offset(token, source.chunk), source.next,
+                       token < valid ? source.bytes : 0);
     }
   } else {
 #pragma unroll 1

@@ -1,4 +1,5 @@
-// What a GPU reaches when nothing but one thing is asked of it: bytes from memory, bytes from L2, products on tensor cores.
+// What a GPU reaches when nothing but one thing is asked of it: bytes from memory, bytes from L2, products on
+// tensor cores.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -20,10 +21,12 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   uint4 mixed{};
   for (int round = 0; round < rounds; ++round) {
-    for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += kUnroll * step) {
+    for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors;
+         i += kUnroll * step) {
       uint4 read[kUnroll];
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) read[u] = i + u * step < vectors ? __ldcg(from + i + u * step) : uint4{};
+      for (int u = 0; u < kUnroll; ++u)
+        read[u] = i + u * step < vectors ? __ldcg(from + i + u * step) : uint4{};
 #pragma unroll
       for (const uint4& r : read) mixed.x ^= r.x, mixed.y ^= r.y, mixed.z ^= r.z, mixed.w ^= r.w;
     }
@@ -34,7 +37,8 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kMmaThreads) mma_kernel(bool never, float* to) {
   float sums[kChains][4] = {};
   const std::uint32_t lane = threadIdx.x * 2654435761u;
-  const std::uint32_t a[4] = {lane & 0x3fff3fff, lane >> 1 & 0x3fff3fff, lane >> 2 & 0x3fff3fff, lane >> 3 & 0x3fff3fff};
+  const std::uint32_t a[4] = {lane & 0x3fff3fff, lane >> 1 & 0x3fff3fff, lane >> 2 & 0x3fff3fff,
+                              lane >> 3 & 0x3fff3fff};
   for (int round = 0; round < kMmaRounds; ++round) {
 #pragma unroll
     for (float(&sum)[4] : sums) ptx::mma_m16n8k16_bf16(sum, a, a[1], a[2]);
@@ -45,8 +49,8 @@ __global__ void __launch_bounds__(kMmaThreads) mma_kernel(bool never, float* to)
   if (never) to[threadIdx.x] = all;
 }
 
-/// A stream, events and memory of its own, so that nobody else's work is waited for; freed by the stream as well, since cudaFree
-/// would wait for the whole device.
+/// A stream, events and memory of its own, so that nobody else's work is waited for; freed by the stream as
+/// well, since cudaFree would wait for the whole device.
 struct Bench {
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -99,8 +103,10 @@ struct Bench {
 
 int sm80_measure_rates(const runtime::CudaDevice& device, plan::GpuRates& rates) noexcept {
   // Four times L2, of which the last part read is gone when it is read again; an eighth of L2 stays.
-  const std::int64_t far = std::max<std::int64_t>(4 * static_cast<std::int64_t>(device.l2_bytes), std::int64_t{64} << 20) / 16;
-  const std::int64_t near = std::max<std::int64_t>(static_cast<std::int64_t>(device.l2_bytes) / 8, std::int64_t{1} << 20) / 16;
+  const std::int64_t far =
+      std::max<std::int64_t>(4 * static_cast<std::int64_t>(device.l2_bytes), std::int64_t{64} << 20) / 16;
+  const std::int64_t near =
+      std::max<std::int64_t>(static_cast<std::int64_t>(device.l2_bytes) / 8, std::int64_t{1} << 20) / 16;
   constexpr int kNearRounds = 32;
   Bench bench(static_cast<std::size_t>(far) * 16);
   const auto* from = static_cast<const uint4*>(bench.memory);
@@ -109,7 +115,9 @@ int sm80_measure_rates(const runtime::CudaDevice& device, plan::GpuRates& rates)
   const auto read = [&](std::int64_t vectors, int rounds) {
     read_kernel<<<grid * kPerSm, kThreads, 0, bench.stream>>>(from, vectors, rounds, false, to);
   };
-  const auto multiply = [&] { mma_kernel<<<grid * 2, kMmaThreads, 0, bench.stream>>>(false, reinterpret_cast<float*>(to)); };
+  const auto multiply = [&] {
+    mma_kernel<<<grid * 2, kMmaThreads, 0, bench.stream>>>(false, reinterpret_cast<float*>(to));
+  };
 
   // An idle GPU has its clocks down, and takes some 20 ms to raise them.
   bench.best(50, multiply);
@@ -117,7 +125,8 @@ int sm80_measure_rates(const runtime::CudaDevice& device, plan::GpuRates& rates)
   const double l2 = bench.best(20, [&] { read(near, kNearRounds); });
   const double memory = bench.best(20, [&] { read(far, 1); });
   if (bench.status != cudaSuccess) return bench.status;
-  constexpr double kFlops = 2.0 * 16 * 8 * 16 * kChains * kMmaRounds * (kMmaThreads / 32) * 2;  // of a multiprocessor
+  constexpr double kFlops =
+      2.0 * 16 * 8 * 16 * kChains * kMmaRounds * (kMmaThreads / 32) * 2;  // of a multiprocessor
   rates.tensor_flops = kFlops * device.multiprocessors / tensor;
   rates.l2_bytes = static_cast<double>(near) * 16 * kNearRounds / l2;
   rates.memory_bytes = static_cast<double>(far) * 16 / memory;

@@ -18,17 +18,26 @@ struct F32 {
 struct F16 {
   using Bits = std::uint16_t;
   static __device__ __forceinline__ float to_f32(Bits bits) { return ptx::cvt_f32_f16(bits); }
-  static __device__ __forceinline__ Bits from_f32(float x) { return static_cast<Bits>(ptx::cvt_rn_f16x2(x, x)); }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
+  static __device__ __forceinline__ Bits from_f32(float x) {
+    return static_cast<Bits>(ptx::cvt_rn_f16x2(x, x));
+  }
+  static __device__ __forceinline__ std::uint32_t pair(float low, float high) {
+    return ptx::cvt_rn_f16x2(low, high);
+  }
 };
 struct Bf16 {
   using Bits = std::uint16_t;
   static __device__ __forceinline__ float to_f32(Bits bits) { return ptx::cvt_f32_bf16(bits); }
-  static __device__ __forceinline__ Bits from_f32(float x) { return static_cast<Bits>(ptx::cvt_rn_bf16x2(x, x)); }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_bf16x2(low, high); }
+  static __device__ __forceinline__ Bits from_f32(float x) {
+    return static_cast<Bits>(ptx::cvt_rn_bf16x2(x, x));
+  }
+  static __device__ __forceinline__ std::uint32_t pair(float low, float high) {
+    return ptx::cvt_rn_bf16x2(low, high);
+  }
 };
 
-/// 16 bytes of elements as registers. kWhole: every row of every matrix is vectors, else all elements go one by one.
+/// 16 bytes of elements as registers. kWhole: every row of every matrix is vectors, else all elements go one
+/// by one.
 template <class Element, bool kWhole>
 struct Row {
   using Bits = typename Element::Bits;
@@ -56,15 +65,17 @@ struct Row {
         x[e] = Element::to_f32(static_cast<Bits>(words[e / 2] >> (e % 2 * 16)));
     }
   }
-  static __device__ __forceinline__ void store(void* matrix, std::int64_t at, std::int64_t columns, const float (&x)[kCount]) {
+  static __device__ __forceinline__ void store(void* matrix, std::int64_t at, std::int64_t columns,
+                                               const float (&x)[kCount]) {
     auto* target = static_cast<Bits*>(matrix) + at;
     if constexpr (kWhole) {
       uint4 vector;
       if constexpr (sizeof(Bits) == 4)
-        vector = make_uint4(Element::from_f32(x[0]), Element::from_f32(x[1]), Element::from_f32(x[2]), Element::from_f32(x[3]));
+        vector = make_uint4(Element::from_f32(x[0]), Element::from_f32(x[1]), Element::from_f32(x[2]),
+                            Element::from_f32(x[3]));
       else
-        vector =
-            make_uint4(Element::pair(x[0], x[1]), Element::pair(x[2], x[3]), Element::pair(x[4], x[5]), Element::pair(x[6], x[7]));
+        vector = make_uint4(Element::pair(x[0], x[1]), Element::pair(x[2], x[3]), Element::pair(x[4], x[5]),
+                            Element::pair(x[6], x[7]));
       __stcg(reinterpret_cast<uint4*>(target), vector);  // a plain store was split into four of 4 bytes
     } else {
 #pragma unroll

@@ -50,7 +50,8 @@ MmaSddParams params_of(const MatmulArgs& args, const Cut& cut) {
 }
 
 /// Behind a launch that ended with `status`: adds the pieces up, if there are several.
-inline cudaError_t sum_up(cudaError_t status, const MmaSddParams& params, int pieces, const MatmulArgs& args) {
+inline cudaError_t sum_up(cudaError_t status, const MmaSddParams& params, int pieces,
+                          const MatmulArgs& args) {
   if (status != cudaSuccess || pieces == 1) return status;
   const auto stream = static_cast<cudaStream_t>(args.stream);
   return sum_pieces(params.partial, params.elements, pieces, args.dtype, args.accumulate, args.out, stream);

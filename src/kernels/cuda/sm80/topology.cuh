@@ -1,18 +1,22 @@
-// Index tables of a block mask, on the device, in place of the old ones: forward's crow and col, dX's ccol, row and slot, and where
-// each block lay before. dW walks crow and col.
+// Index tables of a block mask, on the device, in place of the old ones: forward's crow and col, dX's ccol,
+// row and slot, and where each block lay before. dW walks crow and col.
 //
-//   mask bytes -> bits -> rank of each cell -> moved (old tables read) -> crow, col -> bits transposed -> ccol, row, slot
+//   mask bytes -> bits -> rank of each cell -> moved (old tables read) -> crow, col -> bits transposed ->
+//   ccol, row, slot
 //
-// One thread block. A warp takes a word of 32 cells and a lane a cell; ranks are prefix sums of the words' population counts, so
-// nothing depends on the order of threads, and what a warp writes lies together in both directions. Rejected: a grid of thread
-// blocks, which has to wait for each other twice per direction (six launches, or a cooperative one) to divide some 5 us of work.
+// One thread block. A warp takes a word of 32 cells and a lane a cell; ranks are prefix sums of the words'
+// population counts, so nothing depends on the order of threads, and what a warp writes lies together in both
+// directions. Rejected: a grid of thread blocks, which has to wait for each other twice per direction (six
+// launches, or a cooperative one) to divide some 5 us of work.
 //
-// With p of the mask's cells before cell i in row-major order, min(p, capacity) + min(i - p, fill) blocks lie before it, where
-// fill = max(capacity - cells of the mask, 0): of too many cells the first count, too few are filled up. So exactly `capacity`
-// blocks exist whatever the mask holds, which is what lets every kernel, grid and workspace of the products stay as they are: dW
-// writes each slot of its output because each is a block.
+// With p of the mask's cells before cell i in row-major order, min(p, capacity) + min(i - p, fill) blocks lie
+// before it, where fill = max(capacity - cells of the mask, 0): of too many cells the first count, too few
+// are filled up. So exactly `capacity` blocks exist whatever the mask holds, which is what lets every kernel,
+// grid and workspace of the products stay as they are: dW writes each slot of its output because each is a
+// block.
 //
-// Words and their prefix sums lie in shared memory where they fit (on an sm_90 grids of up to 640 x 640 cells), else in workspace.
+// Words and their prefix sums lie in shared memory where they fit (on an sm_90 grids of up to 640 x 640
+// cells), else in workspace.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,14 +32,15 @@ inline constexpr int kThreads = 1024;
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr unsigned kWarp = 0xffffffffu;
 
-/// A bit matrix, 32 cells a word, and for each word the number of ones before it. Grids have fewer than 2^28 cells: all counts fit
-/// an int. An odd pitch: a warp that reads down a column of words meets 32 banks.
+/// A bit matrix, 32 cells a word, and for each word the number of ones before it. Grids have fewer than 2^28
+/// cells: all counts fit an int. An odd pitch: a warp that reads down a column of words meets 32 banks.
 struct BitTable {
   std::uint32_t* words = nullptr;
   std::int32_t* before = nullptr;
   int lines, line_words;
 
-  __host__ __device__ BitTable(int line_count, int cells) : lines(line_count), line_words((cells + 31) / 32) {}
+  __host__ __device__ BitTable(int line_count, int cells)
+      : lines(line_count), line_words((cells + 31) / 32) {}
   __host__ __device__ int pitch() const { return line_words | 1; }
   __host__ __device__ int count() const { return lines * line_words; }
   __host__ __device__ int entries() const { return lines * pitch(); }
@@ -55,7 +60,8 @@ struct Params {
 /// Word k of a table.
 struct Place {
   int line, word;
-  __device__ Place(const BitTable& table, int k) : line(k / table.line_words), word(k - line * table.line_words) {}
+  __device__ Place(const BitTable& table, int k)
+      : line(k / table.line_words), word(k - line * table.line_words) {}
   __device__ void step(const BitTable& table) {
     if (++word == table.line_words) ++line, word = 0;
   }
@@ -63,7 +69,9 @@ struct Place {
 };
 
 /// Ones of a word below a place in it.
-__device__ __forceinline__ std::int32_t ones_below(std::uint32_t word, int place) { return __popc(word & ((1u << place) - 1u)); }
+__device__ __forceinline__ std::int32_t ones_below(std::uint32_t word, int place) {
+  return __popc(word & ((1u << place) - 1u));
+}
 
 /// Ones of the table before a cell.
 __device__ __forceinline__ std::int32_t rank(const BitTable& table, int line, int cell) {
@@ -94,12 +102,14 @@ __device__ __forceinline__ void read_mask(const Params& params, const BitTable& 
   }
 }
 
-/// Fills table.before in the order of lines and returns the number of ones. By all threads, once the words are complete; a barrier
-/// has to follow before anybody reads `before`.
-__device__ __forceinline__ std::int32_t count_before(const BitTable& table, std::int32_t (&warp_sums)[kWarps + 1]) {
+/// Fills table.before in the order of lines and returns the number of ones. By all threads, once the words
+/// are complete; a barrier has to follow before anybody reads `before`.
+__device__ __forceinline__ std::int32_t count_before(const BitTable& table,
+                                                     std::int32_t (&warp_sums)[kWarps + 1]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int share = (table.count() + kThreads - 1) / kThreads;
-  const int begin = min(share * static_cast<int>(threadIdx.x), table.count()), end = min(begin + share, table.count());
+  const int begin = min(share * static_cast<int>(threadIdx.x), table.count()),
+            end = min(begin + share, table.count());
   std::int32_t own = 0;
   Place at(table, begin);
   for (int k = begin; k < end; ++k, at.step(table)) own += __popc(table.words[at.entry(table)]);
@@ -132,11 +142,15 @@ __device__ __forceinline__ std::int32_t count_before(const BitTable& table, std:
   return warp_sums[kWarps];
 }
 
-/// moved[new slot] = old slot of every block that the mask names again; the others stay -1. A warp takes a row of the old tables.
-__device__ __forceinline__ void find_moved(const TopologyTables& tables, const BitTable& table, std::int32_t fill) {
-  const auto capacity = static_cast<std::int32_t>(tables.capacity), cols = static_cast<std::int32_t>(tables.block_cols);
+/// moved[new slot] = old slot of every block that the mask names again; the others stay -1. A warp takes a
+/// row of the old tables.
+__device__ __forceinline__ void find_moved(const TopologyTables& tables, const BitTable& table,
+                                           std::int32_t fill) {
+  const auto capacity = static_cast<std::int32_t>(tables.capacity),
+             cols = static_cast<std::int32_t>(tables.block_cols);
   for (int r = threadIdx.x / 32; r < table.lines; r += kWarps) {
-    // Inside the arrays also when the old tables are none: nobody has looked at them since anybody could write there.
+    // Inside the arrays also when the old tables are none: nobody has looked at them since anybody could
+    // write there.
     const std::int32_t begin = max(tables.crow[r], 0), end = min(tables.crow[r + 1], capacity);
     for (std::int32_t i = begin + static_cast<int>(threadIdx.x % 32); i < end; i += 32) {
       const std::int32_t c = tables.col[i];
@@ -149,8 +163,10 @@ __device__ __forceinline__ void find_moved(const TopologyTables& tables, const B
 }
 
 /// crow and col; the table becomes that of the blocks themselves, `before` their slots.
-__device__ __forceinline__ void write_rows(const TopologyTables& tables, const BitTable& table, std::int32_t fill) {
-  const auto capacity = static_cast<std::int32_t>(tables.capacity), cols = static_cast<std::int32_t>(tables.block_cols);
+__device__ __forceinline__ void write_rows(const TopologyTables& tables, const BitTable& table,
+                                           std::int32_t fill) {
+  const auto capacity = static_cast<std::int32_t>(tables.capacity),
+             cols = static_cast<std::int32_t>(tables.block_cols);
   const int lane = threadIdx.x % 32;
 #pragma unroll 2
   for (int k = threadIdx.x / 32; k < table.count(); k += kWarps) {
@@ -190,7 +206,8 @@ __device__ __forceinline__ void transpose(const BitTable& table, const BitTable&
 }
 
 /// ccol, row and slot.
-__device__ __forceinline__ void write_columns(const TopologyTables& tables, const BitTable& table, const BitTable& across) {
+__device__ __forceinline__ void write_columns(const TopologyTables& tables, const BitTable& table,
+                                              const BitTable& across) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 2
   for (int k = threadIdx.x / 32; k < across.count(); k += kWarps) {

@@ -3,7 +3,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// The copy engine cannot address an operand, or a count does not fit: another kernel takes the call. Nothing has been launched.
+/// The copy engine cannot address an operand, or a count does not fit: another kernel takes the call. Nothing
+/// has been launched.
 inline constexpr int kCannotTake = -1;
 
 }  // namespace sparseloom::kernels::cuda

@@ -15,7 +15,8 @@ bool is_narrow(const MatmulArgs& args) { return args.index.block == BlockShape{1
 /// narrow_tokens: with blocks of 16 x 16.
 bool takes(const MatmulArgs& args, int narrow_tokens) {
   const bool narrow = is_narrow(args), halves = args.dtype == DType::bf16 || args.dtype == DType::f16;
-  return args.m >= 1 && args.m <= (narrow ? narrow_tokens : kDecodeTokens) && args.direction == Direction::forward && halves &&
+  return args.m >= 1 && args.m <= (narrow ? narrow_tokens : kDecodeTokens) &&
+         args.direction == Direction::forward && halves &&
          (narrow || std::min(args.index.block.rows, args.index.block.cols) >= 32);
 }
 
@@ -39,7 +40,8 @@ int sm90_decode(const MatmulArgs& args) noexcept {
 int sm90_decode_lines(const MatmulArgs& args) noexcept {
   if (!takes(args, kNarrowLineTokens)) return cudaErrorInvalidValue;
   if (args.uneven_lines) return sm90_decode(args);
-  const int status = args.dtype == DType::bf16 ? decode90::line::launch_bf16(args) : decode90::line::launch_f16(args);
+  const int status =
+      args.dtype == DType::bf16 ? decode90::line::launch_bf16(args) : decode90::line::launch_f16(args);
   return status == kCannotTake ? sm80_decode(args) : status;
 }
 

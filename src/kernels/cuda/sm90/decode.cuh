@@ -2,15 +2,17 @@
 //
 //   out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])
 //
-// Every warp of the GPU takes a run of units (32 rows of a block) of its own (decode_cut.cuh): W by bulk copies into a ring of its
-// own, X from L2 or L1 straight into the registers of the mma, several steps ahead. No barrier is shared until the end, when the
-// warps of a cluster add up the lines they have in common, in the order of their units: the same bits in every run.
+// Every warp of the GPU takes a run of units (32 rows of a block) of its own (decode_cut.cuh): W by bulk
+// copies into a ring of its own, X from L2 or L1 straight into the registers of the mma, several steps ahead.
+// No barrier is shared until the end, when the warps of a cluster add up the lines they have in common, in
+// the order of their units: the same bits in every run.
 //
-// The launch begins while the kernel before it ends (griddepcontrol): barriers are set up and W is asked for into L2 by then, at
-// the place where an even cut would find it. Nothing is read or written before that kernel's end.
+// The launch begins while the kernel before it ends (griddepcontrol): barriers are set up and W is asked for
+// into L2 by then, at the place where an even cut would find it. Nothing is read or written before that
+// kernel's end.
 //
-// Rejected: row pointers searched in global memory, where every probe waits 0.3 us; flags in memory to join sums of the whole GPU,
-// which need scratch that starts as zero, so another launch.
+// Rejected: row pointers searched in global memory, where every probe waits 0.3 us; flags in memory to join
+// sums of the whole GPU, which need scratch that starts as zero, so another launch.
 #pragma once
 
 #include "kernels/cuda/ptx/address.cuh"
@@ -24,10 +26,12 @@
 
 namespace sparseloom::kernels::cuda::decode90 {
 
-/// What the lanes of a warp know of its units: of 32, and of the 32 behind them, whose columns come from memory meanwhile.
+/// What the lanes of a warp know of its units: of 32, and of the 32 behind them, whose columns come from
+/// memory meanwhile.
 class Window {
  public:
-  __device__ __forceinline__ Window(const Params& params, const Rows& rows, const Share& share, int first, int count, int lane)
+  __device__ __forceinline__ Window(const Params& params, const Rows& rows, const Share& share, int first,
+                                    int count, int lane)
       : params_(params),
         rows_(rows),
         first_row_(share.first_line >> rows.strips_log2),
@@ -57,7 +61,8 @@ class Window {
   // Only the batch that is asked for is touched: the other's columns may still be on their way.
   template <int Unit::*kField>
   __device__ __forceinline__ int get(int unit) const {
-    return unit >> 5 == batch_ ? __shfl_sync(~0u, now_.*kField, unit & 31) : __shfl_sync(~0u, next_.*kField, unit & 31);
+    return unit >> 5 == batch_ ? __shfl_sync(~0u, now_.*kField, unit & 31)
+                               : __shfl_sync(~0u, next_.*kField, unit & 31);
   }
 
   const Params& params_;
@@ -71,8 +76,8 @@ class Window {
 template <class C>
 class Walk {
  public:
-  __device__ __forceinline__ Walk(const Params& params, const Rows& rows, const Share& share, Shared<C>& shared, int number,
-                                  int warp, int lane)
+  __device__ __forceinline__ Walk(const Params& params, const Rows& rows, const Share& share,
+                                  Shared<C>& shared, int number, int warp, int lane)
       : params_(params),
         rows_(rows),
         first_(share.first_unit + share.begin(number)),
@@ -84,8 +89,8 @@ class Walk {
         tokens_(params, lane),
         window_(params, rows, share, first_, count_, lane) {}
 
-  /// Multiplies all units. Sums of a line that begins before them go to `head`, those of one that goes on behind them to `tail`,
-  /// which may be the ring's place.
+  /// Multiplies all units. Sums of a line that begins before them go to `head`, those of one that goes on
+  /// behind them to `tail`, which may be the ring's place.
   __device__ __forceinline__ void run(float4* head, float4* tail) {
     const int steps = count_ << steps_log2_;
 #pragma unroll
@@ -102,8 +107,11 @@ class Walk {
         if (step >= steps) break;
         const int unit = step >> steps_log2_, stage = step / C::kStageSteps;
         window_.reach(unit, lane_);
-        if (i % C::kStageSteps == 0) ptx::mbarrier_wait(full_ + stage % C::kStages * 8, stage / C::kStages & 1);
-        multiply<C>(sums, x[i], (ring_ + stage % C::kStages * C::kStageBytes + lane_piece<C>(lane_)) ^ (i % C::kStageSteps * 64));
+        if (i % C::kStageSteps == 0)
+          ptx::mbarrier_wait(full_ + stage % C::kStages * 8, stage / C::kStages & 1);
+        multiply<C>(
+            sums, x[i],
+            (ring_ + stage % C::kStages * C::kStageBytes + lane_piece<C>(lane_)) ^ (i % C::kStageSteps * 64));
         load_x(x[i], step + C::kAhead);
         if (i % C::kStageSteps != C::kStageSteps - 1) continue;
         __syncwarp();  // all lanes have read the stage
@@ -134,8 +142,8 @@ class Walk {
     tokens_.load(x, (window_.col(unit) << params_.bn_log2) + (step & ((1 << steps_log2_) - 1)) * 32, there);
   }
 
-  /// Behind a unit's last step: where its line ends, or the warp's units do, the sums go to their place. True if the line goes on
-  /// in the next warp.
+  /// Behind a unit's last step: where its line ends, or the warp's units do, the sums go to their place. True
+  /// if the line goes on in the next warp.
   __device__ __forceinline__ bool end_unit(Sums<C>& sums, int unit, float4* head) {
     const int line = window_.line(unit);
     if (unit + 1 < count_ && window_.line(unit + 1) == line) return false;
@@ -175,14 +183,16 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1) decode90_kernel(const __gri
   if (lane == 0) {
     prefetch_values<C::kRingBytes>(params, cluster * (C::kWarps << params.cluster_log2) + number);
     if (C::kWide && warp == 0) ptx::prefetch_tensor_map(&params.w);
-    for (int stage = 0; stage < C::kStages; ++stage) ptx::mbarrier_init(ptx::shared_address(&shared.full[warp][stage]), 1);
+    for (int stage = 0; stage < C::kStages; ++stage)
+      ptx::mbarrier_init(ptx::shared_address(&shared.full[warp][stage]), 1);
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async();
   }
   prefetch_index(params, cluster * (C::kWarps << params.cluster_log2) + number, lane);
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
-  for (int row = threadIdx.x; row <= params.block_rows; row += 32 * C::kWarps) shared.crow[row] = ptx::ld_global(params.crow + row);
+  for (int row = threadIdx.x; row <= params.block_rows; row += 32 * C::kWarps)
+    shared.crow[row] = ptx::ld_global(params.crow + row);
   __syncthreads();
 
   const Rows rows{shared.crow, params.block_rows, params.strips_log2};
@@ -191,7 +201,8 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1) decode90_kernel(const __gri
   find_border(params, rows, cluster + 1, clusters, &shared.borders[1]);
   __syncthreads();
   const Share share(rows, shared.borders, C::kWarps, params.cluster_log2);
-  Walk<C>(params, rows, share, shared, number, warp, lane).run(shared.heads[warp], reinterpret_cast<float4*>(shared.rings[warp]));
+  Walk<C>(params, rows, share, shared, number, warp, lane)
+      .run(shared.heads[warp], reinterpret_cast<float4*>(shared.rings[warp]));
   if (params.cluster_log2 > 0) {
     ptx::cluster_sync();
   } else {

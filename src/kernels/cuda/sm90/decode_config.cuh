@@ -18,8 +18,9 @@ struct Config {
   using Element = typename Mma::Element;
   static constexpr bool kWide = kWide_;
   static constexpr int kTokenTiles = kTokenTiles_;
-  // A warp multiplies 32 rows x 32 k in a step. Its stages are what one copy brings: 2 KB of a block of 32 columns, which are
-  // contiguous, or 32 rows of 128 bytes, swizzled, since rows 128 bytes apart would share their banks.
+  // A warp multiplies 32 rows x 32 k in a step. Its stages are what one copy brings: 2 KB of a block of 32
+  // columns, which are contiguous, or 32 rows of 128 bytes, swizzled, since rows 128 bytes apart would share
+  // their banks.
   static constexpr int kStageColumns = kWide ? 64 : 32;
   static constexpr int kStageSteps = kStageColumns / 32;
   static constexpr int kStageBytes = kLine * kStageColumns * 2;
@@ -36,8 +37,8 @@ struct Config {
   static_assert(kSlotBytes <= kRingBytes, "a warp's last partial sums take the place of its ring");
 };
 
-/// By value to the kernel. A line is 32 outputs of a block row, a unit what one block holds of a line; `strips` lines per block
-/// row.
+/// By value to the kernel. A line is 32 outputs of a block row, a unit what one block holds of a line;
+/// `strips` lines per block row.
 struct Params {
   CUtensorMap w;  // [blocks * bm, bn], for wide blocks
   const void* values = nullptr;
@@ -48,8 +49,8 @@ struct Params {
   const void* residual = nullptr;
   void* out = nullptr;
   std::int64_t x_stride = 0, out_stride = 0, residual_stride = 0;  // elements
-  std::int64_t warp_bytes = 0;                                     // of W, if all warps took the same; a multiple of 16
-  std::int64_t warp_blocks = 0;                                    // as many, rounded up
+  std::int64_t warp_bytes = 0;   // of W, if all warps took the same; a multiple of 16
+  std::int64_t warp_blocks = 0;  // as many, rounded up
   std::int32_t blocks = 0;
   std::int32_t rows = 0, cols = 0;  // of W
   std::int32_t block_rows = 0;
@@ -78,15 +79,19 @@ constexpr std::size_t shared_bytes(int block_rows) {
   return sizeof(Shared<C>) + sizeof(std::int32_t) * static_cast<std::size_t>(block_rows);
 }
 
-/// Which row of its line is row `row` of mma `tile`. Wide: rows g and g + 1 of the mma lie four rows apart, so that of the swizzled
-/// 16-byte pieces a load reads at a time, those of one row fall into the banks that the other's leave free.
+/// Which row of its line is row `row` of mma `tile`. Wide: rows g and g + 1 of the mma lie four rows apart,
+/// so that of the swizzled 16-byte pieces a load reads at a time, those of one row fall into the banks that
+/// the other's leave free.
 template <class C>
 __host__ __device__ constexpr int line_row(int tile, int row) {
   if constexpr (!C::kWide) return 16 * tile + row;
   return 16 * tile + (row & 1) * 4 + (row >> 1 & 3) + (row & 8);
 }
 
-/// Where partial sums of outputs 4 four .. + 3 of a token lie in a slot, in float4: lanes of one mma result hit different banks.
-__host__ __device__ constexpr int slot_four(int token, int four) { return token * 8 + (four ^ (2 * (token >> 1 & 3))); }
+/// Where partial sums of outputs 4 four .. + 3 of a token lie in a slot, in float4: lanes of one mma result
+/// hit different banks.
+__host__ __device__ constexpr int slot_four(int token, int four) {
+  return token * 8 + (four ^ (2 * (token >> 1 & 3)));
+}
 
 }  // namespace sparseloom::kernels::cuda::decode90

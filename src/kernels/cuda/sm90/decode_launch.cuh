@@ -11,8 +11,9 @@
 
 namespace sparseloom::kernels::cuda::decode90 {
 
-/// log2 of the thread blocks in a cluster: the fewest that even out the lines, taking the heaviest for as long as four. A cluster's
-/// two barriers and its reads of other thread blocks' sums count as 10 to 20 KB of W.
+/// log2 of the thread blocks in a cluster: the fewest that even out the lines, taking the heaviest for as
+/// long as four. A cluster's two barriers and its reads of other thread blocks' sums count as 10 to 20 KB of
+/// W.
 inline unsigned cluster_log2(const ClusterCounts& counts, std::int64_t lines, double line_bytes) {
   constexpr std::int64_t kHeaviest = 4;
   constexpr double kExchangeBytes[] = {0, 10e3, 13e3, 20e3};
@@ -35,11 +36,13 @@ int launch_instance(Params& params, const MatmulArgs& args) noexcept {
   const int multiprocessors = runtime::cuda_device(args.device).multiprocessors;
   constexpr std::size_t kMost = shared_bytes<C>(kHopperDecodeRows);
   static_assert(kMost <= 227 * 1024, "what sm_90 has");
-  const cudaError_t ready = prepare<decode90_kernel<C>>(args.device, multiprocessors, 32 * C::kWarps, kMost, counts);
+  const cudaError_t ready =
+      prepare<decode90_kernel<C>>(args.device, multiprocessors, 32 * C::kWarps, kMost, counts);
   if (ready != cudaSuccess) return ready;
   const std::int64_t lines = std::int64_t{params.block_rows} << params.strips_log2;
   const std::int64_t values_bytes = args.index.blocks * args.index.block_elements() * 2;
-  const unsigned log2 = cluster_log2(counts, lines, static_cast<double>(values_bytes) / static_cast<double>(lines));
+  const unsigned log2 =
+      cluster_log2(counts, lines, static_cast<double>(values_bytes) / static_cast<double>(lines));
   const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(counts[log2], lines));
   set_clusters(params, args, clusters, log2, C::kWarps);
   return launch_kernel({.grid = clusters << log2,
@@ -63,7 +66,8 @@ template <class Mma>
 int launch(const MatmulArgs& args) noexcept {
   const IndexView& index = args.index;
   Params params{};
-  if (index.cols % 8 != 0 || index.block_rows() > kHopperDecodeRows || !fill(params, args)) return kCannotTake;
+  if (index.cols % 8 != 0 || index.block_rows() > kHopperDecodeRows || !fill(params, args))
+    return kCannotTake;
   if (index.block.cols == 32) return launch_tokens<Mma, false>(params, args);
   return encode_values(params.w, args) ? launch_tokens<Mma, true>(params, args) : kCannotTake;
 }

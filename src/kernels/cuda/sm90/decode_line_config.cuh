@@ -6,7 +6,8 @@
 
 namespace sparseloom::kernels::cuda::decode90::line {
 
-/// Where the values and columns of a block row would lie if all were alike: what L2 is asked for before the index may be read.
+/// Where the values and columns of a block row would lie if all were alike: what L2 is asked for before the
+/// index may be read.
 struct Guess {
   std::uint64_t row_blocks_32 = 0;  // blocks of a block row, 32 fractional bits
   int warps = 0;                    // so many of a line's warps ask for values,
@@ -18,11 +19,12 @@ template <class Mma, bool kWide, int kTokenTiles>
 struct Config : decode90::Config<Mma, kWide, kTokenTiles> {
   using Base = decode90::Config<Mma, kWide, kTokenTiles>;
   static constexpr int kRows = kLine;
-  // Fewer bytes on their way than decode.cuh has: with twice as many, tokens waited behind W in L2 (8.4 us for 7.7 at density .05
-  // of 32 x 12288 x 12288).
+  // Fewer bytes on their way than decode.cuh has: with twice as many, tokens waited behind W in L2 (8.4 us
+  // for 7.7 at density .05 of 32 x 12288 x 12288).
   static constexpr int kRingBytes = kWide || kTokenTiles == 8 ? 8192 : 4096;
   static constexpr int kStages = kRingBytes / Base::kStageBytes;
-  // Steps that X is asked for ahead of its use. 12 warps with four of them are 2 to 4 % faster than 16 with two.
+  // Steps that X is asked for ahead of its use. 12 warps with four of them are 2 to 4 % faster than 16 with
+  // two.
   static constexpr int kAhead = kTokenTiles <= 4 ? 4 : 2;
   // Registers: 128 per lane for 16 warps, 168 for 12, 255 for 8.
   static constexpr int kWarps = kTokenTiles <= 2 ? 16 : kTokenTiles == 4 ? 12 : 8;
@@ -30,7 +32,9 @@ struct Config : decode90::Config<Mma, kWide, kTokenTiles> {
 
   static_assert(kAhead % Base::kStageSteps == 0, "X is asked for by whole stages");
   static_assert(Base::kSlotBytes <= kRingBytes, "a warp's partial sums take the place of its ring");
-  static __device__ __forceinline__ int slot_four(int token, int four) { return decode90::slot_four(token, four); }
+  static __device__ __forceinline__ int slot_four(int token, int four) {
+    return decode90::slot_four(token, four);
+  }
 };
 
 /// Blocks of 16 x 16: W and X to registers.
@@ -43,7 +47,9 @@ struct NarrowConfig {
   static constexpr int kWarps = kTokenTiles <= 2 ? 16 : 12;
   static constexpr int kWarpBytes = 8 * kTokenTiles * kRows * 4;  // its partial sums
   static constexpr int kStages = 0;
-  static __device__ __forceinline__ int slot_four(int token, int four) { return resident::slot_four(token, four); }
+  static __device__ __forceinline__ int slot_four(int token, int four) {
+    return resident::slot_four(token, four);
+  }
 };
 
 }  // namespace sparseloom::kernels::cuda::decode90::line

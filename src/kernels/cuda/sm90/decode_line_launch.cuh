@@ -17,10 +17,11 @@ struct Cut {
   int lines, warps;
 };
 
-/// All warps that a multiprocessor has room for, shared out over the lines that each one gets. A thread block for each line, 3 to 5
-/// % faster at low density than one for all of them; but where the registers of a multiprocessor hold more than it should get, the
-/// thread blocks of the next launch, which come while these leave, gather where there is room first: six of blocks of 16 became
-/// eight, and 12 us 14.4. Lines too many for two warps each take turns.
+/// All warps that a multiprocessor has room for, shared out over the lines that each one gets. A thread block
+/// for each line, 3 to 5 % faster at low density than one for all of them; but where the registers of a
+/// multiprocessor hold more than it should get, the thread blocks of the next launch, which come while these
+/// leave, gather where there is room first: six of blocks of 16 became eight, and 12 us 14.4. Lines too many
+/// for two warps each take turns.
 template <class C>
 Cut cut_of(std::int64_t lines, int multiprocessors, int registers) {
   constexpr int kRegisters = 65536;
@@ -30,14 +31,15 @@ Cut cut_of(std::int64_t lines, int multiprocessors, int registers) {
   return {room > each ? each : 1, warps};
 }
 
-/// 9 MB of W over all lines, but 24 KB of one at most, in one request of each warp. At 32 x 12288 x 12288 and densities up to .2,
-/// 8 KB of a line were 3 to 8 % slower.
+/// 9 MB of W over all lines, but 24 KB of one at most, in one request of each warp. At 32 x 12288 x 12288 and
+/// densities up to .2, 8 KB of a line were 3 to 8 % slower.
 template <class C>
 Guess guess_of(const Params& params, std::int64_t lines, int warps) {
   const int bytes = static_cast<int>(std::min<std::int64_t>(24576, (std::int64_t{9} << 20) / lines));
   const int unit_bytes = C::kRows * 2 << params.bn_log2;
   Guess guess;
-  guess.row_blocks_32 = (static_cast<std::uint64_t>(params.blocks) << 32) / static_cast<std::uint64_t>(params.block_rows);
+  guess.row_blocks_32 =
+      (static_cast<std::uint64_t>(params.blocks) << 32) / static_cast<std::uint64_t>(params.block_rows);
   const auto row_blocks = static_cast<int>(guess.row_blocks_32 >> 32);
   // Of a strip, what two blocks hold does not lie side by side.
   guess.units = params.strips_log2 > 0 ? 1 : std::max(1, std::min(bytes / unit_bytes, row_blocks) / warps);
@@ -49,16 +51,19 @@ template <class C, template <class> class Walk>
 int launch_instance(const Params& params, const MatmulArgs& args) noexcept {
   constexpr auto kKernel = &decode_line_kernel<C, Walk>;
   constexpr int kWarpBytes = C::kWarpBytes + 8 * C::kStages;
-  if (const cudaError_t status = allow_shared_memory<kKernel>(C::kWarps * kWarpBytes, args.device); status != cudaSuccess)
+  if (const cudaError_t status = allow_shared_memory<kKernel>(C::kWarps * kWarpBytes, args.device);
+      status != cudaSuccess)
     return status;
   const std::int64_t lines = std::int64_t{params.block_rows} << params.strips_log2;
-  const Cut cut = cut_of<C>(lines, runtime::cuda_device(args.device).multiprocessors, registers_of<kKernel>());
-  return launch_kernel({.grid = static_cast<unsigned>(ceil_div(lines, cut.lines)),
-                        .block = dim3(static_cast<unsigned>(32 * cut.warps), static_cast<unsigned>(cut.lines)),
-                        .shared_bytes = static_cast<std::size_t>(cut.lines * cut.warps * kWarpBytes),
-                        .stream = static_cast<cudaStream_t>(args.stream),
-                        .early = true},
-                       kKernel, params, guess_of<C>(params, lines, cut.warps));
+  const Cut cut =
+      cut_of<C>(lines, runtime::cuda_device(args.device).multiprocessors, registers_of<kKernel>());
+  return launch_kernel(
+      {.grid = static_cast<unsigned>(ceil_div(lines, cut.lines)),
+       .block = dim3(static_cast<unsigned>(32 * cut.warps), static_cast<unsigned>(cut.lines)),
+       .shared_bytes = static_cast<std::size_t>(cut.lines * cut.warps * kWarpBytes),
+       .stream = static_cast<cudaStream_t>(args.stream),
+       .early = true},
+      kKernel, params, guess_of<C>(params, lines, cut.warps));
 }
 
 template <class Mma, bool kWide>

@@ -1,7 +1,8 @@
 // A warp of sm90_decode_lines, blocks of 16 x 16. Included by decode_line_launch.cuh.
 //
-// L2 answers some 145 requests a nanosecond, and a block's tokens are 32 of them, of 32 bytes each: at 32 tokens that, not W, is
-// the limit (133 a nanosecond at density .2). So few blocks go here, more to decode_passing.cuh.
+// L2 answers some 145 requests a nanosecond, and a block's tokens are 32 of them, of 32 bytes each: at 32
+// tokens that, not W, is the limit (133 a nanosecond at density .2). So few blocks go here, more to
+// decode_passing.cuh.
 #pragma once
 
 #include "kernels/cuda/ptx/opaque.cuh"
@@ -9,13 +10,14 @@
 
 namespace sparseloom::kernels::cuda::decode90::line {
 
-/// Blocks, of which the warp takes every warps-th. k is shared out as in decode_math.cuh, four to a lane: lane 4 g + q holds eight
-/// bytes of the rows g and g + 8 of a block, and of token g of eight.
+/// Blocks, of which the warp takes every warps-th. k is shared out as in decode_math.cuh, four to a lane:
+/// lane 4 g + q holds eight bytes of the rows g and g + 8 of a block, and of token g of eight.
 template <class C>
 class NarrowWalk {
  public:
   /// Reads nothing that another kernel may write. slot: for this warp's sums.
-  __device__ __forceinline__ NarrowWalk(const Params& params, char* slot, char* /*barriers*/, int warp, int warps, int lane)
+  __device__ __forceinline__ NarrowWalk(const Params& params, char* slot, char* /*barriers*/, int warp,
+                                        int warps, int lane)
       : params_(params),
         slot_(reinterpret_cast<float4*>(slot)),
         lane_(lane),
@@ -24,14 +26,16 @@ class NarrowWalk {
         columns_in_(params.cols - lane % 4 * 4) {
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t) {
-      x_[t] = static_cast<std::uint32_t>(min(lane / 4 + 8 * t, params.m - 1)) * static_cast<std::uint32_t>(params.x_stride * 2) +
+      x_[t] = static_cast<std::uint32_t>(min(lane / 4 + 8 * t, params.m - 1)) *
+                  static_cast<std::uint32_t>(params.x_stride * 2) +
               lane % 4 * 8;
       ptx::opaque(x_[t]);
     }
   }
 
   __device__ __forceinline__ void run(const Line& line) {
-    const char* w = static_cast<const char*>(params_.values) + std::int64_t{line.first} * C::kBlockBytes + lane_ * 8;
+    const char* w =
+        static_cast<const char*>(params_.values) + std::int64_t{line.first} * C::kBlockBytes + lane_ * 8;
     int columns[C::kAhead];
     Piece pieces[C::kAhead];
 #pragma unroll
@@ -72,7 +76,8 @@ class NarrowWalk {
   __device__ __forceinline__ void load_w(Piece& piece, const char* w, int block, int count) const {
     const char* from = w + std::int64_t{block} * C::kBlockBytes;
     piece.low = ptx::ld_global_once_if(block < count, reinterpret_cast<const uint2*>(from));
-    piece.high = ptx::ld_global_once_if(block < count, reinterpret_cast<const uint2*>(from + C::kBlockBytes / 2));
+    piece.high =
+        ptx::ld_global_once_if(block < count, reinterpret_cast<const uint2*>(from + C::kBlockBytes / 2));
   }
 
   /// Zeros beyond the last column; columns are a multiple of 8.
@@ -80,7 +85,8 @@ class NarrowWalk {
     there = there && column * 16 < columns_in_;
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t) {
-      const char* from = static_cast<const char*>(params_.x) + (x_[t] + static_cast<std::uint32_t>(column) * 32);
+      const char* from =
+          static_cast<const char*>(params_.x) + (x_[t] + static_cast<std::uint32_t>(column) * 32);
       piece.x[t] = ptx::ld_global_if(there, reinterpret_cast<const uint2*>(from));
     }
   }

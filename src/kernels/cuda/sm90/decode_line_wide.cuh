@@ -11,8 +11,10 @@ namespace sparseloom::kernels::cuda::decode90::line {
 template <class C>
 class WideWalk {
  public:
-  /// Reads nothing that another kernel may write. slot: this warp's ring and, later, its sums; kStages barriers.
-  __device__ __forceinline__ WideWalk(const Params& params, char* slot, char* barriers, int warp, int warps, int lane)
+  /// Reads nothing that another kernel may write. slot: this warp's ring and, later, its sums; kStages
+  /// barriers.
+  __device__ __forceinline__ WideWalk(const Params& params, char* slot, char* barriers, int warp, int warps,
+                                      int lane)
       : params_(params),
         tokens_(params, lane),
         slot_(reinterpret_cast<float4*>(slot)),
@@ -41,7 +43,8 @@ class WideWalk {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) columns[i] = column(line, warp_ + i * warps_, stages);
 #pragma unroll
-    for (int i = 0; i < (kAhead > C::kStages ? kAhead : C::kStages); ++i) {  // W and X of a stage side by side
+    for (int i = 0; i < (kAhead > C::kStages ? kAhead : C::kStages);
+         ++i) {  // W and X of a stage side by side
       const int stage = warp_ + i * warps_;
       if (i < C::kStages) fill(line, i, stage, stages);
       if (i >= kAhead) continue;

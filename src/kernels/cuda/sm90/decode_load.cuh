@@ -1,4 +1,5 @@
-// How the warps of sm90_decode and sm90_decode_lines get W and X. Included by decode.cuh and decode_line_wide.cuh.
+// How the warps of sm90_decode and sm90_decode_lines get W and X. Included by decode.cuh and
+// decode_line_wide.cuh.
 #pragma once
 
 #include "kernels/cuda/ptx/ld_global.cuh"
@@ -10,9 +11,11 @@
 
 namespace sparseloom::kernels::cuda::decode90 {
 
-/// Starts the copy of a stage: kLine rows of [blocks * bm, bn] from `row`, the part-th kStageColumns of them. By one thread.
+/// Starts the copy of a stage: kLine rows of [blocks * bm, bn] from `row`, the part-th kStageColumns of them.
+/// By one thread.
 template <class C>
-__device__ __forceinline__ void load_w(const Params& params, int row, int part, std::uint32_t to, std::uint32_t full) {
+__device__ __forceinline__ void load_w(const Params& params, int row, int part, std::uint32_t to,
+                                       std::uint32_t full) {
   constexpr auto kOfW = ptx::L2Policy::evict_first;  // read once; and 2 to 4 % faster
   ptx::mbarrier_arrive_expect_tx(full, C::kStageBytes);
   if constexpr (C::kWide) {
@@ -32,18 +35,21 @@ class TokenReader {
       : x_(static_cast<const char*>(params.x)), cols_(params.cols), first_(lane % 4 * 8) {
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t) {
-      rows_[t] = static_cast<std::uint32_t>(min(lane / 4 + 8 * t, params.m - 1)) * static_cast<std::uint32_t>(params.x_stride * 2);
+      rows_[t] = static_cast<std::uint32_t>(min(lane / 4 + 8 * t, params.m - 1)) *
+                 static_cast<std::uint32_t>(params.x_stride * 2);
       ptx::opaque(rows_[t]);  // kept, not made anew at every load
     }
   }
 
-  /// Of columns k .. k + 31, zeros beyond the last column; columns are a multiple of 8. Nothing if not `there`.
+  /// Of columns k .. k + 31, zeros beyond the last column; columns are a multiple of 8. Nothing if not
+  /// `there`.
   __device__ __forceinline__ void load(Tokens<C>& x, int k, bool there) const {
     k += first_;
     const bool inside = there && k < cols_;
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t)
-      x[t] = ptx::ld_global_if(inside, reinterpret_cast<const uint4*>(x_ + (rows_[t] + static_cast<std::uint32_t>(k) * 2)));
+      x[t] = ptx::ld_global_if(
+          inside, reinterpret_cast<const uint4*>(x_ + (rows_[t] + static_cast<std::uint32_t>(k) * 2)));
   }
 
  private:

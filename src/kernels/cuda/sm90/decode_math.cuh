@@ -1,8 +1,9 @@
-// The arithmetic of sm90_decode and sm90_decode_lines: 32 outputs x 32 k of W from shared memory, X from registers.
+// The arithmetic of sm90_decode and sm90_decode_lines: 32 outputs x 32 k of W from shared memory, X from
+// registers.
 //
-// The order of k is free as long as both operands agree: lane 4 g + q holds 16 bytes of a row of W and of a token, k = 8 q .. 8 q +
-// 7 of the 32, and feeds them as they are to two mma, words 0, 1 to the first and 2, 3 to the second. W is the mma's A, so 8 tokens
-// cost what 1 to 8 tokens need.
+// The order of k is free as long as both operands agree: lane 4 g + q holds 16 bytes of a row of W and of a
+// token, k = 8 q .. 8 q + 7 of the 32, and feeds them as they are to two mma, words 0, 1 to the first and 2,
+// 3 to the second. W is the mma's A, so 8 tokens cost what 1 to 8 tokens need.
 #pragma once
 
 #include "kernels/cuda/epilogue/activation.cuh"
@@ -15,24 +16,30 @@ namespace sparseloom::kernels::cuda::decode90 {
 
 struct Bf16 {
   using Element = std::uint16_t;
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k16_bf16(d, a, b0, b1);
   }
   static __device__ __forceinline__ float to_float(std::uint16_t bits) { return ptx::cvt_f32_bf16(bits); }
-  static __device__ __forceinline__ std::uint32_t rounded(float low, float high) { return ptx::cvt_rn_bf16x2(low, high); }
+  static __device__ __forceinline__ std::uint32_t rounded(float low, float high) {
+    return ptx::cvt_rn_bf16x2(low, high);
+  }
 };
 
 struct F16 {
   using Element = std::uint16_t;
-  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
     ptx::mma_m16n8k16_f16(d, a, b0, b1);
   }
   static __device__ __forceinline__ float to_float(std::uint16_t bits) { return ptx::cvt_f32_f16(bits); }
-  static __device__ __forceinline__ std::uint32_t rounded(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
+  static __device__ __forceinline__ std::uint32_t rounded(float low, float high) {
+    return ptx::cvt_rn_f16x2(low, high);
+  }
 };
 
-/// [tile][token tile][0..3] of lane 4 g + q: outputs line_row(tile, g), the same at 1, then line_row(tile, g + 8); tokens 2 q and
-/// 2 q + 1 of the 8.
+/// [tile][token tile][0..3] of lane 4 g + q: outputs line_row(tile, g), the same at 1, then line_row(tile, g
+/// + 8); tokens 2 q and 2 q + 1 of the 8.
 template <class C>
 using Sums = float[2][C::kTokenTiles][4];
 
@@ -40,7 +47,8 @@ using Sums = float[2][C::kTokenTiles][4];
 template <class C>
 using Tokens = uint4[C::kTokenTiles];
 
-/// Where lane 4 g + q finds its piece of row line_row(0, g) in a stage; in the stage's second 32 k it is 64 bytes off, either way.
+/// Where lane 4 g + q finds its piece of row line_row(0, g) in a stage; in the stage's second 32 k it is 64
+/// bytes off, either way.
 template <class C>
 __device__ __forceinline__ std::uint32_t lane_piece(int lane) {
   if constexpr (!C::kWide) return static_cast<std::uint32_t>(lane) * 16;

@@ -5,12 +5,14 @@
 //   k ->              thread block 0 of a cluster | 1, from the last block back
 //   line 0, warp 0    [#]...[#].[#]...........    | ...[#]...[#][#]......[#]     W, each warp its line's
 //   line 1, warp 1    ..[#].......[#].[#]..[#]    | [#]......[#].....[#]....
-//                     ======> chunks of X         |       chunks of X <======    a ring of four, 512 columns each
+//                     ======> chunks of X         |       chunks of X <======    a ring of four, 512 columns
+//                     each
 //
-// Fetched block by block, X is twice the bytes of W in requests of 32 bytes (decode_line_narrow.cuh); kept in shared memory, it has
-// to be cut into eight, whose sums cost 3 us to add up, and each line's range has to be found (decode_resident.cuh). Of two thread
-// blocks one begins at the first block of every line and one at the last, which the row pointers tell, each has half of a line's
-// blocks, and X passes both up to where the last of their lines has its middle.
+// Fetched block by block, X is twice the bytes of W in requests of 32 bytes (decode_line_narrow.cuh); kept in
+// shared memory, it has to be cut into eight, whose sums cost 3 us to add up, and each line's range has to be
+// found (decode_resident.cuh). Of two thread blocks one begins at the first block of every line and one at
+// the last, which the row pointers tell, each has half of a line's blocks, and X passes both up to where the
+// last of their lines has its middle.
 //
 // Both halves' sums of a line are added in one order: the same bits in every run.
 #pragma once
@@ -29,7 +31,8 @@ namespace sparseloom::kernels::cuda::decode90::passing {
 
 /// Asks L2 for what a warp reads first, if all rows are alike. All lanes of a warp together.
 template <class C>
-__device__ __forceinline__ void prefetch(const Params& params, const Cut& cut, int rank, int number, int warp) {
+__device__ __forceinline__ void prefetch(const Params& params, const Cut& cut, int rank, int number,
+                                         int warp) {
   constexpr int kLineWords = 32;
   const int lane = threadIdx.x % 32;
   const int edge = static_cast<int>((number + rank) * cut.row_blocks_32 >> 32),
@@ -37,7 +40,8 @@ __device__ __forceinline__ void prefetch(const Params& params, const Cut& cut, i
   const int first = max(rank == 0 ? edge : edge - half, 0);
   if (warp == 0) {
     if (lane == 0) ptx::prefetch_line_l2(params.crow + number);
-    for (int block = first + lane * kLineWords; block < min(first + half, params.blocks); block += 32 * kLineWords)
+    for (int block = first + lane * kLineWords; block < min(first + half, params.blocks);
+         block += 32 * kLineWords)
       ptx::prefetch_line_l2(params.col + block);
     const int row = number * kSide;
     if (lane == 0 && params.bias != nullptr && row < params.rows)
@@ -49,7 +53,8 @@ __device__ __forceinline__ void prefetch(const Params& params, const Cut& cut, i
                         static_cast<std::uint32_t>(cut.ahead * resident::kBlockBytes));
 }
 
-/// The warp that copies a thread block's chunks of X: one, and the others behind the first copies of W, which else wait for them.
+/// The warp that copies a thread block's chunks of X: one, and the others behind the first copies of W, which
+/// else wait for them.
 template <class C>
 __device__ __forceinline__ void copy_x(const Cut& cut, SharedStorage<C>& shared, int rank) {
   const std::uint32_t ring = ptx::shared_address(shared.x), full = ptx::shared_address(shared.x_full);
@@ -60,8 +65,8 @@ __device__ __forceinline__ void copy_x(const Cut& cut, SharedStorage<C>& shared,
     const int column = (rank == 0 ? i : cut.chunks - 1 - i) * C::kChunkBoxes * resident::kBox;
 #pragma unroll
     for (int box = 0; box < C::kChunkBoxes; ++box)
-      ptx::tma_load_2d(ring + stage * C::kChunkBytes + box * C::kBoxBytes, &cut.x, column + box * resident::kBox, 0,
-                       full + stage * 8);
+      ptx::tma_load_2d(ring + stage * C::kChunkBytes + box * C::kBoxBytes, &cut.x,
+                       column + box * resident::kBox, 0, full + stage * 8);
   };
   copy(0, 0);
   __syncwarp();
@@ -79,7 +84,8 @@ __device__ __forceinline__ void copy_x(const Cut& cut, SharedStorage<C>& shared,
 
 /// A warp's sums to where they are added up: each half of the tokens to one of the thread blocks.
 template <class C>
-__device__ __forceinline__ void hand_over(const float (&sums)[C::kTokenTiles][4], SharedStorage<C>& shared, int rank, int warp) {
+__device__ __forceinline__ void hand_over(const float (&sums)[C::kTokenTiles][4], SharedStorage<C>& shared,
+                                          int rank, int warp) {
   int lane = threadIdx.x % 32;
   ptx::opaque(lane);  // else the addresses fill registers all along
 #pragma unroll
@@ -90,16 +96,18 @@ __device__ __forceinline__ void hand_over(const float (&sums)[C::kTokenTiles][4]
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = lane / 4 + i / 2 * 8, token = 8 * t + resident::token_of(lane % 4 * 2 + i % 2);
-        ptx::st_shared_cluster(slot + resident::slot_four(token, row / 4) * 16 + row % 4 * 4, sums[to * C::kHalfTiles + t][i]);
+        ptx::st_shared_cluster(slot + resident::slot_four(token, row / 4) * 16 + row % 4 * 4,
+                               sums[to * C::kHalfTiles + t][i]);
       }
     }
   }
 }
 
-/// Adds the sums of a line, those of thread block 0 first, and stores half of its tokens. By the line's warps of a thread block.
+/// Adds the sums of a line, those of thread block 0 first, and stores half of its tokens. By the line's warps
+/// of a thread block.
 template <class C>
-__device__ __forceinline__ void finish(const Params& params, const Cut& cut, const SharedStorage<C>& shared, const BiasFour& bias,
-                                       int rank, int row, int warp) {
+__device__ __forceinline__ void finish(const Params& params, const Cut& cut, const SharedStorage<C>& shared,
+                                       const BiasFour& bias, int rank, int row, int warp) {
   constexpr int kHalf = 8 * C::kHalfTiles;
   const int lane = threadIdx.x % 32, four = lane % 4, first = warp / cut.warps * cut.warps;
   for (int token = warp % cut.warps * 8 + lane / 4; token < kHalf; token += cut.warps * 8) {
@@ -124,8 +132,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     decode_passing_kernel(const __grid_constant__ Params params, const __grid_constant__ Cut cut) {
   extern __shared__ __align__(1024) uint4 dynamic_shared[];
   auto& shared = *reinterpret_cast<SharedStorage<C>*>(dynamic_shared);
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32, consumers = cut.lines * cut.warps;
-  const int rank = static_cast<int>(blockIdx.x % 2), number = static_cast<int>(blockIdx.x / 2) * cut.lines + warp / cut.warps;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32,
+            consumers = cut.lines * cut.warps;
+  const int rank = static_cast<int>(blockIdx.x % 2),
+            number = static_cast<int>(blockIdx.x / 2) * cut.lines + warp / cut.warps;
   const bool multiplies = warp < consumers && number < params.block_rows;
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&cut.x);

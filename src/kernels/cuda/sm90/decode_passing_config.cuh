@@ -7,9 +7,9 @@
 
 namespace sparseloom::kernels::cuda::decode90::passing {
 
-/// kMostWarps_: that multiply; one more copies X. kStageBlocks_: of W that one copy brings to a warp, two of them at a time: 49 to
-/// 74 KB on their way to a multiprocessor, where 4.4 TB/s for 1 us take 33. Of six blocks instead of four, copies are 5 % faster at
-/// density .8, where they leave room for as many chunks.
+/// kMostWarps_: that multiply; one more copies X. kStageBlocks_: of W that one copy brings to a warp, two of
+/// them at a time: 49 to 74 KB on their way to a multiprocessor, where 4.4 TB/s for 1 us take 33. Of six
+/// blocks instead of four, copies are 5 % faster at density .8, where they leave room for as many chunks.
 template <class Mma_, int kMostWarps_, int kStageBlocks_>
 struct Config {
   using Mma = Mma_;
@@ -20,7 +20,8 @@ struct Config {
   static constexpr int kChunkBlocks = kChunkBoxes * resident::kBox / kSide;
   static constexpr int kBoxBytes = kTokens * resident::kBox * 2;
   static constexpr int kChunkBytes = kChunkBoxes * kBoxBytes;
-  // Of X in shared memory: how far one line may be ahead of another. With three, 12288 columns take 1 us longer.
+  // Of X in shared memory: how far one line may be ahead of another. With three, 12288 columns take 1 us
+  // longer.
   static constexpr int kChunks = 4;
   static constexpr int kStageBlocks = kStageBlocks_;
   static constexpr int kStageBytes = kStageBlocks * resident::kBlockBytes;
@@ -29,7 +30,8 @@ struct Config {
   static constexpr int kSlotFours = 8 * kHalfTiles * kSide / 4;
 };
 
-/// How lines are shared out, and X is cut: thread block 0 of a cluster has the first half of every line's blocks, 1 the second.
+/// How lines are shared out, and X is cut: thread block 0 of a cluster has the first half of every line's
+/// blocks, 1 the second.
 struct Cut {
   CUtensorMap x;                // [m, cols]
   std::uint64_t row_blocks_32;  // blocks of a block row if all were alike, 32 fractional bits

@@ -15,11 +15,13 @@ template <class C>
 int launch_instance(const Params& params, const MatmulArgs& args, Cut& cut) noexcept {
   constexpr std::size_t kBytes = sizeof(SharedStorage<C>);
   static_assert(kBytes <= 227 * 1024, "what sm_90 has");
-  if (const cudaError_t status = allow_shared_memory<decode_passing_kernel<C>>(kBytes, args.device); status != cudaSuccess)
+  if (const cudaError_t status = allow_shared_memory<decode_passing_kernel<C>>(kBytes, args.device);
+      status != cudaSuccess)
     return status;
   cut.warps = std::min(C::kMostWarps / cut.lines, 4);
   // More than eight, and what L2 is asked for early is in the way of X: .8 us of 12288 columns.
-  cut.ahead = static_cast<int>(std::clamp<std::int64_t>(params.blocks / params.block_rows / 2 / cut.warps, 1, 8));
+  cut.ahead =
+      static_cast<int>(std::clamp<std::int64_t>(params.blocks / params.block_rows / 2 / cut.warps, 1, 8));
   return launch_kernel({.grid = static_cast<unsigned>(2 * ceil_div(params.block_rows, cut.lines)),
                         .block = static_cast<unsigned>(32 * (cut.lines * cut.warps + 1)),
                         .shared_bytes = kBytes,
@@ -38,11 +40,14 @@ int launch(const Params& params, const MatmulArgs& args) noexcept {
   if (!passes(args.m, params.rows, params.cols, params.blocks, pairs)) return kCannotTake;
   const TensorMapMatrix x{args.a, args.dtype, args.m, args.index.cols, args.a_stride * 2};
   Cut cut{};
-  if (!tensor_map_possible(x) || !encode_tensor_map(cut.x, x, {kTokens, resident::kBox, resident::kBox * 2})) return kCannotTake;
+  if (!tensor_map_possible(x) || !encode_tensor_map(cut.x, x, {kTokens, resident::kBox, resident::kBox * 2}))
+    return kCannotTake;
   cut.lines = static_cast<int>(lines_each(params.block_rows, pairs));
   cut.chunks = static_cast<int>(ceil_div(params.cols, Few::kChunkBoxes * resident::kBox));
-  cut.row_blocks_32 = (static_cast<std::uint64_t>(params.blocks) << 32) / static_cast<std::uint64_t>(params.block_rows);
-  return cut.lines <= Few::kMostWarps ? launch_instance<Few>(params, args, cut) : launch_instance<Many>(params, args, cut);
+  cut.row_blocks_32 =
+      (static_cast<std::uint64_t>(params.blocks) << 32) / static_cast<std::uint64_t>(params.block_rows);
+  return cut.lines <= Few::kMostWarps ? launch_instance<Few>(params, args, cut)
+                                      : launch_instance<Many>(params, args, cut);
 }
 
 }  // namespace sparseloom::kernels::cuda::decode90::passing

@@ -19,7 +19,8 @@ __device__ __forceinline__ int chunks_known(const SharedStorage<C>& shared) {
   return static_cast<int>(ptx::ld_shared_b32(ptx::shared_address(&shared.chunks)));
 }
 
-/// The chunks of X as one consumer warp sees them: one after the other, each handed back before the next is waited for.
+/// The chunks of X as one consumer warp sees them: one after the other, each handed back before the next is
+/// waited for.
 template <class C>
 class Passing {
  public:
@@ -58,14 +59,15 @@ class Passing {
   std::uint32_t stage_ = 0, parity_ = 0;
 };
 
-/// A warp's groups of half a line's blocks, kStageBlocks each, from the line's first or from its last on: every warps-th, through a
-/// ring of its own. A place counts block columns from the end of X that the thread block begins at.
+/// A warp's groups of half a line's blocks, kStageBlocks each, from the line's first or from its last on:
+/// every warps-th, through a ring of its own. A place counts block columns from the end of X that the thread
+/// block begins at.
 template <class C>
 class Walk {
  public:
   /// first, end: the line's blocks. warp: of the line's; in_block: of all.
-  __device__ __forceinline__ Walk(const Params& params, const Cut& cut, SharedStorage<C>& shared, int rank, int first, int end,
-                                  int warp, int in_block)
+  __device__ __forceinline__ Walk(const Params& params, const Cut& cut, SharedStorage<C>& shared, int rank,
+                                  int first, int end, int warp, int in_block)
       : values_(static_cast<const char*>(params.values)),
         col_(params.col),
         backward_(rank != 0),
@@ -79,7 +81,8 @@ class Walk {
         w_full_(ptx::shared_address(shared.w_full[in_block])) {}
 
   /// sums += the blocks. x: where this lane's words of a chunk lie in it.
-  __device__ __forceinline__ void run(float (&sums)[C::kTokenTiles][4], SharedStorage<C>& shared, std::uint32_t x) {
+  __device__ __forceinline__ void run(float (&sums)[C::kTokenTiles][4], SharedStorage<C>& shared,
+                                      std::uint32_t x) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int places = place(lane), next = place(kPlaces + lane), farthest = place_of(max(half_ - 1, 0));
     for (int i = 0; i < C::kStages; ++i) fill(i, i);
@@ -98,8 +101,12 @@ class Walk {
   static constexpr int kGroups = 32 / C::kStageBlocks, kPlaces = kGroups * C::kStageBlocks;
 
   /// First block of a group of this warp, counted from the edge.
-  __device__ __forceinline__ int block_of(int group) const { return (group * warps_ + warp_) * C::kStageBlocks; }
-  __device__ __forceinline__ int blocks_in(int group) const { return min(half_ - block_of(group), C::kStageBlocks); }
+  __device__ __forceinline__ int block_of(int group) const {
+    return (group * warps_ + warp_) * C::kStageBlocks;
+  }
+  __device__ __forceinline__ int blocks_in(int group) const {
+    return min(half_ - block_of(group), C::kStageBlocks);
+  }
 
   /// Of a block counted from the edge; beyond the half, any.
   __device__ __forceinline__ int place_of(int block) const {
@@ -118,12 +125,12 @@ class Walk {
     const std::int64_t first = backward_ ? edge_ + 1 - block - count : edge_ + block;
     const auto bytes = static_cast<std::uint32_t>(count * resident::kBlockBytes);
     ptx::mbarrier_arrive_expect_tx(w_full_ + stage * 8, bytes);
-    ptx::bulk_load(w_ + stage * C::kStageBytes, values_ + first * resident::kBlockBytes, bytes, w_full_ + stage * 8,
-                   ptx::L2Policy::evict_first);
+    ptx::bulk_load(w_ + stage * C::kStageBytes, values_ + first * resident::kBlockBytes, bytes,
+                   w_full_ + stage * 8, ptx::L2Policy::evict_first);
   }
 
-  __device__ __forceinline__ void multiply_all(float (&sums)[C::kTokenTiles][4], Passing<C>& passing, std::uint32_t x, int places,
-                                               int next) const {
+  __device__ __forceinline__ void multiply_all(float (&sums)[C::kTokenTiles][4], Passing<C>& passing,
+                                               std::uint32_t x, int places, int next) const {
     const std::uint32_t lane = threadIdx.x % 32;
     std::uint32_t stage = 0, parity = 0;
 #pragma unroll 1

@@ -1,16 +1,20 @@
-// sm90_decode for blocks of 16 x 16: X stays in shared memory, 32 tokens of it (grid.y: the next 32, whose W comes from L2).
+// sm90_decode for blocks of 16 x 16: X stays in shared memory, 32 tokens of it (grid.y: the next 32, whose W
+// comes from L2).
 //
-//   k ->           rank 0 of a cluster | rank 1             | ..      a cluster has some lines (block rows), every thread block of
-//   line 0, warp 0 ....[#].[#]..[#]... | .[#]....[#]        |         it a range of k of them, whose X it copies once: under blocks
-//   line 1, warp 1 [#]....[#]...[#].[#]| ..[#].[#]....[#].. |         this narrow X fetched block by block is twice the bytes of W
-//   line 2, warp 2 ..[#][#]..[#]....[#]| ...[#]...[#]..[#]. |         at 32 tokens, in rows of 32 bytes, a quarter of L2's rate.
+//   k ->           rank 0 of a cluster | rank 1             | ..      a cluster has some lines (block rows),
+//   every thread block of line 0, warp 0 ....[#].[#]..[#]... | .[#]....[#]        |         it a range of k
+//   of them, whose X it copies once: under blocks line 1, warp 1 [#]....[#]...[#].[#]| ..[#].[#]....[#].. |
+//   this narrow X fetched block by block is twice the bytes of W line 2, warp 2 ..[#][#]..[#]....[#]|
+//   ...[#]...[#]..[#]. |         at 32 tokens, in rows of 32 bytes, a quarter of L2's rate.
 //
-// A warp takes every sixteenth line, four in a pass, and keeps their sums in registers; W comes by bulk copies into its own ring.
-// Behind a pass the sums take the place of X and the rings, and each thread block adds up a part of the lines over the cluster, in
-// the order of the ranks: the same bits in every run. More than 64 lines of a cluster take further passes, X copied anew.
+// A warp takes every sixteenth line, four in a pass, and keeps their sums in registers; W comes by bulk
+// copies into its own ring. Behind a pass the sums take the place of X and the rings, and each thread block
+// adds up a part of the lines over the cluster, in the order of the ranks: the same bits in every run. More
+// than 64 lines of a cluster take further passes, X copied anew.
 //
-// Reckoned for 32 x 12288 x 12288 on an H200, a cluster of eight: 98 KB of X per thread block, 1.1 us beside the first W; 86 KB of
-// other thread blocks' sums, 3 us that nothing hides. Rejected: clusters of four, half of that, but X no longer fits.
+// Reckoned for 32 x 12288 x 12288 on an H200, a cluster of eight: 98 KB of X per thread block, 1.1 us beside
+// the first W; 86 KB of other thread blocks' sums, 3 us that nothing hides. Rejected: clusters of four, half
+// of that, but X no longer fits.
 #pragma once
 
 #include "kernels/cuda/ptx/cluster.cuh"
@@ -20,9 +24,11 @@
 
 namespace sparseloom::kernels::cuda::decode90::resident {
 
-/// Starts copying this thread block's range of X; the boxes are shared out over the warps. All threads together.
+/// Starts copying this thread block's range of X; the boxes are shared out over the warps. All threads
+/// together.
 template <class C>
-__device__ __forceinline__ void load_x(const Cut& cut, int first_column, std::uint32_t x, std::uint32_t full, int warp) {
+__device__ __forceinline__ void load_x(const Cut& cut, int first_column, std::uint32_t x, std::uint32_t full,
+                                       int warp) {
   const int first_token = static_cast<int>(blockIdx.y) * C::kTokens;
   if (!ptx::elect_lane()) return;
   const int boxes = cut.range / kBox;
@@ -47,8 +53,8 @@ __device__ __forceinline__ void store_slot(const float (&sums)[C::kTokenTiles][4
 
 /// Adds the sums of a pass over the cluster and stores them; a warp takes eight tokens of a line at a time.
 template <class C>
-__device__ __forceinline__ void finish(const Params& params, const float4* slots, int first_line, int lines, int number, int warps,
-                                       int lane) {
+__device__ __forceinline__ void finish(const Params& params, const float4* slots, int first_line, int lines,
+                                       int number, int warps, int lane) {
   const int ranks = 1 << params.cluster_log2;
   for (int task = number; task < lines * C::kTokenTiles; task += warps) {
     const int line = task / C::kTokenTiles, token = task % C::kTokenTiles * 8 + lane / 4, four = lane % 4;
@@ -96,7 +102,8 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
   load_x<C>(cut, rank * cut.range, x, x_full, warp);
-  for (int row = threadIdx.x; row <= params.block_rows; row += 32 * C::kWarps) crow[row] = ptx::ld_global(params.crow + row);
+  for (int row = threadIdx.x; row <= params.block_rows; row += 32 * C::kWarps)
+    crow[row] = ptx::ld_global(params.crow + row);
   __syncthreads();
   const Rows rows{crow, params.block_rows, 0};
   const int clusters = gridDim.x >> params.cluster_log2;
@@ -112,12 +119,13 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
   const int token = token_of(lane / 4);
   const std::uint32_t x_lane = x + token * (kBox * 2) + ((lane % 4 / 2) ^ token) * 16 + lane % 2 * 8;
   unsigned x_parity = 0;
-  if (borders[0] == end_line) ptx::mbarrier_wait(x_full, 0);  // no copy may be on its way to a thread block that has left
+  if (borders[0] == end_line)
+    ptx::mbarrier_wait(x_full, 0);  // no copy may be on its way to a thread block that has left
   for (int first_line = borders[0]; first_line < end_line; first_line += C::kPassLines) {
     for (int i = lane; i < C::kLines * words; i += 32) masks[i] = 0;
     __syncwarp();
-    const Run runs =
-        find_runs<C>(params.col, crow, first_line + warp, end_line, begin, begin + cut.range / kSide, masks, words, lane);
+    const Run runs = find_runs<C>(params.col, crow, first_line + warp, end_line, begin,
+                                  begin + cut.range / kSide, masks, words, lane);
     __syncwarp();
     ring.begin(runs);
     ptx::mbarrier_wait(x_full, x_parity);
@@ -133,14 +141,16 @@ __global__ void __launch_bounds__(32 * C::kWarps, 1)
         for (int block = 0; block < C::kStageBlocks; ++block) {
           if (block >= left) break;
           const unsigned column = columns.next();  // kBox / kSide = 4 to a box
-          multiply<C>(sums[i], stage + block * kBlockBytes, (x_lane + column / 4 * C::kBoxBytes) ^ (column % 4 * (kSide * 2)));
+          multiply<C>(sums[i], stage + block * kBlockBytes,
+                      (x_lane + column / 4 * C::kBoxBytes) ^ (column % 4 * (kSide * 2)));
         }
         ring.release(runs);
       }
     }
     __syncthreads();  // X and the rings are done with: the sums take their place
 #pragma unroll
-    for (int i = 0; i < C::kLines; ++i) store_slot<C>(sums[i], slots + (i * C::kWarps + warp) * C::kSlotFours, lane);
+    for (int i = 0; i < C::kLines; ++i)
+      store_slot<C>(sums[i], slots + (i * C::kWarps + warp) * C::kSlotFours, lane);
     if (params.cluster_log2 > 0) {
       ptx::cluster_sync();
     } else {

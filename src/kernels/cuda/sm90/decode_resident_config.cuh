@@ -30,7 +30,8 @@ struct Cut {
   int range = 0;  // a multiple of kBox
 };
 
-/// Dynamic shared memory, in this order: X, or later the sums of a pass in its place and that of the rings; row pointers last.
+/// Dynamic shared memory, in this order: X, or later the sums of a pass in its place and that of the rings;
+/// row pointers last.
 template <class C>
 struct Layout {
   unsigned rings, masks, barriers, borders, crow, bytes;
@@ -48,11 +49,14 @@ struct Layout {
   }
 };
 
-/// Of the eight tokens of a tile, which is column `column` of the mma: so ordered, the eight bytes of X that half a warp loads at a
-/// time lie in different banks of the swizzled boxes.
+/// Of the eight tokens of a tile, which is column `column` of the mma: so ordered, the eight bytes of X that
+/// half a warp loads at a time lie in different banks of the swizzled boxes.
 __host__ __device__ constexpr int token_of(int column) { return (column & 3) * 2 + (column >> 2); }
 
-/// Where sums of outputs 4 four .. + 3 of a token lie in a slot, in float4: lanes of one mma result hit different banks.
-__host__ __device__ constexpr int slot_four(int token, int four) { return token * 4 + (four ^ (token >> 2 & 1) * 2); }
+/// Where sums of outputs 4 four .. + 3 of a token lie in a slot, in float4: lanes of one mma result hit
+/// different banks.
+__host__ __device__ constexpr int slot_four(int token, int four) {
+  return token * 4 + (four ^ (token >> 2 & 1) * 2);
+}
 
 }  // namespace sparseloom::kernels::cuda::decode90::resident

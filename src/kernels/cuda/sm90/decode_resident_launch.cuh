@@ -22,8 +22,9 @@ constexpr std::int64_t clusters_of(int all, std::int64_t groups, std::int64_t li
   return std::clamp<std::int64_t>(all / groups, 1, lines);
 }
 
-/// log2 of the thread blocks in a cluster, which is how many ranges the columns are cut into: what moves least. X, anew in every
-/// pass, comes through a multiprocessor's port, 52 bytes a clock; sums from other thread blocks at 14.
+/// log2 of the thread blocks in a cluster, which is how many ranges the columns are cut into: what moves
+/// least. X, anew in every pass, comes through a multiprocessor's port, 52 bytes a clock; sums from other
+/// thread blocks at 14.
 template <class C>
 int cluster_log2(const ClusterCounts& counts, std::int64_t groups, std::int64_t lines, std::int64_t cols) {
   constexpr double kXRate = 52, kSumRate = 14;
@@ -32,7 +33,8 @@ int cluster_log2(const ClusterCounts& counts, std::int64_t groups, std::int64_t 
   for (unsigned i = 0; i < counts.size(); ++i) {
     const std::int64_t x_bytes = range_of<C>(cols, i) * (C::kTokens * 2);
     if (counts[i] == 0 || x_bytes > kResidentBytes) continue;
-    const std::int64_t each = ceil_div(lines, clusters_of(counts[i], groups, lines)), passes = ceil_div(each, C::kPassLines);
+    const std::int64_t each = ceil_div(lines, clusters_of(counts[i], groups, lines)),
+                       passes = ceil_div(each, C::kPassLines);
     const double sums = static_cast<double>(each * C::kSlotFours * 16) * (1 - 1.0 / (1 << i));
     const double clocks = static_cast<double>(passes * x_bytes) / kXRate + sums / kSumRate;
     if (clocks >= best_clocks) continue;
@@ -47,7 +49,8 @@ int launch_resident(Params& params, const MatmulArgs& args) noexcept {
   constexpr std::size_t kMost = 227 * 1024;  // what sm_90 has
   ClusterCounts counts;
   const int multiprocessors = runtime::cuda_device(args.device).multiprocessors;
-  const cudaError_t ready = prepare<decode_resident_kernel<C>>(args.device, multiprocessors, 32 * C::kWarps, kMost, counts);
+  const cudaError_t ready =
+      prepare<decode_resident_kernel<C>>(args.device, multiprocessors, 32 * C::kWarps, kMost, counts);
   if (ready != cudaSuccess) return ready;
   const std::int64_t groups = ceil_div(args.m, C::kTokens);
   const int log2 = cluster_log2<C>(counts, groups, params.block_rows, params.cols);
@@ -55,7 +58,8 @@ int launch_resident(Params& params, const MatmulArgs& args) noexcept {
   Cut cut;
   cut.range = static_cast<int>(range_of<C>(params.cols, static_cast<unsigned>(log2)));
   const TensorMapMatrix x{args.a, args.dtype, args.m, args.index.cols, args.a_stride * 2};
-  if (!tensor_map_possible(x) || !encode_tensor_map(cut.x, x, {C::kTokens, kBox, kBox * 2})) return kCannotTake;
+  if (!tensor_map_possible(x) || !encode_tensor_map(cut.x, x, {C::kTokens, kBox, kBox * 2}))
+    return kCannotTake;
   const std::size_t bytes = Layout<C>(cut.range, params.block_rows).bytes;
   if (bytes > kMost) return kCannotTake;
   const auto clusters = static_cast<unsigned>(clusters_of(counts[log2], groups, params.block_rows));
@@ -72,7 +76,8 @@ int launch_resident(Params& params, const MatmulArgs& args) noexcept {
 template <class Mma>
 int launch(const MatmulArgs& args) noexcept {
   Params params{};
-  if (args.m > kResidentTokens || args.index.block_rows() > kHopperDecodeRows || !fill(params, args)) return kCannotTake;
+  if (args.m > kResidentTokens || args.index.block_rows() > kHopperDecodeRows || !fill(params, args))
+    return kCannotTake;
   if (args.m <= 8) return launch_resident<Config<Mma, 1>>(params, args);
   if (args.m <= 16) return launch_resident<Config<Mma, 2>>(params, args);
   return launch_resident<Config<Mma, 4>>(params, args);

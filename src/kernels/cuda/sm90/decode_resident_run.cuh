@@ -1,4 +1,5 @@
-// The runs of blocks that a warp of decode_resident.cuh multiplies, and their way through its ring. Included by it.
+// The runs of blocks that a warp of decode_resident.cuh multiplies, and their way through its ring. Included
+// by it.
 #pragma once
 
 #include "kernels/cuda/ptx/address.cuh"
@@ -11,17 +12,20 @@
 
 namespace sparseloom::kernels::cuda::decode90::resident {
 
-/// What a line stores inside a range of columns: so many blocks, one after the other in memory. Their columns are bits of a mask.
+/// What a line stores inside a range of columns: so many blocks, one after the other in memory. Their columns
+/// are bits of a mask.
 struct Run {
   int first = 0, count = 0;
 };
 
-/// The runs of a warp's lines (first_line + i kWarps) in a range of columns, of line i in lane i. All columns of the lines are
-/// read, sixteen loads under way at a time: probing for the ends of a run would wait for memory at every probe. masks: `words` for
-/// each line, zero; complete behind a __syncwarp. All lanes of a warp together.
+/// The runs of a warp's lines (first_line + i kWarps) in a range of columns, of line i in lane i. All columns
+/// of the lines are read, sixteen loads under way at a time: probing for the ends of a run would wait for
+/// memory at every probe. masks: `words` for each line, zero; complete behind a __syncwarp. All lanes of a
+/// warp together.
 template <class C>
-__device__ __forceinline__ Run find_runs(const std::int32_t* col, const std::int32_t* crow, int first_line, int end_line, int begin,
-                                         int end, std::uint32_t* masks, int words, int lane) {
+__device__ __forceinline__ Run find_runs(const std::int32_t* col, const std::int32_t* crow, int first_line,
+                                         int end_line, int begin, int end, std::uint32_t* masks, int words,
+                                         int lane) {
   constexpr int kEach = 4;
   int first[C::kLines], last[C::kLines], before[C::kLines] = {}, inside[C::kLines] = {}, longest = 0;
 #pragma unroll
@@ -63,7 +67,8 @@ __device__ __forceinline__ Run find_runs(const std::int32_t* col, const std::int
   return runs;
 }
 
-/// A warp's ring. Copies are started in the order in which the stages are used, kStages ahead, from line to line of a pass.
+/// A warp's ring. Copies are started in the order in which the stages are used, kStages ahead, from line to
+/// line of a pass.
 template <class C>
 class Ring {
  public:
@@ -109,8 +114,8 @@ class Ring {
     filled_ = filled_ + 1 == C::kStages ? 0 : filled_ + 1;
     if (!ptx::elect_lane()) return;
     ptx::mbarrier_arrive_expect_tx(full_ + stage * 8, bytes);
-    ptx::bulk_load(stages_ + stage * C::kStageBytes, values_ + std::int64_t{first} * kBlockBytes, bytes, full_ + stage * 8,
-                   ptx::L2Policy::evict_first);
+    ptx::bulk_load(stages_ + stage * C::kStageBytes, values_ + std::int64_t{first} * kBlockBytes, bytes,
+                   full_ + stage * 8, ptx::L2Policy::evict_first);
   }
 
   const char* const values_;
@@ -140,8 +145,8 @@ class Columns {
   unsigned base_ = 0;
 };
 
-/// One block. w: shared address of this lane's words of its row g; x: of this lane's words of token token_of(g) of a tile, at the
-/// block's columns. k is shared out as in decode_math.cuh, four to a lane.
+/// One block. w: shared address of this lane's words of its row g; x: of this lane's words of token
+/// token_of(g) of a tile, at the block's columns. k is shared out as in decode_math.cuh, four to a lane.
 template <class C>
 __device__ __forceinline__ void multiply(float (&sums)[C::kTokenTiles][4], std::uint32_t w, std::uint32_t x) {
   std::uint32_t low[2], high[2];

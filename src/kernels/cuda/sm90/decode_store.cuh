@@ -40,18 +40,21 @@ __device__ __forceinline__ float residual_of(const Params& params, int token, in
   return C::Mma::to_float(ptx::ld_global(residual + token * params.residual_stride + row));
 }
 
-/// Outputs of a line that this warp has summed alone: lines of few blocks, whose number a slot each could not hold.
+/// Outputs of a line that this warp has summed alone: lines of few blocks, whose number a slot each could not
+/// hold.
 template <class C>
 __device__ __forceinline__ void store_line(const Params& params, const Sums<C>& sums, int line, int lane) {
   ptx::opaque(lane);
   auto* out = static_cast<std::uint16_t*>(params.out);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const int row = line * kLine + line_row<C>(tile, lane / 4), other = line * kLine + line_row<C>(tile, lane / 4 + 8);
+    const int row = line * kLine + line_row<C>(tile, lane / 4),
+              other = line * kLine + line_row<C>(tile, lane / 4 + 8);
     const float bias = bias_of<C>(params, row), other_bias = bias_of<C>(params, other);
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t) {
-      float y[4] = {sums[tile][t][0] + bias, sums[tile][t][1] + bias, sums[tile][t][2] + other_bias, sums[tile][t][3] + other_bias};
+      float y[4] = {sums[tile][t][0] + bias, sums[tile][t][1] + bias, sums[tile][t][2] + other_bias,
+                    sums[tile][t][3] + other_bias};
       epilogue::activate(params.activation, y);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -72,13 +75,15 @@ struct BiasFour {
     if (params.bias == nullptr) return;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      bits[i] = ptx::ld_global_if(row + i < params.rows, static_cast<const std::uint16_t*>(params.bias) + row + i);
+      bits[i] =
+          ptx::ld_global_if(row + i < params.rows, static_cast<const std::uint16_t*>(params.bias) + row + i);
   }
 };
 
 /// Four outputs of a token.
 template <class C>
-__device__ __forceinline__ void store_four(const Params& params, const float4& sum, const BiasFour& bias, int token, int row) {
+__device__ __forceinline__ void store_four(const Params& params, const float4& sum, const BiasFour& bias,
+                                           int token, int row) {
   if (token >= params.m || row >= params.rows) return;
   float y[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
@@ -100,11 +105,12 @@ __device__ __forceinline__ void store_four(const Params& params, const float4& s
     if (row + i < params.rows) out[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
 }
 
-/// Adds what the warps of the cluster have of the lines they share, in the order of their units, and stores all lines but those of
-/// store_line. A warp takes four tokens of a line at a time. number: this warp's in the cluster.
+/// Adds what the warps of the cluster have of the lines they share, in the order of their units, and stores
+/// all lines but those of store_line. A warp takes four tokens of a line at a time. number: this warp's in
+/// the cluster.
 template <class C>
-__device__ __forceinline__ void finish(const Params& params, const Rows& rows, const Share& share, const Shared<C>& shared,
-                                       int number, int lane) {
+__device__ __forceinline__ void finish(const Params& params, const Rows& rows, const Share& share,
+                                       const Shared<C>& shared, int number, int lane) {
   const int tasks = (share.last_line - share.first_line) << params.fours_log2, four = lane % 8;
   for (int task = number; task < tasks; task += share.warps) {
     const int line = share.first_line + (task >> params.fours_log2);

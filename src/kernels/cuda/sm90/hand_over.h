@@ -19,8 +19,8 @@ inline int hand_over(const MatmulArgs& args) noexcept {
   if (status != 0) return status;
   const ConstMatrixView pre{args.pre, args.dtype, args.m, args.index.rows, args.pre_stride};
   const ConstMatrixView residual{args.residual, args.dtype, args.m, args.index.rows, args.residual_stride};
-  return sm80_activate(pre, args.activation, residual, {args.out, args.dtype, args.m, args.index.rows, args.out_stride},
-                       args.stream);
+  return sm80_activate(pre, args.activation, residual,
+                       {args.out, args.dtype, args.m, args.index.rows, args.out_stride}, args.stream);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -8,7 +8,8 @@ namespace sparseloom::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr unsigned kPieces = 4;  // thread blocks of a line, all of which find its units and each of which fills some
+constexpr unsigned kPieces =
+    4;  // thread blocks of a line, all of which find its units and each of which fills some
 
 struct Params {
   const std::int32_t* begin;  // of the lists, [lists + 1]
@@ -35,7 +36,8 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Params
     const std::int32_t from = (line << params.lists_log2) + of_line;
     if (from >= params.lists) break;
     const std::int32_t end = __ldg(params.begin + from + 1);
-    for (std::int32_t i = __ldg(params.begin + from) + static_cast<int>(threadIdx.x); i < end; i += kThreads) {
+    for (std::int32_t i = __ldg(params.begin + from) + static_cast<int>(threadIdx.x); i < end;
+         i += kThreads) {
       const std::int32_t along = __ldg(params.along + i), unit = along >> params.along_log2;
       const int cell = (of_line << params.along_log2) | (along & ((1 << params.along_log2) - 1));
       table[(unit << cells_log2) + cell] = params.slot == nullptr ? i : __ldg(params.slot + i);
@@ -71,16 +73,19 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Params
   // 16 bytes at a time: 8 columns of a row of a unit, all of one block.
   const int chunks_log2 = params.unit_cols_log2 - 3, unit_log2 = params.unit_rows_log2 + chunks_log2;
   uint4* const to = params.unit_values + (static_cast<std::int64_t>(first) << unit_log2);
-  for (int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x); i < count << unit_log2;
-       i += static_cast<int>(kPieces) * kThreads) {
-    const int row = i >> chunks_log2 & ((1 << params.unit_rows_log2) - 1), column = (i & ((1 << chunks_log2) - 1)) * 8;
+  for (int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+       i < count << unit_log2; i += static_cast<int>(kPieces) * kThreads) {
+    const int row = i >> chunks_log2 & ((1 << params.unit_rows_log2) - 1),
+              column = (i & ((1 << chunks_log2) - 1)) * 8;
     const int down = row >> params.bm_log2, over = column >> params.bn_log2;
     const int cell = params.dx ? (over << params.along_log2) | down : (down << params.along_log2) | over;
     const std::int32_t block = table[(list[i >> unit_log2] << cells_log2) + cell];
     uint4 piece = make_uint4(0, 0, 0, 0);
     if (block >= 0) {
-      const int within = ((row & ((1 << params.bm_log2) - 1)) << params.bn_log2) + (column & ((1 << params.bn_log2) - 1));
-      piece = __ldg(params.values + ((static_cast<std::int64_t>(block) << (params.bm_log2 + params.bn_log2)) + within) / 8);
+      const int within =
+          ((row & ((1 << params.bm_log2) - 1)) << params.bn_log2) + (column & ((1 << params.bn_log2) - 1));
+      piece = __ldg(params.values +
+                    ((static_cast<std::int64_t>(block) << (params.bm_log2 + params.bn_log2)) + within) / 8);
     }
     to[i] = piece;
   }
@@ -110,7 +115,8 @@ int merge_blocks(const MatmulArgs& args, const Merging& merging) noexcept {
   params.slot = dx ? args.transposed.slot : nullptr;
   params.values = static_cast<const uint4*>(args.values);
   params.unit_values = reinterpret_cast<uint4*>(places.values);
-  params.unit_begin = places.begin, params.unit_end = places.end, params.unit_along = places.along, params.unit_slot = places.slot;
+  params.unit_begin = places.begin, params.unit_end = places.end, params.unit_along = places.along,
+  params.unit_slot = places.slot;
   params.lists = static_cast<std::int32_t>(dx ? args.index.block_cols() : args.index.block_rows());
   params.across = static_cast<std::int32_t>(merging.across);
   params.lists_log2 = log2_of(dx ? merging.blocks_over() : merging.blocks_down());

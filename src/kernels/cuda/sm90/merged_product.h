@@ -10,10 +10,12 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Merges args' blocks into units of at least `least` and launches their product; takes(product): whether TMA can address it.
-/// launch(product): a cudaError_t, or kCannotTake, which takes() nearly always has found out before the merging.
+/// Merges args' blocks into units of at least `least` and launches their product; takes(product): whether TMA
+/// can address it. launch(product): a cudaError_t, or kCannotTake, which takes() nearly always has found out
+/// before the merging.
 template <class Takes, class Launch>
-int merged_product(const MatmulArgs& args, std::int32_t least, const Takes& takes, const Launch& launch) noexcept {
+int merged_product(const MatmulArgs& args, std::int32_t least, const Takes& takes,
+                   const Launch& launch) noexcept {
   const Merging merging(args.direction, args.index.rows, args.index.cols, args.index.block, least);
   if (args.m == 0 || merging.lines == 0) return 0;
   const MatmulArgs product = merged(args, merging);

@@ -1,15 +1,16 @@
-// forward: out [m, rows] = act(x [m, cols] W^T + bias) + residual    dx: out [m, cols] = dy [m, rows] W    W in blocks of 16 x 16,
-// fp32 sums
+// forward: out [m, rows] = act(x [m, cols] W^T + bias) + residual    dx: out [m, cols] = dy [m, rows] W    W
+// in blocks of 16 x 16, fp32 sums
 //
 // A thread block (one per multiprocessor, tile after tile): 64 tokens x 512 outputs, those of 32 block lines.
 //
-//   producers     table of the lines' blocks; per slab of 64 along the reduction, TMA brings x's, cp.async the blocks stored in it
-//   ring          stages x (x, blocks, a record for each consumer)
-//   consumers     16 warps of two lines: mma.sync for the blocks that these store
+//   producers     table of the lines' blocks; per slab of 64 along the reduction, TMA brings x's, cp.async
+//   the blocks stored in it ring          stages x (x, blocks, a record for each consumer) consumers     16
+//   warps of two lines: mma.sync for the blocks that these store
 //
-// Where some slab has more blocks than a stage has slots, each takes several stages, x in each. A stage is handed on by two
-// barriers. full: the 32 lanes of its producer, whose copies have come, and the bytes of x. empty: one arrival of each consumer
-// warp. Fixed order of summation: ascending along the reduction, whatever the grid and the ring.
+// Where some slab has more blocks than a stage has slots, each takes several stages, x in each. A stage is
+// handed on by two barriers. full: the 32 lanes of its producer, whose copies have come, and the bytes of x.
+// empty: one arrival of each consumer warp. Fixed order of summation: ascending along the reduction, whatever
+// the grid and the ring.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,5 @@
-// The instances of mma_dds.cuh, one per translation unit, so that two cores compile them side by side. Contract: launch.h.
+// The instances of mma_dds.cuh, one per translation unit, so that two cores compile them side by side.
+// Contract: launch.h.
 #pragma once
 
 #include "kernels/args.h"

@@ -1,6 +1,7 @@
-// The consumers: 16 warps, each with two lines of the tile and all its tokens. mma.sync of 16 x 16 values by eight tokens: a block
-// is one operand, and a warp passes over what its lines do not store. (wgmma would want 64 rows of one operand, of which blocks of
-// 16 fill a quarter, or X in registers and one of 16 branches for every block.)
+// The consumers: 16 warps, each with two lines of the tile and all its tokens. mma.sync of 16 x 16 values by
+// eight tokens: a block is one operand, and a warp passes over what its lines do not store. (wgmma would want
+// 64 rows of one operand, of which blocks of 16 fill a quarter, or X in registers and one of 16 branches for
+// every block.)
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,8 +27,9 @@ __device__ __forceinline__ void load_block(std::uint32_t (&a)[4], std::uint32_t 
   }
 }
 
-/// Where this lane's row of a block lies in its slot. The quarters in the order of the operand: outputs 0 to 7 and 8 to 15 of the
-/// reduction's first eight, then of its others. Outputs are the block's rows, in dx its columns.
+/// Where this lane's row of a block lies in its slot. The quarters in the order of the operand: outputs 0 to
+/// 7 and 8 to 15 of the reduction's first eight, then of its others. Outputs are the block's rows, in dx its
+/// columns.
 template <class T>
 __device__ __forceinline__ std::uint32_t lane_of_slot() {
   const std::uint32_t lane = threadIdx.x % 32, first = lane / 8 % 2, second = lane / 16;
@@ -50,7 +52,8 @@ __device__ __forceinline__ void multiply(float (&sums)[T::kTokens / 8][4], const
 
 /// One warp's share of a stage. x, slot: as this lane reads them.
 template <class T>
-__device__ __forceinline__ void multiply_stage(Sums<T>& sums, std::uint32_t stored, std::uint32_t x, std::uint32_t slot) {
+__device__ __forceinline__ void multiply_stage(Sums<T>& sums, std::uint32_t stored, std::uint32_t x,
+                                               std::uint32_t slot) {
 #pragma unroll
   for (int place = 0; place < T::kPlaces; ++place) {
     const std::uint32_t both = stored >> (2 * place) & 3;
@@ -72,11 +75,14 @@ __device__ __forceinline__ void multiply_stage(Sums<T>& sums, std::uint32_t stor
 }
 
 template <class T>
-__device__ __forceinline__ void consume(const Params& params, SharedFront<T>& front, std::byte* ring, int warp) {
+__device__ __forceinline__ void consume(const Params& params, SharedFront<T>& front, std::byte* ring,
+                                        int warp) {
   const int lane = threadIdx.x % 32;
-  // Of x, as ldmatrix takes it: eight tokens by eight of the reduction, then by the next eight, then the next tokens. The chunks of
-  // 16 bytes lie as TMA's swizzle puts them: those of the next place are found by exchanging bits.
-  std::uint32_t x = ptx::shared_address(ring) + (lane / 16 * 8 + lane % 8) * 128 + (lane / 8 % 2 ^ lane % 8) * 16;
+  // Of x, as ldmatrix takes it: eight tokens by eight of the reduction, then by the next eight, then the next
+  // tokens. The chunks of 16 bytes lie as TMA's swizzle puts them: those of the next place are found by
+  // exchanging bits.
+  std::uint32_t x =
+      ptx::shared_address(ring) + (lane / 16 * 8 + lane % 8) * 128 + (lane / 8 % 2 ^ lane % 8) * 16;
   std::uint32_t slots = ptx::shared_address(ring) + T::kXBytes + lane_of_slot<T>();
   ptx::opaque(x), ptx::opaque(slots);
   const Exit exit{ptx::shared_address(front.staging[warp]), ptx::shared_address(&front.residual[warp])};
@@ -90,7 +96,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedFront<T>& fr
     std::uint32_t record = ptx::ld_shared_b32(turn.record(warp)), here = record;
 #pragma unroll 1
     while (true) {
-      if (here & T::kStored) multiply_stage<T>(sums, here, x + turn.offset(), slots + turn.offset() + (record & T::kSlots));
+      if (here & T::kStored)
+        multiply_stage<T>(sums, here, x + turn.offset(), slots + turn.offset() + (record & T::kSlots));
       __syncwarp();
       if (ptx::elect_lane()) ptx::mbarrier_arrive(turn.empty());
       turn.advance();

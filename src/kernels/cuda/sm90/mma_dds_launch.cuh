@@ -14,9 +14,10 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-/// Slots of a stage for what nearly every slab stores, blocks lying at random, and as many stages as then fit: five deviations
-/// above the mean, since one slab of more makes all take two stages. A stage for each producer at least: with fewer, one that is
-/// ahead would take the end of the phase before last for the one it waits for.
+/// Slots of a stage for what nearly every slab stores, blocks lying at random, and as many stages as then
+/// fit: five deviations above the mean, since one slab of more makes all take two stages. A stage for each
+/// producer at least: with fewer, one that is ahead would take the end of the phase before last for the one
+/// it waits for.
 template <class T>
 void cut_ring(Params& params, double density, int bytes) {
   const double mean = T::kMostSlots * density;
@@ -58,13 +59,15 @@ int launch(const MatmulArgs& args) noexcept {
 
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
   params.x_policy = ptx::L2Policy::evict_normal;
-  params.out_policy = args.m * out_width * 2 > static_cast<std::int64_t>(device.l2_bytes / 4) ? ptx::L2Policy::evict_first
-                                                                                              : ptx::L2Policy::evict_normal;
+  params.out_policy = args.m * out_width * 2 > static_cast<std::int64_t>(device.l2_bytes / 4)
+                          ? ptx::L2Policy::evict_first
+                          : ptx::L2Policy::evict_normal;
   constexpr int kAll = 227 * 1024;
   const int table_bytes = table_words<T>(params.slabs) * 4;
   const std::int64_t stored = args.likely_blocks > 0 ? args.likely_blocks : index.blocks;
   const double cells = static_cast<double>(index.block_rows()) * static_cast<double>(index.block_cols());
-  cut_ring<T>(params, std::min(1.0, static_cast<double>(stored) / cells), kAll - kFrontBytes<T> - table_bytes);
+  cut_ring<T>(params, std::min(1.0, static_cast<double>(stored) / cells),
+              kAll - kFrontBytes<T> - table_bytes);
   constexpr TensorMapBox kOutBox{T::kStoreTokens, T::kStoreColumns, T::kStoreRowBytes};
   if (!encode_tensor_map(params.x, operands.x, {T::kTokens, T::kSlab, 128}) ||
       !encode_tensor_map(params.out, operands.out, kOutBox) ||
@@ -72,10 +75,13 @@ int launch(const MatmulArgs& args) noexcept {
       (params.add_residual && !encode_tensor_map(params.residual, operands.residual, kOutBox))) {
     return kCannotTake;
   }
-  if (const cudaError_t status = allow_shared_memory<mma_dds_kernel<T>>(kAll, args.device); status != cudaSuccess) return status;
+  if (const cudaError_t status = allow_shared_memory<mma_dds_kernel<T>>(kAll, args.device);
+      status != cudaSuccess)
+    return status;
   const auto multiprocessors = static_cast<unsigned>(std::max(1, device.multiprocessors));
   // As many thread blocks as the rounds need: often whole panels, each thread block with one group.
-  const unsigned rounds = (params.tiles + multiprocessors - 1) / multiprocessors, grid = (params.tiles + rounds - 1) / rounds;
+  const unsigned rounds = (params.tiles + multiprocessors - 1) / multiprocessors,
+                 grid = (params.tiles + rounds - 1) / rounds;
   return launch_kernel({.grid = grid,
                         .block = T::kThreads,
                         .shared_bytes = kAll,

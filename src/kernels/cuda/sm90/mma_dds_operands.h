@@ -21,7 +21,8 @@ struct Operands {
     residual = {dx ? nullptr : args.residual, args.dtype, args.m, outputs, args.residual_stride * 2};
   }
   bool possible() const {
-    return tensor_map_possible(x) && tensor_map_possible(out) && (pre.data == nullptr || tensor_map_possible(pre)) &&
+    return tensor_map_possible(x) && tensor_map_possible(out) &&
+           (pre.data == nullptr || tensor_map_possible(pre)) &&
            (residual.data == nullptr || tensor_map_possible(residual));
   }
 };

@@ -1,4 +1,5 @@
-// The producers: four warps, each of which fills every fourth stage by a table (mma_dds_table.cuh) that they write together.
+// The producers: four warps, each of which fills every fourth stage by a table (mma_dds_table.cuh) that they
+// write together.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,10 +21,12 @@ namespace sparseloom::kernels::cuda::mma_dds {
 template <class T>
 class Finder {
  public:
-  explicit __device__ __forceinline__ Finder(const Table<T>& table) : table_(table), word_(table.word(0)), next_(table.first()) {}
+  explicit __device__ __forceinline__ Finder(const Table<T>& table)
+      : table_(table), word_(table.word(0)), next_(table.first()) {}
 
   /// The stage's record, and where among the values its blocks are.
-  __device__ __forceinline__ std::uint32_t find(const Params& params, int stage, std::int32_t (&block)[T::kPlaces]) {
+  __device__ __forceinline__ std::uint32_t find(const Params& params, int stage,
+                                                std::int32_t (&block)[T::kPlaces]) {
     const std::uint32_t record = table_.record(params, stage);
     const int slab = stage >> table_.parts_log2();
 #pragma unroll 1
@@ -36,13 +39,16 @@ class Finder {
     for (int place = 0; place < T::kPlaces; ++place) {
       const std::uint32_t bit = bit_of(place);
       block[place] = first + __popc(record & (bit - 1) & own_bits());
-      if constexpr (T::kIsDx) block[place] = ptx::ld_global_if((record & bit) != 0, params.slot + block[place]);
+      if constexpr (T::kIsDx)
+        block[place] = ptx::ld_global_if((record & bit) != 0, params.slot + block[place]);
     }
     return record;
   }
 
   /// Of the lane's line, among the bits of both lines of a record.
-  static __device__ __forceinline__ std::uint32_t bit_of(int place) { return 1u << (2 * place) << threadIdx.x % 2; }
+  static __device__ __forceinline__ std::uint32_t bit_of(int place) {
+    return 1u << (2 * place) << threadIdx.x % 2;
+  }
 
  private:
   static __device__ __forceinline__ std::uint32_t own_bits() { return 0x55u << threadIdx.x % 2; }
@@ -55,14 +61,16 @@ class Finder {
 
 /// Copies a stage's blocks, `count` of them, into its slots. from, slots: this lane's 16 bytes of the first.
 template <class T>
-__device__ __forceinline__ void copy_blocks(const char* from, const std::uint32_t* blocks, int count, std::uint32_t slots) {
+__device__ __forceinline__ void copy_blocks(const char* from, const std::uint32_t* blocks, int count,
+                                            std::uint32_t slots) {
   const auto* const fours = reinterpret_cast<const uint4*>(blocks);
 #pragma unroll 1
   for (int i = 0; i < count; i += 8) {
     const uint4 low = fours[i / 4], high = fours[i / 4 + 1];
     const std::uint32_t block[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     const auto copy = [&](int j) {
-      ptx::cp_async_cg(slots + j * T::kSlotBytes, from + std::uint64_t{block[j]} * T::kSlotBytes, 16, ptx::L2Policy::evict_last);
+      ptx::cp_async_cg(slots + j * T::kSlotBytes, from + std::uint64_t{block[j]} * T::kSlotBytes, 16,
+                       ptx::L2Policy::evict_last);
     };
     if (i + 8 <= count) {
 #pragma unroll
@@ -79,7 +87,8 @@ __device__ __forceinline__ void copy_blocks(const char* from, const std::uint32_
 
 /// One warp of kProducers.
 template <class T>
-__device__ __forceinline__ void produce(const Params& params, SharedFront<T>& front, std::byte* ring, int producer) {
+__device__ __forceinline__ void produce(const Params& params, SharedFront<T>& front, std::byte* ring,
+                                        int producer) {
   const int lane = threadIdx.x % 32;
   const std::uint32_t ring_address = ptx::shared_address(ring);
   const char* from = reinterpret_cast<const char*>(params.values) + lane * 16;
@@ -109,11 +118,13 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
 #pragma unroll 1
       while (true) {
         const std::uint32_t record = next;
-        const int slot = static_cast<int>((record & T::kSlots) / T::kSlotBytes), slab = stage >> table.parts_log2();
+        const int slot = static_cast<int>((record & T::kSlots) / T::kSlotBytes),
+                  slab = stage >> table.parts_log2();
 #pragma unroll
         for (int place = 0; place < T::kPlaces; ++place) {
           const std::uint32_t bit = Finder<T>::bit_of(place);
-          if (record & bit) list[slot + __popc(record & (bit - 1))] = static_cast<std::uint32_t>(block[place]);
+          if (record & bit)
+            list[slot + __popc(record & (bit - 1))] = static_cast<std::uint32_t>(block[place]);
         }
         const int count = __shfl_sync(kWarp, slot + __popc(record & T::kStored), 31);
         stage += T::kProducers;
@@ -128,7 +139,8 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
             ptx::mbarrier_arrive(turn.full());
           } else {
             ptx::mbarrier_arrive_expect_tx(turn.full(), T::kXBytes);
-            ptx::tma_load_2d(ring_address + turn.offset(), &params.x, slab * T::kSlab, token, turn.full(), params.x_policy);
+            ptx::tma_load_2d(ring_address + turn.offset(), &params.x, slab * T::kSlab, token, turn.full(),
+                             params.x_policy);
           }
         }
         copy_blocks<T>(from, list, count, slots + turn.offset());

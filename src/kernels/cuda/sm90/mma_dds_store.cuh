@@ -1,5 +1,5 @@
-// out = round(act(sums + bias) + residual): sums of 16 outputs x 8 tokens, turned over on their way to boxes that TMA writes, so
-// that padding needs no test.
+// out = round(act(sums + bias) + residual): sums of 16 outputs x 8 tokens, turned over on their way to boxes
+// that TMA writes, so that padding needs no test.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +16,8 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-/// Of a warp: outputs lane / 4 and lane / 4 + 8 of each line, tokens 2 (lane % 4) and the next of every eight.
+/// Of a warp: outputs lane / 4 and lane / 4 + 8 of each line, tokens 2 (lane % 4) and the next of every
+/// eight.
 template <class T>
 using Sums = float[T::kWarpLines][T::kTokens / 8][4];
 
@@ -53,8 +54,9 @@ struct Exit {
 
 /// Half of the tokens by one box.
 template <class T, class Function>
-__device__ __forceinline__ void store_box(const CUtensorMap& map, const Params& params, const Place& place, const Bias<T>& bias,
-                                          const Exit& exit, const Sums<T>& sums, int first, Function function, bool adds) {
+__device__ __forceinline__ void store_box(const CUtensorMap& map, const Params& params, const Place& place,
+                                          const Bias<T>& bias, const Exit& exit, const Sums<T>& sums,
+                                          int first, Function function, bool adds) {
   const int lane = threadIdx.x % 32;
   if (ptx::elect_lane()) {
     ptx::bulk_wait_read<0>();  // the write before has read it
@@ -74,7 +76,8 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const Params& 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float(&sum)[4] = sums[i / 2][first / 8 + n];
-      float low = function(sum[i % 2 * 2] + bias.of[i / 2][i % 2]), high = function(sum[i % 2 * 2 + 1] + bias.of[i / 2][i % 2]);
+      float low = function(sum[i % 2 * 2] + bias.of[i / 2][i % 2]),
+            high = function(sum[i % 2 * 2 + 1] + bias.of[i / 2][i % 2]);
       if (adds) {
         low += T::Element::to_f32(static_cast<std::uint16_t>(pairs[i]));
         high += T::Element::to_f32(static_cast<std::uint16_t>(pairs[i] >> 16));
@@ -92,16 +95,17 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const Params& 
 }
 
 template <class T, class Function>
-__device__ __forceinline__ void store_by(const CUtensorMap& map, const Params& params, const Place& place, const Bias<T>& bias,
-                                         const Exit& exit, const Sums<T>& sums, Function function, bool adds) {
+__device__ __forceinline__ void store_by(const CUtensorMap& map, const Params& params, const Place& place,
+                                         const Bias<T>& bias, const Exit& exit, const Sums<T>& sums,
+                                         Function function, bool adds) {
 #pragma unroll
   for (int first = 0; first < T::kTokens; first += T::kStoreTokens)
     store_box<T>(map, params, place, bias, exit, sums, first, function, adds);
 }
 
 template <class T>
-__device__ __forceinline__ void store(const Params& params, const Place& place, const Bias<T>& bias, const Exit& exit,
-                                      const Sums<T>& sums) {
+__device__ __forceinline__ void store(const Params& params, const Place& place, const Bias<T>& bias,
+                                      const Exit& exit, const Sums<T>& sums) {
   constexpr auto none = [](float v) { return v; };
   const auto by = [&](auto function) {
     store_by<T>(params.out, params, place, bias, exit, sums, function, !T::kIsDx && params.add_residual);

@@ -1,5 +1,6 @@
-// Which blocks each stage of a tile holds, in shared memory: found once for all tiles of a group of lines. Producers that counted
-// 32 lines' blocks and put them in order for each stage anew were what consumers waited for at density .05.
+// Which blocks each stage of a tile holds, in shared memory: found once for all tiles of a group of lines.
+// Producers that counted 32 lines' blocks and put them in order for each stage anew were what consumers
+// waited for at density .05.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +15,8 @@ namespace sparseloom::kernels::cuda::mma_dds {
 
 constexpr unsigned kWarp = 0xffffffff;
 
-/// What a tile's stages hold. Written by all producers together, once for each group of lines that a thread block meets, read by
-/// each for its own stages.
+/// What a tile's stages hold. Written by all producers together, once for each group of lines that a thread
+/// block meets, read by each for its own stages.
 template <class T>
 class Table {
  public:
@@ -27,7 +28,8 @@ class Table {
 
   /// Asks for where the lists of the group that is written next begin and end.
   __device__ __forceinline__ void ask(const Params& params, int group) {
-    const int line = group * T::kLines + within(), own = group * T::kLines + static_cast<int>(threadIdx.x % 32);
+    const int line = group * T::kLines + within(),
+              own = group * T::kLines + static_cast<int>(threadIdx.x % 32);
     begin_ = ptx::ld_global_if(line < params.lines, params.list_begin + line);
     end_ = ptx::ld_global_if(line < params.lines, params.list_end + line);
     next_first_ = ptx::ld_global_if(own < params.lines, params.list_begin + own);
@@ -43,10 +45,12 @@ class Table {
     for (std::int32_t i = begin_ + static_cast<int>(threadIdx.x % kEach); i < end_; i += 8 * kEach) {
       std::int32_t along[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) along[j] = ptx::ld_global_if(i + j * kEach < end_, params.along + i + j * kEach);
+      for (int j = 0; j < 8; ++j)
+        along[j] = ptx::ld_global_if(i + j * kEach < end_, params.along + i + j * kEach);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        if (i + j * kEach < end_) atomicOr(&words_[along[j] / 16 * T::kLines + within()], 1u << (along[j] % 16 * 2 + within() % 2));
+        if (i + j * kEach < end_)
+          atomicOr(&words_[along[j] / 16 * T::kLines + within()], 1u << (along[j] % 16 * 2 + within() % 2));
       }
     }
     ptx::named_barrier_sync<1, kThreads>();
@@ -66,22 +70,29 @@ class Table {
   /// Where the blocks of the lane's line begin.
   __device__ __forceinline__ std::int32_t first() const { return first_; }
   /// What the lane's line stores in four slabs from 4 * quad on.
-  __device__ __forceinline__ std::uint32_t word(int quad) const { return words_[quad * T::kLines + threadIdx.x % 32]; }
+  __device__ __forceinline__ std::uint32_t word(int quad) const {
+    return words_[quad * T::kLines + threadIdx.x % 32];
+  }
   /// A stage's record for the warp that multiplies the lane's line.
   __device__ __forceinline__ std::uint32_t record(const Params& params, int stage) const {
-    return parts_log2_ == 0 ? records_[stage * T::kConsumers + threadIdx.x % 32 / 2] : find_record(params, stage);
+    return parts_log2_ == 0 ? records_[stage * T::kConsumers + threadIdx.x % 32 / 2]
+                            : find_record(params, stage);
   }
 
  private:
-  static constexpr int kThreads = T::kProducers * 32, kEach = kThreads / T::kLines;  // threads for a line's list
+  static constexpr int kThreads = T::kProducers * 32,
+                       kEach = kThreads / T::kLines;  // threads for a line's list
   static __device__ __forceinline__ int within() { return static_cast<int>(threadIdx.x % kThreads) / kEach; }
 
   __device__ __forceinline__ std::uint32_t stored(int stage) const {
     const int slab = stage >> parts_log2_, part = stage & ((1 << parts_log2_) - 1);
-    return static_cast<int>(threadIdx.x % 32) >> (5 - parts_log2_) == part ? word(slab / 4) >> slab % 4 * 8 & 0xff : 0;
+    return static_cast<int>(threadIdx.x % 32) >> (5 - parts_log2_) == part
+               ? word(slab / 4) >> slab % 4 * 8 & 0xff
+               : 0;
   }
 
-  /// Those of every fourth quad of slabs, where a slab is one stage. Lane 31 gets the most blocks that one of them stores.
+  /// Those of every fourth quad of slabs, where a slab is one stage. Lane 31 gets the most blocks that one of
+  /// them stores.
   __device__ __forceinline__ std::uint32_t write_records(const Params& params, int producer) {
     const int lane = threadIdx.x % 32;
     std::uint32_t most = 0;
@@ -100,7 +111,8 @@ class Table {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int slab = quad * 4 + i;
-        std::uint32_t record = (here >> (8 * i) & 0xff) | ((up_to - count) >> (8 * i) & 0xff) * T::kSlotBytes |
+        std::uint32_t record = (here >> (8 * i) & 0xff) |
+                               ((up_to - count) >> (8 * i) & 0xff) * T::kSlotBytes |
                                (i < 3 ? here >> (8 * i + 8) & 0xff : next & 0xff) << T::kNextShift;
         if (slab + 1 == params.slabs) record |= T::kLast;
         if (slab + 2 == params.slabs) record |= T::kLast << T::kNextShift;
@@ -148,12 +160,14 @@ class Table {
     parts_log2_ = kLevels;
 #pragma unroll
     for (int level = 1; level < kLevels; ++level) {
-      if (__reduce_max_sync(kWarp, max_of_bytes(most[level])) <= static_cast<unsigned>(params.slots)) parts_log2_ = kLevels - level;
+      if (__reduce_max_sync(kWarp, max_of_bytes(most[level])) <= static_cast<unsigned>(params.slots))
+        parts_log2_ = kLevels - level;
     }
   }
 
   const int quads_;
-  std::uint32_t *words_, *records_, *most_;  // [quads_][kLines]; [slabs][kConsumers], where a slab is one stage; [kProducers]
+  std::uint32_t *words_, *records_,
+      *most_;  // [quads_][kLines]; [slabs][kConsumers], where a slab is one stage; [kProducers]
   int parts_log2_ = 0;
   std::int32_t first_ = 0, next_first_ = 0, begin_ = 0, end_ = 0;
 };

@@ -1,18 +1,20 @@
 // Compile-time side of mma_dds: the shape of a tile, and where its bytes lie in shared memory.
 //
 //   line    block row of W (forward) or block column (dx): 16 outputs
-//   slab    64 consecutive positions of the reduction, four blocks wide: 128 bytes of a token, which TMA and L2 move at full rate
-//   part    of a tile's lines, those whose blocks of a slab fill a stage: nearly always all of them
-//   slot    512 bytes of a stage that hold one block as it is stored, but for rows 4 to 7 and 12 to 15, whose halves are
-//           exchanged: so ldmatrix meets no bank twice, and the copies, which fill 128 bytes at a time, neither (halves that lay
-//           apart took them 32 turns for 4). Blocks lie in the order of the warps that multiply them, of a warp's along the
-//           reduction, then of its lines.
-//   byte    which of a slab's four places one line stores, as bits 0, 2, 4, 6, or for the second line of a warp 1, 3, 5, 7
+//   slab    64 consecutive positions of the reduction, four blocks wide: 128 bytes of a token, which TMA and
+//   L2 move at full rate part    of a tile's lines, those whose blocks of a slab fill a stage: nearly always
+//   all of them slot    512 bytes of a stage that hold one block as it is stored, but for rows 4 to 7 and 12
+//   to 15, whose halves are
+//           exchanged: so ldmatrix meets no bank twice, and the copies, which fill 128 bytes at a time,
+//           neither (halves that lay apart took them 32 turns for 4). Blocks lie in the order of the warps
+//           that multiply them, of a warp's along the reduction, then of its lines.
+//   byte    which of a slab's four places one line stores, as bits 0, 2, 4, 6, or for the second line of a
+//   warp 1, 3, 5, 7
 //
-// 512 outputs x 64 tokens: of 32768 sums, which is what the registers hold, the shape that reads least from L2. X is read whole, by
-// 512 outputs at a time (537 MB for 8192 x 4096 x 4096), since 32 lines leave no slab empty at the densities that matter, and
-// values by every 64 tokens (215 MB at density .05). 256 outputs x 128 tokens would read as much, in pieces that depend on the
-// pattern.
+// 512 outputs x 64 tokens: of 32768 sums, which is what the registers hold, the shape that reads least from
+// L2. X is read whole, by 512 outputs at a time (537 MB for 8192 x 4096 x 4096), since 32 lines leave no slab
+// empty at the densities that matter, and values by every 64 tokens (215 MB at density .05). 256 outputs x
+// 128 tokens would read as much, in pieces that depend on the pattern.
 #pragma once
 
 #include <cuda.h>
@@ -31,7 +33,8 @@ namespace sparseloom::kernels::cuda::mma_dds {
 
 using dds::Bf16, dds::F16;
 
-// Tags. Forward: lines are block rows, the reduction runs along in features. Dx: lines are block columns, along out features.
+// Tags. Forward: lines are block rows, the reduction runs along in features. Dx: lines are block columns,
+// along out features.
 struct Forward {
   static constexpr bool kIsDx = false;
 };
@@ -39,8 +42,8 @@ struct Dx {
   static constexpr bool kIsDx = true;
 };
 
-/// 16 warps of two lines each: with few blocks in a slab a warp mostly waits, beside three others of its scheduler. Eight of four
-/// would read X .8 times as often at density .2.
+/// 16 warps of two lines each: with few blocks in a slab a warp mostly waits, beside three others of its
+/// scheduler. Eight of four would read X .8 times as often at density .2.
 template <class Direction, class Element_>
 struct Tile {
   using Element = Element_;
@@ -55,17 +58,19 @@ struct Tile {
   static constexpr int kMostStages = 16, kMostSlots = kPlaces * kLines;
   /// Slots that any stage has: for all that two lines can store in a slab.
   static constexpr int kLeastSlots = kWarpLines * kPlaces;
-  // A warp's record of a stage: its lines' bytes together, whether the tile ends here, the bytes of the slots before its own; and
-  // the first two of the tile's next stage, for which then nobody waits.
+  // A warp's record of a stage: its lines' bytes together, whether the tile ends here, the bytes of the slots
+  // before its own; and the first two of the tile's next stage, for which then nobody waits.
   static constexpr std::uint32_t kStored = 0xff, kLast = 0x100, kSlots = 0x1fe00;
   static constexpr int kNextShift = 18;
 
   // Outputs leave by boxes of one warp: 32 tokens x 32 outputs.
-  static constexpr int kStoreTokens = 32, kStoreColumns = kWarpLines * kSide, kStoreRowBytes = kStoreColumns * 2;
+  static constexpr int kStoreTokens = 32, kStoreColumns = kWarpLines * kSide,
+                       kStoreRowBytes = kStoreColumns * 2;
   static constexpr int kStoreBytes = kStoreTokens * kStoreRowBytes;
 
   static_assert(kMostSlots * kSlotBytes <= kSlots && kSlots % kSlotBytes == 0);
-  static_assert(kLines == 32 && kWarpLines == 2 && kPlaces == 4, "a lane of a producer each; a byte for two lines in a slab");
+  static_assert(kLines == 32 && kWarpLines == 2 && kPlaces == 4,
+                "a lane of a producer each; a byte for two lines in a slab");
   static_assert(kConsumers % 4 == 0 && kProducers == 4, "whole warpgroups trade registers");
   static_assert((kProducerRegisters * kProducers + kConsumerRegisters * kConsumers) * 32 <=
                 kThreads * ptx::registers_at_launch(kThreads));
@@ -78,14 +83,15 @@ struct Stage {
   std::uint32_t record[T::kConsumers];
 };
 
-/// Words of the table: the bytes of each line in four slabs, the consumers' records of a slab, and the producers' counts.
+/// Words of the table: the bytes of each line in four slabs, the consumers' records of a slab, and the
+/// producers' counts.
 template <class T>
 constexpr int table_words(int slabs) {
   return (slabs + 3) / 4 * T::kLines + slabs * T::kConsumers + T::kProducers;
 }
 
-/// The front of dynamic shared memory, from a multiple of 1024. Behind it: the ring, `stages` times X [kTokens][kSlab] and `slots`
-/// blocks; and the table (mma_dds_table.cuh).
+/// The front of dynamic shared memory, from a multiple of 1024. Behind it: the ring, `stages` times X
+/// [kTokens][kSlab] and `slots` blocks; and the table (mma_dds_table.cuh).
 template <class T>
 struct SharedFront {
   std::byte staging[T::kConsumers][T::kStoreBytes];

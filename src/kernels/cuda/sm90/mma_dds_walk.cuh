@@ -11,8 +11,9 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-/// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of lines inside. A grid of whole panels meets
-/// one group all along, whose table is then made once; of lines of unlike length, the next group in every round.
+/// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of lines inside. A grid
+/// of whole panels meets one group all along, whose table is then made once; of lines of unlike length, the
+/// next group in every round.
 class Tiles {
  public:
   explicit __device__ __forceinline__ Tiles(const Params& params) : tile_(blockIdx.x) { find(params); }
@@ -59,9 +60,13 @@ class Turn {
   }
   __device__ __forceinline__ std::uint32_t full() const { return stage_; }
   __device__ __forceinline__ std::uint32_t empty() const { return stage_ + offsetof(Stage<T>, empty); }
-  __device__ __forceinline__ std::uint32_t record(int warp) const { return stage_ + offsetof(Stage<T>, record) + warp * 4; }
-  __device__ __forceinline__ int offset() const { return offset_; }       // in the ring
-  __device__ __forceinline__ unsigned parity() const { return parity_; }  // of the phase in which it is filled
+  __device__ __forceinline__ std::uint32_t record(int warp) const {
+    return stage_ + offsetof(Stage<T>, record) + warp * 4;
+  }
+  __device__ __forceinline__ int offset() const { return offset_; }  // in the ring
+  __device__ __forceinline__ unsigned parity() const {
+    return parity_;
+  }  // of the phase in which it is filled
   __device__ __forceinline__ int ring_bytes() const { return bytes_; }
 
  private:

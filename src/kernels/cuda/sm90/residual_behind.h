@@ -1,4 +1,5 @@
-// A residual for kernels whose epilogue leaves it out: those that write fp32, where ptxas serialises the wgmma beside it.
+// A residual for kernels whose epilogue leaves it out: those that write fp32, where ptxas serialises the
+// wgmma beside it.
 #pragma once
 
 #include "kernels/args.h"
@@ -15,7 +16,8 @@ int with_residual_behind(const MatmulArgs& args, const Product& product) noexcep
   if (const int status = product(without); status != 0) return status;
   const std::int64_t width = args.index.rows;
   const MatrixView out{args.out, args.dtype, args.m, width, args.out_stride};
-  return sm80_activate(out, Activation::none, {args.residual, args.dtype, args.m, width, args.residual_stride}, out, args.stream);
+  return sm80_activate(out, Activation::none,
+                       {args.residual, args.dtype, args.m, width, args.residual_stride}, out, args.stream);
 }
 
 }  // namespace sparseloom::kernels::cuda

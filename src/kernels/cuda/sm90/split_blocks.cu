@@ -8,12 +8,13 @@ namespace {
 
 constexpr int kSide = 32, kThreads = 256;
 
-// A thread block takes a block: its largest magnitude first, then tiles of 32 lines x 32 k through shared memory.
+// A thread block takes a block: its largest magnitude first, then tiles of 32 lines x 32 k through shared
+// memory.
 __global__ void __launch_bounds__(kThreads)
     split(std::byte* __restrict__ planes, std::int32_t* __restrict__ kinds, const float* __restrict__ values,
           const std::int32_t* __restrict__ slot, int rows, int cols) {
   __shared__ float tile[kSide][kSide + 1];  // [line][k]
-  __shared__ unsigned largest;              // bits of a magnitude: they order as the magnitudes do, NaN above all
+  __shared__ unsigned largest;  // bits of a magnitude: they order as the magnitudes do, NaN above all
   const std::int64_t block = blockIdx.x, elements = std::int64_t{rows} * cols;
   const bool turned = slot != nullptr;
   const float* const from = values + (turned ? slot[block] : block) * elements;
@@ -34,7 +35,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) kinds[block] = infinity ? kHasInfinity : tiny ? kTiny : 0;
 
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
-  const int line = threadIdx.x / 8, chunk = threadIdx.x % 8 / 2, half = threadIdx.x % 2;  // of 8 k in the row; 4 k of it
+  const int line = threadIdx.x / 8, chunk = threadIdx.x % 8 / 2,
+            half = threadIdx.x % 2;  // of 8 k in the row; 4 k of it
   for (int first_k = 0; first_k < side; first_k += kSide) {
     std::byte* const part = planes + (block * elements + std::int64_t{first_k} * lines) * 6;
     for (int first_line = 0; first_line < lines; first_line += kSide) {
@@ -74,11 +76,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t split_blocks(std::byte* workspace, const float* values, const std::int32_t* slot, std::int64_t blocks, BlockShape block,
-                         cudaStream_t stream) noexcept {
+cudaError_t split_blocks(std::byte* workspace, const float* values, const std::int32_t* slot,
+                         std::int64_t blocks, BlockShape block, cudaStream_t stream) noexcept {
   if (blocks > 0) {
     auto* const kinds = const_cast<std::int32_t*>(split_kinds(workspace, blocks, block));
-    split<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(workspace, kinds, values, slot, block.rows, block.cols);
+    split<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(workspace, kinds, values, slot, block.rows,
+                                                                  block.cols);
   }
   return cudaGetLastError();
 }

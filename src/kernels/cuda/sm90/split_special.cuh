@@ -5,8 +5,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Of a group's largest magnitude, NaN left out: it is infinite, or so small that bf16's least denormal would cut off bits. A group
-/// of zeros is none.
+/// Of a group's largest magnitude, NaN left out: it is infinite, or so small that bf16's least denormal would
+/// cut off bits. A group of zeros is none.
 __device__ __forceinline__ bool is_special(float largest) {
   return largest == __uint_as_float(0x7f800000u) || (largest > 0 && largest < 0x1p-100f);
 }

@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(kThreads) split(const __grid_constant__ SplitP
   const SplitOperand& operand = params.operands[second];
   const SplitTokens& shape = params.shape[second];
   const int lane = threadIdx.x % 32;
-  const std::int64_t strip = (second ? blockIdx.x - params.first_tiles : blockIdx.x) * (kColumns / kWarpColumns) + threadIdx.x / 32;
+  const std::int64_t strip =
+      (second ? blockIdx.x - params.first_tiles : blockIdx.x) * (kColumns / kWarpColumns) + threadIdx.x / 32;
   const std::int64_t column = strip * kWarpColumns + lane * 2;
   if (strip * kWarpColumns >= shape.columns) return;
   const std::int64_t stride = shape.stride(), groups = shape.groups();
@@ -53,9 +54,11 @@ __global__ void __launch_bounds__(kThreads) split(const __grid_constant__ SplitP
       largest_high = fmaxf(largest_high, fabsf(high[t]));
     }
     const bool special_low = is_special(largest_low), special_high = is_special(largest_high);
-    const unsigned even = __ballot_sync(0xffffffff, special_low), odd = __ballot_sync(0xffffffff, special_high);
+    const unsigned even = __ballot_sync(0xffffffff, special_low),
+                   odd = __ballot_sync(0xffffffff, special_high);
     if (lane == 0) {
-      *reinterpret_cast<uint2*>(operand.marks + group * shape.mark_words() + strip * 2) = make_uint2(even, odd);
+      *reinterpret_cast<uint2*>(operand.marks + group * shape.mark_words() + strip * 2) =
+          make_uint2(even, odd);
       if ((even | odd) != 0) *params.any = 1;
     }
     if (column >= stride) continue;
@@ -95,7 +98,8 @@ __device__ __forceinline__ bool any_marked(const std::uint32_t* words, std::int6
   return any;
 }
 
-// A thread block takes a stored block. Slow where there are marks, which is rare; where there are none, a load.
+// A thread block takes a stored block. Slow where there are marks, which is rare; where there are none, a
+// load.
 __global__ void __launch_bounds__(kThreads) add_marked(const __grid_constant__ MarkedParams params) {
   if (*params.any == 0) return;
   const SplitTokens &rows = params.shape[0], &cols = params.shape[1];
@@ -107,8 +111,10 @@ __global__ void __launch_bounds__(kThreads) add_marked(const __grid_constant__ M
       const std::int32_t middle = row + (above - row) / 2;
       (params.crow[middle] <= block ? row : above) = middle;
     }
-    const std::int64_t first_row = std::int64_t{row} * params.bm, first_col = std::int64_t{params.col[block]} * params.bn;
-    const std::int64_t end_row = min(first_row + params.bm, rows.columns), end_col = min(first_col + params.bn, cols.columns);
+    const std::int64_t first_row = std::int64_t{row} * params.bm,
+                       first_col = std::int64_t{params.col[block]} * params.bn;
+    const std::int64_t end_row = min(first_row + params.bm, rows.columns),
+                       end_col = min(first_col + params.bn, cols.columns);
     float* const out = params.out + block * params.bm * params.bn;
 #pragma unroll 1
     for (std::int64_t group = 0; group < rows.groups(); ++group) {
@@ -121,7 +127,8 @@ __global__ void __launch_bounds__(kThreads) add_marked(const __grid_constant__ M
         const std::int64_t r = first_row + i / params.bn, c = first_col + i % params.bn;
         if (r >= end_row || c >= end_col || !(is_marked(row_marks, r) || is_marked(col_marks, c))) continue;
         float sum = 0;
-        for (std::int64_t t = first; t < end; ++t) sum = fmaf(dy.data[t * dy.stride + r], x.data[t * x.stride + c], sum);
+        for (std::int64_t t = first; t < end; ++t)
+          sum = fmaf(dy.data[t * dy.stride + r], x.data[t * x.stride + c], sum);
         out[i] += sum;
       }
     }
@@ -130,8 +137,10 @@ __global__ void __launch_bounds__(kThreads) add_marked(const __grid_constant__ M
 
 }  // namespace
 
-cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens, std::uint32_t* any, cudaStream_t stream) noexcept {
-  if (const cudaError_t status = cudaMemsetAsync(any, 0, sizeof(*any), stream); status != cudaSuccess) return status;
+cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens, std::uint32_t* any,
+                         cudaStream_t stream) noexcept {
+  if (const cudaError_t status = cudaMemsetAsync(any, 0, sizeof(*any), stream); status != cudaSuccess)
+    return status;
   SplitParams params{};
   std::int64_t tiles[2];
   for (int i = 0; i < 2; ++i) {
@@ -150,8 +159,8 @@ cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens,
   return cudaGetLastError();
 }
 
-cudaError_t add_marked_tokens(float* out, const IndexView& index, const SplitOperand (&operands)[2], std::int64_t tokens,
-                              const std::uint32_t* any, cudaStream_t stream) noexcept {
+cudaError_t add_marked_tokens(float* out, const IndexView& index, const SplitOperand (&operands)[2],
+                              std::int64_t tokens, const std::uint32_t* any, cudaStream_t stream) noexcept {
   MarkedParams params{};
   params.out = out;
   params.crow = index.crow;
@@ -165,7 +174,8 @@ cudaError_t add_marked_tokens(float* out, const IndexView& index, const SplitOpe
     params.shape[i] = {operands[i].from.columns, tokens};
   }
   params.any = any;
-  constexpr std::int64_t kMostBlocks = 1056;  // eight to each multiprocessor of an H200: nearly always they only look
+  constexpr std::int64_t kMostBlocks =
+      1056;  // eight to each multiprocessor of an H200: nearly always they only look
   if (index.blocks > 0) {
     add_marked<<<static_cast<unsigned>(std::min(index.blocks, kMostBlocks)), kThreads, 0, stream>>>(params);
   }

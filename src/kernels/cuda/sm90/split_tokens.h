@@ -1,8 +1,11 @@
-// dW's operands, fp32, as three planes of bf16, as wgmma_sdd reads them; and what the planes cannot hold, added to the product.
+// dW's operands, fp32, as three planes of bf16, as wgmma_sdd reads them; and what the planes cannot hold,
+// added to the product.
 //
-//   planes [tokens / 32][3][32][columns]  high, middle, low, each cut off towards zero (split_blocks.h says why); behind the last
+//   planes [tokens / 32][3][32][columns]  high, middle, low, each cut off towards zero (split_blocks.h says
+//   why); behind the last
 //                                         token zeros
-//   marks [tokens / 32][columns / 64][2]  a bit for each column, even ones in the first word: its 32 tokens here, some infinite or
+//   marks [tokens / 32][columns / 64][2]  a bit for each column, even ones in the first word: its 32 tokens
+//   here, some infinite or
 //                                         all below 2^-100 and not all zero, are zero in the planes
 //   any                                   whether there is a mark
 #pragma once
@@ -29,7 +32,9 @@ struct SplitTokens {
   __host__ __device__ std::int64_t rows() const { return groups() * kSplitPlanes * kSplitTokens; }
   __host__ __device__ std::int64_t mark_words() const { return (columns + 63) / 64 * 2; }  // of 32 tokens
   std::size_t planes_bytes() const { return static_cast<std::size_t>(rows() * stride()) * 2; }
-  std::size_t marks_bytes() const { return static_cast<std::size_t>(groups() * mark_words()) * sizeof(std::uint32_t); }
+  std::size_t marks_bytes() const {
+    return static_cast<std::size_t>(groups() * mark_words()) * sizeof(std::uint32_t);
+  }
 };
 
 struct SplitOperand {
@@ -39,11 +44,12 @@ struct SplitOperand {
 };
 
 /// dY and X. One launch, behind the clearing of *any.
-cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens, std::uint32_t* any, cudaStream_t stream) noexcept;
+cudaError_t split_tokens(const SplitOperand (&operands)[2], std::int64_t tokens, std::uint32_t* any,
+                         cudaStream_t stream) noexcept;
 
-/// out [blocks][bm][bn] += the products of the 32 tokens of columns of dY or X that are marked, in fp32, in the order of the
-/// tokens. Returns at once where there is none.
-cudaError_t add_marked_tokens(float* out, const IndexView& index, const SplitOperand (&operands)[2], std::int64_t tokens,
-                              const std::uint32_t* any, cudaStream_t stream) noexcept;
+/// out [blocks][bm][bn] += the products of the 32 tokens of columns of dY or X that are marked, in fp32, in
+/// the order of the tokens. Returns at once where there is none.
+cudaError_t add_marked_tokens(float* out, const IndexView& index, const SplitOperand (&operands)[2],
+                              std::int64_t tokens, const std::uint32_t* any, cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -5,18 +5,21 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                            CUtensorMapFloatOOBfill);
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                            const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// The runtime hands out the driver's function: linking libcuda would keep the library from loading where there is no driver.
+// The runtime hands out the driver's function: linking libcuda would keep the library from loading where
+// there is no driver.
 Encode find_encode() noexcept {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-  const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
 #else
-  const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
+  const cudaError_t status =
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result);
 #endif
   if (status != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
@@ -39,8 +42,8 @@ CUtensorMapDataType type_of(const TensorMapMatrix& matrix) noexcept {
 bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept {
   constexpr std::int64_t kCoordinates = std::int64_t{1} << 31, kStrideBytes = std::int64_t{1} << 40;
   return reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0 && matrix.stride_bytes % 16 == 0 &&
-         matrix.stride_bytes < kStrideBytes && matrix.height > 0 && matrix.height < kCoordinates && matrix.width > 0 &&
-         matrix.width < kCoordinates;
+         matrix.stride_bytes < kStrideBytes && matrix.height > 0 && matrix.height < kCoordinates &&
+         matrix.width > 0 && matrix.width < kCoordinates;
 }
 
 bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const TensorMapBox& box) noexcept {
@@ -50,12 +53,14 @@ bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const Te
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(matrix.stride_bytes)};
   const cuuint32_t box_size[2] = {static_cast<cuuint32_t>(box.columns), static_cast<cuuint32_t>(box.rows)};
   const cuuint32_t every[2] = {1, 1};
-  // What L2 fetches for a part of it. Rows of 64 bytes are scattered, and 256 bytes would bring what is not read: 5 to 8 % slower.
+  // What L2 fetches for a part of it. Rows of 64 bytes are scattered, and 256 bytes would bring what is not
+  // read: 5 to 8 % slower.
   const CUtensorMapL2promotion fetched =
       box.swizzle_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   return encode(&map, type_of(matrix), 2, const_cast<void*>(matrix.data), size, stride, box_size, every,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, box.swizzle_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                fetched, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                CU_TENSOR_MAP_INTERLEAVE_NONE,
+                box.swizzle_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, fetched,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace sparseloom::kernels::cuda

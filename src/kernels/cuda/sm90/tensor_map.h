@@ -9,8 +9,9 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// A matrix of height x width elements of dtype (any but f64), stride_bytes from row to row. tf32: what is read of f32 is rounded
-/// on its way to 10 explicit mantissa bits; wgmma alone would cut them off, at twice the error and all of it towards zero.
+/// A matrix of height x width elements of dtype (any but f64), stride_bytes from row to row. tf32: what is
+/// read of f32 is rounded on its way to 10 explicit mantissa bits; wgmma alone would cut them off, at twice
+/// the error and all of it towards zero.
 struct TensorMapMatrix {
   const void* data;
   DType dtype;
@@ -23,7 +24,8 @@ struct TensorMapBox {
   int rows, columns, swizzle_bytes;
 };
 
-/// Whether TMA can address the matrix: 16-byte aligned base and rows, fewer than 2^31 rows and columns (coordinates are signed).
+/// Whether TMA can address the matrix: 16-byte aligned base and rows, fewer than 2^31 rows and columns
+/// (coordinates are signed).
 bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept;
 
 /// False when the driver refuses, or is too old to know tensor maps.

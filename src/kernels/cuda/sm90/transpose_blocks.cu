@@ -8,7 +8,8 @@ namespace {
 constexpr int kSide = 32, kRows = 8;  // of a thread block's tile; rows it moves at a time
 
 __global__ void __launch_bounds__(kSide* kRows)
-    transpose(float* __restrict__ to, const float* __restrict__ from, const std::int32_t* __restrict__ slot, int rows, int cols) {
+    transpose(float* __restrict__ to, const float* __restrict__ from, const std::int32_t* __restrict__ slot,
+              int rows, int cols) {
   __shared__ float tile[kSide][kSide + 1];
   const int across = cols / kSide, tiles = rows / kSide * across;
   const std::int64_t block = blockIdx.x / tiles, elements = std::int64_t{rows} * cols;
@@ -26,11 +27,13 @@ __global__ void __launch_bounds__(kSide* kRows)
 
 }  // namespace
 
-cudaError_t transpose_blocks(float* to, const float* from, const std::int32_t* slot, std::int64_t blocks, BlockShape block,
-                             cudaStream_t stream) noexcept {
+cudaError_t transpose_blocks(float* to, const float* from, const std::int32_t* slot, std::int64_t blocks,
+                             BlockShape block, cudaStream_t stream) noexcept {
   const std::int64_t tiles = blocks * (block.rows / kSide) * (block.cols / kSide);
   if (tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;  // 8 TB of values
-  if (tiles > 0) transpose<<<static_cast<unsigned>(tiles), kSide * kRows, 0, stream>>>(to, from, slot, block.rows, block.cols);
+  if (tiles > 0)
+    transpose<<<static_cast<unsigned>(tiles), kSide * kRows, 0, stream>>>(to, from, slot, block.rows,
+                                                                          block.cols);
   return cudaGetLastError();
 }
 

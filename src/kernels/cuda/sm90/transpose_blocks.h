@@ -9,9 +9,9 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// to[i] [block.cols, block.rows] <- the transpose of from[slot[i]] [block.rows, block.cols], for i below blocks; fp32, sides
-/// multiples of 32. One launch; `to` and `from` apart.
-cudaError_t transpose_blocks(float* to, const float* from, const std::int32_t* slot, std::int64_t blocks, BlockShape block,
-                             cudaStream_t stream) noexcept;
+/// to[i] [block.cols, block.rows] <- the transpose of from[slot[i]] [block.rows, block.cols], for i below
+/// blocks; fp32, sides multiples of 32. One launch; `to` and `from` apart.
+cudaError_t transpose_blocks(float* to, const float* from, const std::int32_t* slot, std::int64_t blocks,
+                             BlockShape block, cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -7,7 +7,8 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// A tile goes through shared memory whose rows are a bank longer, so that neither way more than two lanes meet in a bank.
+// A tile goes through shared memory whose rows are a bank longer, so that neither way more than two lanes
+// meet in a bank.
 constexpr int kSide = 64, kThreads = 256, kFours = kSide / 4, kRowsAtOnce = kThreads / kFours;
 
 struct Params {
@@ -31,7 +32,8 @@ __global__ void __launch_bounds__(kThreads) transpose(const __grid_constant__ Pa
   const std::int64_t column = std::int64_t{second ? blockIdx.x - params.first_tiles : blockIdx.x} * kSide;
   const int four = threadIdx.x % kFours * 4, line = threadIdx.x / kFours;
 #pragma unroll 1
-  for (std::int64_t token = std::int64_t{blockIdx.y} * kSide; token < params.tokens; token += std::int64_t{gridDim.y} * kSide) {
+  for (std::int64_t token = std::int64_t{blockIdx.y} * kSide; token < params.tokens;
+       token += std::int64_t{gridDim.y} * kSide) {
     float4 loaded[kSide / kRowsAtOnce];
 #pragma unroll
     for (int i = 0; i < kSide / kRowsAtOnce; ++i) {

@@ -25,8 +25,10 @@ int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
     case DType::f8e4m3:
       if (dx) return cudaErrorInvalidValue;
       if (args.out_dtype == DType::bf16)
-        return args.fast_accum ? wgmma_dds::forward_e4m3_fast_bf16(args, size) : wgmma_dds::forward_e4m3_bf16(args, size);
-      return args.fast_accum ? wgmma_dds::forward_e4m3_fast_f32(args, size) : wgmma_dds::forward_e4m3_f32(args, size);
+        return args.fast_accum ? wgmma_dds::forward_e4m3_fast_bf16(args, size)
+                               : wgmma_dds::forward_e4m3_bf16(args, size);
+      return args.fast_accum ? wgmma_dds::forward_e4m3_fast_f32(args, size)
+                             : wgmma_dds::forward_e4m3_f32(args, size);
     default: return cudaErrorInvalidValue;
   }
 }
@@ -35,8 +37,8 @@ int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
 
 int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw) return cudaErrorInvalidValue;
-  // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view that begins or strides otherwise
-  // is found out here, and the kernel that takes any alignment runs instead.
+  // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view that begins
+  // or strides otherwise is found out here, and the kernel that takes any alignment runs instead.
   const auto product = [narrow](const MatmulArgs& call) {
     const int status = launch(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
     return status == kCannotTake ? hand_over(call) : status;

@@ -1,21 +1,24 @@
-// forward: out [m, rows] = act(x [m, cols] W^T + bias)    dx: out [m, cols] = dy [m, rows] W    W block-sparse, fp32 sums
+// forward: out [m, rows] = act(x [m, cols] W^T + bias)    dx: out [m, cols] = dy [m, rows] W    W
+// block-sparse, fp32 sums
 //
-// A thread block (one per multiprocessor, tile after tile): kTokens tokens x kOutputs outputs, those of kLines block lines.
+// A thread block (one per multiprocessor, tile after tile): kTokens tokens x kOutputs outputs, those of
+// kLines block lines.
 //
 //   x             . # . . # # .     slabs, read once for all lines
 //                   |     | |
 //   values line 0   #     .  #      parts: what each line stores there (a record says which are present)
 //          line 1   .     #  #
 //
-//   producers     unite the lines' lists, start TMA copies: x's slab and the parts present, straight from values
-//   ring          kStages x (slabs of x, parts, record of this stage and of the next)
-//   consumers     two warpgroups, half of the tokens or of the outputs each: wgmma for the present parts
-//   finishers     where the sums are wanted beside their activation: both, while the next tile is multiplied
+//   producers     unite the lines' lists, start TMA copies: x's slab and the parts present, straight from
+//   values ring          kStages x (slabs of x, parts, record of this stage and of the next) consumers two
+//   warpgroups, half of the tokens or of the outputs each: wgmma for the present parts finishers     where
+//   the sums are wanted beside their activation: both, while the next tile is multiplied
 //
-// A stage is handed on by two barriers. full: an arrival of its producer and the bytes of the copies. empty: one arrival of each
-// consumer warp, behind its wgmma. Both sides pass the same sequence of records, one or more per tile, the last of a tile marked,
-// so that neither needs to know the other's place; a stage is awaited only in the order in which it was filled, so nothing can
-// block for good while lists are finite. Fixed order of summation: ascending along the reduction, for every tile shape and grid.
+// A stage is handed on by two barriers. full: an arrival of its producer and the bytes of the copies. empty:
+// one arrival of each consumer warp, behind its wgmma. Both sides pass the same sequence of records, one or
+// more per tile, the last of a tile marked, so that neither needs to know the other's place; a stage is
+// awaited only in the order in which it was filled, so nothing can block for good while lists are finite.
+// Fixed order of summation: ascending along the reduction, for every tile shape and grid.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,7 +33,8 @@
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm) wgmma_dds_kernel(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
+    wgmma_dds_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) {

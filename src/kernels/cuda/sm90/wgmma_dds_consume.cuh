@@ -1,7 +1,7 @@
-// The consumers: two warpgroups, each with half of the tile's tokens and all of its lines (or the other way round:
-// wgmma_dds_turned.cuh). Per slab they test in line which parts
-// are present (a jump table cost 190 cycles a part) and multiply those alone, so that what x holds under an absent block, NaN
-// included, never reaches a sum.
+// The consumers: two warpgroups, each with half of the tile's tokens and all of its lines (or the other way
+// round: wgmma_dds_turned.cuh). Per slab they test in line which parts are present (a jump table cost 190
+// cycles a part) and multiply those alone, so that what x holds under an absent block, NaN included, never
+// reaches a sum.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,12 +22,14 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-// Each part is a group of its own, committed within the branch: a commit behind it, where the compiler cannot see a wgmma to mark,
-// becomes an empty one (HGMMA.64x8x16) that takes its turn on the tensor cores, 3 to 4 % of blocks of 128.
+// Each part is a group of its own, committed within the branch: a commit behind it, where the compiler cannot
+// see a wgmma to mark, becomes an empty one (HGMMA.64x8x16) that takes its turn on the tensor cores, 3 to 4 %
+// of blocks of 128.
 
 /// sums += x parts^T over the slab's present parts. x and parts: shared addresses / 16.
 template <class T>
-__device__ __forceinline__ void multiply_slab(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record) {
+__device__ __forceinline__ void multiply_slab(Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
+                                              std::uint32_t record) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int part = 0; part < T::kStageParts; ++part) {
@@ -39,7 +41,8 @@ __device__ __forceinline__ void multiply_slab(Sums<T>& sums, std::uint32_t x, st
       for (int step = 0; step < T::kSteps; ++step) {
 #pragma unroll
         for (int block = 0; block < T::kTokenBlocks; ++block) {
-          T::Element::template mma<T::kIsDx>(sums[block][line], T::kDescriptorX | (x + x_offset<T>(part, step, block)),
+          T::Element::template mma<T::kIsDx>(sums[block][line],
+                                             T::kDescriptorX | (x + x_offset<T>(part, step, block)),
                                              T::kDescriptorPart | (w + step * (T::kStepBytes / 16)));
         }
       }
@@ -52,12 +55,15 @@ __device__ __forceinline__ void multiply_slab(Sums<T>& sums, std::uint32_t x, st
 template <class T>
 using XRegisters = std::uint32_t[T::kStageParts][T::kTokenBlocks][T::kSteps][4];
 
-/// The same with x in registers. rows: shared address of the slab's row that this lane reads for ldmatrix, of the first 16.
+/// The same with x in registers. rows: shared address of the slab's row that this lane reads for ldmatrix, of
+/// the first 16.
 template <class T>
-__device__ __forceinline__ void multiply_slab_from_registers(Sums<T>& sums, XRegisters<T>& x, std::uint32_t rows,
-                                                             std::uint32_t parts, std::uint32_t record) {
-  // A part at a time, the second's way there lies beside the first's products, and is saved where no line stores that part: dx 3 to
-  // 5 % faster from density .2 on, forward, whose products begin sooner, 2 % slower at .5.
+__device__ __forceinline__ void multiply_slab_from_registers(Sums<T>& sums, XRegisters<T>& x,
+                                                             std::uint32_t rows, std::uint32_t parts,
+                                                             std::uint32_t record) {
+  // A part at a time, the second's way there lies beside the first's products, and is saved where no line
+  // stores that part: dx 3 to 5 % faster from density .2 on, forward, whose products begin sooner, 2 % slower
+  // at .5.
   constexpr bool kByParts = T::kIsDx;
   const int lane = threadIdx.x % 32, swizzle = T::kRowBytes == 128 ? lane % 8 : lane / 2 % 4;
   const auto load = [&](int part) {
@@ -66,7 +72,8 @@ __device__ __forceinline__ void multiply_slab_from_registers(Sums<T>& sums, XReg
 #pragma unroll
       for (int step = 0; step < T::kSteps; ++step) {
         const int slab = part / T::kParts, chunk = (part % T::kParts * T::kSteps + step) * 2 + lane / 16;
-        ptx::ldmatrix_x4(x[part][block][step], rows + slab * T::kSlabBytes + block * 64 * T::kRowBytes + (chunk ^ swizzle) * 16);
+        ptx::ldmatrix_x4(x[part][block][step],
+                         rows + slab * T::kSlabBytes + block * 64 * T::kRowBytes + (chunk ^ swizzle) * 16);
       }
     }
   };
@@ -99,8 +106,9 @@ __device__ __forceinline__ void multiply_slab_from_registers(Sums<T>& sums, XReg
   }
 }
 
-/// The same where the tensor cores' sums are added up in registers: those of one line at a time, in as many registers as the kernel
-/// has left. The other warpgroup multiplies meanwhile. The last of them are added once the stage has gone back to the producers.
+/// The same where the tensor cores' sums are added up in registers: those of one line at a time, in as many
+/// registers as the kernel has left. The other warpgroup multiplies meanwhile. The last of them are added
+/// once the stage has gone back to the producers.
 template <class T>
 struct PromotedSlab {
   static constexpr int kAtOnce = T::kSlice * T::kTokenBlocks <= 128 ? T::kTokenBlocks : 1;  // 64 registers
@@ -108,15 +116,20 @@ struct PromotedSlab {
   static constexpr int kLeft = T::kBlocksPerSm == 1 ? 32 : 0;  // to be added later: 64 had no registers
   float sum[kAtOnce][T::kSlice / 2];
 
-  __device__ __forceinline__ void multiply(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record) {
+  __device__ __forceinline__ void multiply(Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
+                                           std::uint32_t record) {
     constexpr std::uint32_t kNextX = x_offset<T>(1, 0, 0), kNextPart = T::kPartBytes / 16;
 #pragma unroll
     for (int line = 0; line < T::kLines; ++line) {
       const std::uint32_t w = parts + line * T::kStageParts * kNextPart;
-      const bool low = record & T::present(line, 0), high = T::kStageParts > 1 && (record & T::present(line, 1));
+      const bool low = record & T::present(line, 0),
+                 high = T::kStageParts > 1 && (record & T::present(line, 1));
       if constexpr (T::kSlice < 128) {
-        // The first part present by address, the second behind a branch: a branch around each cost 300 spilled registers.
-        if (low || high) multiply_line(sums, line, x, low ? x : x + kNextX, low ? w : w + kNextPart, w + kNextPart, low && high);
+        // The first part present by address, the second behind a branch: a branch around each cost 300
+        // spilled registers.
+        if (low || high)
+          multiply_line(sums, line, x, low ? x : x + kNextX, low ? w : w + kNextPart, w + kNextPart,
+                        low && high);
       } else {  // one after the other, for the same reason
         if (low) {
           multiply_line(sums, line, x, x, w, w, false);
@@ -136,8 +149,9 @@ struct PromotedSlab {
   }
 
  private:
-  __device__ __forceinline__ void multiply_line(Sums<T>& sums, int line, std::uint32_t x, std::uint32_t first_x,
-                                                std::uint32_t first_w, std::uint32_t second_w, bool both) {
+  __device__ __forceinline__ void multiply_line(Sums<T>& sums, int line, std::uint32_t x,
+                                                std::uint32_t first_x, std::uint32_t first_w,
+                                                std::uint32_t second_w, bool both) {
 #pragma unroll
     for (int first = 0; first < T::kTokenBlocks; first += kAtOnce) {
       const auto run = [&](std::uint32_t from_x, std::uint32_t from_w, bool add) {
@@ -178,15 +192,17 @@ struct PromotedSlab {
 
 /// Of products whose sums are added up in registers: one slab's.
 template <class T>
-using SlabOf = std::conditional_t<
-    T::Element::kSplit, std::type_identity<SplitSlab<T>>,
-    std::conditional_t<T::Element::kPromoted, std::type_identity<PromotedSlab<T>>, std::type_identity<std::monostate>>>::type;
+using SlabOf =
+    std::conditional_t<T::Element::kSplit, std::type_identity<SplitSlab<T>>,
+                       std::conditional_t<T::Element::kPromoted, std::type_identity<PromotedSlab<T>>,
+                                          std::type_identity<std::monostate>>>::type;
 
 /// Of the ring, in the order of the producer's records.
 template <class T>
 struct Stage {
   unsigned index, parity;
-  explicit __device__ __forceinline__ Stage(unsigned turn) : index(turn % T::kStages), parity(turn / T::kStages % 2) {}
+  explicit __device__ __forceinline__ Stage(unsigned turn)
+      : index(turn % T::kStages), parity(turn / T::kStages % 2) {}
 };
 
 /// One of the two warpgroups.
@@ -196,11 +212,14 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty),
                       records = ptx::shared_address(shared.record);
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
-  const std::uint32_t own_rows = T::kTurned ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
+  const std::uint32_t own_rows =
+      T::kTurned ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
   [[maybe_unused]] const std::uint32_t lane_row = (warp * 16 + lane % 16) * T::kRowBytes;
-  // Records are read by the lane that hands the stage back, which orders the read before the producer's next write. By the
-  // reduction the others have them, and the compiler knows that branches on them are uniform.
-  const auto read = [&](std::uint32_t record) { return lane == 0 ? ptx::ld_shared_b32(records + record) : 0; };
+  // Records are read by the lane that hands the stage back, which orders the read before the producer's next
+  // write. By the reduction the others have them, and the compiler knows that branches on them are uniform.
+  const auto read = [&](std::uint32_t record) {
+    return lane == 0 ? ptx::ld_shared_b32(records + record) : 0;
+  };
   const auto share = [](std::uint32_t record) { return __reduce_or_sync(0xffffffff, record); };
 
   unsigned turn = 0;
@@ -225,7 +244,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       } else if constexpr (T::Element::kPromoted) {
         slab.multiply(sums, at + own_rows, at + T::kXBytes / 16, record);
       } else if constexpr (T::kXInRegisters) {
-        multiply_slab_from_registers<T>(sums, x, (at + own_rows) * 16 + lane_row, at + T::kXBytes / 16, record);
+        multiply_slab_from_registers<T>(sums, x, (at + own_rows) * 16 + lane_row, at + T::kXBytes / 16,
+                                        record);
       } else if constexpr (T::kTurned) {
         multiply_slab_turned<T>(sums, at, at + T::kXBytes / 16, record, warpgroup);
       } else {
@@ -246,7 +266,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
       record = share(next);
     };
-    // Branches on the record alone: of a flag of its own ptxas does not know that all lanes agree, and keeps addresses for each.
+    // Branches on the record alone: of a flag of its own ptxas does not know that all lanes agree, and keeps
+    // addresses for each.
     const auto multiply_rest = [&] {
 #pragma unroll 1
       while (true) {
@@ -256,7 +277,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       }
     };
     if constexpr (T::kStoresLate) {
-      // Beside each of the first stages a box of the tile before leaves; beside the first, what the tile's end needs is read.
+      // Beside each of the first stages a box of the tile before leaves; beside the first, what the tile's
+      // end needs is read.
       const auto multiply_from = [&](auto self, auto n) {
         if constexpr (n.value == TurnedStore<T>::kBoxes) {
           multiply_rest();

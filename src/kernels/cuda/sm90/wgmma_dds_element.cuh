@@ -1,5 +1,5 @@
-// What wgmma_dds multiplies and writes, one tag per type. Whatever the operands, k of one wgmma is 32 bytes of a row and a slab's
-// row is 128 bytes, so that tiles, rings and descriptors differ in counts alone.
+// What wgmma_dds multiplies and writes, one tag per type. Whatever the operands, k of one wgmma is 32 bytes
+// of a row and a slab's row is 128 bytes, so that tiles, rings and descriptors differ in counts alone.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,14 +19,18 @@ struct OutBf16 {
   using Bits = std::uint16_t;
   static constexpr DType kDtype = DType::bf16;
   static __device__ __forceinline__ float to_f32(std::uint16_t bits) { return ptx::cvt_f32_bf16(bits); }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_bf16x2(low, high); }
+  static __device__ __forceinline__ std::uint32_t pair(float low, float high) {
+    return ptx::cvt_rn_bf16x2(low, high);
+  }
 };
 
 struct OutF16 {
   using Bits = std::uint16_t;
   static constexpr DType kDtype = DType::f16;
   static __device__ __forceinline__ float to_f32(std::uint16_t bits) { return ptx::cvt_f32_f16(bits); }
-  static __device__ __forceinline__ std::uint32_t pair(float low, float high) { return ptx::cvt_rn_f16x2(low, high); }
+  static __device__ __forceinline__ std::uint32_t pair(float low, float high) {
+    return ptx::cvt_rn_f16x2(low, high);
+  }
 };
 
 struct OutF32 {
@@ -38,7 +42,8 @@ struct OutF32 {
 /// kScaled: the sums are multiplied by the operands' scales before the bias is added.
 /// kPromoted: the tensor cores' own sums end with each slab and are added up in fp32 registers.
 /// kSplit: x and values are sums of narrower numbers.
-/// kNarrowSlabs: a block of 64 bytes is a slab of its own, two of them to a stage, wherever they lie; else its row is half of one.
+/// kNarrowSlabs: a block of 64 bytes is a slab of its own, two of them to a stage, wherever they lie; else
+/// its row is half of one.
 struct Plain16 {
   static constexpr int kBytes = 2, kValueBytes = 2;
   static constexpr bool kScaled = false, kPromoted = false, kNarrowSlabs = false, kSplit = false;
@@ -78,14 +83,16 @@ struct F16 : Plain16 {
   }
 };
 
-/// For few blocks of side 32: X is not read under absent neighbours. At 8192 x 4096 x 4096 on an H200 20 % faster at density .05
-/// and 15 % at .1, 4 % slower at .2, where most slabs of 128 bytes are needed whole, and 25 % at .5.
+/// For few blocks of side 32: X is not read under absent neighbours. At 8192 x 4096 x 4096 on an H200 20 %
+/// faster at density .05 and 15 % at .1, 4 % slower at .2, where most slabs of 128 bytes are needed whole,
+/// and 25 % at .5.
 template <class Element>
 struct Narrowed : Element {
   static constexpr bool kNarrowSlabs = true;
 };
 
-/// fp32 operands that TMA rounds to TF32 on their way. Both must be K-major: dx multiplies blocks that were transposed before.
+/// fp32 operands that TMA rounds to TF32 on their way. Both must be K-major: dx multiplies blocks that were
+/// transposed before.
 struct Tf32 {
   using Out = OutF32;
   static constexpr int kBytes = 4, kValueBytes = 4;
@@ -104,8 +111,9 @@ struct Plain8 {
   static constexpr bool kScaled = true, kNarrowSlabs = true, kSplit = false;
 };
 
-/// 8-bit floats. The tensor cores keep some 14 bits of a sum: over 4096 inputs that error would pass the rounding of a bf16 output,
-/// so no sum of theirs is longer than 128 inputs, as in the vendor's product without fast accumulation.
+/// 8-bit floats. The tensor cores keep some 14 bits of a sum: over 4096 inputs that error would pass the
+/// rounding of a bf16 output, so no sum of theirs is longer than 128 inputs, as in the vendor's product
+/// without fast accumulation.
 template <class Out_>
 struct E4m3 : Plain8<Out_> {
   static constexpr bool kPromoted = true;
@@ -132,8 +140,8 @@ struct FastE4m3 : Plain8<Out_> {
   }
 };
 
-/// fp32 operands as sums of three bf16 each, of whose nine products six are added: wgmma_dds_split.cuh. x is split on its way from
-/// shared memory to registers, the values before the product into planes in workspace.
+/// fp32 operands as sums of three bf16 each, of whose nine products six are added: wgmma_dds_split.cuh. x is
+/// split on its way from shared memory to registers, the values before the product into planes in workspace.
 struct Split {
   using Out = OutF32;
   static constexpr int kBytes = 4, kValueBytes = kSplitTile.value_bytes;

@@ -1,15 +1,17 @@
-// kFinishes, what a training step keeps: pre = round(sums + bias), out = round(act(pre)), as torch's own two operators would. The
-// consumers round a tile's sums and hand them over; the finishers, warps beside the producers, store them, apply the activation and
-// store the result, while the consumers multiply the next tile.
+// kFinishes, what a training step keeps: pre = round(sums + bias), out = round(act(pre)), as torch's own two
+// operators would. The consumers round a tile's sums and hand them over; the finishers, warps beside the
+// producers, store them, apply the activation and store the result, while the consumers multiply the next
+// tile.
 //
 //   consumers   [tile 0      ]round[tile 1      ]round[tile 2 ..
 //   finishers                 store, act, store  store, act, store
 //
-// A unit is what is handed over at a time, in two steps as a stage is: handed, when its sums lie in the staging, and taken, when
-// TMA has read there what became of them. That is as late as 2000 clocks behind its store, since the producers' copies stand in the
-// same queue; yet to wait for it behind the next unit's activation, to share units out by quarters, and stores past TMA were
-// slower. The price is a stage of the ring; where the sums are not wanted, consumers that activate them themselves are 4 % slower
-// to 12 % faster (docs/performance.md).
+// A unit is what is handed over at a time, in two steps as a stage is: handed, when its sums lie in the
+// staging, and taken, when TMA has read there what became of them. That is as late as 2000 clocks behind its
+// store, since the producers' copies stand in the same queue; yet to wait for it behind the next unit's
+// activation, to share units out by quarters, and stores past TMA were slower. The price is a stage of the
+// ring; where the sums are not wanted, consumers that activate them themselves are 4 % slower to 12 % faster
+// (docs/performance.md).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -35,7 +37,9 @@ class HandOver {
   explicit __device__ __forceinline__ HandOver(SharedStorage<T>& shared)
       : handed_(ptx::shared_address(shared.handed)), taken_(ptx::shared_address(shared.taken)) {}
 
-  __device__ __forceinline__ void begin(int unit) const { ptx::mbarrier_wait(taken_ + unit * 8, parity_ ^ 1); }
+  __device__ __forceinline__ void begin(int unit) const {
+    ptx::mbarrier_wait(taken_ + unit * 8, parity_ ^ 1);
+  }
   __device__ __forceinline__ void end(int unit) const {
     ptx::fence_proxy_async();
     __syncwarp();
@@ -50,24 +54,26 @@ class HandOver {
 
 /// Starts the stores of a unit's boxes, by one lane.
 template <class T>
-__device__ __forceinline__ void store_unit(const CUtensorMap& map, const Params& params, const Place& place, int unit,
-                                           std::uint32_t boxes) {
+__device__ __forceinline__ void store_unit(const CUtensorMap& map, const Params& params, const Place& place,
+                                           int unit, std::uint32_t boxes) {
   if constexpr (T::kTurned) {
     constexpr int kUnits = T::kUnits / T::kConsumers;
-    ptx::tma_store_2d(&map, in_matrix(params, place.output + unit / kUnits * 64), place.token + unit % kUnits * T::kStoreRows,
-                      boxes, params.out_policy);
+    ptx::tma_store_2d(&map, in_matrix(params, place.output + unit / kUnits * 64),
+                      place.token + unit % kUnits * T::kStoreRows, boxes, params.out_policy);
   } else {
     constexpr int kWarps = 4;  // of a consumer warpgroup, a unit each
 #pragma unroll 1
     for (int n = 0; n < T::kUnitBoxes; ++n) {
-      const OutBox<T> box(params, place, unit / kWarps * (T::kTokens / T::kConsumers) + unit % kWarps * T::kStoreRows, n);
+      const OutBox<T> box(params, place,
+                          unit / kWarps * (T::kTokens / T::kConsumers) + unit % kWarps * T::kStoreRows, n);
       ptx::tma_store_2d(&map, box.column, box.row, boxes + n * T::kStoreBytes, params.out_policy);
     }
   }
   ptx::bulk_commit();
 }
 
-/// A lane's share of a quarter of a unit, in vectors of 16 bytes: 32 elements, whose instructions hide each other's latencies.
+/// A lane's share of a quarter of a unit, in vectors of 16 bytes: 32 elements, whose instructions hide each
+/// other's latencies.
 template <class T>
 struct Quarter {
   using Out = typename T::Element::Out;
@@ -95,9 +101,11 @@ struct Quarter {
   }
 };
 
-/// y <- activation(z) in place, element by element: however boxes are swizzled. before_store: what must have ended before.
+/// y <- activation(z) in place, element by element: however boxes are swizzled. before_store: what must have
+/// ended before.
 template <class T, class BeforeStore>
-__device__ __forceinline__ void activate_unit(const Params& params, std::uint32_t boxes, BeforeStore before_store) {
+__device__ __forceinline__ void activate_unit(const Params& params, std::uint32_t boxes,
+                                              BeforeStore before_store) {
   constexpr int kBytes = Quarter<T>::kBytes;
   epilogue::with_activation<true>(params.activation, [&](auto function) {
     const std::uint32_t mine = boxes + threadIdx.x % 32 * 16;

@@ -4,6 +4,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-int forward_e4m3_f32(const MatmulArgs& args, TileSize size) noexcept { return launch<Forward, E4m3<OutF32>>(args, size); }
+int forward_e4m3_f32(const MatmulArgs& args, TileSize size) noexcept {
+  return launch<Forward, E4m3<OutF32>>(args, size);
+}
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

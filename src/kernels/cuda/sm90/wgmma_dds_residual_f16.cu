@@ -4,6 +4,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-int forward_plus_f16(const MatmulArgs& args, TileSize size) noexcept { return launch<ForwardPlus, F16>(args, size); }
+int forward_plus_f16(const MatmulArgs& args, TileSize size) noexcept {
+  return launch<ForwardPlus, F16>(args, size);
+}
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -1,4 +1,5 @@
-// sm90_split: the values' planes, then the forward product over them; dx over the planes of the transposed blocks.
+// sm90_split: the values' planes, then the forward product over them; dx over the planes of the transposed
+// blocks.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sm90/residual_behind.h"
 #include "kernels/cuda/sm90/split_blocks.h"
@@ -23,9 +24,11 @@ int split(const MatmulArgs& args, TileSize size) noexcept {
     forward.bias = nullptr;
     forward.activation = Activation::none;
   }
-  if (!possible(operands_of<Forward, Split>(forward))) return kCannotTake;  // before anything is launched for it
-  const cudaError_t status = split_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
-                                          index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
+  if (!possible(operands_of<Forward, Split>(forward)))
+    return kCannotTake;  // before anything is launched for it
+  const cudaError_t status =
+      split_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
+                   index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
   return status != cudaSuccess ? status : launch<Forward, Split>(forward, size);
 }
 
@@ -35,11 +38,14 @@ int split(const MatmulArgs& args, TileSize size) noexcept {
 int sm90_split_dds(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
   return with_residual_behind(args, [narrow](const MatmulArgs& call) {
-    const int status = wgmma_dds::split(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
+    const int status =
+        wgmma_dds::split(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
     return status == kCannotTake ? sm80_ffma_dds(call) : status;
   });
 }
 
-std::size_t sm90_split_workspace(const Problem& problem) noexcept { return split_bytes(problem.blocks, problem.block); }
+std::size_t sm90_split_workspace(const Problem& problem) noexcept {
+  return split_bytes(problem.blocks, problem.block);
+}
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,11 +1,13 @@
 // fp32 products by bf16 tensor cores: x and w are each three bf16, cut off towards zero (split_blocks.h), and
 //
-//   x w ~ xh wh + (xh wm + xm wh) + (xm wm + xh wl + xl wh)       left out: xm wl, xl wm, xl wl, below 2^-21 of x w
+//   x w ~ xh wh + (xh wm + xm wh) + (xm wm + xh wl + xl wh)       left out: xm wl, xl wm, xl wl, below 2^-21
+//   of x w
 //
-// summed from the smallest to the largest over 32 k in the tensor cores, whose sums lose bits when they are longer, and from there
-// in fp32 registers. x comes as fp32 and is split on its way into registers: planes of X would cost writing and reading half again
-// its size. What the parts cannot hold is zero in them and multiplied as it is, by FFMA: tokens of whose 32 k here some are
-// infinite or all below 2^-100, and blocks of that kind. So no element's bits depend on what other tokens or other blocks hold.
+// summed from the smallest to the largest over 32 k in the tensor cores, whose sums lose bits when they are
+// longer, and from there in fp32 registers. x comes as fp32 and is split on its way into registers: planes of
+// X would cost writing and reading half again its size. What the parts cannot hold is zero in them and
+// multiplied as it is, by FFMA: tokens of whose 32 k here some are infinite or all below 2^-100, and blocks
+// of that kind. So no element's bits depend on what other tokens or other blocks hold.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,10 +33,12 @@ struct SplitX {
 };
 
 /// Cuts the low half off: towards zero. NaN may become Inf here, and the next part NaN.
-__device__ __forceinline__ float upper_half(float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); }
+__device__ __forceinline__ float upper_half(float x) {
+  return __uint_as_float(__float_as_uint(x) & 0xffff0000u);
+}
 
-/// row: shared address of token lane / 4 of the warp's 16, its row of 128 bytes. Lane 4 i + q reads k = 8 q .. of tokens i and i +
-/// 8: of eight lanes, two tokens, no two meet in a bank.
+/// row: shared address of token lane / 4 of the warp's 16, its row of 128 bytes. Lane 4 i + q reads k = 8 q
+/// .. of tokens i and i + 8: of eight lanes, two tokens, no two meet in a bank.
 __device__ __forceinline__ SplitX split_x(std::uint32_t row) {
   const int lane = threadIdx.x % 32, token = lane / 4, quarter = lane % 4;
   SplitX x;
@@ -54,7 +58,8 @@ __device__ __forceinline__ SplitX split_x(std::uint32_t row) {
     for (int i = 0; i < 8; ++i) largest[below] = fmaxf(largest[below], fabsf(loaded[below][i / 4][i % 4]));
     x.special[below] = false;
   }
-  // A token's 32 k lie with four lanes. Where they are special, so is what one of the four has: nearly always, none of the warp's.
+  // A token's 32 k lie with four lanes. Where they are special, so is what one of the four has: nearly
+  // always, none of the warp's.
   x.any_special = __any_sync(0xffffffff, is_special(largest[0]) || is_special(largest[1]));
   if (x.any_special) {
 #pragma unroll
@@ -77,7 +82,8 @@ __device__ __forceinline__ SplitX split_x(std::uint32_t row) {
         float low = loaded[below][step][pair * 2], high = loaded[below][step][pair * 2 + 1];
 #pragma unroll
         for (int part = 0; part < 3; ++part) {
-          x.part[part][step][pair * 2 + below] = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+          x.part[part][step][pair * 2 + below] =
+              __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
           low -= upper_half(low), high -= upper_half(high);
         }
       }
@@ -86,19 +92,22 @@ __device__ __forceinline__ SplitX split_x(std::uint32_t row) {
   return x;
 }
 
-/// Adds what the parts of x and w leave out. w: the block's values from the slab's first k. A block without special elements of a
-/// warp without special tokens gets zeros added, which change no bit.
+/// Adds what the parts of x and w leave out. w: the block's values from the slab's first k. A block without
+/// special elements of a warp without special tokens gets zeros added, which change no bit.
 template <class T>
-__device__ __forceinline__ void add_special(const Params& params, float (&sums)[T::kSlice / 2], std::uint32_t row,
-                                            const bool (&special)[2], const float* w, bool tiny) {
+__device__ __forceinline__ void add_special(const Params& params, float (&sums)[T::kSlice / 2],
+                                            std::uint32_t row, const bool (&special)[2], const float* w,
+                                            bool tiny) {
   const int lane = threadIdx.x % 32, token = lane / 4;
 #pragma unroll 1
   for (int k = 0; k < 32; ++k) {
     const std::uint32_t from = row + ((k / 4) ^ token) * 16 + k % 4 * 4;
-    const float x[2] = {__uint_as_float(ptx::ld_shared_b32(from)), __uint_as_float(ptx::ld_shared_b32(from + 8 * 128))};
+    const float x[2] = {__uint_as_float(ptx::ld_shared_b32(from)),
+                        __uint_as_float(ptx::ld_shared_b32(from + 8 * 128))};
 #pragma unroll
     for (int i = 0; i < T::kSlice / 4; ++i) {
-      const float value = ptx::ld_global(w + (i / 2 * 8 + lane % 4 * 2 + i % 2) * params.line_step + k * params.step);
+      const float value =
+          ptx::ld_global(w + (i / 2 * 8 + lane % 4 * 2 + i % 2) * params.line_step + k * params.step);
       const bool infinite = fabsf(value) == __uint_as_float(0x7f800000u);
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
@@ -111,9 +120,10 @@ __device__ __forceinline__ void add_special(const Params& params, float (&sums)[
 
 /// sum = x parts^T of all lines present, others as they were. parts: shared address / 16.
 template <class T>
-__device__ __forceinline__ void multiply_split(float (&sum)[T::kLines][T::kSlice / 2], const SplitX& x, std::uint32_t parts,
-                                               std::uint32_t record) {
-  static_assert(T::kTokenBlocks == 1 && T::kPart == 32 && T::kSlabs == 1, "one fragment of x to a warp, and its sums twice");
+__device__ __forceinline__ void multiply_split(float (&sum)[T::kLines][T::kSlice / 2], const SplitX& x,
+                                               std::uint32_t parts, std::uint32_t record) {
+  static_assert(T::kTokenBlocks == 1 && T::kPart == 32 && T::kSlabs == 1,
+                "one fragment of x to a warp, and its sums twice");
   constexpr std::uint32_t kPlane = T::kPlaneBytes / 16;
   ptx::wgmma_fence();
 #pragma unroll
@@ -126,17 +136,19 @@ __device__ __forceinline__ void multiply_split(float (&sum)[T::kLines][T::kSlice
 #pragma unroll
       for (int step = 0; step < 2; ++step)
         ptx::wgmma_bf16_k_major(sum[line], x.part[kProducts[product][0]][step],
-                                T::kDescriptorPlane | (w + kProducts[product][1] * kPlane + step * 2), product > 0 || step > 0);
+                                T::kDescriptorPlane | (w + kProducts[product][1] * kPlane + step * 2),
+                                product > 0 || step > 0);
     }
     ptx::wgmma_commit();
   }
 }
 
-/// Adds what the planes lack of a slab. row: as split_x reads it. origin: of each line present, its block in list order and the
-/// slab within it.
+/// Adds what the planes lack of a slab. row: as split_x reads it. origin: of each line present, its block in
+/// list order and the slab within it.
 template <class T>
-__device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums, std::uint32_t row,
-                                             const SplitX& x, std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+__device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums,
+                                             std::uint32_t row, const SplitX& x, std::uint32_t record,
+                                             const std::int32_t (&origin)[T::kLines]) {
   if (!x.any_special && (record & T::kAnySpecial) == 0) return;
 #pragma unroll
   for (int line = 0; line < T::kLines; ++line) {
@@ -146,29 +158,33 @@ __device__ __forceinline__ void add_specials(const Params& params, const Place& 
     const int shares_log2 = params.side_log2 - T::kSlabLog2, share = from & ((1 << shares_log2) - 1);
     const std::int32_t block = from >> shares_log2;
     const std::int64_t slot = params.slot != nullptr ? ptx::ld_global(params.slot + block) : block;
-    const std::int32_t output = T::kLines == 1 ? place.output & ((1 << params.line_log2) - 1) : 0;  // a line wider than the tile
-    const float* const values =
-        params.exact + (slot << (params.line_log2 + params.side_log2)) + share * T::kSlab * params.step + output * params.line_step;
+    const std::int32_t output =
+        T::kLines == 1 ? place.output & ((1 << params.line_log2) - 1) : 0;  // a line wider than the tile
+    const float* const values = params.exact + (slot << (params.line_log2 + params.side_log2)) +
+                                share * T::kSlab * params.step + output * params.line_step;
     add_special<T>(params, sums[0][line], row, x.special, values, (record & T::tiny(line)) != 0);
   }
 }
 
-/// Products of one slab under way: the tensor cores' own sums, all lines at once, and x in parts, which they read meanwhile.
+/// Products of one slab under way: the tensor cores' own sums, all lines at once, and x in parts, which they
+/// read meanwhile.
 template <class T>
 struct SplitSlab {
   SplitX x;
   float sum[T::kLines][T::kSlice / 2];
 
-  /// x and parts: shared addresses / 16; x of the warpgroup's first row. To split the next slab's x while the tensor cores have
-  /// this one gained 3 % at side 32 and lost 3 to 8 % at 64 and 128: the other warpgroup fills them.
+  /// x and parts: shared addresses / 16; x of the warpgroup's first row. To split the next slab's x while the
+  /// tensor cores have this one gained 3 % at side 32 and lost 3 to 8 % at 64 and 128: the other warpgroup
+  /// fills them.
   __device__ __forceinline__ void multiply(std::uint32_t from, std::uint32_t parts, std::uint32_t record) {
     x = split_x(row_of(from));
     multiply_split<T>(sum, x, parts, record);
   }
 
   /// Once they are finished, while the stage is still there.
-  __device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums, std::uint32_t from,
-                                               std::uint32_t record, const std::int32_t (&origin)[T::kLines]) {
+  __device__ __forceinline__ void add_specials(const Params& params, const Place& place, Sums<T>& sums,
+                                               std::uint32_t from, std::uint32_t record,
+                                               const std::int32_t (&origin)[T::kLines]) {
     wgmma_dds::add_specials<T>(params, place, sums, row_of(from), x, record, origin);
   }
 

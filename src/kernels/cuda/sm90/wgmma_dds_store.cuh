@@ -1,6 +1,6 @@
-// out = round(act(sums + bias) + residual), for a gradient's sake also round(sums + bias): every warp on its own, 16 tokens x 128
-// bytes or one line at a time through its staging buffers, written by TMA, which clips at the last token and column. The writes run
-// on while the next tile is multiplied.
+// out = round(act(sums + bias) + residual), for a gradient's sake also round(sums + bias): every warp on its
+// own, 16 tokens x 128 bytes or one line at a time through its staging buffers, written by TMA, which clips
+// at the last token and column. The writes run on while the next tile is multiplied.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,15 +32,15 @@ requires T::kTurned struct SumsOf<T> {
 template <class T>
 using Sums = typename SumsOf<T>::Type;
 
-/// A warp's bias of one tile: lane t has columns t, t + 32, ... Fetched before the tile's loop, so that nothing waits for it
-/// behind.
+/// A warp's bias of one tile: lane t has columns t, t + 32, ... Fetched before the tile's loop, so that
+/// nothing waits for it behind.
 template <class T>
 struct Bias {
   typename T::Element::Out::Bits bits[T::kOutputs / 32];
 };
 
-/// The scales likewise: lane t has those of outputs t, t + 32, .. and of the tokens t / 4 and t / 4 + 8 of each 16. Empty where the
-/// operands have none.
+/// The scales likewise: lane t has those of outputs t, t + 32, .. and of the tokens t / 4 and t / 4 + 8 of
+/// each 16. Empty where the operands have none.
 template <class T, bool kScaled = T::Element::kScaled>
 struct Scales {};
 template <class T>
@@ -75,24 +75,26 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
 #pragma unroll
     for (int i = 0; i < T::kTokenBlocks * 2; ++i) {
       const std::int32_t row = place.token + first_row + i / 2 * 64 + lane / 4 + i % 2 * 8;
-      scales.x[i / 2][i % 2] = ptx::ld_global(params.x_scale + (params.x_scale_each ? min(row, params.tokens - 1) : 0));
+      scales.x[i / 2][i % 2] =
+          ptx::ld_global(params.x_scale + (params.x_scale_each ? min(row, params.tokens - 1) : 0));
     }
   }
   return scales;
 }
 
-/// Whether boxes are asked for ahead, one of them. Not where z's boxes take turns in the staging, nor of the narrow tile, whose
-/// other thread block multiplies meanwhile, and which has no register left for it.
+/// Whether boxes are asked for ahead, one of them. Not where z's boxes take turns in the staging, nor of the
+/// narrow tile, whose other thread block multiplies meanwhile, and which has no register left for it.
 template <class T>
 __device__ __forceinline__ bool asks_ahead(const Params& params) {
   return T::kAddsResidual && T::kBlocksPerSm == 1 && !params.store_pre;
 }
 
-/// Starts reading the residual's box into the staging buffer that outputs will leave by: it lies there before they take its place.
-/// One is under way at a time, the first of a tile while that is multiplied. (Straight to registers it spilled hundreds.)
+/// Starts reading the residual's box into the staging buffer that outputs will leave by: it lies there before
+/// they take its place. One is under way at a time, the first of a tile while that is multiplied. (Straight
+/// to registers it spilled hundreds.)
 template <class T>
-__device__ __forceinline__ void ask_residual(const Params& params, std::uint32_t barrier, std::uint32_t buffer,
-                                             const OutBox<T>& box) {
+__device__ __forceinline__ void ask_residual(const Params& params, std::uint32_t barrier,
+                                             std::uint32_t buffer, const OutBox<T>& box) {
   if (!ptx::elect_lane()) return;
   ptx::mbarrier_arrive_expect_tx(barrier, T::kStoreBytes);
   ptx::tma_load_2d(buffer, &params.residual, box.column, box.row, barrier);
@@ -112,11 +114,13 @@ __device__ __forceinline__ void await_residual(ResidualBarrier& residual, int n)
   }
 }
 
-/// Where this lane's row of fragments 2 i and 2 i + 1 lies in a box of a 16-bit type, as stmatrix and ldmatrix take it.
+/// Where this lane's row of fragments 2 i and 2 i + 1 lies in a box of a 16-bit type, as stmatrix and
+/// ldmatrix take it.
 template <class T>
 __device__ __forceinline__ std::uint32_t pair_row(std::uint32_t box, int i) {
   const int lane = threadIdx.x % 32;
-  const int row = lane % 16, chunk = i * 2 + lane / 16, swizzle = T::kStoreRowBytes == 128 ? row % 8 : row / 2 % 4;
+  const int row = lane % 16, chunk = i * 2 + lane / 16,
+            swizzle = T::kStoreRowBytes == 128 ? row % 8 : row / 2 % 4;
   return box + row * T::kStoreRowBytes + (chunk ^ swizzle) * 16;
 }
 
@@ -132,8 +136,8 @@ __device__ __forceinline__ void add_fragments(std::uint32_t box, int i, float (&
   }
 }
 
-/// Two fragments of 16 rows x 8 columns into a box, whose 16-byte chunks TMA's swizzle permutes: fragments 2 i and 2 i + 1 of a
-/// 16-bit type, i and i + 2 of fp32.
+/// Two fragments of 16 rows x 8 columns into a box, whose 16-byte chunks TMA's swizzle permutes: fragments 2
+/// i and 2 i + 1 of a 16-bit type, i and i + 2 of fp32.
 template <class T>
 __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const float (&y)[8]) {
   if constexpr (T::kOutBytes == 2) {
@@ -142,8 +146,8 @@ __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const 
     for (int pair = 0; pair < 4; ++pair) pairs[pair] = T::Element::Out::pair(y[2 * pair], y[2 * pair + 1]);
     ptx::stmatrix_x4(pair_row<T>(box, i), pairs);
   } else {
-    // Stores of 8 bytes are served 16 lanes, four rows, at a time: odd rows begin with the other fragment, and no two meet in a
-    // bank.
+    // Stores of 8 bytes are served 16 lanes, four rows, at a time: odd rows begin with the other fragment,
+    // and no two meet in a bank.
     const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
     const bool odd = row % 2 == 1;
 #pragma unroll
@@ -153,7 +157,8 @@ __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const 
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
         const int e = below * 2;
-        const float low = odd == (turn == 0) ? y[4 + e] : y[e], high = odd == (turn == 0) ? y[5 + e] : y[1 + e];
+        const float low = odd == (turn == 0) ? y[4 + e] : y[e],
+                    high = odd == (turn == 0) ? y[5 + e] : y[1 + e];
         ptx::st_shared_v2_f32(to + below * 8 * 128, low, high);
       }
     }
@@ -168,8 +173,9 @@ __device__ constexpr int own_column(int c, int j) {
 
 template <class T, class Function>
 __device__ __forceinline__ void store_activated(const Params& params, const Place& place, const Bias<T>& bias,
-                                                const Scales<T>& scales, std::uint32_t staging, int first_row, const Sums<T>& sums,
-                                                ResidualBarrier& residual, Function activation) {
+                                                const Scales<T>& scales, std::uint32_t staging, int first_row,
+                                                const Sums<T>& sums, ResidualBarrier& residual,
+                                                Function activation) {
   const int lane = threadIdx.x % 32;
   int buffer = 0;
 #pragma unroll
@@ -188,18 +194,21 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
     if constexpr (T::Element::kScaled) {
 #pragma unroll
       for (int j = 0; j < T::kStoreColumns / 4; ++j)
-        factor[j] = __shfl_sync(0xffffffff, scales.out[own_column<T>(c, j) / 32], own_column<T>(c, j) % 32 + lane % 4 * 2);
+        factor[j] = __shfl_sync(0xffffffff, scales.out[own_column<T>(c, j) / 32],
+                                own_column<T>(c, j) % 32 + lane % 4 * 2);
     }
     const auto put = [&](const CUtensorMap& map, int block, auto function, bool adds) {
       const int n = c * T::kTokenBlocks + block;
       const std::uint32_t box = staging + (T::kFinishes ? n : buffer) * T::kStoreBytes;
       const bool ahead = adds && asks_ahead<T>(params);
       if (!T::kFinishes && !ahead) {
-        if (ptx::elect_lane()) ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
+        if (ptx::elect_lane())
+          ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
         __syncwarp();
       }
       if constexpr (T::kAddsResidual) {
-        if (adds && !ahead) ask_residual<T>(params, ptx::shared_address(&residual.barrier), box, {params, place, first_row, n});
+        if (adds && !ahead)
+          ask_residual<T>(params, ptx::shared_address(&residual.barrier), box, {params, place, first_row, n});
         if (adds) await_residual<T>(residual, n);
       }
 #pragma unroll
@@ -207,7 +216,8 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         float y[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-          const int within = T::kOutBytes == 2 ? i * 2 + e / 4 : i + e / 4 * 2;  // of the box's fragments of 8 columns
+          const int within =
+              T::kOutBytes == 2 ? i * 2 + e / 4 : i + e / 4 * 2;  // of the box's fragments of 8 columns
           const int fragment = c * T::kStoreColumns / 8 + within, column = within * 2 + e % 2;
           constexpr int kPerSlice = T::kSlice / 8;
           const int place = T::kPairedRows && fragment % 2 == 1 ? e % 4 ^ 1 : e % 4;
@@ -260,13 +270,15 @@ __device__ __forceinline__ void with_activation(const Params& params, Store stor
   }
 }
 
-/// A warp's way out of a tile: begin before its products, so that what it reads is there behind them, and end.
+/// A warp's way out of a tile: begin before its products, so that what it reads is there behind them, and
+/// end.
 template <class T>
 class WarpStore {
  public:
   __device__ __forceinline__ WarpStore(SharedStorage<T>& shared, int warpgroup)
       : staging_(ptx::shared_address(shared.staging[threadIdx.x / 32])),
-        first_row_(warpgroup * (T::kTokens / T::kConsumers) + static_cast<int>(threadIdx.x / 32 % 4) * T::kStoreRows),
+        first_row_(warpgroup * (T::kTokens / T::kConsumers) +
+                   static_cast<int>(threadIdx.x / 32 % 4) * T::kStoreRows),
         residual_(shared.residual[threadIdx.x / 32]),
         hand_over_(shared) {}
 
@@ -276,7 +288,8 @@ class WarpStore {
     if constexpr (T::kAddsResidual) {
       if (asks_ahead<T>(params)) {
         if (ptx::elect_lane()) ptx::bulk_wait_read<0>();
-        ask_residual<T>(params, ptx::shared_address(&residual_.barrier), staging_, {params, place, first_row_, 0});
+        ask_residual<T>(params, ptx::shared_address(&residual_.barrier), staging_,
+                        {params, place, first_row_, 0});
       }
     }
   }

@@ -1,7 +1,8 @@
-// kTurned: a warpgroup multiplies 64 outputs, a line of side 64 or half of one of 128, by all 256 tokens of the tile; the two
-// of a tile pass the same stages, each at its own pace. Its sums leave through boxes of [tokens][outputs] that its four warps fill
-// together, 16 outputs each. kStoresLate: rounded they wait in registers, and leave beside the next tile's first products, a box to
-// a stage; the time of a tile's end, 2200 of 11000 clocks in blocks of 128 at density .1, is then but that of rounding.
+// kTurned: a warpgroup multiplies 64 outputs, a line of side 64 or half of one of 128, by all 256 tokens of
+// the tile; the two of a tile pass the same stages, each at its own pace. Its sums leave through boxes of
+// [tokens][outputs] that its four warps fill together, 16 outputs each. kStoresLate: rounded they wait in
+// registers, and leave beside the next tile's first products, a box to a stage; the time of a tile's end,
+// 2200 of 11000 clocks in blocks of 128 at density .1, is then but that of rounding.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,9 +25,11 @@ namespace sparseloom::kernels::cuda::wgmma_dds {
 
 /// sums += parts x^T over the present parts of the warpgroup's outputs. x and parts: shared addresses / 16.
 template <class T>
-__device__ __forceinline__ void multiply_slab_turned(Sums<T>& sums, std::uint32_t x, std::uint32_t parts, std::uint32_t record,
-                                                     int warpgroup) {
-  constexpr int kHalf = T::kLines == 1 ? T::kPartBytes / 2 : T::kStageParts * T::kPartBytes;  // from one warpgroup's to the other's
+__device__ __forceinline__ void multiply_slab_turned(Sums<T>& sums, std::uint32_t x, std::uint32_t parts,
+                                                     std::uint32_t record, int warpgroup) {
+  constexpr int kHalf = T::kLines == 1
+                            ? T::kPartBytes / 2
+                            : T::kStageParts * T::kPartBytes;  // from one warpgroup's to the other's
   const int line = T::kLines == 1 ? 0 : warpgroup;
 #pragma unroll
   for (int part = 0; part < T::kStageParts; ++part) {
@@ -37,8 +40,9 @@ __device__ __forceinline__ void multiply_slab_turned(Sums<T>& sums, std::uint32_
     for (int step = 0; step < T::kSteps; ++step) {
 #pragma unroll
       for (int half = 0; half < T::kTokenHalves; ++half) {
-        T::Element::template mma_turned<T::kIsDx>(sums[half][0], T::kDescriptorPart | (w + step * (T::kStepBytes / 16)),
-                                                  T::kDescriptorX | (x + x_offset<T>(part, step, half * (128 / 64))));
+        T::Element::template mma_turned<T::kIsDx>(
+            sums[half][0], T::kDescriptorPart | (w + step * (T::kStepBytes / 16)),
+            T::kDescriptorX | (x + x_offset<T>(part, step, half * (128 / 64))));
       }
     }
     ptx::wgmma_commit();
@@ -68,7 +72,8 @@ class TurnedStore {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::int32_t output = column_ + warp() * 16 + i * 8 + lane() / 4;
-        if (output < params.out_width) bias_[i] = ptx::ld_global(static_cast<const Bits*>(params.bias) + output);
+        if (output < params.out_width)
+          bias_[i] = ptx::ld_global(static_cast<const Bits*>(params.bias) + output);
       }
     }
     if constexpr (T::kAddsResidual) {
@@ -100,7 +105,8 @@ class TurnedStore {
     } else if (!T::kAddsResidual && params.activation == Activation::none && params.bias == nullptr) {
       put_boxes<false>(params, place.token, sums, [](float v) { return v; });
     } else {
-      with_activation<T>(params, [&](auto activation) { put_boxes<true>(params, place.token, sums, activation); });
+      with_activation<T>(params,
+                         [&](auto activation) { put_boxes<true>(params, place.token, sums, activation); });
     }
   }
 
@@ -111,7 +117,8 @@ class TurnedStore {
     put(params, params.out, kept_column_, kept_token_, kBox, kBox % T::kStagingBuffers, leader_,
         [&](int i, std::uint32_t(&pairs)[4]) {
 #pragma unroll
-          for (int pair = 0; pair < 4; ++pair) pairs[pair] = kept_[(kBox * (T::kStoreRows / 16) + i) * 4 + pair];
+          for (int pair = 0; pair < 4; ++pair)
+            pairs[pair] = kept_[(kBox * (T::kStoreRows / 16) + i) * 4 + pair];
         });
   }
   template <int kFirst>
@@ -125,9 +132,9 @@ class TurnedStore {
  private:
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ int warp() { return threadIdx.x / 32 % 4; }
-  /// One lane of the warpgroup, the same each time. To be asked once and kept: an election for every box, behind a test of the
-  /// warp, made ptxas take the loop's addresses for different in each lane, and blocks of 64 3 % slower. So does one for all tiles,
-  /// unless boxes leave within the loop over a tile's stages.
+  /// One lane of the warpgroup, the same each time. To be asked once and kept: an election for every box,
+  /// behind a test of the warp, made ptxas take the loop's addresses for different in each lane, and blocks
+  /// of 64 3 % slower. So does one for all tiles, unless boxes leave within the loop over a tile's stages.
   static __device__ __forceinline__ bool leads() { return warp() == 0 && ptx::elect_lane(); }
   __device__ __forceinline__ void sync() const { ptx::named_barrier_sync<128>(warpgroup_ + 1); }
 
@@ -141,7 +148,8 @@ class TurnedStore {
 #pragma unroll
     for (int i = 0; i < kTokenScales; ++i) {
       const bool each = !T::kStoresLate && params.x_scale_each;
-      x_scale_[i] = ptx::ld_global(params.x_scale + (each ? min(token + i * 32 + lane(), params.tokens - 1) : 0));
+      x_scale_[i] =
+          ptx::ld_global(params.x_scale + (each ? min(token + i * 32 + lane(), params.tokens - 1) : 0));
     }
   }
 
@@ -166,7 +174,8 @@ class TurnedStore {
   }
 
   template <bool kBias, class Function>
-  __device__ __forceinline__ void put_boxes(const Params& params, std::int32_t token, const Sums<T>& sums, Function activation) {
+  __device__ __forceinline__ void put_boxes(const Params& params, std::int32_t token, const Sums<T>& sums,
+                                            Function activation) {
     const bool leader = leads();
     int buffer = 0;
 #pragma unroll
@@ -187,11 +196,11 @@ class TurnedStore {
     }
   }
 
-  /// The lane's sums of 16 tokens, as stmatrix takes them: pair j of outputs lane / 4 + j % 2 * 8, tokens j / 2 * 8 + 2 (lane % 4)
-  /// and the next. others: of the residual, added before they are rounded.
+  /// The lane's sums of 16 tokens, as stmatrix takes them: pair j of outputs lane / 4 + j % 2 * 8, tokens j /
+  /// 2 * 8 + 2 (lane % 4) and the next. others: of the residual, added before they are rounded.
   template <bool kBias, class Function, class... Others>
-  __device__ __forceinline__ void round(std::uint32_t (&pairs)[4], const Sums<T>& sums, int tokens, Function function,
-                                        const Others&... others) const {
+  __device__ __forceinline__ void round(std::uint32_t (&pairs)[4], const Sums<T>& sums, int tokens,
+                                        Function function, const Others&... others) const {
     [[maybe_unused]] float x_scale[4];  // of tokens 2 (lane % 4) and the next, and of those 8 further
     if constexpr (T::Element::kScaled) {
 #pragma unroll
@@ -199,7 +208,8 @@ class TurnedStore {
         if constexpr (T::kStoresLate) {
           x_scale[j] = x_scale_[0];
         } else {
-          x_scale[j] = __shfl_sync(0xffffffff, x_scale_[tokens / 32], tokens % 32 + j / 2 * 8 + lane() % 4 * 2 + j % 2);
+          x_scale[j] = __shfl_sync(0xffffffff, x_scale_[tokens / 32],
+                                   tokens % 32 + j / 2 * 8 + lane() % 4 * 2 + j % 2);
         }
       }
     }
@@ -224,12 +234,14 @@ class TurnedStore {
     }
   }
 
-  /// The warp's outputs of a box: 64 tokens of the warpgroup's. pairs_of(i, pairs): those of tokens 16 i .. of it.
+  /// The warp's outputs of a box: 64 tokens of the warpgroup's. pairs_of(i, pairs): those of tokens 16 i ..
+  /// of it.
   template <bool kAdds = false, class PairsOf>
   __device__ __forceinline__ void write(std::uint32_t box, PairsOf pairs_of) const {
-    // Of 16 tokens: where this lane's row lies, as stmatrix and ldmatrix take them: tokens 8 (lane / 16) .., outputs 8 (lane / 8 %
-    // 2) ..
-    const std::uint32_t row = box + (lane() / 16 * 8 + lane() % 8) * 128 + ((warp() * 2 + lane() / 8 % 2) ^ lane() % 8) * 16;
+    // Of 16 tokens: where this lane's row lies, as stmatrix and ldmatrix take them: tokens 8 (lane / 16) ..,
+    // outputs 8 (lane / 8 % 2) ..
+    const std::uint32_t row =
+        box + (lane() / 16 * 8 + lane() % 8) * 128 + ((warp() * 2 + lane() / 8 % 2) ^ lane() % 8) * 16;
 #pragma unroll
     for (int i = 0; i < T::kStoreRows / 16; ++i) {
       std::uint32_t pairs[4];
@@ -246,8 +258,8 @@ class TurnedStore {
 
   /// Box n of a tile: tokens 64 n .. of the warpgroup's outputs, written and stored.
   template <bool kAdds = false, class PairsOf>
-  __device__ __forceinline__ void put(const Params& params, const CUtensorMap& map, std::int32_t column, std::int32_t token, int n,
-                                      int buffer, bool leader, PairsOf pairs_of) {
+  __device__ __forceinline__ void put(const Params& params, const CUtensorMap& map, std::int32_t column,
+                                      std::int32_t token, int n, int buffer, bool leader, PairsOf pairs_of) {
     const std::uint32_t box = staging_ + buffer * T::kStoreBytes;
     const bool ahead = kAdds && asks_ahead<T>(params);
     if (!ahead) {
@@ -267,7 +279,8 @@ class TurnedStore {
       ptx::bulk_commit();
       if (ahead && n + 1 < kBoxes) {
         ptx::bulk_wait_read<T::kStagingBuffers - 1>();
-        ask(params, token + (n + 1) * T::kStoreRows, staging_ + (buffer + 1) % T::kStagingBuffers * T::kStoreBytes);
+        ask(params, token + (n + 1) * T::kStoreRows,
+            staging_ + (buffer + 1) % T::kStagingBuffers * T::kStoreBytes);
       }
     }
   }

@@ -1,15 +1,19 @@
-// Which slabs a tile needs, and which of its lines store something there: the union of the lines' sorted lists, taken a window of
-// kWindow blocks along the reduction at a time.
+// Which slabs a tile needs, and which of its lines store something there: the union of the lines' sorted
+// lists, taken a window of kWindow blocks along the reduction at a time.
 //
-//   along    line 0    1  4  6  ..        entries kGroup lanes apart, of line i in the lanes of group i, fetched a window ahead
+//   along    line 0    1  4  6  ..        entries kGroup lanes apart, of line i in the lanes of group i,
+//   fetched a window ahead
 //            line 1    0  1  6  ..
-//   mask     line 0    . 1 . . 1 . 1 .    one bit for each block of the window, equal in all lanes of the group
+//   mask     line 0    . 1 . . 1 . 1 .    one bit for each block of the window, equal in all lanes of the
+//   group
 //            line 1    1 1 . . . . 1 .
-//   union              1 1 . . 1 . 1 .    a step for each of its bits: who is present is one ballot, and which block it is the
+//   union              1 1 . . 1 . 1 .    a step for each of its bits: who is present is one ballot, and
+//   which block it is the
 //                                         number of bits below
 //
-// The index arrays lie on the device and the host sees only sizes, so this is all the plan there is. Rejected: taking the smallest
-// of the lists' heads step by step; its shuffles and reduction wait for one another, and took longer than blocks of 32 multiply.
+// The index arrays lie on the device and the host sees only sizes, so this is all the plan there is.
+// Rejected: taking the smallest of the lists' heads step by step; its shuffles and reduction wait for one
+// another, and took longer than blocks of 32 multiply.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -50,7 +54,8 @@ class Union {
     ended_ = false;
   }
 
-  /// The tile's next step. The last is marked; those behind it, and the only one of a tile without any block, are marked and empty.
+  /// The tile's next step. The last is marked; those behind it, and the only one of a tile without any block,
+  /// are marked and empty.
   __device__ __forceinline__ Step next(const Params& params) {
     const bool any = find(params);
     const int bit = any ? __ffs(static_cast<int>(steps_)) - 1 : 0;
@@ -146,7 +151,8 @@ class Union {
 
   /// The first window that has a block of any line left.
   __device__ __forceinline__ void open_window(const Params& params) {
-    first_ = static_cast<std::int32_t>(__reduce_min_sync(kWarp, static_cast<unsigned>(along_[0]))) & ~(kWindow - 1);
+    first_ = static_cast<std::int32_t>(__reduce_min_sync(kWarp, static_cast<unsigned>(along_[0]))) &
+             ~(kWindow - 1);
     std::uint32_t mask = 0;
     [[maybe_unused]] std::uint32_t special = 0, tiny = 0;
 #pragma unroll
@@ -218,14 +224,15 @@ class Union {
     }
   }
 
-  Tiles ahead_;                              // the tile after the next
-  Bounds bounds_;                            // of the lists of the tile to begin next
-  Bounds after_;                             // and of the one behind it
-  Bounds left_;                              // of this tile's, what lies behind the window
-  std::int32_t along_[kEach], slot_[kEach];  // entries from there on, or of the next tile; kSplit: the block's kind for its slot
-  std::int32_t slot_now_[kEach];             // the window's, dx
-  std::int32_t base_;                        // position of the window's first entry
-  std::int32_t first_;                       // block of the window, along the reduction
+  Tiles ahead_;    // the tile after the next
+  Bounds bounds_;  // of the lists of the tile to begin next
+  Bounds after_;   // and of the one behind it
+  Bounds left_;    // of this tile's, what lies behind the window
+  std::int32_t along_[kEach],
+      slot_[kEach];  // entries from there on, or of the next tile; kSplit: the block's kind for its slot
+  std::int32_t slot_now_[kEach];  // the window's, dx
+  std::int32_t base_;             // position of the window's first entry
+  std::int32_t first_;            // block of the window, along the reduction
   std::uint32_t mask_, special_, tiny_;
   std::uint32_t steps_;  // bits of the union that are left
   int share_;            // of a block that spans several slabs: which is next

@@ -31,13 +31,15 @@ struct OutBox {
         row(place.token + first_row + n % T::kTokenBlocks * 64) {}
 };
 
-/// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of outputs inside, so that the chip works on
-/// few panels of x at a time and L2 serves them. Each panel begins with another group: as many thread blocks as whole panels have
-/// groups keep step, but would else meet the same groups in every round, however costly. Where the values are larger than L2,
-/// `chunk` groups see all panels before the next chunk does.
+/// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of outputs inside, so
+/// that the chip works on few panels of x at a time and L2 serves them. Each panel begins with another group:
+/// as many thread blocks as whole panels have groups keep step, but would else meet the same groups in every
+/// round, however costly. Where the values are larger than L2, `chunk` groups see all panels before the next
+/// chunk does.
 ///
-/// Neighbours in a panel are to be neighbours in the grid: those that read the same slabs then lie in different clusters of
-/// multiprocessors. Dealt out in steps of 4 to 32 instead, blocks of 64 took 3 to 14 % longer.
+/// Neighbours in a panel are to be neighbours in the grid: those that read the same slabs then lie in
+/// different clusters of multiprocessors. Dealt out in steps of 4 to 32 instead, blocks of 64 took 3 to 14 %
+/// longer.
 class Tiles {
  public:
   explicit __device__ __forceinline__ Tiles(const Params& params) : tile_(blockIdx.x) { find(params); }
@@ -49,7 +51,8 @@ class Tiles {
     return {static_cast<std::int32_t>(panel_ * T::kTokens), static_cast<std::int32_t>(group_ * T::kOutputs)};
   }
 
-  /// To the next, by additions where there is one chunk: what three divisions take, the first copies and products would wait for.
+  /// To the next, by additions where there is one chunk: what three divisions take, the first copies and
+  /// products would wait for.
   __device__ __forceinline__ void advance(const Params& params) {
     tile_ += gridDim.x;
     if (params.chunk < params.groups) {

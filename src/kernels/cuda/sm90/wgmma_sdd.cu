@@ -18,26 +18,32 @@ using wgmma_sdd::Way;
 
 Size size_of_problem(const Problem& p, int multiprocessors) {
   const wgmma_sdd::StepShape& step = p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16;
-  return wgmma_sdd::size_of_product(step, p.block, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.m, multiprocessors);
+  return wgmma_sdd::size_of_product(step, p.block, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.m,
+                                    multiprocessors);
 }
 
 Way way_of(const Problem& p, const Size& size, bool narrow) {
-  return choose_way(size, (p.rows + p.block.rows - 1) / p.block.rows, (p.cols + p.block.cols - 1) / p.block.cols, narrow);
+  return choose_way(size, (p.rows + p.block.rows - 1) / p.block.rows,
+                    (p.cols + p.block.cols - 1) / p.block.cols, narrow);
 }
 
 int launch(const MatmulArgs& args, bool narrow) noexcept {
   const IndexView& index = args.index;
   if (index.blocks == 0) return cudaSuccess;
-  if (args.dtype == DType::f32) return args.tf32 ? wgmma_sdd::dw_turned(args) : cudaErrorInvalidValue;  // not rounded unasked
-  const Size size = wgmma_sdd::size_of_product(wgmma_sdd::kStep16, index.block, index.block_rows(), index.blocks, args.m,
-                                               runtime::cuda_device(args.device).multiprocessors);
+  if (args.dtype == DType::f32)
+    return args.tf32 ? wgmma_sdd::dw_turned(args) : cudaErrorInvalidValue;  // not rounded unasked
+  const Size size =
+      wgmma_sdd::size_of_product(wgmma_sdd::kStep16, index.block, index.block_rows(), index.blocks, args.m,
+                                 runtime::cuda_device(args.device).multiprocessors);
   const Way way = choose_way(size, index.block_rows(), index.block_cols(), narrow);
   if (!way.exists()) return kCannotTake;
   switch (args.dtype) {
     case DType::bf16:
-      return way.by_regions ? wgmma_sdd::dw_region_bf16(args, way.regions) : wgmma_sdd::dw_bf16(args, way.deal.most_blocks);
+      return way.by_regions ? wgmma_sdd::dw_region_bf16(args, way.regions)
+                            : wgmma_sdd::dw_bf16(args, way.deal.most_blocks);
     case DType::f16:
-      return way.by_regions ? wgmma_sdd::dw_region_f16(args, way.regions) : wgmma_sdd::dw_f16(args, way.deal.most_blocks);
+      return way.by_regions ? wgmma_sdd::dw_region_f16(args, way.regions)
+                            : wgmma_sdd::dw_f16(args, way.deal.most_blocks);
     default: return cudaErrorInvalidValue;
   }
 }

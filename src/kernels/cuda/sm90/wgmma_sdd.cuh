@@ -1,18 +1,24 @@
-// dW[block] = sum over tokens t of dY[t, rows of the block]^T X[t, columns of the block], at the stored blocks; fp32 sums
+// dW[block] = sum over tokens t of dY[t, rows of the block]^T X[t, columns of the block], at the stored
+// blocks; fp32 sums
 //
-//             dY                          X                                    a thread block, one per multiprocessor, item after
-//   tokens    . . # # . . .               . # . . # . # . . #                  item: some blocks of one block row
-//     |       . . # # . . .               . # . . # . # . . #                  producers  four warps: TMA copies of 64 tokens of
-//     v       . . # # . . .               . # . . # . # . . #                             dY's block row and of X under each block
-//                 N of wgmma, read        M: 64 gathered columns,              ring       as many stages as fit
-//                 once for all blocks     a strip                              consumers  two warpgroups, every other strip each
+//             dY                          X                                    a thread block, one per
+//             multiprocessor, item after
+//   tokens    . . # # . . .               . # . . # . # . . #                  item: some blocks of one block
+//   row
+//     |       . . # # . . .               . # . . # . # . . #                  producers  four warps: TMA
+//     copies of 64 tokens of v       . . # # . . .               . # . . # . # . . # dY's block row and of X
+//     under each block
+//                 N of wgmma, read        M: 64 gathered columns,              ring       as many stages as
+//                 fit once for all blocks     a strip                              consumers  two warpgroups,
+//                 every other strip each
 //
-// Both operands are transposed on their way into the tensor cores, which 16-bit types allow. A stage is handed on by two barriers.
-// full: one arrival of each producer warp and the bytes of its copies. empty: one arrival of each consumer warp, behind its wgmma.
-// What a thread block sums of an item is a part; its first stage comes with its record, and the ring goes on from part to part.
-// What full rounds of the grid leave is cut by its tokens (wgmma_sdd_cut.h) and added up through the workspace
-// (wgmma_sdd_parts.cuh): where, depends on the sizes, the row lengths and the number of multiprocessors alone, so every run gives
-// the same bits.
+// Both operands are transposed on their way into the tensor cores, which 16-bit types allow. A stage is
+// handed on by two barriers. full: one arrival of each producer warp and the bytes of its copies. empty: one
+// arrival of each consumer warp, behind its wgmma. What a thread block sums of an item is a part; its first
+// stage comes with its record, and the ring goes on from part to part. What full rounds of the grid leave is
+// cut by its tokens (wgmma_sdd_cut.h) and added up through the workspace (wgmma_sdd_parts.cuh): where,
+// depends on the sizes, the row lengths and the number of multiprocessors alone, so every run gives the same
+// bits.
 #pragma once
 
 #include <cuda_runtime.h>

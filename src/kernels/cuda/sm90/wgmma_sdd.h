@@ -1,5 +1,5 @@
-// The instances of wgmma_sdd.cuh and wgmma_sdd_region.cuh, one dtype per translation unit, so that two cores compile them side by
-// side. Contract: launch.h.
+// The instances of wgmma_sdd.cuh and wgmma_sdd_region.cuh, one dtype per translation unit, so that two cores
+// compile them side by side. Contract: launch.h.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,11 @@ struct Operands {
   TensorMapMatrix dy, x;
 };
 
-/// Of fp32, prepared: turned by transpose_tokens.h, or cut by split_tokens.h. workspace: for the parts of cut items.
+/// Of fp32, prepared: turned by transpose_tokens.h, or cut by split_tokens.h. workspace: for the parts of cut
+/// items.
 int dw_tf32(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept;
-int dw_split(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept;
+int dw_split(const MatmulArgs& args, const Operands& operands, std::byte* workspace,
+             int most_blocks) noexcept;
 
 /// By regions, 16-bit: blocks of 16 and 32 on both sides (wgmma_sdd_region.cuh).
 int dw_region_bf16(const MatmulArgs& args, const Regions& regions) noexcept;

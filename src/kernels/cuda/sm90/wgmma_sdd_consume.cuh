@@ -1,4 +1,5 @@
-// The consumers: two warpgroups, each with every other strip of the item. What they multiply does not change from step to step.
+// The consumers: two warpgroups, each with every other strip of the item. What they multiply does not change
+// from step to step.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,8 +26,10 @@ __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, st
     if (strip >= strips) break;
 #pragma unroll
     for (int k = 0; k < T::kStep.products; ++k) {
-      T::Element::mma(sums[strip], T::kDescriptorX | (x + strip * (T::kConsumers * T::kStripBytes / 16) + k * (T::kXKBytes / 16)),
-                      T::kDescriptorDy | (dy + k * (T::kDyKBytes / 16)));
+      T::Element::mma(
+          sums[strip],
+          T::kDescriptorX | (x + strip * (T::kConsumers * T::kStripBytes / 16) + k * (T::kXKBytes / 16)),
+          T::kDescriptorDy | (dy + k * (T::kDyKBytes / 16)));
     }
     ptx::wgmma_commit();
   }
@@ -34,7 +37,8 @@ __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, st
 
 /// parts = x^T dy of one step, by the six products of their planes.
 template <class T>
-__device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x, std::uint32_t dy, int strips) {
+__device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x, std::uint32_t dy,
+                                                int strips) {
   constexpr int kEach = T::kStep.products / T::Element::kProducts;  // wgmma of a plane by a plane
   ptx::wgmma_fence();
 #pragma unroll
@@ -47,8 +51,9 @@ __device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x,
         return (plane * plane_bytes + k * k_bytes) / 16;
       };
       const auto planes = T::Element::product(i / kEach);
-      T::Element::mma(parts[strip], T::kDescriptorX | (from + offset(planes.x, T::kXPlaneBytes, i % kEach, T::kXKBytes)),
-                      T::kDescriptorDy | (dy + offset(planes.dy, T::kDyPlaneBytes, i % kEach, T::kDyKBytes)), i > 0);
+      T::Element::mma(
+          parts[strip], T::kDescriptorX | (from + offset(planes.x, T::kXPlaneBytes, i % kEach, T::kXKBytes)),
+          T::kDescriptorDy | (dy + offset(planes.dy, T::kDyPlaneBytes, i % kEach, T::kDyKBytes)), i > 0);
     }
     ptx::wgmma_commit();
   }
@@ -66,11 +71,12 @@ __device__ __forceinline__ void add_up(Sums<T>& sums, Sums<T>& parts, int strips
   }
 }
 
-/// By the lane that hands the stage back, which orders its read before the producer's next write. The others get it by a shuffle,
-/// which also tells the compiler that branches on it are uniform.
+/// By the lane that hands the stage back, which orders its read before the producer's next write. The others
+/// get it by a shuffle, which also tells the compiler that branches on it are uniform.
 __device__ __forceinline__ Record read_record(std::uint32_t record) {
   const auto word = [&](int i) {
-    return static_cast<std::int32_t>(__shfl_sync(0xffffffff, threadIdx.x % 32 == 0 ? ptx::ld_shared_b32(record + i * 4) : 0, 0));
+    return static_cast<std::int32_t>(
+        __shfl_sync(0xffffffff, threadIdx.x % 32 == 0 ? ptx::ld_shared_b32(record + i * 4) : 0, 0));
   };
   return {word(0), word(1), word(2), word(3), word(4), {word(5), word(6), word(7), word(8)}};
 }
@@ -88,14 +94,15 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
 
 #pragma unroll 1
   while (true) {
-    // The same in all lanes. Said by what leaves its result in a uniform register, else ptxas takes the loop for one that lanes may
-    // leave alone, and each wgmma waits for moves of its descriptors there: fp32 a tenth slower.
+    // The same in all lanes. Said by what leaves its result in a uniform register, else ptxas takes the loop
+    // for one that lanes may leave alone, and each wgmma waits for moves of its descriptors there: fp32 a
+    // tenth slower.
     stage = static_cast<int>(__reduce_or_sync(0xffffffff, static_cast<unsigned>(stage)));
     ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
     parities ^= 1u << stage;
     const Record record = read_record(ptx::shared_address(&shared.records[stage]));
-    // The vote tells ptxas that no lane leaves alone; without it the loop's addresses are kept for every lane, and each wgmma waits
-    // for four moves to the uniform registers that its descriptors are read from.
+    // The vote tells ptxas that no lane leaves alone; without it the loop's addresses are kept for every
+    // lane, and each wgmma waits for four moves to the uniform registers that its descriptors are read from.
     if (__all_sync(0xffffffff, record.blocks == 0)) return;
     const int strips = ((record.blocks << params.bn_log2) + kStripColumns - 1) / kStripColumns;
     const int own_strips = (strips + 1 - warpgroup) / T::kConsumers;
@@ -109,11 +116,13 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       } else {
         multiply_step<T>(sums, x, dy, own_strips);
       }
-      // While the tensor cores work: is the next stage there? To wait for it now would keep this one from the producers.
+      // While the tensor cores work: is the next stage there? To wait for it now would keep this one from the
+      // producers.
       const std::uint32_t done = empty + stage * 8;
       const bool last = step + 1 == record.steps;
       stage = stage + 1 == stages ? 0 : stage + 1;
-      const bool ready = last || __all_sync(0xffffffff, ptx::mbarrier_test_wait(full + stage * 8, parities >> stage & 1));
+      const bool ready =
+          last || __all_sync(0xffffffff, ptx::mbarrier_test_wait(full + stage * 8, parities >> stage & 1));
       ptx::wgmma_wait<0>();
       __syncwarp();  // all lanes have read the stage
       if (lane == 0) ptx::mbarrier_arrive(done);
@@ -143,7 +152,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       for (int c = 0; c < kChunksAtOnce; ++c) {
         const int chunk = first + c;
         if (chunk >= chunks) break;
-        store_chunk<T>(params, record, staging, chunk / T::kStripChunks * T::kConsumers + warpgroup, chunk % T::kStripChunks, y[c]);
+        store_chunk<T>(params, record, staging, chunk / T::kStripChunks * T::kConsumers + warpgroup,
+                       chunk % T::kStripChunks, y[c]);
       }
     }
   }

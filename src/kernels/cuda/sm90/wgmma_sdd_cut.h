@@ -1,18 +1,21 @@
-// How the items of sm90_wgmma_sdd are dealt to a grid of one thread block per multiprocessor, from their number alone. Plain C++:
-// the kernel, its launcher, the cost model and the tests ask the same functions.
+// How the items of sm90_wgmma_sdd are dealt to a grid of one thread block per multiprocessor, from their
+// number alone. Plain C++: the kernel, its launcher, the cost model and the tests ask the same functions.
 //
 //   whole     full rounds of the grid: thread block c takes items c, c + grid, ..
 //   rest      what is left, fewer items than thread blocks; the tokens of each are cut
 //     pieces    of equal length, as many as leave a thread block for each
-//     tail      the last tokens of all items of the rest: an even share of them for every thread block that the pieces leave
+//     tail      the last tokens of all items of the rest: an even share of them for every thread block that
+//     the pieces leave
 //
 //   thread block   0 .. helpers    ..                               .. grid
-//                  tails           pieces 1, 2, .. of all items     piece 0 of all items, which adds up and stores
+//                  tails           pieces 1, 2, .. of all items     piece 0 of all items, which adds up and
+//                  stores
 //
-// A sum waits for thread blocks of lower index only, which the GPU starts first, so that it never waits for one that has no place.
-// All pieces of one number walk the same tokens at the same time: what they share is read from memory once. An even cut of the
-// items laid end to end (stream-K) would balance as well, but with every thread block at another token L2 holds nothing for long:
-// three times the memory's traffic at block 128, density 0.2.
+// A sum waits for thread blocks of lower index only, which the GPU starts first, so that it never waits for
+// one that has no place. All pieces of one number walk the same tokens at the same time: what they share is
+// read from memory once. An even cut of the items laid end to end (stream-K) would balance as well, but with
+// every thread block at another token L2 holds nothing for long: three times the memory's traffic at block
+// 128, density 0.2.
 #pragma once
 
 #include <algorithm>
@@ -28,11 +31,12 @@ namespace sparseloom::kernels::cuda::wgmma_sdd {
 
 // Pieces of fewer steps would spend their time on filling the ring.
 constexpr std::int32_t kFewestSteps = 4;
-// What one part more costs the thread block that makes it (its sums written, and seen to be) and the one that adds it, in steps. By
-// stamps of an H200's time, blocks of 128: 3 us to leave a part, .4 to .7 us a step.
+// What one part more costs the thread block that makes it (its sums written, and seen to be) and the one that
+// adds it, in steps. By stamps of an H200's time, blocks of 128: 3 us to leave a part, .4 to .7 us a step.
 constexpr std::int32_t kPartSteps = 7, kAddSteps = 3;
 constexpr std::int32_t kMostPieces = 16;
-// Beyond these, no tails: 32 bits hold the steps of all. Division of 64 bits is a function call on a GPU, and spills.
+// Beyond these, no tails: 32 bits hold the steps of all. Division of 64 bits is a function call on a GPU, and
+// spills.
 constexpr std::int32_t kMostTailSteps = 1 << 20;
 
 struct Cut {
@@ -47,10 +51,12 @@ SPARSELOOM_HOST_DEVICE constexpr Cut cut_items(std::int32_t items, std::int32_t 
   if (cut.rest == 0 || steps < 2 * kFewestSteps) return cut;
   const std::int32_t fit = grid / cut.rest;
   cut.pieces = fit < kMostPieces ? fit : kMostPieces;
-  while (cut.pieces > 1 && (cut.pieces * kFewestSteps > steps || cut.pieces * cut.pieces * kAddSteps > steps)) --cut.pieces;
+  while (cut.pieces > 1 && (cut.pieces * kFewestSteps > steps || cut.pieces * cut.pieces * kAddSteps > steps))
+    --cut.pieces;
   if (cut.pieces < fit || steps > kMostTailSteps) return cut;  // more parts do not pay
   const std::int32_t spare = grid - fit * cut.rest;
-  // A piece takes as long as a helper: (steps - tail) / pieces == (rest * tail + (rest + spare) * kPartSteps) / spare.
+  // A piece takes as long as a helper: (steps - tail) / pieces == (rest * tail + (rest + spare) * kPartSteps)
+  // / spare.
   const std::int32_t tail = (spare * steps - fit * kPartSteps * (cut.rest + spare)) / grid;
   if (tail < kPartSteps) return cut;
   cut.tail = tail;
@@ -71,7 +77,8 @@ SPARSELOOM_HOST_DEVICE constexpr Part piece_of(const Cut& cut, std::int32_t bloc
   const bool adds = index >= later;
   const std::int32_t item = adds ? index - later : index % cut.rest, piece = adds ? 0 : index / cut.rest + 1;
   const std::int32_t length = steps - cut.tail, least = length / cut.pieces, longer = length % cut.pieces;
-  const std::int32_t first = piece * least + (piece < longer ? piece : longer), end = first + least + (piece < longer ? 1 : 0);
+  const std::int32_t first = piece * least + (piece < longer ? piece : longer),
+                     end = first + least + (piece < longer ? 1 : 0);
   return {item, first, end - first, adds ? -1 : item * (cut.pieces - 1) + piece - 1};
 }
 
@@ -87,12 +94,14 @@ SPARSELOOM_HOST_DEVICE constexpr std::int32_t helper_of(const Cut& cut, std::int
   return at < longer * (least + 1) ? at / (least + 1) : longer + (at - longer * (least + 1)) / least;
 }
 
-/// The helper's part at step `at` of them: to the end of its share or of the item. From part to part of all shares, the helper, the
-/// item or both go on by one, so that no two have the same slot.
-SPARSELOOM_HOST_DEVICE constexpr Part tail_of(const Cut& cut, std::int32_t helper, std::int32_t at, std::int32_t steps) {
+/// The helper's part at step `at` of them: to the end of its share or of the item. From part to part of all
+/// shares, the helper, the item or both go on by one, so that no two have the same slot.
+SPARSELOOM_HOST_DEVICE constexpr Part tail_of(const Cut& cut, std::int32_t helper, std::int32_t at,
+                                              std::int32_t steps) {
   const std::int32_t item = at / cut.tail, within = at % cut.tail;
   const std::int32_t share = tails_begin(cut, helper + 1) - at, left = cut.tail - within;
-  return {item, steps - cut.tail + within, share < left ? share : left, (cut.pieces - 1) * cut.rest + item + helper};
+  return {item, steps - cut.tail + within, share < left ? share : left,
+          (cut.pieces - 1) * cut.rest + item + helper};
 }
 
 /// Slots that hold the other parts of an item of the rest, in the order of the tokens.
@@ -113,7 +122,8 @@ SPARSELOOM_HOST_DEVICE constexpr Slots slots_of(const Cut& cut, std::int32_t ite
 /// What one thread block does, in this order: its whole items, then its part or parts of the rest.
 class Agenda {
  public:
-  SPARSELOOM_HOST_DEVICE constexpr Agenda(const Cut& cut, std::int32_t block, std::int32_t grid, std::int32_t steps)
+  SPARSELOOM_HOST_DEVICE constexpr Agenda(const Cut& cut, std::int32_t block, std::int32_t grid,
+                                          std::int32_t steps)
       : cut_(cut), block_(block), grid_(grid), steps_(steps), next_whole_(block) {
     if (helps()) at_ = tails_begin(cut, block), end_ = tails_begin(cut, block + 1);
   }
@@ -140,7 +150,8 @@ class Agenda {
 
   /// What to add to a part that next() gave, before it is stored.
   SPARSELOOM_HOST_DEVICE constexpr Slots others(const Part& part) const {
-    return part.slot < 0 && part.item >= cut_.whole ? slots_of(cut_, part.item - cut_.whole) : Slots{0, 0, 0, 0};
+    return part.slot < 0 && part.item >= cut_.whole ? slots_of(cut_, part.item - cut_.whole)
+                                                    : Slots{0, 0, 0, 0};
   }
 
  private:
@@ -148,7 +159,8 @@ class Agenda {
 
   Cut cut_;
   std::int32_t block_, grid_, steps_, next_whole_;
-  std::int32_t at_ = 0, end_ = 1;  // of the tails of all items laid end to end; others than helpers have one turn
+  std::int32_t at_ = 0,
+               end_ = 1;  // of the tails of all items laid end to end; others than helpers have one turn
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

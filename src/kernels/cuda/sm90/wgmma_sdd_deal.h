@@ -1,5 +1,6 @@
-// How many blocks an item of sm90_wgmma_sdd may hold, and what the product will take: host side, for the launcher, its workspace
-// and the cost model. Row lengths lie on the device; here all rows are taken to be of one length, up to one block.
+// How many blocks an item of sm90_wgmma_sdd may hold, and what the product will take: host side, for the
+// launcher, its workspace and the cost model. Row lengths lie on the device; here all rows are taken to be of
+// one length, up to one block.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,8 @@ struct StepShape {
   constexpr bool is_16_bit() const { return tokens == 64; }
 };
 
-/// 16-bit numbers; fp32 rounded to TF32, tokens along a row; fp32 as three planes of bf16, whose sums are kept twice.
+/// 16-bit numbers; fp32 rounded to TF32, tokens along a row; fp32 as three planes of bf16, whose sums are
+/// kept twice.
 inline constexpr StepShape kStep16{64, 128, 4, 512, 1, true}, kStepTf32{32, 128, 4, 512, 1.06, false};
 /// Busy: fitted to an H200, blocks of 64 and 128.
 inline constexpr StepShape kStepSplit{32, 192, 12, 256, 0.92, true};
@@ -36,7 +38,9 @@ constexpr int most_strips(const StepShape& step, int block_rows) {
   return std::min(step.room / block_rows, (kRingBytes / 2 / step.column_bytes - block_rows) / kStripColumns);
 }
 
-constexpr int strips_of(int blocks, int block_columns) { return (blocks * block_columns + kStripColumns - 1) / kStripColumns; }
+constexpr int strips_of(int blocks, int block_columns) {
+  return (blocks * block_columns + kStripColumns - 1) / kStripColumns;
+}
 
 /// 16-sum chunks of a warpgroup, which has every other strip.
 constexpr int chunks_of(int block_rows, int strips) { return (strips + 1) / 2 * (block_rows / 32); }
@@ -55,23 +59,27 @@ struct Deal {
   double clocks;    // from the first item's first product to the last one's last store
 };
 
-// Measured on an H200 whose 8192 x 4096 x 4096 dW all had one item a step per multiprocessor: bytes that one multiprocessor draws
-// from L2 in a clock of 1.98 GHz, and all together. Rows of 64 bytes cost TMA as much as rows of 128.
+// Measured on an H200 whose 8192 x 4096 x 4096 dW all had one item a step per multiprocessor: bytes that one
+// multiprocessor draws from L2 in a clock of 1.98 GHz, and all together. Rows of 64 bytes cost TMA as much as
+// rows of 128.
 constexpr double kPortBytes = 60, kNarrowPortBytes = 31, kL2Bytes = 5350;
-// What each of a helper's parts costs it beside its steps; fitted before parts followed one another without a pause, and what it
-// chooses still holds: 102 blocks of 128 as items of one, 4.4 parts to a helper, take 62 us for 56 as items of two without helpers
-// (not on one GPU), 205 blocks as items of one 95 for 94. Of 16-bit operands: TF32, whose steps take longer for the bytes they
-// bring, lost a tenth to items chosen so.
+// What each of a helper's parts costs it beside its steps; fitted before parts followed one another without a
+// pause, and what it chooses still holds: 102 blocks of 128 as items of one, 4.4 parts to a helper, take 62
+// us for 56 as items of two without helpers (not on one GPU), 205 blocks as items of one 95 for 94. Of 16-bit
+// operands: TF32, whose steps take longer for the bytes they bring, lost a tenth to items chosen so.
 constexpr double kHelperPartClocks = 3000;
 // The tensor cores' clock gives way under load, by so much.
 constexpr double kUnderLoad = 1.41;
 
 inline double step_clocks(const Size& size, double mean_blocks, double most_blocks, double busy) {
-  const auto bytes = [&](double blocks) { return size.step.column_bytes * (blocks * size.block_columns + size.block_rows); };
+  const auto bytes = [&](double blocks) {
+    return size.step.column_bytes * (blocks * size.block_columns + size.block_rows);
+  };
   const bool narrow_rows = size.block_columns == 32 && size.step.tokens_as_rows;
   const double port = narrow_rows ? kNarrowPortBytes : kPortBytes;
   const double read = std::max(bytes(mean_blocks) * busy / kL2Bytes, bytes(most_blocks) / port);
-  const double strip = kUnderLoad * size.step.busy * size.step.products * (size.block_rows == 32 ? 24 : size.block_rows / 2);
+  const double strip =
+      kUnderLoad * size.step.busy * size.step.products * (size.block_rows == 32 ? 24 : size.block_rows / 2);
   const int strips = strips_of(static_cast<int>(most_blocks), size.block_columns);
   // A warpgroup's products, and 450 clocks from barrier to barrier that only the other one's hide.
   return std::max({read, strips * strip, (strips + 1) / 2 * strip + 450});
@@ -81,8 +89,11 @@ inline Deal deal_with(const Size& size, int most) {
   const std::int64_t least = size.blocks / size.rows, longer = size.blocks % size.rows;
   const auto items_of = [&](std::int64_t length) { return (length + most - 1) / most; };
   const std::int64_t items = longer * items_of(least + 1) + (size.rows - longer) * items_of(least);
-  const auto largest_of = [&](std::int64_t length) { return length == 0 ? 0 : (length + items_of(length) - 1) / items_of(length); };
-  const double largest = static_cast<double>(std::max(largest_of(least), longer > 0 ? largest_of(least + 1) : 0));
+  const auto largest_of = [&](std::int64_t length) {
+    return length == 0 ? 0 : (length + items_of(length) - 1) / items_of(length);
+  };
+  const double largest =
+      static_cast<double>(std::max(largest_of(least), longer > 0 ? largest_of(least + 1) : 0));
   const double mean = static_cast<double>(size.blocks) / static_cast<double>(items), grid = size.grid;
   const std::int64_t in_rounds = std::min<std::int64_t>(items, std::int64_t{1} << 30);
   const Cut cut = cut_items(static_cast<std::int32_t>(in_rounds), size.grid, size.steps);
@@ -104,10 +115,11 @@ inline Deal deal_with(const Size& size, int most) {
   return {most, rounds, clocks};
 }
 
-/// The fewest items that hold a row, or one, two or three more where that fills the GPU better. narrow: items of half the strips.
-/// most_blocks is 0 where such items would hold no block.
+/// The fewest items that hold a row, or one, two or three more where that fills the GPU better. narrow: items
+/// of half the strips. most_blocks is 0 where such items would hold no block.
 inline Deal deal(const Size& size, bool narrow = false) {
-  const int room = most_strips(size.step, size.block_rows) / (narrow ? 2 : 1) * kStripColumns / size.block_columns;
+  const int room =
+      most_strips(size.step, size.block_rows) / (narrow ? 2 : 1) * kStripColumns / size.block_columns;
   if (room == 0) return {0, 0, 0};
   const std::int64_t length = (size.blocks + size.rows - 1) / size.rows, fewest = (length + room - 1) / room;
   Deal best{};
@@ -121,12 +133,13 @@ inline Deal deal(const Size& size, bool narrow = false) {
 /// Room for the sums of one part; none where nothing can be cut.
 inline std::size_t part_bytes(const Size& size, int most_blocks) {
   if (size.steps < 2 * kFewestSteps) return 0;
-  return std::size_t{2} * static_cast<std::size_t>(chunks_of(size.block_rows, strips_of(most_blocks, size.block_columns))) * 16 *
-         128 * 4;
+  return std::size_t{2} *
+         static_cast<std::size_t>(chunks_of(size.block_rows, strips_of(most_blocks, size.block_columns))) *
+         16 * 128 * 4;
 }
 
-inline Size size_of_product(const StepShape& step, const BlockShape& block, std::int64_t block_rows, std::int64_t blocks,
-                            std::int64_t m, int multiprocessors) {
+inline Size size_of_product(const StepShape& step, const BlockShape& block, std::int64_t block_rows,
+                            std::int64_t blocks, std::int64_t m, int multiprocessors) {
   return {step,
           block.rows,
           block.cols,

@@ -1,7 +1,8 @@
 // dW of f32 on wgmma: the operands prepared in workspace, then the product over them.
 //
 //   sm90_wgmma_sdd (TF32)  both turned over (transpose_tokens.h)
-//   sm90_split_sdd         both cut into planes of bf16 (split_tokens.h), and behind the product what planes cannot hold
+//   sm90_split_sdd         both cut into planes of bf16 (split_tokens.h), and behind the product what planes
+//   cannot hold
 //
 // Both passes read operands of any alignment, which TMA does not.
 #include <algorithm>
@@ -30,7 +31,8 @@ struct Shape {
 struct TurnedSpace {
   std::size_t dy, x;
   explicit TurnedSpace(const Shape& shape)
-      : dy(aligned(transposed_bytes(shape.rows, shape.m))), x(aligned(transposed_bytes(shape.cols, shape.m))) {}
+      : dy(aligned(transposed_bytes(shape.rows, shape.m))),
+        x(aligned(transposed_bytes(shape.cols, shape.m))) {}
   std::size_t bytes() const { return dy + x; }
 };
 
@@ -38,7 +40,8 @@ struct SplitSpace {
   SplitTokens dy, x;
   explicit SplitSpace(const Shape& shape) : dy{shape.rows, shape.m}, x{shape.cols, shape.m} {}
   std::size_t bytes() const {
-    return aligned(dy.planes_bytes()) + aligned(x.planes_bytes()) + aligned(dy.marks_bytes()) + aligned(x.marks_bytes()) + kAligned;
+    return aligned(dy.planes_bytes()) + aligned(x.planes_bytes()) + aligned(dy.marks_bytes()) +
+           aligned(x.marks_bytes()) + kAligned;
   }
 };
 
@@ -67,12 +70,16 @@ int turned(const MatmulArgs& args) noexcept {
   const TurnedSpace space({args.m, index.rows, index.cols});
   const std::int64_t stride = transposed_stride(args.m);
   Cursor workspace{args.workspace};
-  float* const to[2] = {reinterpret_cast<float*>(workspace.take(space.dy)), reinterpret_cast<float*>(workspace.take(space.x))};
+  float* const to[2] = {reinterpret_cast<float*>(workspace.take(space.dy)),
+                        reinterpret_cast<float*>(workspace.take(space.x))};
   const Operands operands{{to[0], DType::f32, index.rows, args.m, stride * 4, true},
                           {to[1], DType::f32, index.cols, args.m, stride * 4, true}};
-  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x)) return kCannotTake;  // before anything is launched
-  const TokenMatrix from[2] = {matrix(args.a, index.rows, args.a_stride), matrix(args.b, index.cols, args.b_stride)};
-  if (const cudaError_t status = transpose_tokens(to, from, args.m, static_cast<cudaStream_t>(args.stream)); status != cudaSuccess)
+  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x))
+    return kCannotTake;  // before anything is launched
+  const TokenMatrix from[2] = {matrix(args.a, index.rows, args.a_stride),
+                               matrix(args.b, index.cols, args.b_stride)};
+  if (const cudaError_t status = transpose_tokens(to, from, args.m, static_cast<cudaStream_t>(args.stream));
+      status != cudaSuccess)
     return status;
   return dw_tf32(args, operands, workspace.at, deal(size_of(kStepTf32, args)).most_blocks);
 }
@@ -82,23 +89,28 @@ int split(const MatmulArgs& args) noexcept {
   const SplitSpace space({args.m, index.rows, index.cols});
   const auto stream = static_cast<cudaStream_t>(args.stream);
   Cursor workspace{args.workspace};
-  std::byte* const planes[2] = {workspace.take(space.dy.planes_bytes()), workspace.take(space.x.planes_bytes())};
+  std::byte* const planes[2] = {workspace.take(space.dy.planes_bytes()),
+                                workspace.take(space.x.planes_bytes())};
   const Operands operands{{planes[0], DType::bf16, space.dy.rows(), index.rows, space.dy.stride() * 2},
                           {planes[1], DType::bf16, space.x.rows(), index.cols, space.x.stride() * 2}};
-  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x)) return kCannotTake;  // before anything is launched
+  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x))
+    return kCannotTake;  // before anything is launched
   auto* const dy_marks = reinterpret_cast<std::uint32_t*>(workspace.take(space.dy.marks_bytes()));
   auto* const x_marks = reinterpret_cast<std::uint32_t*>(workspace.take(space.x.marks_bytes()));
   auto* const any = reinterpret_cast<std::uint32_t*>(workspace.take(kAligned));
   const SplitOperand parts[2] = {{matrix(args.a, index.rows, args.a_stride), planes[0], dy_marks},
                                  {matrix(args.b, index.cols, args.b_stride), planes[1], x_marks}};
-  if (const cudaError_t status = split_tokens(parts, args.m, any, stream); status != cudaSuccess) return status;
-  if (const int status = dw_split(args, operands, workspace.at, deal(size_of(kStepSplit, args)).most_blocks); status != 0)
+  if (const cudaError_t status = split_tokens(parts, args.m, any, stream); status != cudaSuccess)
+    return status;
+  if (const int status = dw_split(args, operands, workspace.at, deal(size_of(kStepSplit, args)).most_blocks);
+      status != 0)
     return status;
   return add_marked_tokens(static_cast<float*>(args.out), index, parts, args.m, any, stream);
 }
 
 std::size_t parts_bytes(const StepShape& step, const Problem& p, int multiprocessors) {
-  const Size size = size_of_product(step, p.block, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.m, multiprocessors);
+  const Size size = size_of_product(step, p.block, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.m,
+                                    multiprocessors);
   return workspace_bytes(size, Way{false, deal(size), {}});
 }
 
@@ -121,8 +133,8 @@ int sm90_split_sdd(const MatmulArgs& args) noexcept {
 
 std::size_t sm90_split_sdd_workspace(const Problem& p, int multiprocessors) noexcept {
   if (p.blocks == 0) return 0;
-  const std::size_t own =
-      wgmma_sdd::SplitSpace({p.m, p.rows, p.cols}).bytes() + wgmma_sdd::parts_bytes(wgmma_sdd::kStepSplit, p, multiprocessors);
+  const std::size_t own = wgmma_sdd::SplitSpace({p.m, p.rows, p.cols}).bytes() +
+                          wgmma_sdd::parts_bytes(wgmma_sdd::kStepSplit, p, multiprocessors);
   return std::max(own, sm80_ffma_sdd_workspace(p, multiprocessors));
 }
 

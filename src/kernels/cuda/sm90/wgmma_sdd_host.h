@@ -9,7 +9,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// A number that no other launch of this process has, and memory's former contents hardly: splitmix64 of a counter.
+/// A number that no other launch of this process has, and memory's former contents hardly: splitmix64 of a
+/// counter.
 inline std::uint64_t next_nonce() noexcept {
   static std::atomic<std::uint64_t> counter{
       static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};

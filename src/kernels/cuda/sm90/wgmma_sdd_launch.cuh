@@ -21,13 +21,16 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
   params.stage_bytes = T::stage_bytes(strips_of(params.most_blocks, args.index.block.cols));
   params.stages = std::min(T::kMostStages, kRingBytes / params.stage_bytes);
-  if (const cudaError_t status = allow_shared_memory<wgmma_sdd_kernel<T>>(kSharedBytes, args.device); status != cudaSuccess)
+  if (const cudaError_t status = allow_shared_memory<wgmma_sdd_kernel<T>>(kSharedBytes, args.device);
+      status != cudaSuccess)
     return status;
   if (!encode_tensor_map(params.dy, operands.dy, T::Element::box(T::kStep, T::kDyBoxColumns)) ||
       !encode_tensor_map(params.x, operands.x, T::Element::box(T::kStep, T::kBoxColumns))) {
     return kCannotTake;
   }
-  wgmma_sdd_kernel<T><<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(params);
+  wgmma_sdd_kernel<T>
+      <<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(
+          params);
   return cudaGetLastError();
 }
 
@@ -55,7 +58,8 @@ int launch_rows(Params& params, const MatmulArgs& args, const Operands& operands
 template <class Element>
 int launch(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept {
   const IndexView& index = args.index;
-  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x) || !out_possible(args)) return kCannotTake;
+  if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x) || !out_possible(args))
+    return kCannotTake;
   const Size size = size_of_product(Element::kStep, index.block, index.block_rows(), index.blocks, args.m,
                                     runtime::cuda_device(args.device).multiprocessors);
   Params params{};
@@ -70,7 +74,8 @@ int launch(const MatmulArgs& args, const Operands& operands, std::byte* workspac
   params.most_blocks = most_blocks;
   params.part_chunks = chunks_of(index.block.rows, strips_of(params.most_blocks, index.block.cols));
   params.parts = reinterpret_cast<float4*>(workspace);
-  params.flags = reinterpret_cast<std::uint64_t*>(workspace + size.grid * part_bytes(size, params.most_blocks));
+  params.flags =
+      reinterpret_cast<std::uint64_t*>(workspace + size.grid * part_bytes(size, params.most_blocks));
   params.nonce = next_nonce();
   params.ragged = index.rows % index.block.rows != 0 || index.cols % index.block.cols != 0;
   return args.accumulate ? launch_rows<Element, true>(params, args, operands, size.grid)

@@ -1,5 +1,6 @@
-// The producers: four warps that share the copies of a step. They find the items, which takes a few L2 latencies each, while the
-// first copies of the one before are under way, so that its last and the next one's first follow each other.
+// The producers: four warps that share the copies of a step. They find the items, which takes a few L2
+// latencies each, while the first copies of the one before are under way, so that its last and the next one's
+// first follow each other.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +15,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// A warp's view of the ring, which goes on from part to part. Every end of a barrier's phase is awaited once, so its parity is one
-/// bit that turns with each wait.
+/// A warp's view of the ring, which goes on from part to part. Every end of a barrier's phase is awaited
+/// once, so its parity is one bit that turns with each wait.
 struct Ring {
   std::uint32_t stages, full, empty;  // shared addresses
   int stage_bytes, count;             // of a stage; stages
@@ -45,7 +46,8 @@ struct Copies {
 
 /// Of the next part; false: there are no more. A few L2 latencies.
 template <class T>
-__device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda, Cursor& cursor, Copies<T>& copies) {
+__device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda, Cursor& cursor,
+                                            Copies<T>& copies) {
   if (!agenda.next(copies.part)) return false;
   copies.item = find_item(params, copies.part.item, cursor);
   const Item& item = copies.item;
@@ -54,16 +56,18 @@ __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda
   for (int i = 0; i < T::kOwnBoxes; ++i) {
     const int box = warp + i * T::kProducers, place = box * T::kBoxColumns;
     if (box >= boxes) continue;
-    copies.column[i] =
-        (__ldg(params.col + item.first + (place >> params.bn_log2)) << params.bn_log2) + (place & ((1 << params.bn_log2) - 1));
+    copies.column[i] = (__ldg(params.col + item.first + (place >> params.bn_log2)) << params.bn_log2) +
+                       (place & ((1 << params.bn_log2) - 1));
   }
   return true;
 }
 
-/// Starts the copies of a part's steps from `step` to before `end`; kFirst: and leaves the record beside the first of them.
+/// Starts the copies of a part's steps from `step` to before `end`; kFirst: and leaves the record beside the
+/// first of them.
 template <class T, bool kFirst>
-__device__ __forceinline__ void start_copies(const Params& params, const Copies<T>& copies, std::int32_t step, std::int32_t end,
-                                             Ring& ring, const Agenda& agenda, Record* records) {
+__device__ __forceinline__ void start_copies(const Params& params, const Copies<T>& copies, std::int32_t step,
+                                             std::int32_t end, Ring& ring, const Agenda& agenda,
+                                             Record* records) {
   const int warp = threadIdx.x / 32 % 4, boxes = (copies.item.blocks << params.bn_log2) / T::kBoxColumns;
   const int own_dy = T::kProducers - 1 - warp;  // the last warps have fewer boxes of X
   std::uint32_t bytes = own_dy < T::kDyBoxes ? T::kDyBoxBytes : 0;
@@ -86,13 +90,14 @@ __device__ __forceinline__ void start_copies(const Params& params, const Copies<
         ptx::mbarrier_arrive_expect_tx(full, bytes);
       }
       if (own_dy < T::kDyBoxes) {
-        T::Element::load(to + own_dy * T::kDyBoxBytes, &params.dy, copies.item.row * T::kRows + own_dy * T::kDyBoxColumns, row,
-                         full);
+        T::Element::load(to + own_dy * T::kDyBoxBytes, &params.dy,
+                         copies.item.row * T::kRows + own_dy * T::kDyBoxColumns, row, full);
       }
 #pragma unroll
       for (int i = 0; i < T::kOwnBoxes; ++i) {
         const int box = warp + i * T::kProducers;
-        if (box < boxes) T::Element::load(to + T::kDyBytes + box * T::kXBoxBytes, &params.x, copies.column[i], row, full);
+        if (box < boxes)
+          T::Element::load(to + T::kDyBytes + box * T::kXBoxBytes, &params.x, copies.column[i], row, full);
       }
     }
     __syncwarp();
@@ -103,16 +108,18 @@ __device__ __forceinline__ void start_copies(const Params& params, const Copies<
 /// One of the four warps.
 template <class T>
 __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared) {
-  Ring ring{ptx::shared_address(shared.ring), ptx::shared_address(shared.full), ptx::shared_address(shared.empty),
-            params.stage_bytes, params.stages};
+  Ring ring{ptx::shared_address(shared.ring), ptx::shared_address(shared.full),
+            ptx::shared_address(shared.empty), params.stage_bytes, params.stages};
   const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
-  Agenda agenda(cut_items(count_items(params), grid, params.steps), static_cast<std::int32_t>(blockIdx.x), grid, params.steps);
+  Agenda agenda(cut_items(count_items(params), grid, params.steps), static_cast<std::int32_t>(blockIdx.x),
+                grid, params.steps);
   Cursor cursor;
   Copies<T> copies;
   bool more = find_copies<T>(params, agenda, cursor, copies);
 #pragma unroll 1
   while (more) {
-    // What comes next is found while the ring is full: behind the last copy, its copies would start that much later.
+    // What comes next is found while the ring is full: behind the last copy, its copies would start that much
+    // later.
     const std::int32_t ahead = min(copies.part.steps, ring.count);
     start_copies<T, true>(params, copies, 0, ahead, ring, agenda, shared.records);
     Copies<T> next;

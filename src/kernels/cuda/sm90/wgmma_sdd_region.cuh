@@ -1,18 +1,22 @@
-// dW[block] = sum over tokens of dY^T X at the stored blocks, region by region: for blocks of 16 and 32 on both sides.
+// dW[block] = sum over tokens of dY^T X at the stored blocks, region by region: for blocks of 16 and 32 on
+// both sides.
 //
-//             64-wide boxes of dY         and of X, those that stored blocks      a thread block, one per multiprocessor, item
-//             after that the region's rows      of the region touch                     item: strips of one region
-//   tokens    need                                                                producers  four warps: TMA copies of 32 or 64
-//   tokens
-//     |       # # # # # #                 # # # # # #                             consumers  two warpgroups, every other strip
-//     v       # # # # # #                 # # # # # #                                        each: X by ldmatrix, dY from the stage
+//             64-wide boxes of dY         and of X, those that stored blocks      a thread block, one per
+//             multiprocessor, item after that the region's rows      of the region touch item: strips of one
+//             region
+//   tokens    need                                                                producers  four warps: TMA
+//   copies of 32 or 64 tokens
+//     |       # # # # # #                 # # # # # #                             consumers  two warpgroups,
+//     every other strip v       # # # # # #                 # # # # # # each: X by ldmatrix, dY from the
+//     stage
 //
-// Block rows of 16 are multiplied in units of 16 x 16 by mma.sync, each warp its own eighth of an item's: of four pieces that a
-// wgmma takes of one block row, 1.2 were stored in 384 columns at density .05. An item then holds three times as many blocks, and
-// its region is as much larger.
+// Block rows of 16 are multiplied in units of 16 x 16 by mma.sync, each warp its own eighth of an item's: of
+// four pieces that a wgmma takes of one block row, 1.2 were stored in 384 columns at density .05. An item
+// then holds three times as many blocks, and its region is as much larger.
 //
-// Regions lie where they lie; how many strips each has is counted on the device, and one with more than a thread block holds is
-// dealt to several. Items are cut by their tokens and added up as in wgmma_sdd.cuh: the same bits in every run.
+// Regions lie where they lie; how many strips each has is counted on the device, and one with more than a
+// thread block holds is dealt to several. Items are cut by their tokens and added up as in wgmma_sdd.cuh: the
+// same bits in every run.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -41,7 +45,8 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
   if (warp == 0) {
     const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
     const Cut cut = cut_items(count_items(params, shared), grid, params.steps);
-    if (threadIdx.x % 32 == 0) shared.agenda = Agenda(cut, static_cast<std::int32_t>(blockIdx.x), grid, params.steps);
+    if (threadIdx.x % 32 == 0)
+      shared.agenda = Agenda(cut, static_cast<std::int32_t>(blockIdx.x), grid, params.steps);
     __syncwarp();
   }
 #pragma unroll 1
@@ -67,10 +72,14 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
 #pragma unroll
     for (int i = 0; i < T::kOwnBoxes; ++i) {
       const int box = warp + i * T::kProducers;
-      column[i] = box < dy_boxes ? (item.down * params.row_boxes + place_of_bit(item.row_boxes, box)) * kBoxSide
-                                 : (item.across * params.column_boxes + place_of_bit(item.column_boxes, box - dy_boxes)) * kBoxSide;
+      column[i] =
+          box < dy_boxes
+              ? (item.down * params.row_boxes + place_of_bit(item.row_boxes, box)) * kBoxSide
+              : (item.across * params.column_boxes + place_of_bit(item.column_boxes, box - dy_boxes)) *
+                    kBoxSide;
     }
-    const std::uint32_t bytes = static_cast<std::uint32_t>((boxes - warp + T::kProducers - 1) / T::kProducers) * T::kBoxBytes;
+    const std::uint32_t bytes =
+        static_cast<std::uint32_t>((boxes - warp + T::kProducers - 1) / T::kProducers) * T::kBoxBytes;
 
     int stage = 0;
     const std::int32_t steps = part.steps * T::kStagesOfStep;
@@ -92,7 +101,8 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
         for (int i = 0; i < T::kOwnBoxes; ++i) {
           const int box = warp + i * T::kProducers;
           if (box < boxes)
-            ptx::tma_load_2d(to + box * T::kBoxBytes, box < dy_boxes ? &params.dy : &params.x, column[i], token, barrier);
+            ptx::tma_load_2d(to + box * T::kBoxBytes, box < dy_boxes ? &params.dy : &params.x, column[i],
+                             token, barrier);
         }
       }
       __syncwarp();
@@ -106,7 +116,8 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, 1) wgmma_sdd_region_kernel(const __grid_constant__ RegionParams params) {
+__global__ void __launch_bounds__(T::kThreads, 1)
+    wgmma_sdd_region_kernel(const __grid_constant__ RegionParams params) {
   extern __shared__ __align__(1024) std::byte region_bytes[];
   auto& shared = *reinterpret_cast<RegionStorage<T>*>(region_bytes);
   if (threadIdx.x == 0) {

@@ -4,6 +4,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-int dw_region_bf16(const MatmulArgs& args, const Regions& regions) noexcept { return launch_region<RegionBf16>(args, regions); }
+int dw_region_bf16(const MatmulArgs& args, const Regions& regions) noexcept {
+  return launch_region<RegionBf16>(args, regions);
+}
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -21,10 +21,11 @@ namespace sparseloom::kernels::cuda::wgmma_sdd {
 using PieceOfX = std::uint32_t[2][4];
 
 /// sums += x^T dy of one stage. Pieces of the next half strip are on their way while this one multiplies.
-/// place: shared address of this warp's first entry of `places`; lane_x: what the swizzle and ldmatrix make of the lane.
+/// place: shared address of this warp's first entry of `places`; lane_x: what the swizzle and ldmatrix make
+/// of the lane.
 template <class T>
-__device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t stage, std::uint32_t place, std::uint32_t lane_x,
-                                                int strips) {
+__device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t stage, std::uint32_t place,
+                                                std::uint32_t lane_x, int strips) {
   constexpr int kPlaceStep = T::kConsumers * 4 * 4, kTokens16 = 16 * kBoxSide * 2;
   PieceOfX x[2];
   const auto load = [&](PieceOfX& to, std::uint32_t entry, int half) {
@@ -57,12 +58,13 @@ __device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t sta
   ptx::wgmma_wait<0>();
 }
 
-/// sums += x^T dy of one stage, unit by unit: the next one's columns of x are on their way while this one multiplies, and dy's stay
-/// while the row does. lane_dy: as lane_x, with what the second operand wants.
+/// sums += x^T dy of one stage, unit by unit: the next one's columns of x are on their way while this one
+/// multiplies, and dy's stay while the row does. lane_dy: as lane_x, with what the second operand wants.
 template <class T>
-__device__ __forceinline__ void multiply_units(Sums<T>& sums, std::uint32_t stage, std::uint32_t place, std::uint32_t lane_x,
-                                               std::uint32_t lane_dy, int units) {
-  constexpr int kPlaceStep = T::kConsumers * 4 * 4, kTokens16 = 16 * kBoxSide * 2, kTurns = T::kStageTokens / 16;
+__device__ __forceinline__ void multiply_units(Sums<T>& sums, std::uint32_t stage, std::uint32_t place,
+                                               std::uint32_t lane_x, std::uint32_t lane_dy, int units) {
+  constexpr int kPlaceStep = T::kConsumers * 4 * 4, kTokens16 = 16 * kBoxSide * 2,
+                kTurns = T::kStageTokens / 16;
   std::uint32_t x[2][kTurns][4], dy[kTurns][4];
   const auto load = [&](std::uint32_t(&to)[kTurns][4], std::uint32_t row) {
 #pragma unroll
@@ -82,16 +84,19 @@ __device__ __forceinline__ void multiply_units(Sums<T>& sums, std::uint32_t stag
     for (int turn = 0; turn < kTurns; ++turn) {
       if (turn == 1 && unit + 1 < T::kWarpgroupStrips && unit + 1 < units)
         load(x[(unit + 1) % 2], stage + (((entry & 0xffff) * 16) ^ lane_x));
-      T::Element::mma_16(reinterpret_cast<float(&)[4]>(sums[unit][0]), x[unit % 2][turn], dy[turn][0], dy[turn][1]);
-      T::Element::mma_16(reinterpret_cast<float(&)[4]>(sums[unit][4]), x[unit % 2][turn], dy[turn][2], dy[turn][3]);
+      T::Element::mma_16(reinterpret_cast<float(&)[4]>(sums[unit][0]), x[unit % 2][turn], dy[turn][0],
+                         dy[turn][1]);
+      T::Element::mma_16(reinterpret_cast<float(&)[4]>(sums[unit][4]), x[unit % 2][turn], dy[turn][2],
+                         dy[turn][3]);
     }
   }
 }
 
-/// This warp's 16 columns of one strip to their block, from the first of 16 rows on: rounded, turned, by way of the staging.
+/// This warp's 16 columns of one strip to their block, from the first of 16 rows on: rounded, turned, by way
+/// of the staging.
 template <class T>
-__device__ __forceinline__ void store_rows(const RegionParams& params, const Strip& strip, std::uint32_t staging, int first_row,
-                                           const float (&sums)[8]) {
+__device__ __forceinline__ void store_rows(const RegionParams& params, const Strip& strip,
+                                           std::uint32_t staging, int first_row, const float (&sums)[8]) {
   const int lane = threadIdx.x % 32, pieces_log2 = params.bn_log2 - 4;
   const int piece = T::kUnits ? strip.blocks - 1 : threadIdx.x / 32 % 4;
   const std::int32_t block = strip.first + (T::kUnits ? 0 : piece >> pieces_log2);
@@ -101,7 +106,8 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
 #pragma unroll
   for (int i = 0; i < 8; ++i) y[i] = sums[i];
   if (params.ragged) {  // zeros where the block reaches beyond the matrix: what was summed there may be NaN
-    const std::int32_t columns = params.cols - (__ldg(params.col + block) << params.bn_log2) - column - lane / 4;
+    const std::int32_t columns =
+        params.cols - (__ldg(params.col + block) << params.bn_log2) - column - lane / 4;
     const std::int32_t rows = params.rows - strip.row * T::kRows - first_row - 2 * (lane % 4);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -109,11 +115,14 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
       if (!exists) y[i] = 0;
     }
   }
-  const std::int64_t place = ((static_cast<std::int64_t>(block) * T::kRows + first_row) << params.bn_log2) + column;
+  const std::int64_t place =
+      ((static_cast<std::int64_t>(block) * T::kRows + first_row) << params.bn_log2) + column;
   if constexpr (T::kAccumulate) {
     put_in_block<true>(static_cast<float*>(params.out) + place, params.bn_log2, y);
   } else {
-    const auto offset = [](int row, int chunk) { return static_cast<std::uint32_t>(row * 32 + ((chunk ^ row / 4 % 2) * 16)); };
+    const auto offset = [](int row, int chunk) {
+      return static_cast<std::uint32_t>(row * 32 + ((chunk ^ row / 4 % 2) * 16));
+    };
     __syncwarp();  // the rows before have been read
     std::uint32_t pairs[4];
 #pragma unroll
@@ -130,9 +139,10 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
 
 /// A part's sums are left for others, or completed and stored.
 template <class T>
-__device__ __forceinline__ void finish_part(const RegionParams& params, RegionStorage<T>& shared, int warpgroup, int strips,
-                                            const Sums<T>& sums) {
-  constexpr int kParts = 16 / T::kStripSums, kHalves = T::kRows / 16;  // strips of a chunk, 16-row parts of a strip
+__device__ __forceinline__ void finish_part(const RegionParams& params, RegionStorage<T>& shared,
+                                            int warpgroup, int strips, const Sums<T>& sums) {
+  constexpr int kParts = 16 / T::kStripSums,
+                kHalves = T::kRows / 16;  // strips of a chunk, 16-row parts of a strip
   const int chunks = (strips + kParts - 1) / kParts;
   const std::int32_t slot = __shfl_sync(0xffffffff, shared.item.part.slot, 0);
   if (slot >= 0) {
@@ -156,23 +166,28 @@ __device__ __forceinline__ void finish_part(const RegionParams& params, RegionSt
       float rows[8];
 #pragma unroll
       for (int sum = 0; sum < 8; ++sum) rows[sum] = y[i / 2][i % 2 * 8 + sum];
-      store_rows<T>(params, shared.strips[own * T::kConsumers + warpgroup][T::kUnits ? threadIdx.x / 32 % 4 : 0], staging,
-                    i % kHalves * 16, rows);
+      store_rows<T>(params,
+                    shared.strips[own * T::kConsumers + warpgroup][T::kUnits ? threadIdx.x / 32 % 4 : 0],
+                    staging, i % kHalves * 16, rows);
     }
   }
 }
 
 template <class T>
-__device__ __forceinline__ void consume_region(const RegionParams& params, RegionStorage<T>& shared, int warpgroup) {
+__device__ __forceinline__ void consume_region(const RegionParams& params, RegionStorage<T>& shared,
+                                               int warpgroup) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
-  const std::uint32_t ring = ptx::shared_address(shared.ring), place = ptx::shared_address(&shared.places[warpgroup][warp]);
-  // ldmatrix: lanes 8 i .. name the rows (tokens) of matrix i; two of 8 columns side by side, then 8 tokens further.
-  const std::uint32_t lane_x =
-      static_cast<std::uint32_t>((lane / 16 * 8 + lane % 8) * (kBoxSide * 2) + (((lane / 8 % 2) ^ (lane % 8)) * 16));
-  [[maybe_unused]] const std::uint32_t lane_dy =
-      static_cast<std::uint32_t>((lane / 8 % 2 * 8 + lane % 8) * (kBoxSide * 2) + (((lane / 16) ^ (lane % 8)) * 16));
-  unsigned turn = 0;  // the stage, in three bits, and the parities of all full barriers: every end of a phase is awaited once
+  const std::uint32_t ring = ptx::shared_address(shared.ring),
+                      place = ptx::shared_address(&shared.places[warpgroup][warp]);
+  // ldmatrix: lanes 8 i .. name the rows (tokens) of matrix i; two of 8 columns side by side, then 8 tokens
+  // further.
+  const std::uint32_t lane_x = static_cast<std::uint32_t>((lane / 16 * 8 + lane % 8) * (kBoxSide * 2) +
+                                                          (((lane / 8 % 2) ^ (lane % 8)) * 16));
+  [[maybe_unused]] const std::uint32_t lane_dy = static_cast<std::uint32_t>(
+      (lane / 8 % 2 * 8 + lane % 8) * (kBoxSide * 2) + (((lane / 16) ^ (lane % 8)) * 16));
+  unsigned turn = 0;  // the stage, in three bits, and the parities of all full barriers: every end of a phase
+                      // is awaited once
 #pragma unroll 1
   while (true) {
     ptx::named_barrier_sync<1, T::kThreads>();  // nobody needs the item before
@@ -195,7 +210,8 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
       ptx::mbarrier_wait(full + stage * 8, turn >> (3 + stage) & 1);
       turn ^= 8u << stage;
       if constexpr (T::kUnits) {
-        if (strips > 0) multiply_units<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, lane_dy, strips);
+        if (strips > 0)
+          multiply_units<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, lane_dy, strips);
       } else {
         if (strips > 0) multiply_region<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, strips);
       }

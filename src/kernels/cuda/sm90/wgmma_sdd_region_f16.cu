@@ -4,6 +4,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-int dw_region_f16(const MatmulArgs& args, const Regions& regions) noexcept { return launch_region<RegionF16>(args, regions); }
+int dw_region_f16(const MatmulArgs& args, const Regions& regions) noexcept {
+  return launch_region<RegionF16>(args, regions);
+}
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -1,4 +1,5 @@
-// Which strips an item is. The host sees sizes only, so every thread block counts the blocks of all regions, once.
+// Which strips an item is. The host sees sizes only, so every thread block counts the blocks of all regions,
+// once.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,7 +24,8 @@ __device__ __forceinline__ std::int32_t strips_of_row(const RegionParams& params
 /// Fills counts and items; by all threads, with the ring as scratch, which is the copy engine's afterwards.
 template <class T>
 __device__ __forceinline__ void count_regions(const RegionParams& params, RegionStorage<T>& shared) {
-  constexpr int kAtOnce = 8, kWarps = T::kThreads / 32;  // rows of a warp, whose loads wait for memory together
+  constexpr int kAtOnce = 8,
+                kWarps = T::kThreads / 32;  // rows of a warp, whose loads wait for memory together
   auto* const counts = reinterpret_cast<std::int32_t*>(shared.ring);
   const std::int32_t cells = params.block_rows * params.across;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -51,7 +53,8 @@ __device__ __forceinline__ void count_regions(const RegionParams& params, Region
     }
   }
   __syncthreads();
-  for (std::int32_t i = threadIdx.x; i < cells; i += T::kThreads) shared.counts[i] = static_cast<std::uint8_t>(counts[i]);
+  for (std::int32_t i = threadIdx.x; i < cells; i += T::kThreads)
+    shared.counts[i] = static_cast<std::uint8_t>(counts[i]);
   const std::int32_t rows = region_rows(params, T::kRows);
   for (std::int32_t region = threadIdx.x; region < params.down * params.across; region += T::kThreads) {
     const std::int32_t first = region / params.across * rows, end = min(first + rows, params.block_rows);
@@ -84,9 +87,11 @@ __device__ __forceinline__ std::int32_t sum_before(std::int32_t value) {
 
 /// By a whole warp, as what follows.
 template <class T>
-__device__ __forceinline__ std::int32_t count_items(const RegionParams& params, const RegionStorage<T>& shared) {
+__device__ __forceinline__ std::int32_t count_items(const RegionParams& params,
+                                                    const RegionStorage<T>& shared) {
   std::int32_t items = 0;
-  for (std::int32_t region = threadIdx.x % 32; region < params.down * params.across; region += 32) items += shared.items[region];
+  for (std::int32_t region = threadIdx.x % 32; region < params.down * params.across; region += 32)
+    items += shared.items[region];
   return sum_of_warp(items);
 }
 
@@ -96,7 +101,8 @@ struct Place {
 };
 
 template <class T>
-__device__ __forceinline__ Place find_item(const RegionParams& params, const RegionStorage<T>& shared, std::int32_t index) {
+__device__ __forceinline__ Place find_item(const RegionParams& params, const RegionStorage<T>& shared,
+                                           std::int32_t index) {
   std::int32_t first = 0;
   while (true) {
     const std::int32_t region = first + static_cast<int>(threadIdx.x % 32);
@@ -134,20 +140,23 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
   const std::int32_t own = strips_of_row<T>(params, blocks), before = sum_before(own), all = sum_of_warp(own);
   // Those of this item: evenly dealt.
   const std::int32_t least = all / place.shares, longer = all % place.shares;
-  const std::int32_t begin = place.share * least + min(place.share, longer), end = begin + least + (place.share < longer ? 1 : 0);
+  const std::int32_t begin = place.share * least + min(place.share, longer),
+                     end = begin + least + (place.share < longer ? 1 : 0);
   const std::int32_t own_begin = max(begin - before, 0), own_end = min(end - before, own);
 
   const int pieces_log2 = params.bn_log2 - 4;
   const int most = T::kUnits ? 1 : 4 >> pieces_log2;  // pieces of a block, blocks of a strip
   const std::int32_t corner = across * params.column_boxes * kBoxSide;
   const auto column_of_unit = [&](std::int32_t unit) {
-    return (__ldg(params.col + first + (unit >> pieces_log2)) << params.bn_log2) - corner + (unit & ((1 << pieces_log2) - 1)) * 16;
+    return (__ldg(params.col + first + (unit >> pieces_log2)) << params.bn_log2) - corner +
+           (unit & ((1 << pieces_log2) - 1)) * 16;
   };
   const auto columns_of = [&](std::int32_t strip, std::int32_t(&columns)[4]) {  // of the region
     const std::int32_t count = min(most, blocks - strip * most);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      columns[i] = (__ldg(params.col + first + strip * most + (i < count ? i : 0)) << params.bn_log2) - corner;
+      columns[i] =
+          (__ldg(params.col + first + strip * most + (i < count ? i : 0)) << params.bn_log2) - corner;
     }
     return count;
   };
@@ -166,14 +175,17 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
   column_boxes = __reduce_or_sync(0xffffffff, column_boxes);
   const std::uint32_t row_boxes = __reduce_or_sync(0xffffffff, own_begin < own_end ? 1u << row_box : 0u);
   const auto below = [](std::uint32_t boxes, int box) { return __popc(boxes & ((1u << box) - 1)); };
-  const std::uint32_t dy = (below(row_boxes, row_box % 32) * T::kBoxBytes + lane * T::kRows % kBoxSide * 2) / 16;
+  const std::uint32_t dy =
+      (below(row_boxes, row_box % 32) * T::kBoxBytes + lane * T::kRows % kBoxSide * 2) / 16;
   const std::int32_t each = units_of_warp<T>(end - begin);
   for (std::int32_t strip = own_begin; strip < own_end; ++strip) {
     const std::int32_t at = before + strip - begin;
     if constexpr (T::kUnits) {  // a warp's lie side by side: their rows of dY are the same, or nearly
-      const std::int32_t warp = at / each, place = at % each * T::kConsumers + warp / 4, column = column_of_unit(strip);
+      const std::int32_t warp = at / each, place = at % each * T::kConsumers + warp / 4,
+                         column = column_of_unit(strip);
       const std::uint32_t box = __popc(row_boxes) + below(column_boxes, column / kBoxSide);
-      shared.strips[place][warp % 4] = {first + (strip >> pieces_log2), (strip & ((1 << pieces_log2) - 1)) + 1, row};
+      shared.strips[place][warp % 4] = {first + (strip >> pieces_log2),
+                                        (strip & ((1 << pieces_log2) - 1)) + 1, row};
       shared.places[place][warp % 4] = (box * T::kBoxBytes / 16 + column % kBoxSide / 8) | dy << 16;
       continue;
     }

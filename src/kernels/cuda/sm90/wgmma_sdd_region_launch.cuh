@@ -18,17 +18,20 @@ template <class T>
 int launch_region_tile(const RegionParams& params, const MatmulArgs& args, int grid) noexcept {
   constexpr int kSharedBytes = sizeof(RegionStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
-  if (const cudaError_t status = allow_shared_memory<wgmma_sdd_region_kernel<T>>(kSharedBytes, args.device); status != cudaSuccess)
+  if (const cudaError_t status = allow_shared_memory<wgmma_sdd_region_kernel<T>>(kSharedBytes, args.device);
+      status != cudaSuccess)
     return status;
   wgmma_sdd_region_kernel<T>
-      <<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(params);
+      <<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(
+          params);
   return cudaGetLastError();
 }
 
 template <class Element, bool kAccumulate>
 int launch_region_rows(const RegionParams& params, const MatmulArgs& args, int grid) noexcept {
-  return args.index.block.rows == 32 ? launch_region_tile<RegionTile<Element, 32, kAccumulate>>(params, args, grid)
-                                     : launch_region_tile<RegionTile<Element, 16, kAccumulate>>(params, args, grid);
+  return args.index.block.rows == 32
+             ? launch_region_tile<RegionTile<Element, 32, kAccumulate>>(params, args, grid)
+             : launch_region_tile<RegionTile<Element, 16, kAccumulate>>(params, args, grid);
 }
 
 template <class Element>

@@ -1,9 +1,10 @@
-// Which blocks an item is. The indices lie on the device and the host sees only their number, so each warp that needs it counts the
-// items itself, from crow: of every row, its blocks are dealt evenly to as few items as may hold them; numbered through, row after
-// row. Who sums an item, and which of its tokens: wgmma_sdd_cut.h.
+// Which blocks an item is. The indices lie on the device and the host sees only their number, so each warp
+// that needs it counts the items itself, from crow: of every row, its blocks are dealt evenly to as few items
+// as may hold them; numbered through, row after row. Who sums an item, and which of its tokens:
+// wgmma_sdd_cut.h.
 //
-// All thread blocks begin at the first token and move at nearly the same pace: rows of X and dY are read from memory once a round
-// and from L2 by all who need them.
+// All thread blocks begin at the first token and move at nearly the same pace: rows of X and dY are read from
+// memory once a round and from L2 by all who need them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -54,7 +55,8 @@ __device__ __forceinline__ Window load_window(const Params& params, std::int32_t
 __device__ __forceinline__ std::int32_t count_items(const Params& params) {
   std::int32_t items = 0;
 #pragma unroll 1
-  for (std::int32_t row = 0; row < params.block_rows; row += kWindowRows) items += load_window(params, row).all;
+  for (std::int32_t row = 0; row < params.block_rows; row += kWindowRows)
+    items += load_window(params, row).all;
   return items;
 }
 
@@ -86,7 +88,8 @@ __device__ __forceinline__ Item find_item(const Params& params, std::int32_t ind
       const std::int32_t length = window.edge[i + 1] - window.edge[i], shares = items_of_row(params, length);
       if (!found && share < shares) {
         found = true;
-        const std::int32_t least = length / shares, longer = length % shares;  // the first `longer` have one more
+        const std::int32_t least = length / shares,
+                           longer = length % shares;  // the first `longer` have one more
         item.row = cursor.row + static_cast<int>(threadIdx.x % 32) * kLaneRows + i;
         item.first = window.edge[i] + share * least + min(share, longer);
         item.blocks = least + (share < longer ? 1 : 0);
@@ -96,7 +99,8 @@ __device__ __forceinline__ Item find_item(const Params& params, std::int32_t ind
     }
   }
   const int source = __ffs(static_cast<int>(__ballot_sync(kWarp, here))) - 1;
-  return {__shfl_sync(kWarp, item.row, source), __shfl_sync(kWarp, item.first, source), __shfl_sync(kWarp, item.blocks, source)};
+  return {__shfl_sync(kWarp, item.row, source), __shfl_sync(kWarp, item.first, source),
+          __shfl_sync(kWarp, item.blocks, source)};
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -4,7 +4,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-int dw_split(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept {
+int dw_split(const MatmulArgs& args, const Operands& operands, std::byte* workspace,
+             int most_blocks) noexcept {
   return launch<Split>(args, operands, workspace, most_blocks);
 }
 

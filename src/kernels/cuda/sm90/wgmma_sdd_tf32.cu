@@ -4,7 +4,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-int dw_tf32(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept {
+int dw_tf32(const MatmulArgs& args, const Operands& operands, std::byte* workspace,
+            int most_blocks) noexcept {
   return launch<Tf32>(args, operands, workspace, most_blocks);
 }
 

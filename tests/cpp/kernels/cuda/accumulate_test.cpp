@@ -1,5 +1,6 @@
-// dW that is added to an fp32 gradient, on a GPU: every kernel by name, twice in a row, at any address. Its accuracy on every
-// shape, its bits in every run and NaN: products_test.cpp and contract_test.cpp, whose suites run it too.
+// dW that is added to an fp32 gradient, on a GPU: every kernel by name, twice in a row, at any address. Its
+// accuracy on every shape, its bits in every run and NaN: products_test.cpp and contract_test.cpp, whose
+// suites run it too.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -61,7 +62,8 @@ TEST_P(CudaAccumulate, NoTokensChangeNothing) {
   }
 }
 
-// TMA's kernels take an aligned product however the gradient lies; without accumulate an odd address would send them elsewhere.
+// TMA's kernels take an aligned product however the gradient lies; without accumulate an odd address would
+// send them elsewhere.
 TEST_P(CudaAccumulate, EveryDwKernelIsExercised) {
   std::set<std::string> seen, expected;
   for (const BlockShape block : kBlocks) {

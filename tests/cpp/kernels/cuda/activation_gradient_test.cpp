@@ -1,4 +1,5 @@
-// The pass before a backward pass's products, against fp64: dz, its column sums, what it may write, and its bits in every run.
+// The pass before a backward pass's products, against fp64: dz, its column sums, what it may write, and its
+// bits in every run.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +17,10 @@ namespace {
 namespace cuda = kernels::cuda;
 
 double derivative(Activation activation, double saved) {
-  const double normal = std::exp(-saved * saved / 2) / std::sqrt(2 * std::numbers::pi), share = 1 / (1 + std::exp(-saved));
-  const double k = 2 * std::sqrt(2 / std::numbers::pi), s = 1 / (1 + std::exp(-k * (saved + 0.044715 * saved * saved * saved)));
+  const double normal = std::exp(-saved * saved / 2) / std::sqrt(2 * std::numbers::pi),
+               share = 1 / (1 + std::exp(-saved));
+  const double k = 2 * std::sqrt(2 / std::numbers::pi),
+               s = 1 / (1 + std::exp(-k * (saved + 0.044715 * saved * saved * saved)));
   switch (activation) {
     case Activation::none: return 1;
     case Activation::relu: return saved <= 0 ? 0 : 1;
@@ -34,13 +37,15 @@ class OnTheDevice {
   explicit OnTheDevice(const std::vector<std::byte>& bytes) : size_(bytes.size()) {
     EXPECT_CUDA(cudaMalloc(&data_, size_));
     EXPECT_CUDA(cudaMemcpy(data_, bytes.data(), size_, cudaMemcpyHostToDevice));
-    EXPECT_CUDA(cudaDeviceSynchronize());  // the copy may still be under way, and the test's stream does not wait for it
+    EXPECT_CUDA(cudaDeviceSynchronize());  // the copy may still be under way, and the test's stream does not
+                                           // wait for it
   }
   ~OnTheDevice() { cudaFree(data_); }
   OnTheDevice(const OnTheDevice&) = delete;
   OnTheDevice& operator=(const OnTheDevice&) = delete;
   MatrixView view(const Matrix& matrix) const {
-    auto* const first = static_cast<std::byte*>(data_) + matrix.offset * static_cast<std::int64_t>(size_of(matrix.dtype));
+    auto* const first =
+        static_cast<std::byte*>(data_) + matrix.offset * static_cast<std::int64_t>(size_of(matrix.dtype));
     return {first, matrix.dtype, matrix.rows, matrix.cols, matrix.stride};
   }
   std::byte* data() const { return static_cast<std::byte*>(data_); }
@@ -60,7 +65,8 @@ struct Shape {
 };
 
 void check(DType dtype, Activation activation, const Shape& shape, bool with_bias) {
-  SCOPED_TRACE(std::string(name_of(activation)) + ", " + std::to_string(shape.rows) + " x " + std::to_string(shape.cols));
+  SCOPED_TRACE(std::string(name_of(activation)) + ", " + std::to_string(shape.rows) + " x " +
+               std::to_string(shape.cols));
   const auto matrix = [&] { return Matrix(dtype, shape.rows, shape.cols, shape.padding, shape.offset); };
   Matrix dy = matrix(), saved = matrix(), dz = matrix(), dbias(dtype, 1, shape.cols, 0);
   for (std::int64_t r = 0; r < shape.rows; ++r)
@@ -69,8 +75,10 @@ void check(DType dtype, Activation activation, const Shape& shape, bool with_bia
       saved.set(r, c, static_cast<double>((r * 13 + c * 5) % 97 - 48) * 0.11);
     }
   const int multiprocessors = runtime::cuda_device(0).multiprocessors;
-  const std::size_t scratch = cuda::sm80_activation_gradient_workspace(shape.rows, shape.cols, dtype, multiprocessors);
-  const OnTheDevice device_dy(dy.bytes), device_saved(saved.bytes), device_dz(dz.bytes), device_dbias(dbias.bytes);
+  const std::size_t scratch =
+      cuda::sm80_activation_gradient_workspace(shape.rows, shape.cols, dtype, multiprocessors);
+  const OnTheDevice device_dy(dy.bytes), device_saved(saved.bytes), device_dz(dz.bytes),
+      device_dbias(dbias.bytes);
   const OnTheDevice workspace(std::vector<std::byte>(scratch + 256, std::byte{0xff}));
   cuda::ActivationGradientArgs args;
   args.activation = activation;
@@ -91,7 +99,8 @@ void check(DType dtype, Activation activation, const Shape& shape, bool with_bia
   }
   EXPECT_TRUE(dz.padding_untouched() && dbias.padding_untouched());
   const auto after = workspace.bytes();
-  for (std::size_t b = scratch; b < after.size(); ++b) ASSERT_EQ(after[b], std::byte{0xff}) << "overran its workspace";
+  for (std::size_t b = scratch; b < after.size(); ++b)
+    ASSERT_EQ(after[b], std::byte{0xff}) << "overran its workspace";
 
   const double half_ulp = dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
   const double own = dtype == DType::f32 ? 4e-6 : 1.3e-4;  // of the derivative
@@ -101,11 +110,14 @@ void check(DType dtype, Activation activation, const Shape& shape, bool with_bia
       const double expected = dy.at(r, c) * derivative(activation, saved.at(r, c));
       sum += expected, magnitude += std::abs(dy.at(r, c));
       if (with_dz) {
-        ASSERT_NEAR(dz.at(r, c), expected, half_ulp * std::abs(expected) + own * std::abs(dy.at(r, c)) + 0x1p-25) << r << ", " << c;
+        ASSERT_NEAR(dz.at(r, c), expected,
+                    half_ulp * std::abs(expected) + own * std::abs(dy.at(r, c)) + 0x1p-25)
+            << r << ", " << c;
       }
     }
     if (with_bias) {
-      ASSERT_NEAR(dbias.at(0, c), sum, half_ulp * std::abs(sum) + own * magnitude + 0x1p-25) << "column " << c;
+      ASSERT_NEAR(dbias.at(0, c), sum, half_ulp * std::abs(sum) + own * magnitude + 0x1p-25)
+          << "column " << c;
     } else {
       ASSERT_TRUE(std::isnan(dbias.at(0, c)));
     }
@@ -115,9 +127,10 @@ void check(DType dtype, Activation activation, const Shape& shape, bool with_bia
 class CudaSmallGradient : public ::testing::TestWithParam<DType> {};
 
 TEST_P(CudaSmallGradient, MatchesFp64AndWritesNothingElse) {
-  // One piece of the rows and several, whole vectors and not, gaps between rows, bases where no vector may start.
-  for (const Shape& shape : {Shape{1, 8, 0, 0}, Shape{5, 1, 0, 0}, Shape{9, 77, 3, 3}, Shape{128, 264, 0, 8}, Shape{129, 256, 0, 0},
-                             Shape{1000, 520, 8, 0}, Shape{1000, 519, 0, 1}})
+  // One piece of the rows and several, whole vectors and not, gaps between rows, bases where no vector may
+  // start.
+  for (const Shape& shape : {Shape{1, 8, 0, 0}, Shape{5, 1, 0, 0}, Shape{9, 77, 3, 3}, Shape{128, 264, 0, 8},
+                             Shape{129, 256, 0, 0}, Shape{1000, 520, 8, 0}, Shape{1000, 519, 0, 1}})
     for (const Activation activation :
          {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
       for (const bool with_bias : {true, false})
@@ -138,7 +151,8 @@ TEST_P(CudaSmallGradient, OfNoRowsTheSumsAreZero) {
 }
 
 std::vector<DType> float_types() {
-  return when_devices(1).empty() ? std::vector<DType>{} : std::vector<DType>{DType::f32, DType::f16, DType::bf16};
+  return when_devices(1).empty() ? std::vector<DType>{}
+                                 : std::vector<DType>{DType::f32, DType::f16, DType::bf16};
 }
 INSTANTIATE_TEST_SUITE_P(, CudaSmallGradient, ::testing::ValuesIn(float_types()),
                          [](const auto& info) { return std::string(sparseloom::name_of(info.param)); });

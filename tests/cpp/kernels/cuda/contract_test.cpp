@@ -1,5 +1,5 @@
-// What holds beside accuracy: the same bits in every run, on every stream and in a graph, NaN where it belongs, errors that come
-// back.
+// What holds beside accuracy: the same bits in every run, on every stream and in a graph, NaN where it
+// belongs, errors that come back.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ struct BlockAndAlignment {
 std::vector<BlockAndAlignment> blocks_and_alignments() {
   std::vector<BlockAndAlignment> list;
   for (const BlockShape block : kBlocks) list.push_back({block, false});
-  for (const BlockShape block : {BlockShape{32, 32}, {32, 128}, {64, 64}, {128, 128}}) list.push_back({block, true});
+  for (const BlockShape block : {BlockShape{32, 32}, {32, 128}, {64, 64}, {128, 128}})
+    list.push_back({block, true});
   return list;
 }
 
@@ -58,17 +59,19 @@ void set(Matrix& matrix, std::int64_t r, std::int64_t c, Poison poison) {
   }
 }
 
-// The fp64 answer multiplies stored blocks alone, so it is not finite exactly where the kernel's may not be; every other element
-// keeps the bits it had without the poison.
+// The fp64 answer multiplies stored blocks alone, so it is not finite exactly where the kernel's may not be;
+// every other element keeps the bits it had without the poison.
 void expect_contained(Instance& instance, const kernels::Kernel& kernel, const Matrix& clean) {
   const Instance::Answer answer = instance.answer();
   const Matrix out = run_on_device(instance, kernel);
   for (std::int64_t r = 0; r < out.rows; ++r)
     for (std::int64_t c = 0; c < out.cols; ++c) {
       const bool finite = std::isfinite(answer.exact[static_cast<std::size_t>(r * out.cols + c)]);
-      ASSERT_EQ(std::isfinite(out.at(r, c)), finite) << kernel.info.name << " " << describe(instance.c) << " at " << r << ", " << c;
+      ASSERT_EQ(std::isfinite(out.at(r, c)), finite)
+          << kernel.info.name << " " << describe(instance.c) << " at " << r << ", " << c;
       if (finite) {
-        ASSERT_EQ(out.at(r, c), clean.at(r, c)) << kernel.info.name << " " << describe(instance.c) << " at " << r << ", " << c;
+        ASSERT_EQ(out.at(r, c), clean.at(r, c))
+            << kernel.info.name << " " << describe(instance.c) << " at " << r << ", " << c;
       }
     }
 }
@@ -78,7 +81,8 @@ TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
   for (const auto [block, aligned] : blocks_and_alignments())
     for (const std::int64_t m : {6, 60}) {
       Case c = base();
-      c.m = m, c.rows = 2 * block.rows + (aligned ? 56 : 61), c.cols = 2 * block.cols + (aligned ? 72 : 75), c.block = block;
+      c.m = m, c.rows = 2 * block.rows + (aligned ? 56 : 61), c.cols = 2 * block.cols + (aligned ? 72 : 75),
+      c.block = block;
       Instance instance(c);
       for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
         if (kernel->info.caveat != nullptr) continue;
@@ -104,12 +108,14 @@ TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
     }
 }
 
-// A kernel that merges blocks into units of 32 or 16 multiplies all of them where any block is stored, and nothing else.
+// A kernel that merges blocks into units of 32 or 16 multiplies all of them where any block is stored, and
+// nothing else.
 TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
   if (GetParam().direction == Direction::dw) return;
   for (const BlockShape block : {BlockShape{8, 8}, {16, 16}, {8, 64}, {128, 16}}) {
     Case c = base();
-    c.m = 60, c.rows = 4 * std::max(block.rows, 32), c.cols = 4 * std::max(block.cols, 32), c.block = block, c.density = 0.1;
+    c.m = 60, c.rows = 4 * std::max(block.rows, 32), c.cols = 4 * std::max(block.cols, 32), c.block = block,
+    c.density = 0.1;
     Instance instance(c);
     const bool dx = c.direction == Direction::dx;
     Matrix& a = dx ? instance.dy : instance.x;
@@ -130,9 +136,11 @@ TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
         for (std::int64_t o = 0; o < out.cols; ++o) {
           const bool under = t == 3 && (dx ? units.count({poisoned / unit_rows, o / unit_cols})
                                            : units.count({o / unit_rows, poisoned / unit_cols}));
-          ASSERT_EQ(std::isnan(out.at(t, o)), under) << kernel->info.name << " " << describe(c) << " at " << t << ", " << o;
+          ASSERT_EQ(std::isnan(out.at(t, o)), under)
+              << kernel->info.name << " " << describe(c) << " at " << t << ", " << o;
           if (!under) {
-            ASSERT_EQ(out.at(t, o), clean.at(t, o)) << kernel->info.name << " " << describe(c) << " at " << t << ", " << o;
+            ASSERT_EQ(out.at(t, o), clean.at(t, o))
+                << kernel->info.name << " " << describe(c) << " at " << t << ", " << o;
           }
         }
     }
@@ -145,7 +153,8 @@ TEST_P(CudaContract, PaddingOfDwIsZero) {
   for (const auto [block, aligned] : blocks_and_alignments())
     for (const std::int64_t m : {9, 70}) {
       Case c = base();
-      c.m = m, c.rows = 2 * block.rows - (aligned ? 8 : 5), c.cols = 2 * block.cols - (aligned ? 8 : 3), c.block = block;
+      c.m = m, c.rows = 2 * block.rows - (aligned ? 8 : 5), c.cols = 2 * block.cols - (aligned ? 8 : 3),
+      c.block = block;
       c.density = 1;
       Instance instance(c);
       instance.x.set(2, c.cols - 1, std::numeric_limits<double>::infinity());
@@ -156,7 +165,8 @@ TEST_P(CudaContract, PaddingOfDwIsZero) {
           for (std::int64_t i = 0; i < block.rows; ++i)
             for (std::int64_t j = 0; j < block.cols; ++j)
               if (b / 2 * block.rows + i >= c.rows || b % 2 * block.cols + j >= c.cols) {
-                ASSERT_EQ(out.at(b * block.rows + i, j), 0) << kernel->info.name << " " << describe(c) << " block " << b;
+                ASSERT_EQ(out.at(b * block.rows + i, j), 0)
+                    << kernel->info.name << " " << describe(c) << " block " << b;
               }
       }
     }
@@ -164,7 +174,8 @@ TEST_P(CudaContract, PaddingOfDwIsZero) {
 
 TEST_P(CudaContract, NotANumberPassesThroughTheEpilogue) {
   if (GetParam().direction != Direction::forward) return;  // the only one that has an epilogue
-  for (const Activation activation : {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
+  for (const Activation activation :
+       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
     for (const std::int64_t m : {5, 70}) {
       Case c = base();
       c.m = m, c.rows = 40, c.cols = 64, c.block = {8, 16}, c.bias = true, c.activation = activation;
@@ -173,7 +184,8 @@ TEST_P(CudaContract, NotANumberPassesThroughTheEpilogue) {
       for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
         const Matrix out = run_on_device(instance, *kernel);
         for (std::int64_t t = 0; t < c.m; ++t)
-          for (std::int64_t o = 0; o < c.rows; ++o) ASSERT_EQ(std::isnan(out.at(t, o)), o == 5) << kernel->info.name;
+          for (std::int64_t o = 0; o < c.rows; ++o)
+            ASSERT_EQ(std::isnan(out.at(t, o)), o == 5) << kernel->info.name;
       }
     }
 }
@@ -182,7 +194,8 @@ TEST_P(CudaContract, NothingStoredIsStillWritten) {
   for (const BlockShape block : kBlocks)
     for (const std::int64_t m : {1, 90}) {
       Case c = base();
-      c.m = m, c.rows = 205, c.cols = 171, c.block = block, c.density = 0, c.stride_padding = 1, c.integers = true;
+      c.m = m, c.rows = 205, c.cols = 171, c.block = block, c.density = 0, c.stride_padding = 1,
+      c.integers = true;
       check_on_device(c);
       if (c.direction == Direction::forward) c.bias = true, c.activation = Activation::relu;
       check_on_device(c);
@@ -198,7 +211,8 @@ TEST_P(CudaContract, SameBitsInEveryRun) {
       call.upload(stream);
       EXPECT_CUDA(call.launch(stream.get()));
       const Matrix first = call.download(stream);
-      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes) << kernel->info.name << ", memory of its own";
+      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes)
+          << kernel->info.name << ", memory of its own";
       if (GetParam().accumulate) continue;     // it would be added twice more: see accumulate_test.cpp
       EXPECT_CUDA(call.launch(stream.get()));  // on what the first left in output and workspace
       EXPECT_CUDA(call.launch(stream.get()));
@@ -220,7 +234,8 @@ TEST_P(CudaContract, SameBitsOnTwoStreamsAtOnce) {
           if (GetParam().accumulate) calls[i].poison(streams[i]);
           EXPECT_CUDA(calls[i].launch(streams[i].get()));
         }
-      for (int i = 0; i < 2; ++i) EXPECT_EQ(calls[i].download(streams[i]).bytes, alone.bytes) << kernel->info.name << " " << i;
+      for (int i = 0; i < 2; ++i)
+        EXPECT_EQ(calls[i].download(streams[i]).bytes, alone.bytes) << kernel->info.name << " " << i;
     }
   }
 }
@@ -253,7 +268,8 @@ TEST_P(CudaContract, DefaultStream) {
   }
 }
 
-// Captured once, replayed on other operands in the same memory. A graph of our kernels alone: no copy, no memset, no host node.
+// Captured once, replayed on other operands in the same memory. A graph of our kernels alone: no copy, no
+// memset, no host node.
 TEST_P(CudaContract, GraphReplaysOnNewOperands) {
   for (const std::int64_t m : {7, 600}) {
     Instance instance(ragged(m));
@@ -271,7 +287,8 @@ TEST_P(CudaContract, GraphReplaysOnNewOperands) {
       ASSERT_EQ(cudaStreamEndCapture(stream.get(), &graph), cudaSuccess);
       std::size_t count = 0;
       ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &count), cudaSuccess);
-      EXPECT_TRUE(count == 1 || count == 2) << count << " nodes: one product is one launch, or one and a sum of its pieces";
+      EXPECT_TRUE(count == 1 || count == 2)
+          << count << " nodes: one product is one launch, or one and a sum of its pieces";
       std::vector<cudaGraphNode_t> nodes(count);
       ASSERT_EQ(cudaGraphGetNodes(graph, nodes.data(), &count), cudaSuccess);
       for (const cudaGraphNode_t node : nodes) {
@@ -304,8 +321,8 @@ TEST_P(CudaContract, GraphReplaysOnNewOperands) {
   }
 }
 
-// A launch on the legacy stream while another stream is being captured is refused by CUDA: the one impossible call that needs no
-// broken arguments. The code must come back, and nothing of it may stay for the next call.
+// A launch on the legacy stream while another stream is being captured is refused by CUDA: the one impossible
+// call that needs no broken arguments. The code must come back, and nothing of it may stay for the next call.
 TEST_P(CudaContract, ARefusedLaunchIsReported) {
   Instance instance(ragged(50));
   for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
@@ -361,7 +378,8 @@ TEST_P(CudaContract, ManyRepeatsBesideABusyStream) {
 INSTANTIATE_TEST_SUITE_P(, CudaContract, ::testing::ValuesIn(products_and_sums()), name_of);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaContract);
 
-// Where there is no device a call must come back with its error: no crash, no division by zero multiprocessors.
+// Where there is no device a call must come back with its error: no crash, no division by zero
+// multiprocessors.
 class CudaAbsent : public ::testing::TestWithParam<int> {};
 
 TEST_P(CudaAbsent, LaunchesReportAnError) {

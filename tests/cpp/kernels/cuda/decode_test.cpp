@@ -1,7 +1,8 @@
-// Products of few tokens where sm90_decode cuts them: lines of 32 outputs to clusters, units of 32 rows of a block to warps, 8, 16,
-// 32 or 64 tokens; with blocks of 16, lines of 16 outputs to warps, columns to the thread blocks of a cluster. sm90_decode_lines: a
-// line to a thread block, stages of 32 or 64 columns to its warps; with many blocks of 16, X passes two thread blocks in chunks of
-// 512 columns, half of a line's blocks each. CudaSmall*: for compute-sanitizer too.
+// Products of few tokens where sm90_decode cuts them: lines of 32 outputs to clusters, units of 32 rows of a
+// block to warps, 8, 16, 32 or 64 tokens; with blocks of 16, lines of 16 outputs to warps, columns to the
+// thread blocks of a cluster. sm90_decode_lines: a line to a thread block, stages of 32 or 64 columns to its
+// warps; with many blocks of 16, X passes two thread blocks in chunks of 512 columns, half of a line's blocks
+// each. CudaSmall*: for compute-sanitizer too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +43,8 @@ TEST_P(CudaSmallDecode, RaggedEdgesAndTokens) {
 TEST_P(CudaSmallDecode, SkewedRows) {  // a full row, then fewer and fewer blocks, most rows empty
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {128, 64}}) {
     Case c = base();
-    c.m = 20, c.rows = 14 * block.rows - 1, c.cols = 24 * block.cols, c.block = block, c.density = 0.5, c.skewed = true;
+    c.m = 20, c.rows = 14 * block.rows - 1, c.cols = 24 * block.cols, c.block = block, c.density = 0.5,
+    c.skewed = true;
     c.bias = true, c.activation = Activation::relu;
     check_on_device(c, Memory::exact);
   }
@@ -60,7 +62,8 @@ TEST_P(CudaSmallDecode, XPasses) {  // of two chunks, of more than fit; lines al
     for (const bool skewed : {false, true})
       for (const std::int64_t m : {17, 32}) {
         Case c = base();
-        c.m = m, c.rows = rows, c.cols = cols, c.block = {16, 16}, c.density = skewed ? 0.95 : 0.8, c.skewed = skewed;
+        c.m = m, c.rows = rows, c.cols = cols, c.block = {16, 16}, c.density = skewed ? 0.95 : 0.8,
+        c.skewed = skewed;
         c.bias = m == 17, c.residual = m == 17, c.activation = m == 32 ? Activation::relu : Activation::none;
         if (!skewed) {
           EXPECT_TRUE(passes(Instance(c)));
@@ -96,7 +99,8 @@ TEST_P(CudaHopperDecode, EveryTokenCount) {
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 128}})
     for (std::int64_t m = 1; m <= 64; ++m) {
       Case c = base();
-      c.m = m, c.rows = 200, c.cols = 456, c.block = block, c.density = 0.5, c.bias = m % 2 == 0, c.integers = m % 5 == 0;
+      c.m = m, c.rows = 200, c.cols = 456, c.block = block, c.density = 0.5, c.bias = m % 2 == 0,
+      c.integers = m % 5 == 0;
       check_on_device(c);
     }
 }
@@ -106,7 +110,8 @@ TEST_P(CudaHopperDecode, LinesOfAnyLength) {  // alone in a warp, over many warp
     for (const double density : {0.01, 0.1, 0.9})
       for (const auto& [rows, cols] : {std::pair{30, 16384}, {300, 8192}, {5000, 256}}) {
         Case c = base();
-        c.m = 32, c.rows = rows, c.cols = cols, c.block = block, c.density = density, c.skewed = density > 0.5 && rows == 300;
+        c.m = 32, c.rows = rows, c.cols = cols, c.block = block, c.density = density,
+        c.skewed = density > 0.5 && rows == 300;
         check_on_device(c);
       }
 }
@@ -122,12 +127,14 @@ TEST_P(CudaHopperDecode, MoreLinesThanAPassTakes) {  // of blocks of 16, with X 
 TEST_P(CudaHopperDecode, GroupsOfTokens) {  // 32 at a time, with blocks of 16
   for (const std::int64_t m : {33, 96, 250, 256}) {
     Case c = base();
-    c.m = m, c.rows = 500, c.cols = 2000, c.block = {16, 16}, c.density = 0.2, c.bias = true, c.activation = Activation::gelu_erf;
+    c.m = m, c.rows = 500, c.cols = 2000, c.block = {16, 16}, c.density = 0.2, c.bias = true,
+    c.activation = Activation::gelu_erf;
     check_on_device(c);
   }
 }
 
-TEST_P(CudaHopperDecode, XPassesAnyNumberOfLines) {  // of two thread blocks: one; fifteen, but fewer of the last; two rounds
+TEST_P(CudaHopperDecode,
+       XPassesAnyNumberOfLines) {  // of two thread blocks: one; fifteen, but fewer of the last; two rounds
   for (const auto& [rows, cols] : {std::pair{16, 16000}, {15400, 1024}, {20000, 1512}}) {
     Case c = base();
     c.m = 29, c.rows = rows, c.cols = cols, c.block = {16, 16}, c.density = 0.6, c.bias = true;
@@ -167,7 +174,8 @@ TEST_P(CudaHopperDecode, UnevenLinesGoToTheEvenCut) {
     Case c = base();
     c.m = 20, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3, c.skewed = true;
     Instance instance(c);
-    const kernels::Kernel *even = runnable(instance, "sm90_decode"), *lines = runnable(instance, "sm90_decode_lines");
+    const kernels::Kernel *even = runnable(instance, "sm90_decode"),
+                          *lines = runnable(instance, "sm90_decode_lines");
     if (even == nullptr || lines == nullptr) continue;
     const auto result_of = [&](const kernels::Kernel& kernel, bool uneven) {
       const Stream stream;

@@ -57,16 +57,19 @@ DeviceCall::~DeviceCall() {
 void DeviceCall::upload(const Stream& stream) {
   const runtime::CudaDeviceScope scope(device_);
   image_.refresh();
-  // Async copies on the call's own stream: a plain cudaMemcpy may return before its last piece has landed, and a stream that does
-  // not wait for the default one would not wait for it.
+  // Async copies on the call's own stream: a plain cudaMemcpy may return before its last piece has landed,
+  // and a stream that does not wait for the default one would not wait for it.
   const auto copy = [&](void* to, std::size_t from, std::size_t bytes) {
-    EXPECT_CUDA(cudaMemcpyAsync(to, image_.bytes().data() + from, bytes, cudaMemcpyHostToDevice, stream.get()));
+    EXPECT_CUDA(
+        cudaMemcpyAsync(to, image_.bytes().data() + from, bytes, cudaMemcpyHostToDevice, stream.get()));
   };
   if (memory_ == Memory::guarded) return copy(allocations_[0], 0, image_.bytes().size());
   for (std::size_t i = 0; i < addresses_.size(); ++i)
-    if (const Image::Place& p = image_.places()[i]; p.source && p.bytes) copy(addresses_[i], p.offset, p.bytes);
-  // The output, before the workspace: initcheck does not see what TMA writes, so that poison, not the tool, has to show what a
-  // kernel left out. The workspace stays as it is: what reads it before writing is the tool's to find.
+    if (const Image::Place& p = image_.places()[i]; p.source && p.bytes)
+      copy(addresses_[i], p.offset, p.bytes);
+  // The output, before the workspace: initcheck does not see what TMA writes, so that poison, not the tool,
+  // has to show what a kernel left out. The workspace stays as it is: what reads it before writing is the
+  // tool's to find.
   const std::size_t out = addresses_.size() - 2;
   if (const Image::Place& p = image_.places()[out]; p.bytes > 0 && !p.source) {
     EXPECT_CUDA(cudaMemsetAsync(addresses_[out], std::to_integer<int>(kPoison), p.bytes, stream.get()));
@@ -92,7 +95,8 @@ void DeviceCall::save_pre(const Stream& stream) {
   allocations_.push_back(nullptr);
   EXPECT_CUDA(cudaMalloc(&allocations_.back(), pre.bytes.size()));
   pre_ = static_cast<std::byte*>(allocations_.back());
-  EXPECT_CUDA(cudaMemcpyAsync(pre_, pre.bytes.data(), pre.bytes.size(), cudaMemcpyHostToDevice, stream.get()));
+  EXPECT_CUDA(
+      cudaMemcpyAsync(pre_, pre.bytes.data(), pre.bytes.size(), cudaMemcpyHostToDevice, stream.get()));
   stream.wait();
   args_.pre = pre_ + pre.offset * static_cast<std::int64_t>(size_of(pre.dtype));
   args_.pre_stride = pre.stride;
@@ -101,9 +105,11 @@ void DeviceCall::save_pre(const Stream& stream) {
 Matrix DeviceCall::download_pre(const Stream& stream) {
   const runtime::CudaDeviceScope scope(device_);
   Matrix pre = instance_.poisoned_output();
-  EXPECT_CUDA(cudaMemcpyAsync(pre.bytes.data(), pre_, pre.bytes.size(), cudaMemcpyDeviceToHost, stream.get()));
+  EXPECT_CUDA(
+      cudaMemcpyAsync(pre.bytes.data(), pre_, pre.bytes.size(), cudaMemcpyDeviceToHost, stream.get()));
   stream.wait();
-  EXPECT_TRUE(pre.padding_untouched()) << kernel_.info.name << " wrote beside the pre-activation: " << describe(instance_.c);
+  EXPECT_TRUE(pre.padding_untouched())
+      << kernel_.info.name << " wrote beside the pre-activation: " << describe(instance_.c);
   return pre;
 }
 
@@ -125,7 +131,8 @@ Matrix DeviceCall::download(const Stream& stream) {
   }
   const runtime::CudaDeviceScope scope(device_);
   std::vector<std::byte> after(image_.bytes().size());
-  EXPECT_CUDA(cudaMemcpyAsync(after.data(), allocations_[0], after.size(), cudaMemcpyDeviceToHost, stream.get()));
+  EXPECT_CUDA(
+      cudaMemcpyAsync(after.data(), allocations_[0], after.size(), cudaMemcpyDeviceToHost, stream.get()));
   stream.wait();
   EXPECT_EQ(image_.damage(after), "") << kernel_.info.name << ": " << describe(instance_.c);
   return image_.output(after);
@@ -135,12 +142,14 @@ void DeviceCall::download(const Stream& stream, Matrix& out) {
   const runtime::CudaDeviceScope scope(device_);
   if (memory_ == Memory::guarded) {
     const std::size_t at = addresses_.size() - 2;  // of the output, before the workspace
-    EXPECT_CUDA(cudaMemcpyAsync(out.bytes.data(), addresses_[at], image_.places()[at].bytes, cudaMemcpyDeviceToHost, stream.get()));
+    EXPECT_CUDA(cudaMemcpyAsync(out.bytes.data(), addresses_[at], image_.places()[at].bytes,
+                                cudaMemcpyDeviceToHost, stream.get()));
     return stream.wait();
   }
   const std::size_t element = size_of(out.dtype), stride = static_cast<std::size_t>(out.stride) * element;
   if (out.rows > 0 && out.cols > 0) {
-    EXPECT_CUDA(cudaMemcpy2DAsync(out.data(), stride, args_.out, stride, static_cast<std::size_t>(out.cols) * element,
+    EXPECT_CUDA(cudaMemcpy2DAsync(out.data(), stride, args_.out, stride,
+                                  static_cast<std::size_t>(out.cols) * element,
                                   static_cast<std::size_t>(out.rows), cudaMemcpyDeviceToHost, stream.get()));
   }
   stream.wait();
@@ -193,15 +202,18 @@ void check_pre_on_device(const Case& c, Memory memory) {
     expect_accurate(before, pre, answer);
     for (std::int64_t r = 0; r < out.rows; ++r)
       for (std::int64_t o = 0; o < out.cols; ++o) {
-        const double z = pre.at(r, o), more = c.residual ? instance.residual.at(r, o) : 0, y = activate(c.activation, z) + more;
+        const double z = pre.at(r, o), more = c.residual ? instance.residual.at(r, o) : 0,
+                     y = activate(c.activation, z) + more;
         // Of the stored one or of what it was rounded from; every activation's slope is below 1.2.
-        ASSERT_NEAR(out.at(r, o), y, half_ulp * (1.2 * std::abs(z) + 1.1 * std::abs(y)) + 0x1p-20) << describe(c) << r << ", " << o;
+        ASSERT_NEAR(out.at(r, o), y, half_ulp * (1.2 * std::abs(z) + 1.1 * std::abs(y)) + 0x1p-20)
+            << describe(c) << r << ", " << o;
       }
     EXPECT_CUDA(call.launch(stream.get()));
     EXPECT_EQ(call.download(stream).bytes, out.bytes);
     EXPECT_EQ(call.download_pre(stream).bytes, pre.bytes);
   }
-  EXPECT_TRUE(checked > 0 || runtime::cuda_device(0).sm < 90 || size_of(c.dtype) != 2) << "no kernel stores it: " << describe(c);
+  EXPECT_TRUE(checked > 0 || runtime::cuda_device(0).sm < 90 || size_of(c.dtype) != 2)
+      << "no kernel stores it: " << describe(c);
 }
 
 std::vector<Product> products(int devices) {
@@ -230,14 +242,16 @@ std::vector<Product> products_of(Direction direction) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Product>& info) {
-  return std::string(name_of(info.param.direction)) + "_" + (info.param.tf32 ? "tf32" : name_of(info.param.dtype)) +
+  return std::string(name_of(info.param.direction)) + "_" +
+         (info.param.tf32 ? "tf32" : name_of(info.param.dtype)) +
          (info.param.accumulate ? "_accumulate" : "");
 }
 
 std::vector<int> when_devices(int number, std::size_t free_bytes) {
   if (runtime::cuda_summary().devices < number) return {};
   std::size_t available = 0, total = 0;
-  if (free_bytes > 0 && (cudaMemGetInfo(&available, &total) != cudaSuccess || available < free_bytes)) return {};
+  if (free_bytes > 0 && (cudaMemGetInfo(&available, &total) != cudaSuccess || available < free_bytes))
+    return {};
   return {number};
 }
 

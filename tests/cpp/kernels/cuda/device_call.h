@@ -33,15 +33,16 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// How a call's places lie on the device. guarded: one copy of the image, so that every stray write near them is seen without a
-/// tool. exact: an allocation of its own size for each, output and workspace uninitialised, so that compute-sanitizer sees the
-/// rest.
+/// How a call's places lie on the device. guarded: one copy of the image, so that every stray write near them
+/// is seen without a tool. exact: an allocation of its own size for each, output and workspace uninitialised,
+/// so that compute-sanitizer sees the rest.
 enum class Memory { guarded, exact };
 
 /// One call of one kernel on memory of its own; may be launched any number of times. Borrows the instance.
 class DeviceCall {
  public:
-  DeviceCall(Instance& instance, const kernels::Kernel& kernel, Memory memory = Memory::guarded, int device = 0);
+  DeviceCall(Instance& instance, const kernels::Kernel& kernel, Memory memory = Memory::guarded,
+             int device = 0);
   ~DeviceCall();
   DeviceCall(const DeviceCall&) = delete;
   DeviceCall& operator=(const DeviceCall&) = delete;
@@ -60,7 +61,8 @@ class DeviceCall {
   Matrix download_pre(const Stream& stream);
   /// Launches and returns what the launcher returned; the thread's device must not change.
   int launch(cudaStream_t stream);
-  /// Waits, and returns the output; fails the test when the device reports an error or anything else was written.
+  /// Waits, and returns the output; fails the test when the device reports an error or anything else was
+  /// written.
   Matrix download(const Stream& stream);
   /// Waits, and takes the output alone into `out`: for many repeats.
   void download(const Stream& stream, Matrix& out);
@@ -78,7 +80,8 @@ class DeviceCall {
 };
 
 /// upload, launch, download on a stream of its own.
-Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory memory = Memory::guarded, int device = 0);
+Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory memory = Memory::guarded,
+                     int device = 0);
 
 /// The CUDA kernels that do not refuse the problem.
 std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem);
@@ -86,8 +89,8 @@ std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem);
 /// Every such kernel against the answer, per tile. Fails when there is none: the GPU takes every shape.
 void check_on_device(const Case& c, Memory memory = Memory::guarded, int device = 0);
 
-/// Every such kernel that stores the pre-activation beside the output: that against the answer, the output against the activation
-/// of what was stored, and the same bits in a second launch.
+/// Every such kernel that stores the pre-activation beside the output: that against the answer, the output
+/// against the activation of what was stored, and the same bits in a second launch.
 void check_pre_on_device(const Case& c, Memory memory = Memory::guarded);
 
 /// What a suite runs over: direction, dtype, TF32 for f32, and dw that is added.
@@ -98,8 +101,8 @@ struct Product {
   bool accumulate = false;
 };
 
-/// All twelve, without those that accumulate, when there are at least this many devices, else none: a machine without one has no
-/// such tests, and skips none.
+/// All twelve, without those that accumulate, when there are at least this many devices, else none: a machine
+/// without one has no such tests, and skips none.
 std::vector<Product> products(int devices = 1);
 /// Those four too.
 std::vector<Product> products_and_sums(int devices = 1);

@@ -1,5 +1,6 @@
-// Matrices of more than 2^31 elements, which 32-bit offsets would fold back onto their beginning: in values, and in x, dY and dX.
-// Almost all of them is zero, so that the answer is that of a few blocks or tokens; small integers, so that it is exact.
+// Matrices of more than 2^31 elements, which 32-bit offsets would fold back onto their beginning: in values,
+// and in x, dY and dX. Almost all of them is zero, so that the answer is that of a few blocks or tokens;
+// small integers, so that it is exact.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -33,19 +34,23 @@ class Array {
 
   void write(std::int64_t first, const std::vector<double>& values) {
     std::vector<std::byte> bytes(values.size() * size_of(dtype_));
-    for (std::size_t i = 0; i < values.size(); ++i) store(dtype_, bytes.data(), static_cast<std::int64_t>(i), values[i]);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      store(dtype_, bytes.data(), static_cast<std::int64_t>(i), values[i]);
     EXPECT_CUDA(cudaMemcpy(at(first), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
   }
   std::vector<double> read(std::int64_t first, std::int64_t count) const {
     std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype_));
     EXPECT_CUDA(cudaMemcpy(bytes.data(), at(first), bytes.size(), cudaMemcpyDeviceToHost));
     std::vector<double> values(static_cast<std::size_t>(count));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = load(dtype_, bytes.data(), static_cast<std::int64_t>(i));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = load(dtype_, bytes.data(), static_cast<std::int64_t>(i));
     return values;
   }
 
  private:
-  void* at(std::int64_t i) const { return static_cast<std::byte*>(data_) + i * static_cast<std::int64_t>(size_of(dtype_)); }
+  void* at(std::int64_t i) const {
+    return static_cast<std::byte*>(data_) + i * static_cast<std::int64_t>(size_of(dtype_));
+  }
   DType dtype_;
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
@@ -110,7 +115,8 @@ struct Full {
  private:
   std::vector<std::int32_t> fill_crow() const {
     std::vector<std::int32_t> list;
-    for (std::int64_t r = 0; r <= host.block_rows(); ++r) list.push_back(static_cast<std::int32_t>(r * host.block_cols()));
+    for (std::int64_t r = 0; r <= host.block_rows(); ++r)
+      list.push_back(static_cast<std::int32_t>(r * host.block_cols()));
     return list;
   }
   std::vector<std::int32_t> fill_col() const {
@@ -128,12 +134,14 @@ struct Full {
 Problem problem_of(const kernels::MatmulArgs& args) {
   Problem p;
   p.direction = args.direction, p.dtype = args.dtype, p.tf32 = args.tf32, p.device = 0;
-  p.m = args.m, p.rows = args.index.rows, p.cols = args.index.cols, p.block = args.index.block, p.blocks = args.index.blocks;
+  p.m = args.m, p.rows = args.index.rows, p.cols = args.index.cols, p.block = args.index.block,
+  p.blocks = args.index.blocks;
   return p;
 }
 
 void run(const kernels::Kernel& kernel, kernels::MatmulArgs args) {
-  const std::size_t bytes = kernel.info.workspace_bytes(problem_of(args), {runtime::Isa::generic, {}, runtime::cuda_device(0)});
+  const std::size_t bytes =
+      kernel.info.workspace_bytes(problem_of(args), {runtime::Isa::generic, {}, runtime::cuda_device(0)});
   const Array workspace(DType::f32, static_cast<std::int64_t>((bytes + 3) / 4), 0xff);
   EXPECT_CUDA(cudaDeviceSynchronize());
   const Stream stream;
@@ -147,7 +155,8 @@ class CudaLarge : public OnDevice {
  protected:
   kernels::MatmulArgs call(std::int64_t m) const {
     kernels::MatmulArgs args;
-    args.direction = GetParam().direction, args.dtype = GetParam().dtype, args.tf32 = GetParam().tf32, args.m = m;
+    args.direction = GetParam().direction, args.dtype = GetParam().dtype, args.tf32 = GetParam().tf32,
+    args.m = m;
     return args;
   }
   bool forward() const { return GetParam().direction == Direction::forward; }
@@ -177,7 +186,8 @@ TEST_P(CudaLarge, Values) {
     std::map<std::int64_t, std::vector<double>> tiles;
     std::vector<double> expected(static_cast<std::size_t>(dw() ? 0 : m * kWidth));
     for (const std::int64_t slot : slots) {
-      std::vector<double>& tile = tiles[slot] = dw() ? std::vector<double>(kElements) : integers(kElements, 3 + slot);
+      std::vector<double>& tile = tiles[slot] =
+          dw() ? std::vector<double>(kElements) : integers(kElements, 3 + slot);
       const std::int64_t o = slot / kGrid * kSide, k = slot % kGrid * kSide;
       if (!dw()) values.write(slot * kElements, tile);
       for (std::int64_t t = 0; t < m; ++t)
@@ -185,11 +195,14 @@ TEST_P(CudaLarge, Values) {
           for (std::int64_t j = 0; j < kSide; ++j) {
             double& w = tile[static_cast<std::size_t>(i * kSide + j)];
             if (dw())
-              w += left[static_cast<std::size_t>(t * kWidth + o + i)] * right[static_cast<std::size_t>(t * kWidth + k + j)];
+              w += left[static_cast<std::size_t>(t * kWidth + o + i)] *
+                   right[static_cast<std::size_t>(t * kWidth + k + j)];
             else if (forward())
-              expected[static_cast<std::size_t>(t * kWidth + o + i)] += left[static_cast<std::size_t>(t * kWidth + k + j)] * w;
+              expected[static_cast<std::size_t>(t * kWidth + o + i)] +=
+                  left[static_cast<std::size_t>(t * kWidth + k + j)] * w;
             else
-              expected[static_cast<std::size_t>(t * kWidth + k + j)] += left[static_cast<std::size_t>(t * kWidth + o + i)] * w;
+              expected[static_cast<std::size_t>(t * kWidth + k + j)] +=
+                  left[static_cast<std::size_t>(t * kWidth + o + i)] * w;
           }
     }
     round_to(dtype, expected);
@@ -200,7 +213,8 @@ TEST_P(CudaLarge, Values) {
       (dw() ? values : out).poison();
       run(*kernel, args);
       if (dw())
-        for (const auto& [slot, tile] : tiles) EXPECT_TRUE(values.read(slot * kElements, kElements) == tile) << "block " << slot;
+        for (const auto& [slot, tile] : tiles)
+          EXPECT_TRUE(values.read(slot * kElements, kElements) == tile) << "block " << slot;
       else
         EXPECT_TRUE(out.read(0, m * kWidth) == expected);
     }
@@ -217,7 +231,8 @@ TEST_P(CudaLarge, Tokens) {
     kernels::MatmulArgs args = call(m);
     full.set(args);
     const std::int64_t a_width = forward() ? cols : rows, out_width = forward() ? rows : cols;
-    const std::vector<double> left = integers(kLast * a_width, 1), right = integers(kLast * cols, 2), w = integers(rows * cols, 3);
+    const std::vector<double> left = integers(kLast * a_width, 1), right = integers(kLast * cols, 2),
+                              w = integers(rows * cols, 3);
     Array a(dtype, m * a_width, 0), b(dtype, dw() ? m * cols : 0, 0), values(dtype, rows * cols, 0);
     Array out(dtype, dw() ? 0 : m * out_width, 0xff);
     a.write((m - kLast) * a_width, left);

@@ -13,7 +13,8 @@ namespace {
 
 class CudaLineOrder : public OnDevice {
  public:
-  static Matrix ordered(Instance& instance, const kernels::Kernel& kernel, const std::vector<std::uint16_t>& order) {
+  static Matrix ordered(Instance& instance, const kernels::Kernel& kernel,
+                        const std::vector<std::uint16_t>& order) {
     const Stream stream;
     DeviceCall call(instance, kernel, Memory::exact);
     call.order_lines(order);
@@ -38,14 +39,17 @@ class CudaLineOrder : public OnDevice {
       std::iota(order.begin(), order.end(), std::uint16_t{0});
       std::mt19937 random(7);
       for (int turn = 0; turn < 3; ++turn) {
-        turn == 0 ? std::reverse(order.begin(), order.end()) : std::shuffle(order.begin(), order.end(), random);
-        EXPECT_EQ(ordered(instance, *kernel, order).bytes, as_they_lie.bytes) << kernel->info.name << ": " << describe(c);
+        turn == 0 ? std::reverse(order.begin(), order.end())
+                  : std::shuffle(order.begin(), order.end(), random);
+        EXPECT_EQ(ordered(instance, *kernel, order).bytes, as_they_lie.bytes)
+            << kernel->info.name << ": " << describe(c);
       }
     }
   }
 };
 
-// Few tokens make tiles narrow, many wide; the last line reaches beyond the edge and stands anywhere in an order.
+// Few tokens make tiles narrow, many wide; the last line reaches beyond the edge and stands anywhere in an
+// order.
 TEST_P(CudaLineOrder, GivesTheSameBits) {
   for (const std::int32_t bm : {8, 16, 32, 64, 128})
     for (const std::int32_t bn : {16, 32, 64, 128}) {
@@ -72,7 +76,8 @@ TEST_P(CudaLineOrder, GivesTheSameBitsInWideTiles) {
 TEST_P(CudaLineOrder, UnevenGroupsGiveTheSameBits) {
   for (const double density : {0.1, 0.9}) {
     Case c = base();
-    c.block = {16, 16}, c.m = 9000, c.rows = c.direction == Direction::dx ? 200 : 1100, c.cols = 1300 - c.rows;
+    c.block = {16, 16}, c.m = 9000, c.rows = c.direction == Direction::dx ? 200 : 1100,
+    c.cols = 1300 - c.rows;
     c.density = density, c.skewed = density == 0.9;
     Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {

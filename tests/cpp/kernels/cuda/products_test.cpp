@@ -1,4 +1,5 @@
-// Every CUDA kernel against fp64, per output tile, and exactly on small integers: each block shape, edge, alignment and depth.
+// Every CUDA kernel against fp64, per output tile, and exactly on small integers: each block shape, edge,
+// alignment and depth.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -54,7 +55,8 @@ TEST_P(CudaProducts, SmallIntegersExactly) {
 
 // Around every multiple of the widths that a tile of tokens may have.
 TEST_P(CudaProducts, Tokens) {
-  for (const std::int64_t m : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 193, 255, 256, 257, 511, 513})
+  for (const std::int64_t m :
+       {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 193, 255, 256, 257, 511, 513})
     for (const BlockShape block : {BlockShape{32, 32}, {8, 64}}) {
       Case c = base();
       c.m = m, c.rows = 96, c.cols = 128, c.block = block;
@@ -77,8 +79,9 @@ TEST_P(CudaProducts, Alignments) {
     }
 }
 
-// Rows in multiples of 16 bytes, which TMA asks for and most ragged widths are not: blocks that reach beyond the edges, and what
-// the dW kernel on TMA deals out: rows of more blocks than it sums at once, and tokens cut into pieces where there are few blocks.
+// Rows in multiples of 16 bytes, which TMA asks for and most ragged widths are not: blocks that reach beyond
+// the edges, and what the dW kernel on TMA deals out: rows of more blocks than it sums at once, and tokens
+// cut into pieces where there are few blocks.
 TEST_P(CudaProducts, AlignedRows) {
   for (const std::int32_t bm : {32, 64, 128})
     for (const std::int32_t bn : {32, 64, 128}) {
@@ -93,7 +96,8 @@ TEST_P(CudaProducts, AlignedRows) {
       check_on_device(c);
     }
   if (base().direction != Direction::dw) return;
-  Case c = base();  // more items than thread blocks, and a rest that is cut; more rows than a warp sees at once
+  Case c =
+      base();  // more items than thread blocks, and a rest that is cut; more rows than a warp sees at once
   c.m = 520, c.rows = 4800, c.cols = 64, c.block = {32, 32}, c.density = 0.9;
   check_on_device(c);
 }
@@ -104,7 +108,8 @@ TEST_P(CudaProducts, RaggedEdges) {
       for (const std::int64_t cut : {1, 3, 4, 7}) {
         Case c = base();
         c.m = m, c.block = block, c.density = 0.6;
-        c.rows = 3 * block.rows - cut, c.cols = 3 * block.cols - cut;  // padding 0: the width itself breaks the rows' alignment
+        c.rows = 3 * block.rows - cut,
+        c.cols = 3 * block.cols - cut;  // padding 0: the width itself breaks the rows' alignment
         check_on_device(c);
         c.rows = cut, c.cols = cut, c.density = 1;  // one block, mostly padding
         check_on_device(c);
@@ -130,7 +135,8 @@ TEST_P(CudaProducts, EmptyFullAndSkewed) {
   }
 }
 
-// More tiles than multiprocessors, so that thread blocks go from lines with blocks to lines without any and back.
+// More tiles than multiprocessors, so that thread blocks go from lines with blocks to lines without any and
+// back.
 TEST_P(CudaProducts, ManyTilesOfFewBlocks) {
   for (const BlockShape block : {BlockShape{32, 32}, {64, 64}, {128, 128}}) {
     Case c = base();
@@ -165,7 +171,8 @@ TEST_P(CudaProducts, Deep) {
   if (base().direction == Direction::dw)
     for (const BlockShape block : {BlockShape{8, 8}, {16, 64}, {128, 128}}) {
       Case c = base();
-      c.m = 20011, c.rows = block.rows, c.cols = block.cols, c.block = block, c.density = 1;  // one block, all multiprocessors
+      c.m = 20011, c.rows = block.rows, c.cols = block.cols, c.block = block,
+      c.density = 1;  // one block, all multiprocessors
       check_on_device(c);
     }
 }
@@ -230,7 +237,8 @@ TEST_P(CudaEpilogue, Residuals) {
 TEST_P(CudaEpilogue, ResidualsOfManyTiles) {
   for (const BlockShape block : {BlockShape{32, 32}, {64, 64}, {128, 128}}) {
     Case c = base();
-    c.m = 2100, c.rows = 2040, c.cols = 256, c.block = block, c.density = 0.3, c.bias = true, c.residual = true;
+    c.m = 2100, c.rows = 2040, c.cols = 256, c.block = block, c.density = 0.3, c.bias = true,
+    c.residual = true;
     check_on_device(c);
     Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
@@ -240,13 +248,14 @@ TEST_P(CudaEpilogue, ResidualsOfManyTiles) {
   }
 }
 
-// Some thread blocks take three tiles, of one stage to eight: a tile's boxes leave beside as many stages of the next as it has, and
-// the last tile's behind them.
+// Some thread blocks take three tiles, of one stage to eight: a tile's boxes leave beside as many stages of
+// the next as it has, and the last tile's behind them.
 TEST_P(CudaEpilogue, BoxesBesideTheNextTile) {
   if (size_of(base().dtype) > 2) return;  // outputs of fp32 leave with their tile
   for (const BlockShape block : {BlockShape{64, 64}, {128, 128}, {64, 32}, {128, 32}}) {
     Case c = base();
-    c.m = 3400, c.rows = 2490, c.cols = 512, c.block = block, c.density = 0.75, c.skewed = true, c.bias = block.cols != 64;
+    c.m = 3400, c.rows = 2490, c.cols = 512, c.block = block, c.density = 0.75, c.skewed = true,
+    c.bias = block.cols != 64;
     check_on_device(c);
     Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
@@ -256,7 +265,8 @@ TEST_P(CudaEpilogue, BoxesBesideTheNextTile) {
   }
 }
 
-// Some thread blocks take several tiles, of one stage to sixteen: what is handed over of one is taken while the next is multiplied.
+// Some thread blocks take several tiles, of one stage to sixteen: what is handed over of one is taken while
+// the next is multiplied.
 TEST_P(CudaEpilogue, PreActivationOfManyTiles) {
   if (size_of(base().dtype) != 2) return;
   const std::pair<BlockShape, Activation> cases[] = {{{32, 32}, Activation::gelu_erf},
@@ -266,19 +276,23 @@ TEST_P(CudaEpilogue, PreActivationOfManyTiles) {
                                                      {{32, 64}, Activation::gelu_erf}};
   for (const auto& [block, activation] : cases) {
     Case c = base();
-    c.m = 3400, c.rows = 2490, c.cols = 512, c.block = block, c.density = 0.8, c.skewed = true, c.bias = block.cols != 64;
+    c.m = 3400, c.rows = 2490, c.cols = 512, c.block = block, c.density = 0.8, c.skewed = true,
+    c.bias = block.cols != 64;
     c.activation = activation;
     check_pre_on_device(c);
   }
 }
 
-// Nothing stored, so the activation alone: to fp32's last bits of its argument, and of 16 bits within a few percent of half an ulp.
-// The left tails are not held to relative accuracy, as on the CPU: torch's own forms cancel there.
+// Nothing stored, so the activation alone: to fp32's last bits of its argument, and of 16 bits within a few
+// percent of half an ulp. The left tails are not held to relative accuracy, as on the CPU: torch's own forms
+// cancel there.
 TEST_P(CudaEpilogue, ActivationsOverTheirRange) {
-  for (const Activation activation : {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
+  for (const Activation activation :
+       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
     for (const std::int64_t m : {3, 70}) {
       Case c = base();
-      c.m = m, c.rows = 400, c.cols = 8, c.block = {8, 8}, c.density = 0, c.bias = true, c.activation = activation;
+      c.m = m, c.rows = 400, c.cols = 8, c.block = {8, 8}, c.density = 0, c.bias = true,
+      c.activation = activation;
       Instance instance(c);
       for (std::int64_t o = 0; o < c.rows; ++o) instance.bias.set(0, o, static_cast<double>(o - 200) * 0.17);
       instance.bias.set(0, 0, -1e4), instance.bias.set(0, 399, 1e4);
@@ -288,7 +302,8 @@ TEST_P(CudaEpilogue, ActivationsOverTheirRange) {
         for (std::int64_t o = 0; o < c.rows; ++o) {
           const double x = instance.bias.at(0, o), expected = activate(activation, x);
           const double own = c.dtype == DType::f32 ? 0 : 1.5e-4 * std::abs(expected);
-          EXPECT_NEAR(out.at(2, o), expected, half_ulp * std::abs(expected) + own + 0x1p-22 * std::abs(x) + 0x1p-25)
+          EXPECT_NEAR(out.at(2, o), expected,
+                      half_ulp * std::abs(expected) + own + 0x1p-22 * std::abs(x) + 0x1p-25)
               << kernel->info.name << " at " << x;
         }
       }
@@ -306,7 +321,8 @@ TEST_P(CudaDecode, EveryTokenCount) {
     for (std::int64_t m = 1; m <= 70; ++m) {
       Case c = base();
       c.m = m, c.rows = 130, c.cols = 150, c.block = block, c.density = 0.5;
-      c.stride_padding = m % 4, c.bias = c.direction == Direction::forward && m % 2 == 0, c.integers = m % 5 == 0;
+      c.stride_padding = m % 4, c.bias = c.direction == Direction::forward && m % 2 == 0,
+      c.integers = m % 5 == 0;
       check_on_device(c);
     }
 }
@@ -343,7 +359,8 @@ TEST_P(CudaKernels, EachIsExercisedOnThisMachine) {
       for (const kernels::Kernel* kernel : runnable_on_device(p)) seen.insert(kernel->info.name);
     }
   }
-  for (const kernels::Kernel& kernel : kernels::cuda_kernels()) EXPECT_EQ(seen.count(kernel.info.name), 1u) << kernel.info.name;
+  for (const kernels::Kernel& kernel : kernels::cuda_kernels())
+    EXPECT_EQ(seen.count(kernel.info.name), 1u) << kernel.info.name;
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaKernels, ::testing::ValuesIn(when_devices(1)));

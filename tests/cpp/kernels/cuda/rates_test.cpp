@@ -13,8 +13,8 @@ using kernels::cuda::sm80_measure_rates;
 
 class CudaRates : public ::testing::TestWithParam<int> {
  protected:
-  static constexpr double plan::GpuRates::*kFields[] = {&plan::GpuRates::memory_bytes, &plan::GpuRates::l2_bytes,
-                                                        &plan::GpuRates::tensor_flops};
+  static constexpr double plan::GpuRates::*kFields[] = {
+      &plan::GpuRates::memory_bytes, &plan::GpuRates::l2_bytes, &plan::GpuRates::tensor_flops};
   const runtime::CudaDevice& device_ = runtime::cuda_device(0);
   const runtime::CudaDeviceScope scope_{0};
 };
@@ -36,7 +36,8 @@ TEST_P(CudaRates, AreTheSameAgain) {
 TEST_P(CudaRates, AreMeasuredBesideACapture) {
   const Stream stream;
   EXPECT_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
-  EXPECT_EQ(kernels::cuda::gpu_rates(0, stream.get()).origin.find("measured and"), std::string::npos) << "not in a capture";
+  EXPECT_EQ(kernels::cuda::gpu_rates(0, stream.get()).origin.find("measured and"), std::string::npos)
+      << "not in a capture";
   plan::GpuRates rates;
   EXPECT_CUDA(sm80_measure_rates(device_, rates));
   cudaGraph_t graph = nullptr;

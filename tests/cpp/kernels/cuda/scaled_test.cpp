@@ -1,5 +1,5 @@
-// float8_e4m3fn products on the GPU: every kernel that takes them, against fp64, on allocations of their exact size and poisoned
-// outputs. CudaSmallScaled is the subset for compute-sanitizer.
+// float8_e4m3fn products on the GPU: every kernel that takes them, against fp64, on allocations of their
+// exact size and poisoned outputs. CudaSmallScaled is the subset for compute-sanitizer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,21 +62,26 @@ Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) 
   std::vector<std::uint16_t> order(static_cast<std::size_t>(args.index.block_rows()));
   std::iota(order.rbegin(), order.rend(), std::uint16_t{0});
   const auto groups = kernel.info.line_groups;
-  if (groups != nullptr && groups(instance.problem(1), {runtime::Isa::generic, {}, runtime::cuda_device(device)}).lines > 0)
+  if (groups != nullptr &&
+      groups(instance.problem(1), {runtime::Isa::generic, {}, runtime::cuda_device(device)}).lines > 0)
     args.line_order = order.data();
   const Stream stream(device);
   args.device = device, args.stream = stream.get();
-  EXPECT_CUDA(cudaDeviceSynchronize());  // the copies above came by the default stream, which this one does not wait for
+  EXPECT_CUDA(cudaDeviceSynchronize());  // the copies above came by the default stream, which this one does
+                                         // not wait for
   EXPECT_CUDA(kernel.launch(args, Executor::cuda(device, stream.get()))) << kernel.info.name;
   stream.wait();
-  EXPECT_CUDA(cudaMemcpy(result.bytes.data(), out.at<std::byte>(), result.bytes.size() - kGuard, cudaMemcpyDeviceToHost));
-  EXPECT_TRUE(result.padding_untouched()) << kernel.info.name << " wrote outside the output: " << describe(instance.c);
+  EXPECT_CUDA(cudaMemcpy(result.bytes.data(), out.at<std::byte>(), result.bytes.size() - kGuard,
+                         cudaMemcpyDeviceToHost));
+  EXPECT_TRUE(result.padding_untouched())
+      << kernel.info.name << " wrote outside the output: " << describe(instance.c);
   return result;
 }
 
-/// The tensor cores align the 32 products of an instruction to the largest and drop what lies 13 bits below: some 2^-11 of it over
-/// the 32, and no more of the sum of magnitudes over the 64 or 128 inputs that are one sum before they are added up in fp32. Three
-/// times that: one element in four million of sums over 128 passed 2.4 times.
+/// The tensor cores align the 32 products of an instruction to the largest and drop what lies 13 bits below:
+/// some 2^-11 of it over the 32, and no more of the sum of magnitudes over the 64 or 128 inputs that are one
+/// sum before they are added up in fp32. Three times that: one element in four million of sums over 128
+/// passed 2.4 times.
 constexpr double kAligned = 0x1p-10;
 
 /// With fast_accum every instruction's 32 products are aligned to the sum so far, too.
@@ -92,13 +97,16 @@ void expect_near(ScaledInstance& instance, const Matrix& out) {
     for (std::int64_t t = 0; t < c.m; ++t) inputs.push_back(static_cast<float>(instance.x.at(t, i)));
   for (std::int64_t o = 0; o < c.rows; ++o) {
     const std::int64_t r = o / c.block.rows;
-    const std::int64_t blocks = instance.crow[static_cast<std::size_t>(r) + 1] - instance.crow[static_cast<std::size_t>(r)];
-    const double ws = instance.w_scale[c.w_each ? static_cast<std::size_t>(o) : 0], b = c.bias ? instance.bias.at(0, o) : 0;
+    const std::int64_t blocks =
+        instance.crow[static_cast<std::size_t>(r) + 1] - instance.crow[static_cast<std::size_t>(r)];
+    const double ws = instance.w_scale[c.w_each ? static_cast<std::size_t>(o) : 0],
+                 b = c.bias ? instance.bias.at(0, o) : 0;
     std::vector<double> sum(static_cast<std::size_t>(c.m)), norm(static_cast<std::size_t>(c.m));
-    for (std::int64_t block = instance.crow[static_cast<std::size_t>(r)]; block < instance.crow[static_cast<std::size_t>(r) + 1];
-         ++block)
+    for (std::int64_t block = instance.crow[static_cast<std::size_t>(r)];
+         block < instance.crow[static_cast<std::size_t>(r) + 1]; ++block)
       for (std::int64_t i = 0; i < c.block.cols; ++i) {
-        const std::int64_t column = instance.col[static_cast<std::size_t>(block)] * std::int64_t{c.block.cols} + i;
+        const std::int64_t column =
+            instance.col[static_cast<std::size_t>(block)] * std::int64_t{c.block.cols} + i;
         if (column >= c.cols) break;
         const double w = instance.values.at(block * c.block.rows + o % c.block.rows, i);
         const float* const input = inputs.data() + column * c.m;
@@ -108,10 +116,13 @@ void expect_near(ScaledInstance& instance, const Matrix& out) {
         }
       }
     for (std::int64_t t = 0; t < c.m; ++t) {
-      const double scale = static_cast<double>(instance.x_scale[c.x_each ? static_cast<std::size_t>(t) : 0]) * ws;
+      const double scale =
+          static_cast<double>(instance.x_scale[c.x_each ? static_cast<std::size_t>(t) : 0]) * ws;
       const double exact = activate(c.activation, scale * sum[static_cast<std::size_t>(t)] + b);
       const double terms = std::abs(scale) * norm[static_cast<std::size_t>(t)];
-      ASSERT_NEAR(out.at(t, o), exact, out_ulp * std::abs(exact) + 1.5 * aligned(c, blocks) * terms + 0x1p-20 * std::abs(b) + 1e-37)
+      ASSERT_NEAR(
+          out.at(t, o), exact,
+          out_ulp * std::abs(exact) + 1.5 * aligned(c, blocks) * terms + 0x1p-20 * std::abs(b) + 1e-37)
           << describe(c) << " at " << t << ", " << o;
     }
   }
@@ -121,7 +132,8 @@ std::vector<const kernels::Kernel*> runnable(const ScaledInstance& instance, int
   Problem problem = instance.problem(1);
   problem.device = device;
   auto list = runnable_on_device(problem);
-  std::erase_if(list, [](const kernels::Kernel* kernel) { return !kernel->info.scaled; });  // as the plan does
+  std::erase_if(list,
+                [](const kernels::Kernel* kernel) { return !kernel->info.scaled; });  // as the plan does
   return list;
 }
 
@@ -192,7 +204,8 @@ TEST_P(CudaSmallScaled, NoBlocksWriteTheBias) {
 }
 
 TEST_P(CudaSmallScaled, ScalesFollowIeee) {
-  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity(),
+                  kNan = std::numeric_limits<float>::quiet_NaN();
   ScaledCase c = base({64, 64}, DType::f32);
   c.m = 20, c.rows = 64, c.cols = 128, c.density = 1;
   ScaledInstance instance(c);
@@ -259,10 +272,12 @@ TEST_P(CudaSmallScaled, SmallIntegersExactlyAndRepeated) {
           const auto r = static_cast<std::size_t>(o / block.rows);
           for (std::int64_t i = instance.crow[r]; i < instance.crow[r + 1]; ++i)
             for (std::int64_t k = 0; k < block.cols; ++k)
-              sum += instance.x.at(t, instance.col[static_cast<std::size_t>(i)] * std::int64_t{block.cols} + k) *
-                     instance.values.at(i * block.rows + o % block.rows, k);
+              sum +=
+                  instance.x.at(t, instance.col[static_cast<std::size_t>(i)] * std::int64_t{block.cols} + k) *
+                  instance.values.at(i * block.rows + o % block.rows, k);
           const double y = 0.125 * sum;
-          ASSERT_EQ(out.at(t, o), fast_accum ? core::to_f32(core::to_bf16(y)) : y) << describe(c) << " at " << t << ", " << o;
+          ASSERT_EQ(out.at(t, o), fast_accum ? core::to_f32(core::to_bf16(y)) : y)
+              << describe(c) << " at " << t << ", " << o;
         }
       EXPECT_EQ(run(instance, *kernel, 0).bytes, out.bytes) << "another run gave other bits";
     }
@@ -273,9 +288,11 @@ TEST_P(CudaSmallScaled, SmallIntegersExactlyAndRepeated) {
 TEST_P(CudaScaled, WideTiles) {
   for (const BlockShape block : {BlockShape{64, 64}, {128, 128}, {64, 128}, {128, 64}}) {
     for (const DType out : {DType::bf16, DType::f32}) {
-      const bool deep = (out == DType::bf16) == (block.rows == 64);  // the others with fewer inputs: the check takes seconds each
+      const bool deep = (out == DType::bf16) ==
+                        (block.rows == 64);  // the others with fewer inputs: the check takes seconds each
       ScaledCase c = base(block, out);
-      c.m = 2100, c.rows = 2040, c.cols = deep ? 640 : 400, c.density = 0.3, c.bias = deep, c.stride_padding = 16;
+      c.m = 2100, c.rows = 2040, c.cols = deep ? 640 : 400, c.density = 0.3, c.bias = deep,
+      c.stride_padding = 16;
       check(c);
     }
   }

@@ -1,5 +1,5 @@
-// The subset for compute-sanitizer, whose tools make kernels 10 to 100 times slower: each kernel, direction, dtype and path of
-// loads, in the smallest shapes, on allocations of their exact size.
+// The subset for compute-sanitizer, whose tools make kernels 10 to 100 times slower: each kernel, direction,
+// dtype and path of loads, in the smallest shapes, on allocations of their exact size.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/device_call.h"
@@ -31,8 +31,8 @@ TEST_P(CudaSmall, RaggedAndMisaligned) {
 
 TEST_P(CudaSmall, DeepAndEmpty) {
   Case c = base();
-  // dw by wgmma cuts many tokens into parts, 600 of fp32 and 800 of 16 bits, whose flags it reads in a workspace of any content
-  // (wgmma_sdd_parts.cuh): filled, or initcheck would report them.
+  // dw by wgmma cuts many tokens into parts, 600 of fp32 and 800 of 16 bits, whose flags it reads in a
+  // workspace of any content (wgmma_sdd_parts.cuh): filled, or initcheck would report them.
   const bool cut = c.direction == Direction::dw && c.dtype == DType::f32;
   c.m = 300, c.rows = 40, c.cols = 150, c.block = {16, 32}, c.density = 0.4;
   check_on_device(c, Memory::exact);
@@ -46,12 +46,14 @@ TEST_P(CudaSmall, DeepAndEmpty) {
   }
 }
 
-// With an activation behind it, which warps of their own apply (wgmma_dds_finish.cuh), and a residual's own epilogue.
+// With an activation behind it, which warps of their own apply (wgmma_dds_finish.cuh), and a residual's own
+// epilogue.
 TEST_P(CudaSmall, PreActivation) {
   Case c = base();
   if (c.direction != Direction::forward || size_of(c.dtype) != 2) return;  // of fp32 a pass is behind it
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 64}, {128, 128}}) {
-    c.m = 300, c.rows = 2 * block.rows + 40, c.cols = 2 * block.cols, c.block = block, c.density = 0.7, c.stride_padding = 8;
+    c.m = 300, c.rows = 2 * block.rows + 40, c.cols = 2 * block.cols, c.block = block, c.density = 0.7,
+    c.stride_padding = 8;
     c.bias = true, c.activation = Activation::gelu_erf, c.residual = block.rows == 64;
     check_pre_on_device(c, Memory::exact);
   }

@@ -1,5 +1,5 @@
-// fp32 as three bf16: what the parts cannot hold, against fp64 element by element, and no element hears of its neighbours'
-// extremes.
+// fp32 as three bf16: what the parts cannot hold, against fp64 element by element, and no element hears of
+// its neighbours' extremes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,11 +30,15 @@ class CudaSmallSplit : public ::testing::TestWithParam<Direction> {
     c.m = 70, c.rows = 3 * block.rows - 8, c.cols = 3 * block.cols - 12, c.block = block, c.density = 0.7;
     return c;
   }
-  static Matrix& tokens(Instance& instance) { return instance.c.direction == Direction::forward ? instance.x : instance.dy; }
-  static Matrix& other(Instance& instance) { return instance.c.direction == Direction::dw ? instance.x : instance.values; }
+  static Matrix& tokens(Instance& instance) {
+    return instance.c.direction == Direction::forward ? instance.x : instance.dy;
+  }
+  static Matrix& other(Instance& instance) {
+    return instance.c.direction == Direction::dw ? instance.x : instance.values;
+  }
 
-  // Every element within fp32's own reach of the answer: as many roundings as there are products, of the sum of magnitudes, and the
-  // least denormal.
+  // Every element within fp32's own reach of the answer: as many roundings as there are products, of the sum
+  // of magnitudes, and the least denormal.
   static void expect_fp32(Instance& instance, const Matrix& out) {
     const Instance::Answer answer = instance.answer();
     for (std::int64_t r = 0; r < out.rows; ++r)
@@ -46,7 +50,8 @@ class CudaSmallSplit : public ::testing::TestWithParam<Direction> {
         } else if (std::abs(exact) > std::numeric_limits<float>::max()) {
           ASSERT_EQ(got, std::copysign(kInf, exact)) << describe(instance.c) << " at " << r << ", " << c;
         } else {
-          ASSERT_NEAR(got, exact, 0x1p-20 * answer.magnitude[i] + 0x1p-148) << describe(instance.c) << " at " << r << ", " << c;
+          ASSERT_NEAR(got, exact, 0x1p-20 * answer.magnitude[i] + 0x1p-148)
+              << describe(instance.c) << " at " << r << ", " << c;
         }
       }
   }
@@ -81,12 +86,14 @@ TEST_P(CudaSmallSplit, OverflowIsInfinite) {
   Instance instance(base({64, 64}));
   for (Matrix* matrix : {&tokens(instance), &other(instance)})
     for (std::int64_t r = 0; r < matrix->rows; ++r)
-      for (std::int64_t c = 0; c < matrix->cols; ++c) matrix->set(r, c, std::abs(matrix->at(r, c)) * (r % 2 ? 3e38 : 1e37));
+      for (std::int64_t c = 0; c < matrix->cols; ++c)
+        matrix->set(r, c, std::abs(matrix->at(r, c)) * (r % 2 ? 3e38 : 1e37));
   for (const kernels::Kernel* kernel : split_kernels(instance.cuda_problem(0)))
     expect_fp32(instance, run_on_device(instance, *kernel, Memory::exact));
 }
 
-// Inf meets zeros, numbers that are one bf16 exactly, and another Inf; elements that none of them reaches keep their bits.
+// Inf meets zeros, numbers that are one bf16 exactly, and another Inf; elements that none of them reaches
+// keep their bits.
 TEST_P(CudaSmallSplit, InfinitiesAreMultipliedAsTheyAre) {
   for (const BlockShape block : kBlocks)
     for (const kernels::Kernel* kernel : split_kernels(Instance(base(block)).cuda_problem(0))) {
@@ -107,7 +114,8 @@ TEST_P(CudaSmallSplit, InfinitiesAreMultipliedAsTheyAre) {
           if (!std::isfinite(out.at(r, c))) continue;
           EXPECT_EQ(out.at(r, c), clean.at(r, c)) << describe(instance.c) << " " << r << ", " << c;
         }
-      EXPECT_EQ(run_on_device(instance, *kernel, Memory::exact).bytes, out.bytes) << "another run gave other bits";
+      EXPECT_EQ(run_on_device(instance, *kernel, Memory::exact).bytes, out.bytes)
+          << "another run gave other bits";
     }
 }
 

@@ -42,8 +42,10 @@ class Guarded {
   void read(void* to, std::size_t bytes) const {
     std::vector<unsigned char> all(bytes_ + 2 * kAround);
     EXPECT_CUDA(cudaMemcpy(all.data(), data_, all.size(), cudaMemcpyDeviceToHost));
-    EXPECT_TRUE(std::all_of(all.begin(), all.begin() + kAround, [](unsigned char b) { return b == kGuard; })) << "wrote before";
-    EXPECT_TRUE(std::all_of(all.end() - kAround, all.end(), [](unsigned char b) { return b == kGuard; })) << "wrote behind";
+    EXPECT_TRUE(std::all_of(all.begin(), all.begin() + kAround, [](unsigned char b) { return b == kGuard; }))
+        << "wrote before";
+    EXPECT_TRUE(std::all_of(all.end() - kAround, all.end(), [](unsigned char b) { return b == kGuard; }))
+        << "wrote behind";
     if (bytes != 0) std::memcpy(to, all.data() + kAround, bytes);
   }
 
@@ -73,8 +75,8 @@ class DeviceTables {
     mask_.write(mask.data(), mask.size(), stream);
     const auto at = [this](std::size_t i) { return reinterpret_cast<std::int32_t*>(places_[i]->data()); };
     const TopologyTables tables{rows_, cols_, capacity_, at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
-    EXPECT_CUDA(
-        cuda::sm80_set_topology(reinterpret_cast<const std::uint8_t*>(mask_.data()), tables, workspace_.data(), 0, stream.get()));
+    EXPECT_CUDA(cuda::sm80_set_topology(reinterpret_cast<const std::uint8_t*>(mask_.data()), tables,
+                                        workspace_.data(), 0, stream.get()));
   }
 
   void expect_equal(const Tables& host, const Stream& stream) const {
@@ -105,7 +107,8 @@ void check_changes(int rows, int cols, double density, std::uint64_t seed) {
   Tables host(rows, cols, mask);
   const Stream stream;
   DeviceTables device(host, stream);
-  for (const double next : {density, density, density + 0.1, density - 0.1}) {  // as many blocks twice, too many, too few
+  for (const double next :
+       {density, density, density + 0.1, density - 0.1}) {  // as many blocks twice, too many, too few
     if (next == density)
       shuffle(rng, mask);
     else
@@ -119,7 +122,8 @@ void check_changes(int rows, int cols, double density, std::uint64_t seed) {
 class CudaSmallTopology : public ::testing::TestWithParam<int> {};
 
 TEST_P(CudaSmallTopology, TablesEqualTheHosts) {
-  for (const auto& [rows, cols] : {std::pair{1, 1}, {1, 40}, {40, 1}, {7, 5}, {32, 32}, {33, 65}, {128, 128}, {3, 1100}, {1100, 2}})
+  for (const auto& [rows, cols] :
+       {std::pair{1, 1}, {1, 40}, {40, 1}, {7, 5}, {32, 32}, {33, 65}, {128, 128}, {3, 1100}, {1100, 2}})
     for (const double density : {0.0, 0.05, 0.5, 1.0}) check_changes(rows, cols, density, 1);
 }
 
@@ -160,12 +164,14 @@ TEST_P(CudaSmallTopology, BlocksMoveAsOnTheHost) {
       SCOPED_TRACE(std::to_string(block_bytes) + " bytes at " + std::to_string(shift));
       const auto size = static_cast<std::size_t>(block_bytes);
       std::vector<std::int32_t> moved(77);
-      for (std::int32_t& from : moved) from = static_cast<std::int32_t>(rng.below(79)) - 1;  // 77: no block either
+      for (std::int32_t& from : moved)
+        from = static_cast<std::int32_t>(rng.below(79)) - 1;  // 77: no block either
       std::vector<std::uint8_t> values(moved.size() * size), expected(values.size()), found(values.size());
       for (std::uint8_t& b : values) b = static_cast<std::uint8_t>(rng.below(255) + 1);
       for (std::size_t slot = 0; slot < moved.size(); ++slot)
         if (moved[slot] >= 0 && moved[slot] < 77)
-          std::memcpy(expected.data() + slot * size, values.data() + static_cast<std::size_t>(moved[slot]) * size, size);
+          std::memcpy(expected.data() + slot * size,
+                      values.data() + static_cast<std::size_t>(moved[slot]) * size, size);
       const Stream stream;
       // Guards start where the values do, so the shift is part of what is written around them.
       std::vector<std::uint8_t> placed(values.size() + 16, 0xa5), after(placed.size());
@@ -173,7 +179,8 @@ TEST_P(CudaSmallTopology, BlocksMoveAsOnTheHost) {
       const Guarded device(placed.size()), source(moved.size() * 4), workspace(values.size());
       device.write(placed.data(), placed.size(), stream);
       source.write(moved.data(), moved.size() * 4, stream);
-      EXPECT_CUDA(cuda::sm80_move_blocks(device.data() + shift, reinterpret_cast<const std::int32_t*>(source.data()), 77,
+      EXPECT_CUDA(cuda::sm80_move_blocks(device.data() + shift,
+                                         reinterpret_cast<const std::int32_t*>(source.data()), 77,
                                          block_bytes, workspace.data(), stream.get()));
       stream.wait();
       device.read(after.data(), after.size());
@@ -190,7 +197,8 @@ class CudaTopology : public ::testing::TestWithParam<int> {};
 
 // Shared memory beyond 48 KB, and workspace where even that is not enough.
 TEST_P(CudaTopology, LargeGridsEqualTheHosts) {
-  for (const auto& [rows, cols] : {std::pair{512, 512}, {700, 900}, {9, 40000}, {40000, 9}}) check_changes(rows, cols, 0.3, 4);
+  for (const auto& [rows, cols] : {std::pair{512, 512}, {700, 900}, {9, 40000}, {40000, 9}})
+    check_changes(rows, cols, 0.3, 4);
   EXPECT_GT(cuda::sm80_set_topology_workspace(700, 900, runtime::cuda_device(0).shared_bytes), 0u);
   EXPECT_EQ(cuda::sm80_set_topology_workspace(128, 128, runtime::cuda_device(0).shared_bytes), 0u);
 }

@@ -1,5 +1,5 @@
-// pack, its sum, unpack and activate on the device against their twins on the host: bit for bit, for every element size, edge and
-// alignment.
+// pack, its sum, unpack and activate on the device against their twins on the host: bit for bit, for every
+// element size, edge and alignment.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,8 @@ class Buffer {
     if (bytes) std::memcpy(all.data() + kAround, data, bytes);
     EXPECT_CUDA(cudaMalloc(&data_, all.size()));
     EXPECT_CUDA(cudaMemcpy(data_, all.data(), all.size(), cudaMemcpyHostToDevice));
-    EXPECT_CUDA(cudaDeviceSynchronize());  // the copy may still be under way, and the test's stream does not wait for it
+    EXPECT_CUDA(cudaDeviceSynchronize());  // the copy may still be under way, and the test's stream does not
+                                           // wait for it
   }
   template <class T>
   explicit Buffer(const std::vector<T>& list) : Buffer(list.data(), list.size() * sizeof(T)) {}
@@ -70,12 +71,16 @@ void fill(Matrix& matrix, std::uint64_t seed) {
   const std::size_t size = size_of(matrix.dtype);
   std::size_t next = 0;
   for (std::int64_t r = 0; r < matrix.rows; ++r) {
-    auto* const row = static_cast<std::byte*>(matrix.data()) + static_cast<std::size_t>(r * matrix.stride) * size;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(matrix.cols) * size; ++i) row[i] = table[next++ % table.size()];
+    auto* const row =
+        static_cast<std::byte*>(matrix.data()) + static_cast<std::size_t>(r * matrix.stride) * size;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(matrix.cols) * size; ++i)
+      row[i] = table[next++ % table.size()];
   }
 }
 
-MatrixView view_of(const Matrix& matrix, void* data) { return {data, matrix.dtype, matrix.rows, matrix.cols, matrix.stride}; }
+MatrixView view_of(const Matrix& matrix, void* data) {
+  return {data, matrix.dtype, matrix.rows, matrix.cols, matrix.stride};
+}
 
 struct Layout {
   Instance pattern;  // for its index alone
@@ -85,7 +90,8 @@ struct Layout {
   Layout(DType dtype, BlockShape block, std::int64_t cut, std::int64_t shift, double density)
       : pattern([&] {
           Case c;
-          c.m = 1, c.rows = 3 * block.rows - cut, c.cols = 4 * block.cols - cut, c.block = block, c.density = density;
+          c.m = 1, c.rows = 3 * block.rows - cut, c.cols = 4 * block.cols - cut, c.block = block,
+          c.density = density;
           return c;
         }()),
         dense(dtype, pattern.c.rows, pattern.c.cols, shift),
@@ -107,8 +113,8 @@ class CudaSmallCopies : public ::testing::TestWithParam<DType> {
     for (const BlockShape block : kBlocks)
       for (const auto& [cut, shift] : {std::pair{0, 0}, {1, 1}, {5, 0}, {0, 3}, {3, 4}})
         for (const double density : {0.0, 0.4, 1.0}) {
-          SCOPED_TRACE("block " + to_string(block) + " cut " + std::to_string(cut) + " shift " + std::to_string(shift) +
-                       " density " + std::to_string(density));
+          SCOPED_TRACE("block " + to_string(block) + " cut " + std::to_string(cut) + " shift " +
+                       std::to_string(shift) + " density " + std::to_string(density));
           Layout layout(GetParam(), block, cut, shift, density);
           check(layout);
           if (HasFailure()) return;  // thousands of bytes would follow
@@ -121,8 +127,8 @@ TEST_P(CudaSmallCopies, UnpackMatchesTheHost) {
     fill(layout.values, 1);
     const Stream stream;
     const Buffer values(layout.values.bytes), dense(layout.dense.bytes);
-    EXPECT_CUDA(cuda::sm80_bsr_unpack(layout.on_device(), values.at(layout.values), view_of(layout.dense, dense.at(layout.dense)),
-                                      stream.get()));
+    EXPECT_CUDA(cuda::sm80_bsr_unpack(layout.on_device(), values.at(layout.values),
+                                      view_of(layout.dense, dense.at(layout.dense)), stream.get()));
     stream.wait();
     unpack(layout.pattern.index(), layout.values.data(), view_of(layout.dense, layout.dense.data()));
     EXPECT_TRUE(dense.bytes() == layout.dense.bytes);
@@ -136,8 +142,8 @@ TEST_P(CudaSmallCopies, PackMatchesTheHost) {
     fill(layout.dense, 2);
     const Stream stream;
     const Buffer values(layout.values.bytes), dense(layout.dense.bytes);
-    EXPECT_CUDA(cuda::sm80_bsr_pack(view_of(layout.dense, dense.at(layout.dense)), layout.on_device(), values.at(layout.values),
-                                    stream.get()));
+    EXPECT_CUDA(cuda::sm80_bsr_pack(view_of(layout.dense, dense.at(layout.dense)), layout.on_device(),
+                                    values.at(layout.values), stream.get()));
     stream.wait();
     pack(view_of(layout.dense, layout.dense.data()), layout.pattern.index(), layout.values.data());
     EXPECT_TRUE(values.bytes() == layout.values.bytes);
@@ -150,17 +156,20 @@ TEST_P(CudaSmallCopies, AddAddsWhatPackWrites) {
   if (GetParam() != DType::f32) return;
   for_each_layout([](Layout& layout) {
     for (std::int64_t r = 0; r < layout.dense.rows; ++r)
-      for (std::int64_t c = 0; c < layout.dense.cols; ++c) layout.dense.set(r, c, static_cast<double>(r * 31 + c * 7));
+      for (std::int64_t c = 0; c < layout.dense.cols; ++c)
+        layout.dense.set(r, c, static_cast<double>(r * 31 + c * 7));
     for (std::int64_t r = 0; r < layout.values.rows; ++r)
-      for (std::int64_t c = 0; c < layout.values.cols; ++c) layout.values.set(r, c, static_cast<double>(r - 3 * c));
+      for (std::int64_t c = 0; c < layout.values.cols; ++c)
+        layout.values.set(r, c, static_cast<double>(r - 3 * c));
     Matrix expected = layout.values;
     pack(view_of(layout.dense, layout.dense.data()), layout.pattern.index(), expected.data());
     for (std::int64_t r = 0; r < expected.rows; ++r)
-      for (std::int64_t c = 0; c < expected.cols; ++c) expected.set(r, c, expected.at(r, c) + layout.values.at(r, c));
+      for (std::int64_t c = 0; c < expected.cols; ++c)
+        expected.set(r, c, expected.at(r, c) + layout.values.at(r, c));
     const Stream stream;
     const Buffer values(layout.values.bytes), dense(layout.dense.bytes);
-    EXPECT_CUDA(cuda::sm80_bsr_add(view_of(layout.dense, dense.at(layout.dense)), layout.on_device(), values.at(layout.values),
-                                   stream.get()));
+    EXPECT_CUDA(cuda::sm80_bsr_add(view_of(layout.dense, dense.at(layout.dense)), layout.on_device(),
+                                   values.at(layout.values), stream.get()));
     stream.wait();
     EXPECT_TRUE(values.bytes() == expected.bytes);
     EXPECT_TRUE(dense.bytes() == layout.dense.bytes);
@@ -168,7 +177,8 @@ TEST_P(CudaSmallCopies, AddAddsWhatPackWrites) {
 }
 
 std::vector<DType> one_of_each_size() {
-  return when_devices(1).empty() ? std::vector<DType>{} : std::vector<DType>{DType::f8e4m3, DType::f16, DType::f32, DType::f64};
+  return when_devices(1).empty() ? std::vector<DType>{}
+                                 : std::vector<DType>{DType::f8e4m3, DType::f16, DType::f32, DType::f64};
 }
 INSTANTIATE_TEST_SUITE_P(, CudaSmallCopies, ::testing::ValuesIn(one_of_each_size()),
                          [](const auto& info) { return std::string(sparseloom::name_of(info.param)); });
@@ -185,11 +195,13 @@ TEST_P(CudaSmallActivate, MatchesTheHost) {
       for (const std::int64_t cols : {1, 64, 77, 1000}) {
         Matrix y(dtype, 9, cols, shift);
         for (std::int64_t r = 0; r < y.rows; ++r)
-          for (std::int64_t c = 0; c < cols; ++c) y.set(r, c, (static_cast<double>((r * cols + c) % 401) - 200) * 0.043);
+          for (std::int64_t c = 0; c < cols; ++c)
+            y.set(r, c, (static_cast<double>((r * cols + c) % 401) - 200) * 0.043);
         y.set(8, cols - 1, std::numeric_limits<double>::quiet_NaN());
         const Stream stream;
         const Buffer buffer(y.bytes);
-        EXPECT_CUDA(cuda::sm80_activate(view_of(y, buffer.at(y)), activation, {}, view_of(y, buffer.at(y)), stream.get()));
+        EXPECT_CUDA(cuda::sm80_activate(view_of(y, buffer.at(y)), activation, {}, view_of(y, buffer.at(y)),
+                                        stream.get()));
         stream.wait();
         Matrix after = y;
         after.bytes = buffer.bytes();
@@ -200,7 +212,8 @@ TEST_P(CudaSmallActivate, MatchesTheHost) {
             if (std::isnan(x)) {
               EXPECT_TRUE(std::isnan(after.at(r, c)));
             } else {
-              ASSERT_NEAR(after.at(r, c), expected, half_ulp * std::abs(expected) + 0x1p-22 * std::abs(x) + 0x1p-25)
+              ASSERT_NEAR(after.at(r, c), expected,
+                          half_ulp * std::abs(expected) + 0x1p-22 * std::abs(x) + 0x1p-25)
                   << sparseloom::name_of(activation) << " of " << x;
             }
           }
@@ -212,7 +225,8 @@ TEST_P(CudaSmallActivate, AddsAResidual) {
   const double half_ulp = dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
   for (const std::int64_t shift : {0, 1, 8})
     for (const std::int64_t cols : {1, 64, 77}) {
-      Matrix z(dtype, 9, cols, shift), residual(dtype, 9, cols, shift == 8 ? 1 : shift), y(dtype, 9, cols, shift);
+      Matrix z(dtype, 9, cols, shift), residual(dtype, 9, cols, shift == 8 ? 1 : shift),
+          y(dtype, 9, cols, shift);
       for (std::int64_t r = 0; r < z.rows; ++r)
         for (std::int64_t c = 0; c < cols; ++c) {
           z.set(r, c, (static_cast<double>((r * cols + c) % 401) - 200) * 0.043);
@@ -220,21 +234,25 @@ TEST_P(CudaSmallActivate, AddsAResidual) {
         }
       const Stream stream;
       const Buffer from(z.bytes), more(residual.bytes), to(y.bytes);
-      EXPECT_CUDA(cuda::sm80_activate(view_of(z, from.at(z)), Activation::silu, view_of(residual, more.at(residual)),
-                                      view_of(y, to.at(y)), stream.get()));
+      EXPECT_CUDA(cuda::sm80_activate(view_of(z, from.at(z)), Activation::silu,
+                                      view_of(residual, more.at(residual)), view_of(y, to.at(y)),
+                                      stream.get()));
       stream.wait();
       y.bytes = to.bytes();
       EXPECT_TRUE(y.padding_untouched());
       for (std::int64_t r = 0; r < z.rows; ++r)
         for (std::int64_t c = 0; c < cols; ++c) {
-          const double activated = activate(Activation::silu, z.at(r, c)), expected = activated + residual.at(r, c);
-          ASSERT_NEAR(y.at(r, c), expected, half_ulp * std::abs(expected) + 0x1p-21 * (std::abs(activated) + std::abs(expected)));
+          const double activated = activate(Activation::silu, z.at(r, c)),
+                       expected = activated + residual.at(r, c);
+          ASSERT_NEAR(y.at(r, c), expected,
+                      half_ulp * std::abs(expected) + 0x1p-21 * (std::abs(activated) + std::abs(expected)));
         }
     }
 }
 
 std::vector<DType> float_types() {
-  return when_devices(1).empty() ? std::vector<DType>{} : std::vector<DType>{DType::f32, DType::f16, DType::bf16};
+  return when_devices(1).empty() ? std::vector<DType>{}
+                                 : std::vector<DType>{DType::f32, DType::f16, DType::bf16};
 }
 INSTANTIATE_TEST_SUITE_P(, CudaSmallActivate, ::testing::ValuesIn(float_types()),
                          [](const auto& info) { return std::string(sparseloom::name_of(info.param)); });
@@ -248,13 +266,20 @@ TEST_P(CudaAbsentCopies, ReportAnError) {
   c.m = 1, c.rows = 20, c.cols = 27, c.block = {8, 16}, c.density = 1;
   Instance instance(c);
   Matrix dense(DType::f32, 20, 27, 1);
-  EXPECT_NE(cuda::sm80_bsr_unpack(instance.index(), instance.values.data(), view_of(dense, dense.data()), nullptr), 0);
-  EXPECT_NE(cuda::sm80_bsr_pack(view_of(dense, dense.data()), instance.index(), instance.values.data(), nullptr), 0);
-  EXPECT_NE(cuda::sm80_activate(view_of(dense, dense.data()), Activation::relu, {}, view_of(dense, dense.data()), nullptr), 0);
+  EXPECT_NE(
+      cuda::sm80_bsr_unpack(instance.index(), instance.values.data(), view_of(dense, dense.data()), nullptr),
+      0);
+  EXPECT_NE(
+      cuda::sm80_bsr_pack(view_of(dense, dense.data()), instance.index(), instance.values.data(), nullptr),
+      0);
+  EXPECT_NE(cuda::sm80_activate(view_of(dense, dense.data()), Activation::relu, {},
+                                view_of(dense, dense.data()), nullptr),
+            0);
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaAbsentCopies,
-                         ::testing::ValuesIn(when_devices(1).empty() ? std::vector<int>{0} : std::vector<int>{}));
+                         ::testing::ValuesIn(when_devices(1).empty() ? std::vector<int>{0}
+                                                                     : std::vector<int>{}));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaAbsentCopies);
 
 }  // namespace

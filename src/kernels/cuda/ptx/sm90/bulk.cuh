@@ -9,17 +9,21 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// Starts copying `bytes` from global memory; they arrive at `barrier`. Addresses and size in multiples of 16.
-__device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* global, std::uint32_t bytes, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared), "l"(global),
-               "r"(bytes), "r"(barrier)
-               : "memory");
+/// Starts copying `bytes` from global memory; they arrive at `barrier`. Addresses and size in multiples
+/// of 16.
+__device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* global, std::uint32_t bytes,
+                                          std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 
-__device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* global, std::uint32_t bytes, std::uint32_t barrier,
-                                          L2Policy policy) {
+__device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* global, std::uint32_t bytes,
+                                          std::uint32_t barrier, L2Policy policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(shared),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared),
       "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }

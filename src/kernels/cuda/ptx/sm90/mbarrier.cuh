@@ -1,8 +1,10 @@
-// Barriers in shared memory that count arriving threads and, beside them, bytes of bulk copies. Eight bytes, 8-byte aligned.
+// Barriers in shared memory that count arriving threads and, beside them, bytes of bulk copies. Eight bytes,
+// 8-byte aligned.
 //
-// A phase ends when all arrivals it was initialised with and all bytes it was told to expect have come; the next one begins at
-// once. A wait names the parity (0, 1, 0, ..) of the phase whose end it awaits; before the first phase, one of parity 1 counts as
-// ended. Arriving releases and waiting acquires what this thread block's threads and the copies wrote.
+// A phase ends when all arrivals it was initialised with and all bytes it was told to expect have come; the
+// next one begins at once. A wait names the parity (0, 1, 0, ..) of the phase whose end it awaits; before the
+// first phase, one of parity 1 counts as ended. Arriving releases and waiting acquires what this thread
+// block's threads and the copies wrote.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +18,9 @@ __device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32
 }
 
 /// Makes initialised barriers visible to the copy engine; the other threads need a __syncthreads besides.
-__device__ __forceinline__ void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 __device__ __forceinline__ void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -24,10 +28,12 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint32_t barrier) {
 
 /// Arrives and lets the phase wait for `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 
-/// Arrives once all cp.async that this thread has issued before have come; what they wrote is visible behind the phase's end.
+/// Arrives once all cp.async that this thread has issued before have come; what they wrote is visible behind
+/// the phase's end.
 __device__ __forceinline__ void mbarrier_arrive_behind_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -45,7 +51,8 @@ __device__ __forceinline__ bool mbarrier_test_wait(std::uint32_t barrier, std::u
   return ended != 0;
 }
 
-/// Waits for the end of the phase. try_wait sleeps for a while in hardware, so that a waiting warp takes few issue slots.
+/// Waits for the end of the phase. try_wait sleeps for a while in hardware, so that a waiting warp takes few
+/// issue slots.
 __device__ __forceinline__ void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\n"

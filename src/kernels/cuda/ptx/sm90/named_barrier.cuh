@@ -5,8 +5,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// Waits until kThreads threads, a multiple of 32, have come to barrier kIndex, 1 to 15. What they wrote before is visible behind
-/// it.
+/// Waits until kThreads threads, a multiple of 32, have come to barrier kIndex, 1 to 15. What they wrote
+/// before is visible behind it.
 template <int kIndex, int kThreads>
 __device__ __forceinline__ void named_barrier_sync() {
   static_assert(kIndex > 0 && kIndex < 16 && kThreads % 32 == 0, "barriers count whole warps");
