@@ -1,3 +1,4 @@
+// Conversions from stable torch tensors to the core's views, their checks, and allocation of new tensors.
 #include "convert.h"
 
 #include <algorithm>
@@ -17,14 +18,14 @@ namespace {
 
 std::string place(int device) { return device < 0 ? "the CPU" : "cuda:" + std::to_string(device); }
 
-// By the C shim's own allocation: the operators empty and new_empty go through the dispatcher, boxed, which
-// took a microsecond more.
+// Allocates through the C shim directly: the operators empty and new_empty go through the boxed dispatcher,
+// which was measured slower.
 Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarType type, int device) {
   std::vector<std::int64_t> strides(sizes.size());
   std::int64_t elements = 1;
   for (std::size_t d = sizes.size(); d-- > 0;) {
     strides[d] = elements;
-    elements *= std::max<std::int64_t>(1, sizes[d]);  // as torch's contiguous tensors count
+    elements *= std::max<std::int64_t>(1, sizes[d]);  // as torch counts strides of contiguous tensors
   }
   const auto dtype = torch::stable::detail::to<std::int32_t>(torch::stable::detail::from(type));
   AtenTensorHandle handle = nullptr;
@@ -32,8 +33,8 @@ Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarTy
       aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
                                device < 0 ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda(),
                                std::max(0, device), &handle);
-  // The shim keeps the reason to itself (it prints it); sizes and dtype were checked before, so memory is
-  // what is left.
+  // The shim only prints the reason and does not return it. Sizes and dtype were checked before, so lack of
+  // memory is what is left.
   if (error != 0)
     core::fail(op,
                "memory on " + place(device) + " for " + std::to_string(elements) +
@@ -131,8 +132,8 @@ Matrix matrix_of(const char* op, const char* name, const Tensor& tensor) {
   std::int64_t rows = 1;
   for (std::int64_t d = 0; d + 1 < dims; ++d) rows *= tensor.size(d);
 
-  // The leading dimensions fold into one when each steps over exactly the next; sizes of one step over
-  // anything.
+  // The leading dimensions fold into one if each steps over exactly the next one. A dimension of size 1 may
+  // have any stride.
   bool folds = cols <= 1 || tensor.stride(dims - 1) == 1;
   std::int64_t row_stride = cols, next = -1;
   for (std::int64_t d = dims - 2; d >= 0 && folds; --d) {
@@ -143,7 +144,7 @@ Matrix matrix_of(const char* op, const char* name, const Tensor& tensor) {
       folds = tensor.stride(d) == next;
     next = tensor.stride(d) * tensor.size(d);
   }
-  folds = folds && row_stride >= cols;  // an expanded tensor steps by 0
+  folds = folds && row_stride >= cols;  // an expanded tensor has stride 0
   Tensor owner = folds ? tensor : torch::stable::contiguous(tensor);
   if (!folds) row_stride = cols;
   const void* data = owner.const_data_ptr();

@@ -1,3 +1,4 @@
+// torch_executor: torch's threads or stream, and torch's dense products as the GEMM callbacks.
 #include "executor.h"
 
 #include <dlfcn.h>
@@ -18,8 +19,9 @@ void parallel_for(void*, std::int64_t count, RangeBody body) {
                               [body](std::int64_t begin, std::int64_t end) { body(begin, end); });
 }
 
-// libtorch_cuda is reached when it is in the process, never linked: one shared object serves CPU-only torch
-// too. A weak symbol would be null also under CUDA torch, whose libraries are loaded RTLD_LOCAL.
+// torch's current stream on `device`. libtorch_cuda is looked up in the process if it is loaded, and never
+// linked, so one shared object serves CPU-only torch too. A weak symbol would be null also under CUDA torch,
+// whose libraries are loaded RTLD_LOCAL.
 void* torch_stream(int device) {
   using Current = std::int32_t (*)(std::int32_t, void**);
   static const Current current = [] {
@@ -34,6 +36,7 @@ void* torch_stream(int device) {
   return stream;
 }
 
+// The view (transposed if asked) as a torch tensor that does not own its memory.
 Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
   std::array<std::int64_t, 2> sizes{m.rows, m.cols}, strides{m.stride, 1};
   if (transposed) std::swap(sizes[0], sizes[1]), std::swap(strides[0], strides[1]);
@@ -41,9 +44,9 @@ Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
                                   scalar_type_of(m.dtype));
 }
 
-// On CUDA torch's own stream is the one the executor names, so nothing more is said of it.
-// aten::linear.out adds the bias before rounding, which aten::mm.out followed by an addition would not.
-// aten::mm.dtype_out, CUDA's alone, leaves the sums of 16-bit operands unrounded.
+// Executor::gemm. On CUDA, torch's current stream is the stream that the executor names, so it need not be
+// passed. aten::linear.out adds the bias before rounding; aten::mm.out followed by an addition would not.
+// aten::mm.dtype_out, which exists on CUDA only, leaves the sums of 16-bit operands unrounded.
 void gemm(void*, const Gemm& product) {
   using torch::stable::detail::from;
   Tensor a = borrow(product.a, product.device, product.a_transposed), c = borrow(product.c, product.device);
@@ -72,14 +75,16 @@ void gemm(void*, const Gemm& product) {
 
 bool at_16_bytes(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
 
-// Rows that begin at multiples of 16 bytes, as cuBLAS's 8-bit products ask for.
+// The matrix, copied if necessary, with rows that begin at multiples of 16 bytes, as cuBLAS's 8-bit products
+// require.
 Tensor in_aligned_rows(ConstMatrixView m, int device) {
-  if (m.rows == 1) m.stride = m.cols;  // one row may say anything
+  if (m.rows == 1) m.stride = m.cols;  // the stride of a single row may be anything
   Tensor borrowed = borrow(m, device);
   return at_16_bytes(m.data) && m.stride % 16 == 0 ? borrowed : torch::stable::clone(borrowed);
 }
 
-// [rows, cols], one side of which is 1: each its own factor, or all the same.
+// Factors as a tensor [rows, cols], one side of which is 1: one factor for each entry, or the same for all
+// (stride 0).
 Tensor factors(const float* data, std::int64_t rows, std::int64_t cols, bool each, int device) {
   const std::array<std::int64_t, 2> sizes{rows, cols}, strides{each ? cols : 0, each ? 1 : 0};
   Tensor borrowed = torch::stable::from_blob(const_cast<float*>(data), sizes, strides, torch_device(device),
@@ -87,6 +92,7 @@ Tensor factors(const float* data, std::int64_t rows, std::int64_t cols, bool eac
   return rows * cols == 1 || (each && at_16_bytes(data)) ? borrowed : torch::stable::clone(borrowed);
 }
 
+// c *= by, in place.
 void multiply(const Tensor& c, const Tensor& by) {
   using torch::stable::detail::from;
   std::array<StableIValue, 2> stack{from(c), from(by)};
@@ -94,7 +100,7 @@ void multiply(const Tensor& c, const Tensor& by) {
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// Whether torch took it.
+// aten::_scaled_mm into c. Returns whether torch accepted the product.
 bool scaled_mm(const Tensor& a, const Tensor& w, const Tensor& a_scale, const Tensor& w_scale,
                const std::optional<Tensor>& bias, const Tensor& c, bool fast_accum) {
   using torch::stable::detail::from;
@@ -113,8 +119,8 @@ bool scaled_mm(const Tensor& a, const Tensor& w, const Tensor& a_scale, const Te
   return true;
 }
 
-// Products that torch did not take with a factor for each row: it may print every refusal, so none is asked
-// for twice.
+// Products that torch refused with a factor for each row. torch may print every refusal, so none is tried
+// twice.
 class RefusedByRows {
  public:
   using Key = std::array<std::int64_t, 4>;  // device, m, n, k
@@ -132,11 +138,13 @@ class RefusedByRows {
   std::set<Key> keys_;
 };
 
-// aten::_scaled_mm takes one factor for each operand everywhere. One for each row of both it takes into bf16
-// where its CUTLASS or its cuBLAS has a kernel, which cuBLAS has not on every GPU, nor on Hopper for few rows
-// of many columns (127 x 9216); into f32 on Hopper with CUDA 12.9 and newer alone. Else the sums are
-// multiplied afterwards, in f32 (for bf16 in memory of torch's own) as the sparse kernels do, tokens' factors
-// first.
+// Executor::scaled_gemm. aten::_scaled_mm accepts one factor for each operand everywhere. A factor for each
+// row of both operands it accepts
+// - into bf16 where its CUTLASS or its cuBLAS has a kernel (cuBLAS has none on some GPUs, nor on Hopper for
+// few rows of many columns such as 127 x 9216);
+// - into f32 only on Hopper with CUDA 12.9 and newer.
+// Otherwise the sums are multiplied afterwards, in f32 (for bf16 in memory of torch's own) as the sparse
+// kernels do, the tokens' factors first.
 void scaled_gemm(void*, const ScaledGemm& product) {
   static RefusedByRows* const refused = new RefusedByRows;  // leaked: calls may outlive static destruction
   const int device = product.device;
@@ -154,6 +162,7 @@ void scaled_gemm(void*, const ScaledGemm& product) {
     return own ? torch::stable::fill_(new_tensor("scaled_linear", {1, 1}, f32, device), 1.0)
                : factors(data, 1, 1, true, device);
   };
+  // Try a factor for each row first.
   const RefusedByRows::Key key{device, m, n, product.a.cols};
   if (each && !into_f32 && !refused->holds(key)) {
     if (scaled_mm(a, w, factors(product.a_scale, m, 1, product.a_scale_each, device),
@@ -161,6 +170,7 @@ void scaled_gemm(void*, const ScaledGemm& product) {
       return;
     refused->add(key);
   }
+  // Else multiply with factors of 1 where a factor for each row is due, and apply those to the sums.
   const bool apart = each && !into_f32;
   Tensor sums = apart ? new_tensor("scaled_linear", {m, n}, f32, device) : c;
   if (!scaled_mm(a, w, scale(product.a_scale, product.a_scale_each),

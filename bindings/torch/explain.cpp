@@ -1,5 +1,5 @@
-// plan, info and spin_registers: what would run and why, what this build and machine hold, and what the CPU
-// could do.
+// The operators plan, info and spin_registers: what would run and why, what this build and machine have, and
+// what rate the CPU reaches.
 #include "convert.h"
 #include "core/check.h"
 #include "core/json.h"
@@ -27,7 +27,8 @@ DType dtype_named(const std::string& name) {
              "pass one of them");
 }
 
-// Planning queues nothing, so it needs no stream, and no GPU that this torch could reach.
+// An executor for planning only. Planning queues no product, so it needs no stream, nor a GPU that this torch
+// could reach.
 Executor planner(std::int64_t device) {
   Executor executor = torch_executor();
   if (device < 0) return executor;
@@ -43,7 +44,7 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
                       bool tf32, std::int64_t device, std::int64_t kernel, bool residual, bool accumulate,
                       bool use_fast_accum) {
   const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
-  // "int8 to bf16", as plans print it; other dtypes write themselves.
+  // The dtype may read "int8 to bf16", as plans print it; all other dtypes write themselves.
   const std::string kTo = " to ";
   const std::size_t to = dtype.find(kTo);
   Problem problem =

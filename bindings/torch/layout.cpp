@@ -1,4 +1,4 @@
-// pack, unpack, scores and indices.
+// The operators pack, unpack, block_scores, validate_index, transpose_index and index_to_mask.
 #include "sparseloom/layout.h"
 
 #include <span>

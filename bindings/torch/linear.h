@@ -1,4 +1,4 @@
-// Shared by the ops that run a plan and the op that only tells of it.
+// Declarations shared by the operators that run a plan and the operator that only explains it.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace sparseloom::binding {
 
-/// "" for -1, else the name of that registry row; Error when there is none.
+/// The name of that row of the registry, or "" for -1. Throws Error if there is no such row.
 std::string kernel_name(const char* op, std::int64_t kernel);
 Activation activation_of(const char* op, std::int64_t code);
 
-/// Without bias and activation.
+/// The problem without bias and activation.
 Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict,
                    bool tf32);
 
-/// The operators themselves, as library.cpp declares them. forward is linear, and with `pre` (CUDA) also
-/// gives x W^T + bias.
+/// The operators themselves, as library.cpp declares them. forward is linear; if `pre` is not null (CUDA
+/// only), it also returns x W^T + bias there.
 Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
                const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
                std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
@@ -36,7 +36,7 @@ Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Te
                  std::int64_t block_rows, std::int64_t block_cols, std::int64_t version, bool strict,
                  bool tf32, std::int64_t kernel);
 
-/// dvalues += dW, in fp32. `op` and `name`: what errors call the operator and its dvalues.
+/// dvalues += dW, in fp32. `op` and `name` are what errors call the operator and its dvalues.
 void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy,
                          const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t version,
                          bool strict, bool tf32, std::int64_t kernel);

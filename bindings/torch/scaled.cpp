@@ -1,4 +1,4 @@
-// scaled_linear: the 8-bit forward product. As linear.cpp: check, plan (cached), run.
+// The operator scaled_linear, the 8-bit forward product. As in linear.cpp: check, plan (cached), run.
 #include <optional>
 #include <span>
 
@@ -30,8 +30,8 @@ DType operand_of(const Tensor& x) {
   return dtype;
 }
 
-// One factor, or one for each of `count`; in any shape, for [tokens], [..., tokens, 1] and [rows, 1] are all
-// in use.
+// One factor, or one for each of `count` tokens or features. Any shape is accepted, because [tokens], [...,
+// tokens, 1] and [rows, 1] are all in use.
 struct Factors {
   Tensor owner;
   std::span<const float> span;

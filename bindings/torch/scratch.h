@@ -1,4 +1,4 @@
-// Memory that one call works in.
+// Scratch: the workspace memory of one call.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,17 @@
 
 namespace sparseloom::binding {
 
-/// Scratch of one call. On the CPU up to kKept bytes stay with the calling thread: a fresh 16 MB block is
-/// 4096 page faults, some 4 ms of a product of 20. More, as dense needs it, comes from torch's allocator and
-/// goes back: keeping it would double the layer behind its back. On CUDA all of it is torch's, whose caching
-/// allocator knows of streams and of graphs.
+/// The workspace of one call. On the CPU, up to kKept bytes stay with the calling thread, because the page
+/// faults of fresh memory (4096 for 16 MB) were measured to cost a large share of a product. Larger
+/// workspaces, which `dense` needs, come from torch's allocator and go back to it: keeping them would double
+/// the layer's memory unnoticed. On CUDA all memory comes from torch's caching allocator, which handles
+/// streams and graphs.
 class Scratch {
  public:
   Scratch(const char* op, std::size_t bytes, int device) {
     if (device >= 0) {
       if (bytes == 0) return;
-      memory_ = new_bytes(op, static_cast<std::int64_t>(bytes), device);  // aligned to 512
+      memory_ = new_bytes(op, static_cast<std::int64_t>(bytes), device);  // the allocator aligns to 512
       span_ = {static_cast<std::byte*>(memory_->mutable_data_ptr()), bytes};
       return;
     }
@@ -30,7 +31,7 @@ class Scratch {
       return;
     }
     memory_ = new_bytes(op, static_cast<std::int64_t>(bytes + 63), device);
-    // Aligned by hand: torch promises 64 bytes on the CPU today, nothing says for ever.
+    // Aligned by hand: torch aligns to 64 bytes on the CPU today but does not promise it.
     const auto at =
         (reinterpret_cast<std::uintptr_t>(memory_->mutable_data_ptr()) + 63) & ~std::uintptr_t{63};
     span_ = {reinterpret_cast<std::byte*>(at), bytes};

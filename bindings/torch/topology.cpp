@@ -1,4 +1,4 @@
-// set_topology and move_blocks: in torch's memory, on torch's stream, in place.
+// The operators set_topology and move_blocks: in place, in torch's memory and on torch's stream.
 #include <optional>
 #include <span>
 
@@ -10,13 +10,15 @@
 namespace sparseloom::binding {
 namespace {
 
-// The schema says which arguments are written; a const tensor's data is not const.
+// The data of an index tensor that will be written. The schema says which arguments are written; `const
+// Tensor&` does not make the data const.
 std::int32_t* written(const char* op, const char* name, const Tensor& tensor, std::int64_t expected,
                       int device) {
   indices_of(op, name, tensor, expected, device, "crow");
   return static_cast<std::int32_t*>(tensor.mutable_data_ptr());
 }
 
+// Workspace from torch's allocator for one call.
 class Lent {
  public:
   Lent(const char* op, std::size_t bytes, int device) {
@@ -77,7 +79,8 @@ void move_blocks(const Tensor& values, const Tensor& moved) {
                           torch_executor(device));
 }
 
-// What torch's compilers call: results are none, and what is written has its shape already.
+// Fake (Meta) kernels, which torch's compilers call. They do nothing: there are no results, and the tensors
+// that are written have their shapes already.
 void no_topology(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                  const Tensor&, const Tensor&) {}
 void no_move(const Tensor&, const Tensor&) {}

@@ -10,8 +10,8 @@ namespace sparseloom {
 
 /// Carries the operation, what it expected, what it got and what to do about it.
 /// what() reads "[op] expected <expected>, got <actual>; <remedy>".
-/// Visible by default so that it can be caught across shared objects. Kernels never throw: only the rooms
-/// above them do.
+/// The class is visible outside the library so that it can be caught across shared objects. Kernels never
+/// throw it: only the layers above them do.
 class SPARSELOOM_API Error : public std::runtime_error {
  public:
   Error(std::string op, std::string expected, std::string actual, std::string remedy);

@@ -1,4 +1,5 @@
-// What the caller lends to a call: threads or a CUDA stream and, if it has one, a dense GEMM.
+// Executor: what the caller lends to a call. That is threads or a CUDA stream and, if the caller has one, a
+// dense GEMM. Workspace: scratch memory for CPU calls.
 #pragma once
 
 #include <cstddef>
@@ -11,75 +12,79 @@
 
 namespace sparseloom {
 
-/// A callable borrowed for the length of one call: work on [begin, end).
+/// A callable that is borrowed for the length of one call; it works on the indices [begin, end).
 struct RangeBody {
   void (*call)(void* self, std::int64_t begin, std::int64_t end);
   void* self;
   void operator()(std::int64_t begin, std::int64_t end) const { call(self, begin, end); }
 };
 
-/// C = op(A) op(B) (+ bias on every row), all row-major, fp32 accumulation for 16-bit types; op transposes
-/// where the flag says so.
+/// One dense product C = op(A) op(B) (+ bias on every row). All matrices are row-major; op transposes where
+/// the flag says so; 16-bit types accumulate in fp32.
 struct Gemm {
   ConstMatrixView a;  // [m, k], or [k, m] when a_transposed
   ConstMatrixView b;  // [k, n], or [n, k] when b_transposed
-  MatrixView c;  // [m, n], overwritten; f32, unrounded, of 16-bit a and b when a dw on a device accumulates
+  // [m, n], overwritten. Of the dtype of a and b, or f32 (sums that were never rounded) where a dw on a CUDA
+  // device accumulates 16-bit a and b.
+  MatrixView c;
   const void* bias = nullptr;  // [n] of c's dtype, or null; added before c is rounded
   bool a_transposed = false;
   bool b_transposed = false;
-  int device = -1;         // Executor::device: where all of it lies
-  void* stream = nullptr;  // Executor::stream: what the product must be queued on
+  int device = -1;         // Executor::device: where all these matrices lie
+  void* stream = nullptr;  // Executor::stream: the product must be queued on it
 };
 
-/// C[i, j] = a_scale[i] b_scale[j] sum_k A[i, k] B[j, k] (+ bias[j]) of f8e4m3 operands, row-major, the sums
-/// in fp32 or as near to it as the vendor comes (fast_accum: in what the tensor cores keep). Factors of zero,
-/// Inf and NaN count as numbers do, in whatever order. Asked for on CUDA devices of compute capability 8.9
-/// and newer, with k and n multiples of 16.
+/// C[i, j] = a_scale[i] b_scale[j] sum_k A[i, k] B[j, k] (+ bias[j]) of f8e4m3 operands, all row-major. The
+/// sums are in fp32, or as close to it as the vendor's kernel comes; with fast_accum they stay in the
+/// precision of the tensor cores. Scales of 0, Inf and NaN are multiplied like other numbers, in any order.
+/// The library asks for this only on CUDA devices of compute capability 8.9 and newer, with k and n multiples
+/// of 16.
 struct ScaledGemm {
   ConstMatrixView a;           // [m, k]
   ConstMatrixView b;           // [n, k]
   MatrixView c;                // [m, n] of bf16 or f32, overwritten
   const void* bias = nullptr;  // [n] of bf16, beside a c of bf16, or null; added before c is rounded
-  const float* a_scale =
-      nullptr;  // [m] when a_scale_each, else [1] for all rows; on the device, as all other memory
+  // [m] when a_scale_each, else one factor [1] for all rows; on the device, like all other memory here.
+  const float* a_scale = nullptr;
   const float* b_scale = nullptr;  // [n] when b_scale_each, else [1]
   bool a_scale_each = false;
   bool b_scale_each = false;
   bool fast_accum = false;  // Problem::fast_accum
-  int device = -1;          // as Gemm's
-  void* stream = nullptr;   // as Gemm's
+  int device = -1;          // as in Gemm
+  void* stream = nullptr;   // as in Gemm
 };
 
-/// Threads and GEMM are lent through plain function pointers, so that a host (torch, an engine of your own)
-/// keeps its one pool. The library starts no thread and keeps none beside Executor::pool()'s.
+/// Threads and GEMM are lent through plain function pointers, so that a host (torch, or an engine of your
+/// own) keeps its one thread pool. The library starts no threads except those of Executor::pool().
 struct Executor {
+  /// Passed unchanged to the function pointers below.
   void* context = nullptr;
 
-  /// How many ranges one call is cut into; results are bitwise the same for every value.
+  /// How many ranges one call is divided into. Results are bitwise the same for every value.
   int num_threads = 1;
 
-  /// Runs body over a partition of [0, count). May run any number of the ranges at once, must run each index
-  /// exactly once, and returns when all are done. An exception of the callback's own passes through the call.
-  /// Null: the calling thread alone.
+  /// Runs body over a partition of [0, count). It may run any number of the ranges at once, must run each
+  /// index exactly once, and returns when all are done. An exception that this callback itself throws passes
+  /// through the call. Null: the calling thread does all the work.
   void (*parallel_for)(void* context, std::int64_t count, RangeBody body) = nullptr;
 
-  /// The vendor's dense product, used by the `dense` candidate of a plan. Null: that candidate is refused and
-  /// says so.
+  /// The vendor's dense product, which the `dense` candidate of a plan calls. Null: the plan refuses that
+  /// candidate and says so.
   void (*gemm)(void* context, const Gemm& product) = nullptr;
 
-  /// The same for f8e4m3, on CUDA devices. Null: `dense` is refused for it.
+  /// The same for f8e4m3, on CUDA devices. Null: the plan refuses `dense` for f8e4m3.
   void (*scaled_gemm)(void* context, const ScaledGemm& product) = nullptr;
 
-  /// Ordinal of the CUDA device that matrices, indices, values and workspace of the call lie on; -1: the CPU.
-  /// A call on a device queues its work on `stream` (a cudaStream_t; null: the device's default stream),
-  /// returns before that is done, never waits, and leaves the thread's current device as it was.
+  /// Ordinal of the CUDA device that the call's matrices, indices, values and workspace lie on; -1: the CPU.
+  /// A call on a device queues its work on `stream` (a cudaStream_t; null: the device's default stream) and
+  /// returns before that work is done. It never waits, and it leaves the thread's current device as it was.
   int device = -1;
   void* stream = nullptr;
 
-  /// The calling thread alone.
+  /// Runs everything on the calling thread; lends no GEMM.
   static Executor serial() noexcept { return {}; }
 
-  /// A CUDA device and a stream of it. Lend a GEMM by setting `gemm`, and `scaled_gemm`.
+  /// A CUDA device and one of its streams. Set `gemm` and `scaled_gemm` afterwards to lend a GEMM.
   static Executor cuda(int device, void* stream = nullptr) noexcept {
     Executor executor;
     executor.device = device;
@@ -87,16 +92,16 @@ struct Executor {
     return executor;
   }
 
-  /// A process-wide pool of std::thread, grown on demand to the largest `num_threads` asked for (0: one per
-  /// CPU this process may use).
+  /// A process-wide pool of std::thread. It grows to the largest `num_threads` that was asked for (0: one
+  /// thread for each CPU this process may use).
   SPARSELOOM_API static Executor pool(int num_threads = 0);
 };
 
-/// Scratch memory for the calls of one thread, aligned to 64 bytes: grows to the largest plan it met and
-/// keeps that.
+/// Scratch memory in host memory for the calls of one thread, aligned to 64 bytes. It grows to the largest
+/// size asked for and keeps it.
 class SPARSELOOM_API Workspace {
  public:
-  /// Throws std::bad_alloc when there is no memory.
+  /// At least `bytes` of scratch; the content is undefined. Throws std::bad_alloc when there is no memory.
   std::span<std::byte> at_least(std::size_t bytes);
 
  private:

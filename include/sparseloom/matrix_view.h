@@ -1,4 +1,4 @@
-// Non-owning row-major matrices: the only way dense memory enters and leaves the library.
+// Non-owning views of row-major matrices. Dense memory enters and leaves the library only through them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace sparseloom {
 
 /// rows x cols elements of `dtype`; element (r, c) lies at data[r * stride + c]. stride counts elements and
-/// is >= cols.
+/// is at least cols.
 struct ConstMatrixView {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -18,7 +18,7 @@ struct ConstMatrixView {
   std::int64_t stride = 0;
 };
 
-/// The writable twin of ConstMatrixView.
+/// The writable counterpart of ConstMatrixView.
 struct MatrixView {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -29,7 +29,8 @@ struct MatrixView {
   operator ConstMatrixView() const noexcept { return {data, dtype, rows, cols, stride}; }
 };
 
-/// A view of float or double memory whose rows follow each other, or lie `stride` elements apart.
+/// A view of float or double memory. Its rows lie `stride` elements apart, or follow each other when stride <
+/// 0.
 template <class T>
 requires std::is_same_v<T, float> || std::is_same_v<T, double> MatrixView view(T* data, std::int64_t rows,
                                                                                std::int64_t cols,

@@ -71,15 +71,16 @@ struct Plan {
   std::size_t workspace_bytes = 0;    // scratch the caller lends to each call; 64-byte aligned
   std::string
       caveat;  // what else the kernel multiplies than stored blocks, and so spreads NaN from; or empty
-  std::string machine;  // one line: instruction set in force, the rates that decided, where they come from
-  std::vector<std::int64_t> cost_prefix;  // forward: per block row, dx: per block column; [n + 1], what
-                                          // threads divide evenly; empty on CUDA
-  std::vector<std::uint16_t> line_order;  // CUDA: block rows (forward) or columns (dx) as they are
-                                          // multiplied, like ones together; empty: as they lie
-  bool uneven_lines = false;  // CUDA: some lines have more blocks than the kernel is made for: half again the
-                              // mean, or what it says
+  std::string
+      machine;  // one block row: instruction set in force, the rates that decided, where they come from
+  std::vector<std::int64_t> cost_prefix;       // forward: per block row, dx: per block column; [n + 1], what
+                                               // threads divide evenly; empty on CUDA
+  std::vector<std::uint16_t> block_row_order;  // CUDA: block rows (forward) or columns (dx) as they are
+                                               // multiplied, like ones together; empty: as they lie
+  bool uneven_block_rows = false;  // CUDA: some block rows have more blocks than the kernel is made for: half
+                                   // again the mean, or what it says
 
-  /// A few lines: the problem, the choice and its prediction, every refusal and why.
+  /// A few block rows: the problem, the choice and its prediction, every refusal and why.
   SPARSELOOM_API std::string describe() const;
 };
 

@@ -1,8 +1,8 @@
-// Ordered table of contents: include this, or only what you use.
+// All public headers in reading order: include this one, or only those that you use.
 //
-// Threads: const objects may be shared; make_plan locks its cache; calls with outputs and workspaces of their
-// own are independent. Every function throws sparseloom::Error on wrong arguments, before anything is
-// written.
+// Threads: const objects may be shared. make_plan locks its cache. Calls with their own outputs and
+// workspaces are independent. Every function throws sparseloom::Error on wrong arguments before it writes
+// anything.
 #pragma once
 
 #include "sparseloom/version.h"

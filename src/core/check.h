@@ -1,4 +1,4 @@
-// Checks at the op boundary, and small integer maths that every room needs.
+// The failing path of the checks at the op boundary, and small integer helpers that every folder needs.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace sparseloom::core {
 
-/// The failing path, out of line and cold so that a check costs a compare and a branch.
+/// Throws Error. It is out of line and cold, so that a check costs the caller only a compare and a branch.
 [[noreturn]] __attribute__((cold, noinline)) inline void fail(std::string op, std::string expected,
                                                               std::string actual, std::string remedy) {
   throw Error(std::move(op), std::move(expected), std::move(actual), std::move(remedy));

@@ -1,3 +1,4 @@
+// sparseloom::Error: its message and its destructor.
 #include "sparseloom/error.h"
 
 #include <utility>
@@ -11,6 +12,6 @@ Error::Error(std::string op, std::string expected, std::string actual, std::stri
       actual_(std::move(actual)),
       remedy_(std::move(remedy)) {}
 
-Error::~Error() = default;  // out of line: the vtable and type info live in this library alone
+Error::~Error() = default;  // out of line, so that the vtable and type info exist in this library alone
 
 }  // namespace sparseloom

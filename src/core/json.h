@@ -1,4 +1,4 @@
-// The little JSON that info and plan print.
+// Strings and numbers as JSON, for what info and plan print.
 #pragma once
 
 #include <charconv>
@@ -8,6 +8,7 @@
 
 namespace sparseloom::core {
 
+/// The text in quotes, with quotes, backslashes and control characters escaped.
 inline std::string json_string(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {
@@ -25,8 +26,8 @@ inline std::string json_string(const std::string& text) {
   return out + "\"";
 }
 
-/// Shortest text that reads back the same, whatever the locale; null for inf and NaN, which JSON does not
-/// have.
+/// The shortest text that reads back as the same number, whatever the locale; null for inf and NaN, which
+/// JSON does not have.
 inline std::string json_number(double value) {
   if (!std::isfinite(value)) return "null";
   char text[32];

@@ -8,18 +8,18 @@
 
 namespace sparseloom::core {
 
-/// SplitMix64's output function (Steele, Lea & Flood 2014): a bijection in which every input bit moves every
-/// output bit.
+/// SplitMix64's output function (Steele, Lea & Flood 2014): a bijection in which every input bit affects
+/// every output bit.
 constexpr std::uint64_t mix64(std::uint64_t x) noexcept {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
 
-inline constexpr std::uint64_t kGoldenGamma =
-    0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd: SplitMix64's increment
+// 2^64 / golden ratio, made odd: the increment of SplitMix64.
+inline constexpr std::uint64_t kGoldenGamma = 0x9e3779b97f4a7c15u;
 
-/// xoshiro256** (Blackman & Vigna 2018), state filled by SplitMix64.
+/// xoshiro256** (Blackman & Vigna 2018), with its state filled by SplitMix64.
 class Rng {
  public:
   constexpr explicit Rng(std::uint64_t seed) noexcept : seed_(seed) {
@@ -27,8 +27,8 @@ class Rng {
     for (std::uint64_t& word : state_) word = mix64(counter += kGoldenGamma);
   }
 
-  /// An independent stream, the same however much was drawn from this one: loops may draw their items in any
-  /// order.
+  /// An independent stream. It is the same however much was drawn from this one, so a loop may draw its items
+  /// in any order.
   constexpr Rng split(std::uint64_t stream) const noexcept {
     return Rng(mix64(seed_ ^ mix64(stream + kGoldenGamma)));
   }
@@ -45,8 +45,8 @@ class Rng {
     return result;
   }
 
-  /// Uniform in [0, bound), without bias; bound >= 1. Lemire's multiply and reject (2019): one multiplication
-  /// nearly always.
+  /// Uniform in [0, bound), without bias; bound >= 1. Uses multiply and reject (Lemire 2019), which nearly
+  /// always needs one multiplication.
   constexpr std::uint64_t below(std::uint64_t bound) noexcept {
     Wide product = Wide{next()} * bound;
     if (static_cast<std::uint64_t>(product) < bound) {

@@ -1,5 +1,5 @@
-// What a kernel gets: plain data, shared by all backends. Borrowed for one call; a kernel owns and allocates
-// nothing.
+// What a kernel gets from its caller: MatmulArgs, plain data shared by all backends; and Kernel, a row of the
+// registry. A kernel borrows all of it for one call; it owns and allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -12,22 +12,26 @@
 
 namespace sparseloom::kernels {
 
-/// One product. All matrices row-major with unit column stride, all of `dtype` but for 8-bit products' out
-/// and bias; W is [rows, cols] = index.rows x index.cols.
-///   forward: out [m, rows] = act(a [m, cols] W^T + bias) + residual, added in fp32 before the one rounding
-///   dx:      out [m, cols] = a [m, rows] W
-///   dw:      out [blocks, bm, bn] = a^T b at the stored blocks; a = dY [m, rows], b = X [m, cols]; padding
-///   is written as zero
-///            accumulate: out, fp32, += the sums unrounded; to padding, which is zero by contract, nothing is
-///            added
-/// 8-bit operands (is_scaled(dtype)), forward only, out and bias of out_dtype:
-///   sum[t, o] = a [t, :] W[o, :]^T        i8: in int32, exact (make_plan admits no reduction that could
-///   overflow it); f8: in fp32 out[t, o] = act(fma(float(sum) * a_scale, w_scale, bias[o]))
-/// in fp32, that is three roundings in this order: of float(sum) where |sum| > 2^24, of its product with the
-/// token's scale, and of the fused multiplication by the output's scale and addition of the bias, which is 0
-/// where there is none; then act, then the rounding to out_dtype. Every i8 kernel without activation thus
-/// writes the reference's bits. A scale of 0, Inf or NaN needs no case of its own: 0 * Inf is NaN, as is
-/// whatever meets one.
+/// One product. All matrices are row-major with unit column stride, and all are of `dtype` except out and
+/// bias of 8-bit products. W is [rows, cols] = index.rows x index.cols.
+///
+///   forward  out [m, rows] = act(a [m, cols] W^T + bias) + residual, added in fp32 before the only rounding
+///   dx       out [m, cols] = a [m, rows] W
+///   dw       out [blocks, bm, bn] = a^T b at the stored blocks; a = dY [m, rows], b = X [m, cols].
+///            Padding is written as zero. With `accumulate`, out is fp32 and the unrounded sums are added to
+///            it; padding, which is zero by contract, is left alone.
+///
+/// 8-bit operands (is_scaled(dtype)) have forward only; out and bias are of out_dtype:
+///
+///   sum[t, o] = a [t, :] W[o, :]^T
+///   out[t, o] = act(fma(float(sum[t, o]) * a_scale, w_scale, bias[o]))
+///
+/// The sum is exact in int32 for i8 (make_plan admits no reduction that could overflow it) and is in fp32 for
+/// f8. The second line is computed in fp32 with three roundings in this order: of float(sum) where
+/// |sum| > 2^24; of its product with the token's scale; and of the fused multiplication by the output's scale
+/// and addition of the bias, which is 0 where there is none. Then come act and the rounding to out_dtype. So
+/// every i8 kernel without activation writes the reference's bits. A scale of 0, Inf or NaN needs no case of
+/// its own: 0 * Inf is NaN, and so is everything computed from a NaN.
 struct MatmulArgs {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
@@ -43,47 +47,49 @@ struct MatmulArgs {
   const void* bias = nullptr;    // forward only, [rows] or null
   void* out = nullptr;
   std::int64_t out_stride = 0;  // forward and dx
-  void* pre =
-      nullptr;  // forward only, rows with stores_pre: also round(a W^T + bias), what a gradient of act needs
+  /// Forward only, and only for kernels with `stores_pre`: they also write round(a W^T + bias) here, which
+  /// the gradient of act needs.
+  void* pre = nullptr;
   std::int64_t pre_stride = 0;
-  const void* residual = nullptr;  // forward only, [m, rows] as out, or null
+  const void* residual = nullptr;  // forward only, [m, rows] like out, or null
   std::int64_t residual_stride = 0;
   bool accumulate = false;         // dw only
-  DType out_dtype = DType::f32;    // 8-bit operands only: bf16 or f32, of out and bias
-  const float* a_scale = nullptr;  // 8-bit operands only, never null then: [m] when a_scale_each, else [1]
+  DType out_dtype = DType::f32;    // of out and bias; 8-bit operands only: bf16 or f32
+  const float* a_scale = nullptr;  // 8-bit operands only, then never null: [m] when a_scale_each, else [1]
   const float* w_scale = nullptr;  // [rows] when w_scale_each, else [1]
-  bool a_scale_each = false;       // one factor for each token, else one for all
-  bool w_scale_each = false;       // one for each output feature
-  /// [n + 1] running cost over block rows (forward) or block columns (dx); tasks cut [0, cost_prefix[n])
+  bool a_scale_each = false;       // one scale for each token, else one for all
+  bool w_scale_each = false;       // one scale for each output feature, else one for all
+  /// [n + 1] running cost over block rows (forward) or block columns (dx). Tasks cut [0, cost_prefix[n])
   /// evenly. Null for dw and on CUDA.
   const std::int64_t* cost_prefix = nullptr;
-  /// CUDA, forward and dx: the order of block rows or columns, one uint16 for each, on the host. Null: as
-  /// they lie.
-  const std::uint16_t* line_order = nullptr;
-  bool uneven_lines = false;  // Plan::uneven_lines
-  /// CUDA, kernels that merge blocks: the lists of index (forward) or transposed (dx) begin where those say
-  /// and end here, [lines]; index.blocks is what there is room for, likely_blocks what is expected. Null and
-  /// 0: each list ends where the next begins.
-  const std::int32_t* line_end = nullptr;
+  /// CUDA, forward and dx: the order in which to take block rows or block columns, one uint16 each, in host
+  /// memory. Null: in ascending order.
+  const std::uint16_t* block_row_order = nullptr;
+  bool uneven_block_rows = false;  // Plan::uneven_block_rows
+  /// CUDA kernels that merge blocks: where the list of each block row (forward: of index) or block column
+  /// (dx: of transposed) ends; it begins where crow or ccol says. index.blocks is then the capacity, and
+  /// likely_blocks the expected number. Null and 0: each list ends where the next one begins.
+  const std::int32_t* block_row_end = nullptr;
   std::int64_t likely_blocks = 0;
-  std::byte* workspace =
-      nullptr;  // KernelInfo::workspace_bytes bytes, 64-byte aligned (256 on CUDA), of any content
-  // CUDA kernels only. All pointers above are then device pointers of `device`, which is the thread's current
-  // one.
+  /// KernelInfo::workspace_bytes bytes of any content, aligned to 64 bytes (256 on CUDA).
+  std::byte* workspace = nullptr;
+  // The members below are for CUDA kernels only. All operand pointers above are then device pointers of
+  // `device`, which is the thread's current device.
   int device = -1;
   void* stream = nullptr;   // cudaStream_t
   bool tf32 = false;        // Problem::tf32
   bool fast_accum = false;  // Problem::fast_accum
 };
 
-/// A row of the registry: what plan needs to choose, and the launch.
+/// A row of the registry: what the plan needs to choose the kernel, and its launch.
 struct Kernel {
   plan::KernelInfo info;
-  /// Runs the product on executor's threads, or queues it on args.stream. 0, or the cudaError_t of a launch
-  /// that failed. Throws nothing of its own (what executor's callbacks throw passes through).
+  /// Runs the product on the executor's threads, or queues it on args.stream. Returns 0, or the cudaError_t
+  /// of a launch that failed. Throws nothing of its own (what the executor's callbacks throw passes through).
   int (*launch)(const MatmulArgs& args, const Executor& executor);
-  bool stores_pre =
-      false;  // heeds args.pre; for the others pre is their output and the activation a pass of its own
+  /// Whether the kernel writes args.pre. A caller that needs `pre` of another kernel has it write `pre` as
+  /// its output and applies the activation in a pass of its own.
+  bool stores_pre = false;
 };
 
 }  // namespace sparseloom::kernels

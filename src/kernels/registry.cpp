@@ -1,3 +1,4 @@
+// Assembles the list of all kernels, and keeps this machine's measured rates.
 #include "kernels/registry.h"
 
 #include <vector>

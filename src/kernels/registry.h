@@ -1,4 +1,4 @@
-// The one list of all kernels.
+// The list of all kernels, from which the plan chooses, and the rates of this machine.
 #pragma once
 
 #include <span>
@@ -8,18 +8,17 @@
 
 namespace sparseloom::kernels {
 
-/// Fast kernels, then `dense`, then `reference`. The order is the order of Plan::candidates and of
-/// kernel_names().
+/// The fast kernels, then `dense`, then `reference`. Plan::candidates and kernel_names() keep this order.
 std::span<const Kernel> registry();
 
-/// The same rows as plan sees them.
+/// The KernelInfo of the same rows, in the same order: all that the plan reads.
 std::span<const plan::KernelInfo> registry_info();
 
-/// Rates of this machine for the instruction set in force, read or measured on first use; gemm_flops is left
-/// 0.
+/// Rates of this machine for the active instruction set, read from a file or measured on first use.
+/// gemm_flops stays 0.
 const plan::MachineRates& machine_rates();
 
-/// Where they come from, as KnownRates::origin.
+/// Where those rates come from; see KnownRates::origin.
 const std::string& machine_rates_origin();
 
 }  // namespace sparseloom::kernels

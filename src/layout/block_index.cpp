@@ -1,3 +1,4 @@
+// BlockIndex: the owning index, built from a pattern or from validated arrays.
 #include <limits>
 
 #include "core/check.h"
@@ -14,8 +15,8 @@ BlockIndex::BlockIndex(const BlockPattern& pattern)
   crow_.reserve(static_cast<std::size_t>(pattern.block_rows()) + 1);
   col_.reserve(static_cast<std::size_t>(blocks));
   crow_.push_back(0);
-  // Every column is written and counted only if present: no branch, which half of the cells of a random
-  // pattern would mispredict.
+  // Every column is written, and counted only if present. That needs no branch, which half of the cells of a
+  // random pattern would mispredict.
   std::vector<std::int32_t> in_row(static_cast<std::size_t>(pattern.block_cols()) + 1);
   for (std::int64_t r = 0; r < pattern.block_rows(); ++r) {
     std::size_t found = 0;

@@ -1,4 +1,5 @@
-// Dense <-> block-sparse: copies of rows of blocks, byte for byte, whatever the dtype.
+// pack and unpack between dense and block-sparse on the CPU: byte copies of the rows of blocks, whatever the
+// dtype. Also BsrMatrix.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -34,7 +35,7 @@ void require_values(const char* op, const IndexView& index, const void* values) 
 }
 
 /// Calls copy(byte offset in dense, byte offset in values, bytes present, bytes of padding) for each row of
-/// each stored block of the block rows [begin, end); a row below the matrix's edge has no bytes present.
+/// each stored block in the block rows [begin, end). A row below the matrix's edge has no bytes present.
 template <class Copy>
 void for_each_block_row(const ConstMatrixView& dense, const IndexView& index, std::int64_t begin,
                         std::int64_t end, Copy copy) {
@@ -76,8 +77,8 @@ void layout::unpack_rows(const IndexView& index, const void* values, const Matri
   const auto element = static_cast<std::int64_t>(size_of(dense.dtype));
   const std::int64_t last = std::min(end * index.block.rows, index.rows);
   if (index.cols > 0) {
-    for (std::int64_t r = begin * index.block.rows; r < last;
-         ++r) {  // what lies between rows of a strided matrix is not ours
+    // Clear row by row: the memory between the rows of a strided matrix is not ours.
+    for (std::int64_t r = begin * index.block.rows; r < last; ++r) {
       std::memset(target + r * dense.stride * element, 0, static_cast<std::size_t>(index.cols * element));
     }
   }

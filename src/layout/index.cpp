@@ -1,4 +1,5 @@
-// The row index of a BSR matrix: checked when it comes from outside, turned into the column index, hashed.
+// The row index of a BSR matrix: validated if it comes from outside, transposed into the column index,
+// hashed.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -31,7 +32,7 @@ void validate_crow(const char* op, std::int64_t block_rows, std::int64_t blocks,
       core::fail(op, "crow in ascending order",
                  entry("crow", r + 1, crow[r + 1]) + " after " + entry("crow", r, crow[r]), kRebuild);
     }
-    // Here and not only at the end: no entry of col may be read through an offset that lies past it.
+    // Checked here and not only at the end, so that no entry of col is read through an offset past its end.
     if (crow[r + 1] > blocks) {
       core::fail(op, "crow to end at " + std::to_string(blocks) + ", the length of col",
                  entry("crow", r + 1, crow[r + 1]), kRebuild);
@@ -81,8 +82,9 @@ void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* r
   std::fill(ccol, ccol + block_cols + 1, 0);
   for (std::int64_t i = 0; i < index.blocks; ++i) ++ccol[index.col[i] + 1];
   for (std::int64_t c = 0; c < block_cols; ++c) ccol[c + 1] += ccol[c];
-  // A counting sort: rows are walked in order, so they come out in order. ccol[c] serves as column c's cursor
-  // and ends where column c + 1 begins, so shifting it by one restores it: no scratch memory.
+  // A counting sort. Rows are walked in order, so they come out in order. ccol[c] serves as the cursor of
+  // column c and ends where column c + 1 begins, so shifting the array by one restores it. It needs no
+  // scratch memory.
   for (std::int64_t r = 0; r < block_rows; ++r) {
     for (std::int32_t i = index.crow[r]; i < index.crow[r + 1]; ++i) {
       const std::int32_t at = ccol[index.col[i]]++;
@@ -96,8 +98,8 @@ void transpose_index(const IndexView& index, std::int32_t* ccol, std::int32_t* r
 
 std::int64_t pattern_version(const IndexView& index) {
   std::uint64_t hash = 0;
-  // Absorbs values, not bytes: independent of the machine's byte order. mix64 is a bijection, so a step loses
-  // nothing.
+  // The hash absorbs values, not bytes, so it does not depend on the machine's byte order. mix64 is a
+  // bijection, so a step loses nothing.
   const auto absorb = [&hash](std::int64_t value) {
     hash = core::mix64((hash + core::kGoldenGamma) ^ static_cast<std::uint64_t>(value));
   };

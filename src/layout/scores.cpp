@@ -1,4 +1,4 @@
-// Block scores: one norm per block, what top_k selects by.
+// block_scores: one norm for each block, by which top_k selects.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -22,7 +22,7 @@ void accumulate(BlockNorm norm, double magnitude, double& sum) {
     case BlockNorm::l1: sum += magnitude; break;
     case BlockNorm::l2: sum += magnitude * magnitude; break;
     case BlockNorm::max:
-      // Not std::max, which drops a NaN on one side: top_k must get to see it.
+      // Not std::max, which drops a NaN on one side: top_k must see the NaN in order to refuse it.
       if (!(magnitude <= sum)) sum = std::isnan(sum) ? sum : magnitude;
       break;
   }

@@ -1,6 +1,6 @@
-// A new topology in the tables of the old one. The twin of kernels/cuda/sm80/topology.cuh, by the same
-// arithmetic: with p mask cells before cell i in row-major order, min(p, capacity) + min(i - p, fill) blocks
-// lie before it.
+// set_topology on the CPU: writes a new topology into the tables of the old one.
+// kernels/cuda/sm80/topology.cuh does the same arithmetic on CUDA: with p mask cells before cell i in
+// row-major order, min(p, capacity) + min(i - p, fill) blocks lie before it.
 #include <algorithm>
 
 #include "sparseloom/layout.h"
@@ -8,11 +8,11 @@
 namespace sparseloom {
 namespace {
 
-// Walks the grid in row-major order and calls at(row, column, slot, named by the mask) for every cell that
-// gets a block.
+// Walks the grid in row-major order and calls at(row, column, slot, whether the mask names it) for every cell
+// that gets a block.
 template <class At>
 void for_each_block(const std::uint8_t* mask, const TopologyTables& tables, std::int64_t fill, At at) {
-  std::int64_t slot = 0, left = tables.capacity - fill;  // of the mask's cells
+  std::int64_t slot = 0, left = tables.capacity - fill;  // left: of the cells that the mask names
   for (std::int64_t r = 0; r < tables.block_rows; ++r)
     for (std::int64_t c = 0; c < tables.block_cols; ++c) {
       const bool named = *mask++ != 0;
@@ -32,13 +32,13 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables) {
   *tables.requested = static_cast<std::int32_t>(named);
   const std::int64_t fill = std::max<std::int64_t>(tables.capacity - named, 0);
 
-  // Two walks: the second overwrites what the first still compares with.
+  // Two walks, because the second overwrites what the first still reads. The first fills `moved`.
   std::int64_t row = -1, old = 0, end = 0;
   for_each_block(mask, tables, fill, [&](std::int64_t r, std::int64_t c, std::int64_t slot, bool by_mask) {
     if (r != row) {
       row = r;
-      // Kept inside the arrays also when the old tables are none: they come from tensors that anybody may
-      // have written to.
+      // Clamp the offsets to the arrays even if the old tables are invalid: they come from tensors that
+      // anybody may have written to.
       old = std::clamp<std::int64_t>(tables.crow[r], 0, tables.capacity);
       end = std::clamp<std::int64_t>(tables.crow[r + 1], 0, tables.capacity);
     }
@@ -47,13 +47,14 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables) {
     tables.moved[slot] = stays ? static_cast<std::int32_t>(old) : -1;
   });
 
+  // Write the row index, then derive the column index from it.
   std::fill(tables.crow, tables.crow + tables.block_rows + 1, 0);
   for_each_block(mask, tables, fill, [&](std::int64_t r, std::int64_t c, std::int64_t slot, bool) {
     tables.col[slot] = static_cast<std::int32_t>(c);
     ++tables.crow[r + 1];
   });
   for (std::int64_t r = 0; r < tables.block_rows; ++r) tables.crow[r + 1] += tables.crow[r];
-  constexpr BlockShape kAny{8, 8};  // the index is of blocks alone
+  constexpr BlockShape kAny{8, 8};  // any block shape will do: transpose_index counts blocks only
   const IndexView index{tables.block_rows * kAny.rows,
                         tables.block_cols * kAny.cols,
                         kAny,

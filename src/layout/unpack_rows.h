@@ -1,4 +1,4 @@
-// The part of unpack that a thread takes.
+// The part of unpack that one thread does.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace sparseloom::layout {
 
-/// unpack() for the block rows [begin, end) alone, unchecked: dense is [index.rows, index.cols] of the
-/// values' dtype.
+/// unpack() for the block rows [begin, end) alone, without checks. dense is [index.rows, index.cols] and has
+/// the dtype of the values.
 void unpack_rows(const IndexView& index, const void* values, const MatrixView& dense, std::int64_t begin,
                  std::int64_t end);
 

@@ -1,3 +1,4 @@
+// The passes over activations that surround the products of a training step, queued on a CUDA device.
 #include "ops/activation.h"
 
 #include <string>

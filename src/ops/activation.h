@@ -1,4 +1,4 @@
-// What lies between the products of a training step on a CUDA device, for the binding; on the CPU torch's own
+// What a training step on a CUDA device does between its products, for the binding. On the CPU torch's own
 // passes do it.
 #pragma once
 
@@ -14,20 +14,21 @@
 
 namespace sparseloom::ops {
 
-/// sparseloom::linear with pre <- x W^T + bias beside y: by the kernel's own epilogue where it can, else y is
-/// made of pre in a pass.
+/// sparseloom::linear that also writes pre <- x W^T + bias. The kernel's own epilogue writes both where it
+/// can; else the kernel writes pre and a second pass makes y from it.
 void linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
                    const Addends& addends, const MatrixView& pre, const MatrixView& y,
                    std::span<std::byte> workspace, const Executor& executor);
 
-/// y <- activation(z) + residual, of one shape and dtype; a residual without memory is none. Queued. Throws
-/// Error when it cannot be.
+/// y <- activation(z) + residual, all of one shape and dtype; a residual with null data adds nothing. Queued
+/// on the executor's stream. Throws Error if that fails.
 void activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual,
               const MatrixView& y, const Executor& executor);
 
-/// dz <- dy act'(saved) when dz has memory, dbias <- column sums of dz when not null; `saved` is relu's
-/// output, else the pre-activation. workspace: activation_gradient_workspace bytes, aligned to 256. Queued.
-/// Throws Error when it cannot be.
+/// dz <- dy act'(saved) if dz has memory; dbias <- column sums of dz (of dy without activation) if it is not
+/// null. `saved` is the output of relu, and the pre-activation for the other activations. workspace:
+/// activation_gradient_workspace bytes, aligned to 256. Queued on the executor's stream. Throws Error if that
+/// fails.
 void activation_gradient(const ConstMatrixView& dy, Activation activation, const ConstMatrixView& saved,
                          const MatrixView& dz, void* dbias, std::span<std::byte> workspace,
                          const Executor& executor);

@@ -1,4 +1,4 @@
-// The same calls for a matrix that owns its index and values.
+// The public calls for BsrMatrix, which owns its index and values.
 #include "core/check.h"
 #include "sparseloom/ops.h"
 

@@ -1,3 +1,4 @@
+// Measures the rate of the dense product that an executor lends.
 #include "ops/gemm_rate.h"
 
 #include <algorithm>
@@ -13,9 +14,10 @@
 namespace sparseloom::ops {
 namespace {
 
+// Callback, dtype, direction, threads, m, n, k.
 using Key = std::array<std::int64_t, 7>;
 
-// Shapes are rounded down to powers of two: a rate differs little inside a factor of two, and few shapes are
+// Rounds a size down to a power of two: a rate differs little within a factor of two, and so few shapes are
 // measured in all.
 std::int64_t sample(std::int64_t size, std::int64_t most) {
   std::int64_t rounded = 1;
@@ -23,7 +25,7 @@ std::int64_t sample(std::int64_t size, std::int64_t most) {
   return rounded;
 }
 
-// Small varied values: zeros and denormals run at other speeds than data.
+// Fills with small varied values: zeros and denormals run at other speeds than ordinary data.
 void fill(DType dtype, std::vector<std::byte>& data) {
   const std::size_t count = data.size() / size_of(dtype);
   for (std::size_t i = 0; i < count; ++i) {
@@ -49,13 +51,13 @@ struct Shape {
   Shape halved() const { return {(m + 1) / 2, (n + 1) / 2, (k + 1) / 2}; }
 };
 
-// torch's own loop for fp16 and, without AVX-512, for bf16 multiplies dX at 0.26 Gflop/s: 16 s for 512 x 2048
-// x 2048. A product of kFirstFlops takes 2 ms there, and one is not enlarged beyond kRunSeconds: what loses
-// by then loses.
+// torch's own loop for fp16 and, without AVX-512, for bf16 multiplies dX at only 0.26 Gflop/s, so the whole
+// shape could take many seconds. A product of kFirstFlops takes 2 ms there. Its shape is enlarged only while
+// the next run is expected to take at most kRunSeconds: a GEMM that slow loses anyway.
 constexpr double kFirstFlops = 1 << 19;
 constexpr double kRunSeconds = 20e-3;
 
-// Flops per second of the product of this shape.
+// Measures the product of this shape, in flops per second.
 double measure(DType dtype, bool forward, const Shape& shape, const Executor& executor) {
   const auto [m, n, k] = shape;
   const std::size_t size = size_of(dtype);
@@ -68,11 +70,11 @@ double measure(DType dtype, bool forward, const Shape& shape, const Executor& ex
   product.b_transposed = forward;
   product.c = {c.data(), dtype, m, n, n};
   using Clock = std::chrono::steady_clock;
-  executor.gemm(executor.context,
-                product);  // warms the vendor's own caches: loads its library, the first time
+  // The first run warms the vendor's caches; the very first one loads its library.
+  executor.gemm(executor.context, product);
   double best = 1e30, total = 0;
-  // One run, a second within the budget, more while they are cheap: the minimum is what a neighbour disturbs
-  // least.
+  // Do one run, a second one if the budget allows, and more while they are cheap. Keep the minimum, which
+  // other load on the machine disturbs least.
   for (int run = 0; run < 1 || (run < 2 && total < kRunSeconds) || (run < 20 && total < 5e-3); ++run) {
     const auto start = Clock::now();
     executor.gemm(executor.context, product);
@@ -83,7 +85,7 @@ double measure(DType dtype, bool forward, const Shape& shape, const Executor& ex
   return shape.flops() / best;
 }
 
-// At `whole`, or where that would take too long at the largest smaller shape that does not.
+// Measures at `whole` or, if that would take too long, at the largest smaller shape that does not.
 double measure_within_budget(DType dtype, bool forward, const Shape& whole, const Executor& executor) {
   std::vector<Shape> shapes{whole};
   while (shapes.back().flops() > kFirstFlops) shapes.push_back(shapes.back().halved());
@@ -114,8 +116,8 @@ double gemm_rate(const Problem& p, const Executor& executor) {
     std::lock_guard lock(mutex);
     if (auto found = rates.find(key); found != rates.end()) return found->second;
   }
-  const double rate = measure_within_budget(p.dtype, forward, shape,
-                                            executor);  // outside the lock: the callback may call back
+  // Measured outside the lock, because the callback may call back.
+  const double rate = measure_within_budget(p.dtype, forward, shape, executor);
   std::lock_guard lock(mutex);
   return rates.emplace(key, rate).first->second;
 }

@@ -1,5 +1,5 @@
-// How fast the lent dense product is: measured, since nothing else tells (a vendor's fp16 can run at 6 % of
-// the machine).
+// The rate of the dense product that an executor lends. It is measured, because nothing else tells: a
+// vendor's fp16 product can run at a small share of the machine's peak.
 #pragma once
 
 #include "sparseloom/executor.h"
@@ -7,10 +7,10 @@
 
 namespace sparseloom::ops {
 
-/// Flops per second of executor.gemm at this problem's shape, all threads together; 0 when it lends none.
-/// Measured once per callback, dtype, direction, threads and shape rounded to powers of two, at most 512 x
-/// 2048 x 2048; a GEMM so slow that this would take long is measured on a smaller one. Some ten milliseconds
-/// in all, by any GEMM of 0.1 Gflop/s or more.
+/// Flops per second of executor.gemm at this problem's shape, all threads together; 0 if it lends none.
+/// Measured once for each callback, dtype, direction, number of threads and shape, with the shape rounded
+/// down to powers of two and to at most 512 x 2048 x 2048. A GEMM so slow that this would take long is
+/// measured on a smaller shape. All of it takes some ten milliseconds for any GEMM of 0.1 Gflop/s or more.
 double gemm_rate(const Problem& problem, const Executor& executor);
 
 }  // namespace sparseloom::ops

@@ -1,4 +1,4 @@
-// info_json: what this build holds and what this machine runs, with the reason for everything that is
+// info_json: what this build contains and what this machine runs, with the reason for everything that is
 // missing.
 #include "core/json.h"
 #include "kernels/cpu/rates.h"
@@ -11,6 +11,7 @@
 namespace sparseloom {
 namespace {
 
+// Why this machine cannot run the row; empty if it can.
 std::string unavailable(const plan::KernelInfo& row, const runtime::CudaSummary& cuda) {
   if (row.side == plan::Side::cuda) return cuda.devices > 0 ? "" : cuda.reason;
   if (row.isa <= runtime::active_isa()) return {};

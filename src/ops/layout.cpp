@@ -1,4 +1,4 @@
-// pack and unpack where the matrix lies.
+// pack and unpack on the executor's device: the CPU's copies, or CUDA kernels.
 #include <string>
 
 #include "core/check.h"

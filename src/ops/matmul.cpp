@@ -1,4 +1,5 @@
-// Check once at the boundary, fill the kernel's arguments, launch.
+// The products linear, linear_dx and linear_dw: checks the arguments once at the boundary, fills the kernel's
+// arguments and launches it.
 #include <algorithm>
 
 #include "core/check.h"
@@ -43,7 +44,7 @@ void check_call(const char* op, Direction direction, const Plan& plan, const Ind
   if (p.device != executor.device)
     core::fail(op, "an executor on " + place(p.device) + ", as planned", place(executor.device),
                "make the plan with the executor of the call");
-  const std::size_t alignment = p.device >= 0 ? 256 : 64;  // cudaMalloc's, and a cache line
+  const std::size_t alignment = p.device >= 0 ? 256 : 64;  // alignment of cudaMalloc, and a cache line
   if (workspace.size() < plan.workspace_bytes ||
       reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment != 0)
     core::fail(
@@ -68,8 +69,8 @@ kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const Co
   args.a_stride = a.stride;
   args.index = index;
   args.cost_prefix = plan.cost_prefix.empty() ? nullptr : plan.cost_prefix.data();
-  args.line_order = plan.line_order.empty() ? nullptr : plan.line_order.data();
-  args.uneven_lines = plan.uneven_lines;
+  args.block_row_order = plan.block_row_order.empty() ? nullptr : plan.block_row_order.data();
+  args.uneven_block_rows = plan.uneven_block_rows;
   args.workspace = workspace.data();
   args.device = executor.device;
   args.stream = executor.stream;
@@ -97,8 +98,8 @@ void check_scale(const char* name, std::span<const float> scale, std::int64_t ea
                "pass one factor, or one for each " + std::string(of));
 }
 
-// All kinds of product; `scales` is null for operands that carry none, `pre` when nobody asks for the
-// pre-activation.
+// All forward products. `scales` is null for operands that carry none; `pre` is null if the caller does not
+// want the pre-activation.
 void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
              const Scales* scales, const Addends& addends, const MatrixView* pre, const MatrixView& y,
              std::span<std::byte> workspace, const Executor& executor) {
@@ -114,7 +115,7 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
                       : "pass Scales (from torch: scaled_linear)");
   check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
   check_matrix("linear", "y", y, p.m, p.rows, p.out);
-  if (p.m == 0 || p.rows == 0) return;  // before the bias is looked at: an empty one may be null
+  if (p.m == 0 || p.rows == 0) return;  // before the bias is checked, since an empty one may be null
   if ((bias != nullptr) != p.bias)
     core::fail("linear", p.bias ? "a bias, as planned" : "no bias, as planned", bias ? "one" : "none",
                "plan for what the call passes");
@@ -122,6 +123,7 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
     core::fail("linear", p.residual ? "a residual, as planned" : "no residual, as planned",
                residual.data ? "one" : "none", "plan for what the call passes");
   if (p.residual) check_matrix("linear", "residual", residual, p.m, p.rows, p.out);
+  // Fill the arguments of the kernel.
   kernels::MatmulArgs args = arguments(plan, index, x, workspace, executor);
   if (plan.pattern_version == kDynamicVersion)
     args.cost_prefix = plan::live_prefix(plan, index.crow, workspace.data());
@@ -137,6 +139,8 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
     args.a_scale = scales->x.data(), args.a_scale_each = scales->x.size() > 1;
     args.w_scale = scales->w.data(), args.w_scale_each = scales->w.size() > 1;
   }
+  // Launch. If the kernel cannot store the pre-activation, let it write that alone and activate in a second
+  // pass.
   if (pre == nullptr) return launch("linear", plan, args, executor);
   check_matrix("linear", "pre", *pre, p.m, p.rows, p.out);
   if (kernels::registry()[static_cast<std::size_t>(plan.kernel)].stores_pre) {

@@ -1,4 +1,5 @@
-// make_plan: the cache, the machine, the choice, the schedule.
+// make_plan: checks the problem, looks in the cache, measures the machine, chooses a kernel and adds the
+// schedule.
 #include <pthread.h>
 
 #include <algorithm>
@@ -22,7 +23,8 @@
 namespace sparseloom {
 namespace {
 
-// Leaked: plans may outlive static destruction in a host's worker threads.
+// One object shared by all threads, safe around fork. It is leaked: plans may outlive static destruction in a
+// host's worker threads.
 template <class Shared>
 Shared& shared_by_threads() {
   static Shared* shared = [] {
@@ -34,20 +36,21 @@ Shared& shared_by_threads() {
   return *shared;
 }
 
-// All threads together for this dtype: what no dense product can beat. 16-bit products may run on AMX behind
-// the lent GEMM, which was measured at 13 times the fp32 FMA rate and which nothing here can time.
+// Upper bound on the flops of any dense product in this dtype, all threads together. 16-bit products may run
+// on AMX behind the lent GEMM, which nothing here can time; it was measured at 13 times the fp32 FMA rate,
+// hence 16.
 constexpr double kMostOverFma = 16;
 double peak_flops(const Problem& problem, const plan::MachineRates& rates) {
   const double fma = std::max(rates.f32_avx2, rates.f32_avx512);
   return fma * (size_of(problem.dtype) == 2 ? kMostOverFma : 1) * std::max(1, problem.threads);
 }
 
-// Measuring the lent GEMM costs milliseconds, so it is done only when dense could win: when the best sparse
-// prediction is slower than the product at the machine's peak.
+// Whether to measure the lent GEMM, which costs milliseconds. It is done only if dense could win, that is if
+// the best sparse prediction is slower than the dense product at the machine's peak.
 bool dense_could_win(const Problem& problem, const plan::Machine& machine, const std::string& kernel) {
   if (!problem.can_gemm || problem.strict || problem.direction == Direction::dw || problem.device >= 0)
     return false;
-  if (is_scaled(problem.dtype)) return false;  // lent for CUDA devices only
+  if (is_scaled(problem.dtype)) return false;  // the scaled GEMM is lent for CUDA devices only
   if (kernel == "dense") return true;
   if (!kernel.empty()) return false;
   double best = std::numeric_limits<double>::infinity();
@@ -60,7 +63,7 @@ bool dense_could_win(const Problem& problem, const plan::Machine& machine, const
                     static_cast<double>(problem.cols) / peak;
 }
 
-// 2^17 products of (-128)^2 are 2^31, one more than int32 holds.
+// 2^17 products of (-128)^2 add up to 2^31, one more than int32 holds.
 constexpr std::int64_t kInt8Inputs = (std::int64_t{1} << 17) - 1;
 
 void check_scaled(const Problem& problem) {
@@ -103,7 +106,7 @@ void check_problem(const Problem& problem, const IndexView& index) {
   if (is_scaled(problem.dtype)) check_scaled(problem);
 }
 
-// What no kernel of this build could do on that device, said once instead of by every row.
+// Refuses what no kernel of this build could do on that device, once instead of in every row.
 void check_device(const Problem& problem) {
   if (problem.device < 0) return;
   const std::string name = "cuda:" + std::to_string(problem.device);
@@ -120,8 +123,9 @@ void check_device(const Problem& problem) {
     core::fail("plan", "f32, f16 or bf16 on CUDA", "f64", "convert with .float(), or compute f64 on the CPU");
 }
 
-// "avx2 (forced by SPARSELOOM_ISA; this CPU runs up to avx512_bf16); per core f32_avx2 118 Gflop/s, copy 21
-// GB/s; rates read from <file>". Rates of instruction sets that are not in force are 0 and left out.
+// Plan::machine on the CPU, for example "avx2 (forced by SPARSELOOM_ISA; this CPU runs up to avx512_bf16);
+// per core f32_avx2 118 Gflop/s, copy 21 GB/s; rates read from <file>". Rates of instruction sets that are
+// not in force are 0 and left out.
 std::string machine_line(const plan::MachineRates& rates) {
   std::string text = runtime::name_of(runtime::active_isa());
   if (!runtime::forced_isa().empty())
@@ -139,7 +143,8 @@ std::string machine_line(const plan::MachineRates& rates) {
   return text + "; rates " + kernels::machine_rates_origin();
 }
 
-// "cuda:0; memory 4.19 TB/s, L2 8 TB/s, mma.sync 640 Tflop/s; rates read from <file>"
+// Plan::machine on CUDA, for example "cuda:0; memory 4.19 TB/s, L2 8 TB/s, mma.sync 640 Tflop/s; rates read
+// from <file>".
 std::string gpu_line(int device, const kernels::cuda::KnownGpuRates& known) {
   std::string text = "cuda:" + std::to_string(device) + "; ";
   const plan::GpuRates& rates = known.rates;
@@ -150,7 +155,7 @@ std::string gpu_line(int device, const kernels::cuda::KnownGpuRates& known) {
   return text + numbers + known.origin;
 }
 
-// Measured: what the rows' refusals and predictions ask for.
+// The measured rates and limits that the rows' refusals and predictions need.
 plan::Machine machine_for(const Problem& problem, const plan::GpuRates& gpu, const Executor& executor,
                           const std::string& kernel) {
   plan::Machine machine;
@@ -181,31 +186,34 @@ Problem describe(const IndexView& index, DType dtype, Direction direction, std::
 
 std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& index, std::int64_t version,
                                       const Executor& executor, const std::string& kernel) {
+  // Complete the problem, which is part of the cache key, from the executor.
   Problem problem = given;
   problem.device = executor.device;
   problem.threads = problem.device >= 0 ? 1 : std::max(1, executor.num_threads);
   problem.can_gemm = is_scaled(problem.dtype) ? executor.scaled_gemm != nullptr : executor.gemm != nullptr;
   if (!is_scaled(problem.dtype)) problem.out = problem.dtype;
-  // Elsewhere they say nothing: one plan, not two.
+  // Ignore these flags where they have no effect, so that there is one plan and not two.
   problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;
   problem.fast_accum = given.fast_accum && problem.device >= 0 && problem.dtype == DType::f8e4m3;
   check_problem(problem, index);
   return shared_by_threads<plan::Cache>().get({version, problem, kernel}, [&] {
     check_device(problem);
     const bool on_cpu = problem.device < 0;
-    // Once for each new key, so that indices which do not fit the problem (an x of other features, say)
-    // cannot reach a kernel. On a device that would be a copy and a wait, also inside a graph's capture:
-    // there `version` stands for indices validated before.
+    // Validate on the CPU, once for each new key, so that indices which do not fit the problem (an x with
+    // other features, say) cannot reach a kernel. On a device that would take a copy and a wait, also inside
+    // the capture of a graph: there `version` stands for indices that were validated before.
     if (on_cpu)
       validate_index("plan", index.rows, index.cols, index.block,
                      {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
                      {index.col, static_cast<std::size_t>(index.blocks)});
+    // Choose the kernel.
     const auto gpu =
         on_cpu ? kernels::cuda::KnownGpuRates{} : kernels::cuda::gpu_rates(problem.device, executor.stream);
     const plan::Machine machine = machine_for(problem, gpu.rates, executor, kernel);
     Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
     plan.pattern_version = version;
     plan.machine = on_cpu ? machine_line(kernels::machine_rates()) : gpu_line(problem.device, gpu);
+    // Add the schedule: a running cost on the CPU, the order of block rows on CUDA.
     if (version == kDynamicVersion)
       plan.workspace_bytes = plan::with_live_prefix(plan.workspace_bytes, problem);
     else if (on_cpu)
@@ -213,10 +221,10 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
     else if (problem.direction != Direction::dw) {
       auto& known = shared_by_threads<plan::KnownIndices>();
       const plan::KernelInfo& row = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)];
-      plan.uneven_lines = known.uneven(version, index, problem.direction, row.even);
-      if (row.line_groups != nullptr)
-        plan.line_order =
-            known.line_order(version, index, problem.direction, row.line_groups(problem, machine));
+      plan.uneven_block_rows = known.uneven(version, index, problem.direction, row.even);
+      if (row.block_row_groups != nullptr)
+        plan.block_row_order =
+            known.block_row_order(version, index, problem.direction, row.block_row_groups(problem, machine));
     }
     return plan;
   });

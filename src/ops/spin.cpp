@@ -1,3 +1,4 @@
+// spin_registers: runs a register-only multiply loop on every thread.
 #include "ops/spin.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A new topology where the tables lie, and the values after it.
+// set_topology and move_blocks on the executor's device.
 #include <cstring>
 #include <string>
 

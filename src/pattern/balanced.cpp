@@ -1,3 +1,4 @@
+// pattern::balanced: every block row gets the floor or ceiling of its share of the blocks.
 #include "pattern/grid.h"
 
 namespace sparseloom::pattern {

@@ -1,3 +1,5 @@
+// pattern::biregular: deals the blocks evenly over rows and columns, then mixes them with trades that keep
+// both counts.
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -22,10 +24,10 @@ std::vector<std::int32_t> drawn_order(core::Rng& rng, std::int64_t n) {
   return order;
 }
 
-/// Deals the columns round and round, each row taking its share of consecutive ones. No row meets a column
-/// twice, since no share exceeds the number of columns, and after `total` cards every column was dealt floor
-/// or ceil(total / columns) times: the start exists for every grid, square or not. The columns are dealt in a
-/// drawn order, so which ones get the larger share is drawn too.
+/// Deals the columns round and round; each row takes its share of consecutive ones. No row meets a column
+/// twice, since no share exceeds the number of columns. After `total` cards every column was dealt floor or
+/// ceil(total / columns) times, so this works for every grid, square or not. The columns are dealt in a
+/// random order, so which ones get the larger share is random too.
 std::vector<Columns> deal(core::Rng& rng, Grid grid, std::int64_t total) {
   const std::vector<std::int64_t> share = even_shares(rng, total, grid.rows);
   const std::vector<std::int32_t> order = drawn_order(rng, grid.cols);
@@ -38,13 +40,13 @@ std::vector<Columns> deal(core::Rng& rng, Grid grid, std::int64_t total) {
   return rows;
 }
 
-/// Columns that only one of two rows has are pooled and dealt anew, each row getting back as many as it gave:
-/// many 2x2 swaps at once, which change no row's and no column's sum.
+/// Pools the columns that only one of two rows has and deals them anew, each row getting back as many as it
+/// gave. These are many 2x2 swaps at once, which change no row's and no column's sum.
 void trade(core::Rng& rng, Columns& a, Columns& b) {
   Columns both, pool, to_a, to_b;
   std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
   std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(pool));
-  std::size_t wanted = a.size() - both.size();  // of the columns still in the pool, how many go to a
+  std::size_t wanted = a.size() - both.size();  // how many of the columns still in the pool go to a
   for (std::size_t i = 0; i < pool.size(); ++i) {
     const bool goes_to_a = rng.below(pool.size() - i) < wanted;
     wanted -= goes_to_a;
@@ -56,12 +58,12 @@ void trade(core::Rng& rng, Columns& a, Columns& b) {
   std::merge(both.begin(), both.end(), to_b.begin(), to_b.end(), std::back_inserter(b));
 }
 
-/// Rounds in which every row trades once with a drawn partner ("global curveball", Carstens, Berger & Strona
-/// 2018: the uniform distribution is its limit). Single 2x2 swaps were the alternative; they need some ten
-/// per block and more random memory accesses.
+/// Runs rounds in which every row trades once with a random partner ("global curveball", Carstens, Berger &
+/// Strona 2018; its limit is the uniform distribution). Rejected: single 2x2 swaps, which need about ten for
+/// each block and more random memory accesses.
 void mix(core::Rng& rng, std::vector<Columns>& rows) {
-  // A column reaches 2^k rows in k rounds, hence the logarithm; doubled and with ten more for good measure
-  // (1024 rows: 32 rounds).
+  // A column can reach 2^k rows in k rounds, hence the logarithm. It is doubled, with ten more rounds as a
+  // margin (1024 rows: 32 rounds).
   const int rounds = 10 + 2 * std::bit_width(rows.size());
   for (int round = 0; round < rounds; ++round) {
     const std::vector<std::int32_t> partner = drawn_order(rng, static_cast<std::int64_t>(rows.size()));
@@ -76,7 +78,7 @@ BlockPattern biregular(std::int64_t rows, std::int64_t cols, BlockShape block, d
   const char* op = "pattern.biregular";
   const Grid grid = require_grid(op, rows, cols, block);
   const std::int64_t total = require_total(op, grid, density);
-  // Draws the rarer of present and absent blocks: the complement of a bi-regular pattern is bi-regular.
+  // Draw whichever is rarer, present or absent blocks: the complement of a bi-regular pattern is bi-regular.
   const bool draw_absent = total > grid.cells() / 2;
   core::Rng rng(seed);
   std::vector<Columns> drawn = deal(rng, grid, draw_absent ? grid.cells() - total : total);

@@ -1,3 +1,4 @@
+// pattern::block_diagonal: dense boxes along the diagonal.
 #include <algorithm>
 
 #include "core/check.h"
@@ -17,7 +18,8 @@ BlockPattern block_diagonal(std::int64_t rows, std::int64_t cols, BlockShape blo
   }
   BlockPattern result(rows, cols, block);
   for (std::int64_t g = 0; g < groups; ++g) {
-    // Cuts at g / groups of each side: boxes differ by at most one block and none is empty.
+    // Both sides are cut at g / groups of their length, so that boxes differ by at most one block and none is
+    // empty.
     const std::int64_t row_end = (g + 1) * grid.rows / groups, col_end = (g + 1) * grid.cols / groups;
     for (std::int64_t r = g * grid.rows / groups; r < row_end; ++r) {
       for (std::int64_t c = g * grid.cols / groups; c < col_end; ++c) result.set(r, c);

@@ -1,4 +1,4 @@
-// Pictures of a pattern: characters for a terminal, SVG for a report.
+// Pictures of a pattern: characters for a terminal (ascii), SVG for a report (svg).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +12,8 @@ namespace {
 constexpr char kShades[] = " .:-=+*#%@";
 constexpr int kFullShade = 9;
 
-/// The grid in square cells of scale x scale blocks; each holds 0 (empty) .. 9 (full).
+/// The grid divided into square cells of scale x scale blocks; each cell holds a shade from 0 (empty) to 9
+/// (full).
 struct Thumbnail {
   std::int64_t scale = 1, rows = 0, cols = 0;
   std::vector<std::uint8_t> shade;
@@ -36,8 +37,8 @@ Thumbnail shrink(const BlockPattern& pattern, std::int64_t max_side) {
     for (std::int64_t j = 0; j < result.cols; ++j) {
       const std::int64_t width = std::min(pattern.block_cols(), (j + 1) * result.scale) - j * result.scale;
       const std::int64_t cells = (row_end - row_begin) * width;
-      // Rounded up below the middle and down above it: one block is never drawn as none, one gap never as
-      // full.
+      // Round up below the middle and down above it, so that one block is never drawn as none and one gap
+      // never as full.
       const std::int64_t level = present[j] * 2 < cells ? core::ceil_div(present[j] * kFullShade, cells)
                                                         : present[j] * kFullShade / cells;
       result.shade[i * result.cols + j] = static_cast<std::uint8_t>(level);
@@ -68,8 +69,8 @@ std::string BlockPattern::svg(int pixels) const {
   if (pixels < 1)
     core::fail("pattern.svg", "pixels >= 1", std::to_string(pixels), "pass the picture's longer side");
   const Thumbnail picture = shrink(*this, pixels);
-  // One path per shade, one rectangle per run of equal cells: a 128 x 128 grid at density 0.25 takes some 50
-  // kB, and a fifth of what one <rect> per block would.
+  // Write one path for each shade and one rectangle for each run of equal cells. A 128 x 128 grid at density
+  // 0.25 takes about 50 kB, a fifth of what one <rect> for each block would take.
   std::array<std::string, kFullShade + 1> paths;
   for (std::int64_t i = 0; i < picture.rows; ++i) {
     for (std::int64_t j = 0, end = 0; j < picture.cols; j = end) {
@@ -82,16 +83,16 @@ std::string BlockPattern::svg(int pixels) const {
       }
     }
   }
-  // The frame has the matrix's proportions, the cells stretch to fill it; 8 pixels at least, so that a very
-  // long matrix can be seen.
+  // The frame has the matrix's proportions, and the cells stretch to fill it. It is at least 8 pixels wide,
+  // so that a very long matrix can be seen.
   const double longer = static_cast<double>(std::max<std::int64_t>({rows_, cols_, 1}));
   const auto side = [&](std::int64_t size) {
     return std::to_string(
         std::max(std::min(pixels, 8), static_cast<int>(static_cast<double>(size) / longer * pixels)));
   };
   const PatternStats counts = stats();
-  const auto tenths =
-      std::llround(1000 * counts.block_density);  // by hand: printf's decimal point follows the locale
+  // Formatted by hand: the decimal point of printf follows the locale.
+  const auto tenths = std::llround(1000 * counts.block_density);
   const std::string percent = std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " %";
   const std::string grid = std::to_string(picture.cols) + " " + std::to_string(picture.rows);
   std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + side(cols_) + "\" height=\"" +
@@ -102,7 +103,7 @@ std::string BlockPattern::svg(int pixels) const {
   text += "<rect width=\"100%\" height=\"100%\" fill=\"#e9edf2\"/>\n";
   for (int shade = 1; shade <= kFullShade; ++shade) {
     if (paths[shade].empty()) continue;
-    // Ninths are written as two digits; the full shade needs no opacity.
+    // Opacities are ninths, written with two digits. The full shade needs none.
     const std::string opacity =
         shade == kFullShade ? "" : " fill-opacity=\"." + std::to_string(shade * 100 / kFullShade) + "\"";
     text += "<path fill=\"#1f5f8b\"" + opacity + " d=\"" + paths[shade] + "\"/>\n";

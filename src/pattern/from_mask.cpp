@@ -1,3 +1,4 @@
+// pattern::full and pattern::from_mask.
 #include "core/check.h"
 #include "pattern/grid.h"
 

@@ -1,3 +1,4 @@
+// BlockPattern: bits, counts and set algebra.
 #include "sparseloom/pattern.h"
 
 #include <algorithm>

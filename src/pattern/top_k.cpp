@@ -1,3 +1,4 @@
+// pattern::top_k and pattern::top_k_by_row: the blocks with the highest scores.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -8,6 +9,7 @@
 namespace sparseloom::pattern {
 namespace {
 
+// The grid. Throws Error on a wrong number of scores, a count outside the grid, or NaN.
 Grid require_scores(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block,
                     std::span<const float> scores, std::int64_t count) {
   const Grid grid = require_grid(op, rows, cols, block);
@@ -32,8 +34,8 @@ Grid require_scores(const char* op, std::int64_t rows, std::int64_t cols, BlockS
   return grid;
 }
 
-// A total order of cells, so the chosen set does not depend on the library's nth_element: ties go to the
-// lowest index.
+// A total order of cells, in which ties go to the lowest index, so that the chosen set does not depend on the
+// library's nth_element.
 class Better {
  public:
   explicit Better(std::span<const float> scores) : scores_(scores) {}
@@ -73,10 +75,10 @@ BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, BlockShape block
     std::iota(cells.begin(), cells.end(), r * grid.cols);
     std::nth_element(cells.begin(), cells.begin() + share, cells.end(), Better(scores));
     for (std::int64_t i = 0; i < share; ++i) set_cell(result, grid, cells[i]);
-    // What nth_element leaves at `share` is the best of the row's other cells.
+    // nth_element leaves the best of the row's other cells at `share`.
     if (share < grid.cols) next_best.push_back(cells[share]);
   }
-  // `left` is zero in a full grid, the only one without next best cells.
+  // A full grid is the only one without next best cells, and there `left` is zero.
   std::nth_element(next_best.begin(), next_best.begin() + left, next_best.end(), Better(scores));
   for (std::int64_t i = 0; i < left; ++i) set_cell(result, grid, next_best[i]);
   return result;

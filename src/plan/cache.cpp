@@ -1,3 +1,4 @@
+// The plan cache: hashing of keys, look-up and eviction.
 #include "plan/cache.h"
 
 namespace sparseloom::plan {

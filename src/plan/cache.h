@@ -1,4 +1,5 @@
-// Plans by pattern version and problem: topology changes make a new key, never a flag.
+// The plan cache, keyed by pattern version and problem. A change of topology makes a new key; there is no
+// flag that invalidates a plan.
 #pragma once
 
 #include <deque>
@@ -23,18 +24,19 @@ struct CacheKeyHash {
   std::size_t operator()(const CacheKey& key) const noexcept;
 };
 
-/// Thread-safe, bounded: the oldest plan leaves when capacity is reached (training that changes topology
-/// would grow it for ever).
+/// Thread-safe and bounded: when `capacity` is reached, the oldest plan is dropped (training that changes its
+/// topology would otherwise grow the cache for ever).
 class Cache {
  public:
   explicit Cache(std::size_t capacity = 4096) : capacity_(capacity) {}
 
-  /// The cached plan, or what `make` returns; make runs outside the lock, so two threads may both make one:
-  /// the first is kept.
+  /// The cached plan, or what `make` returns. `make` runs outside the lock, so two threads may both make a
+  /// plan; the first one inserted is kept.
   std::shared_ptr<const Plan> get(const CacheKey& key, const std::function<Plan()>& make);
   std::size_t size() const;
 
-  /// Around a fork: a child whose parent's other thread held the lock could never take it.
+  /// Called around a fork: if another thread of the parent held the lock at that moment, the child could
+  /// never take it.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
 

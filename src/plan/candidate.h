@@ -1,39 +1,41 @@
-// KernelInfo: one candidate as a row of data. plan chooses from rows handed in and never sees a kernel.
+// KernelInfo: one candidate kernel as a row of data, and what it is judged by. The folder plan chooses from
+// rows that it is given and includes no kernel.
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <string>
 
-#include "plan/line_order.h"
+#include "plan/block_row_order.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::plan {
 
-/// Rates of one core, measured once per process, in registers (flops) and over memory (bytes); per second.
+/// Rates of one core, per second, measured once per process: flops in registers, bytes over memory.
 struct MachineRates {
   double f32_avx2 = 0;     // fp32 FMA flops, 256-bit
   double f32_avx512 = 0;   // fp32 FMA flops, 512-bit
   double bf16_avx512 = 0;  // VDPBF16PS flops
   double bf16_amx = 0;     // TDPBF16PS flops, whole tiles
-  double i8_avx512 = 0;    // VPDPBUSD operations, two a product
+  double i8_avx512 = 0;    // VPDPBUSD operations, two for each product
   double i8_amx = 0;       // TDPBSSD operations, whole tiles
   double copy_bytes = 0;   // bytes read + written by a streaming copy larger than L2
-  double gemm_flops = 0;   // the lent dense product's rate for this problem, all threads together; 0: none
-                           // lent or not measured
+  // Flops of the dense product that the executor lends, for this problem, all threads together; 0: none is
+  // lent, or it was not measured.
+  double gemm_flops = 0;
 };
 
-/// Rates of a whole GPU, measured once per device (kernels/cuda/rates.h), per second; 0: not measured.
+/// Rates of a whole GPU, per second, measured once per device (kernels/cuda/rates.h); 0: not measured.
 struct GpuRates {
-  double memory_bytes = 0;  // read, of more than L2 holds
-  double l2_bytes = 0;      // read, of what L2 holds
-  double tensor_flops = 0;  // bf16 mma.sync, operands in registers
+  double memory_bytes = 0;  // bytes read, of data larger than L2
+  double l2_bytes = 0;      // bytes read, of data that fits L2
+  double tensor_flops = 0;  // flops of bf16 mma.sync with operands in registers
 };
 
 /// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it), its rates, and the problem's CUDA
-/// device when it has one.
+/// device if it has one.
 struct Machine {
   runtime::Isa isa = runtime::Isa::generic;
   MachineRates rates;
@@ -41,12 +43,13 @@ struct Machine {
   GpuRates gpu = {};              // of problem.device
 };
 
-/// Where a kernel's operands may lie. select() refuses a row for problems on the other side, so that rows
-/// need not.
+/// Where a kernel's operands may lie. select() refuses a row for problems on the other side, so the rows need
+/// not check that.
 enum class Side : unsigned char { cpu, cuda, any };
 
-/// `refusal` is supports() with its reason: empty means yes. `predict_us` and `workspace_bytes` are asked
-/// only then. threads come from problem.threads; costs are for one call with warm code and inputs outside L2.
+/// One row of the kernel registry. `refusal` says why the kernel does not support a problem; empty means that
+/// it does. `predict_us` and `workspace_bytes` are called only then. The number of threads is
+/// problem.threads. Predictions are for one call with warm code and with inputs outside L2.
 struct KernelInfo {
   const char* name;
   Side side;
@@ -54,17 +57,19 @@ struct KernelInfo {
   std::string (*refusal)(const Problem& problem, const Machine& machine);
   double (*predict_us)(const Problem& problem, const Machine& machine);
   std::size_t (*workspace_bytes)(const Problem& problem, const Machine& machine);
-  /// Takes 8-bit operands with scales. select() refuses the other rows for those, so that they need not; a
-  /// row that takes them says in `refusal` which dtypes it does not multiply.
+  /// The kernel takes 8-bit operands with scales. select() refuses all other rows for those, so these need
+  /// not check. A row that takes them names in `refusal` the dtypes that it does not multiply.
   bool scaled = false;
-  /// 8-bit operands only when the caller names the row: so slow that nobody wants it unasked.
+  /// The kernel runs 8-bit operands only if the caller names it, because it is far too slow to be chosen
+  /// unasked.
   bool scaled_by_name = false;
-  /// How the kernel groups block rows (forward) or columns (dx), whose order it takes from Plan::line_order;
-  /// null: as they lie.
-  LineGroups (*line_groups)(const Problem& problem, const Machine& machine) = nullptr;
-  /// What describe() says of its products where their NaN rule is not that of the sparse kernels.
+  /// How the kernel groups block rows (forward) or block columns (dx), whose order it takes from
+  /// Plan::block_row_order. Null: the kernel takes them in the order of the index.
+  BlockRowGroups (*block_row_groups)(const Problem& problem, const Machine& machine) = nullptr;
+  /// What describe() says about the kernel's products if their NaN rule differs from that of the sparse
+  /// kernels; or null.
   const char* caveat = nullptr;
-  /// Beyond which Plan::uneven_lines tells the kernel to expect lines of unlike length.
+  /// The limit beyond which Plan::uneven_block_rows tells the kernel to expect block rows of unlike length.
   Evenness even = {};
 };
 

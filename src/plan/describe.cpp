@@ -61,7 +61,7 @@ std::string Plan::describe() const {
                      std::to_string(workspace_bytes) + " bytes\n";
   if (!machine.empty()) text += "  on " + machine + "\n";
   if (!caveat.empty()) text += "  " + kernel_name + ": " + caveat + "\n";
-  if (!line_order.empty())
+  if (!block_row_order.empty())
     text += std::string("  takes block ") + (problem.direction == Direction::dx ? "columns" : "rows") +
             " in an order of its own: those that read the same parts together, costly ones first\n";
   for (const Candidate& c : candidates) {

@@ -1,3 +1,4 @@
+// KnownIndices: remembered patterns, their orders and their evenness.
 #include "plan/known_indices.h"
 
 #include <algorithm>
@@ -29,9 +30,9 @@ void KnownIndices::remember(std::int64_t version, const IndexView& index) {
   }
 }
 
-std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const IndexView& index,
-                                                    Direction direction, LineGroups groups) {
-  // Under the lock: two threads that ask for the same order wait for it rather than make it twice.
+std::vector<std::uint16_t> KnownIndices::block_row_order(std::int64_t version, const IndexView& index,
+                                                         Direction direction, BlockRowGroups groups) {
+  // This runs under the lock: two threads that ask for the same order wait for it rather than make it twice.
   std::lock_guard lock(mutex_);
   Known* const found = find(version, index);
   if (found == nullptr) return {};
@@ -40,7 +41,7 @@ std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const 
   const auto [entry, made] = known.orders.try_emplace({direction, groups});
   if (!made) return entry->second;
   if (direction == Direction::forward) {
-    entry->second = plan::line_order({known.crow, known.col, known.block_cols}, groups);
+    entry->second = plan::block_row_order({known.crow, known.col, known.block_cols}, groups);
   } else {
     std::vector<std::int32_t> ccol(static_cast<std::size_t>(known.block_cols) + 1), row(known.col.size()),
         slot(known.col.size());
@@ -48,7 +49,7 @@ std::vector<std::uint16_t> KnownIndices::line_order(std::int64_t version, const 
         block_rows,        known.block_cols, {1, 1}, static_cast<std::int64_t>(known.col.size()),
         known.crow.data(), known.col.data()};
     transpose_index(cells, ccol.data(), row.data(), slot.data());
-    entry->second = plan::line_order({ccol, row, block_rows}, groups);
+    entry->second = plan::block_row_order({ccol, row, block_rows}, groups);
   }
   return entry->second;
 }
@@ -57,21 +58,22 @@ bool KnownIndices::uneven(std::int64_t version, const IndexView& index, Directio
   std::lock_guard lock(mutex_);
   const Known* const known = find(version, index);
   if (known == nullptr) return false;
-  const std::int64_t lines = direction == Direction::forward ? index.block_rows() : known->block_cols;
-  std::vector<std::int64_t> lengths(static_cast<std::size_t>((lines + even.lines - 1) / even.lines));
-  const auto length_of = [&](std::int64_t line) -> std::int64_t& {
-    return lengths[static_cast<std::size_t>(line / even.lines)];
+  const std::int64_t block_rows = direction == Direction::forward ? index.block_rows() : known->block_cols;
+  std::vector<std::int64_t> lengths(
+      static_cast<std::size_t>((block_rows + even.block_rows - 1) / even.block_rows));
+  const auto length_of = [&](std::int64_t block_row) -> std::int64_t& {
+    return lengths[static_cast<std::size_t>(block_row / even.block_rows)];
   };
   if (direction == Direction::forward) {
-    for (std::int64_t r = 0; r < lines; ++r)
+    for (std::int64_t r = 0; r < block_rows; ++r)
       length_of(r) += known->crow[static_cast<std::size_t>(r) + 1] - known->crow[static_cast<std::size_t>(r)];
   } else {
     for (const std::int32_t col : known->col) ++length_of(col);
   }
   const auto longest = std::max_element(lengths.begin(), lengths.end());
   if (longest == lengths.end()) return false;
-  const double mean = static_cast<double>(std::ssize(known->col)) * even.lines /
-                      static_cast<double>(std::max<std::int64_t>(lines, even.lines));
+  const double mean = static_cast<double>(std::ssize(known->col)) * even.block_rows /
+                      static_cast<double>(std::max<std::int64_t>(block_rows, even.block_rows));
   return static_cast<double>(*longest) > even.most * mean;
 }
 

@@ -1,4 +1,4 @@
-// Patterns by version, for plans on devices: their index arrays lie where the host does not look.
+// Patterns by version, for plans on CUDA devices, whose index arrays lie where the host does not read them.
 #pragma once
 
 #include <cstddef>
@@ -11,33 +11,36 @@
 #include <utility>
 #include <vector>
 
-#include "plan/line_order.h"
+#include "plan/block_row_order.h"
 #include "sparseloom/layout.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::plan {
 
-/// Thread-safe, bounded by the bytes of the indices: the oldest leaves.
+/// Thread-safe. It holds at most `capacity_bytes` of indices; when it is full, the oldest are dropped.
 class KnownIndices {
  public:
   explicit KnownIndices(std::size_t capacity_bytes = std::size_t{64} << 20) : capacity_(capacity_bytes) {}
 
-  /// Copies a valid index on the host. Known ones, and those larger than all that is kept, are left alone.
+  /// Copies a valid index in host memory. Does nothing if the version is known already or the index alone is
+  /// larger than the capacity.
   void remember(std::int64_t version, const IndexView& index);
 
-  /// line_order of the pattern's rows (forward) or columns (dx), made once; empty too when nobody remembers
-  /// it, or when it is not of the shape that the index in hand has (whoever passes a version by hand may pass
-  /// another's).
-  std::vector<std::uint16_t> line_order(std::int64_t version, const IndexView& index, Direction direction,
-                                        LineGroups groups);
+  /// block_row_order of the pattern's block rows (forward) or block columns (dx), made once. It is also empty
+  /// if the version is unknown, or if the remembered index has another shape than `index`: a caller who
+  /// passes versions by hand may pass the version of another pattern.
+  std::vector<std::uint16_t> block_row_order(std::int64_t version, const IndexView& index,
+                                             Direction direction, BlockRowGroups groups);
 
-  /// Whether some rows (dx: columns), as many as `even` says from a multiple of that on, have more blocks
-  /// than it allows; no where nobody remembers, as above.
+  /// Whether some even.block_rows consecutive block rows (dx: block columns), counted from a multiple of that
+  /// number, have more than even.most times the mean number of blocks. False if the version is unknown or the
+  /// shape differs, as above.
   bool uneven(std::int64_t version, const IndexView& index, Direction direction, Evenness even);
 
   std::size_t size() const;
 
-  /// Around a fork: a child whose parent's other thread held the lock could never take it.
+  /// Called around a fork: if another thread of the parent held the lock at that moment, the child could
+  /// never take it.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
 
@@ -45,10 +48,10 @@ class KnownIndices {
   struct Known {
     std::vector<std::int32_t> crow, col;
     std::int64_t block_cols = 0;
-    std::map<std::pair<Direction, LineGroups>, std::vector<std::uint16_t>> orders;
+    std::map<std::pair<Direction, BlockRowGroups>, std::vector<std::uint16_t>> orders;
     std::size_t bytes() const { return (crow.size() + col.size()) * sizeof(std::int32_t); }
   };
-  /// Null: not known, or of another shape. Under the lock.
+  /// Null if the version is unknown or has another shape. Call it with the lock held.
   Known* find(std::int64_t version, const IndexView& index);
 
   mutable std::mutex mutex_;

@@ -1,3 +1,4 @@
+// The running cost by which CPU threads divide block rows or block columns.
 #include "plan/schedule.h"
 
 #include "core/check.h"
@@ -5,9 +6,9 @@
 namespace sparseloom::plan {
 namespace {
 
-// Writing an output tile costs about as much as this many reduction steps: 8 outputs x 48 tokens are
-// transposed and stored in some 200 cycles, a step is 24 FMAs in 12 to 24. It also keeps empty rows from
-// counting as free.
+// Writing an output tile costs about as much as this many reduction steps: transposing and storing 8 outputs
+// x 48 tokens takes about 200 cycles, and a step is 24 FMAs, which take 12 to 24. The term also keeps empty
+// rows from counting as free.
 constexpr std::int64_t kStoreSteps = 12;
 
 }  // namespace
@@ -15,26 +16,27 @@ constexpr std::int64_t kStoreSteps = 12;
 std::vector<std::int64_t> cost_prefix(Direction direction, const IndexView& index) {
   if (direction == Direction::dw) return {};
   const bool forward = direction == Direction::forward;
-  const std::int64_t lines = forward ? index.block_rows() : index.block_cols();
+  const std::int64_t block_rows = forward ? index.block_rows() : index.block_cols();
   const std::int64_t steps = forward ? index.block.cols : index.block.rows;
-  std::vector<std::int64_t> prefix(lines + 1, 0);
+  std::vector<std::int64_t> prefix(block_rows + 1, 0);
   if (forward)
-    for (std::int64_t r = 0; r < lines; ++r) prefix[r + 1] = index.crow[r + 1] - index.crow[r];
+    for (std::int64_t r = 0; r < block_rows; ++r) prefix[r + 1] = index.crow[r + 1] - index.crow[r];
   else
     for (std::int64_t i = 0; i < index.blocks; ++i) ++prefix[index.col[i] + 1];
-  for (std::int64_t l = 0; l < lines; ++l) prefix[l + 1] = prefix[l] + prefix[l + 1] * steps + kStoreSteps;
+  for (std::int64_t l = 0; l < block_rows; ++l)
+    prefix[l + 1] = prefix[l] + prefix[l + 1] * steps + kStoreSteps;
   return prefix;
 }
 
 namespace {
 
-std::int64_t lines_of(const Problem& p) {
+std::int64_t block_rows_of(const Problem& p) {
   const bool forward = p.direction == Direction::forward;
   return core::ceil_div(forward ? p.rows : p.cols, std::int64_t{forward ? p.block.rows : p.block.cols});
 }
 
 std::size_t prefix_bytes(const Problem& p) {
-  return static_cast<std::size_t>(lines_of(p) + 1) * sizeof(std::int64_t);
+  return static_cast<std::size_t>(block_rows_of(p) + 1) * sizeof(std::int64_t);
 }
 
 }  // namespace
@@ -50,9 +52,9 @@ const std::int64_t* live_prefix(const Plan& plan, const std::int32_t* starts, st
   const Problem& p = plan.problem;
   if (p.direction == Direction::dw || p.device >= 0) return nullptr;
   auto* const prefix = reinterpret_cast<std::int64_t*>(workspace + plan.workspace_bytes - prefix_bytes(p));
-  const std::int64_t lines = lines_of(p),
+  const std::int64_t block_rows = block_rows_of(p),
                      steps = p.direction == Direction::forward ? p.block.cols : p.block.rows;
-  for (std::int64_t l = 0; l <= lines; ++l) prefix[l] = starts[l] * steps + l * kStoreSteps;
+  for (std::int64_t l = 0; l <= block_rows; ++l) prefix[l] = starts[l] * steps + l * kStoreSteps;
   return prefix;
 }
 

@@ -1,3 +1,4 @@
+// Choosing a kernel: asks every row, keeps refusals and predictions, picks the fastest.
 #include "plan/select.h"
 
 #include "core/check.h"
@@ -12,7 +13,7 @@ std::string refusals(const Plan& plan) {
   return text;
 }
 
-// What every row of the other side would have to say.
+// The refusal that every row of the other side would have to give.
 std::string refuse_side(const Problem& problem, Side side) {
   const bool on_cuda = problem.device >= 0;
   if (side == Side::cpu && on_cuda)

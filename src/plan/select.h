@@ -1,4 +1,5 @@
-// Filter by supports(), rank by predicted time, keep every refusal.
+// Chooses among kernels: drops those that refuse, ranks the others by predicted time, and keeps every
+// refusal.
 #pragma once
 
 #include <span>
@@ -9,14 +10,15 @@
 
 namespace sparseloom::plan {
 
-/// Why the row cannot run the problem: its side, 8-bit operands where it takes none (or none unless
-/// `forced`), or what it says itself; empty when it can.
+/// Why the row cannot run the problem: it is for the other side, it takes no 8-bit operands (or takes them
+/// only if `forced` names it), or its own refusal. Empty if it can.
 std::string refusal_of(const KernelInfo& row, const Problem& problem, const Machine& machine,
                        const std::string& forced = {});
 
-/// The fastest row by prediction that does not refuse, or the row called `forced` when it is not empty. Fills
-/// kernel, kernel_name, candidates and workspace_bytes; ties go to the earlier row. Throws Error listing
-/// every refusal when nothing can run, when `forced` names no row, or when the forced row refuses.
+/// Plans the row with the lowest predicted time that does not refuse, or the row named `forced` if that is
+/// not empty. Fills kernel, kernel_name, candidates, caveat and workspace_bytes; ties go to the earlier row.
+/// Throws Error listing every refusal if no row can run, if `forced` names no row, or if the forced row
+/// refuses.
 Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Machine& machine,
             const std::string& forced = {});
 

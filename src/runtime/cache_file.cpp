@@ -1,3 +1,4 @@
+// Reading and atomically replacing the small files of the cache folder, and where that folder is.
 #include "runtime/cache_file.h"
 
 #include <fcntl.h>
@@ -20,6 +21,7 @@ constexpr std::size_t kMostBytes = 64 << 10;
 
 bool is_set(const char* value) { return value != nullptr && *value != '\0'; }
 
+// A file descriptor that closes itself.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -61,7 +63,7 @@ std::string cache_folder() {
 
 std::optional<std::string> read_small_file(const std::string& path) {
   const Descriptor file(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // O_NONBLOCK: a pipe of that name would hang
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // without O_NONBLOCK, a pipe would block it
   struct stat about;
   if (file.get() < 0 || ::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) return std::nullopt;
   std::string text(kMostBytes + 1, '\0');
@@ -83,10 +85,10 @@ std::string replace_file(const std::string& folder, const std::string& name, con
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) return "cannot make " + folder + ": " + failed.message();
-  static std::atomic<unsigned> count{0};  // two threads of one process write two files
+  static std::atomic<unsigned> count{0};  // so that two threads of one process write two files
   const std::string path = folder + "/" + name;
   const std::string part = path + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".part";
-  // Replaced when it is there: only a process of the same id that died here can have left it.
+  // O_TRUNC replaces an existing file: only a process with the same id that died here can have left it.
   int error = 0;
   {
     const Descriptor file(::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
@@ -100,6 +102,7 @@ std::string replace_file(const std::string& folder, const std::string& name, con
 }
 
 std::string fingerprint(const std::string& text) {
+  // Offset basis and prime of 64-bit FNV-1a.
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   char digits[17];

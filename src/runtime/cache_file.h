@@ -1,5 +1,5 @@
-// Small files that outlive the process: measured once, read by the next one. Losing one costs its measurement
-// again, so nothing here throws for what a disk may do.
+// Small files that outlive the process: one process measures something, the next one reads it. A lost file
+// only costs the measurement again, so nothing here throws when the disk fails.
 #pragma once
 
 #include <optional>
@@ -7,22 +7,23 @@
 
 namespace sparseloom::runtime {
 
-/// The folder they lie in, by the XDG rules: `own` (SPARSELOOM_CACHE) when it is set, else `xdg`/sparseloom
-/// when that is an absolute path, else `home`/.cache/sparseloom; empty when none of them is set, or `own` is
-/// "off".
+/// The folder of the cache files, by the XDG rules: `own` (SPARSELOOM_CACHE) if it is set, else
+/// `xdg`/sparseloom if that is an absolute path, else `home`/.cache/sparseloom. Empty if none of them is set
+/// or `own` is "off".
 std::string cache_folder(const char* own, const char* xdg, const char* home);
 
-/// cache_folder of this process's environment.
+/// cache_folder with the values of this process's environment.
 std::string cache_folder();
 
-/// The content of a regular file of at most 64 KiB; nothing for any other.
+/// The content of a regular file of at most 64 KiB; nothing for anything else.
 std::optional<std::string> read_small_file(const std::string& path);
 
-/// Makes `text` the whole content of folder/name, making the folder too. Readers and other writers see the
-/// old file or the new one, never a part. Returns why that was not possible, empty when it was.
+/// Makes `text` the whole content of folder/name, and creates the folder if needed. Readers and other writers
+/// see either the old file or the new one, never a part. Returns the reason if that failed, else an empty
+/// string.
 std::string replace_file(const std::string& folder, const std::string& name, const std::string& text);
 
-/// Of 64 bits, FNV-1a, in hexadecimal: tells damaged files and different keys apart, and is no defence
+/// The 64-bit FNV-1a hash in hexadecimal. It detects damaged files and different keys; it does not protect
 /// against malice.
 std::string fingerprint(const std::string& text);
 

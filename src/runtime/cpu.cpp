@@ -1,3 +1,4 @@
+// Detection of this CPU's instruction sets, its L2 size and its identity.
 #include "runtime/cpu.h"
 
 #include <algorithm>
@@ -25,10 +26,10 @@ namespace {
 
 constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
 
-// The CPU's tiles, the system's saving of them (XCR0), and its permission: Linux gives each process the 8 KiB
-// of tile state only when asked, and a process without them dies of its first tile instruction. It refuses
-// where a thread's alternate signal stack is too small to hold them, and so do sandboxes that filter
-// arch_prctl: then AMX counts as absent.
+// Whether AMX may be used. That takes three things: the CPU has the tiles, the system saves them (XCR0), and
+// this process has permission. Linux gives a process the 8 KiB of tile state only when asked, and a process
+// without it dies at its first tile instruction. Linux refuses where a thread's alternate signal stack is too
+// small for that state, and so do sandboxes that filter arch_prctl: then AMX counts as absent.
 [[maybe_unused]] bool amx_allowed() noexcept {
 #if defined(__x86_64__) && defined(__linux__)
   unsigned eax, ebx, ecx, edx;
@@ -41,11 +42,11 @@ constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, 
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr unsigned kTileState = 3u << 17;
   if ((low & kTileState) != kTileState) return false;
-  // Palette 1 as the kernels know it: 8 tiles of 16 rows of 64 bytes.
+  // The kernels assume palette 1: 8 tiles of 16 rows of 64 bytes.
   if (!__get_cpuid_count(0x1d, 1, &eax, &ebx, &ecx, &edx)) return false;
   if ((ebx & 0xffff) != 64 || (ebx >> 16) < 8 || (ecx & 0xffff) < 16) return false;
-  constexpr long kRequestPermission = 0x1023,
-                 kTileData = 18;  // ARCH_REQ_XCOMP_PERM of <asm/prctl.h>, Linux 5.16
+  // ARCH_REQ_XCOMP_PERM of <asm/prctl.h>, since Linux 5.16.
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
@@ -54,7 +55,7 @@ constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, 
 
 Isa detect() noexcept {
 #if defined(__x86_64__)
-  // These builtins look at XCR0 too: an OS that does not save the wide registers counts as a CPU without
+  // These builtins check XCR0 too: if the OS does not save the wide registers, the CPU counts as one without
   // them.
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
@@ -121,7 +122,7 @@ Isa active_isa() {
 std::int64_t l2_cache_bytes() noexcept {
   static const std::int64_t bytes = [] {
     std::int64_t found = 0;
-#ifdef _SC_LEVEL2_CACHE_SIZE  // glibc's; other systems' and some virtual machines' answers are 0 or -1
+#ifdef _SC_LEVEL2_CACHE_SIZE  // glibc only; some virtual machines answer 0 or -1
     found = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
     return found > 0 ? found : std::int64_t{1} << 20;
@@ -147,7 +148,7 @@ std::string cpu_name() {
 }
 
 std::string cpuinfo_identity(const std::string& cpuinfo) {
-  // Of the first processor: a machine whose cores differ is measured on whichever core came first.
+  // Only the first processor is read: a machine whose cores differ is measured on whichever core came first.
   constexpr std::string_view kKeys[] = {"microcode", "CPU implementer", "CPU variant",
                                         "CPU part",  "CPU revision",    "uarch"};
   const std::string first = cpuinfo.substr(0, cpuinfo.find("\n\n"));

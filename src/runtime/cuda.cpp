@@ -1,3 +1,4 @@
+// CUDA devices and their properties, in builds with CUDA and in builds without.
 #include "runtime/cuda.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
@@ -19,11 +20,11 @@ CudaSummary cuda_summary() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
-    // cudaErrorInsufficientDriver is also what the static runtime answers where there is no driver at all.
+    // The static runtime answers cudaErrorInsufficientDriver also where there is no driver at all.
     summary.reason = status == cudaErrorInsufficientDriver
                          ? "no NVIDIA driver, or one older than the CUDA runtime of this build"
                          : cudaGetErrorString(status);
-    static_cast<void>(cudaGetLastError());  // leaves no error behind for the next launch check
+    static_cast<void>(cudaGetLastError());  // clears the error, so that the next launch check does not see it
     return summary;
   }
   for (int device = 0; device < count; ++device) {
@@ -39,7 +40,7 @@ CudaSummary cuda_summary() {
 
 namespace {
 
-// More than any host holds; a table of fixed size needs no lock once an entry is there.
+// More devices than any host holds. A table of fixed size needs no lock once an entry has been written.
 constexpr int kMostDevices = 64;
 
 CudaDevice read_device(int ordinal) {

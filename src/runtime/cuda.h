@@ -1,5 +1,4 @@
-// The CUDA side of the machine: devices and what they can do. cuda.cpp answers with and without CUDA in the
-// build.
+// CUDA devices and what they can do. cuda.cpp implements this in builds with and without CUDA.
 #pragma once
 
 #include <cstddef>
@@ -9,30 +8,33 @@
 namespace sparseloom::runtime {
 
 struct CudaSummary {
-  bool compiled = false;  // CUDA kernels are in this build
+  bool compiled = false;  // this build has CUDA kernels
   int devices = 0;
-  std::string reason;              // why there is none: no nvcc at build time, no driver, no device
+  // Why `devices` is 0: no nvcc at build time, no driver or no device.
+  std::string reason;
   std::vector<std::string> names;  // "NVIDIA H200 (sm_90)"
 };
 
 CudaSummary cuda_summary();
 bool cuda_compiled() noexcept;
 
-/// What plans and launches ask of one device. Rates are what its clocks and widths allow, not measured ones.
+/// What plans and launches need to know of one device. The rates follow from its clocks and widths; they are
+/// not measured.
 struct CudaDevice {
-  int sm = 0;  // compute capability, 90 for 9.0; 0: no such device
+  int sm = 0;  // compute capability, 90 for 9.0; 0: there is no such device
   int multiprocessors = 0;
   std::size_t l2_bytes = 0;
-  std::size_t shared_bytes = 0;  // most that one block may ask for
-  double clock_hz = 0;           // highest of the multiprocessors
-  double memory_bytes = 0;       // per second, by memory clock and bus width
+  std::size_t shared_bytes = 0;  // the most shared memory that one thread block may have
+  double clock_hz = 0;           // highest clock of the multiprocessors
+  double memory_bytes = 0;       // bytes per second, from memory clock and bus width
 };
 
-/// Properties of a device, read once per process; sm = 0 when there is none of that ordinal, or no CUDA in
-/// this build. Thread-safe.
+/// Properties of a device, read once per process. sm is 0 if there is no device with that ordinal, or no CUDA
+/// in this build. Thread-safe.
 const CudaDevice& cuda_device(int ordinal);
 
-/// Makes a device the thread's current one for a scope; does nothing for -1 or when it is already.
+/// Makes a device the thread's current one for the lifetime of this object. Does nothing if ordinal is -1 or
+/// that device is current already.
 class CudaDeviceScope {
  public:
   explicit CudaDeviceScope(int ordinal) noexcept;

@@ -1,4 +1,4 @@
-// parallel_for over the threads a caller lends.
+// Parallel loops over the threads that a caller lends in an Executor.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace sparseloom::runtime {
 
-/// body(begin, end) over a partition of [0, count) on the executor's threads; inline when it lends none or
-/// there is one index. Allocates nothing. body must not throw.
+/// Calls body(begin, end) for each range of a partition of [0, count) on the executor's threads. It calls
+/// inline if the executor lends no threads or there is one index. Allocates nothing. body must not throw.
 template <class Body>
 void parallel_for(const Executor& executor, std::int64_t count, Body&& body) {
   if (count <= 0) return;
@@ -26,7 +26,7 @@ void parallel_for(const Executor& executor, std::int64_t count, Body&& body) {
                         RangeBody{call, const_cast<void*>(static_cast<const void*>(std::addressof(body)))});
 }
 
-/// body(task) for every task of [0, tasks), each on one thread. The same conditions.
+/// Calls body(task) for every task in [0, tasks), each on one thread. Otherwise as parallel_for.
 template <class Body>
 void parallel_tasks(const Executor& executor, std::int64_t tasks, const Body& body) {
   parallel_for(executor, tasks, [&](std::int64_t begin, std::int64_t end) {

@@ -14,14 +14,14 @@
 namespace sparseloom {
 namespace {
 
-// One job at a time: ranges are handed out in order to whoever is free, the caller included. A call from
-// inside a job, or while another caller's job runs, is executed by its own thread alone: correct, and it
-// cannot deadlock.
+// The pool runs one job at a time. Indices are given in order to whichever thread is free, the caller
+// included. A call from inside a job, or while another caller's job runs, is executed by its own thread
+// alone: that is correct, and it cannot deadlock.
 class Pool {
  public:
-  // Leaked on purpose: joining threads in a static destructor hangs when the host exits from a worker. A
-  // forked child has none of these threads, and its copies of the locks and conditions may stand in any
-  // state, so it starts with a pool of its own.
+  // The pool is leaked on purpose: joining threads in a static destructor hangs when the host exits from a
+  // worker. A forked child has none of these threads, and its copies of the locks and condition variables may
+  // be in any state, so the child starts with a new pool.
   static Pool& instance() {
     static const bool once = [] {
       current() = new Pool;
@@ -74,7 +74,7 @@ class Pool {
     }
   }
 
-  // The body is copied under the same lock as its index, so a late worker can never run an old body on a new
+  // The body is copied under the same lock as its index, so a late worker cannot run an old body on a new
   // index.
   void take_ranges() {
     for (;;) {
@@ -112,7 +112,7 @@ Executor Executor::pool(int num_threads) {
   Executor executor;
   executor.num_threads = num_threads > 0 ? num_threads : usable_cpus();
   Pool::instance().grow(executor.num_threads);
-  // By name, not through context: an executor made before a fork must reach the child's pool.
+  // The pool is looked up, not stored in context: an executor made before a fork must reach the child's pool.
   executor.parallel_for = [](void*, std::int64_t count, RangeBody body) {
     Pool::instance().run(count, body);
   };

@@ -1,3 +1,4 @@
+// Writing and parsing tables of measured rates.
 #include "runtime/rate_table.h"
 
 #include <charconv>
@@ -10,12 +11,12 @@
 namespace sparseloom::runtime {
 namespace {
 
-// Per second: a core does some 1e13 operations at most and a GPU some 1e16; a rate of a million is a stopped
-// machine.
+// Plausible rates per second: a core does about 1e13 operations at most, a GPU about 1e16, and a rate of a
+// million would be a stopped machine.
 constexpr double kLeast = 1e6, kMost = 1e18;
 bool possible(double rate) { return rate == 0 || (rate >= kLeast && rate <= kMost); }
 
-// Takes "name value\n" off the front of `text`; false when it does not stand there.
+// Removes "name value\n" from the front of `text`. Returns false if `text` does not begin with such a line.
 bool take_line(std::string_view& text, std::string_view name, std::string_view& value) {
   const std::size_t end = text.find('\n');
   if (end == std::string_view::npos || end <= name.size() || !text.starts_with(name) ||

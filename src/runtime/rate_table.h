@@ -1,4 +1,5 @@
-// Measured rates as files keep them: the fields of a struct by name, and what they were measured on.
+// Measured rates as a text file stores them: the fields of a struct by name, with a key that names what they
+// were measured on.
 #pragma once
 
 #include <optional>
@@ -8,7 +9,7 @@
 
 namespace sparseloom::runtime {
 
-/// One field as files and info name it.
+/// One field and the name that files and info_json() use for it.
 template <class Rates>
 struct RateField {
   const char* name;
@@ -20,15 +21,16 @@ struct NamedRate {
   double rate;
 };
 
+/// The text of a table:
 /// header
 /// key <key>
-/// <name> <rate>                one line for each
+/// <name> <rate>                one line of text for each
 /// sum <fingerprint of all lines above>
 std::string rate_table_text(const std::string& header, const std::string& key,
                             std::span<const NamedRate> rates);
 
-/// The rates of `names`, in that order; nothing unless the text is whole, of this header and key, and each
-/// rate 0 or a possible one.
+/// The rates of `names`, in that order. Returns nothing unless the text is complete, has this header and key,
+/// and every rate is 0 or plausible.
 std::optional<std::vector<double>> parse_rate_table(const std::string& text, const std::string& header,
                                                     const std::string& key,
                                                     std::span<const char* const> names);

@@ -1,3 +1,4 @@
+// Workspace: scratch memory that grows to the largest request.
 #include <cstdlib>
 #include <new>
 
@@ -9,7 +10,7 @@ void Workspace::Free::operator()(std::byte* memory) const noexcept { std::free(m
 
 std::span<std::byte> Workspace::at_least(std::size_t bytes) {
   if (bytes > size_) {
-    memory_.reset();  // first, so that the old and the new one are not both held
+    memory_.reset();  // freed first, so that the old and the new memory are not both held
     size_ = 0;
     const std::size_t rounded = (bytes + 63) / 64 * 64;
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(64, rounded)));

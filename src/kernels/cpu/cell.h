@@ -1,4 +1,5 @@
-// Cells: the four bytes that one lane multiplies at a time, one fp32 or a pair of bf16.
+// Sizes and types that all CPU kernels share. A cell is the four bytes that one lane multiplies at a time:
+// one fp32, a pair of bf16 or four int8.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +8,23 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// The register tile is kGroup outputs high on every instruction set (AVX2 computes it in two halves); 8
+/// The register tile is kGroup outputs high on every instruction set (AVX2 computes it in two halves). 8
 /// divides every block side.
 inline constexpr int kGroup = 8;
 inline constexpr int kMaxVectors = 3;
 inline constexpr int kMaxLanes = 16;
 inline constexpr int kMaxBlock = 128;
-inline constexpr int kAskSteps = 16;  // of dw, between two times it asks for the columns that come next
+inline constexpr int kAskSteps = 16;  // dw: steps between two prefetches of the columns that come next
 
-/// A call gets one task per this many multiplications (panel) or stored elements (decode), up to the threads:
-/// below them a task is not worth waking a thread for, some 5 us at 100 Gflop/s or 10 Gelement/s.
+/// A call gets one task for each this many multiplications (panel) or stored elements (decode), up to the
+/// number of threads. A smaller task is not worth waking a thread for, which takes some 5 us: these are 5 us
+/// of work at 100 Gflop/s or 10 Gelement/s.
 inline constexpr double kTaskProducts = 250e3, kTaskElements = 50e3;
 
-/// Read through these, user memory may have any alignment and any type behind it.
+/// The type through which user memory is read: memory of any alignment and any type.
 using Cell [[gnu::may_alias, gnu::aligned(1)]] = float;
-inline constexpr std::int64_t kCellBytes = 4, kLineCells = 16;  // of a cache line
-inline constexpr std::int64_t kAlign = 64;                      // bytes, of the parts of a workspace
+inline constexpr std::int64_t kCellBytes = 4, kLineCells = 16;  // bytes of a cell, cells of a cache line
+inline constexpr std::int64_t kAlign = 64;                      // bytes, of each part of a workspace
 
 using core::Bf16;
 using core::F16;

@@ -1,7 +1,7 @@
-// Work that threads take as they come to it, where even shares would wait for the slowest. Cores are not
-// equal on a shared host: of sixteen Emerald Rapids ones, each does AMX products at a quarter of its pace for
-// some of the time, milliseconds to seconds (alone, from L1: 30 or 105 ns for four; see spin_cells.h). Who
-// takes a part never decides what is computed in it.
+// Work items that threads claim one by one, where static shares would make all wait for the slowest thread.
+// Cores of a shared host are not equally fast: each of sixteen Emerald Rapids cores was measured to do AMX
+// products far slower for milliseconds to seconds at a time (see spin_cells.h; the log has the figures).
+// Which thread claims an item never changes what is computed in it.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,11 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Parts of a call for each of its tasks: the last one is what the slowest may still keep the others waiting
-/// for.
+/// Work items of a call for each of its tasks. At the end of a call the others wait for at most one item of
+/// the slowest thread.
 inline constexpr std::int64_t kPartsOfTask = 4;
 
-/// The numbers 0, 1, .., each to one caller.
+/// Hands out the numbers 0, 1, .., each to one caller.
 class alignas(64) Claims {
  public:
   std::int64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
@@ -24,26 +24,26 @@ class alignas(64) Claims {
   std::atomic<std::int64_t> next_{0};
 };
 
-/// For a loop that waits for another thread.
+/// To be called in a loop that waits for another thread.
 inline void spin_pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
 }
 
-/// What one task has packed for itself and opens to the others, in parts: they come when there is nothing
-/// left to pack.
+/// A group of micro-panels that one task has packed, divided into parts (work items). The owner works on the
+/// parts, and the other tasks help when nothing is left to pack.
 struct alignas(64) OpenGroup {
-  /// Nothing to take yet.
+  /// Begins with no part to take.
   explicit OpenGroup(std::int64_t parts) : next_(parts), done_(parts), parts_(parts) {}
 
-  /// By its owner, once the group before is done.
+  /// Called by the owner, once wait() has returned for the group before.
   void open(Range panels, const float* packed) {
     panels_ = panels, packed_ = packed;
     done_.store(0, std::memory_order_relaxed);
     next_.store(0, std::memory_order_release);
   }
-  /// body(panels, packed, part) for every part that nobody else has taken.
+  /// Calls body(panels, packed, part) for every part that no other task has taken.
   template <class Body>
   void work(const Body& body) {
     for (std::int64_t part; (part = next_.fetch_add(1, std::memory_order_acq_rel)) < parts_;) {
@@ -51,7 +51,7 @@ struct alignas(64) OpenGroup {
       done_.fetch_add(1, std::memory_order_release);
     }
   }
-  /// Until those who took a part have read what was packed.
+  /// Returns when every part is done, so that the packed panels may be overwritten.
   void wait() const {
     while (done_.load(std::memory_order_acquire) < parts_) spin_pause();
   }

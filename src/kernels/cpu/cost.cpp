@@ -1,3 +1,4 @@
+// The fitted costs of the panel and decode kernels, and the model that predicts a call's time from them.
 #include "kernels/cpu/cost.h"
 
 #include <algorithm>
@@ -9,8 +10,8 @@
 
 namespace sparseloom::kernels::cpu {
 
-//                                           lanes step {-, 1, 2, 3 vectors}   block  out  pack  widen interl.
-//                                           dw vectors elem pack
+// In the order of PanelCosts: lanes, depth_step, vectors {-, 1, 2, 3}, block, out, pack, widen, transpose,
+// outer_vectors {-, 1, 2, 3}, outer_element, outer_pack.
 const PanelCosts kAvx2PanelCosts = {8,    1, {0, 2.18, 1.27, 1.17}, 6.5, 0.78, 0.8,
                                     0.34, 0, {0, 1.5, 1.08, 1.08},  2.1, 1.15};
 const PanelCosts kAvx512PanelCosts = {16,   1, {0, 1.07, 1.17, 1.12}, 3.5, 0.66, 1.5,
@@ -31,27 +32,28 @@ using core::round_up;
 
 constexpr double kAvx2FlopsPerCycle = 32;
 constexpr double kL1Bytes = 32 << 10;
-constexpr double kTokensBeyondL1 =
-    1.4;  // fitted: 8 tokens of 2048 features took 1.45 (fp32) and 1.3 (bf16) of the model's time
+// Decode's forward takes this much longer for each token where the tokens outgrow L1. Fitted: 8 tokens of
+// 2048 features took 1.45 (fp32) and 1.3 (bf16) of the model's time.
+constexpr double kTokensBeyondL1 = 1.4;
 constexpr double kCallUs = 0.5;
 constexpr double kForkUs = 4;  // waking and joining the threads of one parallel loop
-constexpr double kResidentBytes =
-    16e6;  // values up to here stay in cache from panel to panel and call to call
-// Up to here weights come from memory, once, and little of that is hidden by panels (4096 x 4096, blocks of
-// 32, two threads of a Zen 5, at .05 / .2 / .5: 36 / 90 / 170 us beside the products of bf16, 67 / 230 / 770
-// of fp32) or by dx of any kind. Decode's forward reads them as it goes: .5 to .8 of the panels' time for 5
-// to 8 tokens, where without this the plan never took it.
+// Values up to this size stay in cache from panel to panel and from call to call.
+constexpr double kResidentBytes = 16e6;
+// Up to this many tokens the weights come from memory once, and panel kernels (and dx of any kind) hide
+// little of that behind their products, so the two times are added. Decode's forward overlaps them and was
+// measured faster for 5 to 8 tokens; without this rule the plan never chose it. The log has the figures.
 constexpr std::int64_t kFewTokens = 16;
-constexpr double kMemoryShareOfCopy =
-    0.15;  // streaming reads beyond the last-level cache against copies inside it
+// Bandwidth of streaming reads beyond the last-level cache over that of copies inside it.
+constexpr double kMemoryShareOfCopy = 0.15;
 
+// A cycle of PanelCosts on this machine.
 double cycle_us(const plan::MachineRates& rates) {
   return 1e6 * kAvx2FlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
 }
 
 double elements_of(const Problem& p) { return static_cast<double>(p.blocks) * p.block.rows * p.block.cols; }
 
-// Time for one pass over values of which `resident` bytes stay in cache.
+// Time for one pass over the values, of which `resident` bytes stay in cache.
 double stream_us(const Problem& p, const plan::MachineRates& rates, double resident = kResidentBytes) {
   const double bytes = elements_of(p) * static_cast<double>(size_of(p.dtype));
   const double rate = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
@@ -73,7 +75,7 @@ double predict_strips_us(const Problem& p, const plan::MachineRates& rates, doub
   const std::int64_t vectors = ceil_div(p.m, c.lanes), panels = ceil_div(vectors, kMaxVectors);
   const double elements = elements_of(p),
                steps = elements / kGroup / c.depth_step;  // of all strips of one panel
-  // Panels are as even as they go: `wide` of them have one vector more than the others.
+  // Panels are as even as possible: `wide` of them have one vector more than the others.
   const std::int64_t narrow_width = panels ? vectors / panels : 0, wide = panels ? vectors % panels : 0;
   const auto panel_us = [&](std::int64_t width) {
     const double compute = width * c.vectors[width] * steps * step_us +
@@ -97,7 +99,7 @@ double predict_outer_us(const Problem& p, const plan::MachineRates& rates, doubl
   const double rows = static_cast<double>(round_up(p.rows, p.block.rows)),
                cols = static_cast<double>(round_up(p.cols, p.block.cols));
   const double block_rows = rows / p.block.rows;
-  // A block row's stored columns in vectors: full triples, and a rest.
+  // A block row's stored columns are divided into full triples of vectors and a rest.
   const double row_vectors = block_rows > 0 ? elements / p.block.rows / block_rows / c.lanes : 0;
   const double triples = std::floor(row_vectors / kMaxVectors);
   const int rest = static_cast<int>(std::ceil(row_vectors - triples * kMaxVectors - 1e-9));
@@ -112,7 +114,7 @@ double predict_outer_us(const Problem& p, const plan::MachineRates& rates, doubl
 
 double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak,
                         const PanelCosts& costs) {
-  // One step of one vector: 8 outputs x lanes x the k values of a cell.
+  // The flops of one step of one vector: 2 x 8 outputs x lanes x the k values of a cell.
   const double step_us = 1e6 * 2.0 * kGroup * costs.lanes * costs.depth_step / (peak > 0 ? peak : 100e9);
   return problem.direction == Direction::dw ? predict_outer_us(problem, rates, step_us, costs)
                                             : predict_strips_us(problem, rates, step_us, costs);
@@ -131,7 +133,7 @@ double predict_decode_us(const Problem& p, const plan::MachineRates& rates, cons
                         (forward ? 0 : elements / p.block.cols * tokens * c.row);
   const double compute = cycle_us(rates) * cycles;
   const double us = forward ? std::max(compute, stream_us(p, rates)) : compute + stream_us(p, rates, 0);
-  // Decode's tasks are cut by elements, not by products: see decode.cpp.
+  // Decode cuts its tasks by elements, not by products: see decode.cpp.
   const double tasks = std::clamp((elements + static_cast<double>(p.rows + p.cols)) / kTaskElements, 1.0,
                                   static_cast<double>(std::max(1, p.threads)));
   return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);

@@ -1,4 +1,4 @@
-// The decode kernels' driver: one parallel loop over output units, cut by cost.
+// The driver of the decode kernels: one parallel loop over output units, cut into tasks of equal cost.
 #include "kernels/cpu/decode.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The decode kernels: few tokens, so time is the bytes of the stored blocks, each read once and never packed.
+// The decode kernels, for small batches (up to 8 tokens). Their time is that of reading the stored blocks, so
+// each block is read once and never packed.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ namespace sparseloom::kernels::cpu {
 
 inline constexpr int kDecodeTokens = 8;
 
-/// Outputs [begin, end) of one call, multiples of `unit`: 8 rows of W (forward), or a strip of columns inside
-/// one block (dx).
+/// A range of output units of one call. A unit is 8 rows of W (forward), or a strip of columns inside one
+/// block column (dx).
 struct DecodeRange {
   std::int64_t begin, end;
 };
@@ -25,7 +26,7 @@ struct DecodeOps {
 };
 
 extern const DecodeOps kAvx2Decode, kAvx512Decode;
-extern const DecodeOps kAvx512Bf16Decode;  // forward of bf16 alone
+extern const DecodeOps kAvx512Bf16Decode;  // forward of bf16 only
 
 void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& executor);
 

@@ -1,9 +1,9 @@
-// Outputs that outgrow L2 are written past the caches: they are read again much later, and the line of a
-// store that stays is read first. AMX, 1024 x 4096 x 4096, bf16, 2 threads of an Emerald Rapids, at .05 / .1
-// / .2 / .5: 2.0 / 3.1 / 5.1 / 9.0 to 1.65 / 2.65 / 4.5 / 8.6 ms. Stored all at once, though, a strip's lines
-// are more than a core's store queue and write-combining buffers hold, and all that is behind them waits for
-// memory: a quarter of the panel kernels' time at density .05 (bf16, Zen 5). So they wait here, and leave a
-// few at a time among the products of the next strips, where nobody waits for them.
+// Deferred stores past the caches ("line" is a cache line). Outputs that outgrow L2 are written by
+// non-temporal stores: they are read again only much later, and an ordinary store would first read its cache
+// line from memory. A strip's lines stored all at once, though, are more than a core's store queue and
+// write-combining buffers hold, and everything behind them would wait for memory. So the lines wait in a
+// buffer and are stored a few at a time among the products of the next strips, where nothing waits for them.
+// Both choices were measured faster; the log has the figures.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,19 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Finished outputs of one task: rows of whole cache lines, one for each token of a strip.
+/// The buffer of finished outputs of one task: rows of whole cache lines, one row for each token of a strip.
 class DeferredLines {
  public:
-  static constexpr std::int64_t kLine = 64, kMost = 128;  // AMX: 64 tokens of 32 fp32
+  /// Bytes of a line, and lines that the buffer holds: AMX writes 64 tokens of 32 fp32.
+  static constexpr std::int64_t kLine = 64, kMost = 128;
 
   struct Rows {
     std::byte* out;
     std::int64_t stride;  // bytes
   };
-  /// Where a strip writes `count` rows of `bytes` that belong to `rows`: there, or, if they are whole lines,
-  /// here: what was here has left. `lines` may be null: all stay in the caches.
+  /// Returns where a strip shall write its `count` rows of `bytes` each, whose place is `rows`: the buffer,
+  /// if they are whole lines and fit (what the buffer still held is stored first), else `rows` itself.
+  /// `lines` may be null: then outputs are stored through the caches.
   static Rows rows_of(DeferredLines* lines, Rows rows, std::int64_t bytes, std::int64_t count) {
     if (lines == nullptr || bytes % kLine != 0 || bytes / kLine * count > kMost || rows.stride % kLine != 0 ||
         reinterpret_cast<std::uintptr_t>(rows.out) % kLine != 0)
@@ -35,13 +37,13 @@ class DeferredLines {
   }
   std::int64_t left() const { return count_ - sent_; }
 
-  /// Lines to send at each of `times` times, so that none is left behind the last.
+  /// Lines to send at each of `times` calls of send(), so that none is left after the last.
   static std::int64_t pace(const DeferredLines* lines, std::int64_t times) {
     times = std::max<std::int64_t>(1, times);
     return lines == nullptr ? 0 : (lines->left() + times - 1) / times;
   }
 
-  /// Stores up to n of them.
+  /// Stores up to n lines.
   [[gnu::always_inline]] void send(std::int64_t n) {
     for (const std::int64_t end = std::min(sent_ + n, count_); sent_ < end; ++sent_) {
       stream(rows_.out + column_, held_ + sent_ * kLine);
@@ -50,8 +52,8 @@ class DeferredLines {
     }
   }
 
-  /// Stores what is left, and waits until all of it has left this core: before whoever waits for the task
-  /// reads the outputs.
+  /// Stores what is left and waits until it has left this core. A task calls this before it reports that it
+  /// is done, so that the outputs may be read then.
   void finish() {
     send(left());
 #if defined(__x86_64__)
@@ -72,7 +74,7 @@ class DeferredLines {
   }
 
   alignas(kLine) std::byte held_[kMost * kLine];
-  Rows rows_ = {};  // where the next line's row goes
+  Rows rows_ = {};  // where the row of the next line goes
   std::int64_t width_ = kLine, column_ = 0, sent_ = 0, count_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// <immintrin.h> without gcc 12's false alarm: its unmasked AVX-512 intrinsics pass an "undefined" operand,
-// which -Wall reports.
+// Includes <immintrin.h> without a false warning of gcc 12: its unmasked AVX-512 intrinsics pass an
+// "undefined" operand, which -Wall reports.
 #pragma once
 
 #pragma GCC diagnostic push

@@ -1,4 +1,5 @@
-// The rows of the CPU kernels: what each can do, what it will take, and its launch.
+// The registry's rows for the CPU kernels: what each refuses, its predicted time, its workspace and its
+// launch.
 #include "kernels/cpu/kernels.h"
 
 #include <string>
@@ -158,7 +159,7 @@ struct Decode<Isa::avx512_bf16> {
   static constexpr const cpu::DecodeOps& kOps = cpu::kAvx512Bf16Decode;
   static cpu::DecodeCosts costs(bool, const plan::MachineRates& rates) {
     cpu::DecodeCosts costs = cpu::kAvx512Bf16ForwardCosts;
-    // Some CPUs multiply pairs no faster than the FMA multiplies single ones.
+    // Some CPUs multiply pairs of bf16 no faster than the FMA multiplies single numbers.
     if (rates.bf16_avx512 > 0) costs.token_element *= 2 * rates.f32_avx512 / rates.bf16_avx512;
     return costs;
   }

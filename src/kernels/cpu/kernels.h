@@ -1,4 +1,4 @@
-// The fast CPU kernels: their rows.
+// The registry's rows for the fast CPU kernels.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace sparseloom::kernels {
 
-/// Fastest instruction set first. A row's refusal() says whether this machine and problem suit it.
+/// The fastest instruction set comes first. A row's refusal() says whether this machine and problem suit it.
 std::span<const Kernel> cpu_kernels();
 
 }  // namespace sparseloom::kernels

@@ -1,4 +1,5 @@
-// Forward and dx of the panel kernels: pack a chunk of tokens into panels, then run the strips over them.
+// Forward and dx of the panel kernels: they pack a chunk of tokens into micro-panels, then run the strips
+// over them.
 #include "kernels/cpu/panel.h"
 
 #include <algorithm>
@@ -18,15 +19,15 @@ namespace {
 using core::ceil_div;
 
 constexpr std::int64_t kLineBytes = 64;
-// Of a group of panels, for each task that may work on it: 2 or 4 take 1 to 3 % more at density .5, where the
-// sums between slabs of depth are those of a part.
+// Work items of a group of panels for each task that may work on it. 2 or 4 were measured slower where there
+// are several K tiles: all partial sums of an item pass between them, and larger items have more.
 constexpr std::int64_t kPartsOfGroup = 8;
-// Of L2, for panels that pass the weights side by side, so that these come from memory once for all of them:
-// the rest is for two strips of weights. 800 KB of a Zen 4's 1 MiB.
+// The share of L2 for a group: panels over which a strip of weights runs one after the other, so that it
+// comes from memory once for all of them. The rest is for two strips of weights. 800 KB of a Zen 4's 1 MiB.
 constexpr double kPanelsInL2 = 0.78;
 
-// `vectors` vectors as panels of at most three, as even as they go: 4 are 2 + 2, since a panel of one wastes
-// its broadcasts.
+// Divides `vectors` vectors into panels of at most three, as evenly as possible: 4 are 2 + 2, since a panel
+// of one vector gets too few products from each broadcast.
 struct Panels {
   std::int64_t vectors, count;
   explicit Panels(std::int64_t n) : vectors(n), count(ceil_div(n, kMaxVectors)) {}
@@ -62,8 +63,8 @@ class PanelRun {
     for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
     const auto room = static_cast<std::int64_t>(kPanelsInL2 * static_cast<double>(runtime::l2_cache_bytes()));
     panels_at_once_ = std::max<std::int64_t>(1, room / std::max<std::int64_t>(1, memory_.panel_bytes));
-    // No more at a time than the threads multiply next: each then finds in L2 what it has packed itself, 2 to
-    // 5 % of a product of density .05 or .1.
+    // A chunk has no more panels than the threads multiply at once, so that each thread finds in L2 what it
+    // packed itself. Measured faster at low densities.
     chunk_ = std::min(memory_.vectors,
                       even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
     const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
@@ -76,7 +77,7 @@ class PanelRun {
       row_sums_ = in_workspace<std::int32_t>(memory_.row_sums);
       job_.row_sums = row_sums_;
     }
-    if (memory_.slabs > 1) cut_lists(in_workspace<std::int32_t>(memory_.cuts));
+    if (memory_.k_tiles > 1) cut_lists(in_workspace<std::int32_t>(memory_.cuts));
   }
 
   void run() {
@@ -84,10 +85,12 @@ class PanelRun {
     for (std::int64_t first = 0; first < vectors; first += chunk_) {
       const Panels panels(std::min(chunk_, vectors - first));
       for (std::int64_t group = 0; group < groups_of(panels); ++group) new (claims_ + group) Claims;
+      // Pack the chunk.
       each_task([&](std::int64_t task) {
         pack(panels, first, task);
         if (first == 0 && row_sums_ != nullptr) sum_rows(task);
       });
+      // Multiply it by all weights.
       each_task([&](std::int64_t task) { multiply(panels, first, task); });
     }
   }
@@ -108,11 +111,11 @@ class PanelRun {
            (panels.first(p) * outputs + unit * kGroup * panels.width(p)) * ops_.lanes;
   }
 
-  // Lists ascend, so that a slab's part of one is a run of it.
+  // Finds where the K tiles cut each list. Lists ascend, so that a K tile's part of a list is contiguous.
   void cut_lists(std::int32_t* cuts) {
     cuts_ = cuts;
-    for (std::int64_t slab = 0; slab <= memory_.slabs; ++slab) {
-      const std::int64_t from = job_.depth_blocks * slab / memory_.slabs;
+    for (std::int64_t k_tile = 0; k_tile <= memory_.k_tiles; ++k_tile) {
+      const std::int64_t from = job_.depth_blocks * k_tile / memory_.k_tiles;
       for (std::int64_t b = 0; b < job_.output_blocks; ++b) {
         const std::int32_t* const cut =
             std::lower_bound(job_.depth_index + job_.begin[b], job_.depth_index + job_.end[b], from);
@@ -121,10 +124,10 @@ class PanelRun {
     }
   }
 
-  PanelJob slab_job(std::int64_t slab) const {
+  PanelJob k_tile_job(std::int64_t k_tile) const {
     PanelJob job = job_;
     if (cuts_ != nullptr)
-      job.begin = cuts_ + slab * job_.output_blocks, job.end = job.begin + job_.output_blocks;
+      job.begin = cuts_ + k_tile * job_.output_blocks, job.end = job.begin + job_.output_blocks;
     return job;
   }
 
@@ -133,7 +136,8 @@ class PanelRun {
     runtime::parallel_tasks(executor_, tasks_, body);
   }
 
-  // Units are runs of 256 steps of a panel, so that a single panel is packed by all threads too.
+  // Packs this task's share of the chunk. A work item is 256 steps of a panel, so that all threads share in
+  // packing even a single panel.
   void pack(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
     constexpr std::int64_t kRun = 256;
     const std::int64_t runs = ceil_div(memory_.steps, kRun);
@@ -145,16 +149,16 @@ class PanelRun {
     }
   }
 
-  // Once for all panels. A call of one panel has each strip make its own, just before it reads the same
-  // weights again.
+  // Computes the row sums once for all panels. In a call of one panel each strip computes its own instead,
+  // from weights that it has just read.
   void sum_rows(std::int64_t task) {
     const Range mine = units_of_part(job_.cost_prefix, job_.output_blocks, subs_, task, tasks_);
     for (std::int64_t unit = mine.begin; unit < mine.end; ++unit)
       ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
   }
 
-  // Panels side by side, group by group, in parts of equal cost: a task begins with the group that it has
-  // packed itself and goes on with what the others have left.
+  // Panels are multiplied in groups that fit into L2, and the outputs of a group in work items of equal cost.
+  // A task begins with the group that it packed itself and goes on with items that the others have left.
   void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
     DeferredLines lines;
     const std::int64_t groups = groups_of(panels);
@@ -164,18 +168,18 @@ class PanelRun {
       for (std::int64_t part; (part = claims_[group].take()) < parts;) {
         const Range units =
             units_of_part(job_.cost_prefix, job_.output_blocks, subs_, part, parts, together_);
-        for (std::int64_t slab = 0; slab < memory_.slabs; ++slab)
-          multiply_slab(panels, share(panels.count, group, groups), units, first_vector, slab,
-                        streams_ ? &lines : nullptr);
+        for (std::int64_t k_tile = 0; k_tile < memory_.k_tiles; ++k_tile)
+          multiply_k_tile(panels, share(panels.count, group, groups), units, first_vector, k_tile,
+                          streams_ ? &lines : nullptr);
       }
     }
     lines.finish();
   }
 
-  // These units' strips of one slab, for the panels side by side.
-  void multiply_slab(const Panels& panels, Range together, Range units, std::int64_t first_vector,
-                     std::int64_t slab, DeferredLines* leaving) {
-    const PanelJob job = slab_job(slab);
+  // Multiplies one K tile: the strips of `units` with each panel of the group `together`.
+  void multiply_k_tile(const Panels& panels, Range together, Range units, std::int64_t first_vector,
+                       std::int64_t k_tile, DeferredLines* leaving) {
+    const PanelJob job = k_tile_job(k_tile);
     const std::int64_t last = std::min(units.end, ceil_div(job.outputs, kGroup));
     for (std::int64_t unit = units.begin, count; unit < last; unit += count) {
       count = std::min(last - unit, together_ - unit % together_);
@@ -186,9 +190,9 @@ class PanelRun {
         strip.output = unit * kGroup;
         strip.token = (first_vector + panels.first(p)) * ops_.lanes;
         strip.tokens = std::min<std::int64_t>(job.tokens - strip.token, width * ops_.lanes);
-        if (memory_.slabs > 1) strip.sums = sums(panels, p, unit);
-        strip.begins = slab == 0;
-        strip.ends = slab + 1 == memory_.slabs;
+        if (memory_.k_tiles > 1) strip.sums = sums(panels, p, unit);
+        strip.begins = k_tile == 0;
+        strip.ends = k_tile + 1 == memory_.k_tiles;
         strip.leads = p == together.begin;
         strip.leaving = leaving;
         strip.count = static_cast<int>(count);
@@ -202,11 +206,11 @@ class PanelRun {
   PanelJob job_;
   PanelMemory memory_;
   std::int64_t subs_, tasks_ = 1, chunk_ = 0;
-  std::int64_t together_ = 1;  // strips whose outputs are written together: a cache line's
-  std::int64_t panels_at_once_ = 1;
-  bool streams_ = false;  // outputs leave past the caches
+  std::int64_t together_ = 1;  // strips whose outputs are written together: as many as fill a cache line
+  std::int64_t panels_at_once_ = 1;  // panels of a group
+  bool streams_ = false;             // outputs are stored past the caches
   std::byte* workspace_;
-  Claims* claims_;  // for each group of panels
+  Claims* claims_;  // one for each group of panels
   const std::int32_t* cuts_ = nullptr;
   std::int32_t* row_sums_ = nullptr;
   StripFunction strips_[kMaxVectors + 1] = {};
@@ -262,7 +266,7 @@ PanelJob panel_job(const MatmulArgs& args) {
 
 void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor) {
   const std::int64_t outputs = args.direction == Direction::forward ? args.index.rows : args.index.cols;
-  if (args.m > 0 && outputs > 0) PanelRun(ops, args, executor).run();  // depth 0 writes act(bias)
+  if (args.m > 0 && outputs > 0) PanelRun(ops, args, executor).run();  // with depth 0 it writes act(bias)
 }
 
 }  // namespace sparseloom::kernels::cpu

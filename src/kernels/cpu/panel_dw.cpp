@@ -1,5 +1,6 @@
-// dW of the panel kernels, at the stored blocks only: both operands packed into columns, then one register
-// tile per (8 outputs, up to 3 vectors of the block row's stored columns), summed over all tokens of a chunk.
+// dW of the panel kernels, computed at the stored blocks only. Both operands are packed into columns; then
+// one register tile for each (8 outputs, up to 3 vectors of the block row's stored columns) is summed over
+// all tokens of a chunk.
 #if defined(__x86_64__)  // write_run is AVX2 code
 
 #include <algorithm>
@@ -17,19 +18,19 @@ namespace {
 using core::ceil_div;
 using core::round_up;
 
-// Both packed operands of one chunk of tokens.
+// Bytes of both packed operands of one chunk of tokens, and the fewest tokens of a chunk.
 constexpr std::int64_t kOuterBytes = 32 << 20;
 constexpr std::int64_t kMinChunk = 64;
 
-/// Accumulated results are fp32: every chunk of tokens adds to them where they lie, as those of fp32 products
-/// do.
+/// The dtype of the result. Accumulated results are fp32: every chunk of tokens adds to them in place, as in
+/// products of fp32.
 DType result_dtype(DType dtype, bool accumulate) { return accumulate ? DType::f32 : dtype; }
 
-/// Sizes that workspace_bytes() and the run must agree on.
+/// The sizes on which workspace_bytes() and the run must agree.
 struct OuterShape {
   std::int64_t rows, cols;  // padded to whole blocks
-  std::int64_t chunk;       // tokens, even
-  bool partial;             // 16-bit results that several chunks add up to: fp32 sums in the workspace
+  std::int64_t chunk;       // tokens of a chunk, an even number
+  bool partial;             // 16-bit results of several chunks: the workspace holds fp32 sums
 
   OuterShape(std::int64_t m, std::int64_t rows_, std::int64_t cols_, BlockShape block, DType result,
              int depth_step)
@@ -107,9 +108,9 @@ class OuterRun {
                                     kGroup, steps_, dy.begin, dy.end, dy_});
   }
 
-  // Work is counted in (piece, sub) cells, block row by block row, inside it by triples of vectors, innermost
-  // by sub: a triple of packed columns then comes from L2 for all subs but the first. A unit belongs to the
-  // task in whose share its first cell lies.
+  // Work is counted in cells (piece, sub), where a sub is 8 rows of a block row. The order is by block rows,
+  // then by triples of vectors, then by subs, so that a triple of packed columns comes from L2 for all subs
+  // but the first. A unit (a sub of a triple) belongs to the task in whose share its first cell lies.
   void multiply(std::int64_t task) {
     const std::int64_t total = w_.blocks * pieces_per_block_ * subs_;
     const Range mine = share(total, task, tasks_);
@@ -141,13 +142,13 @@ class OuterRun {
     job.steps = steps_;
     job.dy = dy_ + (r * subs_ + sub) * steps_ * kGroup;
     const int vectors = static_cast<int>(ceil_div(count, pieces_per_vector_));
-    // Of the same block row, else of the next one's first.
+    // The columns to prefetch: the next triple of the same block row, else the first of the next block row.
     const std::int64_t last = pieces_total_ - 1, next = w_.crow[r] * pieces_per_block_ + first + count;
-    const std::int64_t cells = steps_ * piece_ / subs_;  // of a piece: this sub's share
+    const std::int64_t cells = steps_ * piece_ / subs_;  // of each piece, this sub's share
     job.next_lines = static_cast<int>(ceil_div(kAskSteps * piece_ / subs_, kLineCells));
     for (std::int64_t i = 0; i < vectors * pieces_per_vector_; ++i) {
       const std::int64_t piece =
-          first + std::min(i, count - 1);  // an odd half is filled with its neighbour and not written
+          first + std::min(i, count - 1);  // a missing second half repeats the first and is not written
       job.pieces[i] = columns(w_.crow[r] * pieces_per_block_ + piece);
       job.next[i] = columns(std::min(next + i, last)) + sub * cells;
     }
@@ -156,8 +157,8 @@ class OuterRun {
     for (std::int64_t i = 0; i < count; ++i) write_piece(r, sub, first + i, tile + i * piece_);
   }
 
-  // Padding is written as zero, not as the product with padded zeros: that would be NaN where the other
-  // operand is infinite.
+  // Padding is written as zero. The product with padded zeros would be NaN where the other operand is
+  // infinite.
   void write_piece(std::int64_t r, std::int64_t sub, std::int64_t piece, float* tile) {
     const std::int64_t block = w_.crow[r] + piece / pieces_per_block_;
     const std::int64_t column = piece % pieces_per_block_ * piece_;
@@ -187,7 +188,7 @@ class OuterRun {
   OuterShape shape_;
   int piece_;
   std::int64_t pieces_per_vector_, pieces_per_block_, subs_, pieces_total_, tasks_ = 1;
-  std::int64_t token_ = 0, tokens_ = 0, steps_ = 0;  // of the chunk under way
+  std::int64_t token_ = 0, tokens_ = 0, steps_ = 0;  // of the current chunk
   float *x_ = nullptr, *dy_ = nullptr, *partial_ = nullptr;
   OuterFunction outer_[kMaxVectors + 1] = {};
 };

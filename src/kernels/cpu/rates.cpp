@@ -1,4 +1,4 @@
-// Register peaks and copy bandwidth of one core.
+// Measures the register peaks and the copy bandwidth of one core.
 #include "kernels/cpu/rates.h"
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Best of `windows` timings of work(), which returns how much it did; per second.
+// The best rate per second in `windows` timings of work(), which returns how much it did.
 template <class Work>
 double best_rate(int windows, const Work& work) {
   double best = 0;
@@ -26,13 +26,14 @@ double best_rate(int windows, const Work& work) {
   return best;
 }
 
-// 5000 rounds are some 30 us: long against the clock's 20 ns, short against a time slice, so that one of them
-// is undisturbed. Sixty of them: what is kept for weeks may take two milliseconds.
+// 5000 rounds take some 30 us: long against the clock's 20 ns, and short against a time slice, so that at
+// least one window is undisturbed. Sixty windows take two milliseconds, which is little for a result kept for
+// weeks.
 double best_spin(Spin spin) {
   return best_rate(60, [=] { return spin(5000); });
 }
 
-// What reaches a peak: products on nothing but registers.
+// The loop that reaches a peak: products on registers only.
 struct Peak {
   double plan::MachineRates::*rate;
   runtime::Isa isa;
@@ -55,7 +56,8 @@ std::span<const Peak> peaks() {
 #endif
 }
 
-// 4 MiB to 4 MiB: beyond the L2 of every machine so far; the first window maps the pages and loses.
+// Copies 4 MiB to 4 MiB, which is beyond the L2 of every machine so far. The first window also maps the
+// pages, and so is never the best.
 double copy_rate() {
   constexpr std::size_t kBytes = 4 << 20;
   const std::unique_ptr<char[]> from(new char[kBytes]), to(new char[kBytes]);

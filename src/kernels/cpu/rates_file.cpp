@@ -1,3 +1,4 @@
+// Keeps the machine's rates in a file of the cache folder, and reads them back.
 #include "kernels/cpu/rates.h"
 #include "runtime/cache_file.h"
 #include "sparseloom/version.h"
@@ -5,8 +6,8 @@
 namespace sparseloom::kernels {
 namespace {
 
-constexpr const char* kHeader =
-    "sparseloom rates 3";  // 1 had no int8, 2 multiplied zeros: another header, so measured anew
+// Version 1 had no int8, and version 2 multiplied zeros. Files with another header are measured anew.
+constexpr const char* kHeader = "sparseloom rates 3";
 
 }  // namespace
 
@@ -14,7 +15,7 @@ std::string rates_key(runtime::Isa isa) {
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
   constexpr const char* kBuild = "optimised";
 #else
-  constexpr const char* kBuild = "slow";  // the measuring loops are compiled too
+  constexpr const char* kBuild = "slow";  // an unoptimised build measures lower rates
 #endif
   std::string key = runtime::cpu_identity() + ", up to " + runtime::name_of(isa) +
                     ", sparseloom " SPARSELOOM_VERSION " by g++ " + __VERSION__ +

@@ -1,5 +1,5 @@
-// How one call is cut into tasks: by cost, so that skewed rows balance, and at strip boundaries, so that
-// every output element is computed by one task in a fixed order, whatever the number of tasks.
+// How one call is cut into tasks: by cost, so that uneven block rows balance, and at strip boundaries, so
+// that one task computes each output element in a fixed order whatever the number of tasks.
 #pragma once
 
 #include <algorithm>
@@ -11,29 +11,30 @@ struct Range {
   std::int64_t begin, end;
 };
 
-/// The task's even share of [0, total), without the overflow of total * task.
+/// The task's even share of [0, total). The obvious total * task could overflow.
 inline Range share(std::int64_t total, std::int64_t task, std::int64_t tasks) {
   const auto cut = [&](std::int64_t t) { return total / tasks * t + total % tasks * t / tasks; };
   return {cut(task), cut(task + 1)};
 }
 
-/// First unit whose cost starts at or after x. Unit u = block * subs + sub is sub `sub` of `subs` even parts
-/// of block `block`, which costs prefix[block + 1] - prefix[block].
+/// The first unit whose cost starts at or after x. Unit u = block * subs + sub is part `sub` of `subs` equal
+/// parts of block row (or block column) `block`, which costs prefix[block + 1] - prefix[block].
 inline std::int64_t first_unit(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs,
                                std::int64_t x) {
   if (x <= prefix[0]) return 0;
-  const std::int64_t block =
-      std::upper_bound(prefix, prefix + blocks + 1, x - 1) - prefix - 1;  // the last to start before x
+  // The last block row to start before x.
+  const std::int64_t block = std::upper_bound(prefix, prefix + blocks + 1, x - 1) - prefix - 1;
   if (block >= blocks) return blocks * subs;
   const std::int64_t cost = prefix[block + 1] - prefix[block];
-  // sub's start: cost * sub / subs, rounded down.
+  // Part `sub` starts at cost * sub / subs, rounded down.
   std::int64_t sub = 0;
   while (sub < subs && prefix[block] + cost * sub / subs < x) ++sub;
   return block * subs + sub;
 }
 
-/// The units of part `part` of `parts` of equal cost; it begins and, but for the last, ends at a multiple of
-/// `multiple`. prefix[blocks] > 0: every row costs something, if only to be written.
+/// The units of work item `part` of `parts` items of equal cost. An item begins at a multiple of `multiple`
+/// and, except the last, ends at one. prefix[blocks] is above 0: every block row costs something, if only to
+/// be written.
 inline Range units_of_part(const std::int64_t* prefix, std::int64_t blocks, std::int64_t subs,
                            std::int64_t part, std::int64_t parts, std::int64_t multiple = 1) {
   const Range costs = share(prefix[blocks], part, parts);

@@ -1,4 +1,4 @@
-// What the register peaks multiply.
+// The numbers that the measurements of register peaks multiply.
 #pragma once
 
 #include <array>
@@ -7,11 +7,10 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Words that are a number of either sign as one fp32, as two bf16 of 1/8 to 2, and as four int8. Not zeros
-/// or ones: a core whose power is capped multiplies those faster than it multiplies anything else: four tile
-/// products of an Emerald Rapids take 24 ns of zeros at any time, of numbers 29 ns while the host lets it and
-/// else 66 (105 with tiles loaded from L1). A share of zeros' peak would say nothing of a kernel. FMA and dot
-/// products of a Zen 5 take the same time of either.
+/// Words that are finite numbers of either sign, read as one fp32, as two bf16 of 1/8 to 2, or as four int8.
+/// They are not zeros or ones, because a core whose power is capped multiplies those faster than anything
+/// else: measured so for AMX tile products of an Emerald Rapids, and not for FMA and dot products of a Zen 5.
+/// A kernel's share of a peak of zeros would mean nothing.
 template <std::size_t kCount>
 constexpr std::array<std::uint32_t, kCount> spin_cells() {
   std::array<std::uint32_t, kCount> cells{};

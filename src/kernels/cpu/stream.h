@@ -1,28 +1,29 @@
-// Weights that are read once, from memory. A strip of 8 outputs reads some hundred bytes of each block, one
-// block's size apart, which no hardware prefetcher takes for a stream; but the strips of a block row together
-// read it whole, and rows lie one behind the other. So while a row is multiplied the next one is asked for
-// from end to end, each strip its share, into all caches: what L1 has no room for lies in L2. 4096 x 4096,
-// density .1, blocks of 32, one thread, one token: bf16 11 to 19 GB/s where plain reading reached 19; asking
-// for the strip's own pieces 4 KB ahead gained nothing at one token. Into L2 alone takes 1.04 to 1.36 times
-// as long (1 to 16 tokens, densities .05 to .5, 2 threads of a Zen 5).
+// Prefetches of weights that are read only once, from memory. A strip of 8 outputs reads some hundred bytes
+// of each block, at a distance of one block's size, which no hardware prefetcher takes for a stream. But the
+// strips of a block row together read all of it, and block rows lie one behind the other. So while one block
+// row is multiplied the next one is prefetched from end to end, each strip a share of it, into all caches:
+// what L1 has no room for stays in L2. Measured, this reaches the bandwidth of plain reading. Prefetching the
+// strip's own rows 4 KB ahead gained nothing at one token, and prefetching into L2 alone was slower. The log
+// has the figures.
 #pragma once
 
 #include <cstdint>
 
 namespace sparseloom::kernels::cpu {
 
-/// Longer rows would push each other out of L2 (1 MiB at least where there is AVX-512) before they are used.
+/// Longer block rows would evict each other from L2 (at least 1 MiB on machines with AVX-512) before they are
+/// used.
 inline constexpr std::int64_t kStreamedRowBytes = 512 << 10;
 
-/// Where the next row begins, or null when this one, of `elements`, is too long to ask for that one beside
-/// it.
+/// `begin`, where the next block row begins, or null if this one, of `elements`, is too long to prefetch the
+/// next one beside it.
 template <class T>
 [[gnu::always_inline]] inline const T* next_row(const T* begin, std::int64_t elements) {
   return elements * static_cast<std::int64_t>(sizeof(T)) <= kStreamedRowBytes ? begin : nullptr;
 }
 
-/// Asks for elements [at, at + count) of it. Beyond the last row's end that is an address nobody reads:
-/// harmless.
+/// Prefetches elements [at, at + count) of the block row at `row`, if not null. Behind the last block row
+/// that prefetches an address which nothing reads, which does no harm.
 template <class T>
 [[gnu::always_inline]] inline void stream_ahead(const T* row, std::int64_t at, std::int64_t count) {
   constexpr std::int64_t kLine = 64 / sizeof(T);

@@ -1,4 +1,5 @@
-// Finished tiles by the widest vectors that the machine has: whole squares of those, the rest by AVX2.
+// Writes finished tiles with the widest vectors that the machine has: whole squares with AVX-512, the rest
+// with AVX2.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/tile.h"
@@ -14,8 +15,8 @@
 namespace sparseloom::kernels::cpu {
 namespace {
 
-/// Outputs that AVX-512 writes: of a tile, which has them rounded up to eights, whole squares. The tokens of
-/// AVX2's tiles are eights.
+/// The number of outputs that AVX-512 writes: whole squares of the tile, whose outputs are rounded up to
+/// eights. It is 0 without AVX-512, and for tiles of AVX2 kernels whose tokens are an odd number of eights.
 std::int64_t wide(const TileOut& out) {
   static const bool has = runtime::active_isa() >= runtime::Isa::avx512;
   const std::int64_t side = kAvx512Tile.lanes;
@@ -30,7 +31,7 @@ T* at(T* base, std::int64_t bytes) {
   return base == nullptr ? nullptr : static_cast<Byte*>(base) + bytes;
 }
 
-/// The outputs from `first` on.
+/// `o` without its first `first` outputs.
 TileOut from(const TileOut& o, std::int64_t first) {
   const std::int64_t bytes = first * static_cast<std::int64_t>(size_of(o.dtype));
   TileOut rest = o;

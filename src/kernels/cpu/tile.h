@@ -1,5 +1,5 @@
-// From a register tile in memory to the caller's matrices: bias, activation, rounding, edges. The same for
-// every kernel: it runs once per output where the product runs once per multiplication.
+// The epilogue of the CPU kernels, from a register tile stored in memory to the caller's matrices: bias,
+// activation, rounding, edges. All kernels share it, as it runs only once for each output.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ struct TileOut {
   const void* bias;  // of the first output, or null
   void* out;         // element (first token, first output)
   std::int64_t out_stride;
-  const float* scale = nullptr;    // as many as the tile has, or null: all 1
-  const void* residual = nullptr;  // as out, or null
+  const float* scale = nullptr;    // one for each output of the tile, or null: all 1
+  const void* residual = nullptr;  // like out, or null
   std::int64_t residual_stride = 0;
 };
 
-/// out[t, o] = act(fma(tile[o][t], scale[o], bias[o])) + residual[t, o]; times 1 that is tile + bias, to the
-/// bit.
+/// out[t, o] = act(fma(tile[o][t], scale[o], bias[o])) + residual[t, o]. With a scale of 1 the fma is tile +
+/// bias to the bit.
 void write_tile(const TileOut& out);
 
-/// By AVX2, since runs are short: out[i] = tile[i] (+ partial[i]) for i < n; partial, or out when it is fp32,
-/// may be the running sum of earlier token chunks.
+/// out[i] = tile[i] (+ partial[i]) for i < n, by AVX2, since n is small. `partial` may be the running sum of
+/// earlier chunks of tokens, and may be `out` itself when that is fp32.
 void write_run(const float* tile, const float* partial, std::int64_t n, DType dtype, void* out);
 
-/// write_tile by one instruction set, `lanes` outputs at a time.
+/// write_tile of one instruction set, `lanes` outputs at a time.
 struct TileWriter {
   int lanes;
   void (*write)(const TileOut& out);

@@ -1,3 +1,4 @@
+// The terms that the parts of the cost model share.
 #include "kernels/cuda/cost_terms.h"
 
 #include "kernels/cuda/rates.h"
@@ -5,7 +6,7 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// Of the memory's nominal 4.8 TB/s, an H200 streams 4.2.
+// An H200 streams 4.2 TB/s of its memory's nominal 4.8.
 constexpr double kMemoryShare = 0.87;
 
 }  // namespace

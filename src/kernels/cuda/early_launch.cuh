@@ -1,6 +1,6 @@
-// Host side: launches that may begin while the kernel before them on the stream ends, and launches in
-// clusters. The kernel's side is ptx/griddepcontrol.cuh; a CUDA graph keeps the order as an edge of its own
-// kind.
+// Host side of launches that may begin while the kernel before them on the stream ends (programmatic
+// dependent launch), and of launches in clusters. The device side is ptx/griddepcontrol.cuh. A CUDA graph
+// keeps the order as an edge of its own kind.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,8 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// early: only for kernels that wait_for_earlier_kernels. cluster: thread blocks in one; 1: none.
+/// Set `early` only if the kernel calls `wait_for_earlier_kernels()` before it reads global memory. `cluster`
+/// is the number of thread blocks in a cluster; 1 means no clusters.
 struct LaunchShape {
   dim3 grid, block;
   std::size_t shared_bytes = 0;
@@ -21,7 +22,7 @@ struct LaunchShape {
   int cluster = 1;
 };
 
-/// cudaLaunchConfig_t of a shape, with the attributes it points to.
+/// The cudaLaunchConfig_t of a shape, with the attributes it points to.
 class LaunchConfig {
  public:
   explicit LaunchConfig(const LaunchShape& shape) {
@@ -56,12 +57,12 @@ cudaError_t launch_kernel(const LaunchShape& shape, void (*kernel)(Parameters...
                           const std::type_identity_t<Parameters>&... arguments) {
   const LaunchConfig config(shape);
   const cudaError_t status = cudaLaunchKernelEx(&config.get(), kernel, arguments...);
-  if (status != cudaSuccess) cudaGetLastError();  // not for the next caller
+  if (status != cudaSuccess) cudaGetLastError();  // clear the error for the next caller
   return status;
 }
 
-/// More than 48 KB of shared memory are allowed once per device and kernel; beyond device 63 in every launch.
-/// carveout: percent of what L1 shares that several thread blocks want of it.
+/// Allows the kernel more than 48 KB of shared memory, once per device; beyond device 63 in every launch.
+/// carveout: percent of the L1 memory to reserve as shared memory, if several thread blocks should fit.
 template <auto kKernel>
 cudaError_t allow_shared_memory(int bytes, int device, int carveout = cudaSharedmemCarveoutDefault) noexcept {
   static std::atomic<std::uint64_t> allowed{0};
@@ -73,20 +74,20 @@ cudaError_t allow_shared_memory(int bytes, int device, int carveout = cudaShared
   if (status == cudaSuccess) {
     allowed.fetch_or(bit, std::memory_order_release);
   } else {
-    cudaGetLastError();  // not for the next caller
+    cudaGetLastError();  // clear the error for the next caller
   }
   return status;
 }
 
-/// Registers of a thread as they are allocated, in eights; of a kernel that has code for one architecture. 0
-/// where the driver does not say.
+/// Registers of a thread as they are allocated, in multiples of eight, or 0 if the driver does not say. The
+/// kernel must have code for one architecture only.
 template <auto kKernel>
 int registers_of() noexcept {
   static std::atomic<int> known{0};
   if (const int registers = known.load(std::memory_order_relaxed); registers > 0) return registers;
   cudaFuncAttributes attributes;
   if (cudaFuncGetAttributes(&attributes, kKernel) != cudaSuccess) {
-    cudaGetLastError();  // not for the next caller
+    cudaGetLastError();  // clear the error for the next caller
     return 0;
   }
   const int registers = (attributes.numRegs + 7) / 8 * 8;
@@ -94,12 +95,12 @@ int registers_of() noexcept {
   return registers;
 }
 
-/// Whether the code of this kernel that the device runs waits as launch_kernel's `early` needs it: what was
-/// made from the PTX of sm_80, on whatever device, does not. Asked once per device; beyond device 31 it is
-/// not asked, and false.
+/// Whether the code of this kernel that the device runs waits for earlier kernels, as launch_kernel's `early`
+/// requires. Code made from the PTX of sm_80 does not, on any device. The answer is kept for each device;
+/// beyond device 31 it is false.
 template <auto kKernel>
 bool waits_for_earlier(int device) {
-  static std::atomic<std::uint64_t> known{0};  // two bits each: asked, and the answer
+  static std::atomic<std::uint64_t> known{0};  // two bits each: whether asked, and the answer
   if (device < 0 || device >= 32) return false;
   const std::uint64_t word = known.load(std::memory_order_relaxed) >> (2 * device);
   if (word & 1) return word & 2;

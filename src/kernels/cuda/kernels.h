@@ -1,4 +1,4 @@
-// The CUDA kernels' rows. Empty in a build without CUDA.
+// The registry rows of the CUDA kernels.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace sparseloom::kernels {
 
-/// In order of preference at equal predictions.
+/// In order of preference at equal predictions. Empty in a build without CUDA.
 std::span<const Kernel> cuda_kernels();
 
 }  // namespace sparseloom::kernels

@@ -1,3 +1,4 @@
+// Reads, measures and keeps the rates of a GPU.
 #include "kernels/cuda/rates.h"
 
 #include <array>
@@ -16,8 +17,8 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// What the probes reached on an H200, 4.21 TB/s, 4.75 TB/s and 638 TF/s: of the memory's nominal rate, and
-// per clock and multiprocessor.
+// What the probes reached on an H200 (4.21 TB/s, 4.75 TB/s and 638 TF/s), as a share of the memory's nominal
+// rate, and per clock and multiprocessor.
 constexpr double kMemoryOfNominal = 0.875, kL2BytesPerClock = 18.2, kTensorFlopsPerClock = 2440;
 
 constexpr const char* kHeader = "sparseloom gpu rates 1";
@@ -35,8 +36,8 @@ bool believable(const plan::GpuRates& rates, const plan::GpuRates& expected) {
   return true;
 }
 
-// To a 32nd of what is expected: plans, and so the bits of results, should not differ between two processes
-// that each measured because nothing can be kept.
+// Rounds to a 32nd of the expected rate. If nothing can be kept, each process measures for itself, and their
+// plans, and so the bits of their results, should not differ.
 plan::GpuRates rounded(const plan::GpuRates& rates, const plan::GpuRates& expected) {
   plan::GpuRates result;
   for (const Field& field : kFields) {
@@ -111,7 +112,7 @@ KnownGpuRates gpu_rates(int device, void* stream) {
   if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &capturing) != cudaSuccess ||
       cudaDriverGetVersion(&driver) != cudaSuccess ||
       cudaGetDeviceProperties(&names, device) != cudaSuccess) {
-    cudaGetLastError();  // not for the next caller
+    cudaGetLastError();  // clear the error for the next caller
     return {{}, "not measured: the device does not answer"};
   }
   MeasureGpu measure;
@@ -125,7 +126,7 @@ KnownGpuRates gpu_rates(int device, void* stream) {
   KnownGpuRates found =
       known_gpu_rates(runtime::cache_folder(), gpu_rates_key(properties, names.name, driver),
                       expected_rates(properties), measure);
-  // A GPU that was not free is not measured again by this process either: its plans should agree.
+  // A GPU that was not free is not measured again in this process either, so that its plans agree.
   if (measure || found.rates.memory_bytes > 0) known[device] = found;
   return found;
 }

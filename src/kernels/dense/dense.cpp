@@ -1,8 +1,13 @@
-// forward: Y = act(X D^T + bias) + residual, dx: dX = dY D, where D is W scattered into the workspace; on
-// CUDA also dw: D = dY^T X, gathered, or in fp32, whose gathered blocks are added. The scatter happens in
-// every call and its price is in the prediction: keeping D would silently double the layer's memory, so only
-// an explicit freeze() on the layer does that. f8e4m3, on CUDA: D of 8 bits and the lent GEMM with scales,
-// whose roundings are the vendor's and not those of args.h.
+// The dense kernel, where D is W scattered into the workspace:
+//
+//   forward  Y = act(X D^T + bias) + residual
+//   dx       dX = dY D
+//   dw       D = dY^T X, whose stored blocks are gathered, or added in fp32 (CUDA only)
+//   f8e4m3   forward with D of 8 bits and the lent GEMM with scales, whose roundings are the vendor's and not
+//            those of args.h (CUDA only)
+//
+// Every call scatters W, and the prediction includes the cost. Keeping D would silently double the layer's
+// memory, so only an explicit freeze() on the layer does that.
 #include "kernels/dense/dense.h"
 
 #include <algorithm>
@@ -17,7 +22,8 @@
 namespace sparseloom::kernels {
 namespace {
 
-// What vendors' 8-bit products ask for (cuBLAS, and so torch): ScaledGemm promises it to whoever lends one.
+// The vendor's 8-bit products (cuBLAS, and so torch) require this compute capability and these multiples of
+// features. ScaledGemm guarantees them to the executor that lends one.
 constexpr int kScaledSm = 89, kScaledFeatures = 16;
 
 std::string refuse_scaled(const Problem& p, const plan::Machine& machine) {
@@ -50,7 +56,7 @@ std::string refusal(const Problem& p, const plan::Machine& machine) {
   return {};
 }
 
-// Scatter: every element of D is written once and, by the GEMM, read once; the values are read once.
+// The scatter writes every element of D once, and the GEMM reads it once. The stored values are read once.
 double predict_us(const Problem& p, const plan::Machine& machine) {
   if (p.device >= 0) return cuda::predict_dense_us(p, machine);
   const double bytes =
@@ -69,7 +75,7 @@ std::size_t workspace_bytes(const Problem& p, const plan::Machine&) {
          size_of(p.accumulate ? DType::f32 : p.dtype);
 }
 
-// What the GEMM, which ends with the bias, leaves to do: out <- act(out) + residual.
+// The GEMM ends with the bias. This pass does the rest of the epilogue: out <- act(out) + residual.
 void finish(const MatmulArgs& args, const Executor& executor) {
   runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t)
@@ -119,7 +125,7 @@ int launch_cpu(const MatmulArgs& args, const Executor& executor) {
 }
 
 #ifdef SPARSELOOM_HAVE_CUDA
-// The bias is added to f32 in a pass of its own: cuBLAS's 8-bit products have none there.
+// A pass of its own adds the bias to f32 outputs, because cuBLAS's 8-bit products take none there.
 int launch_scaled(const MatmulArgs& args, const Executor& executor) {
   const IndexView& w = args.index;
   const MatrixView dense{args.workspace, args.dtype, w.rows, w.cols, w.cols},

@@ -1,4 +1,4 @@
-// The dense candidate: scatter W, then the GEMM the caller lends.
+// The dense kernel: it scatters W into a dense matrix and calls the GEMM that the executor lends.
 #pragma once
 
 #include "kernels/args.h"

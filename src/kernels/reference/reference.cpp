@@ -1,8 +1,11 @@
-// forward: y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o]) + residual[t][o]
-// dx:      dx[t][i] = sum over stored (o, i) of dy[t][o] W[o][i]
-// dw:      dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i); or, in fp32, += that sum
-// 8-bit: the scaled forward product as args.h rounds it; sums in fp64, which holds i8's exactly, f8's rounded
-// to fp32 once. One output at a time, in fp64. Nothing here is clever: what is fast is compared with it.
+// The reference kernel computes one output at a time, in fp64. Nothing here is clever: the fast kernels are
+// tested against it.
+//
+//   forward  y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o]) + residual[t][o]
+//   dx       dx[t][i] = sum over stored (o, i) of dy[t][o] W[o][i]
+//   dw       dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i); or, in fp32, += that sum
+//   8-bit    the scaled forward product with the roundings of args.h; fp64 holds i8's sums exactly, and f8's
+//            sums are rounded to fp32 once
 #include "kernels/reference/reference.h"
 
 #include <algorithm>
@@ -86,13 +89,14 @@ int launch(const MatmulArgs& args, const Executor& executor) {
   return 0;
 }
 
-// In fp64 too, where no other kernel would take the call: its speed is what strict is there to say.
+// `strict` refuses this kernel for fp64 too, although no other kernel takes fp64: it is slow, and a caller
+// sets `strict` to learn of slow choices.
 std::string refusal(const Problem& problem, const plan::Machine&) {
   if (problem.strict) return "strict forbids the reference kernel";
   return {};
 }
 
-// Some 1 ns a multiply-add with its conversions, measured on Zen 4.
+// One multiply-add with its conversions takes about 1 ns, measured on Zen 4.
 double predict_us(const Problem& p, const plan::Machine&) {
   const double madds = static_cast<double>(p.m) * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
   return 1 + madds * 1e-3 / std::max(1, p.threads);

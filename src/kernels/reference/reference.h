@@ -1,4 +1,5 @@
-// The oracle: obvious loops, fp64 accumulation, every dtype and shape.
+// The reference kernel, which the fast kernels are tested against: plain loops, fp64 accumulation, every
+// dtype and shape.
 #pragma once
 
 #include "kernels/args.h"

@@ -115,7 +115,8 @@ TEST_F(AmxEmulated, ChunksOfTokensUnderManyThreads) {
   check(c, {3});
 }
 
-// Outputs past the caches: the bytes of those that stay in them, where rows begin at a line and where not.
+// Outputs past the caches: the bytes of those that stay in them, where rows begin at a block row and where
+// not.
 void streams_the_same_bytes(const kernels::cpu::TileOps& ops, DType dtype, DType out_dtype) {
   constexpr std::int64_t kSide = 32, kStride = 64;
   const auto size = static_cast<std::int64_t>(size_of(out_dtype));
@@ -141,14 +142,14 @@ void streams_the_same_bytes(const kernels::cpu::TileOps& ops, DType dtype, DType
           const std::unique_ptr<std::byte, decltype(&std::free)> out(
               static_cast<std::byte*>(std::aligned_alloc(64, kSide * kStride * size)), &std::free);
           std::fill_n(out.get(), kSide * kStride * size, kPoison);
-          kernels::cpu::DeferredLines lines;
+          kernels::cpu::DeferredBlockRows block_rows;
           job.tokens = tokens, job.outputs = outputs, job.out = out.get() + shift * size;
           ops.begin({16, std::min<int>(kSide, 16 * ops.per_cell), 16, 2});
           ops.strip(kSide, 2)(job, {reinterpret_cast<const float*>(panel.data()), 0, outputs, 0, tokens, true,
-                                    streams ? &lines : nullptr});
+                                    streams ? &block_rows : nullptr});
           ops.end();
-          EXPECT_EQ(lines.left() > 0, streams && outputs == kSide && shift % (64 / size) == 0);
-          lines.finish();
+          EXPECT_EQ(block_rows.left() > 0, streams && outputs == kSide && shift % (64 / size) == 0);
+          block_rows.finish();
           written[streams].assign(out.get(), out.get() + kSide * kStride * size);
         }
         ASSERT_EQ(written[1], written[0]) << tokens << " x " << outputs << " from " << shift;

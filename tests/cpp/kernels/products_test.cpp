@@ -106,9 +106,9 @@ TEST_P(Products, SeveralChunks) {
   check_all(c);
 }
 
-// Long strips, whose depth the panel kernels cut into slabs (panel_memory.h): sums pass through the
-// workspace, on any number of threads by the same cuts. Skewed: lists that end before the last slab begins.
-TEST(Slabs, OfDepth) {
+// Long strips, whose depth the panel kernels cut into K tiles (panel_memory.h): sums pass through the
+// workspace, on any number of threads by the same cuts. Skewed: lists that end before the last K tile begins.
+TEST(KTiles, OfDepth) {
   kernels::cpu::PanelOps ops{};
   ops.lanes = 16, ops.depth_step = 1;
   for (const Direction direction : {Direction::forward, Direction::dx})
@@ -123,7 +123,7 @@ TEST(Slabs, OfDepth) {
           c.bias = forward, c.stride_padding = 3;
           Instance instance(c);
           if (!skewed) {
-            ASSERT_GT(kernels::cpu::PanelMemory(ops, instance.problem(1)).slabs, 1);
+            ASSERT_GT(kernels::cpu::PanelMemory(ops, instance.problem(1)).k_tiles, 1);
           }
           const Instance::Answer answer = instance.answer();
           for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
@@ -135,7 +135,8 @@ TEST(Slabs, OfDepth) {
         }
 }
 
-// Outputs that outgrow L2 leave past the caches, where their rows are whole lines (deferred_lines.h).
+// Outputs that outgrow L2 leave past the caches, where their rows are whole block rows
+// (deferred_block_rows.h).
 TEST(PastTheCaches, Outputs) {
   for (const Direction direction : {Direction::forward, Direction::dx})
     for (const DType dtype : kTypes)

@@ -16,7 +16,7 @@
 namespace sparseloom::testing {
 namespace {
 
-using kernels::cpu::DeferredLines;
+using kernels::cpu::DeferredBlockRows;
 
 constexpr std::int64_t kTokens = 48, kOutputs = 40, kStride = 43;
 
@@ -79,29 +79,29 @@ struct Buffer {
   Buffer() { std::fill_n(bytes, sizeof bytes, kPoison); }
 };
 
-// Rows of one or two lines, sent all at once, a few at a time, or when the next ones come.
-TEST(DeferredLines, ReachTheirRowsAndNothingElse) {
+// Rows of one or two block rows, sent all at once, a few at a time, or when the next ones come.
+TEST(DeferredBlockRows, ReachTheirRowsAndNothingElse) {
   for (const std::int64_t bytes : {64, 128})
     for (const std::int64_t count : {1, 47, 64})
       for (const std::int64_t times : {1, 5, 1000}) {
         Buffer first, second;
-        DeferredLines lines;
-        EXPECT_EQ(DeferredLines::pace(&lines, times), 0);
+        DeferredBlockRows block_rows;
+        EXPECT_EQ(DeferredBlockRows::pace(&block_rows, times), 0);
         const auto fill = [&](Buffer& buffer, std::byte value) {
           const auto rows =
-              DeferredLines::rows_of(&lines, {buffer.bytes + 64, Buffer::kRowBytes}, bytes, count);
+              DeferredBlockRows::rows_of(&block_rows, {buffer.bytes + 64, Buffer::kRowBytes}, bytes, count);
           ASSERT_NE(rows.out, buffer.bytes + 64);
           for (std::int64_t i = 0; i < count; ++i) std::fill_n(rows.out + i * rows.stride, bytes, value);
         };
         fill(first, std::byte{1});
-        const std::int64_t pace = DeferredLines::pace(&lines, times);
-        for (std::int64_t i = 0; i < times; ++i) lines.send(pace);
-        EXPECT_EQ(lines.left(), 0);
+        const std::int64_t pace = DeferredBlockRows::pace(&block_rows, times);
+        for (std::int64_t i = 0; i < times; ++i) block_rows.send(pace);
+        EXPECT_EQ(block_rows.left(), 0);
         fill(first, std::byte{2});
-        lines.send(1);
-        EXPECT_EQ(lines.left(), bytes / 64 * count - 1);
+        block_rows.send(1);
+        EXPECT_EQ(block_rows.left(), bytes / 64 * count - 1);
         fill(second, std::byte{3});  // the rest of the twos leaves
-        lines.finish();
+        block_rows.finish();
         for (std::int64_t i = 0; i < Buffer::kRows * Buffer::kRowBytes; ++i) {
           const std::int64_t column = i % Buffer::kRowBytes - 64;
           const bool written = i / Buffer::kRowBytes < count && column >= 0 && column < bytes;
@@ -111,21 +111,21 @@ TEST(DeferredLines, ReachTheirRowsAndNothingElse) {
       }
 }
 
-TEST(DeferredLines, OnlyWholeLinesLeavePastTheCaches) {
+TEST(DeferredBlockRows, OnlyWholeBlockRowsLeavePastTheCaches) {
   Buffer buffer;
-  DeferredLines lines;
-  const auto stay = [&](DeferredLines* to, std::int64_t shift, std::int64_t stride, std::int64_t bytes,
+  DeferredBlockRows block_rows;
+  const auto stay = [&](DeferredBlockRows* to, std::int64_t shift, std::int64_t stride, std::int64_t bytes,
                         std::int64_t count) {
-    const auto rows = DeferredLines::rows_of(to, {buffer.bytes + shift, stride}, bytes, count);
+    const auto rows = DeferredBlockRows::rows_of(to, {buffer.bytes + shift, stride}, bytes, count);
     return rows.out == buffer.bytes + shift && rows.stride == stride;
   };
-  EXPECT_FALSE(stay(&lines, 64, 128, 64, 4));
+  EXPECT_FALSE(stay(&block_rows, 64, 128, 64, 4));
   EXPECT_TRUE(stay(nullptr, 64, 128, 64, 4));
-  EXPECT_TRUE(stay(&lines, 32, 128, 64, 4));
-  EXPECT_TRUE(stay(&lines, 64, 96, 64, 2));
-  EXPECT_TRUE(stay(&lines, 64, 128, 48, 4));
-  EXPECT_TRUE(stay(&lines, 64, 64, 64, DeferredLines::kMost + 1));
-  EXPECT_EQ(DeferredLines::pace(nullptr, 3), 0);
+  EXPECT_TRUE(stay(&block_rows, 32, 128, 64, 4));
+  EXPECT_TRUE(stay(&block_rows, 64, 96, 64, 2));
+  EXPECT_TRUE(stay(&block_rows, 64, 128, 48, 4));
+  EXPECT_TRUE(stay(&block_rows, 64, 64, 64, DeferredBlockRows::kMost + 1));
+  EXPECT_EQ(DeferredBlockRows::pace(nullptr, 3), 0);
 }
 
 }  // namespace

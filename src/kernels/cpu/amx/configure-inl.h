@@ -1,4 +1,5 @@
-// The thread's tiles and their own rate. Included inside a region, after strip-inl.h.
+// Configures the thread's tile registers, and measures their peak. Included inside a region, after
+// strip-inl.h.
 
 void begin(const cpu::TileShape& shape) {
   TileConfig config;
@@ -12,7 +13,7 @@ void begin(const cpu::TileShape& shape) {
 }
 void end() { tiles_end(); }
 
-// Of products that need no load: see spin_cells.h.
+// Multiplies tiles of spin_cells() without loads, see spin_cells.h. Returns the flops done.
 std::int64_t spin(std::int64_t rounds) {
   constexpr int kDepth = cpu::kTileSide * kPerCell;
   alignas(64) static constexpr auto kCells = cpu::spin_cells<4 * cpu::kTileCells>();

@@ -1,7 +1,7 @@
-// dW on tiles. Included inside a region, after strip-inl.h.
+// dW on AMX tiles. Included inside a region, after strip-inl.h.
 
-// The sums of one piece, to its block: bf16, zero in the padding (not the product with padded zeros, which is
-// NaN where the other operand is infinite); or added to fp32, nothing in the padding.
+// Writes the sums of one piece to its block: as bf16 with zero in the padding (the product with padded zeros
+// would be NaN where the other operand is infinite), or added to fp32 with the padding left alone.
 inline void write_piece(const float* sums, std::int64_t row, std::int64_t outputs, const cpu::TileOuter& o,
                         int piece) {
   const std::int64_t width = std::min<std::int64_t>(kLanes, o.block_cols);
@@ -27,6 +27,7 @@ void outer(const cpu::TileOuter& o) {
   const std::int64_t sums_row = o.block_cols * 4;  // bytes
   const float* piece[kPieces];
   std::copy_n(o.pieces, kPieces, piece);
+  // Begin with zero, or with the sums of the chunks before.
   unroll<kUp>(SPARSELOOM_UNROLLED(u) {
     unroll<kPieces>(SPARSELOOM_UNROLLED(p) {
       constexpr int kSum = u.value * kPieces + p.value;
@@ -36,6 +37,7 @@ void outer(const cpu::TileOuter& o) {
         tile_load<kSum>(o.sums[p.value] + u.value * kSide * o.block_cols, sums_row);
     });
   });
+  // Multiply over all tokens of the chunk.
   const float* dy = o.dy;
   for (std::int64_t t = 0; t < o.tiles; ++t, dy += cpu::kTileCells) {
     unroll<kUp>(SPARSELOOM_UNROLLED(u) { tile_load<kFirstA + u.value>(dy + u.value * o.dy_group, 64); });
@@ -45,6 +47,7 @@ void outer(const cpu::TileOuter& o) {
       unroll<kUp>(SPARSELOOM_UNROLLED(u) { tile_dot<u.value * kPieces + p.value, kFirstA + u.value, kB>(); });
     });
   }
+  // Store the sums for the next chunk or, after the last, write the result.
   alignas(64) float sums[kOutputs * kRow];
   unroll<kUp>(SPARSELOOM_UNROLLED(u) {
     unroll<kPieces>(SPARSELOOM_UNROLLED(p) {

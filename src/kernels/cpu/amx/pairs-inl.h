@@ -1,17 +1,18 @@
-// bf16 pairs: between rows of 16-bit elements and the cells of tiles. Included inside a region, after
+// Converts between rows of bf16 and the tiles' cells of bf16 pairs. Included inside a region, after
 // rows-inl.h and avx512/pairs-inl.h.
 
-// Cells of two rows of sums, bias added. The instruction's flush of denormals takes nothing: the tile
-// products flush them anyway.
+// The cells of two rows of sums with the bias added. The instruction flushes denormals, which loses nothing,
+// since the tile products flush them anyway.
 [[gnu::always_inline]] inline Vec pair_up(Vec low, Vec high, float low_bias, float high_bias) {
   return interleave_bf16(_mm512_add_ps(low, _mm512_set1_ps(low_bias)),
                          _mm512_add_ps(high, _mm512_set1_ps(high_bias)));
 }
 
-// 128 columns of 32 rows together: see pack_columns_of in generic/pack_columns-inl.h.
+// Packs 128 columns of 32 rows together, for the reason given at pack_columns_of in
+// generic/pack_columns-inl.h.
 void pack_tiles(const cpu::TilePack& p) {
   constexpr std::int64_t kTogether = 4;  // pairs of groups
-  constexpr std::int64_t kAhead = 64;    // elements: the next 32 columns but one, at the next call but one
+  constexpr std::int64_t kAhead = 64;    // elements, to prefetch what the next call but one reads
   alignas(64) float scratch[2][cpu::kTileCells];
   for (std::int64_t from = p.begin; from < p.end; from += kTogether)
     for (std::int64_t tile = 0; tile < p.tiles; ++tile)
@@ -21,7 +22,7 @@ void pack_tiles(const cpu::TilePack& p) {
         float* const out = p.out + (group * p.tiles + tile) * cpu::kTileCells;
         float* const next = out + p.tiles * cpu::kTileCells;
         const std::uint16_t* in = p.in + row * p.in_stride + column;
-        if (!p.turned) {
+        if (!p.transposed) {
           pair_rows(in, in + kAhead, p.in_stride, p.rows - row, p.columns - column, out,
                     lone ? scratch[1] : next);
           continue;

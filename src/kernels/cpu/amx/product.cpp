@@ -1,4 +1,4 @@
-// What AMX gives the tile drivers.
+// The TileOps of AMX for bf16.
 #if defined(__x86_64__)
 
 #include <algorithm>

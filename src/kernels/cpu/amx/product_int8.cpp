@@ -1,4 +1,4 @@
-// What AMX gives the tile drivers for int8.
+// The TileOps of AMX for int8.
 #if defined(__x86_64__)
 
 #include <algorithm>

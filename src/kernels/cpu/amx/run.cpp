@@ -1,5 +1,5 @@
-// Forward and dx on tiles: pack tokens into panels and run the strips over a few panels at a time, which stay
-// in L2.
+// Forward and dx on AMX tiles: they pack tokens into micro-panels, and run the strips over a few panels at a
+// time, which stay in L2.
 #if defined(__x86_64__)
 
 #include <algorithm>
@@ -18,20 +18,21 @@ namespace {
 using core::ceil_div;
 using core::round_up;
 
-// Packed input of one chunk of tokens, as the panel kernels', and the part of it that strips walk over at a
-// time: half an L2 of the smallest machine with AMX, so that the weights of a strip and the outputs pass
-// through the other half.
+// Bytes of the packed input of one chunk of tokens, as in the panel kernels; and of the group of panels (a
+// macro tile) over which the strips run at a time. That is half an L2 of the smallest machine with AMX; the
+// weights of a strip and the outputs use the other half.
 constexpr std::int64_t kPanelBytes = 16 << 20, kMacroBytes = 1 << 20;
-// Of what a task opens to others, at least.
+// The least number of work items into which the outputs are divided.
 constexpr std::int64_t kParts = 16;
 
-/// What workspace_bytes() and the run must agree on: a function of the problem without its threads.
+/// The sizes on which workspace_bytes() and the run must agree: a function of the problem without its
+/// threads.
 struct Panels {
-  int outputs;         // of a strip: two tiles high where a block is
-  int vectors;         // of a panel: four sums in all
+  int outputs;         // of a strip, which is two tiles high where a block is that high
+  int vectors;         // of a panel, so that a strip has up to four tiles of sums
   std::int64_t steps;  // cells of depth, padded to whole blocks
-  std::int64_t count;  // of all tokens
-  std::int64_t chunk;  // that fit into the workspace
+  std::int64_t count;  // panels of all tokens
+  std::int64_t chunk;  // panels that fit into the workspace
 
   Panels(int per_cell, std::int64_t m, std::int64_t output_block, std::int64_t depth_block,
          std::int64_t depth)
@@ -89,10 +90,10 @@ class TileRun {
     runtime::parallel_tasks(executor_, tasks_, body);
   }
 
-  // Tasks own either tokens, and pack what they alone read into an L2 of their own; or, where panels are too
-  // few to go round, outputs of all tokens. In between, what moves least from beyond L2: every owner of
-  // tokens reads all weights once for each of its macro tiles, every owner of outputs reads all packed
-  // tokens.
+  // There are two ways to divide a call. By tokens: a task packs its own tokens into its own L2, and reads
+  // all weights once for each of its macro tiles. By outputs: all tasks pack together, and each reads all
+  // packed tokens; that is for calls with too few panels for the tasks. Between the two this chooses what
+  // moves fewer bytes from beyond L2.
   bool cut_by_tokens() const {
     if (tasks_ == 1) return true;
     if (panels_.chunk < tasks_ || ceil_div(panels_.count, tasks_) * tasks_ * 8 > panels_.count * 9)
@@ -114,17 +115,17 @@ class TileRun {
         std::min<std::int64_t>(panels_.vectors, ceil_div(job_.tokens, kTileSide) - panel * panels_.vectors));
   }
 
-  // Cells [begin, end) of the depth of a panel.
+  // Packs steps [begin, end) of the depth of a panel.
   void pack(std::int64_t panel, std::int64_t begin, std::int64_t end, float* to) const {
     ops_.pack_panel(job_, {panel * panels_.vectors * kTileSide, width(panel), begin, end, to});
   }
 
-  // Each task packs a group of panels at a time into a room of its own and multiplies it; when no group is
-  // left, it takes parts of what others have still open.
+  // Each task packs a group of panels at a time into its own part of the workspace and multiplies it. When no
+  // group is left, it takes work items of the groups that others have open.
   void by_tokens() {
     const std::int64_t fit = std::min(panels_.macro(), panels_.chunk / tasks_);
     const std::int64_t groups =
-        tasks_ * ceil_div(ceil_div(panels_.count, tasks_), fit);  // as even as they go
+        tasks_ * ceil_div(ceil_div(panels_.count, tasks_), fit);  // as even as possible
     auto* const open = reinterpret_cast<OpenGroup*>(args_.workspace + panels_.packed_bytes());
     for (std::int64_t task = 0; task < tasks_; ++task) new (open + task) OpenGroup(parts());
     Claims claims;
@@ -136,20 +137,24 @@ class TileRun {
       };
       ops_.begin(shape());
       for (std::int64_t g; (g = claims.take()) < groups;) {
+        // Pack a group.
         const Range group = share(panels_.count, g, groups);
         for (std::int64_t p = group.begin; p < group.end; ++p)
           pack(p, 0, panels_.steps, room + (p - group.begin) * panels_.cells());
+        // Multiply it, and wait for those who help.
         open[task].open(group, room);
         open[task].work(multiply);
         open[task].wait();
       }
+      // Help the other tasks.
       for (std::int64_t other = 1; other < tasks_; ++other) open[(task + other) % tasks_].work(multiply);
       ops_.end();
       lines.finish();
     });
   }
 
-  // Runs of 256 cells, so that a single panel is packed by all threads too.
+  // Packs this task's share of the chunk. A work item is 256 steps of a panel, so that all threads share in
+  // packing even a single panel.
   void pack_part(Range chunk, std::int64_t task) {
     constexpr std::int64_t kRun = 256;
     const std::int64_t runs = ceil_div(panels_.steps, kRun);
@@ -160,7 +165,7 @@ class TileRun {
     }
   }
 
-  // Parts of the outputs, for as many panels at a time as stay in L2.
+  // Takes work items: a part of the outputs, for as many panels as stay in L2.
   void by_outputs(Range chunk, Claims& claims) {
     const std::int64_t groups = ceil_div(chunk.end - chunk.begin, panels_.macro());
     DeferredLines lines;
@@ -175,7 +180,7 @@ class TileRun {
   }
 
   std::int64_t parts() const { return tasks_ == 1 ? 1 : std::max(kParts, kPartsOfTask * tasks_); }
-  /// Of one part: equal costs, whole cache lines of outputs.
+  /// The units of one part. Parts have equal costs and whole cache lines of outputs.
   Range units_of(std::int64_t part) const {
     return units_of_part(job_.cost_prefix, job_.output_blocks, subs(), part, parts(), together());
   }
@@ -209,7 +214,7 @@ class TileRun {
   PanelJob job_;
   Panels panels_;
   std::int64_t tasks_ = 1;
-  bool streams_ = false;  // outputs leave past the caches
+  bool streams_ = false;  // outputs are stored past the caches
   float* buffer_;
   TileStripFunction strips_[5] = {};
 };
@@ -218,7 +223,7 @@ class TileRun {
 
 void run_tile(const TileOps& ops, const MatmulArgs& args, const Executor& executor) {
   const std::int64_t outputs = args.direction == Direction::forward ? args.index.rows : args.index.cols;
-  if (args.m > 0 && outputs > 0) TileRun(ops, args, executor).run();  // depth 0 writes act(bias)
+  if (args.m > 0 && outputs > 0) TileRun(ops, args, executor).run();  // with depth 0 it writes act(bias)
 }
 
 std::size_t tile_workspace(const Problem& problem) {

@@ -1,5 +1,6 @@
-// dW on tiles, at the stored blocks only: both operands packed into whole tiles, then one set of sums per (up
-// to 32 rows, up to 4 pieces of 16 columns) of a block row, over all tokens of a chunk.
+// dW on AMX tiles, computed at the stored blocks only. Both operands are packed into whole tiles; then one
+// set of sums for each (up to 32 rows, up to 4 pieces of 16 columns) of a block row runs over all tokens of a
+// chunk.
 #include <algorithm>
 #include <cstring>
 
@@ -15,16 +16,16 @@ namespace {
 using core::ceil_div;
 using core::round_up;
 
-// Both packed operands of one chunk of tokens, as the panel kernels'; and what of X is to stay in L2 from
-// block row to block row.
+// Bytes of both packed operands of one chunk of tokens, as in the panel kernels; bytes of X and of dY that
+// are to stay in L2 from block row to block row.
 constexpr std::int64_t kOuterBytes = 32 << 20, kColumnBytes = 1 << 20, kRowBytes = 512 << 10;
 constexpr std::int64_t kMinChunk = 64;
 
-/// Sizes that workspace_bytes() and the run must agree on.
+/// The sizes on which workspace_bytes() and the run must agree.
 struct OuterShape {
-  std::int64_t row_groups, column_groups;  // of 16 features
-  std::int64_t chunk;                      // tokens
-  bool partial;                            // several chunks: fp32 sums in the workspace
+  std::int64_t row_groups, column_groups;  // groups of 16 features
+  std::int64_t chunk;                      // tokens of a chunk
+  bool partial;                            // there are several chunks: the workspace holds fp32 sums
 
   OuterShape(std::int64_t m, std::int64_t rows, std::int64_t cols, BlockShape block)
       : row_groups(ceil_div(round_up(rows, block.rows), kTileSide)),
@@ -84,21 +85,21 @@ class OuterRun {
 
   void pack(std::int64_t task) {
     const auto one = [&](const void* base, std::int64_t stride, std::int64_t columns, std::int64_t groups,
-                         bool turned, float* out) {
+                         bool transposed, float* out) {
       const Range mine = share(ceil_div(groups, 2), task, tasks_);
       ops_.pack({static_cast<const std::uint16_t*>(base) + token_ * stride, stride, tokens_, columns, tiles_,
-                 groups, turned, mine.begin, mine.end, out});
+                 groups, transposed, mine.begin, mine.end, out});
     };
     one(args_.b, args_.b_stride, w_.cols, shape_.column_groups, false, x_);
     one(args_.a, args_.a_stride, w_.rows, shape_.row_groups, true, dy_);
   }
 
-  // Block columns to finish for all of a task's rows before the next ones: as many as let X stay in L2; or
-  // all of them, where the stored blocks are so few that reading dY again for each group of columns costs
-  // more than reading X for each block.
+  // The number of block columns in a group, which a task finishes for all its rows before the next group. It
+  // is as many as let X stay in L2; or all of them, where stored blocks are so few that reading dY again for
+  // each group costs more than reading X for each block.
   std::int64_t columns_in_l2() const {
     const double feature =
-        static_cast<double>(tiles_) * kTileDepth * 2;  // bytes of one, all tokens of the chunk
+        static_cast<double>(tiles_) * kTileDepth * 2;  // bytes of a feature of all tokens of the chunk
     const std::int64_t all = w_.block_cols();
     const std::int64_t fit =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(kColumnBytes / feature) / w_.block.cols);
@@ -111,9 +112,10 @@ class OuterRun {
     return grouped <= blockwise ? fit : all;
   }
 
-  // Work is counted in (piece, sub) cells, block row by block row, inside it by sets of pieces, innermost by
-  // sub, which reads the same pieces. A set belongs to the part in which its first cell lies; parts are taken
-  // for one group of columns after the other.
+  // Work is counted in cells (piece, sub), where a sub is up to 32 rows of a block row. The order is by block
+  // rows, then by sets of pieces, then by subs, which read the same pieces. A unit (a sub of a set) belongs
+  // to the part in which its first cell lies. A work item is one part of one group of block columns; all
+  // parts of a group come before the next group.
   void multiply(Claims& claims) {
     const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfTask * tasks_,
                        groups = ceil_div(w_.block_cols(), group_columns_);
@@ -133,7 +135,7 @@ class OuterRun {
     ops_.end();
   }
 
-  // Blocks [first, last) of block row r.
+  // Multiplies blocks [first, last) of block row r, as far as they belong to `mine`.
   void row(std::int64_t r, std::int64_t first, std::int64_t last, Range mine) const {
     const std::int64_t pieces = (last - first) * pieces_per_block_;
     for (std::int64_t piece = 0; piece < pieces; piece += wide_) {
@@ -177,7 +179,7 @@ class OuterRun {
   int outputs_, piece_, wide_;
   std::int64_t pieces_per_block_, subs_, tasks_ = 1;
   std::int64_t token_ = 0, tokens_ = 0, tiles_ = 0,
-               group_columns_ = 0;  // of the chunk under way
+               group_columns_ = 0;  // of the current chunk
   float *x_ = nullptr, *dy_ = nullptr, *sums_ = nullptr;
   TileOuterFunction outer_[TileOuter::kMaxPieces + 1] = {};
 };

@@ -1,19 +1,19 @@
-// Strips on tiles: forward and, of bf16, dx. Included inside a region, after the tile vocabulary,
-// avx512/vector.h and
-//   Element, kPerCell                  of A, and how many of them one cell holds
-//   product<kSums, kA, kB>()           the instruction
-//   write_sums<kVectors>(job, s, sums) sums [output][vector][lane] to the output
+// Strips on AMX tiles: forward and, for bf16, dx. Included inside a region, after the tile instructions
+// (tiles.h), avx512/vector.h and
+//   Element, kPerCell                   the element type of A, and how many of them one cell holds
+//   product<kSums, kA, kB>()            the multiply instruction
+//   write_sums<kVectors>(job, s, sums)  the epilogue: writes sums [output][vector][lane] to the output
 
-constexpr int kFirstA = 4;  // tiles 0 .. 3 sum
+constexpr int kFirstA = 4;  // tiles 0 .. 3 hold sums
 
-// Sums stay in their tiles for the whole depth: one instruction adds its 8 to 32 products among themselves
-// first, so the chain is at most an eighth of the plain product's, and the result is rounded to bf16 anyway.
-// (The panel kernels drain theirs.)
+// Sums stay in their tiles for the whole depth, where the panel kernels drain theirs: one instruction adds
+// its 8 to 32 products among themselves first, so the chain of additions is at most an eighth of the plain
+// product's, and the result is rounded to bf16 anyway.
 
-// Blocks lie anywhere. The next one's panel rows are asked for one block ahead: a tile's worth, since they
-// come from L2, whose latency the queued tile loads hide and whose bandwidth they need. Weights stream from
-// L3 when the first panel meets them: some 8 KiB ahead, at 64 cycles per 4 KiB of operands and 250 of
-// latency.
+// The panel rows of successive blocks lie anywhere, so those of the next block are prefetched one block
+// ahead. One tile's worth suffices: they come from L2, whose latency the queued tile loads hide and whose
+// bandwidth they need. Weights come from L3 when the first panel reads them, and are prefetched some 8 KiB
+// ahead: 4 KiB of operands (half of them weights) take 64 cycles, and the latency is 250.
 constexpr std::int64_t kWeightsAhead = 8 << 10, kWeightLines = 64, kPanelLines = 16;
 
 [[gnu::always_inline]] inline void prefetch_lines(const void* base, std::int64_t lines) {
@@ -34,7 +34,8 @@ template <int kUp, int kVectors>
   });
 }
 
-// kOutputs rows of a block row (from `output` on) through all its blocks, into sums [kOutputs][vector][lane].
+// The mainloop: kOutputs rows of a block row, from `output` on, through all its blocks into `sums`
+// [kOutputs][vector][lane].
 template <int kOutputs, int kVectors>
 [[gnu::always_inline]] inline void sum_blocks(const cpu::PanelJob& job, const cpu::TileStrip& s,
                                               std::int64_t output, std::int64_t pace, float* sums) {
@@ -45,8 +46,8 @@ template <int kOutputs, int kVectors>
   const std::int64_t step = std::min<std::int64_t>(depth, cpu::kTileSide * kPerCell);
   const std::int64_t block = output / job.output_block;
   const std::int64_t first = job.begin[block], last = job.end[block];
-  // Of a block; a list's blocks lie in memory as it names them. Not a pointer yet: without blocks the values
-  // may be null.
+  // The first element of the strip inside a block. The blocks lie in memory in list order. It is an offset
+  // and not a pointer, because `values` may be null where there are no blocks.
   const std::int64_t offset = output % job.output_block * depth;
   const auto weights = [&](std::int64_t i) {
     return static_cast<const Element*>(job.values) + i * job.block_elements + offset;
@@ -54,12 +55,15 @@ template <int kOutputs, int kVectors>
   const std::int64_t ahead = std::max<std::int64_t>(1, kWeightsAhead / (kOutputs * bytes));
   unroll<kUp * kVectors>(SPARSELOOM_UNROLLED(i) { tile_zero<i.value>(); });
   for (std::int64_t i = first; i < last; ++i) {
+    // Prefetch panel rows and weights.
     if (i + 1 < last)
       prefetch_lines(s.panel + job.depth_index[i + 1] * cells * kRow,
                      std::min(kPanelLines, cells * kVectors));
     if (s.fetch && i + ahead < last)
       prefetch_lines(weights(i + ahead), std::min(kWeightLines, kOutputs * bytes / 64));
+    // Send a share of the deferred stores.
     if (pace > 0) s.leaving->send(pace);
+    // Multiply the block.
     const float* x = s.panel + job.depth_index[i] * cells * kRow;
     const Element* w = weights(i);
     for (std::int64_t k = 0; k < depth; k += step)
@@ -72,12 +76,12 @@ template <int kOutputs, int kVectors>
   });
 }
 
-// Low block rows are written together, a cache line a token: tokens lie a page apart, and each store of a
-// part of a line would miss L1 anew.
+// Block rows of fewer than 32 rows are written together, a cache line for each token: tokens lie a page or
+// more apart, and each store of a part of a line would miss L1 anew.
 template <int kOutputs, int kVectors>
 void strip(const cpu::PanelJob& job, const cpu::TileStrip& s) {
   alignas(64) float
-      sums[cpu::kTileOutputs * kVectors * kLanes];  // rows beyond s.outputs stay as they are and are masked
+      sums[cpu::kTileOutputs * kVectors * kLanes];  // rows beyond s.outputs are not set, and masked later
   const std::int64_t list = s.output / job.output_block;
   const std::int64_t pace =
       cpu::DeferredLines::pace(s.leaving, s.outputs / kOutputs * (job.end[list] - job.begin[list]));

@@ -1,5 +1,5 @@
-// Everything of bf16's TileOps over a tile vocabulary. Included inside a region, after that vocabulary;
-// amx/product.cpp has the machine's, a test the emulated one.
+// bf16's TileOps on top of the tile instructions. Included inside a region, after those instructions: the
+// machine's (tiles.h) in amx/product.cpp, emulated ones in a test.
 
 using Element = std::uint16_t;
 constexpr int kPerCell = 2;

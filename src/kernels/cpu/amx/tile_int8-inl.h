@@ -1,5 +1,5 @@
-// Everything of int8's TileOps over a tile vocabulary, as tile-inl.h: TDPBSSD multiplies signed by signed, so
-// nothing is offset.
+// int8's TileOps on top of the tile instructions, as in tile-inl.h. TDPBSSD multiplies signed by signed, so x
+// needs no offset as in avx512_vnni/panel.cpp.
 
 using Element = std::int8_t;
 constexpr int kPerCell = 4;

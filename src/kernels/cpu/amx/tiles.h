@@ -1,11 +1,11 @@
-// The vocabulary of AMX tiles: 8 registers of up to 16 rows x 64 bytes, whose sizes the thread configures.
-// Included inside a region, after <cstdint>. tests/cpp/kernels/amx_emulated_tiles.h is the same vocabulary in
-// plain C++.
+// The AMX tile instructions. Tiles are 8 registers of up to 16 rows x 64 bytes, whose sizes the thread
+// configures. Included inside a region, after <cstdint>. tests/cpp/kernels/amx_emulated_tiles.h has the same
+// functions in plain C++.
 //
-// Own instructions rather than <amxtileintrin.h>: g++ 12's _tile_loadd does not say that it reads memory, so
-// that stores into a buffer that only tiles read may be moved behind it.
+// They are written in assembly, since <amxtileintrin.h> is not safe: g++ 12's _tile_loadd does not declare
+// that it reads memory, so the compiler may move stores into a buffer that only tiles read behind the load.
 
-// Memory format of LDTILECFG, palette 1.
+// The memory format of LDTILECFG, palette 1.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
@@ -14,7 +14,7 @@ struct alignas(64) TileConfig {
 static_assert(sizeof(TileConfig) == 64, "LDTILECFG reads 64 bytes");
 
 inline void tiles_begin(const TileConfig& config) { asm volatile("ldtilecfg %0" : : "m"(config)); }
-// Also tells the system that it need not save 8 KiB of tiles with this thread any more.
+// Also tells the system that it need no longer save this thread's 8 KiB of tiles.
 inline void tiles_end() { asm volatile("tilerelease" : : : "memory"); }
 
 template <int kTile>

@@ -1,7 +1,7 @@
-// Finished sums of bf16 products to the output. Included inside a region, after pairs-inl.h.
+// The epilogue of bf16 products. Included inside a region, after pairs-inl.h.
 
-// sums [output][vector][lane] += the residual, token by token, 16 x 16 of them turned at a time. What lies
-// beyond the last token or output is not read.
+// sums [output][vector][lane] += the residual, which is read token by token and transposed 16 x 16 at a time.
+// Nothing is read beyond the last token or output.
 template <int kVectors>
 [[gnu::noinline]] void add_residual(const cpu::PanelJob& job, const cpu::TileStrip& s, std::int64_t outputs,
                                     float* sums) {
@@ -28,12 +28,13 @@ template <int kVectors>
   }
 }
 
-// sums [output][vector][lane] -> out [token][output], up to 32 outputs. Pairs of outputs become cells; 16 x
-// 16 cells are turned at a time.
+// sums [output][vector][lane] -> out [token][output], up to 32 outputs. Pairs of outputs become cells, of
+// which 16 x 16 are transposed at a time.
 template <int kVectors>
 void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) {
   constexpr std::int64_t kRow = kVectors * kLanes;
   const std::int64_t outputs = std::min(s.outputs, job.outputs - s.output);
+  // Without an activation the bias is added while rounding, else here.
   alignas(64) float bias[cpu::kTileOutputs] = {};
   if (job.bias) widen_bias(static_cast<const std::uint16_t*>(job.bias) + s.output, outputs, bias);
   if (job.activation != Activation::none) {
@@ -41,6 +42,7 @@ void write_sums(const cpu::PanelJob& job, const cpu::TileStrip& s, float* sums) 
     std::fill_n(bias, cpu::kTileOutputs, 0.0f);
   }
   if (job.residual) add_residual<kVectors>(job, s, outputs, sums);
+  // Round, transpose and store.
   const auto rows = cpu::rows_of(job, s.leaving, s.token, s.tokens, s.output, outputs);
   unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
     Vec cells[kLanes];

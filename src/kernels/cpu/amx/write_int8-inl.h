@@ -1,6 +1,6 @@
-// Finished sums of int8 products to the output. Included inside a region, after rows-inl.h.
+// The epilogue of int8 products. Included inside a region, after rows-inl.h.
 
-// int32 sums [output][vector][lane] -> act(fma(float(sum) token scale, output scale, bias)), in place.
+// int32 sums [output][vector][lane] -> act(fma(float(sum) * token scale, output scale, bias)), in place.
 template <int kVectors>
 [[gnu::always_inline]] inline void scale_sums(const cpu::PanelJob& job, const cpu::TileStrip& s,
                                               std::int64_t outputs, float* sums) {
@@ -30,7 +30,7 @@ template <int kVectors>
   }
 }
 
-// As interleave_bf16, denormals kept: the other int8 kernels keep them, and all give the same bits.
+// As interleave_bf16, but keeps denormals: the other int8 kernels keep them, and all write the same bits.
 inline Vec interleave_denormals(Vec low, Vec high) {
   alignas(64) std::uint16_t rounded[2][kLanes], cells[2 * kLanes];
   narrow(reinterpret_cast<cpu::Bf16*>(rounded[0]), low);

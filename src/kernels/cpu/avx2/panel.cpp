@@ -33,7 +33,7 @@ struct Product : FloatProduct {
 #include "kernels/cpu/generic/outer-inl.h"
 // clang-format on
 
-// Blocks of 8 columns fill a vector here, so half pieces do not occur.
+// Blocks of 8 columns fill an AVX2 vector, so half pieces do not occur.
 cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>(vectors); }
 }  // namespace
 #include "kernels/cpu/avx2/end.h"

@@ -1,5 +1,5 @@
-// The vocabulary of 256-bit vectors. Included inside a region, after unroll-inl.h; AVX-512 files use its
-// eight-lane part too.
+// Operations on vectors of eight lanes. Included inside an instruction set's region, after unroll-inl.h; the
+// AVX-512 regions include it too.
 
 using Vec8 = __m256;
 
@@ -21,8 +21,8 @@ using Vec8 = __m256;
   _mm_storeu_si128(reinterpret_cast<__m128i_u*>(p),
                    _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-// Round to nearest even by integers on every machine: VCVTNEPS2BF16 flushes denormals, and one rounding is
-// easier to reason about.
+// Rounds to nearest even with integer instructions on every machine: VCVTNEPS2BF16 flushes denormals, and a
+// single rounding rule is easier to reason about.
 [[gnu::always_inline]] inline void narrow8(cpu::Bf16* p, Vec8 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -36,7 +36,8 @@ using Vec8 = __m256;
   _mm_storeu_si128(reinterpret_cast<__m128i_u*>(p), packed);
 }
 
-// The first n < 8 elements; the other lanes read as zero and are not touched in memory.
+// Load and store the first n < 8 elements. The other lanes are zero when loaded, and are neither read nor
+// written in memory.
 template <class T>
 [[gnu::always_inline]] inline Vec8 widen8_first(const T* p, std::int64_t n) {
   T padded[8] = {};

@@ -1,4 +1,4 @@
-// Finished tiles by AVX2: squares of eight.
+// Writes finished tiles with AVX2, in squares of eight.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/tile.h"

@@ -1,8 +1,8 @@
-// AVX2's full vector is the eight-lane one. Included inside a region, after simd.h.
+// The full vector of AVX2, which is the one of eight lanes. Included inside a region, after simd.h.
 
 using Vec = Vec8;
 constexpr int kLanes = 8;
-constexpr int kTileOutputs = 4;  // 4 x 3 accumulators, 3 inputs and 1 broadcast fill the 16 registers
+constexpr int kTileOutputs = 4;  // 4 x 3 accumulators, 3 inputs and 1 broadcast: all 16 registers
 constexpr int kRegisters = 16;
 
 [[gnu::always_inline]] inline Vec zero() { return _mm256_setzero_ps(); }
@@ -15,7 +15,7 @@ constexpr int kRegisters = 16;
 [[gnu::always_inline]] inline void transpose(Vec (&rows)[kLanes]) { transpose8(rows); }
 [[gnu::always_inline]] inline float sum(Vec x) { return sum8(x); }
 
-// Lane i: the sum of r[i]'s lanes.
+// Lane i of the result is the sum of r[i]'s lanes.
 [[gnu::always_inline]] inline Vec sum_lanes(const Vec (&r)[kLanes]) {
   const Vec low = _mm256_hadd_ps(_mm256_hadd_ps(r[0], r[1]), _mm256_hadd_ps(r[2], r[3]));
   const Vec high = _mm256_hadd_ps(_mm256_hadd_ps(r[4], r[5]), _mm256_hadd_ps(r[6], r[7]));

@@ -1,5 +1,5 @@
-// A vector of two pieces of 8 columns, from two blocks of 8 columns. Included inside a region, after
-// vector.h.
+// How a vector of dW is filled from two pieces of 8 columns, from two blocks of 8 columns. Included inside a
+// region, after vector.h.
 
 struct HalfPieces {
   static constexpr int kPieces = 2;

@@ -1,14 +1,15 @@
-// Pairs of 16-bit rows, and squares of cells turned. Included inside a region, after vector.h.
+// Interleaves pairs of rows of 16-bit elements, and transposes squares of cells. Included inside a region,
+// after vector.h.
 
 [[gnu::always_inline]] inline __mmask32 first32(std::int64_t n) {
   return n >= 32 ? ~__mmask32{0} : n <= 0 ? __mmask32{0} : static_cast<__mmask32>((1u << n) - 1);
 }
 [[gnu::always_inline]] inline __mmask16 first16(std::int64_t n) { return static_cast<__mmask16>(first32(n)); }
 
-// Two tiles of cells from up to 32 rows x 32 columns of a matrix: cell (i, j) of the first is rows 2 i and 2
-// i + 1 at column j, of the second at column 16 + j. Zero beyond the edges, where nothing is read. Both at
-// once, so that each cache line is fetched once: rows a page apart evict one another. `next`: the rows that a
-// later call reads, to ask for.
+// Makes two tiles of cells from up to 32 rows x 32 columns of a matrix: cell (i, j) of the first holds rows 2
+// i and 2 i + 1 at column j, that of the second the same rows at column 16 + j. Cells are zero beyond the
+// edges, where nothing is read. Both tiles are made at once, so that each cache line is fetched once: rows a
+// page apart evict one another from L1. `next` points at the rows that a later call reads, to prefetch them.
 inline void pair_rows(const std::uint16_t* in, const std::uint16_t* next, std::int64_t stride,
                       std::int64_t rows, std::int64_t columns, float* first, float* second) {
   const __m512i left = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
@@ -22,13 +23,13 @@ inline void pair_rows(const std::uint16_t* in, const std::uint16_t* next, std::i
     const __m512i b =
         2 * i + 1 < rows ? _mm512_maskz_loadu_epi16(mask, upper + stride) : _mm512_setzero_si512();
     const __m512i low = _mm512_unpacklo_epi16(a, b),
-                  high = _mm512_unpackhi_epi16(a, b);  // per quarter: columns 0-3, 4-7
+                  high = _mm512_unpackhi_epi16(a, b);  // columns 0-3 and 4-7 of each 128-bit quarter
     store(first + i * kLanes, _mm512_castsi512_ps(_mm512_permutex2var_epi64(low, left, high)));
     store(second + i * kLanes, _mm512_castsi512_ps(_mm512_permutex2var_epi64(low, right, high)));
   }
 }
 
-// Sixteen rows of sixteen cells turned; the first `rows` results, `cells` cells of each.
+// Transposes sixteen rows of sixteen cells, and stores the first `cells` cells of the first `rows` results.
 [[gnu::always_inline]] inline void turn_cells(const float* in, std::int64_t rows, std::int64_t cells,
                                               float* out, std::int64_t stride) {
   Vec square[kLanes];

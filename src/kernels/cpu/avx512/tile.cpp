@@ -1,4 +1,4 @@
-// Finished tiles by AVX-512: squares of sixteen.
+// Writes finished tiles with AVX-512, in squares of sixteen.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/tile.h"

@@ -1,4 +1,4 @@
-// The vocabulary of 512-bit vectors. Included inside a region, after avx2/simd.h.
+// Operations on vectors of sixteen lanes. Included inside an instruction set's region, after avx2/simd.h.
 
 using Vec = __m512;
 constexpr int kLanes = 16;
@@ -50,7 +50,7 @@ template <class Function>
   _mm256_storeu_si256(reinterpret_cast<__m256i_u*>(p),
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-// As narrow8, to the bit.
+// Rounds as narrow8 does, to the bit.
 [[gnu::always_inline]] inline void narrow(cpu::Bf16* p, Vec x) {
   const __m512i bits = _mm512_castps_si512(x),
                 odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -67,7 +67,8 @@ template <class T>
               static_cast<std::size_t>(n) * sizeof(T));
 }
 
-// Lane i: the sum of r[i]'s lanes. Two shuffles and an addition for each pair that becomes one.
+// Lane i of the result is the sum of r[i]'s lanes. Each pair of vectors becomes one by two shuffles and an
+// addition.
 [[gnu::always_inline]] inline Vec sum_lanes(const Vec (&r)[kLanes]) {
   Vec eight[8], four[4], two[2];
   unroll<8>(SPARSELOOM_UNROLLED(i) {
@@ -78,7 +79,7 @@ template <class T>
     const Vec a = eight[2 * i.value], b = eight[2 * i.value + 1];
     four[i.value] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
   });
-  // Each quarter has its part of four sums by now.
+  // Now each 128-bit quarter holds partial sums of four of the rows.
   unroll<2>(SPARSELOOM_UNROLLED(i) {
     const Vec a = four[2 * i.value], b = four[2 * i.value + 1];
     two[i.value] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
@@ -87,7 +88,7 @@ template <class T>
                        _mm512_shuffle_f32x4(two[0], two[1], 0xdd));
 }
 
-// Sixteen rows of sixteen cells: 4 x 4 inside the 128-bit quarters, then the quarters among themselves.
+// Transposes sixteen rows of sixteen cells: first 4 x 4 cells inside the 128-bit quarters, then the quarters.
 [[gnu::always_inline]] inline void transpose(Vec (&r)[kLanes]) {
   Vec t[16];
   unroll<8>(SPARSELOOM_UNROLLED(i) {

@@ -1,5 +1,6 @@
-// avx512bf16_decode: forward of decode.h, pairs of bf16 products by VDPBF16PS: nothing is widened, and a load
-// feeds twice the products. As the panel kernel of this instruction set it takes denormals for zero.
+// avx512bf16_decode: the forward product of decode.h with VDPBF16PS, which multiplies pairs of bf16. Nothing
+// is widened, and a load feeds twice the products. Like this instruction set's panel kernel it treats
+// denormals as zero.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/decode.h"
@@ -27,7 +28,7 @@ struct Dot<cpu::Bf16> {
   static constexpr int kElements = 2 * kLanes;
   [[gnu::always_inline]] static Vec load(const cpu::Bf16* p) { return _mm512_loadu_ps(p); }
   [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) {
-    return _mm512_dpbf16_ps(acc, (__m512bh)(x), (__m512bh)(w));  // casts between vector types keep the bits
+    return _mm512_dpbf16_ps(acc, (__m512bh)(x), (__m512bh)(w));  // casts of vector types keep the bits
   }
 };
 #include "kernels/cpu/generic/decode_forward-inl.h"

@@ -1,5 +1,5 @@
-// avx512bf16_panel: pairs of bf16 products by VDPBF16PS, summed in fp32. Worth it where that is twice the
-// FMA's rate.
+// avx512bf16_panel: VDPBF16PS multiplies pairs of bf16 and sums them in fp32. It pays where the CPU does that
+// at twice the FMA's rate.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/panel.h"
@@ -26,7 +26,7 @@ namespace {
 constexpr int kDepthStep = 2;
 struct Product : FloatProduct {
   [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) {
-    return _mm512_dpbf16_ps(acc, (__m512bh)(x), (__m512bh)(w));  // casts between vector types keep the bits
+    return _mm512_dpbf16_ps(acc, (__m512bh)(x), (__m512bh)(w));  // casts of vector types keep the bits
   }
 };
 // clang-format off
@@ -38,8 +38,8 @@ struct Product : FloatProduct {
 #include "kernels/cpu/avx512/half_pieces.h"
 // clang-format on
 
-// Blocks of 8 x 8, two vectors each: squares of pairs would be three quarters empty (1.13 of a dx product of
-// density .2).
+// Transposes blocks of 8 x 8, which are two vectors each. In the squares of pairs that transpose_blocks uses,
+// three quarters would be empty; measured slower.
 void transpose_eights(const std::uint16_t* values, const std::int32_t* slot, std::int64_t begin,
                       std::int64_t end, std::uint16_t* out) {
   alignas(64) std::uint16_t from[64];
@@ -63,6 +63,7 @@ void transpose_blocks(const std::uint16_t* values, const std::int32_t* slot, Blo
     const std::uint16_t* const from = values + slot[i] * bm * bn;
     const std::uint16_t* const next = values + slot[std::min(i + 1, end - 1)] * bm * bn;
     auto* const to = reinterpret_cast<cpu::Cell*>(out + i * bm * bn);  // rows of bm / 2 cells
+    // Interleave squares of 32 x 32 elements into pairs, then transpose the pairs.
     for (std::int64_t row = 0; row < bm; row += 2 * kLanes)
       for (std::int64_t column = 0; column < bn; column += 2 * kLanes) {
         pair_rows(from + row * bn + column, next + row * bn + column, bn, bm - row, bn - column, scratch[0],

@@ -1,9 +1,10 @@
-// avx512vnni_panel: quads of int8 products by VPDPBUSD, summed in int32.
+// avx512vnni_panel: VPDPBUSD multiplies quads of int8 and sums them in int32.
 //
-// The instruction multiplies unsigned by signed. So x is packed as x + 128, and 128 times the sum of each
-// stored row of W, made once per call at a token's price, is taken off at the end. All of it is exact: sums
-// wrap modulo 2^32, the true one fits. The alternative, |x| against W with x's signs, needs an instruction
-// more for each product, since a weight is broadcast to sixteen tokens of sixteen signs.
+// The instruction multiplies unsigned by signed numbers. So x is packed as x + 128, and 128 times the sum of
+// each stored row of W is subtracted at the end; computing these sums once per call costs as much as one
+// token. All of it is exact: sums wrap modulo 2^32, and the true sum fits. The alternative, |x| times W with
+// x's signs, needs one more instruction for each product, since a weight is broadcast to sixteen tokens with
+// sixteen signs.
 #if defined(__x86_64__)
 
 #include "kernels/cpu/panel.h"
@@ -30,8 +31,8 @@ constexpr int kDepthStep = 4;
 [[gnu::always_inline]] inline __m512i bits(Vec x) { return _mm512_castps_si512(x); }
 [[gnu::always_inline]] inline Vec cells(__m512i x) { return _mm512_castsi512_ps(x); }
 
-// Row sums of 8 outputs, kChunks 64-byte vectors of each block: 8 rows of 8 columns in one, or half a row of
-// 128.
+// Row sums of 8 outputs, from kChunks vectors of 64 bytes of each block. One vector holds from 8 rows of 8
+// columns to half a row of 128.
 template <int kChunks>
 void sum_rows_of(const cpu::PanelJob& job, std::int64_t output, std::int32_t* sums) {
   const std::int64_t block = output / job.output_block, first = job.begin[block], last = job.end[block];
@@ -42,7 +43,7 @@ void sum_rows_of(const cpu::PanelJob& job, std::int64_t output, std::int32_t* su
   for (std::int64_t i = first; i < last; ++i) {
     const std::int8_t* const piece = from + i * job.block_elements;
     unroll<kChunks>(SPARSELOOM_UNROLLED(c) {
-      __builtin_prefetch(piece + job.block_elements + c.value * 64);  // behind the last block nobody reads it
+      __builtin_prefetch(piece + job.block_elements + c.value * 64);  // harmless behind the last block
       acc[c.value] = _mm512_dpbusd_epi32(acc[c.value], offset, _mm512_loadu_si512(piece + c.value * 64));
     });
   }
@@ -75,7 +76,7 @@ struct Product {
     return cells(_mm512_dpbusd_epi32(bits(acc), bits(x), bits(w)));
   }
 
-  // float(sum) * the token's scale; the outputs' scales are write_tile's.
+  // Converts the sums to float(sum) * the token's scale. write_tile applies the outputs' scales.
   [[gnu::always_inline]] static const float* finish(const cpu::PanelJob& job, const cpu::Strip& s,
                                                     float* tile, std::int64_t row, float* factors) {
     std::int32_t own[cpu::kGroup];

@@ -1,9 +1,9 @@
-// Decode's dx, and which of the two products a call takes; included inside an instruction set's region after
-// decode_forward-inl.h. A strip of a block's columns on lanes; every row of the block adds dY[t, row] times
+// Decode's dx, and the choice of the function for a call. Included inside an instruction set's region, after
+// decode_forward-inl.h. Lanes hold a strip of a block's columns; every row of the block adds dY[t, row] times
 // itself.
 
-// Vectors of one dx strip: two where the accumulators of all tokens fit beside them and the block is that
-// wide.
+// Whether a dx strip has two vectors: where the block is wide enough and the accumulators of all tokens fit
+// into half of the registers.
 constexpr bool two_vectors(int tokens, std::int64_t block_cols) {
   return block_cols >= 2 * kLanes && 2 * tokens <= kRegisters / 2;
 }
@@ -13,7 +13,7 @@ void decode_dx_strips(const MatmulArgs& args, cpu::DecodeRange units) {
   constexpr std::int64_t kStrip = kVectors * kLanes;
   const IndexView& w = args.index;
   const std::int64_t bm = w.block.rows, bn = w.block.cols, elements = w.block_elements();
-  alignas(64) float dy[kTokens][cpu::kMaxBlock];  // of one block row, widened and zero-padded
+  alignas(64) float dy[kTokens][cpu::kMaxBlock];  // dY of one block row, widened and zero-padded
   for (std::int64_t unit = units.begin; unit < units.end; ++unit) {
     const std::int64_t output = unit * kStrip;
     if (output >= w.cols) continue;
@@ -24,6 +24,7 @@ void decode_dx_strips(const MatmulArgs& args, cpu::DecodeRange units) {
       unroll<kVectors>(SPARSELOOM_UNROLLED(v) { acc[t.value][v.value] = zero(); });
     });
     for (std::int64_t i = args.transposed.ccol[column]; i < args.transposed.ccol[column + 1]; ++i) {
+      // Widen dY of the block's rows.
       const std::int64_t row = std::int64_t{args.transposed.row[i]} * bm;
       for (int t = 0; t < kTokens; ++t) {
         const T* source =
@@ -35,6 +36,7 @@ void decode_dx_strips(const MatmulArgs& args, cpu::DecodeRange units) {
                                         : _mm256_setzero_ps());
         }
       }
+      // Multiply.
       const T* block = strip + args.transposed.slot[i] * elements;
       for (std::int64_t k = 0; k < bm; ++k) {
         Vec weight[kVectors];
@@ -48,6 +50,7 @@ void decode_dx_strips(const MatmulArgs& args, cpu::DecodeRange units) {
         });
       }
     }
+    // Write the strip of each token.
     T* out = static_cast<T*>(args.out) + output;
     unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
       if (t.value >= args.m) return;

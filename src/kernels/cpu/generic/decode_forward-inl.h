@@ -1,14 +1,15 @@
-// Decode's forward product, included inside an instruction set's region after dot-inl.h: dot products, k on
-// lanes, of a few outputs x all tokens at a time.
+// Decode's forward product. Included inside an instruction set's region, after dot-inl.h. It computes dot
+// products, with k on lanes, of a few outputs x all tokens at a time.
 
-// Tokens are computed 1, 2, 4 or 8 at a time; those beyond m repeat the last and are not written. Of one
-// token four outputs at a time, not eight: their rows are as many streams (.87 of the time at density .05,
-// .95 to 1.0 above).
+// Tokens are computed 1, 2, 4 or 8 at a time; those beyond m repeat the last token and are not written. One
+// token takes four outputs at a time (AVX-512), not eight, since each output's row is one more memory stream.
+// Measured faster.
 template <int kTokens>
 constexpr int kDotOutputs = std::clamp(kRegisters / 2 / kTokens, 1, kRegisters / 8);
 
-// Each sum's lanes added up, to [output][token]. All at once where they are as many as lanes: with AVX-512 30
-// shuffles for 130, which at density .05 is more than the products of 4096 features.
+// Adds up the lanes of each sum, to [output][token]. Where there are as many sums as lanes, all are added at
+// once: with AVX-512 that takes 30 shuffles in place of 130, which at density .05 would be more work than the
+// products of 4096 features.
 template <int kOutputs, int kTokens>
 [[gnu::always_inline]] inline void add_lanes(const Vec (&sums)[kOutputs][kTokens],
                                              float (*tile)[cpu::kDecodeTokens]) {
@@ -32,8 +33,8 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
   const IndexView& w = args.index;
   const std::int64_t bm = w.block.rows, bn = w.block.cols, elements = w.block_elements(),
                      last_column = w.block_cols() - 1;
-  // The ragged last block column reads a zero-padded copy of x: memory past the row's end is not ours to
-  // read.
+  // In a ragged last block column the products read a zero-padded copy of x, since memory past the row's end
+  // may not be read.
   alignas(64) T edge[kTokens][cpu::kMaxBlock] = {};
   const T* x[kTokens];
   const std::int64_t ragged = w.cols % bn;
@@ -58,9 +59,10 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
       });
       for (std::int64_t b = first; b < last; ++b) {
         const T* block = strip + b * elements + o * bn;
-        // Each pass over the row's blocks asks for its share of the next row: see stream.h.
+        // Each pass over the block row prefetches its share of the next block row, see stream.h.
         cpu::stream_ahead(next_row, ((output % bm + o) * (last - first) + (b - first) * kOutputs) * bn,
                           kOutputs * bn);
+        // Multiply one block.
         const bool at_edge = ragged && w.col[b] == last_column;
         const std::int64_t column = std::int64_t{w.col[b]} * bn;
         const T* row_x[kTokens];
@@ -80,6 +82,7 @@ void decode_forward(const MatmulArgs& args, cpu::DecodeRange units) {
       }
       add_lanes(acc, tile + o);
     }
+    // Epilogue of the 8 outputs.
     cpu::write_tile(
         {tile[0], cpu::kDecodeTokens, args.m, std::min<std::int64_t>(cpu::kGroup, w.rows - output),
          args.dtype, args.activation, args.bias ? static_cast<const T*>(args.bias) + output : nullptr,

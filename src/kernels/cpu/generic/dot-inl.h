@@ -1,5 +1,5 @@
-// How a dot product with k on lanes takes its operands, included inside a region after vector.h: elements a
-// step, and the step.
+// How a dot product with k on lanes reads its operands: the elements of a step, and the step itself. Included
+// inside an instruction set's region, after vector.h.
 template <class T>
 struct Dot {
   static constexpr int kElements = kLanes;

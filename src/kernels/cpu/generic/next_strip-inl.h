@@ -1,14 +1,13 @@
-// Weights are read once for each panel, from beyond L2: those of the next strip are asked for while this one
-// is multiplied. Included inside an instruction set's region, in front of panel-inl.h.
+// Prefetches the weights of the next strip while this one is multiplied: each panel reads the weights once,
+// from beyond L2. Included inside an instruction set's region, before panel-inl.h. ("Line" is a cache line
+// here.)
 //
-//   forward   the next 8 rows of the block row, or the next block row's first
-//   dx        strips side by side lie in the same cache lines, and together ask for those of the next such
-//   strips
+//   forward   the next 8 rows of the same block row, else the first 8 of the next block row
+//   dx        adjacent strips lie in the same cache lines, and together prefetch those of the next such group
 //
-// At each block it asks for its share of a block's lines; the n-th of one list for the n-th of the other.
-// Without it AVX2 waited for memory half of its time: forward, fp32, density .8, blocks of 32, 2 threads, 270
-// to 175 ms. Dx by AVX-512, fp32, blocks of 32 and 64 at .2 / .8: 45 / 185 to 40 / 176 ms, 44 / 172 to 39 /
-// 154.
+// At the n-th block of its list a strip prefetches its share of the lines of the n-th block of the next
+// strip's list. Measured faster, most of all for AVX2, which otherwise waited for memory half of its time;
+// the log has the figures.
 template <class Weights>
 class NextStrip {
  public:
@@ -29,10 +28,10 @@ class NextStrip {
             share * lines_ * line_bytes_;
   }
 
-  /// Lines to ask for at a block and pass, line_bytes() apart.
+  /// The number of lines to prefetch at a block and pass; they are line_bytes() apart.
   std::int64_t lines_of_pass() const { return lines_; }
   std::int64_t line_bytes() const { return line_bytes_; }
-  /// The first of them at the n-th of the strip's blocks, or null: the next strip has fewer.
+  /// The first of these lines at the n-th block of the strip, or null if the next strip has fewer blocks.
   [[gnu::always_inline]] const char* first_line(std::int64_t n, int pass) const {
     const std::int64_t i = begin_ + n;
     if (i >= end_) return nullptr;
@@ -41,12 +40,13 @@ class NextStrip {
 
  private:
   static constexpr std::int64_t kPasses = cpu::kGroup / kTileOutputs;
-  /// Outputs whose weights lie in the same lines.
+  /// Outputs whose weights lie in the same cache lines.
   static constexpr std::int64_t kTogether = Weights::kForward ? cpu::kGroup : 64 / sizeof(*Weights::values);
   static constexpr std::int64_t kShares = kTogether / cpu::kGroup * kPasses;
 
   const std::int32_t* slot_;
-  const char* from_;                               // the first line of this strip's share, of block 0
-  std::int64_t block_bytes_, line_bytes_, lines_;  // from block to block and line to line; lines of a pass
-  std::int64_t begin_ = 0, end_ = 0;               // its blocks
+  const char* from_;  // the first line of this strip's share in block 0
+  // Distances between blocks and between lines, in bytes; lines of a pass.
+  std::int64_t block_bytes_, line_bytes_, lines_;
+  std::int64_t begin_ = 0, end_ = 0;  // the next strip's blocks
 };

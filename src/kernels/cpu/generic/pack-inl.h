@@ -1,7 +1,8 @@
-// Packing for forward and dx, included inside a region after its Product. kDepthStep 1 widens to fp32 cells;
-// 2 keeps pairs of bf16 and 4 quads of int8, as Product::prepare leaves them.
+// Packs the micro-panels of forward and dx. Included inside an instruction set's region, after its Product.
+// With kDepthStep 1 elements are widened to fp32 cells; with 2 and 4 cells are pairs of bf16 and quads of
+// int8, passed through Product::prepare.
 
-// Cells [k, k + kLanes) of one token, of `depth` elements; zero beyond it.
+// Cells [k, k + kLanes) of one token, which has `depth` elements; zero beyond them.
 template <class T>
 [[gnu::always_inline]] inline Vec row_cells(const T* row, std::int64_t k, std::int64_t depth) {
   if constexpr (kDepthStep > 1) {
@@ -18,11 +19,12 @@ template <class T>
   }
 }
 
-// Squares ahead that rows are asked for: 48 tokens' rows are more streams than the hardware follows. 2 to 3 %
-// of a product of density .05 from memory, 1 % at .1 (Zen 5; 4 to 12 squares alike).
+// The distance, in squares, at which the tokens' rows are prefetched: the rows of 48 tokens are more streams
+// than the hardware follows. Measured faster at low densities; 4 to 12 squares are alike.
 constexpr int kSquaresAhead = 8;
 
-// [token][depth] -> [step][vector][lane]: squares of kLanes tokens x kLanes cells, turned in registers.
+// [token][depth] -> [step][vector][lane]: squares of kLanes tokens x kLanes cells are transposed in
+// registers.
 template <class T>
 void pack_tokens(const cpu::PanelJob& job, const cpu::Pack& p) {
   const std::int64_t row = std::int64_t{p.vectors} * kLanes;
@@ -32,6 +34,7 @@ void pack_tokens(const cpu::PanelJob& job, const cpu::Pack& p) {
       const std::int64_t token = p.token + v * kLanes;
       const std::int64_t valid = job.tokens - token;
       const T* source = static_cast<const T*>(job.in) + token * job.in_stride;
+      // Load a square of rows.
       Vec square[kLanes];
       if (valid >= kLanes) {
         unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
@@ -46,11 +49,12 @@ void pack_tokens(const cpu::PanelJob& job, const cpu::Pack& p) {
               i.value < valid ? row_cells(source + i.value * job.in_stride, k, job.depth) : zero();
         });
       }
+      // Transpose and store it.
       transpose(square);
       float* out = p.panel + k * row + v * kLanes;
       if (steps == kLanes) {
         unroll<kLanes>(SPARSELOOM_UNROLLED(i) { store(out + i.value * row, square[i.value]); });
-      } else {  // a block of 8 cells' depth at the end of an odd number of them
+      } else {  // the depth ends with half a square: an odd number of blocks that are 8 cells deep
         unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
           if (i.value < steps) store(out + i.value * row, square[i.value]);
         });

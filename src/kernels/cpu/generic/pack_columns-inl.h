@@ -1,8 +1,8 @@
-// Packing for dw, included inside a region after pack-inl.h: cells of columns, where pack-inl.h makes cells
-// of rows.
+// Packs the operands of dw: its cells run along columns (tokens), where those of pack-inl.h run along rows.
+// Included inside an instruction set's region, after pack-inl.h.
 
-// Eight cells of one step, from the row of its token and, for pairs, the row after it; `n` < 8 of them valid
-// at the right edge.
+// Eight cells of one step, from the row of its token and, for pairs, from the row after it. At the right edge
+// only `n` < 8 of them are valid.
 template <class T>
 [[gnu::always_inline]] inline void column_cells(const T* row, const T* next, float* out) {
   if constexpr (kDepthStep == 2) {
@@ -23,14 +23,14 @@ inline void column_cells_first(const T* row, const T* next, std::int64_t n, floa
   column_cells(padded[0], padded[1], out);
 }
 
-// [token][column] -> [column / piece][step][piece]. Rows lie a page apart, so 128 columns of one are read
-// together, and those of a later one are asked for meanwhile: without that the packing of bf16 waits for
-// memory twice as long.
+// [token][column] -> [column / piece][step][piece]. Rows lie a page or more apart, so 128 columns of a row
+// are read together while those of a later row are prefetched. Without the prefetch the packing of bf16 was
+// measured to wait for memory much longer.
 template <class T>
 void pack_columns_of(const cpu::ColumnPack& p) {
   constexpr std::int64_t kTogether = 128, kAhead = 4;
   constexpr std::int64_t kLine = 64 / sizeof(T);
-  alignas(16) static constexpr T kNoToken[kTogether] = {};  // pairs with the last token of an odd number
+  alignas(16) static constexpr T kNoToken[kTogether] = {};  // pairs with the last of an odd number of tokens
   const std::int64_t edge = p.columns / 8 * 8;
   for (std::int64_t first = p.begin * p.piece; first < p.end * p.piece; first += kTogether) {
     const std::int64_t last = std::min(p.end * p.piece, first + kTogether);

@@ -1,10 +1,10 @@
-// The panel product, included inside an instruction set's region after its vector.h and product. Expects
-// Product (product-inl.h):
+// The micro-kernel and mainloop of forward and dx. Included inside an instruction set's region, after its
+// vector.h, next_strip-inl.h, and a Product (product-inl.h) with
 //   Vec Product::step(Vec acc, Vec x, Vec w)   acc += x * w per lane, over the k values of a cell
-//   kDepthStep                                 how many those are
+//   kDepthStep                                 the number of those k values
 
-// acc[o][v] += x[v] * w[o] for `steps` steps; x advances by a panel row, w by w_step, outputs lie w_output
-// apart.
+// acc[o][v] += x[v] * w[o] for `steps` steps. x advances by one step of the panel and w by w_step; the
+// weights of adjacent outputs lie w_output apart.
 template <int kVectors>
 [[gnu::always_inline]] inline void multiply(Vec (&acc)[kTileOutputs][kVectors], const float*& x,
                                             const cpu::Cell*& w, std::int64_t w_output, std::int64_t w_step,
@@ -23,11 +23,12 @@ template <int kVectors>
   }
 }
 
-// Where the cells of a strip's blocks come from. Strides count cells; source() and lines are what to prefetch
-// of a block: nothing for a dx strip in the middle of cache lines that the strip before it brought.
+// The four structs below say where the cells of a strip's blocks come from. Strides count cells. source() and
+// `lines` (cache lines) say what to prefetch of a block: nothing for a dx strip in the middle of cache lines
+// that the strip before it has brought.
 struct DirectForward {
-  static constexpr bool kForward =
-      true;  // rows of the block are outputs: a strip is 8 of them, one contiguous run
+  // Rows of the block are outputs: a strip is 8 rows, which are contiguous.
+  static constexpr bool kForward = true;
   std::int64_t block_cells, output_stride, step_stride = 1, offset, lines, line_stride = 64;
   const cpu::Cell* values;
   explicit DirectForward(const cpu::PanelJob& job, std::int64_t output)
@@ -58,7 +59,8 @@ struct DirectDx {
   [[gnu::always_inline]] const cpu::Cell* cells(std::int64_t slot) const { return source(slot); }
 };
 
-// 16-bit values widened strip by strip into L1 scratch: 8 x depth conversions against 8 x depth x 3 products.
+// 16-bit values are widened strip by strip into a buffer in L1: 8 x depth conversions against 8 x depth x 3
+// products of vectors.
 template <class T>
 struct WidenForward {
   static constexpr bool kForward = true;
@@ -106,16 +108,16 @@ struct WidenDx {
   }
 };
 
-// Blocks lie anywhere, so the hardware's prefetchers meet each with a few misses. Asking for the next block's
-// weights and its first panel rows one block ahead took the forward product from 72 to 80 % of peak (fp32,
-// blocks of 32); asking for more rows gained nothing.
+// The panel rows of successive blocks lie anywhere, so the hardware's prefetchers begin each block with a few
+// misses. Prefetching the next block's weights and its first panel rows one block ahead was measured faster;
+// prefetching more rows gained nothing.
 template <int kVectors>
 [[gnu::always_inline]] inline void prefetch_panel(const float* x) {
   constexpr int kPanelRows = 4;
   unroll<kPanelRows * kVectors * kLanes / 16>(
       SPARSELOOM_UNROLLED(line) { __builtin_prefetch(x + line.value * 16); });
 }
-// Asks for `count` lines and returns the one behind them. kLocality 3 is L1, 2 is L2.
+// Prefetches `count` cache lines and returns the one behind them. kLocality 3 is L1, 2 is L2.
 template <int kLocality>
 [[gnu::always_inline]] inline const char* ask_lines(const char* line, std::int64_t count,
                                                     std::int64_t stride) {
@@ -123,22 +125,23 @@ template <int kLocality>
   return line;
 }
 
-// Weights are asked for run by run, each its share of a block's lines: a block of 128 asked for 100 at once,
-// and the misses of its own first steps queued behind them. fp32, runs of 8 steps in place of whole blocks:
-// 128 takes .91 to .95 of its time, 64 .94 to .97, 32 .97 to 1.0, dx .94 to .97 (runs of 16: a percent more).
-// Dots ask for half the lines, and lose 2 % in small blocks to a shorter run.
+// Steps of depth (a run) that are multiplied between two groups of prefetches, each a share of a block's
+// lines. A block of 128 would otherwise prefetch some 100 lines at once, and the misses of its own first
+// steps would queue behind them. Runs of 8 steps were measured fastest for fp32. Dot products prefetch half
+// the lines, and with runs of 8 they were slower in small blocks.
 constexpr std::int64_t kRunSteps = kDepthStep == 1 ? 8 : 16;
 
 [[gnu::always_inline]] inline std::int64_t runs_of(const cpu::PanelJob& job) {
   return std::max<std::int64_t>(1, job.depth_block / kDepthStep / kRunSteps);
 }
 
-// Sums longer than this many steps are drained into the tile in memory and begun anew: one register's chain
-// of n additions loses some eps * n / 5 of a term, chains of 128 lose eps * sqrt(128 n) / 5, as a blocked
-// dense product does. Draining costs 24 additions in memory for 128 x 24 products.
+// After this many steps the sums are added to the tile in memory and begun anew, which bounds the rounding
+// error: one register's chain of n additions loses some eps * n / 5 of a term, while chains of 128 lose
+// eps * sqrt(128 n) / 5, as a blocked dense product does. It costs 24 additions in memory for 128 x 24
+// products.
 constexpr std::int64_t kChainSteps = 128;
 
-// tile (+)= acc, outputs `row` cells apart; acc starts again at zero.
+// tile (+)= acc, with outputs `row` cells apart; acc is zero again afterwards.
 template <int kVectors>
 [[gnu::always_inline]] inline void drain(Vec (&acc)[kTileOutputs][kVectors], float* tile, std::int64_t row,
                                          bool first) {
@@ -151,8 +154,9 @@ template <int kVectors>
   });
 }
 
-// tile <- the sums of one strip. (A stack's: with a tile that might lie anywhere gcc loads the job's members
-// anew at each block, and blocks of 8 take 1.1 to 1.25.)
+// The mainloop: tile <- the sums of one strip. The tile must be a local array of the caller: with one that
+// could alias the job, gcc loads the job's members anew at each block, which was measured slower in blocks of
+// 8.
 template <class Weights, int kVectors>
 [[gnu::always_inline]] inline void sum_strip(const cpu::PanelJob& job, const cpu::Strip& s, float* tile) {
   constexpr std::int64_t kRow = kVectors * kLanes;  // cells of one panel step
@@ -160,25 +164,23 @@ template <class Weights, int kVectors>
   const std::int64_t steps = job.depth_block / kDepthStep;
   const std::int64_t first = job.begin[block], last = job.end[block];
   Weights weights(job, s.output);
-  // A panel of one vector is the call's only one: its weights come from memory, see stream.h.
+  // A panel of one vector is the call's only panel. Its weights come from memory, see stream.h.
   constexpr bool kStreams = kVectors == 1 && Weights::kForward;
   auto* next_row = weights.source(last) - weights.offset;
   if constexpr (kStreams)
     next_row = cpu::next_row(next_row, next_row - (weights.source(first) - weights.offset));
   const std::int64_t piece = cpu::kGroup * weights.output_stride;
-  constexpr bool kAsks = kVectors > 1;  // wider panels
+  constexpr bool kAsks = kVectors > 1;  // prefetch the next strip, which pays for wider panels
   const std::int64_t runs = runs_of(job);
   [[maybe_unused]] const NextStrip<Weights> next_strip(weights, job, s);
-  // A block of 32 is 384 cycles by bf16 dots, 192 by int8's, and one of 16 192 by FMA: about what a weight
-  // takes from L3. Weights are asked for 32 steps ahead (behind the last block nobody reads). Density .8,
-  // blocks of 32, by CPU time beside busy neighbours: int8 108 to 85 ms, bf16 172 to 154; fp32 in blocks of
-  // 16 .97 to .99, in blocks of 8 the same. dx: bf16 in blocks of 32 and 16 .95 and .91, fp32 in 16 and 8 .96
-  // and .85.
+  // Weights are prefetched 32 steps ahead, up to the last block. A block of 32 takes 384 cycles by bf16 dot
+  // products and 192 by int8's, and one of 16 takes 192 by FMA: about what a weight takes from L3, so that
+  // one block ahead would be too late. Measured faster; the log has the figures.
   const std::int64_t ahead = std::max<std::int64_t>(1, 32 / steps);
   const std::int64_t run_lines = weights.lines / runs, run_steps = steps / runs,
                      next_run_lines = next_strip.lines_of_pass() / runs;
-  // What comes to L2 is near enough for FMA: asking for it twice costs fp32 5 % there, where the dots lose 6
-  // % without.
+  // Where stream.h prefetches the weights, that is near enough for FMA, and prefetching them again into L1
+  // was measured slower. bf16 dot products were slower without it.
   const bool pieces_to_l1 = !kStreams || kDepthStep == 2 || next_row == nullptr;
   for (int half = 0; half < cpu::kGroup; half += kTileOutputs) {
     Vec acc[kTileOutputs][kVectors];
@@ -189,6 +191,7 @@ template <class Weights, int kVectors>
     bool drained = false;
     std::int64_t chain = 0;
     for (std::int64_t i = first; i < last; ++i) {
+      // End a long chain of additions.
       if (!Product::kExact && chain >= kChainSteps) {
         drain<kVectors>(acc, sums, kRow, !drained);
         drained = true;
@@ -197,6 +200,8 @@ template <class Weights, int kVectors>
       chain += steps;
       const float* x = s.panel + job.depth_index[i] * steps * kRow;
       const cpu::Cell* w = weights.cells(job.slot ? job.slot[i] : i) + half * weights.output_stride;
+      // Choose what to prefetch during this block: panel rows, weights of this strip, weights of the next
+      // strip.
       const char *lines = nullptr, *next_lines = nullptr;
       if (i + 1 < last) {
         prefetch_panel<kVectors>(s.panel + job.depth_index[i + 1] * steps * kRow);
@@ -208,6 +213,7 @@ template <class Weights, int kVectors>
         if (half == 0)
           cpu::stream_ahead(next_row, weights.offset * (last - first) + (i - first) * piece, piece);
       if constexpr (kAsks) next_lines = next_strip.first_line(i - first, half / kTileOutputs);
+      // Multiply the block run by run, prefetching a share of the lines before each.
       for (std::int64_t run = runs;;) {
         if (lines != nullptr) lines = ask_lines<3>(lines, run_lines, weights.line_stride);
         if (next_lines != nullptr)
@@ -220,7 +226,8 @@ template <class Weights, int kVectors>
   }
 }
 
-// Between slabs of depth: what the ones before left is added, and left to the next.
+// Passes partial sums from K tile to K tile: adds the sums of the K tiles before, and stores the result for
+// the next K tile or, in the last, in `tile`.
 template <int kVectors>
 [[gnu::always_inline]] inline void pass_sums(const cpu::Strip& s, float* left, float* tile) {
   for (std::int64_t i = 0; i < cpu::kGroup * kVectors * kLanes; i += kLanes) {
@@ -237,6 +244,7 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
   const float* scale = nullptr;
   const std::int64_t pace = cpu::DeferredLines::pace(s.leaving, s.count);
   for (int i = 0; i < s.count; ++i) {
+    // Send a share of the deferred stores.
     if (pace > 0) s.leaving->send(pace);
     cpu::Strip one = s;
     one.output += i * cpu::kGroup;
@@ -246,11 +254,13 @@ void strips(const cpu::PanelJob& job, const cpu::Strip& s) {
       unroll<cpu::kGroup * kRow / 16>(
           SPARSELOOM_UNROLLED(line) { __builtin_prefetch(left + line.value * 16, 1); });
     sum_strip<Weights, kVectors>(job, one, sums);
+    // Exchange partial sums with the other K tiles.
     if (left != nullptr) pass_sums<kVectors>(s, left, sums);
     if (s.ends && Product::finish(job, one, sums, kRow, factors + i * cpu::kGroup) != nullptr)
       scale = factors;
   }
   if (!s.ends) return;
+  // Epilogue.
   const auto size = static_cast<std::int64_t>(size_of(job.out_dtype));
   const std::int64_t outputs = std::min<std::int64_t>(s.count * cpu::kGroup, job.outputs - s.output);
   const auto rows = cpu::rows_of(job, s.leaving, s.token, s.tokens, s.output, outputs);
@@ -285,7 +295,8 @@ cpu::StripFunction choose_strip(DType dtype, Direction direction, int vectors) {
                         : strip_of<1>(dtype, direction);
 }
 
-// The register tile's own rate: what every share of peak is measured against. Returns the flops done.
+// Runs the register tile without loads: every share of peak is measured against its rate. Returns the flops
+// done.
 std::int64_t spin(std::int64_t rounds) {
   constexpr int kVectors = cpu::kMaxVectors;
   static constexpr auto kCells = cpu::spin_cells<(kVectors + 1) * kLanes>();
@@ -296,8 +307,8 @@ std::int64_t spin(std::int64_t rounds) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
       acc[o.value][v.value] = zero();
       asm volatile(""
-                   : "+v"(acc[o.value][v.value]));  // unknown, else gcc keeps one of these equal sums and
-                                                    // counts it as all
+                   : "+v"(acc[o.value][v.value]));  // hides the value, else gcc would compute one of these
+                                                    // equal sums for all
     });
   });
   for (std::int64_t i = 0; i < rounds; ++i) {
@@ -308,7 +319,7 @@ std::int64_t spin(std::int64_t rounds) {
     });
     asm volatile(
         ""
-        : "+v"(w));  // a new value as far as the compiler knows: the round cannot be hoisted or folded
+        : "+v"(w));  // a new value as far as the compiler knows, so that it cannot hoist or fold the round
   }
   unroll<kTileOutputs>(SPARSELOOM_UNROLLED(o) {
     unroll<kVectors>(SPARSELOOM_UNROLLED(v) { asm volatile("" : : "v"(acc[o.value][v.value])); });

@@ -1,10 +1,11 @@
-// What the products of floats share, included inside a region after vector.h; a Product adds `step`.
+// What the Products of floats share; each adds its `step`. Included inside an instruction set's region, after
+// vector.h.
 struct FloatProduct {
   static constexpr bool kExact = false;  // sums round, so long ones are drained (panel-inl.h)
-  /// A cell of the input as the product wants it.
+  /// Converts a cell of the input to the product's form.
   [[gnu::always_inline]] static Vec prepare(Vec cell) { return cell; }
-  /// Sums [8][row] of a strip to fp32 values; `factors` [8] of its outputs when the product has them, else
-  /// null.
+  /// Converts the sums [8][row] of a strip to fp32 values in place. Returns `factors` filled with the scales
+  /// of the 8 outputs if the product has any, else null.
   [[gnu::always_inline]] static const float* finish(const cpu::PanelJob&, const cpu::Strip&, float*,
                                                     std::int64_t, float*) {
     return nullptr;

@@ -1,7 +1,7 @@
-// Included inside an instruction set's region.
+// Loops unrolled at compile time. Included inside an instruction set's region.
 
-// body(0), body(1) .. as constants: arrays of registers indexed this way stay in registers, where gcc 12
-// spills those of a loop that it unrolls itself.
+// Calls body(0), body(1), .. with constants. Arrays of vectors indexed this way stay in registers, while gcc
+// 12 spills those of a loop that it unrolls itself.
 template <int... I, class Body>
 [[gnu::always_inline]] inline void unroll_(std::integer_sequence<int, I...>, Body&& body) {
   (body(std::integral_constant<int, I>{}), ...);

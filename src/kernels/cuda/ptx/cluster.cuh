@@ -1,5 +1,5 @@
-// Thread-block clusters (sm_90). Compiled for less, a cluster is one thread block: the launcher asks for no
-// other there.
+// Thread-block clusters (sm_90). Compiled for an older architecture, a cluster is one thread block; the
+// launcher asks for no other size there.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// What this thread wrote to shared memory, of whichever thread block, before it arrives is visible to who
-/// has waited. All threads of the cluster, by turns.
+/// All threads of the cluster call cluster_arrive and cluster_wait alternately. What a thread wrote to the
+/// shared memory of any thread block before it arrived is visible to every thread that has waited.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -30,8 +30,8 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-/// Where the place that `shared` has in this thread block lies in thread block `rank` of the cluster: to be
-/// read or written once that thread block has begun.
+/// Translates `shared`, an address in this thread block, to the same place in thread block `rank` of the
+/// cluster. That place may be read or written only once that thread block has begun.
 __device__ __forceinline__ std::uint32_t address_in_cluster(std::uint32_t shared, unsigned rank) {
 #if __CUDA_ARCH__ >= 900
   std::uint32_t address;
@@ -50,8 +50,7 @@ __device__ __forceinline__ void st_shared_cluster(std::uint32_t address, float v
 #endif
 }
 
-/// 16 aligned bytes at the place that `shared` has in this thread block, but of thread block `rank` of the
-/// cluster.
+/// Reads 16 aligned bytes at the address `shared`, but in thread block `rank` of the cluster.
 __device__ __forceinline__ float4 ld_shared_cluster(const float4* shared, unsigned rank) {
 #if __CUDA_ARCH__ >= 900
   float4 value;

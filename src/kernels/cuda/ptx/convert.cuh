@@ -1,5 +1,5 @@
-// Between fp32 and the 16-bit formats. Own wrappers: cuda_bf16.h and cuda_fp16.h cost a second of compilation
-// per file.
+// Conversions between fp32 and the 16-bit formats. We wrap the instructions ourselves because cuda_bf16.h and
+// cuda_fp16.h cost a second of compilation per file.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,21 +8,23 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// Two bf16 to nearest even, `low` in the lower half. NaN stays NaN.
+/// Rounds to two bf16, to nearest even, with `low` in the lower half. NaN stays NaN.
 __device__ __forceinline__ std::uint32_t cvt_rn_bf16x2(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
 
-/// Two bf16 towards zero: never larger than what they stand for, so finite stays finite. NaN stays NaN.
+/// Rounds to two bf16 towards zero. The result is never larger than its input, so finite stays finite. NaN
+/// stays NaN.
 __device__ __forceinline__ std::uint32_t cvt_rz_bf16x2(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rz.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
 
-/// Two f16 to nearest even, beyond 65504 infinite, `low` in the lower half. NaN stays NaN.
+/// Rounds to two f16, to nearest even, with `low` in the lower half. Values beyond 65504 become infinite; NaN
+/// stays NaN.
 __device__ __forceinline__ std::uint32_t cvt_rn_f16x2(float low, float high) {
   std::uint32_t pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));

@@ -1,4 +1,4 @@
-// Flags in global memory, from thread block to thread block.
+// Flags in global memory with which one thread block signals another.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,8 +7,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// What this thread wrote, or saw written behind a barrier, is visible to whoever then reads the value by
-/// ld_acquire_gpu.
+/// Stores `value` with release semantics: what this thread wrote before, or saw written across a barrier, is
+/// visible to a thread that reads the value with ld_acquire_gpu.
 __device__ __forceinline__ void st_release_gpu(std::uint64_t* flag, std::uint64_t value) {
   asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }

@@ -1,4 +1,4 @@
-// Ordinary loads, for what may be written while the kernel waits for the one ahead of it
+// Ordinary global loads, for data that an earlier kernel may still write while this kernel waits for it
 // (ptx/griddepcontrol.cuh).
 #pragma once
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ T ld_global(const T* global) {
   return *global;
 }
 
-/// 16 aligned bytes, also through a pointer of which the compiler does not know that it is a global one.
+/// Loads 16 aligned bytes, even through a pointer that the compiler does not know to be global.
 template <>
 __device__ __forceinline__ uint4 ld_global(const uint4* global) {
   uint4 value;
@@ -26,8 +26,8 @@ __device__ __forceinline__ uint4 ld_global(const uint4* global) {
   return value;
 }
 
-/// 16 aligned bytes, or zeros. Without a branch: at the end of one, ptxas waits for the loads of either side
-/// before it goes on.
+/// Loads 16 aligned bytes, or gives zeros if not `there`. It uses a predicate and no branch: at the end of a
+/// branch ptxas waits for the loads of either side before it goes on.
 __device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
   uint4 value;
   asm volatile(
@@ -40,7 +40,7 @@ __device__ __forceinline__ uint4 ld_global_if(bool there, const uint4* global) {
   return value;
 }
 
-/// Four bytes, or zero; likewise.
+/// The same for four bytes.
 __device__ __forceinline__ std::int32_t ld_global_if(bool there, const std::int32_t* global) {
   std::int32_t value;
   asm volatile(
@@ -53,7 +53,7 @@ __device__ __forceinline__ std::int32_t ld_global_if(bool there, const std::int3
   return value;
 }
 
-/// Eight bytes, or zeros; likewise.
+/// The same for eight bytes.
 __device__ __forceinline__ uint2 ld_global_if(bool there, const uint2* global) {
   uint2 value;
   asm volatile(
@@ -66,7 +66,7 @@ __device__ __forceinline__ uint2 ld_global_if(bool there, const uint2* global) {
   return value;
 }
 
-/// The same of data that is read once: past L1, and the first to leave L2.
+/// The same for eight bytes that are read once: they bypass L1 and are the first to leave L2.
 __device__ __forceinline__ uint2 ld_global_once_if(bool there, const uint2* global) {
   uint2 value;
   asm volatile(
@@ -79,7 +79,7 @@ __device__ __forceinline__ uint2 ld_global_once_if(bool there, const uint2* glob
   return value;
 }
 
-/// Two bytes, or zero; likewise.
+/// The same for two bytes.
 __device__ __forceinline__ std::uint16_t ld_global_if(bool there, const std::uint16_t* global) {
   std::uint16_t value;
   asm volatile(

@@ -1,5 +1,5 @@
-// Loads from shared memory by 32-bit address. Through a pointer the compiler recomputes the window's base,
-// with a read of the cluster rank on sm_90, at every load.
+// Loads from shared memory by 32-bit address. Through a pointer the compiler would recompute the window's
+// base at every load, which on sm_90 includes a read of the cluster rank.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// kWords (1, 2 or 4) consecutive 32-bit words, aligned to their size.
+/// Loads kWords (1, 2 or 4) consecutive 32-bit words, aligned to their total size.
 template <int kWords>
 __device__ __forceinline__ void ld_shared(std::uint32_t (&to)[kWords], std::uint32_t shared) {
   static_assert(kWords == 1 || kWords == 2 || kWords == 4, "the widths of one load");

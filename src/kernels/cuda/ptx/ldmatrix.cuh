@@ -1,13 +1,14 @@
-// Loads 8x8 matrices of 16-bit elements from shared memory, spread over the warp as mma operands want them.
+// Loads of 8x8 matrices of 16-bit elements from shared memory, spread over the warp as mma operands need
+// them.
 //
-//   matrix i: 8 rows of 16 bytes; lanes 8i .. 8i + 7 pass the addresses of its rows, 16-byte aligned (x1, x2:
-//   the other lanes' are unused) result i: lane t gets the two elements [t / 4][2 (t % 4)], [.. + 1] of
-//   matrix i, the lower one in the lower half;
-//             trans: elements [2 (t % 4)][t / 4] and [.. + 1][t / 4]
+//   matrix i   8 rows of 16 bytes; lanes 8i .. 8i + 7 pass the addresses of its rows, aligned to 16 bytes
+//              (x1 and x2 do not use the addresses of the other lanes)
+//   result i   lane t gets the two elements [t / 4][2 (t % 4)] and [.. + 1] of matrix i, the first in the
+//              lower half; with trans: the elements [2 (t % 4)][t / 4] and [.. + 1][t / 4]
 //
-// A row holds 4 fp32 as well: lane t then gets element [t / 4][t % 4] (no trans), which is the TF32 operand
-// layout. No bank conflict when the 8 addresses of a matrix fall into 8 different 16-byte columns of 128
-// bytes.
+// A row also holds 4 fp32: without trans, lane t then gets element [t / 4][t % 4], which is the TF32 operand
+// layout. There is no bank conflict if the 8 addresses of a matrix fall into 8 different 16-byte columns of
+// 128 bytes.
 #pragma once
 
 #include <cuda_runtime.h>

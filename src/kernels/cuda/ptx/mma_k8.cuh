@@ -1,5 +1,5 @@
-// d[16][8] += a[16][8] b[8][8] on tensor cores, 16-bit operands, as mma.cuh but with half its k: a[0], a[1]
-// and b[0] of it.
+// d[16][8] += a[16][8] b[8][8] on tensor cores with 16-bit operands. The layout is that of mma.cuh with half
+// the k, so only a[0], a[1] and b[0] remain.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// Hides from the compiler where a value comes from: it neither computes the value again at every use nor
-// moves what depends on it to an earlier place. No instruction.
+// Hides from the compiler where a value comes from. The compiler then neither recomputes the value at every
+// use nor moves what depends on it to an earlier place. No instruction is issued.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,5 @@
-// Global loads of data that is read once: past L1, and the first to leave L2.
+// Global loads of data that is read once: the data bypasses L1 and, with evict_first, is the first to leave
+// L2.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +10,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// kWords (1, 2 or 4) consecutive 32-bit words, aligned to their size. The 128-byte hint is for what L2
-/// fetches from memory.
+/// Loads kWords (1, 2 or 4) consecutive 32-bit words, aligned to their total size. The 128-byte hint says how
+/// much L2 fetches from memory.
 template <int kWords>
 __device__ __forceinline__ void ld_global_stream(std::uint32_t* to, const void* global, L2Policy policy) {
   static_assert(kWords == 1 || kWords == 2 || kWords == 4, "the widths of one load");

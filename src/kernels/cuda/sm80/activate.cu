@@ -1,8 +1,8 @@
-// y <- activation(z) + residual, in place or not, in fp32 and rounded once: what a product's own epilogue
-// cannot do.
+// y <- activation(z) + residual, in place or not. The pass computes in fp32 and rounds once. It serves
+// products whose own epilogue cannot do this.
 //
-//   grid.x: 16-byte vectors of a row, two to a thread    grid.y: rows, in strides; without gaps between them
-//   they count as one
+//   grid.x: 16-byte vectors of a row, two per thread    grid.y: rows, strided
+//   If no matrix has gaps between its rows, all rows count as one.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using row::Row;
 
 struct Config {
   static constexpr int kThreads = 256;
-  static constexpr int kUnroll = 2;  // vectors of a thread under way
+  static constexpr int kUnroll = 2;  // vectors in flight per thread
 };
 
 struct Params {
@@ -30,7 +30,7 @@ struct Params {
   Activation activation;
 };
 
-/// One vector. kWhole: all of it exists.
+/// One vector of a row. kWhole: all of its elements lie inside the matrix.
 template <class Element, bool kWhole>
 struct Step {
   using Lane = Row<Element, kWhole>;
@@ -85,6 +85,7 @@ cudaError_t launch(const ConstMatrixView& z, Activation activation, const ConstM
   Params params{z.data,   residual.data,   y.data,   y.rows,    y.cols,
                 z.stride, residual.stride, y.stride, activation};
   const bool added = residual.data != nullptr;
+  // Treat rows without gaps between them as one long row.
   if ((y.stride == y.cols && z.stride == y.cols && (!added || residual.stride == y.cols)) || y.rows == 1) {
     params.cols = y.rows * y.cols;
     params.rows = 1;

@@ -1,3 +1,4 @@
+// Host side of activation_gradient.cuh: sizes the workspace, cuts the rows into pieces and launches.
 #include <algorithm>
 
 #include "kernels/cuda/early_launch.cuh"
@@ -13,11 +14,12 @@ using row::Bf16;
 using row::F16;
 using row::F32;
 
-// Pieces of the rows: as many as the device has room for at once; more would only be more sums to add. Few
-// rows are one piece, which needs no second kernel: below this a launch (4.5 us of the host) costs more than
-// the idle SMs.
+// The rows are cut into as many pieces as the device can run at once; more pieces would only be more sums to
+// add. Few rows form one piece, which needs no second kernel: up to this many rows, a second launch costs
+// more than the SMs that stay idle (measured).
 constexpr std::int64_t kOnePieceRows = 128;
 
+/// Strips of columns and pieces of rows.
 struct Cut {
   std::int64_t strips, pieces;
 };

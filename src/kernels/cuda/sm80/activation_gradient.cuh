@@ -1,15 +1,15 @@
-// The pass between an output's gradient and the two products of a backward pass: dz = dy act'(saved) and, in
-// the same pass, the bias's gradient, the column sums of dz.
+// The pass of a backward between the output's gradient and the two matrix products: dz = dy * act'(saved).
+// The same pass computes the bias gradient, i.e. the column sums of dz.
 //
-//   grid.x: strips of 32 vectors of columns    grid.y: pieces of the rows    a warp: one row at a time, a
-//   vector to each lane
+//   grid.x: strips of 32 vectors of columns    grid.y: pieces of the rows
+//   A warp processes one row at a time; each lane holds one vector of it.
 //
-// Pieces take groups of rows in turn, the last rows first: all thread blocks read and write where the others
-// do, and what the product behind this pass reads first is what L2 got last.
+// The pieces take groups of rows in turn, the last rows first. So all thread blocks work on the same region
+// of memory at a time, and what L2 received last is what the next product reads first.
 //
-// A thread block adds up its piece of a strip and writes the fp32 sums; a second kernel adds the pieces in
-// their order. Every sum's order is fixed by the shape and the device, so runs agree bitwise, which float
-// atomics would not.
+// A thread block adds up its piece of a strip and writes fp32 sums; a second kernel adds the pieces in their
+// order. The shape and the device fix the order of every sum, so runs agree bitwise. Float atomics would not
+// ensure this.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,28 +26,28 @@ namespace sparseloom::kernels::cuda::activation_gradient {
 struct Config {
   static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kUnroll =
-      2;  // rows of a warp in flight, two loads each, while the two before are multiplied
-  static constexpr int kPerSm =
-      3;  // thread blocks: 48 KB in flight on an SM; 4.4 TB/s at 1 us of latency are 33
-  static constexpr int kSumRows = 8;  // of the second kernel's threads, 32 columns wide
+  // Rows in flight per warp, two loads each, while the two rows before them are processed.
+  static constexpr int kUnroll = 2;
+  // Resident thread blocks per SM. They keep 48 KB in flight; 4.4 TB/s at 1 us of latency needs 33 KB per SM.
+  static constexpr int kPerSm = 3;
+  static constexpr int kSumRows = 8;  // rows of the second kernel's 32-wide thread block
   static constexpr int kGroupRows = kWarps * kUnroll;
 };
 
 struct Params {
   const void* dy;
   const void* saved;  // null: no activation
-  void* dz;           // null: not wanted
-  float* sums;        // [pieces, cols]; null: no bias, or dbias is written at once
-  void* dbias;        // null: sums, or no bias
+  void* dz;           // null: dz is not wanted
+  float* sums;        // [pieces, cols]; null: no bias, or dbias is written directly
+  void* dbias;        // null: no bias, or `sums` is written instead
   std::int64_t rows, cols, dy_stride, saved_stride, dz_stride;
   Activation activation;
 };
 
 using row::Row;
 
-/// A warp's rows of one group. Rows that do not exist are read as the last one, so that no load stands behind
-/// a branch: where branches meet, what either side loads is waited for.
+/// A warp's rows of one group. Rows beyond the last are read as the last one, so that no load is inside a
+/// branch: where branches meet, the code waits for whatever either side loads.
 template <class Element, bool kWhole, bool kActivated>
 struct Group {
   using Lane = Row<Element, kWhole>;
@@ -65,7 +65,7 @@ struct Group {
         saved[u] = Lane::load(params.saved, at * params.saved_stride + col, params.cols - col);
     }
   }
-  /// Stores dz and adds it to the sums.
+  /// Computes and stores dz, and adds it to the column sums.
   __device__ __forceinline__ void finish(const Params& params, std::int64_t group, std::int64_t col,
                                          float (&sums)[Lane::kCount]) const {
 #pragma unroll
@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kPerSm)
     Group<Element, kWhole, kActivated> now, next;
     now.load(params, group, col);
     while (group >= 0) {
+      // Load the next group before this one is processed.
       const std::int64_t following = group - gridDim.y;
       next.load(params, following, col);
       now.finish(params, group, col, sums);
@@ -112,8 +113,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kPerSm)
   if (params.sums == nullptr && params.dbias == nullptr) return;
 
 #pragma unroll
-  for (int e = 0; e < kCount; ++e)
-    shared[warp][e * 32 + lane] = sums[e];  // columns permuted, so that banks do not collide
+  // Add up the warps' sums. Their columns are permuted, which avoids bank conflicts.
+  for (int e = 0; e < kCount; ++e) shared[warp][e * 32 + lane] = sums[e];
   __syncthreads();
   for (int c = threadIdx.x; c < kStrip; c += Config::kThreads) {
     const std::int64_t column = std::int64_t{blockIdx.x} * kStrip + c;
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kPerSm)
   }
 }
 
-/// dbias <- the sums of `pieces` rows of [pieces, cols]
+/// dbias <- the column sums of `sums`, which is [pieces, cols].
 template <class Element>
 __global__ void __launch_bounds__(32 * Config::kSumRows)
     pieces_kernel(const float* sums, std::int64_t pieces, std::int64_t cols, void* dbias) {

@@ -1,10 +1,10 @@
-// values[i][r, c] = dense[bm * row(i) + r, bn * col[i] + c] for every stored block i; zero outside dense. Or
-// += that, in fp32.
+// values[i][r, c] = dense[bm * row(i) + r, bn * col[i] + c] for every stored block i; elements outside dense
+// are zero. A second entry point adds these to fp32 values instead.
 //
-//   grid.x: `parts` thread blocks per block row, which share its blocks' elements, 16 bytes at a time
+//   grid.x: `parts` thread blocks per block row, which share the elements of its blocks, 16 bytes at a time
 //
-// By row rather than by block, so that nobody searches crow for a block's row. Bit patterns: one instance per
-// element size, and one of floats, which adds.
+// Thread blocks are assigned to block rows rather than to blocks, so that none has to search crow. The kernel
+// copies bit patterns: there is one instance per element size, and one for floats, which adds.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 struct Config {
   static constexpr int kThreads = 256;
-  // On average over the rows: 16 KB per thread block hide its two dependent index loads.
+  // An average over the block rows: 16 KB per thread block hide its two dependent index loads.
   static constexpr int kVectorsPerThread = 4;
 };
 
@@ -32,7 +32,7 @@ struct Params {
   std::int64_t dense_stride;
   unsigned parts;
   int row_shift, col_shift;  // log2 of the block's sides
-  bool values_aligned;       // 16 bytes; else that side goes one element at a time
+  bool values_aligned;       // to 16 bytes; else that operand is accessed by elements
   bool dense_aligned;
 };
 
@@ -51,7 +51,7 @@ __device__ __forceinline__ Vector<Word> read_dense(const Params<Word>& params, s
   return vector;
 }
 
-/// Bit patterns take the place of what was there, floats are added to it.
+/// Bit patterns replace the old values; floats are added to them.
 template <class Word>
 __device__ __forceinline__ void write_values(const Params<Word>& params, Word* to, Vector<Word> vector) {
   if constexpr (std::is_same_v<Word, float>) {
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(Config::kThreads) pack_kernel(const __grid_con
   const std::int64_t block_row = blockIdx.x / params.parts;
   const std::int32_t begin = __ldg(params.index.crow + block_row),
                      end = __ldg(params.index.crow + block_row + 1);
-  const int vectors_shift = params.row_shift + params.col_shift - kVectorShift;  // of a block
-  const int across_shift = params.col_shift - kVectorShift;                      // of a row of a block
+  const int vectors_shift = params.row_shift + params.col_shift - kVectorShift;  // log2(vectors per block)
+  const int across_shift = params.col_shift - kVectorShift;                      // log2(vectors per row)
   const std::int64_t vectors = std::int64_t{end - begin} << vectors_shift;
   const std::int64_t step = std::int64_t{params.parts} * Config::kThreads;
 #pragma unroll 4

@@ -1,18 +1,18 @@
 // dense[r, c] = values[i][r - bm * row(i), c - bn * col[i]] for every stored block i; zero elsewhere. Each
 // element is written once.
 //
-//   grid.x: one thread block per block row and slice of 16384 elements of it, e.g. 1024 columns for bm = 16
-//   shared: which block of the row lies where in the slice
-//   a warp: patches of 4 rows x 8 vectors of 16 bytes
+//   grid.x: one thread block per slice of a block row; 16384 elements, e.g. 1024 columns for bm = 16
+//   shared memory: the stored block at each block column of the slice
+//   warp: patches of 4 rows x 8 vectors of 16 bytes
 //
-// So a warp's writes are whole lines of 128 bytes, and its reads too for blocks of 32 bytes across or more:
-// rows of a block follow each other. Rejected: one row x 32 vectors, which reads a block of 16 columns in
-// 32-byte pieces that cost L2 as much as lines. Values are read as a stream that is evicted first: dense, not
-// they, should be in L2 when the product comes.
+// So a warp writes whole cache lines of 128 bytes. It also reads whole lines if blocks are at least 32 bytes
+// wide, since the rows of a block follow each other in memory. Rejected: patches of one row x 32 vectors,
+// which read a block of 16 columns in 32-byte pieces; each of these costs L2 as much as a cache line. Values
+// are read with an evict-first policy: the following product needs dense in L2, not the values.
 //
-// A copy of bit patterns, so one instance per element size serves every dtype; blocks 8 wide of 8 bits take
-// vectors of 8 bytes. One launch: a memset before it would write most of dense twice and costs the host 4.5
-// us.
+// The kernel copies bit patterns, so one instance per element size serves every dtype; 8-bit blocks that are
+// 8 wide take vectors of 8 bytes. Rejected: a memset before the kernel, which would write most of dense twice
+// and add the host overhead of a second launch.
 #include <cuda_runtime.h>
 
 #include <bit>
@@ -28,12 +28,12 @@ namespace {
 struct Config {
   static constexpr int kThreads = 256;
   static constexpr int kSliceElements = 16384;             // 4096 x 4096: 1024 thread blocks
-  static constexpr int kResident = 5;                      // per multiprocessor; 6 and more spill registers
+  static constexpr int kResident = 5;                     // resident thread blocks per SM; 6 would spill
   static constexpr int kLoads = 4;                         // in flight per thread
-  static constexpr int kMostBlocks = kSliceElements / 64;  // of 8 x 8
+  static constexpr int kMostBlocks = kSliceElements / 64;  // of 8 x 8 in a slice
 };
 
-/// kBytes: of a vector, no more than a block's row.
+/// kBytes: size of a vector, at most a row of a block.
 template <class Element, int kBytes>
 struct Params {
   using Word = Element;
@@ -46,7 +46,7 @@ struct Params {
   unsigned slices;           // of a block row
   int slice_shift;           // log2(columns of a slice)
   int row_shift, col_shift;  // log2 of the block's sides
-  bool values_aligned;       // 16 bytes; else that side goes one element at a time
+  bool values_aligned;       // to 16 bytes; else that operand is accessed by elements
   bool dense_aligned;
 };
 
@@ -65,12 +65,12 @@ __device__ __forceinline__ void find_blocks(const Params& params, std::int64_t b
   __syncthreads();
 }
 
-/// Where a vector lies in a slice.
+/// Position of a vector in a slice.
 struct Place {
   int row, col;
 };
 
-/// That of this lane in patch `patch`; patches go along the rows.
+/// Position of this lane's vector in patch `patch`. Patches are numbered along the rows.
 template <class Params>
 __device__ __forceinline__ Place place_of(const Params& params, int patch) {
   constexpr int kShift = Params::Words::kShift;

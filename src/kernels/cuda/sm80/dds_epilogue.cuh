@@ -1,7 +1,7 @@
-// out = round(act(sums + bias) + residual): fp32 sums through shared memory, so that stores follow the rows
-// of out instead of the fragments (whose lanes hold 2 neighbours each), and one copy of the activations
-// serves all sums. Each warp on its own, 16 tokens at a time, in the ring stage that was multiplied last: the
-// others already receive the next line.
+// Epilogue of mma_dds: out = round(act(sums + bias) + residual). The fp32 sums go through shared memory.
+// Stores then follow the rows of out rather than the MMA fragments (whose lanes hold 2 neighbours each), and
+// one copy of the activation code serves all sums. Each warp works on its own, 16 tokens at a time, in the
+// ring stage that was multiplied last; the other stages already receive the next block row.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,7 +18,7 @@ namespace sparseloom::kernels::cuda::dds {
 template <class T>
 using Sums = float[T::kFragmentsM][T::kFragmentsN][4];
 
-/// Four neighbours of a row, of which `exist` lie in the matrix.
+/// Stores four neighbours of a row, of which the first `exist` lie inside the matrix.
 template <class T>
 __device__ __forceinline__ void store_four(typename T::Bits* to, const float (&y)[4], int exist,
                                            bool vector) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void store_four(typename T::Bits* to, const float (&y
   }
 }
 
-/// Fragments i of a warp's sums, as rows of shared memory: strip [16][kSumsStride].
+/// Writes one row of fragments (16 tokens) of a warp's sums to shared memory as strip [16][kSumsStride].
 template <class T>
 __device__ __forceinline__ void spread(float* strip, const float (&sums)[T::kFragmentsN][4]) {
   const int lane = threadIdx.x % 32;
@@ -56,17 +56,17 @@ __device__ __forceinline__ void spread(float* strip, const float (&sums)[T::kFra
   }
 }
 
-/// A lane's four columns of the outputs of its warp.
+/// The four output columns that a lane stores.
 template <class T>
 struct Columns {
-  static constexpr int kLanes = T::kWarpLine / 4, kRows = 32 / kLanes;  // lanes along a row, rows at once
+  static constexpr int kLanes = T::kWarpLine / 4, kRows = 32 / kLanes;  // lanes along a row; rows at a time
   std::int64_t column;                                                  // of out
-  int exist;                                                            // of the four
+  int exist;                                                            // of the four, inside the matrix
   float bias[4];
 
-  __device__ __forceinline__ Columns(const Params& params, unsigned line) {
+  __device__ __forceinline__ Columns(const Params& params, unsigned block_row) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    column = std::int64_t{line} * T::kLine + warp % T::kWarpsN * T::kWarpLine + lane % kLanes * 4;
+    column = std::int64_t{block_row} * T::kBlockRow + warp % T::kWarpsN * T::kWarpLine + lane % kLanes * 4;
     const std::int64_t left = params.out_width - column;
     exist = left < 0 ? 0 : left < 4 ? static_cast<int>(left) : 4;
 #pragma unroll
@@ -78,8 +78,8 @@ struct Columns {
   }
 };
 
-/// Rounds and stores 16 tokens from `first_row` of the tile; read(row) gives the lane's four sums of row 0
-/// to 15.
+/// Rounds and stores 16 tokens of the tile, from `first_row` on. read(row), for row 0 to 15, returns the
+/// lane's four sums.
 template <class T, class Read>
 __device__ __forceinline__ void store_strip(const Params& params, const Place& place,
                                             const Columns<T>& columns, int first_row, Read read) {
@@ -106,16 +106,17 @@ __device__ __forceinline__ void store_strip(const Params& params, const Place& p
   }
 }
 
-/// Through the ring stage at `bytes`, which no warp may still be reading.
+/// Stores the sums of one block row through the ring stage at `bytes`, which no warp may still be reading.
 template <class T>
-__device__ __forceinline__ void store_line(const Params& params, const Place& place, unsigned line,
-                                           std::byte* bytes, const Sums<T>& sums) {
+__device__ __forceinline__ void store_block_row(const Params& params, const Place& place, unsigned block_row,
+                                                std::byte* bytes, const Sums<T>& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float* strip = reinterpret_cast<float*>(bytes) + warp * 16 * T::kSumsStride;
-  const Columns<T> columns(params, line);
+  const Columns<T> columns(params, block_row);
+  // This loop is rolled, so that its body exists once. The inner loop selects the fragments, since registers
+  // need constant indices.
 #pragma unroll 1
-  for (int turn = 0; turn < T::kFragmentsM;
-       ++turn) {  // one copy of what follows; registers want constant indices
+  for (int turn = 0; turn < T::kFragmentsM; ++turn) {
 #pragma unroll
     for (int i = 0; i < T::kFragmentsM; ++i) {
       if (i == turn) spread<T>(strip, sums[i]);
@@ -128,17 +129,18 @@ __device__ __forceinline__ void store_line(const Params& params, const Place& pl
   }
 }
 
-/// The same where the thread blocks of a cluster hold one part of the reduction each: every one adds up, in
-/// the order of the parts, and stores its share of the strips. The ring is free.
+/// The same for a cluster whose thread blocks hold the sums of one part of the reduction each. Every thread
+/// block stores some of the strips, for which it adds all parts in their order. The whole ring must be free.
 template <class T>
-__device__ __forceinline__ void store_line_of_team(const Params& params, const Place& place, unsigned line,
-                                                   SharedStorage<T>& shared, const Sums<T>& sums) {
+__device__ __forceinline__ void store_block_row_of_team(const Params& params, const Place& place,
+                                                        unsigned block_row, SharedStorage<T>& shared,
+                                                        const Sums<T>& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float* strips = reinterpret_cast<float*>(shared.ring) + warp * T::kWarpTokens * T::kSumsStride;
 #pragma unroll
   for (int i = 0; i < T::kFragmentsM; ++i) spread<T>(strips + i * 16 * T::kSumsStride, sums[i]);
   ptx::cluster_sync();
-  const Columns<T> columns(params, line);
+  const Columns<T> columns(params, block_row);
 #pragma unroll 1
   for (int turn = place.part; turn < T::kFragmentsM; turn += place.parts) {
     store_strip<T>(params, place, columns, warp / T::kWarpsN * T::kWarpTokens + turn * 16, [&](int row) {
@@ -152,7 +154,7 @@ __device__ __forceinline__ void store_line_of_team(const Params& params, const P
       return sum;
     });
   }
-  ptx::cluster_sync();  // nobody leaves while another reads from it
+  ptx::cluster_sync();  // no thread block may exit while another reads its shared memory
 }
 
 }  // namespace sparseloom::kernels::cuda::dds

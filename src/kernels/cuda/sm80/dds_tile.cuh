@@ -1,5 +1,5 @@
-// Compile-time side of mma_dds: element types, the shape of one thread block's tile, and where its bytes lie
-// in shared memory.
+// Compile-time side of mma_dds: element types, the shape of a thread block's tile, and its layout in shared
+// memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@
 
 namespace sparseloom::kernels::cuda::dds {
 
-// An element: its bits, 32 bytes of k in one tensor instruction, and the way back from fp32.
+// Element types: the type of the bits, an MMA over 32 bytes of k, and the conversions to and from fp32.
 struct Bf16 {
   using Bits = std::uint16_t;
   static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4],
@@ -46,13 +46,13 @@ struct Tf32 {  // fp32 in memory
   static __device__ __forceinline__ float to_f32(Bits bits) { return __uint_as_float(bits); }
 };
 
-/// Rows of kRowBytes, 16-byte chunk c of row r stored at chunk c ^ key(r): one chunk column of 8 rows (from a
-/// multiple of 8) touches all 32 banks once, for cp.async and ldmatrix alike, without the padding that would
-/// cost the third ring stage.
+/// Rows of kRowBytes, with the 16-byte chunk c of row r stored at chunk c ^ key(r). One chunk column of 8
+/// rows (from a multiple of 8 on) then touches all 32 banks once, for cp.async and ldmatrix alike. Padding
+/// would do so, too, but would cost the third ring stage.
 template <int kRowBytes>
 struct Swizzle {
   static constexpr int kChunks = kRowBytes / 16;
-  static constexpr int kRowsPerLine = kRowBytes >= 128 ? 1 : 128 / kRowBytes;  // of 128 bytes: all banks
+  static constexpr int kRowsPerLine = kRowBytes >= 128 ? 1 : 128 / kRowBytes;  // rows in 128 bytes: all banks
   static constexpr int kKeys = kChunks < 8 ? kChunks : 8;
   static __device__ __forceinline__ int key(int row) { return row / kRowsPerLine % kKeys; }
   static __device__ __forceinline__ int offset(int row, int chunk) {
@@ -60,8 +60,9 @@ struct Swizzle {
   }
 };
 
-/// For 32-bit loads of 4 rows (from a multiple of 4) x 8 columns: pairs of chunks move, so that the four
-/// rows' 32 bytes lie in different banks. There is no ldmatrix that transposes 32-bit elements.
+/// Swizzle for 32-bit loads of 4 rows (from a multiple of 4 on) x 8 columns. Chunks move in pairs, so that
+/// the 32 bytes of each of the four rows lie in different banks. It is needed because ldmatrix cannot
+/// transpose 32-bit elements.
 template <int kRowBytes>
 struct PairSwizzle {
   static constexpr int kChunks = kRowBytes / 16;
@@ -73,28 +74,29 @@ struct PairSwizzle {
   }
 };
 
-/// kTokens x kLine outputs by kWarpsM x kWarpsN warps; kChunkBytes of the reduction per ring stage.
-template <class Element_, int kLine_, int kTokens_, int kChunkBytes_, int kWarpsM_, int kWarpsN_,
+/// A tile of kTokens x kBlockRow outputs, computed by kWarpsM x kWarpsN warps, with kChunkBytes of the
+/// reduction per ring stage.
+template <class Element_, int kBlockRow_, int kTokens_, int kChunkBytes_, int kWarpsM_, int kWarpsN_,
           int kStages_, int kBlocksPerSm_>
 struct Tile {
   using Element = Element_;
   using Bits = typename Element::Bits;
-  static constexpr int kLine = kLine_, kTokens = kTokens_, kChunkBytes = kChunkBytes_, kStages = kStages_,
-                       kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kBlockRow = kBlockRow_, kTokens = kTokens_, kChunkBytes = kChunkBytes_,
+                       kStages = kStages_, kBlocksPerSm = kBlocksPerSm_;
   static constexpr int kWarpsN = kWarpsN_, kWarps = kWarpsM_ * kWarpsN_, kThreads = kWarps * 32;
   static constexpr int kBytes = sizeof(Bits);
   static constexpr int kPack = 16 / kBytes;            // elements of one 16-byte copy
   static constexpr int kChunk = kChunkBytes / kBytes;  // elements of the reduction per stage
   static constexpr int kSteps = kChunkBytes / 32;      // tensor instructions along one stage
-  static constexpr int kWarpTokens = kTokens / kWarpsM_, kWarpLine = kLine / kWarpsN_;
+  static constexpr int kWarpTokens = kTokens / kWarpsM_, kWarpLine = kBlockRow / kWarpsN_;
   static constexpr int kFragmentsM = kWarpTokens / 16, kFragmentsN = kWarpLine / 8;
-  static constexpr int kABytes = kTokens * kChunkBytes, kBBytes = kLine * kChunkBytes,
+  static constexpr int kABytes = kTokens * kChunkBytes, kBBytes = kBlockRow * kChunkBytes,
                        kStageBytes = kABytes + kBBytes;
-  // Row of a warp's sums in the epilogue: rows 8, 24 or 40 banks apart, so that eight-byte fragment stores do
-  // not collide.
+  // Floats from row to row of a warp's sums in the epilogue. Rows lie 8, 24 or 40 banks apart, so that the
+  // eight-byte fragment stores do not conflict.
   static constexpr int kSumsStride = kWarpLine == 8 ? 8 : kWarpLine + 8;
 
-  static_assert(kTokens % (kWarpsM_ * 16) == 0 && kLine % (kWarpsN_ * 8) == 0,
+  static_assert(kTokens % (kWarpsM_ * 16) == 0 && kBlockRow % (kWarpsN_ * 8) == 0,
                 "warps tile the outputs in fragments of 16 x 8");
   static_assert(kFragmentsN == 1 || kFragmentsN % 2 == 0, "B fragments are loaded in pairs");
   static_assert(kThreads % (8 * (kChunkBytes / 16)) == 0,
@@ -102,14 +104,14 @@ struct Tile {
   static_assert(kTokens * (kChunkBytes / 16) % kThreads == 0, "every thread copies equally many chunks of A");
   static_assert(kWarps * 16 * kSumsStride * 4 <= kStageBytes,
                 "16 tokens of every warp's sums fit into a ring stage");
-  static_assert(kStages >= 3, "ends_line is written a barrier before it is read");
+  static_assert(kStages >= 3, "ends_block_row is written a barrier before it is read");
 };
 
 template <class T>
 struct SharedStorage {
   alignas(
       128) std::byte ring[T::kStages][T::kStageBytes];  // A [kTokens][kChunk], then B; the epilogue's sums
-  int ends_line[T::kStages];                            // the chunk in the stage is the last of its line
+  int ends_block_row[T::kStages];                       // the chunk in the stage is the last of its block row
 };
 
 }  // namespace sparseloom::kernels::cuda::dds

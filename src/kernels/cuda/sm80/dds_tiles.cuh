@@ -1,18 +1,18 @@
 // The tiles that mma_dds is compiled for.
 //
-// What bounds them on an H200 is the way from L2 to the multiprocessors: 46 bytes per ns each, 6 TB/s in all,
-// whatever the rows' length (measured in all tiles from 16 x 128 to 128 x 128; tensor instructions would
-// allow half as much again). So bytes per product decide: line x tokens outputs cost line + tokens, and sides
-// 64 and 128 take 64 x 64 warp tiles, whose operands leave the registers least often.
+// They are bound by the bandwidth from L2 to the multiprocessors, which does not depend on the rows' length
+// (measured in all tiles from 16 x 128 to 128 x 128; tensor cores would allow more). So the bytes per product
+// decide: block row x tokens outputs cost block row + tokens, and blocks of 64 and 128 take 64 x 64 warp
+// tiles, which reuse operands in registers most.
 #pragma once
 
 #include "kernels/cuda/sm80/dds_tile.cuh"
 
 namespace sparseloom::kernels::cuda::dds {
 
-/// By block side along the line; the launcher chooses by predicted time. Narrow is for few tokens and small
-/// shared memory.
-template <class Element, int kLine>
+/// Tiles by the block's side along the outputs; the launcher chooses one by predicted time. Narrow is for
+/// small batches and for little shared memory.
+template <class Element, int kBlockRow>
 struct Tiles;
 template <class Element>
 struct Tiles<Element, 8> {
@@ -34,7 +34,7 @@ struct Tiles<Element, 32> {
 };
 template <class Element>
 struct Tiles<Element, 64> {
-  using Wide = Tile<Element, 64, 256, 64, 4, 1, 4, 2>;  // 128 bytes of k would leave two stages
+  using Wide = Tile<Element, 64, 256, 64, 4, 1, 4, 2>;  // 128 bytes of k would leave two stages only
   using Middle = Wide;
   using Narrow = Tile<Element, 64, 64, 128, 2, 2, 4, 3>;
 };

@@ -1,4 +1,4 @@
-// Which decode instance serves a call.
+// Selects the decode instance for a call.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ int sm80_decode_staged(const MatmulArgs& args) noexcept {
     return cudaErrorInvalidValue;
   if (size_of(args.dtype) != 2 || std::max(index.block.rows, index.block.cols) > kStagedBlock)
     return cudaErrorInvalidValue;
-  // Vector loads of W, and 32-bit positions of k: what lies otherwise is found out here, since a plan sees
-  // sizes, not pointers.
+  // The staged kernel needs vector loads of W and 32-bit positions of k. This is checked here, since a plan
+  // sees sizes, not pointers; other calls fall back.
   constexpr std::int64_t kMostK = std::numeric_limits<std::int32_t>::max() - 128;
   if (reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0 || index.cols > kMostK)
     return sm80_decode(args);

@@ -1,18 +1,19 @@
-// Products of at most 64 tokens with a block-sparse W, bound by the bytes of the stored blocks.
+// Products for small batches, at most 64 tokens, with a block-sparse W. They are bound by the bytes of the
+// stored blocks.
 //
 //   forward  out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])      dX  out[t, n] = sum_k a[t, k] W[k, n]
 //
-//   grid.x: strips of 8, 16 or 32 outputs of one block row (dX: column), all tokens
+//   grid.x: strips of 8, 16 or 32 outputs of one block row (dX: block column), all tokens
 //
-//   the row's blocks, one after the other       [##][##][##][##][##]..
+//   the stored blocks, one after the other       [##][##][##][##][##]..
 //   cut into chunks of 64 bytes of k             0 1 2 3 0 1 2 3 0 1      warp = chunk % warps
 //
-// Each warp has a ring of kStages chunks of its own, W and X, filled by cp.async and drained by mma: no
+// Each warp has its own ring of kStages chunks of W and X, filled by cp.async and drained by mma. There is no
 // thread-block barrier until the warps add their partial sums at the end, in the order of the warps. W is
-// read once from memory; X comes from L2, m / strip times the bytes of W: little for strips of 32, all the
-// time for narrow ones, whose rows of X fill a quarter of a line and which decode_staged.cuh serves where
-// many blocks are stored. Rejected: W in registers (64 bytes per lane in flight take the registers of the
-// accumulators of 64 tokens).
+// read from memory once. X comes from L2: m / strip times the bytes of W. This is little for strips of 32,
+// but takes all the time for narrow ones, whose rows of X fill a quarter of a cache line; decode_staged.cuh
+// serves these if many blocks are stored. Rejected: W in registers (64 bytes per lane in flight take the
+// registers of the accumulators of 64 tokens).
 #pragma once
 
 #include "kernels/cuda/sm80/decode_config.cuh"
@@ -22,7 +23,7 @@
 
 namespace sparseloom::kernels::cuda::decode {
 
-/// This warp's share of the sum. On return the ring is free.
+/// Adds up this warp's chunks. On return its ring is free.
 template <class Math, class C>
 __device__ __forceinline__ void accumulate(const Params<typename C::Element>& params, const Strip& strip,
                                            Stage<C>* ring, int warp, int warps, int lane,
@@ -32,7 +33,8 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
   const Bases bases = bases_of<C>(params, strip, lane);
   const auto locate_chunk = [&](int chunk) { return locate<C>(params, strip, chunk, lane); };
 
-  // In forward, W needs no column index: all its first loads leave before the indices are there.
+  // Prologue. Forward's W needs no column index, so all of its first loads are issued before the indices
+  // arrive.
   Piece next = locate_chunk(warp);
 #pragma unroll 1
   for (int s = 0; s < kAhead && warp + s * warps < chunks; ++s)
@@ -40,7 +42,7 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
 #pragma unroll 1
   for (int s = 0; s < kAhead; ++s) {
     const Piece piece = next;
-    next = locate_chunk(warp + (s + 1) * warps);  // one ahead of its use, here and below
+    next = locate_chunk(warp + (s + 1) * warps);  // located one chunk ahead, here and below
     if (warp + s * warps < chunks) load_x<C>(params, bases, piece, ring[s], lane);
     ptx::cp_async_commit();
   }
@@ -49,9 +51,10 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
   Stage<C>* empty = ring + kAhead;
 #pragma unroll 1
   for (int chunk = warp; chunk < chunks; chunk += warps) {
+    // Wait for the stage. After the barrier, all lanes are done with the previous one, which is refilled now.
     ptx::cp_async_wait<kAhead - 1>();
-    __syncwarp();  // the chunk is here for all lanes, and all have done with the one before it, whose stage
-                   // is refilled now
+    __syncwarp();
+    // Issue the copies of a later chunk.
     if (chunk + kAhead * warps < chunks) {
       const Piece piece = next;
       next = locate_chunk(chunk + (kAhead + 1) * warps);
@@ -67,7 +70,7 @@ __device__ __forceinline__ void accumulate(const Params<typename C::Element>& pa
   __syncwarp();
 }
 
-/// Adds the warps' partial sums, [warp][token tile][output tile][lane] of float4, and stores them.
+/// Adds the warps' partial sums, [warp][token tile][output tile][lane] of float4, and stores the outputs.
 template <class C>
 __device__ __forceinline__ void finish(const Params<typename C::Element>& params, const Strip& strip,
                                        const Stage<C>* rings, int warps) {
@@ -95,18 +98,19 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, C::kWarpsPerMultiprocessor
   extern __shared__ uint4 shared[];
   auto* rings = reinterpret_cast<Stage<C>*>(shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  if constexpr (std::is_same_v<typename C::Walk, Forward>) {  // dX finds its blocks anywhere
+  if constexpr (std::is_same_v<typename C::Walk, Forward>) {  // dX's blocks may lie anywhere
     if (warp == 0) prefetch_index<C>(params, blockIdx.x, lane);
   }
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
   const Strip strip = strip_of<C>(params, blockIdx.x);
-  if (strip.column >= params.out_cols) return;  // the padding of a ragged last block
+  if (strip.column >= params.out_cols) return;  // only padding of a ragged last block
 
   float acc[C::kTokenTiles][C::kOutputTiles][4] = {};
   Stage<C>* ring = rings + warp * C::kStages;
   accumulate<Math, C>(params, strip, ring, warp, warps, lane, acc);
 
+  // The partial sums take the place of the warp's ring.
   auto* partials = reinterpret_cast<float4*>(ring);
 #pragma unroll
   for (int t = 0; t < C::kTokenTiles; ++t) {

@@ -1,4 +1,4 @@
-// The decode kernels by arithmetic: one file each, so that they compile side by side.
+// Launch functions of the decode kernels by arithmetic, one file each so that they compile in parallel.
 #pragma once
 
 #include "kernels/args.h"
@@ -12,7 +12,7 @@ int launch_ffma(const MatmulArgs& args) noexcept;
 
 namespace staged {
 
-/// Forward, blocks of 8 and 16, values aligned to 16 bytes.
+/// For forward, blocks of 8 and 16, and values aligned to 16 bytes.
 int launch_bf16(const MatmulArgs& args) noexcept;
 int launch_f16(const MatmulArgs& args) noexcept;
 

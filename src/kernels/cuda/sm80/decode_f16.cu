@@ -1,3 +1,4 @@
+// Instances of decode.cuh for f16.
 #include "kernels/cuda/sm80/decode.h"
 #include "kernels/cuda/sm80/decode_launch.cuh"
 

@@ -1,4 +1,4 @@
-// Host side that all decode kernels share: parameters, and leave to use all shared memory.
+// Host side that all decode kernels share: parameters, and permission to use all shared memory.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ inline bool aligned(const void* pointer, std::int64_t stride_bytes, int to) {
   return reinterpret_cast<std::uintptr_t>(pointer) % to == 0 && stride_bytes % to == 0;
 }
 
-/// All but strips_shift.
+/// Sets all parameters but strips_shift and block_rows.
 template <class Element>
 Params<Element> params_of(const MatmulArgs& args) {
   const bool forward = args.direction == Direction::forward;
@@ -37,7 +37,7 @@ Params<Element> params_of(const MatmulArgs& args) {
   params.out_cols = forward ? index.rows : index.cols;
   params.m = static_cast<int>(args.m);
   params.block_bytes = static_cast<unsigned>(index.block_elements() * sizeof(Element));
-  params.block_row_bytes = static_cast<unsigned>(index.block.cols * sizeof(Element));
+  params.row_bytes = static_cast<unsigned>(index.block.cols * sizeof(Element));
   params.k_shift = std::countr_zero(static_cast<unsigned>(forward ? index.block.cols : index.block.rows));
   params.whole_outer = static_cast<int>(params.a_cols >> params.k_shift);
   params.out_side = forward ? index.block.rows : index.block.cols;
@@ -49,16 +49,16 @@ Params<Element> params_of(const MatmulArgs& args) {
   return params;
 }
 
-/// What a kernel's first use on a device asks for and finds out.
+/// What a kernel's first use on a device requests and finds out.
 struct Readiness {
   cudaError_t status = cudaSuccess;
-  /// [i]: clusters of 2^i thread blocks that the device runs at once; 0 where it or the kernel's code has
-  /// none.
+  /// clusters[i]: number of clusters of 2^i thread blocks that the device runs at once; 0 if the device or
+  /// the kernel's code does not support them.
   std::array<int, 4> clusters = {};
 };
 
-/// Groups of multiprocessors that can hold a cluster are of different sizes from chip to chip: the driver
-/// knows.
+/// Asks the driver how many clusters fit: the groups of multiprocessors that can hold a cluster differ in
+/// size from chip to chip.
 template <auto kKernel>
 std::array<int, 4> count_clusters(int threads, std::size_t shared_bytes) {
   std::array<int, 4> counts = {};
@@ -73,18 +73,18 @@ std::array<int, 4> count_clusters(int threads, std::size_t shared_bytes) {
     config.attrs = &cluster;
     config.numAttrs = 1;
     if (cudaOccupancyMaxActiveClusters(&counts[i], kKernel, &config) == cudaSuccess) continue;
-    cudaGetLastError();  // a cluster that does not fit is no error of ours
+    cudaGetLastError();  // a cluster that does not fit is not an error
     counts[i] = 0;
   }
   return counts;
 }
 
-/// Lets a kernel use all shared memory of a device; once per device. threads: of its largest thread block, to
-/// count clusters; 0: it uses none.
+/// Lets a kernel use all shared memory of a device; this happens once per device. `threads`: size of the
+/// kernel's largest thread block, to count clusters; 0 if it uses none.
 template <auto kKernel>
 Readiness make_ready(int device, std::size_t shared_bytes, int threads) {
   constexpr int kDevices = 64;
-  static std::array<std::atomic<std::uint32_t>, kDevices> known{};  // byte 0: whether, byte i: clusters[i]
+  static std::array<std::atomic<std::uint32_t>, kDevices> known{};  // byte 0: known, byte i: clusters[i]
   Readiness ready;
   if (device < kDevices) {
     if (const std::uint32_t word = known[device].load(std::memory_order_acquire); word != 0) {
@@ -101,10 +101,10 @@ Readiness make_ready(int device, std::size_t shared_bytes, int threads) {
     ready.status = cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                         cudaSharedmemCarveoutMaxShared);
   if (ready.status != cudaSuccess) {
-    cudaGetLastError();  // not for the next caller
+    cudaGetLastError();  // clear it for the next caller
     return ready;
   }
-  // Code made from PTX of sm_80, on whatever device, knows no clusters.
+  // Code compiled from the sm_80 PTX does not support clusters, whatever the device.
   if (threads > 0 && attributes.ptxVersion >= 90)
     ready.clusters = count_clusters<kKernel>(threads, shared_bytes);
   std::uint32_t word = 1;

@@ -1,4 +1,4 @@
-// Host side of decode.cuh: strip, warps, instance.
+// Host side of decode.cuh: chooses strip width, warps and instance, and launches.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,12 @@
 
 namespace sparseloom::kernels::cuda::decode {
 
-/// The widest strip that gives (nearly) every multiprocessor a thread block: X is read once per strip, so
-/// wide ones move less of it.
+/// The widest strip that gives (nearly) every multiprocessor a thread block. X is read once per strip, so
+/// wide strips read less of it.
 template <class Element>
 int strip_width(const Params<Element>& params, int multiprocessors) {
   const int widest = std::min(params.out_side, 32);
-  // dX reads rows of a block across: narrower ones than 32 bytes would leave half of each sector unused.
+  // dX reads rows across a block: strips narrower than 32 bytes would leave half of each sector unused.
   const int narrowest = params.slot != nullptr ? std::min(widest, static_cast<int>(32 / sizeof(Element))) : 8;
   int strip = widest;
   while (strip > narrowest && (params.out_cols + strip - 1) / strip * 10 < std::int64_t{9} * multiprocessors)
@@ -26,11 +26,11 @@ int strip_width(const Params<Element>& params, int multiprocessors) {
 }
 
 /// Warps of a thread block: as many as let all thread blocks be resident at once, since each waits longer
-/// than it works; 4 when they cannot be. No more than a row has chunks on average, but 4 for the rows that
-/// have more.
+/// than it computes; 4 if they cannot all be resident. There are no more warps than a block row has chunks on
+/// average, but at least 4, for the block rows that have more.
 template <class C>
 int warps_of(std::int64_t thread_blocks, double chunks, const runtime::CudaDevice& device) {
-  constexpr std::int64_t kReserved = 1024;  // shared memory that the system takes of every thread block
+  constexpr std::int64_t kReserved = 1024;  // shared memory that the system reserves per thread block
   constexpr std::int64_t kRing = C::kStages * sizeof(Stage<C>);
   const auto capacity = static_cast<std::int64_t>(device.shared_bytes);
   const std::int64_t resident =
@@ -57,7 +57,7 @@ int launch_instance(Params<typename C::Element> params, const MatmulArgs& args) 
   const double chunks =
       static_cast<double>(args.index.blocks << params.k_shift) / static_cast<double>(lists * C::kChunk);
   const int warps = warps_of<C>(thread_blocks, chunks, device);
-  params.lines = static_cast<std::int32_t>(lists);
+  params.block_rows = static_cast<std::int32_t>(lists);
   return launch_kernel({.grid = static_cast<unsigned>(thread_blocks),
                         .block = static_cast<unsigned>(32 * warps),
                         .shared_bytes = warps * C::kStages * sizeof(Stage<C>),

@@ -1,5 +1,5 @@
-// Loads of the decode kernels: which block a piece of k lies in, and its copies into a stage. Included by
-// decode.cuh.
+// Loads of the decode kernels: finds the block that contains a piece of k, and copies W and X into a stage.
+// Included by decode.cuh.
 #pragma once
 
 #include <type_traits>
@@ -13,24 +13,25 @@ namespace sparseloom::kernels::cuda::decode {
 /// The outputs of a thread block and the list of blocks they sum over.
 struct Strip {
   std::int64_t column;  // first output in out
-  int in_block;         // first output in its blocks
+  int in_block;         // first output inside its blocks
   std::int32_t first;   // first block
-  unsigned length;      // k of all blocks, one after the other
+  unsigned length;      // k of all its blocks together
 };
 
-/// Forward: asks L2 for this thread block's part of the index, if all lines are alike. Not for W: that it
-/// comes to L2 before the kernels ahead have ended made products slower, by .4 us of 8 at 32 KB for each
-/// thread block, more with more. By one warp.
+/// Forward: prefetches this thread block's part of the index into L2. Its position is a guess that assumes
+/// equally long block rows. W is not prefetched: bringing it to L2 before the earlier kernels have ended made
+/// products slower, the more bytes the slower (measured). Called by one warp.
 template <class C>
 __device__ __forceinline__ void prefetch_index(const Params<typename C::Element>& params, unsigned block,
                                                int lane) {
-  constexpr int kLineWords = 32;
-  const unsigned line = block >> params.strips_shift;
-  const auto first =
-      static_cast<std::int64_t>(std::uint64_t{line} * static_cast<unsigned>(params.blocks) / params.lines);
-  const std::int64_t last = min(first + params.blocks / params.lines, std::int64_t{params.blocks} - 1);
-  if (lane == 0) ptx::prefetch_line_l2(params.first + line);
-  for (std::int64_t i = first + lane * kLineWords; i <= last; i += 32 * kLineWords)
+  // Words of a cache line of 128 bytes.
+  constexpr int kCacheLineWords = 32;
+  const unsigned block_row = block >> params.strips_shift;
+  const auto first = static_cast<std::int64_t>(std::uint64_t{block_row} *
+                                               static_cast<unsigned>(params.blocks) / params.block_rows);
+  const std::int64_t last = min(first + params.blocks / params.block_rows, std::int64_t{params.blocks} - 1);
+  if (lane == 0) ptx::prefetch_line_l2(params.first + block_row);
+  for (std::int64_t i = first + lane * kCacheLineWords; i <= last; i += 32 * kCacheLineWords)
     ptx::prefetch_line_l2(params.outer + i);
 }
 
@@ -46,13 +47,13 @@ __device__ __forceinline__ Strip strip_of(const Params<typename C::Element>& par
   return strip;
 }
 
-/// What a lane adds to every address of W and of X; bytes. Kept in registers so that a copy costs few
-/// instructions: with strips of 32 and 32 tokens a multiprocessor must take a chunk every 107 cycles to keep
-/// up with memory.
+/// What a lane adds to every address of W and of X, in bytes. Kept in registers so that a copy takes few
+/// instructions: with strips of 32 and 32 tokens, a multiprocessor must process a chunk every 107 cycles to
+/// keep up with memory.
 struct Bases {
   const char* w;
   const char* x;
-  ptx::L2Policy w_policy;  // read once: what L2 keeps is to be X
+  ptx::L2Policy w_policy;  // W is read once: L2 should keep X
 };
 
 template <class C>
@@ -62,9 +63,9 @@ __device__ __forceinline__ Bases bases_of(const Params<typename C::Element>& par
   Bases bases;
   bases.w = reinterpret_cast<const char*>(params.values);
   if constexpr (std::is_same_v<typename C::Walk, Forward>) {
-    bases.w += (strip.in_block + lane / 4) * params.block_row_bytes;
+    bases.w += (strip.in_block + lane / 4) * params.row_bytes;
   } else {
-    bases.w += (lane / C::kPiecesAcross % C::kPiece) * params.block_row_bytes + strip.in_block * kSize +
+    bases.w += (lane / C::kPiecesAcross % C::kPiece) * params.row_bytes + strip.in_block * kSize +
                lane % C::kPiecesAcross * 16;
   }
   bases.x = reinterpret_cast<const char*>(params.a + lane / 4 * params.a_stride);
@@ -74,7 +75,7 @@ __device__ __forceinline__ Bases bases_of(const Params<typename C::Element>& par
 
 /// 16 bytes of k: where lane q = lane % 4 finds piece q of a chunk.
 struct Piece {
-  bool present = false;  // else beyond the last block: counts as zero. Known before outer has been loaded
+  bool present = false;  // false beyond the last block: zeros. Known before `outer` arrives
   std::int32_t outer = 0;
   std::int32_t slot = 0;
   unsigned inner = 0;  // k inside the block
@@ -95,7 +96,7 @@ __device__ __forceinline__ Piece locate(const Params<typename C::Element>& param
   return piece;
 }
 
-/// A piece of W, or zeros.
+/// Copies a piece of W, or zeros.
 template <class C>
 __device__ __forceinline__ void copy_w(uint4& to, const char* from, bool present, bool aligned,
                                        ptx::L2Policy policy) {
@@ -111,7 +112,7 @@ __device__ __forceinline__ void load_w(Forward, const Params<typename C::Element
                                        const Piece& piece, Stage<C>& stage, int lane, bool aligned) {
   const char* from = bases.w + std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes +
                      piece.inner * sizeof(typename C::Element);
-  const unsigned step = 8 * params.block_row_bytes;
+  const unsigned step = 8 * params.row_bytes;
 #pragma unroll
   for (int t = 0; t < C::kOutputTiles; ++t)
     copy_w<C>(stage.w[lane + 32 * t], from + t * step, piece.present, aligned, bases.w_policy);
@@ -127,19 +128,19 @@ __device__ __forceinline__ void load_w(Dx, const Params<typename C::Element>& pa
       !piece.present
           ? kAbsent
           : static_cast<std::int64_t>(std::uint64_t{static_cast<unsigned>(piece.slot)} * params.block_bytes +
-                                      piece.inner * params.block_row_bytes);
+                                      piece.inner * params.row_bytes);
 #pragma unroll
   for (int t = 0; t < C::kOutputTiles; ++t) {
     const int k = (lane + 32 * t) / C::kPiecesAcross, across = lane % C::kPiecesAcross;
     const std::int64_t located =
-        __shfl_sync(~0u, offset, k / C::kPiece);  // by the lane whose piece this k is of
+        __shfl_sync(~0u, offset, k / C::kPiece);  // from the lane whose piece has this k
     const int group = dx_group<Element, C::kStrip>(dx_row<Element>(k), across / kPiecesPerGroup);
     copy_w<C>(stage.w[group * kPiecesPerGroup + across % kPiecesPerGroup], bases.w + located, located >= 0,
               aligned, bases.w_policy);
   }
 }
 
-/// kStrip outputs of W for one chunk.
+/// Loads one chunk of W for kStrip outputs.
 template <class C>
 __device__ __forceinline__ void load_w(const Params<typename C::Element>& params, const Bases& bases,
                                        const Piece& piece, Stage<C>& stage, int lane) {
@@ -150,7 +151,7 @@ __device__ __forceinline__ void load_w(const Params<typename C::Element>& params
   }
 }
 
-/// The tokens' k of one chunk, zeros for absent tokens and beyond a's last column.
+/// Loads one chunk of X: zeros for absent tokens and beyond a's last column.
 template <class C>
 __device__ __forceinline__ void load_x(const Params<typename C::Element>& params, const Bases& bases,
                                        const Piece& piece, Stage<C>& stage, int lane) {

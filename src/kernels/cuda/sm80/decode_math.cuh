@@ -1,12 +1,16 @@
-// The arithmetic of the decode kernels: one chunk out of shared memory into a warp's accumulators, which lie
-// as ptx/mma.cuh says: acc[token tile][output tile][0..3] of lane 4 g + q = (token g, outputs 2 q, 2 q + 1),
-// (token g + 8, the same). Included by decode.cuh.
+// The arithmetic of the decode kernels: multiplies one chunk in shared memory into a warp's accumulators.
+// Their layout is that of ptx/mma.cuh: acc[token tile][output tile][0..3] of lane 4 g + q = (token g, outputs
+// 2 q, 2 q + 1), (token g + 8, the same). Included by decode.cuh.
 //
-// The order of k inside a chunk is free as long as both operands agree. A lane that holds one 16-byte piece
-// of a row therefore feeds it to two mma as it is: words 0, 1 are its k of the first, words 2, 3 of the
-// second. So mma h takes, 16-bit, k = 8 q + 4 h
-// + {0, 1} for its columns 2 q, 2 q + 1 and 8 q + 4 h + {2, 3} for columns 2 q + 8, 2 q + 9; TF32, k = 4 q +
-// 2 h for its column q and 4 q + 2 h + 1 for column q + 4. Both read the same words.
+// The order of k inside a chunk is free as long as both operands agree. So a lane that holds one 16-byte
+// piece of a row feeds it to two mma unchanged: words 0, 1 are its k of the first, words 2, 3 its k of the
+// second. Mma h takes
+//
+//   16-bit: k = 8 q + 4 h + {0, 1} for its columns 2 q, 2 q + 1 and
+//           k = 8 q + 4 h + {2, 3} for its columns 2 q + 8, 2 q + 9;
+//   TF32:   k = 4 q + 2 h for its column q and k = 4 q + 2 h + 1 for its column q + 4.
+//
+// Both read the same words.
 #pragma once
 
 #include "kernels/cuda/ptx/ldmatrix.cuh"
@@ -44,7 +48,7 @@ struct Tf32Mma {
   }
 };
 
-/// Tensor cores.
+/// Arithmetic on tensor cores.
 template <class Mma>
 struct MmaMath {
   using Element = typename Mma::Element;
@@ -97,9 +101,9 @@ struct MmaMath {
   }
 };
 
-/// fp32 without rounding of operands. Each lane sums its accumulators alone. Lane q takes the four pieces of
-/// a chunk in the order q, q ^ 1, q ^ 2, q ^ 3: with one order for all, the rows 2 q of W, 128 bytes apart,
-/// would lie in the same banks.
+/// fp32 without rounding of the operands. Each lane computes its own accumulators. Lane q takes the four
+/// pieces of a chunk in the order q, q ^ 1, q ^ 2, q ^ 3: with one order for all lanes, the rows 2 q of W,
+/// 128 bytes apart, would lie in the same banks.
 struct FmaMath {
   using Element = float;
 

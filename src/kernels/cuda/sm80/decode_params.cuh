@@ -1,4 +1,4 @@
-// What all decode kernels get, the directions they know, and how they read what is not aligned.
+// Parameters of all decode kernels, the directions, and loads of operands that are not aligned.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,18 +11,19 @@
 
 namespace sparseloom::kernels::cuda::decode {
 
-/// Which way the blocks are walked.
+/// In which direction the blocks are walked.
 struct Forward {};  // out = a W^T: along a block row, k are columns of W
 struct Dx {};       // out = a W: down a block column, k are rows of W
 
-/// By value to the kernel. A line is a block row (forward) or block column (dX); "k side": the block side
-/// summed over, "out side": the other. Outputs of a line are cut into strips.
+/// Parameters, passed to the kernel by value. "Block row" means block row in forward and block column in dX.
+/// "k side" is the block side that is summed over, "out side" the other. The outputs of a block row are cut
+/// into strips.
 template <class Element>
 struct Params {
   const std::int32_t* first = nullptr;  // crow or ccol
-  const std::int32_t* outer =
-      nullptr;  // [blocks] col or row: where a block's k lie in a. Ascending inside a line
-  const std::int32_t* slot = nullptr;  // dX: [blocks], place of the block in values
+  // [blocks]: col or row, i.e. where a block's k lie in a. Ascending within a block row.
+  const std::int32_t* outer = nullptr;
+  const std::int32_t* slot = nullptr;  // dX: [blocks], position of the block in values
   const Element* values = nullptr;
   const Element* a = nullptr;
   const Element* bias = nullptr;
@@ -32,19 +33,19 @@ struct Params {
   std::int64_t out_stride = 0, out_cols = 0, residual_stride = 0;
   int m = 0;
   unsigned block_bytes = 0;
-  unsigned block_row_bytes = 0;
-  int k_shift = 0;      // log2(k side)
-  int whole_outer = 0;  // blocks of a smaller `outer` lie inside a_cols with all their k
+  unsigned row_bytes = 0;  // bytes of one row inside a block
+  int k_shift = 0;               // log2(k side)
+  int whole_outer = 0;           // blocks with a smaller `outer` lie inside a_cols entirely
   int out_side = 0;
-  int strips_shift = 0;  // log2(strips of a line)
-  std::int32_t blocks = 0, lines = 0;
+  int strips_shift = 0;  // log2(strips of a block row)
+  std::int32_t blocks = 0, block_rows = 0;
   Activation activation = Activation::none;
-  bool values_aligned = false;  // 16 bytes; else that operand is read one element at a time
+  bool values_aligned = false;  // to 16 bytes; else that operand is read by elements
   bool a_aligned = false;
   bool out_pairs = false;  // two elements may be stored at once
 };
 
-/// 16 bytes: the first `count` elements there, zeros behind them; any alignment.
+/// Returns 16 bytes: the first `count` elements at `from`, then zeros. Any alignment.
 template <class Element>
 __device__ __forceinline__ uint4 read_elements(const char* from, int count) {
   constexpr int kPerWord = 4 / sizeof(Element);

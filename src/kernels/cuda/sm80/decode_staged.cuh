@@ -1,22 +1,25 @@
-// Forward of at most 64 tokens with blocks of at most 16 x 16 on tensor cores, X in shared memory.
+// Forward for small batches, at most 64 tokens, with blocks of at most 16 x 16, on tensor cores, X staged in
+// shared memory:
 //
 //   out[t, n] = act(sum_k a[t, k] W[n, k] + bias[n])
 //
-//             k ->  chunk 0   chunk 1 | chunk 2   chunk 3     X of a chunk lies in shared memory, the next
-//             one is on its way;
-//   strip 0   ....[#].[#]..[#]....[#] | .[#]....[#][#].[#]    W goes from memory to the registers of the warp
-//   that multiplies it. strip 1   [#]....[#]...[#].[#]... | ..[#].[#]....[#]..    A thread block serves
-//   `block_strips` strips, each with `strip_warps` strip 2   ..[#][#]..[#]....[#]... | [#]...[#]..[#]....
-//   warps that take the steps of its line in turn.
-//             thread block 0          | thread block 1  of a cluster (split = 2)
+//             k ->  chunk 0   chunk 1 | chunk 2   chunk 3
+//   strip 0   ....[#].[#]..[#]....[#] | .[#]....[#][#].[#]
+//   strip 1   [#]....[#]...[#].[#]... | ..[#].[#]....[#]..
+//   strip 2   ..[#][#]..[#]....[#]... | [#]...[#]..[#]....
+//             thread block 0          | thread block 1      of a cluster (split = 2)
 //
-// At the end partial sums are added in the order of the thread blocks of the cluster, then of the warps: the
-// same bits in every run. X crosses from L2 once per cluster and thread block instead of once per block of W,
-// whose 32-byte rows of X fill a quarter of a line: decode.cuh takes 3.3 times the time of W's bytes with
-// blocks of 16. On an H200, 32 x 12288 x 12288, blocks of 16, density .05 / .1 / .2 / .5: 25, 29, 35, 56 us
-// here, 16, 28, 54, 120 there. With blocks of 32 and more decode.cuh is the faster one at every density (13
-// against 24 us at .1): they are left to it. Rejected: partial sums of ranges of k through memory and a
-// second launch, which costs the host 4.5 us.
+// X of one chunk lies in shared memory while the next one is loaded. W goes from memory to the registers of
+// the warp that multiplies it. A thread block computes `block_strips` strips, each with `strip_warps` warps
+// that take the steps of its block row in turn.
+//
+// At the end, partial sums are added in the order of the thread blocks of the cluster, then of the warps, so
+// that every run gives the same bits. X crosses from L2 once per cluster (each thread block reads its range
+// of k) instead of once per block of W. In decode.cuh, a block's 32-byte rows of X fill a quarter of a cache
+// line, so that blocks of 16 take a multiple of the time of W's bytes. This kernel was measured faster for
+// blocks of 16 above a density of about .1. With blocks of 32 and more, decode.cuh was faster at every
+// density, so these are left to it. Rejected: partial sums of ranges of k through memory and a second launch,
+// for its host overhead.
 #pragma once
 
 #include "kernels/cuda/ptx/cluster.cuh"
@@ -27,14 +30,14 @@
 
 namespace sparseloom::kernels::cuda::decode::staged {
 
-/// One group. `x`: shared address of this lane's words of its first token.
+/// Multiplies one group. `x`: shared-memory address of this lane's words of its first token.
 template <class C>
 __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles][4],
                                          const std::uint32_t (&words)[C::kGroupWords], std::uint32_t x,
                                          int m) {
 #pragma unroll
   for (int t = 0; t < C::kTokenTiles; ++t) {
-    if (t == 3 && m <= 48) break;  // fewer tokens have kernels of fewer tiles
+    if (t == 3 && m <= 48) break;  // smaller batches have kernels with fewer token tiles
     std::uint32_t low[C::kPieces], high[C::kPieces];
     ptx::ld_shared(low, x + 16 * t * C::kGroupBytes);
     ptx::ld_shared(high, x + (16 * t + 8) * C::kGroupBytes);
@@ -49,8 +52,8 @@ __device__ __forceinline__ void multiply(float (&acc)[C::kTokenTiles][C::kTiles]
   }
 }
 
-/// The chunks of X, one after the other, two of them in shared memory. All warps go from chunk to chunk
-/// together.
+/// The chunks of X, one after the other; two of them lie in shared memory. All warps advance from chunk to
+/// chunk together.
 template <class C>
 class Chunks {
  public:
@@ -69,7 +72,7 @@ class Chunks {
 
   __device__ __forceinline__ bool more() const { return end_ < range_end_; }
 
-  /// Goes to the next chunk, for which there must be one.
+  /// Advances to the next chunk, which must exist.
   __device__ __forceinline__ void next() {
     const bool is_first = end_ == begin_;
     if (is_first) {
@@ -79,7 +82,7 @@ class Chunks {
       words_ += here_ == 0 ? tiling_.chunk_bytes : 0u - tiling_.chunk_bytes;
       here_ ^= tiling_.chunk_bytes;
     }
-    __syncthreads();  // the chunk is here for all, and all have done with the one before it
+    __syncthreads();  // the chunk is there, and all threads are done with the previous one
     begin_ = end_;
     end_ = min(end_ + tiling_.chunk, range_end_);
     if (!is_first) start(end_, here_ ^ tiling_.chunk_bytes);
@@ -87,13 +90,14 @@ class Chunks {
 
   __device__ __forceinline__ int begin() const { return begin_; }
   __device__ __forceinline__ int end() const { return end_; }
-  /// Where this lane, 4 g + q, finds its words of a held group's token g.
+  /// Where this lane, 4 g + q, finds its words of token g of a group in the chunk.
   __device__ __forceinline__ std::uint32_t lane_words(int group) const {
     return words_ + static_cast<unsigned>(group - begin_) * (C::kTokens * C::kGroupBytes);
   }
 
  private:
-  /// Starts the copies of the chunk from group `begin` on, if there is one; always closes a group of copies.
+  /// Starts the copies of the chunk that begins at group `begin`, if there is one. Always commits a group of
+  /// copies.
   __device__ __forceinline__ void start(int begin, unsigned place) {
     stage<C>(params_, {begin, min(begin + tiling_.chunk, range_end_)}, shared_ + place);
     ptx::cp_async_commit();
@@ -104,15 +108,15 @@ class Chunks {
   char* const shared_;
   const int range_end_;
   int begin_, end_;      // groups of the current chunk; the same before the first
-  unsigned here_ = 0;    // its place: 0 or chunk_bytes
+  unsigned here_ = 0;    // its offset: 0 or chunk_bytes
   std::uint32_t words_;  // lane_words of its first group
 };
 
-/// Multiplies those groups of a step that the chunk holds. False if that leaves some for later chunks.
+/// Multiplies those groups of a step that lie in the chunk. Returns false if some remain for later chunks.
 template <class C>
 __device__ __forceinline__ bool consume(float (&acc)[C::kTokenTiles][C::kTiles][4], Step<C>& step,
                                         const Chunks<C>& chunks, int m) {
-  // Groups ascend; absent ones, -1, are beyond all.
+  // Groups ascend; absent ones are -1, which lies beyond all as an unsigned number.
   if (step.at[0] >= chunks.begin() &&
       static_cast<unsigned>(step.at[C::kStepGroups - 1]) < static_cast<unsigned>(chunks.end())) {
 #pragma unroll
@@ -131,7 +135,7 @@ __device__ __forceinline__ bool consume(float (&acc)[C::kTokenTiles][C::kTiles][
 }
 
 /// Adds the partial sums of the cluster's thread blocks, [warp][token tile][tile][lane] of float4, and stores
-/// its share of them.
+/// this thread block's part of the outputs.
 template <class C>
 __device__ __forceinline__ void finish(const Params<typename C::Element>& params, const Tiling& tiling,
                                        const float4* partials, int first_strip, int rank) {
@@ -152,9 +156,10 @@ __device__ __forceinline__ void finish(const Params<typename C::Element>& params
         sum.w += part.w;
       }
     }
-    const int line = strip >> params.strips_shift, in_line = strip & ((1 << params.strips_shift) - 1);
-    const std::int64_t column =
-        std::int64_t{line} * params.out_side + in_line * C::kStrip + tile % C::kTiles * 8 + lane % 4 * 2;
+    const int block_row = strip >> params.strips_shift,
+              in_block_row = strip & ((1 << params.strips_shift) - 1);
+    const std::int64_t column = std::int64_t{block_row} * params.out_side + in_block_row * C::kStrip +
+                                tile % C::kTiles * 8 + lane % 4 * 2;
     store_two(params, token, column, sum.x, sum.y);
     store_two(params, token + 8, column, sum.z, sum.w);
   }
@@ -169,14 +174,14 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
   const int rank = static_cast<int>(blockIdx.x) % tiling.split;
   const int first_strip = static_cast<int>(blockIdx.x) / tiling.split * tiling.block_strips;
 
-  // The index lists come from memory: asked for before the copies of X queue up.
+  // The index lists come from memory, so they are requested before the copies of X queue up.
   const int strip = first_strip + warp / tiling.strip_warps;
-  const int line_index = strip >> params.strips_shift;
+  const int block_row_index = strip >> params.strips_shift;
   const int in_block = (strip & ((1 << params.strips_shift) - 1)) * C::kStrip;
   const bool present =
-      strip < tiling.strips && std::int64_t{line_index} * params.out_side + in_block < params.out_cols;
-  std::int32_t first = present ? __ldg(params.first + line_index) : 0;
-  std::int32_t last = present ? __ldg(params.first + line_index + 1) : 0;
+      strip < tiling.strips && std::int64_t{block_row_index} * params.out_side + in_block < params.out_cols;
+  std::int32_t first = present ? __ldg(params.first + block_row_index) : 0;
+  std::int32_t last = present ? __ldg(params.first + block_row_index + 1) : 0;
 
   Chunks<C> chunks(params, tiling, rank, reinterpret_cast<char*>(shared));
   chunks.start_first();
@@ -186,12 +191,14 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
     first = lower_bound(params.outer, first, last, rank * tiling.range, lane);
   }
   Blocks<C> blocks(params, tiling, in_block, lane, first, last - first, warp % tiling.strip_warps);
+  // Prologue: load the first steps of W, and start the second chunk of X.
   Step<C> steps[C::kSteps] = {};
 #pragma unroll
   for (Step<C>& step : steps) blocks.load(step);
   chunks.start_second();
 
   float acc[C::kTokenTiles][C::kTiles][4] = {};
+  // Mainloop: multiply what the chunk holds, load new steps for finished ones, then advance the chunk.
   while (true) {
     bool waits = false;
     int none = -1;
@@ -202,7 +209,7 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
       if (consume(acc, step, chunks, params.m)) {
         blocks.load(step);
       } else {
-        waits = true;  // so do all steps that have been loaded after it: their groups are behind
+        waits = true;  // so do all steps loaded after it: their groups lie behind
       }
     }
     if (waits || (none < 0 && chunks.more())) {
@@ -212,7 +219,8 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
     }
   }
   ptx::cp_async_wait<0>();
-  __syncthreads();  // X is done with, partial sums take its place
+  // All threads are done with X: the partial sums take its place.
+  __syncthreads();
 
   auto* partials = reinterpret_cast<float4*>(shared);
 #pragma unroll
@@ -228,7 +236,7 @@ __global__ void __launch_bounds__(32 * C::kMostWarps, 1)
     __syncthreads();
   }
   finish<C>(params, tiling, partials, first_strip, rank);
-  if (tiling.split > 1) ptx::cluster_sync();  // the others may still read these partial sums
+  if (tiling.split > 1) ptx::cluster_sync();  // the other thread blocks may still read these partial sums
 }
 
 }  // namespace sparseloom::kernels::cuda::decode::staged

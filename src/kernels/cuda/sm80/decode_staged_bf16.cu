@@ -1,3 +1,4 @@
+// Instances of decode_staged.cuh for bf16.
 #include "kernels/cuda/sm80/decode.h"
 #include "kernels/cuda/sm80/decode_staged_launch.cuh"
 

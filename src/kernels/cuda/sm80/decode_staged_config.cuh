@@ -1,9 +1,9 @@
-// How the staged decode kernel (decode_staged.cuh) cuts its work. Included by it.
+// How the staged decode kernel (decode_staged.cuh) divides its work. Included by it.
 //
-// k comes in groups: the 16 or 32 bytes of a token that a block's row meets, which the four lanes of a row
-// share in order, `kPieces` words each. W and X of a group agree on that order, so an mma takes words 2h and
-// 2h + 1 of both as they are: the order of k inside a group is free as long as both operands keep it. A word
-// is two k.
+// k comes in groups: the 16 or 32 bytes of a token that meet one row of a block. The four lanes of a row
+// share a group in order, `kPieces` words each. W and X agree on that order, so an mma takes words 2h and 2h
+// + 1 of both unchanged: the order of k inside a group is free as long as both operands keep it. A word is
+// two k.
 #pragma once
 
 #include "kernels/cuda/ptx/mma.cuh"
@@ -43,17 +43,17 @@ struct Config {
   using Mma = Mma_;
   using Element = typename Mma::Element;
   static constexpr int kSize = sizeof(Element);
-  static constexpr int kPieces = kPieces_;  // 16-byte pieces of a group, and words of a lane
+  static constexpr int kPieces = kPieces_;  // 16-byte pieces of a group, and words per lane
   static constexpr int kGroupBytes = 16 * kPieces;
-  static constexpr int kGroup = kGroupBytes / kSize;  // k of a group: a block's
+  static constexpr int kGroup = kGroupBytes / kSize;  // k of a group: a block's columns
   static constexpr int kTiles = kTiles_;              // 8 outputs each, the N of an mma
   static constexpr int kStrip = 8 * kTiles;
   static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each, the M of an mma
   static constexpr int kTokens = 16 * kTokenTiles;
   static constexpr int kGroupWords = kPieces * kTiles;  // of W, per lane
 
-  // W waits in registers, in steps of kStepGroups groups. 4.3 TB/s for 1 us is 33 KB per multiprocessor; all
-  // warps together have 48 to 96 KB on their way.
+  // W is loaded ahead into registers, in steps of kStepGroups groups. 4.3 TB/s for 1 us is 33 KB per
+  // multiprocessor; all warps together have 48 to 96 KB in flight.
   static constexpr int kStepGroups = kGroupWords == 1 ? 4 : 2;
   // What the registers allow: 80 per lane for 24 warps, 128 for 16.
   static constexpr int kMostWarps = kTiles * kTokenTiles <= 4 ? 24 : 16;
@@ -64,16 +64,16 @@ struct Config {
   static_assert(kTiles == 1 || kTiles == 2, "and of 8 and 16 rows");
 };
 
-/// How a launch cuts one product. Counts of k are in groups.
+/// How a launch divides one product. Counts of k are in groups.
 struct Tiling {
-  int strips = 0;            // of all lines
-  int block_strips = 0;      // of one thread block
-  int strip_warps = 0;       // that share a strip's blocks
-  int split = 0;             // thread blocks of a cluster: each sums over its own range of k
-  int range = 0;             // of one of them; multiple of 128 k
+  int strips = 0;            // of all block rows together
+  int block_strips = 0;      // strips of one thread block
+  int strip_warps = 0;       // warps that share a strip's blocks
+  int split = 0;             // thread blocks of a cluster; each sums over its own range of k
+  int range = 0;             // k of one of them; multiple of 128 k
   int k_groups = 0;          // of a, rounded up to 128 k
-  int chunk = 0;             // of a, resident at a time; multiple of 128 k
-  unsigned chunk_bytes = 0;  // of shared memory
+  int chunk = 0;             // k of a that lie in shared memory at a time; multiple of 128 k
+  unsigned chunk_bytes = 0;  // of a chunk in shared memory
 };
 
 }  // namespace sparseloom::kernels::cuda::decode::staged

@@ -1,4 +1,4 @@
-// Host side of the staged decode kernel: strips, tiling, instance.
+// Host side of the staged decode kernel: chooses strips, tiling and instance, and launches.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +15,19 @@ inline constexpr std::int64_t kRangeAlign = 128;  // k; whole blocks of every si
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
-/// Strips of 16 or 8 outputs: the wider that, with k split over a cluster, gives (nearly) every
-/// multiprocessor a thread block; narrow ones spend more loads of X on a byte of W.
+/// Width of a strip, 16 or 8 outputs: the wider one if it gives (nearly) every multiprocessor a thread block
+/// when k is split over a cluster. Narrow strips load more of X per byte of W.
 template <class Element>
 int strip_width(const Params<Element>& params, int multiprocessors, bool clusters) {
   if (params.out_side == 8) return 8;
   return ceil_div(params.out_cols, 16) * (clusters ? 4 : 1) * 10 < std::int64_t{9} * multiprocessors ? 8 : 16;
 }
 
-/// What a multiprocessor moves, in bytes; its port is the narrowest place for all but W.
+/// Bytes that a multiprocessor moves. Its port is the bottleneck for everything but W.
 template <class C>
 double bytes_moved(const Tiling& tiling, std::int64_t thread_blocks, std::int64_t waves,
                    const Params<typename C::Element>& params, double stored) {
-  // Two barriers of the cluster, about 0.9 us, in the time of a port of 70 GB/s.
+  // Two barriers of the cluster, about 0.9 us, as bytes of a port of 70 GB/s.
   constexpr double kClusterBytes = 60e3;
   const double x = double{1} * tiling.range * C::kGroup * params.m * C::kSize;
   const double partials =
@@ -41,10 +41,11 @@ Tiling tiling_of(const Params<typename C::Element>& params, const MatmulArgs& ar
   constexpr std::int64_t kPartialBytes = C::kVectors * sizeof(float4);
   const auto shared = static_cast<std::int64_t>(device.shared_bytes);
   const std::int64_t most_warps = std::min<std::int64_t>(C::kMostWarps, shared / kPartialBytes);
-  const std::int64_t lines = ceil_div(params.out_cols, params.out_side);
+  const std::int64_t block_rows = ceil_div(params.out_cols, params.out_side);
   const double stored = static_cast<double>(args.index.blocks) * params.block_bytes;
   const std::int64_t k = round_up(params.a_cols, kRangeAlign);
 
+  // Choose the split of k over a cluster that moves the fewest bytes.
   Tiling best;
   double best_bytes = 0;
   for (unsigned i = 0; i < clusters.size(); ++i) {
@@ -52,7 +53,7 @@ Tiling tiling_of(const Params<typename C::Element>& params, const MatmulArgs& ar
     const std::int64_t slots = split == 1 ? std::max(device.multiprocessors, 1) : clusters[i];
     if (slots == 0) continue;
     Tiling tiling;
-    tiling.strips = static_cast<int>(lines << params.strips_shift);
+    tiling.strips = static_cast<int>(block_rows << params.strips_shift);
     tiling.split = split;
     const std::int64_t waves = ceil_div(tiling.strips, slots * most_warps);
     tiling.block_strips = static_cast<int>(ceil_div(tiling.strips, slots * waves));
@@ -65,15 +66,15 @@ Tiling tiling_of(const Params<typename C::Element>& params, const MatmulArgs& ar
   }
 
   const double groups = static_cast<double>(args.index.blocks << params.k_shift) /
-                        (C::kGroup * static_cast<double>(lines) * best.split);
-  const auto steps =
-      static_cast<std::int64_t>(groups / C::kStepGroups) + 1;  // of a strip in one thread block, on average
-  // At least 8 warps in all: they also copy X.
+                        (C::kGroup * static_cast<double>(block_rows) * best.split);
+  // Steps of a strip in one thread block, on average.
+  const auto steps = static_cast<std::int64_t>(groups / C::kStepGroups) + 1;
+  // At least 8 warps in all, since they also copy X.
   const std::int64_t wanted = std::max<std::int64_t>(steps, 8 / best.block_strips);
   best.strip_warps =
       static_cast<int>(std::max<std::int64_t>(std::min(most_warps / best.block_strips, wanted), 1));
   best.k_groups = static_cast<int>(k / C::kGroup);
-  // At least two chunks: the first is at work while the second comes.
+  // At least two chunks: the first is multiplied while the second arrives.
   const std::int64_t range = std::int64_t{best.range} * C::kGroup;
   const std::int64_t most = shared / (2 * C::kTokens * C::kSize) / kRangeAlign * kRangeAlign;
   const std::int64_t chunk =
@@ -106,7 +107,7 @@ int launch_instance(Params<typename C::Element> params, const MatmulArgs& args,
   config.attrs = &cluster;
   config.numAttrs = tiling.split > 1 ? 1 : 0;
   const cudaError_t error = cudaLaunchKernelEx(&config, decode_staged_kernel<C>, params, tiling);
-  if (error != cudaSuccess) cudaGetLastError();  // not for the next caller
+  if (error != cudaSuccess) cudaGetLastError();  // clear it for the next caller
   return error;
 }
 

@@ -11,9 +11,9 @@ struct Range {
   int begin, end;  // groups of k
 };
 
-/// One chunk of X to shared memory as [group][token][group bytes]: a warp's fragment loads, 8 tokens x one
-/// group, are contiguous. A warp copies 4 groups of 8 / kPieces tokens at a time, whole sectors from every
-/// token and all banks of shared memory.
+/// Copies one chunk of X to shared memory as [group][token][group bytes], so that a warp's fragment loads, 8
+/// tokens x one group, are contiguous. A warp copies 4 groups of 8 / kPieces tokens at a time: whole sectors
+/// of every token, and all banks of shared memory.
 template <class C>
 __device__ __forceinline__ void stage(const Params<typename C::Element>& params, Range chunk, char* to) {
   constexpr int kTokensAtOnce = 8 / C::kPieces;
@@ -46,8 +46,8 @@ __device__ __forceinline__ void stage(const Params<typename C::Element>& params,
   }
 }
 
-/// First entry in [begin, end) of an ascending list that is not below `bound`. 32 probes at a time: every
-/// round waits for memory.
+/// First entry in [begin, end) of an ascending list that is not below `bound`. There are 32 probes at a time,
+/// since every round waits for memory.
 __device__ __forceinline__ std::int32_t lower_bound(const std::int32_t* list, std::int32_t begin,
                                                     std::int32_t end, int bound, int lane) {
   while (begin < end) {
@@ -61,21 +61,21 @@ __device__ __forceinline__ std::int32_t lower_bound(const std::int32_t* list, st
   return begin;
 }
 
-/// kStepGroups groups of a line on their way to the multiplication.
+/// kStepGroups groups of a block row, loaded ahead of the multiplication.
 template <class C>
 struct Step {
   std::uint32_t words[C::kStepGroups]
                      [C::kGroupWords];  // of rows g, g + 8 of the strip, [tile][piece]: what the mma takes
-  int at[C::kStepGroups];               // which group of a each meets, ascending; -1 behind the line's last
+  int at[C::kStepGroups];               // which group of a each one meets, ascending; -1 behind the last
 };
 
-/// A warp's way along the blocks first .. first + count of a line: every `warps`th step from step `warp` on.
-/// Steps follow each other in memory, so two pointers move along.
+/// A warp's walk over the blocks first .. first + count of a block row: every `warps`th step, from step
+/// `warp` on. Steps follow each other in memory, so two pointers advance.
 template <class C>
 class Blocks {
  public:
-  /// in_block: the strip's first row in its blocks. Lane 4 g + q reads words q * kPieces .. of row g, and of
-  /// row g + 8.
+  /// in_block: the strip's first row inside its blocks. Lane 4 g + q reads words q * kPieces .. of row g, and
+  /// of row g + 8.
   __device__ __forceinline__ Blocks(const Params<typename C::Element>& params, const Tiling& tiling,
                                     int in_block, int lane, std::int32_t first, int count, int warp)
       : params_(params), warps_(tiling.strip_warps), left_(count - warp * C::kStepGroups) {

@@ -1,7 +1,7 @@
-// out [m, rows] = act((x [m, cols] W^T) scales + bias) of e4m3 operands, by FFMA: the candidate for what
-// Hopper's tensor cores do not take, that is narrow blocks and operands at any address. A thread block makes
-// 64 tokens x up to 32 outputs of one block row, from operands widened to fp32 in shared memory; a thread one
-// output of 8 tokens. Older tensor cores know no 8-bit floats.
+// out [m, rows] = act((x [m, cols] W^T) scales + bias) with e4m3 operands, by FFMA. It serves what Hopper's
+// tensor-core kernels do not take: narrow blocks, and operands at any address. A thread block computes 64
+// tokens x up to 32 outputs of one block row, from operands that are widened to fp32 in shared memory; a
+// thread computes one output of 8 tokens. Tensor cores older than Hopper's do not support 8-bit floats.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -23,18 +23,18 @@ struct Params {
   const float *x_scale, *w_scale;
   const void* bias;
   void* out;
-  std::int64_t m, rows, cols, x_stride, out_stride, tiles, panels;
-  int bm, bn, strips;  // strips: of a block row, kOutputs wide
+  std::int64_t m, rows, cols, x_stride, out_stride, tiles, m_tiles;
+  int bm, bn, strips;  // strips: per block row, each kOutputs wide
   bool x_scale_each, w_scale_each;
   Activation activation;
 };
 
-// As core/float8.h.
+// Converts e4m3 to fp32 like core/float8.h.
 __device__ __forceinline__ float widen(std::uint8_t bits) {
   const std::uint32_t sign = (bits & 0x80u) << 24, magnitude = bits & 0x7fu;
   if (magnitude == 0x7f) return __uint_as_float(sign | 0x7fc00000u);
   const float value = __uint_as_float(magnitude << 20) *
-                      0x1p120f;  // the exponents' biases differ by 120; denormals come out exact
+                      0x1p120f;  // the exponents' biases differ by 120; denormals convert exactly
   return __uint_as_float(sign | __float_as_uint(value));
 }
 
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) f8_dds(const Params p) {
   __shared__ float x[kTokens][kDepth + 1], w[kOutputs][kDepth + 1];
   const int output = threadIdx.x % kOutputs, first = threadIdx.x / kOutputs * kPerThread;
   for (std::int64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
-    const std::int64_t token = tile % p.panels * kTokens, strip = tile / p.panels;
+    const std::int64_t token = tile % p.m_tiles * kTokens, strip = tile / p.m_tiles;
     const std::int64_t block_row = strip / p.strips;
     const int within = static_cast<int>(strip % p.strips) * kOutputs, width = min(kOutputs, p.bm - within);
     const std::int64_t column = block_row * p.bm + within;
@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(kThreads) f8_dds(const Params p) {
       for (int k = 0; k < p.bn; k += kDepth) {
         const int depth = min(kDepth, p.bn - k);
         const std::int64_t along = std::int64_t{p.col[block]} * p.bn + k;
-        __syncthreads();  // the products of what lay here before are done
+        __syncthreads();  // all threads are done with the previous K tile
+        // Load and widen the K tiles of x and of W.
         for (int i = threadIdx.x; i < kTokens * kDepth; i += kThreads) {
           const int row = i / kDepth, at = i % kDepth;
           const bool exists = at < depth && token + row < p.m && along + at < p.cols;
@@ -82,12 +83,14 @@ __global__ void __launch_bounds__(kThreads) f8_dds(const Params p) {
           w[row][at] = at < depth && row < width ? widen(values[row * p.bn + k + at]) : 0.0f;
         }
         __syncthreads();
+        // Multiply.
         for (int at = 0; at < depth; ++at) {
 #pragma unroll
           for (int i = 0; i < kPerThread; ++i) sum[i] = fmaf(x[first + i][at], w[output][at], sum[i]);
         }
       }
     }
+    // Epilogue: scales, bias, activation, rounding.
     if (output >= width || column + output >= p.rows) continue;
     const float shift = p.bias != nullptr ? Out::load(p.bias, column + output) : 0.0f;
     const float w_scale = p.w_scale[p.w_scale_each ? column + output : 0];
@@ -120,7 +123,7 @@ int sm80_f8_dds(const MatmulArgs& args) noexcept {
   p.m = args.m, p.rows = index.rows, p.cols = index.cols, p.x_stride = args.a_stride,
   p.out_stride = args.out_stride;
   p.bm = index.block.rows, p.bn = index.block.cols, p.strips = (p.bm + kOutputs - 1) / kOutputs;
-  p.panels = (args.m + kTokens - 1) / kTokens, p.tiles = p.panels * index.block_rows() * p.strips;
+  p.m_tiles = (args.m + kTokens - 1) / kTokens, p.tiles = p.m_tiles * index.block_rows() * p.strips;
   const auto grid = static_cast<unsigned>(std::min<std::int64_t>(p.tiles, std::int64_t{1} << 30));
   const auto stream = static_cast<cudaStream_t>(args.stream);
   if (args.out_dtype == DType::bf16) {

@@ -1,4 +1,5 @@
-// Forward and dX in fp32 by FFMA, host side: the tile for this block and number of tokens, and the launch.
+// Forward and dX in fp32 by FFMA, host side: chooses the tile for this block and number of tokens, and
+// launches.
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -19,13 +20,13 @@ std::int64_t tiles(DdsShape shape, std::int64_t m, std::int64_t width) {
   return ((m + tile.tokens - 1) / tile.tokens) * ((width + tile.outputs - 1) / tile.outputs);
 }
 
-/// The widest tile that a block's side holds; blocks of 32 and more get short ones when tall ones would leave
-/// a multiprocessor with less than two thread blocks: 4 x 4 sums a thread run at some half of the rate of 8 x
-/// 8, but on four times as many thread blocks.
-DdsShape choose(int line_side, std::int64_t m, std::int64_t width, int multiprocessors) {
-  if (line_side == 8) return DdsShape::t256x8;
-  if (line_side == 16) return DdsShape::t256x16;
-  const DdsShape tall = line_side == 32 ? DdsShape::t256x32 : DdsShape::t128x64;
+/// The widest tile that a block's side can hold. For blocks of 32 and more, a short tile replaces a tall one
+/// that would leave a multiprocessor with fewer than two thread blocks: a thread with 4 x 4 sums is slower
+/// than one with 8 x 8 (measured), but there are four times as many thread blocks.
+DdsShape choose(int block_row_side, std::int64_t m, std::int64_t width, int multiprocessors) {
+  if (block_row_side == 8) return DdsShape::t256x8;
+  if (block_row_side == 16) return DdsShape::t256x16;
+  const DdsShape tall = block_row_side == 32 ? DdsShape::t256x32 : DdsShape::t128x64;
   return tiles(tall, m, width) < 2 * std::int64_t{multiprocessors} ? DdsShape::t64x32 : tall;
 }
 
@@ -52,13 +53,13 @@ int sm80_ffma_dds(const MatmulArgs& args) noexcept {
   params.m = args.m;
   params.width = forward ? index.rows : index.cols;
   params.depth = forward ? index.cols : index.rows;
-  params.line = forward ? index.crow : args.transposed.ccol;
+  params.block_row = forward ? index.crow : args.transposed.ccol;
   params.across = forward ? index.col : args.transposed.row;
   params.slot = forward ? nullptr : args.transposed.slot;
   params.side = forward ? index.block.cols : index.block.rows;
-  params.line_side = forward ? index.block.rows : index.block.cols;
+  params.block_row_side = forward ? index.block.rows : index.block.cols;
   params.side_shift = log2_of(params.side);
-  params.line_shift = log2_of(params.line_side);
+  params.block_row_shift = log2_of(params.block_row_side);
   params.a_aligned = aligned(args.a, args.a_stride);
   params.values_aligned = aligned(args.values, 0);
   params.out_aligned = aligned(args.out, args.out_stride);
@@ -66,11 +67,11 @@ int sm80_ffma_dds(const MatmulArgs& args) noexcept {
   if (args.m == 0 || params.width == 0) return cudaSuccess;
 
   const DdsShape shape =
-      choose(params.line_side, args.m, params.width, runtime::cuda_device(args.device).multiprocessors);
+      choose(params.block_row_side, args.m, params.width, runtime::cuda_device(args.device).multiprocessors);
   const int outputs = ffma::extent(shape).outputs;
   const std::int64_t grid = tiles(shape, args.m, params.width);
-  // Positions of one reduction are counted in 32 bits, thread blocks in 31: no matrix that fits a GPU gets
-  // there.
+  // Positions of a reduction are counted in 32 bits and thread blocks in 31. No matrix that fits on a GPU
+  // reaches these limits.
   if (grid > std::numeric_limits<std::int32_t>::max() ||
       params.depth > std::numeric_limits<std::int32_t>::max() - 256)
     return cudaErrorInvalidConfiguration;

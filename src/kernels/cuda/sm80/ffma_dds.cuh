@@ -1,20 +1,19 @@
-// forward: out[t, o] = act(sum over stored (o, i) of a[t, i] W[o, i] + bias[o])
-// dx:      out[t, i] = sum over stored (o, i) of a[t, o] W[o, i]
+// Forward and dx in fp32 by FFMA:
+//   forward: out[t, o] = act(sum over stored (o, i) of a[t, i] W[o, i] + bias[o])
+//   dx:      out[t, i] = sum over stored (o, i) of a[t, o] W[o, i]
 //
-//   A thread block owns kTokens x kOutputs of the output. Its outputs lie in one line of blocks (forward: a
-//   block row, dx: a block column), and the reduction runs over that line's stored blocks as if they were one
-//   dense strip, in steps of kDepth:
+// A thread block computes kTokens x kOutputs outputs. These lie in one block row (dx: block column), and the
+// reduction runs over its stored blocks as if they were one dense strip, in steps of kDepth:
 //
-//        a  . . [#] . [#] [#] .      position p of the reduction: block p / side of the line, element p %
-//        side of that block,
-//                \     |   /         where side is the block's (forward: bn, dx: bm)
+//        a  . . [#] . [#] [#] .      position p of the reduction: block p / side of the block row, element
+//                \     |   /         p % side of that block; side is the block's (forward: bn, dx: bm)
 //         tokens [#####|#####] -> ring of kStages steps in shared memory -> registers -> FFMA
 //
-//   Every thread sums kTokensPerThread x kOutputsPerThread outputs in registers, in the order of the
-//   positions. `a` lies in shared memory as [token][position] and is read four positions at a time; 16-byte
-//   chunk q of row t sits at q ^ (t % 8), so that the rows of a warp fall into different banks without a
-//   transpose. W lies as it is stored: [output][position] for forward, four positions at a time and swizzled
-//   alike; [position][output] for dx, four outputs at a time.
+// Every thread sums kTokensPerThread x kOutputsPerThread outputs in registers, in the order of the positions.
+// `a` lies in shared memory as [token][position] and is read four positions at a time. The 16-byte chunk q of
+// row t is stored at q ^ (t % 8), so that the rows of a warp fall into different banks without a transpose. W
+// lies as it is stored: [output][position] for forward, read four positions at a time and swizzled alike;
+// [position][output] for dx, read four outputs at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -79,8 +78,8 @@ __device__ __forceinline__ void multiply_columns(DdsSums<C>& sums, const float* 
   }
 }
 
-/// Where the thread's sums lie in the tile: token first_token + i kLanesM, outputs first_output + h 4 kLanesN
-/// + (0 .. 3).
+/// Position of the thread's sums in the tile: tokens first_token + i kLanesM, outputs first_output + h 4
+/// kLanesN + (0 .. 3).
 template <class C>
 struct DdsPlace {
   int lane_token, lane_output, first_token, first_output;
@@ -95,15 +94,15 @@ struct DdsPlace {
   }
 };
 
-/// sums += the product of one step, of which `chunks` times four positions exist.
+/// sums += the product of one step, of which `chunks` chunks of four positions exist.
 template <class C, Direction kDirection>
 __device__ __forceinline__ void multiply_step(DdsSums<C>& sums, const float* stage, const DdsPlace<C>& place,
                                               int chunks) {
   const float* a = stage + place.first_token * C::kDepth;
   const float* w =
       stage + C::kAFloats + place.first_output * (kDirection == Direction::forward ? C::kDepth : 1);
-  // Not unrolled: with two chunks in flight the 8 x 8 sums of forward spill at 168 registers. The other warps
-  // cover the first loads.
+  // Not unrolled: with two chunks in flight, the 8 x 8 sums of forward spill at 168 registers. The other
+  // warps cover the latency of the first loads.
 #pragma unroll 1
   for (int q = 0; q < chunks; ++q) {
     const float* a_chunk = a + (q ^ (place.lane_token % 8)) * kChunk;
@@ -115,8 +114,8 @@ __device__ __forceinline__ void multiply_step(DdsSums<C>& sums, const float* sta
   }
 }
 
-/// out <- act(sums + bias) + residual, through shared memory: rows are then written whole, and the activation
-/// is compiled once, not per sum.
+/// out <- act(sums + bias) + residual, through shared memory. Rows are then written whole, and the activation
+/// is compiled once rather than once per sum.
 template <class C>
 __device__ __forceinline__ void store_tile(const DdsParams& p, const DdsTile& tile, const DdsSums<C>& sums,
                                            const DdsPlace<C>& place, float* staging) {
@@ -161,26 +160,28 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
   const DdsTile tile = dds_tile<C>(p);
   const DdsPlace<C> place;
   const int steps = (tile.positions + C::kDepth - 1) / C::kDepth;
-  const bool has_tokens =
-      tile.first_token + place.first_token - place.lane_token < p.m;  // the same for the whole warp
+  const bool has_tokens = tile.first_token + place.first_token - place.lane_token < p.m;  // uniform in a warp
   DdsLoader<C, kDirection> loader(p, tile, ptx::shared_address(ring));
   DdsSums<C> sums = {};
 
+  // Prologue: fill all stages but one.
   for (int step = 0; step < C::kStages - 1; ++step) {
     if (step < steps) loader.load(step);
     ptx::cp_async_commit();
   }
   for (int step = 0; step < steps; ++step) {
+    // Wait for the stage. After the barrier, all threads are done with the one that is filled next.
     ptx::cp_async_wait<C::kStages - 2>();
-    __syncthreads();  // the step has arrived for all, and all are done with the one whose place is filled
-                      // next
+    __syncthreads();
+    // Issue the copies of a later step.
     if (step + C::kStages - 1 < steps) loader.load(step + C::kStages - 1);
     ptx::cp_async_commit();
+    // Multiply the step.
     const int chunks = min(C::kDepth, tile.positions - step * C::kDepth) / kChunk;
     if (has_tokens)
       multiply_step<C, kDirection>(sums, ring + step % C::kStages * C::kStageFloats, place, chunks);
   }
-  __syncthreads();  // before the ring becomes the staging area
+  __syncthreads();  // the ring becomes the staging area of the epilogue
   store_tile<C>(p, tile, sums, place, ring);
 }
 

@@ -1,5 +1,5 @@
-// Between the launcher of the fp32 forward and dX kernels and their instances: one launch function per
-// direction, each in a file of its own so that they compile side by side.
+// Interface between the launcher of the fp32 forward and dX kernels and their instances: one launch function
+// per direction, each in a file of its own so that they compile in parallel.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace sparseloom::kernels::cuda::ffma {
 
-/// forward: a = X, lines are block rows; dx: a = dY, lines are block columns.
+/// Parameters of the kernels. forward: a = X; dx: a = dY, and "block row" means block column.
 struct DdsParams {
   const float* a;
   std::int64_t a_stride;
@@ -21,17 +21,19 @@ struct DdsParams {
   float* out;
   std::int64_t out_stride;
   std::int64_t m, width, depth;  // out is [m, width], a is [m, depth]
-  const std::int32_t* line;      // blocks of line l: line[l] .. line[l + 1] - 1 (crow, or ccol)
-  const std::int32_t* across;    // their places along the reduction (col, or row)
-  const std::int32_t* slot;      // dx: their places in values
-  std::uint32_t output_tiles;    // over the width
-  int side, side_shift;          // of a block along the reduction, and its logarithm
-  int line_side, line_shift;     // of a block along the outputs
+  // Blocks of block row l: block_row[l] .. block_row[l + 1] - 1 (crow, or ccol).
+  const std::int32_t* block_row;
+  const std::int32_t* across;                   // their positions along the reduction (col, or row)
+  const std::int32_t* slot;                     // dx: their positions in values
+  std::uint32_t output_tiles;                   // over the width
+  int side, side_shift;                         // of a block along the reduction, and its log2
+  int block_row_side, block_row_shift;          // of a block along the outputs, and its log2
   bool a_aligned, values_aligned, out_aligned;  // to 16 bytes, in every row
   Activation activation;
 };
 
-/// Tokens x outputs of a thread block. `narrow` sides are for blocks of that side; larger ones are cut.
+/// Tokens x outputs of a thread block. Tiles of few outputs are for blocks with that side; larger blocks are
+/// cut.
 enum class DdsShape : std::uint8_t { t128x64, t256x32, t256x16, t256x8, t64x32 };
 
 struct DdsExtent {
@@ -48,7 +50,7 @@ constexpr DdsExtent extent(DdsShape shape) {
   }
 }
 
-/// grid: thread blocks, each of one tile; outputs run faster than tokens.
+/// grid: number of thread blocks, of one tile each; outputs vary faster than tokens.
 cudaError_t ffma_dds_forward(const DdsParams& params, DdsShape shape, unsigned grid, int device,
                              cudaStream_t stream) noexcept;
 cudaError_t ffma_dds_dx(const DdsParams& params, DdsShape shape, unsigned grid, int device,

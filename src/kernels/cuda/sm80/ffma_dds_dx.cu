@@ -1,4 +1,4 @@
-// Instances of the fp32 dx kernel.
+// Instances of the fp32 dx kernel (ffma_dds.cuh).
 #include "kernels/cuda/sm80/ffma_dds.cuh"
 
 namespace sparseloom::kernels::cuda::ffma {

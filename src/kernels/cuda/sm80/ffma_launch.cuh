@@ -1,4 +1,4 @@
-// Launching a kernel with more than 48 KB of dynamic shared memory, which has to be allowed once per device
+// Launches a kernel with more than 48 KB of dynamic shared memory, which has to be allowed once per device
 // and kernel.
 #pragma once
 
@@ -9,11 +9,11 @@
 
 namespace sparseloom::kernels::cuda::ffma {
 
-/// Runs kKernel on the thread's current device, whose ordinal is `device`. Two threads may both ask for the
-/// allowance; that is harmless.
+/// Runs kKernel on the thread's current device, whose ordinal is `device`. Two threads may both request the
+/// allowance, which is harmless.
 template <auto kKernel, int kThreads, int kSharedBytes, class Params>
 cudaError_t launch_kernel(const Params& params, dim3 grid, int device, cudaStream_t stream) noexcept {
-  constexpr int kKnown = 64;  // devices whose allowance is remembered; further ones ask in every call
+  constexpr int kKnown = 64;  // devices whose allowance is remembered; others ask in every call
   static std::atomic<std::uint64_t> allowed{0};
   const bool known = device >= 0 && device < kKnown;
   const std::uint64_t bit = known ? std::uint64_t{1} << device : 0;

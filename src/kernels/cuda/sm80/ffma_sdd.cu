@@ -1,4 +1,4 @@
-// dW in fp32 by FFMA, host side: scratch and launches.
+// dW in fp32 by FFMA, host side: workspace size and launches.
 #include <cstdint>
 #include <limits>
 
@@ -22,7 +22,7 @@ int sm80_ffma_sdd(const MatmulArgs& args) noexcept {
   const ffma::SddCut cut =
       ffma::cut_tokens(args.m, index.block_rows(), index.block, index.blocks, multiprocessors);
   const ffma::SddParams params{sdd::params_of(args, cut), index.block.rows};
-  // Some of them are empty.
+  // Some items are empty.
   const std::int64_t items = mma_sdd_items(index.blocks, params.block_rows, cut.log2_group) * cut.parts;
   if (items > std::numeric_limits<std::int32_t>::max()) return cudaErrorInvalidConfiguration;
   const dim3 grid(static_cast<unsigned>(items), static_cast<unsigned>(cut.pieces));

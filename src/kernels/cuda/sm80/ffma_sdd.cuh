@@ -1,17 +1,17 @@
 // dW in fp32 by FFMA: out[i][r, c] = sum over tokens t of dY[t, row bm + r] X[t, col[i] bn + c], for the
 // stored blocks i.
 //
-//   A thread block owns an item: up to 128 / bn consecutive blocks of one block row (64 rows of it at a
-//   time), over one piece of the tokens. It gathers their columns of X side by side and walks down the tokens
-//   in steps of kTokens:
+// A thread block computes one work item: up to 128 / bn consecutive blocks of one block row (64 rows of them
+// at a time), over one piece of the tokens. It gathers their columns of X side by side and walks down the
+// tokens in steps of kTokens:
 //
 //        dY   [##]          X   . [##] . [##][##] .
 //        [t]  [##]              . [##] . [##][##] .      -> ring of kStages steps -> registers -> FFMA
 //             rows                columns of blocks i, i + 1, i + 2
 //
-//   Both operands lie in shared memory as in the matrices, a token to a row, so the outer product of a token
-//   reads four neighbouring rows or columns at a time without conflicts. Every thread sums its part of the
-//   item over the piece in registers, in token order; pieces are added by sum_pieces.
+// Both operands lie in shared memory as in the matrices, one token per row, so the outer product of a token
+// reads four neighbouring rows or columns at a time without bank conflicts. Every thread sums its part of the
+// item over the piece in registers, in token order; sum_pieces adds the pieces.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,7 +26,7 @@
 
 namespace sparseloom::kernels::cuda::ffma {
 
-/// kWarpsM x 2 warps of kLanesM x (32 / kLanesM) lanes; the columns of a warp are 64.
+/// kWarpsM x 2 warps of kLanesM x (32 / kLanesM) lanes; each warp has 64 columns.
 template <int kWarpsM, int kLanesM_, int kRowsPerThread_, int kBlocksPerSm_>
 struct SddConfig {
   static constexpr int kWarpsN = 2, kThreads = 32 * kWarpsM * kWarpsN;
@@ -38,7 +38,7 @@ struct SddConfig {
   static constexpr int kRowGroups = kRowsPerThread / kChunk,
                        kColumnGroups = kColumnsPerThread / kChunk;  // of four neighbours
   static constexpr int kTokens = 16;
-  // A step of 1000 issue slots may be shorter than a load from memory when few thread blocks share the
+  // A step of 1000 issue slots may take less time than a load from memory if few thread blocks share the
   // multiprocessor.
   static constexpr int kStages = 3;
   static constexpr int kDyFloats = kTokens * kRows, kStageFloats = kDyFloats + kTokens * kColumns;
@@ -56,11 +56,10 @@ using Sdd8 = SddConfig<1, 2, 4, 8>;   //  8 x 128
 struct SddWork {
   mma_sdd::Item item;
   int part;                             // of the block row: rows part * kRows .. of each block
-  std::int64_t first_token, end_token;  // may be the same: a piece past the end
+  std::int64_t first_token, end_token;  // equal for a piece past the end
 };
 
-/// A thread's share of the copies of one operand: a fixed chunk of columns, every kPassRows-th token of a
-/// step.
+/// A thread's copies of one operand: a fixed chunk of columns, of every kPassRows-th token of a step.
 template <class C, int kWidth>
 struct SddColumn {
   static constexpr int kRowChunks = kWidth / kChunk;
@@ -68,7 +67,7 @@ struct SddColumn {
   static constexpr int kPasses = C::kTokens > kPassRows ? C::kTokens / kPassRows : 1;
   static_assert(C::kTokens % kPassRows == 0 || kPassRows > C::kTokens, "whole passes");
   const float* source;  // this thread's chunk of the next step
-  int floats;           // of the chunk that exist
+  int floats;           // how many of the chunk exist
 
   static __device__ __forceinline__ int column() { return threadIdx.x % kRowChunks * kChunk; }
   static __device__ __forceinline__ int token() { return threadIdx.x / kRowChunks; }
@@ -79,8 +78,9 @@ struct SddColumn {
       : source(static_cast<const float*>(matrix) + (first_token + token()) * stride + first),
         floats(chunk_floats(first, columns)) {}
 
-  /// Queues a step of which `tokens` exist, into a tile of kTokens x kWidth. A chunk of absent columns keeps
-  /// what the tile held: sums of different columns never meet, and those of absent ones are not stored.
+  /// Queues the copies of a step, of which `tokens` exist, into a tile of kTokens x kWidth. A chunk of absent
+  /// columns keeps what the tile held: sums of different columns never mix, and those of absent ones are not
+  /// stored.
   __device__ __forceinline__ void load(std::uint32_t tile, int tokens, const void* matrix,
                                        std::int64_t stride, bool aligned) {
     if (floats == 0 || (kPassRows > C::kTokens && token() >= C::kTokens)) return;
@@ -114,8 +114,8 @@ __device__ __forceinline__ void multiply_tokens(SddSums<C>& sums, const float* d
   }
 }
 
-/// Where the thread's sums lie in the item: rows first_row + g 4 kLanesM + (0 .. 3), columns first_column + g
-/// 4 kLanesN + (0 .. 3).
+/// Position of the thread's sums in the item: rows first_row + g 4 kLanesM + (0 .. 3), columns first_column +
+/// g 4 kLanesN + (0 .. 3).
 template <class C>
 struct SddPlace {
   int warp_column, first_row, first_column;
@@ -128,9 +128,9 @@ struct SddPlace {
   }
 };
 
-/// Blocks lie one after the other, so a sum's place follows from its block and its place there. Padding is
-/// written as zero, or gets zero added: what was summed there is zero times X, which is NaN where X is
-/// infinite.
+/// Stores the sums of an item. Blocks are contiguous, so a sum's position follows from its block and its
+/// place in it. Padding is written as zero, or gets zero added: what was summed there is zero times X, which
+/// is NaN where X is infinite.
 template <class C>
 __device__ __forceinline__ void store_item(const SddParams& p, const SddWork& work, const SddSums<C>& sums,
                                            const SddPlace<C>& place) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ void store_item(const SddParams& p, const SddWork& wo
   }
 }
 
-/// Item and piece of this thread block; item.blocks is 0 when there is nothing to do.
+/// Work item and piece of this thread block; item.blocks is 0 if there is nothing to do.
 template <class C>
 __device__ __forceinline__ SddWork sdd_work(const SddParams& p) {
   const int parts = p.bm / C::kRows;
@@ -208,19 +208,22 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm)
     dy.load(stage, tokens, p.dy, p.dy_stride, p.dy_chunks);
     x.load(stage + C::kDyFloats * sizeof(float), tokens, p.x, p.x_stride, p.x_chunks);
   };
+  // Prologue: fill all stages but one.
   for (int step = 0; step < C::kStages - 1; ++step) {
     if (step < steps) load(step);
     ptx::cp_async_commit();
   }
-  // A warp's columns come in groups as wide as its lanes; those without a block are left out, the same for
-  // the whole warp.
+  // A warp's columns come in groups as wide as its lanes. Those without a block are skipped, uniformly in a
+  // warp.
   const int columns_left = (work.item.blocks << p.log2_bn) - place.warp_column;
   for (int step = 0; step < steps; ++step) {
+    // Wait for the stage. After the barrier, all threads are done with the one that is filled next.
     ptx::cp_async_wait<C::kStages - 2>();
-    __syncthreads();  // the step has arrived for all, and all are done with the one whose place is filled
-                      // next
+    __syncthreads();
+    // Issue the copies of a later step.
     if (step + C::kStages - 1 < steps) load(step + C::kStages - 1);
     ptx::cp_async_commit();
+    // Multiply the step.
     const float* stage = ring + step % C::kStages * C::kStageFloats;
     const float* rows = stage + place.first_row;
     const float* columns = stage + C::kDyFloats + place.first_column;

@@ -1,4 +1,4 @@
-// Between the launcher of the fp32 dW kernel and its instances, in a file of their own.
+// Interface between the launcher of the fp32 dW kernel and its instances, which have a file of their own.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,12 +8,13 @@
 
 namespace sparseloom::kernels::cuda::ffma {
 
-/// What the tensor-core kernel gets, and the height of a block, which that one has as a template argument.
+/// The parameters of the tensor-core kernel, and the height of a block, which that kernel has as a template
+/// argument.
 struct SddParams : MmaSddParams {
   int bm;
 };
 
-/// grid.x: items x parts of a block row, parts running faster; grid.y: pieces of the tokens.
+/// grid.x: work items x parts of a block row, parts varying faster; grid.y: pieces of the tokens.
 cudaError_t ffma_sdd(const SddParams& params, dim3 grid, int device, cudaStream_t stream) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::ffma

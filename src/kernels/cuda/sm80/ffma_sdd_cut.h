@@ -1,5 +1,5 @@
-// How the fp32 dW kernel by FFMA cuts its tokens, host side: for the launcher, its scratch, and the cost
-// model, which builds without CUDA have too.
+// How the fp32 dW kernel by FFMA cuts the tokens into pieces (split-K), on the host. The launcher, the
+// workspace size and the cost model use this; builds without CUDA also have the latter.
 #pragma once
 
 #include <algorithm>
@@ -10,35 +10,35 @@
 
 namespace sparseloom::kernels::cuda::ffma {
 
-/// Columns of X that a thread block gathers beside its block row; a multiple of every bn.
+/// Columns of X that a thread block gathers for its block row; a multiple of every bn.
 constexpr int kSddColumns = 128;
-/// Rows of dY beside them: a block's, or of 128 the half.
+/// Rows of dY that a thread block takes: a block's, or half of 128.
 constexpr int sdd_rows(int bm) { return bm < 64 ? bm : 64; }
 
-// Seven or eight thread blocks share a multiprocessor; twice that many items each level out their different
-// lengths to some 5 %.
+// Seven or eight thread blocks share a multiprocessor. Twice that many items for each balance the items'
+// different lengths to some 5 %.
 constexpr std::int64_t kSddItemsPerMultiprocessor = 16;
-// A thread block that is alone takes so long for a token, on an H200.
+// Time per token of a thread block that is alone, on an H200.
 constexpr double kSddTokenSeconds = 70e-9;
-// Shorter pieces than this would not repay the second launch, of 5 us, and at 8 bytes a piece and sum the
+// Shorter pieces than this would not repay the second launch of 5 us, and with 8 bytes per piece and sum, the
 // partial sums would cost more than a tenth of the products.
 constexpr std::int64_t kSddFewestTokens = 512;
 
 struct SddCut {
-  int log2_group;  // blocks of an item
-  int parts;       // of a block row
+  int log2_group;  // log2(blocks of a work item)
+  int parts;       // of a block row, kept by different thread blocks
   std::int64_t piece_tokens;
   int pieces;
 };
 
-/// Cuts the tokens when items alone are too few to fill the GPU. A pure function: the workspace is sized by
-/// the same call. Partial sums stay below some 140 MB on any problem, since many blocks need no cut.
+/// Cuts the tokens if the items alone are too few to fill the GPU. This is a pure function: the same call
+/// sizes the workspace. Partial sums stay below some 140 MB on any problem, since many blocks need no cut.
 inline SddCut cut_tokens(std::int64_t m, std::int64_t block_rows, BlockShape block, std::int64_t blocks,
                          int multiprocessors) {
   SddCut cut;
   cut.log2_group = std::countr_zero(static_cast<unsigned>(kSddColumns / block.cols));
   cut.parts = block.rows / sdd_rows(block.rows);
-  // Row lengths are on the device; the last item of a row is taken to be half full.
+  // The lengths of block rows are on the device; the last item of each is assumed to be half full.
   const std::int64_t filled =
       std::min(blocks, (blocks >> cut.log2_group) + (std::min(blocks, block_rows) + 1) / 2) * cut.parts;
   const std::int64_t wanted = (kSddItemsPerMultiprocessor * std::max(1, multiprocessors) + filled - 1) /

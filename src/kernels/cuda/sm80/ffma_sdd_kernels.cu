@@ -1,4 +1,4 @@
-// Instances of the fp32 dW kernel.
+// Instances of the fp32 dW kernel (ffma_sdd.cuh).
 #include "kernels/cuda/sm80/ffma_launch.cuh"
 #include "kernels/cuda/sm80/ffma_sdd.cuh"
 

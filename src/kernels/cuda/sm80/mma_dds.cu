@@ -1,4 +1,4 @@
-// sm80_mma_dds: dtype and direction to the instance of mma_dds.cuh.
+// sm80_mma_dds: selects the instance of mma_dds.cuh for the dtype and the direction.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.h"
@@ -13,7 +13,7 @@ int sm80_mma_dds(const MatmulArgs& args) noexcept {
     case DType::bf16: return dx ? dds::dx_bf16(args) : dds::forward_bf16(args);
     case DType::f16: return dx ? dds::dx_f16(args) : dds::forward_f16(args);
     case DType::f32:
-      if (!args.tf32) return cudaErrorInvalidValue;  // not rounded unasked: sm80_ffma_dds
+      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is not rounded unasked: use sm80_ffma_dds
       return dx ? dds::dx_tf32(args) : dds::forward_tf32(args);
     case DType::f64:
     case DType::i8:

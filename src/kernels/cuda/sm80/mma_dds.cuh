@@ -1,18 +1,22 @@
-// forward: out [m, rows] = act(x [m, cols] W^T + bias)        dx: out [m, cols] = dy [m, rows] W        W
-// block-sparse, fp32 sums
+// Forward and dx with a block-sparse W on tensor cores, fp32 sums:
+//   forward: out [m, rows] = act(x [m, cols] W^T + bias)        dx: out [m, cols] = dy [m, rows] W
+// For dx, "block row" means block column in all dds files.
 //
-//   one tile: kTokens tokens x one block line          x      . # . . # # .     the stored blocks of the
-//   line, side by side, are (block row of W: forward, block column: dx)        tokens   |     | |       the
-//   reduction of a dense product: the inner loop
-//                                                               v     v v       never asks what is present
-//   ring of kStages chunks in shared memory            A [tokens][chunk]                     # # #
-//   chunk: 128 bytes of the reduction (64 where a      B [line][chunk] or [chunk][line]      # # #
-//   64 x 64 warp tile wants 256 tokens to fit)         sums += A B, mma.sync, warp tile up to 64 x 64
+// A thread block computes tiles of kTokens tokens x one block row. The stored blocks of the block row, side
+// by side, are the reduction of a dense product, so the mainloop never asks which blocks are present:
 //
-// Fixed order of summation: a line's blocks in list order, in chunks. Grid: token panels outside, lines
-// inside, so that a panel of x stays in L2 while all lines read it. A thread block takes lines_in_turn lines
-// of one panel through the same ring, so that a short line's start and end hide behind its neighbours'
-// copies.
+//   tokens  x  . # . . # # .     columns that meet the stored blocks of the block row
+//                |     | |
+//                v     v v       gathered into a ring of kStages chunks in shared memory:
+//              A [tokens][chunk], B [block row][chunk] (dx: [chunk][block row])
+//              sums += A B by mma.sync, warp tiles of up to 64 x 64
+//
+// A chunk is 128 bytes of the reduction, or 64 where a 64 x 64 warp tile needs this for 256 tokens to fit.
+//
+// The order of summation is fixed: the blocks of a block row in list order, in chunks. Block rows vary
+// fastest in the grid, so that an M tile of x stays in L2 while all block rows read it. A thread block takes
+// block_rows_in_turn block rows of one M tile through the same ring, so that the prologue and the epilogue of
+// a short block row hide behind its neighbours' copies.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,8 +41,8 @@ template <class T>
 __device__ __forceinline__ void load_a(Fragments<T>& fragments, std::uint32_t tile, int step) {
   using Rows = Swizzle<T::kChunkBytes>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // Quarters in the order of mma's a: top left, bottom left, top right, bottom right; eight lanes name the
-  // rows of each.
+  // The 8 x 8 matrices come in the order of the MMA's A: top left, bottom left, top right, bottom right.
+  // Eight lanes give the addresses of each one's rows.
   const int row = warp / T::kWarpsN * T::kWarpTokens + lane % 16, half = lane / 16;
 #pragma unroll
   for (int i = 0; i < T::kFragmentsM; ++i) {
@@ -46,7 +50,8 @@ __device__ __forceinline__ void load_a(Fragments<T>& fragments, std::uint32_t ti
   }
 }
 
-/// B [kLine][kChunk]: two fragments of 8 columns per ldmatrix, the low and the high half of k of each.
+/// Forward, B [kBlockRow][kChunk]: each ldmatrix loads two fragments of 8 columns, of each the low and the
+/// high half of k.
 template <class T>
 __device__ __forceinline__ void load_b(Forward, Fragments<T>& fragments, std::uint32_t tile, int step) {
   using Rows = Swizzle<T::kChunkBytes>;
@@ -65,7 +70,7 @@ __device__ __forceinline__ void load_b(Forward, Fragments<T>& fragments, std::ui
   }
 }
 
-/// B [kChunk][kLine], 16-bit: the same quarters, transposed on the way.
+/// Dx, B [kChunk][kBlockRow], 16-bit: the same matrices, transposed by ldmatrix.
 template <class T>
 __device__ __forceinline__ void load_b(Dx, Fragments<T>& fragments, std::uint32_t tile, int step) {
   using Rows = DxRows<T>;
@@ -84,7 +89,7 @@ __device__ __forceinline__ void load_b(Dx, Fragments<T>& fragments, std::uint32_
   }
 }
 
-/// B [kChunk][kLine], 32-bit: element by element.
+/// Dx, B [kChunk][kBlockRow], 32-bit: element by element, since ldmatrix transposes only 16-bit elements.
 template <class T>
 requires(T::kBytes == 4) __device__ __forceinline__
     void load_b(Dx, Fragments<T>& fragments, std::uint32_t tile, int step) {
@@ -132,19 +137,19 @@ __device__ __forceinline__ void clear(Sums<T>& sums) {
   }
 }
 
-/// Starts the copies of the stream's next chunk, if there is one, and reads the index entries of the chunk
-/// behind it.
+/// Starts the copies of the stream's next chunk, if there is one, and loads the index entries of the chunk
+/// after it.
 template <class Direction, class T>
 __device__ __forceinline__ void fetch_next(const Params& params, const Place& place, Cursor& cursor,
                                            Entries& entries, SharedStorage<T>& shared, int stage) {
-  if (cursor.line >= place.end_line) return;
+  if (cursor.block_row >= place.end_block_row) return;
   fetch_chunk<Direction, T>(params, place, cursor, entries, shared, stage);
   advance<T>(params, place, cursor);
   entries = read_entries<Direction, T>(params, cursor);
 }
 
-// Tags. Alone: a thread block sums whole lines, lines_in_turn of them. Team: the thread blocks of a cluster
-// sum parts of one line, for calls with fewer tiles than multiprocessors.
+// Tags. Alone: a thread block computes whole block rows, block_rows_in_turn of them. Team: the thread blocks
+// of a cluster sum parts of one block row, for calls with fewer tiles than multiprocessors.
 struct Alone {};
 struct Team {};
 
@@ -154,11 +159,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
   extern __shared__ __align__(128) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   constexpr bool kTeam = std::is_same_v<Crew, Team>;
-  const unsigned parts = kTeam ? params.parts : 1;  // the cluster's size: its thread blocks follow each other
+  const unsigned parts = kTeam ? params.parts : 1;  // the cluster's size; its indices are consecutive
   Place place = place_of<T>(params, blockIdx.x / parts);
   if constexpr (kTeam)
     place.part = static_cast<int>(blockIdx.x % parts), place.parts = static_cast<int>(parts);
 
+  // Prologue: fill all stages but one.
   Cursor cursor = cursor_at<T>(params, place);
   Entries entries = read_entries<Direction, T>(params, cursor);
 #pragma unroll 1
@@ -169,16 +175,19 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
 
   Sums<T> sums = {};
   int stage = 0;
-  for (unsigned line = place.line; line < place.end_line;) {
+  for (unsigned block_row = place.block_row; block_row < place.end_block_row;) {
+    // Wait for the stage. After the barrier, all warps are also done with the stage that is filled next.
     ptx::cp_async_wait<T::kStages - 2>();
-    __syncthreads();  // the chunk is there for all, and all are done with the stage that is filled next
+    __syncthreads();
     const std::uint32_t a = ptx::shared_address(shared.ring[stage]), b = a + T::kABytes;
-    const bool ends_line = shared.ends_line[stage];
+    const bool ends_block_row = shared.ends_block_row[stage];
     Fragments<T> fragments[2];
     load_a<T>(fragments[0], a, 0);
     load_b<T>(Direction{}, fragments[0], b, 0);
+    // Issue the copies of a later chunk.
     fetch_next<Direction, T>(params, place, cursor, entries, shared, stage == 0 ? T::kStages - 1 : stage - 1);
     ptx::cp_async_commit();
+    // Multiply; the fragments of the next step are loaded ahead.
 #pragma unroll
     for (int step = 0; step < T::kSteps; ++step) {
       if (step + 1 < T::kSteps) {
@@ -187,17 +196,18 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
       }
       multiply<T>(sums, fragments[step % 2]);
     }
-    if (ends_line) {
+    // Epilogue of the block row.
+    if (ends_block_row) {
       if constexpr (kTeam) {
         ptx::cp_async_wait<0>();
         __syncthreads();
-        store_line_of_team<T>(params, place, line, shared, sums);
+        store_block_row_of_team<T>(params, place, block_row, shared, sums);
         return;
       } else {
-        __syncthreads();  // all are done with this stage
-        store_line<T>(params, place, line, shared.ring[stage], sums);
+        __syncthreads();  // all warps are done with this stage
+        store_block_row<T>(params, place, block_row, shared.ring[stage], sums);
         clear<T>(sums);
-        ++line;
+        ++block_row;
       }
     }
     stage = stage + 1 == T::kStages ? 0 : stage + 1;

@@ -1,5 +1,4 @@
-// The instances of mma_dds.cuh, one per translation unit, so that two cores compile them side by side.
-// Contract: launch.h.
+// Instances of mma_dds.cuh, one per translation unit so that they compile in parallel. Contract: launch.h.
 #pragma once
 
 #include "kernels/args.h"

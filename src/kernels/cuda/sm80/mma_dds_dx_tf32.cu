@@ -1,4 +1,4 @@
-// mma_dds.cuh: dx, tf32.
+// Instances of mma_dds.cuh for dx in tf32.
 #include "kernels/cuda/sm80/mma_dds.h"
 #include "kernels/cuda/sm80/mma_dds_launch.cuh"
 

@@ -1,4 +1,4 @@
-// mma_dds.cuh: forward, f16.
+// Instances of mma_dds.cuh for forward in f16.
 #include "kernels/cuda/sm80/mma_dds.h"
 #include "kernels/cuda/sm80/mma_dds_launch.cuh"
 

@@ -1,4 +1,4 @@
-// dW on tensor cores, host side: scratch and launches.
+// dW on tensor cores, host side: workspace size and launches.
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"

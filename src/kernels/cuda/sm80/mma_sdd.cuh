@@ -1,19 +1,19 @@
-// out[i][r, c] = sum over tokens t of dY[t, row(i) * bm + r] * X[t, col[i] * bn + c] for every stored block
-// i, on tensor cores.
+// dW on tensor cores: out[i][r, c] = sum over tokens t of dY[t, row(i) * bm + r] * X[t, col[i] * bn + c] for
+// every stored block i.
 //
 //             rows of one block row      gathered columns of up to `group` of its blocks
-//   tokens    dY . . # # . . .           X . # . . # . # .      a thread block walks down the tokens through
-//   a ring of
-//     |          . . # # . . .             . # . . # . # .      stages [tokens][bm] + [tokens][columns] in
-//     shared memory v          . . # # . . .             . # . . # . # .
+//   tokens    dY . . # # . . .           X . # . . # . # .    A thread block walks down the tokens in steps,
+//     |          . . # # . . .             . # . . # . # .    through a ring of stages in shared memory:
+//     v          . . # # . . .             . # . . # . # .    [tokens][bm] + [tokens][columns]
 //
-// A block row's part of dY is loaded once for all blocks of the group. The gathered columns are mma's m and
-// the rows its n: n comes in eights, so that bm = 8 wastes nothing, and a 16-column piece may span two blocks
-// of bn = 8. The other way round bm = 8 would leave half of every mma idle. Warp w takes pieces w, w + 4,
-// ...: short rows stay spread over the warps.
+// A block row's part of dY is loaded once for all blocks of the work item. The gathered columns are the MMA's
+// M and the rows its N: N comes in eights, so that bm = 8 wastes nothing, and a 16-column piece may span two
+// blocks of bn = 8. The other way round, bm = 8 would leave half of every MMA idle. Warp w takes the pieces
+// w, w + 4, ...: short rows stay spread over the warps.
 //
-// All thread blocks walk the tokens in step, so L2 holds what they share and memory is read about once. Bound
-// by L2 to shared memory for bm <= 32: (columns + bm) elements per token for 2 * columns * bm flops.
+// All thread blocks walk the tokens in step, so L2 holds what they share and memory is read about once. For
+// bm <= 32 the bound is the traffic from L2 to shared memory: (columns + bm) elements per token for 2 *
+// columns * bm flops.
 #pragma once
 
 #include <cstddef>
@@ -34,10 +34,10 @@ struct Config {
   static constexpr int kRows = kBm;
   static constexpr int kColumns = mma_sdd_columns(kBm);
   static constexpr int kTokens = mma_sdd_tokens(sizeof(Word));
-  static constexpr int kStep = 32 / sizeof(Word);  // mma's k
+  static constexpr int kStep = 32 / sizeof(Word);  // the MMA's K
   static constexpr int kSteps = kTokens / kStep;
-  // Three stages in flight are 48 KB per thread block: what one multiprocessor needs to draw all that L2
-  // gives.
+  // Three stages in flight are 48 KB per thread block, which is what one multiprocessor needs to draw all
+  // that L2 delivers.
   static constexpr int kStages = 4;
 
   static constexpr int kWarps = kThreads / 32;
@@ -45,7 +45,8 @@ struct Config {
   static constexpr int kWarpColumns = kWarps / kWarpRows;
   static constexpr int kSlices = kRows / kWarpRows / 8;         // 8-row slices of a warp
   static constexpr int kPieces = kColumns / 16 / kWarpColumns;  // 16-column pieces of a warp
-  // Thread blocks per multiprocessor, by registers: each slice x piece takes 4 sums.
+  // Resident thread blocks per multiprocessor, limited by registers: each slice x piece takes 4 sums per
+  // thread.
   static constexpr int kResident = kSlices * kPieces > 16 ? 2 : 3;
 
   using TileX = SharedTile<Word, kColumns>;
@@ -65,9 +66,9 @@ struct Config {
 template <class Config>
 using Sums = float[Config::kPieces][Config::kSlices][4];
 
-/// sums += the warp's share of one stage. Operands of the next step are on their way while this one
-/// multiplies. Pieces that the item lacks (a condition the whole warp shares) are not multiplied; what is
-/// read for them was never written and goes nowhere.
+/// sums += the warp's part of one stage. The operands of the next step are loaded while this one is
+/// multiplied. Pieces that the item lacks are not multiplied (a condition that is uniform in a warp); what is
+/// read for them was never written and is not used.
 template <class Config, class LoadNext>
 __device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Config>& reads,
                                           const std::byte* shared, int stage, int warp_pieces,
@@ -90,7 +91,7 @@ __device__ __forceinline__ void mma_stage(Sums<Config>& sums, const LaneReads<Co
   }
 }
 
-/// Writes the warp's sums to their blocks, or adds them there. Of padding that is zero, not what was summed:
+/// Writes the warp's sums to their blocks, or adds them there. Padding gets zero instead of what was summed:
 /// 0 * NaN is NaN.
 template <class Config>
 __device__ __forceinline__ void store_blocks(const MmaSddParams& params, const Item& item,
@@ -119,8 +120,8 @@ __device__ __forceinline__ void store_blocks(const MmaSddParams& params, const I
 #pragma unroll
       for (int k = 0; k < 2 * Config::kSlices; ++k)
         values[k] = first_row + 8 * (k / 2) + k % 2 < rows_left ? sums[i][k / 2][2 * half + k % 2] : 0.f;
-      if (adds) {  // all loads before the first store, which might be to the next one's address for all the
-                   // compiler knows
+      // All loads come before the first store: for all the compiler knows, a store may alias the next load.
+      if (adds) {
 #pragma unroll
         for (int k = 0; k < 2 * Config::kSlices; ++k) values[k] += fp32[place(k)];
       }
@@ -171,20 +172,22 @@ __global__ void __launch_bounds__(kThreads, Config::kResident)
       load_tile(source_x, stage, valid);
       load_tile(source_y, stage + Config::kTileXBytes, valid);
     }
-    ptx::cp_async_commit();  // also when there is nothing: the wait below counts groups
+    ptx::cp_async_commit();  // even an empty group: the wait below counts groups
   };
 
   const LaneReads<Config> reads(lane, warp_column, warp_row);
   const int item_pieces = ((item.blocks << params.log2_bn) + 15) / 16;
   const int warp_pieces = (item_pieces - warp_column + Config::kWarpColumns - 1) / Config::kWarpColumns;
   Sums<Config> sums = {};
+  // Prologue: fill all stages but one.
   for (int stage = 0; stage < Config::kStages - 1; ++stage) load_stage(stage, stage);
   int now = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
+    // Wait for the stage. After the barrier, nobody reads the previous stage any more: it may be refilled.
     ptx::cp_async_wait<Config::kStages - 2>();
-    __syncthreads();  // this stage is there for all, and nobody reads the one before it any more: it may be
-                      // filled
+    __syncthreads();
     const int before = now == 0 ? Config::kStages - 1 : now - 1;
+    // Multiply the stage, and issue the copies of a later one in between.
     mma_stage<Config>(sums, reads, shared, now * Config::kStageBytes, warp_pieces,
                       [&] { load_stage(chunk + Config::kStages - 1, before); });
     now = now + 1 == Config::kStages ? 0 : now + 1;

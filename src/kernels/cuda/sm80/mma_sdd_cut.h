@@ -1,5 +1,5 @@
-// How the tensor-core dW kernel cuts its tokens, host side: for the launcher, its scratch, and the cost
-// model, which builds without CUDA have too.
+// How the tensor-core dW kernel cuts the tokens into pieces (split-K), on the host. The launcher, the
+// workspace size and the cost model use this; builds without CUDA also have the latter.
 #pragma once
 
 #include <algorithm>
@@ -11,30 +11,30 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Columns of X that a thread block gathers beside its block row; a multiple of every bn. 128 rows by 256
-/// columns would need 256 accumulators of each of 128 threads; twice the threads would be one thread block
-/// per multiprocessor, whose barriers nothing covers.
+/// Columns of X that a thread block gathers for its block row; a multiple of every bn. 128 rows x 256 columns
+/// would need 256 accumulators in each of 128 threads. With twice the threads, only one thread block would
+/// fit on a multiprocessor, and nothing would cover its barriers.
 constexpr int mma_sdd_columns(int bm) { return bm == 128 ? 128 : 256; }
 
-/// Tokens per step of the pipeline: 64 bytes of every column, which keeps four stages of any bm under the 99
+/// Tokens per step of the pipeline: 64 bytes of every column, which keeps four stages of any bm below the 99
 /// KB of an sm_86.
 constexpr int mma_sdd_tokens(int element_bytes) { return 64 / element_bytes; }
 
 namespace mma_sdd {
 
-// What one multiprocessor sustains in this kernel. mma.sync reaches 600 TF/s on the 132 of an H200, of which
-// two thread blocks' shared-memory reads leave about half; L2 delivers 5.5 TB/s to rows of 64 bytes. Only
-// their ratio to the costs below matters.
+// What one multiprocessor sustains in this kernel. mma.sync reaches 600 TF/s on the 132 multiprocessors of an
+// H200, and the shared-memory reads of two thread blocks leave about half of this; L2 delivers 5.5 TB/s for
+// rows of 64 bytes. Only the ratio of these rates to the costs below matters.
 constexpr double kFlops = 2.2e12;  // 16-bit; TF32 half
 constexpr double kL2Bytes = 4.2e10;
 // Partial sums are written and read once each, mostly in L2.
 constexpr double kPartialBytes = 3e10;
-// The second launch, in seconds: of host time, and of an emptying and filling GPU.
+// Seconds of the second launch: host overhead, and the draining and filling of the GPU.
 constexpr double kLaunch = 5e-6;
-// A multiprocessor with one thread block does about this share of what it does with two: nothing covers its
+// A multiprocessor with one thread block reaches about this fraction of its rate with two: nothing covers the
 // barriers.
 constexpr double kAlone = 0.67;
-// Fewer steps than this do not cover the ring's filling and the stores.
+// Fewer steps than this do not cover the filling of the ring and the stores.
 constexpr std::int64_t kFewestChunks = 8;
 constexpr std::int64_t kMostPieces = 64;
 
@@ -50,16 +50,16 @@ inline Size size_of_product(const Problem& p) {
 }
 
 struct Cut {
-  int log2_group;  // blocks of an item
+  int log2_group;  // log2(blocks of a work item)
   std::int64_t piece_tokens;
   int pieces;
-  double slower;      // than with every multiprocessor busy to the end
+  double slower;      // factor on the time with every multiprocessor busy to the end
   double read_bytes;  // from L2
 };
 
-/// Cuts the tokens when there are too few items to fill the GPU, or their number leaves its last wave short,
-/// and the gain exceeds the cost of the partial sums. A pure function: the workspace is sized by the same
-/// call.
+/// Cuts the tokens if there are too few items to fill the GPU, or their number leaves the last wave short,
+/// and if the gain exceeds the cost of the partial sums. This is a pure function: the same call sizes the
+/// workspace.
 inline Cut cut_tokens(const Size& size, int multiprocessors) {
   const int log2_group =
       std::countr_zero(static_cast<unsigned>(mma_sdd_columns(size.block.rows) / size.block.cols));
@@ -70,7 +70,8 @@ inline Cut cut_tokens(const Size& size, int multiprocessors) {
                sms = std::max(1, multiprocessors);
   const double elements = blocks * size.block.rows * size.block.cols;
 
-  // Row lengths are on the device. Of random ones, the last item of a row is half full on average.
+  // The lengths of the block rows are on the device. For random ones, the last item of a block row is half
+  // full on average.
   const double group = static_cast<double>(1 << log2_group);
   const double rows = static_cast<double>(std::min(size.block_rows, size.blocks));
   const double items = std::min(blocks, blocks / group + rows * (group - 1) / (2 * group));
@@ -80,7 +81,7 @@ inline Cut cut_tokens(const Size& size, int multiprocessors) {
 
   const auto slower = [&](std::int64_t pieces) {
     const double each = items * static_cast<double>(pieces) / sms;  // thread blocks per multiprocessor
-    // Their number is known exactly only where an item is one block; else the last wave is half full.
+    // Their number is known exactly only if an item is one block; else the last wave counts as half full.
     return std::max(1 / kAlone, log2_group == 0 ? std::ceil(each) : each + 0.5) / each;
   };
   const auto seconds = [&](std::int64_t pieces) {
@@ -90,7 +91,7 @@ inline Cut cut_tokens(const Size& size, int multiprocessors) {
   };
   std::int64_t best = 1;
   double best_seconds = seconds(1);
-  // More than four thread blocks per multiprocessor even out no better.
+  // More than four thread blocks per multiprocessor do not balance the load better.
   for (std::int64_t pieces = 2; pieces <= std::min(kMostPieces, chunks / kFewestChunks); ++pieces) {
     if (items * static_cast<double>(pieces - 1) > 4 * sms) break;
     const double these = seconds(pieces);

@@ -1,3 +1,4 @@
+// Instances of mma_sdd.cuh for f16.
 #include "kernels/cuda/sm80/mma_sdd_launch.cuh"
 
 namespace sparseloom::kernels::cuda {

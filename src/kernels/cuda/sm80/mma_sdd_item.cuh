@@ -1,5 +1,5 @@
-// Which blocks a thread block of the dW kernel computes, from its item id and crow alone: the host knows the
-// number of blocks but not the lengths of the rows.
+// Which blocks a thread block of the dW kernels computes. This follows from its item id and crow alone, since
+// the host knows the number of blocks but not the lengths of the block rows.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@ namespace sparseloom::kernels::cuda::mma_sdd {
 
 struct Item {
   std::int64_t row;    // block row
-  std::int64_t first;  // stored block
+  std::int64_t first;  // first stored block
   int blocks;          // 0: nothing to do
 };
 
-/// First item id of block row r. Rising in r; with one id more per row than crow[r] / group gives, every row
-/// has at least ceil(length / group) ids whatever its length, and at most two too many.
+/// First item id of block row r. It rises with r. Since each block row adds one id to crow[r] / group, every
+/// block row has at least ceil(length / group) ids whatever its length, and at most two too many.
 __device__ __forceinline__ std::int64_t first_id(const MmaSddParams& params, std::int64_t row) {
   return mma_sdd_items(params.crow[row], row, params.log2_group);
 }
 
-/// The row with first_id(row) <= id < first_id(row + 1), found by the whole warp 32 probes at a time: two L2
-/// latencies up to 1024 block rows, where bisection would take ten.
+/// The block row with first_id(row) <= id < first_id(row + 1). The whole warp searches, 32 probes at a time:
+/// two L2 latencies up to 1024 block rows, where bisection would take ten.
 __device__ __forceinline__ std::int64_t row_of_id(const MmaSddParams& params, std::int64_t id, int lane) {
   std::int64_t low = 0, high = params.block_rows;
   while (high - low > 1) {
@@ -34,8 +34,8 @@ __device__ __forceinline__ std::int64_t row_of_id(const MmaSddParams& params, st
   return low;
 }
 
-/// A row's blocks are dealt evenly to as few ids as hold them, so that no thread block is left with a short
-/// rest.
+/// A block row's blocks are dealt evenly to as few items as can hold them, so that no thread block gets a
+/// short remainder.
 __device__ __forceinline__ Item find_item(const MmaSddParams& params, std::int64_t id, int lane) {
   const std::int64_t row = row_of_id(params, id, lane);
   const std::int64_t first = params.crow[row], length = params.crow[row + 1] - first;

@@ -1,4 +1,5 @@
-// Launches an instance of the dW kernel by block row height. Included by the instances' files, one per dtype.
+// Launches the instance of the dW kernel for the height of a block. The instances' files, one per dtype,
+// include this.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,8 +13,8 @@ namespace sparseloom::kernels::cuda::mma_sdd {
 
 template <class Config>
 cudaError_t launch_config(const MmaSddParams& params, dim3 grid, int device, cudaStream_t stream) noexcept {
-  // More than 48 KB of shared memory is allowed once per device and kernel; asking twice at the same time
-  // does no harm.
+  // More than 48 KB of shared memory have to be allowed once per device and kernel; two threads may both do
+  // so without harm.
   static std::atomic<std::uint64_t> allowed{0};
   const std::uint64_t bit = std::uint64_t{1} << (device & 63);
   if (device >= 64 || (allowed.load(std::memory_order_acquire) & bit) == 0) {

@@ -1,6 +1,6 @@
-// Operands of the dW kernel: from [tokens][columns] tiles in shared memory into mma registers. Tokens are
-// mma's k, gathered columns of X its m (operand a), rows of the block its n (operand b): both are read across
-// the way they are stored.
+// Operands of the dW kernel: loads from [tokens][columns] tiles in shared memory into MMA registers. Tokens
+// are the MMA's K, gathered columns of X its M (operand A), rows of the block its N (operand B). Both are
+// transposed on the way.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -45,22 +45,22 @@ struct Tf32 {
   static __device__ __forceinline__ Word round(float value) { return __float_as_uint(value); }
 };
 
-/// What one warp multiplies in one step of k. x: its 16-column pieces; y: its 8-row slices, two to an entry.
+/// A warp's operands of one step of k. x: its 16-column pieces; y: its 8-row slices, two to an entry.
 template <class Config>
 struct Fragments {
   std::uint32_t x[Config::kPieces][4];
   std::uint32_t y[(Config::kSlices + 1) / 2][4];
 };
 
-/// Where this lane reads, in bytes from the beginning of a tile: one place in each, from which the others
-/// differ by an exclusive or (inside the 128 bytes that the swizzle stirs) and an addition (beyond them, and
-/// from step to step, which the swizzle repeats after). Tiles begin at multiples of 128 bytes, so that both
-/// may be done on whole offsets. An offset per piece and slice would be clearer, but ptxas computes those
-/// anew in every stage: 40 instructions beside 64 mma.
+/// Where this lane reads, in bytes from the beginning of a tile: one offset per operand. The lane's other
+/// offsets differ from it by an exclusive or (within the 128 bytes that the swizzle permutes) and an addition
+/// (beyond them, and from step to step, after which the swizzle repeats). Tiles begin at multiples of 128
+/// bytes, so that both work on whole offsets. An offset per piece and slice would be clearer, but ptxas
+/// recomputes those in every stage: 40 instructions beside 64 mma.
 template <class Config, int kBytes = sizeof(typename Config::Word)>
 struct LaneReads;
 
-/// 16-bit: ldmatrix.trans, an address per 8-column row of four 8x8 matrices.
+/// 16-bit: ldmatrix.trans. A lane gives the address of an 8-column row of one of four 8 x 8 matrices.
 template <class Config>
 struct LaneReads<Config, 2> {
   using X = typename Config::TileX;
@@ -70,10 +70,10 @@ struct LaneReads<Config, 2> {
 
   __device__ __forceinline__ LaneReads(int lane, int warp_column, int warp_row) {
     const int matrix = lane / 8;
-    // a's matrices: columns 0-7, 8-15 of tokens 0-7, then the same of tokens 8-15.
+    // A's matrices: columns 0-7, 8-15 of tokens 0-7, then the same of tokens 8-15.
     x = X::offset(matrix / 2 * 8 + lane % 8, 2 * warp_column + matrix % 2);
-    // b's: tokens 0-7, 8-15 of one slice, then of the next; a lone slice takes the first two, the other
-    // lanes' are not used.
+    // B's matrices: tokens 0-7, 8-15 of one slice, then of the next. A single slice uses the first two; the
+    // other lanes' addresses are ignored.
     y = Y::offset(matrix % 2 * 8 + lane % 8,
                   warp_row * Config::kSlices + (Config::kSlices == 1 ? 0 : matrix / 2));
   }
@@ -101,8 +101,8 @@ struct LaneReads<Config, 2> {
   }
 };
 
-/// TF32: ldmatrix transposes 16-bit elements only, so 32-bit loads; lanes q = lane % 4 read token q, lanes g
-/// = lane / 4 column g.
+/// TF32: 32-bit loads, since ldmatrix transposes 16-bit elements only. Lanes q = lane % 4 read token q, lanes
+/// g = lane / 4 column g.
 template <class Config>
 struct LaneReads<Config, 4> {
   using X = typename Config::TileX;

@@ -1,10 +1,10 @@
-// out[e] = partial[0][e] + partial[1][e] + ... + partial[pieces - 1][e]: the second half of a dW whose tokens
-// were cut.
+// out[e] = partial[0][e] + partial[1][e] + ... + partial[pieces - 1][e]: the second kernel of a dW whose
+// tokens were cut into pieces.
 //
-//   grid.x * threads: four elements each, every piece a step of elements further
+//   grid.x * threads: four elements per thread, of every piece
 //
-// In the order of the pieces, so that every run gives the same bits; summing in fp32, rounded once. What out
-// held, where that is added to, comes last.
+// The pieces are added in order, so that every run gives the same bits, in fp32 with one rounding. If the sum
+// is added to out, out's old value comes last.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 struct Config {
   static constexpr int kThreads = 256;
-  static constexpr int kEach = 4;  // one 16-byte load per piece; blocks are multiples of 64 elements
+  static constexpr int kEach = 4;  // elements: a 16-byte load per piece; blocks have multiples of 64
 };
 
 template <class Element>
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(Config::kThreads)
     sum.z += next.z;
     sum.w += next.w;
   }
-  // Element by element: out's alignment is not promised, and L2 joins the stores of a warp.
+  // Element by element: the alignment of out is not guaranteed, and L2 merges the stores of a warp.
   if (accumulate) {
     sum.x += static_cast<float>(out[first]);
     sum.y += static_cast<float>(out[first + 1]);

@@ -1,5 +1,5 @@
-// Tiles of the dW kernel in shared memory, [tokens][columns] as the matrices lie in memory, and how they get
-// there.
+// Tiles of the dW kernel in shared memory, laid out [tokens][columns] like the matrices, and their copies
+// from global memory.
 #pragma once
 
 #include <cstddef>
@@ -9,35 +9,35 @@
 
 namespace sparseloom::kernels::cuda::mma_sdd {
 
-// Four warps: two or three thread blocks fit on a multiprocessor, so that one multiplies while the other
-// stands at its barrier.
+// Four warps: two or three thread blocks fit on a multiprocessor, so that one multiplies while another waits
+// at its barrier.
 inline constexpr int kThreads = 128;
 
 __host__ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 __host__ __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 
-/// Rows of 16-byte chunks, a token each. A warp reads one operand register from several tokens at the same
-/// columns: 8 tokens x 1 chunk (ldmatrix) or 4 tokens x 2 chunks (32-bit loads). The chunk number is
-/// exclusive-ored with the token's so that these 128 bytes lie in different banks; no padding, so that every
+/// Rows of 16-byte chunks, one row per token. A warp reads one operand register from several tokens at the
+/// same columns: 8 tokens x 1 chunk (ldmatrix) or 4 tokens x 2 chunks (32-bit loads). The chunk's number is
+/// xored with the token's, so that these 128 bytes lie in different banks. There is no padding, so every
 /// chunk stays aligned.
 template <class Word, int kColumns>
 struct SharedTile {
   static constexpr int kPerChunk = 16 / sizeof(Word);
   static constexpr int kChunks = kColumns / kPerChunk;
   static constexpr int kPitch = kColumns * sizeof(Word);  // bytes from token to token
-  static constexpr int kUnit = sizeof(Word) / 2;          // chunks side by side in one read
+  static constexpr int kUnit = sizeof(Word) / 2;          // chunks that one read takes side by side
   static constexpr int kUnits = kChunks / kUnit;
   static constexpr int kBankUnits = 8 / kUnit;  // units in the 128 bytes of all banks
   static_assert(kUnits >= 1, "a row must hold what one read takes");
 
   static __device__ __forceinline__ int offset(int token, int chunk) {
-    // Rows shorter than the banks lie several to 128 bytes, which already tells those tokens apart.
+    // Several short rows share the 128 bytes of all banks, which already separates those tokens.
     const int turn = token / most(1, kBankUnits / kUnits) % least(kUnits, kBankUnits);
     return token * kPitch + (chunk ^ turn * kUnit) * 16;
   }
 };
 
-/// One thread's part in loading tiles: the same chunk of every kPassTokens-th token.
+/// One thread's copies of a tile: the same chunk of every kPassTokens-th token.
 template <class Word, class Tile, int kTokens>
 struct TileSource {
   static constexpr int kPassTokens = kThreads / Tile::kChunks;
@@ -49,13 +49,13 @@ struct TileSource {
   std::int64_t pass_step;  // bytes
   int token;               // of the tile, in pass 0
   int chunk;
-  int bytes;  // of the chunk that lie inside the matrix; the rest is filled with zeros
+  int bytes;  // of the chunk inside the matrix; the rest is filled with zeros
   enum class Way { none, whole, edge, elements } way;
 
   static __device__ __forceinline__ int chunk_of_thread() { return threadIdx.x % Tile::kChunks; }
 
-  /// `column`: of the matrix, where this thread's chunk begins; `wanted`: false when no stored block has it;
-  /// `by_chunks`: base and stride are multiples of 16 bytes.
+  /// `column`: column of the matrix where this thread's chunk begins. `wanted`: false if no stored block
+  /// contains it. `by_chunks`: base and stride are multiples of 16 bytes.
   __device__ __forceinline__ TileSource(const void* matrix, std::int64_t stride, std::int64_t first_token,
                                         std::int64_t columns, std::int64_t column, bool wanted,
                                         bool by_chunks) {
@@ -73,7 +73,8 @@ struct TileSource {
   }
 };
 
-/// 16 bytes out of up to 16, by elements: for matrices whose base or stride is not a multiple of 16 bytes.
+/// Reads up to 16 bytes by elements, with zeros behind them: for matrices whose base or stride is not a
+/// multiple of 16 bytes.
 template <class Word>
 __device__ __forceinline__ uint4 read_elements(const std::byte* source, int bytes) {
   std::uint32_t words[4];
@@ -87,8 +88,8 @@ __device__ __forceinline__ uint4 read_elements(const std::byte* source, int byte
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/// Loads the next kTokens tokens, of which the first `valid` exist; the others become zeros. Complete after
-/// the thread's next commit and wait, for the others after a barrier.
+/// Loads the next kTokens tokens, of which the first `valid` exist; the others become zeros. The data is
+/// there for this thread after its next commit and wait, for the others after a barrier.
 template <class Word, class Tile, int kTokens>
 __device__ __forceinline__ void load_tile(TileSource<Word, Tile, kTokens>& source, std::byte* tile,
                                           int valid) {
@@ -101,8 +102,7 @@ __device__ __forceinline__ void load_tile(TileSource<Word, Tile, kTokens>& sourc
       ptx::cp_async_cg(tile_address + Tile::offset(source.token + pass * Source::kPassTokens, source.chunk),
                        source.next, 16);
     }
-  } else if (source.way != Source::Way::elements) {  // edges: a copy of fewer than 16 bytes costs a dozen
-                                                     // instructions instead of three
+  } else if (source.way != Source::Way::elements) {  // a partial copy takes 12 instructions, not 3
 #pragma unroll 1
     for (int pass = 0; pass < Source::kPasses; ++pass, source.next += source.pass_step) {
       const int token = source.token + pass * Source::kPassTokens;

@@ -1,5 +1,5 @@
-// What a GPU reaches when nothing but one thing is asked of it: bytes from memory, bytes from L2, products on
-// tensor cores.
+// Measures what a GPU reaches if only one thing is asked of it: bytes from memory, bytes from L2, or products
+// on tensor cores.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -11,11 +11,12 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPerSm = 8;  // thread blocks of the copies
-constexpr int kUnroll = 8;                 // loads of 16 bytes a thread has on their way
+constexpr int kThreads = 256, kPerSm = 8;  // thread blocks of read_kernel
+constexpr int kUnroll = 8;                 // loads of 16 bytes in flight per thread
 constexpr int kMmaThreads = 512, kChains = 8, kMmaRounds = 2048;
 
-/// Reads [0, vectors) `rounds` times, past L1; `never` is false, which the compiler does not know.
+/// Reads [0, vectors) `rounds` times, bypassing L1. `never` is false, but the compiler does not know, so it
+/// keeps the reads.
 __global__ void __launch_bounds__(kThreads)
     read_kernel(const uint4* from, std::int64_t vectors, int rounds, bool never, uint4* to) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
@@ -34,6 +35,7 @@ __global__ void __launch_bounds__(kThreads)
   if (never) to[threadIdx.x] = mixed;
 }
 
+/// Multiplies in kChains independent chains per warp.
 __global__ void __launch_bounds__(kMmaThreads) mma_kernel(bool never, float* to) {
   float sums[kChains][4] = {};
   const std::uint32_t lane = threadIdx.x * 2654435761u;
@@ -49,13 +51,13 @@ __global__ void __launch_bounds__(kMmaThreads) mma_kernel(bool never, float* to)
   if (never) to[threadIdx.x] = all;
 }
 
-/// A stream, events and memory of its own, so that nobody else's work is waited for; freed by the stream as
-/// well, since cudaFree would wait for the whole device.
+/// A stream, events and memory of its own, so that it waits for nobody else's work. The stream also frees the
+/// memory, since cudaFree would wait for the whole device.
 struct Bench {
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
   void* memory = nullptr;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // allocating breaks no other thread's capture
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // no allocation breaks another thread's capture
   cudaError_t status = cudaSuccess;
 
   explicit Bench(std::size_t bytes) {
@@ -72,7 +74,7 @@ struct Bench {
     if (begin != nullptr) cudaEventDestroy(begin);
     if (stream != nullptr) cudaStreamDestroy(stream);
     cudaThreadExchangeStreamCaptureMode(&mode);
-    cudaGetLastError();  // not for the next caller
+    cudaGetLastError();  // clear it for the next caller
   }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
@@ -81,7 +83,7 @@ struct Bench {
     if (status == cudaSuccess) status = error;
   }
 
-  /// Seconds of the shortest of `runs`.
+  /// Seconds of the shortest of `runs` runs.
   template <class Launch>
   double best(int runs, const Launch& launch) {
     float best_ms = 1e9f;
@@ -102,7 +104,8 @@ struct Bench {
 }  // namespace
 
 int sm80_measure_rates(const runtime::CudaDevice& device, plan::GpuRates& rates) noexcept {
-  // Four times L2, of which the last part read is gone when it is read again; an eighth of L2 stays.
+  // `far` is four times L2, so that the part read last is evicted before it is read again. `near`, an eighth
+  // of L2, stays in L2.
   const std::int64_t far =
       std::max<std::int64_t>(4 * static_cast<std::int64_t>(device.l2_bytes), std::int64_t{64} << 20) / 16;
   const std::int64_t near =
@@ -119,14 +122,14 @@ int sm80_measure_rates(const runtime::CudaDevice& device, plan::GpuRates& rates)
     mma_kernel<<<grid * 2, kMmaThreads, 0, bench.stream>>>(false, reinterpret_cast<float*>(to));
   };
 
-  // An idle GPU has its clocks down, and takes some 20 ms to raise them.
+  // An idle GPU has lowered its clocks and takes some 20 ms to raise them.
   bench.best(50, multiply);
   const double tensor = bench.best(20, multiply);
   const double l2 = bench.best(20, [&] { read(near, kNearRounds); });
   const double memory = bench.best(20, [&] { read(far, 1); });
   if (bench.status != cudaSuccess) return bench.status;
   constexpr double kFlops =
-      2.0 * 16 * 8 * 16 * kChains * kMmaRounds * (kMmaThreads / 32) * 2;  // of a multiprocessor
+      2.0 * 16 * 8 * 16 * kChains * kMmaRounds * (kMmaThreads / 32) * 2;  // per multiprocessor
   rates.tensor_flops = kFlops * device.multiprocessors / tensor;
   rates.l2_bytes = static_cast<double>(near) * 16 * kNearRounds / l2;
   rates.memory_bytes = static_cast<double>(far) * 16 / memory;

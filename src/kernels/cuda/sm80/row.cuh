@@ -1,4 +1,4 @@
-// Vectors of 16 bytes of a matrix's row as floats and back, for passes over whole matrices.
+// Conversion of 16-byte vectors of a matrix's row to floats and back, for passes over whole matrices.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -36,8 +36,8 @@ struct Bf16 {
   }
 };
 
-/// 16 bytes of elements as registers. kWhole: every row of every matrix is vectors, else all elements go one
-/// by one.
+/// 16 bytes of elements, held in registers. kWhole: every row of every matrix consists of whole vectors;
+/// otherwise all elements are loaded and stored one by one.
 template <class Element, bool kWhole>
 struct Row {
   using Bits = typename Element::Bits;
@@ -46,7 +46,7 @@ struct Row {
   static __device__ __forceinline__ uint4 load(const void* matrix, std::int64_t at, std::int64_t columns) {
     const auto* source = static_cast<const Bits*>(matrix) + at;
     if constexpr (kWhole) {
-      return __ldcs(reinterpret_cast<const uint4*>(source));  // read once: what is written should stay in L2
+      return __ldcs(reinterpret_cast<const uint4*>(source));  // read once: L2 should keep what is written
     } else {
       Vector<Bits> vector{};
 #pragma unroll
@@ -76,7 +76,7 @@ struct Row {
       else
         vector = make_uint4(Element::pair(x[0], x[1]), Element::pair(x[2], x[3]), Element::pair(x[4], x[5]),
                             Element::pair(x[6], x[7]));
-      __stcg(reinterpret_cast<uint4*>(target), vector);  // a plain store was split into four of 4 bytes
+      __stcg(reinterpret_cast<uint4*>(target), vector);  // the compiler split a plain store in four
     } else {
 #pragma unroll
       for (int e = 0; e < kCount; ++e)

@@ -1,4 +1,4 @@
-// Host side that both dW kernels of sm_80 share, tensor cores and FFMA: scratch and parameters.
+// Host side that both dW kernels of sm_80 (tensor cores and FFMA) share: workspace size and parameters.
 #pragma once
 
 #include <bit>
@@ -11,17 +11,18 @@
 
 namespace sparseloom::kernels::cuda::sdd {
 
-/// Of the partial sums, where the tokens are cut.
+/// Size of the partial sums; none if the tokens are not cut.
 inline std::size_t partial_bytes(const Problem& p, int pieces) {
   if (pieces == 1) return 0;
   return static_cast<std::size_t>(p.blocks) * p.block.rows * p.block.cols * pieces * sizeof(float);
 }
 
+/// Whether every row of a matrix consists of aligned 16-byte chunks.
 inline bool in_chunks(const void* matrix, std::int64_t row_bytes) {
   return reinterpret_cast<std::uintptr_t>(matrix) % 16 == 0 && row_bytes % 16 == 0;
 }
 
-/// Cut: mma_sdd::Cut or ffma::SddCut.
+/// Parameters that both kernels take. Cut is mma_sdd::Cut or ffma::SddCut.
 template <class Cut>
 MmaSddParams params_of(const MatmulArgs& args, const Cut& cut) {
   const IndexView& index = args.index;
@@ -49,7 +50,7 @@ MmaSddParams params_of(const MatmulArgs& args, const Cut& cut) {
   return params;
 }
 
-/// Behind a launch that ended with `status`: adds the pieces up, if there are several.
+/// Called after a launch that returned `status`: adds up the pieces, if there are several.
 inline cudaError_t sum_up(cudaError_t status, const MmaSddParams& params, int pieces,
                           const MatmulArgs& args) {
   if (status != cudaSuccess || pieces == 1) return status;

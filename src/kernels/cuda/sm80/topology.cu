@@ -1,4 +1,5 @@
-// Launches of a topology change: its tables (topology.cuh), and the values that move with their blocks.
+// Launches for a change of topology: one kernel rebuilds the index tables (topology.cuh), another moves the
+// values with their blocks.
 #include <bit>
 #include <utility>
 
@@ -10,10 +11,10 @@ namespace sparseloom::kernels::cuda {
 namespace {
 
 constexpr int kMoveThreads = 256;
-constexpr std::int64_t kEach = 4;  // words per thread, all in flight
-constexpr std::size_t kStaticBytes =
-    1024;  // of shared memory that the topology kernel needs besides, generously
-constexpr std::size_t kUnasked = 48 << 10;  // more shared memory has to be asked for
+constexpr std::int64_t kEach = 4;  // words in flight per thread
+// Static shared memory of the topology kernel, generously.
+constexpr std::size_t kStaticBytes = 1024;
+constexpr std::size_t kUnasked = 48 << 10;  // more dynamic shared memory has to be requested
 
 std::size_t scratch_bytes(std::int64_t block_rows, std::int64_t block_cols) {
   const int rows = static_cast<int>(block_rows), cols = static_cast<int>(block_cols);
@@ -21,7 +22,8 @@ std::size_t scratch_bytes(std::int64_t block_rows, std::int64_t block_cols) {
                                   topology::BitTable(cols, rows).bytes());
 }
 
-/// to[slot] = from[source[slot]], zero where that names no block. grid.x * threads * kEach: words of `to`.
+/// to[slot] = from[source[slot]], or zero if source[slot] names no block. grid.x * threads * kEach covers the
+/// words of `to`.
 template <class Word>
 __global__ void __launch_bounds__(kMoveThreads)
     move_kernel(const Word* __restrict__ from, Word* __restrict__ to, const std::int32_t* __restrict__ source,
@@ -68,8 +70,8 @@ std::size_t sm80_set_topology_workspace(std::int64_t block_rows, std::int64_t bl
 int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::byte* workspace,
                       int device, void* stream) noexcept {
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  if (tables.block_rows == 0 ||
-      tables.block_cols == 0) {  // no cell, no block: all that is left are sums of nothing
+  // Without cells there are no blocks: crow, ccol and the number of cells requested are all zero.
+  if (tables.block_rows == 0 || tables.block_cols == 0) {
     constexpr std::int64_t kEntry = sizeof(std::int32_t);
     for (const auto& [list, entries] : {std::pair{tables.crow, tables.block_rows + 1},
                                         {tables.ccol, tables.block_cols + 1},
@@ -95,7 +97,7 @@ int sm80_move_blocks(void* values, const std::int32_t* source, std::int64_t bloc
                      std::byte* workspace, void* stream) noexcept {
   if (blocks == 0 || block_bytes == 0) return cudaSuccess;
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
-  // The copy first: should the second half not start, the values are still there.
+  // The copy comes first: should the second launch fail, the values are still there.
   const auto bytes = static_cast<std::size_t>(blocks * block_bytes);
   if (const cudaError_t error =
           cudaMemcpyAsync(workspace, values, bytes, cudaMemcpyDeviceToDevice, cuda_stream))

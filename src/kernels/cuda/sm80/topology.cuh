@@ -1,22 +1,22 @@
-// Index tables of a block mask, on the device, in place of the old ones: forward's crow and col, dX's ccol,
-// row and slot, and where each block lay before. dW walks crow and col.
+// Rebuilds the index tables of a block mask on the device, in place of the old ones: forward's crow and col,
+// dX's ccol, row and slot, and `moved`, the old slot of each block. dW walks crow and col.
 //
-//   mask bytes -> bits -> rank of each cell -> moved (old tables read) -> crow, col -> bits transposed ->
-//   ccol, row, slot
+//   mask bytes -> bits -> rank of each cell -> moved (reads the old tables) -> crow, col -> bits transposed
+//   -> ccol, row, slot
 //
-// One thread block. A warp takes a word of 32 cells and a lane a cell; ranks are prefix sums of the words'
-// population counts, so nothing depends on the order of threads, and what a warp writes lies together in both
-// directions. Rejected: a grid of thread blocks, which has to wait for each other twice per direction (six
-// launches, or a cooperative one) to divide some 5 us of work.
+// There is one thread block. A warp takes a word of 32 cells, and a lane one cell. Ranks are prefix sums of
+// the words' population counts, so nothing depends on the order of threads, and what a warp writes is
+// contiguous in both directions. Rejected: a grid of thread blocks, which has to synchronise twice per
+// direction (six launches, or a cooperative one) to divide a few microseconds of work.
 //
 // With p of the mask's cells before cell i in row-major order, min(p, capacity) + min(i - p, fill) blocks lie
-// before it, where fill = max(capacity - cells of the mask, 0): of too many cells the first count, too few
-// are filled up. So exactly `capacity` blocks exist whatever the mask holds, which is what lets every kernel,
-// grid and workspace of the products stay as they are: dW writes each slot of its output because each is a
-// block.
+// before this cell, where fill = max(capacity - cells of the mask, 0). If the mask has too many cells, the
+// first ones count; if it has too few, the first other cells fill up. So exactly `capacity` blocks exist
+// whatever the mask holds, which lets every kernel, grid and workspace of the products stay as they are: dW
+// writes each slot of its output because each is a block.
 //
-// Words and their prefix sums lie in shared memory where they fit (on an sm_90 grids of up to 640 x 640
-// cells), else in workspace.
+// Words and their prefix sums lie in shared memory if they fit (on an sm_90: grids of up to 640 x 640 cells),
+// else in the workspace.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,18 +32,19 @@ inline constexpr int kThreads = 1024;
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr unsigned kWarp = 0xffffffffu;
 
-/// A bit matrix, 32 cells a word, and for each word the number of ones before it. Grids have fewer than 2^28
-/// cells: all counts fit an int. An odd pitch: a warp that reads down a column of words meets 32 banks.
+/// A bit matrix with 32 cells per word, and for each word the number of ones before it. Grids have fewer than
+/// 2^28 cells, so all counts fit an int. The pitch is odd, so that a warp that reads down a column of words
+/// meets 32 banks.
 struct BitTable {
   std::uint32_t* words = nullptr;
   std::int32_t* before = nullptr;
-  int lines, line_words;
+  int block_rows, block_row_words;
 
-  __host__ __device__ BitTable(int line_count, int cells)
-      : lines(line_count), line_words((cells + 31) / 32) {}
-  __host__ __device__ int pitch() const { return line_words | 1; }
-  __host__ __device__ int count() const { return lines * line_words; }
-  __host__ __device__ int entries() const { return lines * pitch(); }
+  __host__ __device__ BitTable(int block_row_count, int cells)
+      : block_rows(block_row_count), block_row_words((cells + 31) / 32) {}
+  __host__ __device__ int pitch() const { return block_row_words | 1; }
+  __host__ __device__ int count() const { return block_rows * block_row_words; }
+  __host__ __device__ int entries() const { return block_rows * pitch(); }
   __host__ __device__ std::int64_t bytes() const { return std::int64_t{entries()} * 8; }
   __device__ void place(std::byte* memory) {
     words = reinterpret_cast<std::uint32_t*>(memory);
@@ -54,32 +55,32 @@ struct BitTable {
 struct Params {
   const std::uint8_t* mask;
   TopologyTables tables;
-  std::byte* scratch;  // null: shared memory
+  std::byte* scratch;  // null: use shared memory
 };
 
-/// Word k of a table.
+/// Position of word k of a table.
 struct Place {
-  int line, word;
+  int block_row, word;
   __device__ Place(const BitTable& table, int k)
-      : line(k / table.line_words), word(k - line * table.line_words) {}
+      : block_row(k / table.block_row_words), word(k - block_row * table.block_row_words) {}
   __device__ void step(const BitTable& table) {
-    if (++word == table.line_words) ++line, word = 0;
+    if (++word == table.block_row_words) ++block_row, word = 0;
   }
-  __device__ int entry(const BitTable& table) const { return line * table.pitch() + word; }
+  __device__ int entry(const BitTable& table) const { return block_row * table.pitch() + word; }
 };
 
-/// Ones of a word below a place in it.
+/// Number of ones of a word below a position in it.
 __device__ __forceinline__ std::int32_t ones_below(std::uint32_t word, int place) {
   return __popc(word & ((1u << place) - 1u));
 }
 
-/// Ones of the table before a cell.
-__device__ __forceinline__ std::int32_t rank(const BitTable& table, int line, int cell) {
-  const int entry = line * table.pitch() + cell / 32;
+/// Number of ones of the table before a cell.
+__device__ __forceinline__ std::int32_t rank(const BitTable& table, int block_row, int cell) {
+  const int entry = block_row * table.pitch() + cell / 32;
   return table.before[entry] + ones_below(table.words[entry], cell % 32);
 }
 
-/// The cells that the mask names, as bits. Eight loads of a warp are in flight at a time.
+/// Reads the mask into bits. Eight loads per warp are in flight at a time.
 __device__ __forceinline__ void read_mask(const Params& params, const BitTable& table) {
   constexpr int kBatch = 8;
   const int lane = threadIdx.x % 32, cols = static_cast<int>(params.tables.block_cols);
@@ -91,7 +92,7 @@ __device__ __forceinline__ void read_mask(const Params& params, const BitTable& 
       const int k = first + u * kWarps;
       const Place at(table, k);
       const int c = 32 * at.word + lane;
-      named[u] = k < table.count() && c < cols && __ldg(params.mask + at.line * cols + c) != 0;
+      named[u] = k < table.count() && c < cols && __ldg(params.mask + at.block_row * cols + c) != 0;
     }
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
@@ -102,17 +103,19 @@ __device__ __forceinline__ void read_mask(const Params& params, const BitTable& 
   }
 }
 
-/// Fills table.before in the order of lines and returns the number of ones. By all threads, once the words
-/// are complete; a barrier has to follow before anybody reads `before`.
+/// Fills table.before in the order of block rows and returns the number of ones. All threads call it, once
+/// the words are complete; a barrier has to follow before any of them reads `before`.
 __device__ __forceinline__ std::int32_t count_before(const BitTable& table,
                                                      std::int32_t (&warp_sums)[kWarps + 1]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int share = (table.count() + kThreads - 1) / kThreads;
   const int begin = min(share * static_cast<int>(threadIdx.x), table.count()),
             end = min(begin + share, table.count());
+  // Count the ones of this thread's words.
   std::int32_t own = 0;
   Place at(table, begin);
   for (int k = begin; k < end; ++k, at.step(table)) own += __popc(table.words[at.entry(table)]);
+  // Prefix sums over the lanes, then over the warps.
   std::int32_t through = own;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
@@ -133,6 +136,7 @@ __device__ __forceinline__ std::int32_t count_before(const BitTable& table,
     if (lane == 31) warp_sums[kWarps] = sum;
   }
   __syncthreads();
+  // Write the number of ones before each word.
   std::int32_t running = warp_sums[warp] + through - own;
   at = Place(table, begin);
   for (int k = begin; k < end; ++k, at.step(table)) {
@@ -142,15 +146,15 @@ __device__ __forceinline__ std::int32_t count_before(const BitTable& table,
   return warp_sums[kWarps];
 }
 
-/// moved[new slot] = old slot of every block that the mask names again; the others stay -1. A warp takes a
-/// row of the old tables.
+/// moved[new slot] = old slot for every block that the mask names again; the others stay -1. A warp takes a
+/// block row of the old tables.
 __device__ __forceinline__ void find_moved(const TopologyTables& tables, const BitTable& table,
                                            std::int32_t fill) {
   const auto capacity = static_cast<std::int32_t>(tables.capacity),
              cols = static_cast<std::int32_t>(tables.block_cols);
-  for (int r = threadIdx.x / 32; r < table.lines; r += kWarps) {
-    // Inside the arrays also when the old tables are none: nobody has looked at them since anybody could
-    // write there.
+  for (int r = threadIdx.x / 32; r < table.block_rows; r += kWarps) {
+    // Clamped, so that accesses stay inside the arrays even if the old tables are invalid: nobody has
+    // validated them since they were last open to writes.
     const std::int32_t begin = max(tables.crow[r], 0), end = min(tables.crow[r + 1], capacity);
     for (std::int32_t i = begin + static_cast<int>(threadIdx.x % 32); i < end; i += 32) {
       const std::int32_t c = tables.col[i];
@@ -162,7 +166,7 @@ __device__ __forceinline__ void find_moved(const TopologyTables& tables, const B
   }
 }
 
-/// crow and col; the table becomes that of the blocks themselves, `before` their slots.
+/// Writes crow and col. The table becomes that of the blocks themselves, and `before` their slots.
 __device__ __forceinline__ void write_rows(const TopologyTables& tables, const BitTable& table,
                                            std::int32_t fill) {
   const auto capacity = static_cast<std::int32_t>(tables.capacity),
@@ -173,7 +177,7 @@ __device__ __forceinline__ void write_rows(const TopologyTables& tables, const B
     const Place at(table, k);
     const int entry = at.entry(table), c = 32 * at.word + lane;
     const std::uint32_t word = table.words[entry];
-    const std::int32_t p = table.before[entry] + ones_below(word, lane), others = at.line * cols + c - p;
+    const std::int32_t p = table.before[entry] + ones_below(word, lane), others = at.block_row * cols + c - p;
     const std::int32_t slot = min(p, capacity) + min(others, fill);
     const bool exists = c < cols && ((word >> lane & 1u) != 0 ? p < capacity : others < fill);
     if (exists) tables.col[slot] = c;
@@ -182,30 +186,30 @@ __device__ __forceinline__ void write_rows(const TopologyTables& tables, const B
     if (lane == 0) {
       table.words[entry] = blocks;
       table.before[entry] = slot;
-      if (at.word == 0) tables.crow[at.line] = slot;
+      if (at.word == 0) tables.crow[at.block_row] = slot;
     }
   }
-  if (threadIdx.x == 0) tables.crow[table.lines] = capacity;
+  if (threadIdx.x == 0) tables.crow[table.block_rows] = capacity;
 }
 
-/// across = table transposed, the words alone. A warp takes 32 x 32 cells.
+/// across = table transposed, the words only. A warp takes 32 x 32 cells.
 __device__ __forceinline__ void transpose(const BitTable& table, const BitTable& across) {
   const int lane = threadIdx.x % 32;
-  for (int k = threadIdx.x / 32; k < across.line_words * table.line_words; k += kWarps) {
-    const int down = k / table.line_words, word = k - down * table.line_words;
+  for (int k = threadIdx.x / 32; k < across.block_row_words * table.block_row_words; k += kWarps) {
+    const int down = k / table.block_row_words, word = k - down * table.block_row_words;
     const int r = 32 * down + lane, c = 32 * word + lane;
-    const std::uint32_t mine = r < table.lines ? table.words[r * table.pitch() + word] : 0u;
+    const std::uint32_t mine = r < table.block_rows ? table.words[r * table.pitch() + word] : 0u;
     std::uint32_t column = 0;
 #pragma unroll
     for (int bit = 0; bit < 32; ++bit) {
       const std::uint32_t found = __ballot_sync(kWarp, (mine >> bit & 1u) != 0);
       if (lane == bit) column = found;
     }
-    if (c < across.lines) across.words[c * across.pitch() + down] = column;
+    if (c < across.block_rows) across.words[c * across.pitch() + down] = column;
   }
 }
 
-/// ccol, row and slot.
+/// Writes ccol, row and slot.
 __device__ __forceinline__ void write_columns(const TopologyTables& tables, const BitTable& table,
                                               const BitTable& across) {
   const int lane = threadIdx.x % 32;
@@ -218,11 +222,11 @@ __device__ __forceinline__ void write_columns(const TopologyTables& tables, cons
     if ((word >> lane & 1u) != 0) {
       const std::int32_t to = first + ones_below(word, lane);
       tables.row[to] = r;
-      tables.slot[to] = rank(table, r, at.line);
+      tables.slot[to] = rank(table, r, at.block_row);
     }
-    if (lane == 0 && at.word == 0) tables.ccol[at.line] = first;
+    if (lane == 0 && at.word == 0) tables.ccol[at.block_row] = first;
   }
-  if (threadIdx.x == 0) tables.ccol[across.lines] = static_cast<std::int32_t>(tables.capacity);
+  if (threadIdx.x == 0) tables.ccol[across.block_rows] = static_cast<std::int32_t>(tables.capacity);
 }
 
 __global__ void __launch_bounds__(kThreads) topology_kernel(const __grid_constant__ Params params) {
@@ -244,7 +248,7 @@ __global__ void __launch_bounds__(kThreads) topology_kernel(const __grid_constan
   if (threadIdx.x == 0) *tables.requested = named;
   __syncthreads();
   find_moved(tables, table, fill);
-  __syncthreads();  // the old crow and col were read
+  __syncthreads();  // the old crow and col have been read
   write_rows(tables, table, fill);
   __syncthreads();
   transpose(table, across);

@@ -1,4 +1,4 @@
-// 16 bytes of elements, or 8, for kernels that only copy or map.
+// Vectors of 16 (or 8) bytes of elements, for kernels that only copy or map.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// What the launches of this room answer in the place of a cudaError_t where a call is not for them.
+// What the launchers of this folder return in place of a cudaError_t when they cannot take a call.
 #pragma once
 
 namespace sparseloom::kernels::cuda {
 
-/// The copy engine cannot address an operand, or a count does not fit: another kernel takes the call. Nothing
-/// has been launched.
+/// TMA cannot address an operand, or a count does not fit. Nothing has been launched, and another kernel
+/// takes the call.
 inline constexpr int kCannotTake = -1;
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,4 +1,5 @@
-// sm90_decode and sm90_decode_lines: dtype and block to instance, and what they leave to other kernels.
+// sm90_decode and sm90_decode_lines: each picks the instance for a dtype and block shape, and passes what it
+// cannot take to a fallback kernel.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 bool is_narrow(const MatmulArgs& args) { return args.index.block == BlockShape{16, 16}; }
 
-/// narrow_tokens: with blocks of 16 x 16.
+/// Whether the kernels take a call. narrow_tokens: the most tokens with blocks of 16 x 16.
 bool takes(const MatmulArgs& args, int narrow_tokens) {
   const bool narrow = is_narrow(args), halves = args.dtype == DType::bf16 || args.dtype == DType::f16;
   return args.m >= 1 && args.m <= (narrow ? narrow_tokens : kDecodeTokens) &&
@@ -23,12 +24,13 @@ bool takes(const MatmulArgs& args, int narrow_tokens) {
 }  // namespace
 
 int sm90_decode(const MatmulArgs& args) noexcept {
-  if (!takes(args, kResidentTokens)) return cudaErrorInvalidValue;
+  if (!takes(args, kXInSharedTokens)) return cudaErrorInvalidValue;
   const bool narrow = is_narrow(args), bf16 = args.dtype == DType::bf16;
-  // A plan sees sizes, not pointers: an operand that begins or strides otherwise is found out here.
+  // A plan sees sizes, not pointers, so only the launch finds out whether an operand is misaligned. A
+  // fallback then takes the call.
   int status;
   if (narrow) {
-    status = bf16 ? decode90::resident::launch_bf16(args) : decode90::resident::launch_f16(args);
+    status = bf16 ? decode90::x_in_shared::launch_bf16(args) : decode90::x_in_shared::launch_f16(args);
   } else {
     status = bf16 ? decode90::launch_bf16(args) : decode90::launch_f16(args);
   }
@@ -38,10 +40,10 @@ int sm90_decode(const MatmulArgs& args) noexcept {
 }
 
 int sm90_decode_lines(const MatmulArgs& args) noexcept {
-  if (!takes(args, kNarrowLineTokens)) return cudaErrorInvalidValue;
-  if (args.uneven_lines) return sm90_decode(args);
-  const int status =
-      args.dtype == DType::bf16 ? decode90::line::launch_bf16(args) : decode90::line::launch_f16(args);
+  if (!takes(args, kNarrowStripTokens)) return cudaErrorInvalidValue;
+  if (args.uneven_strips) return sm90_decode(args);
+  const int status = args.dtype == DType::bf16 ? decode90::rows::launch_bf16(args)
+                                               : decode90::rows::launch_f16(args);
   return status == kCannotTake ? sm80_decode(args) : status;
 }
 

@@ -1,4 +1,5 @@
-// The instances of sm90_decode: one file each, so that they compile side by side.
+// Launches of the instances of sm90_decode and sm90_decode_lines. Each dtype has a file of its own, so that
+// they compile in parallel.
 #pragma once
 
 #include "kernels/args.h"
@@ -6,24 +7,24 @@
 
 namespace sparseloom::kernels::cuda::decode90 {
 
-/// Blocks of 32, 64 and 128 on either side.
+/// sm90_decode with blocks of 32, 64 and 128 on either side.
 int launch_bf16(const MatmulArgs& args) noexcept;
 int launch_f16(const MatmulArgs& args) noexcept;
 
-namespace line {
+namespace rows {
 
-/// Blocks of 32, 64 and 128 on either side, and of 16 x 16.
+/// sm90_decode_lines with blocks of 32, 64 and 128 on either side, and of 16 x 16.
 int launch_bf16(const MatmulArgs& args) noexcept;
 int launch_f16(const MatmulArgs& args) noexcept;
 
-}  // namespace line
+}  // namespace rows
 
-namespace resident {
+namespace x_in_shared {
 
-/// Blocks of 16 x 16.
+/// sm90_decode with blocks of 16 x 16.
 int launch_bf16(const MatmulArgs& args) noexcept;
 int launch_f16(const MatmulArgs& args) noexcept;
 
-}  // namespace resident
+}  // namespace x_in_shared
 
 }  // namespace sparseloom::kernels::cuda::decode90

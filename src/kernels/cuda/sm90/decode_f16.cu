@@ -1,3 +1,4 @@
+// The f16 instances of sm90_decode.
 #include "kernels/cuda/sm90/decode.h"
 #include "kernels/cuda/sm90/decode_launch.cuh"
 

@@ -1,5 +1,4 @@
-// Host side that the kernels of sm90_decode share: launches in clusters, how many of those run at once,
-// parameters.
+// Host code that the kernels of sm90_decode share: kernel parameters, and how many clusters run at once.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,22 +21,22 @@ namespace sparseloom::kernels::cuda::decode90 {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// [i]: clusters of 2^i thread blocks that run at once; 0: none do.
+/// Element i: clusters of 2^i thread blocks that run at once. 0: such clusters do not run.
 using ClusterCounts = std::array<int, 4>;
 
-/// Allows a kernel `most_bytes` of shared memory and counts clusters: groups of multiprocessors differ from
-/// chip to chip. Once per device; beyond device 63 every launch does it anew.
+/// Allows a kernel `most_bytes` of shared memory and counts clusters, since groups of multiprocessors differ
+/// from chip to chip. The result is kept for each device; beyond device 63 every launch does the work again.
 template <auto kKernel>
 cudaError_t prepare(int device, int multiprocessors, int threads, std::size_t most_bytes,
                     ClusterCounts& counts) noexcept {
-  static std::array<std::atomic<std::uint64_t>, 64> known{};  // 16 bits each
+  static std::array<std::atomic<std::uint64_t>, 64> known{};  // four counts of 16 bits each
   const bool kept = device >= 0 && device < 64;
   std::uint64_t word = kept ? known[device].load(std::memory_order_acquire) : 0;
   if (word == 0) {
     const cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                     static_cast<int>(most_bytes));
     if (status != cudaSuccess) {
-      cudaGetLastError();  // not for the next caller
+      cudaGetLastError();  // clear the error for the next caller
       return status;
     }
     word = static_cast<std::uint64_t>(std::clamp(multiprocessors, 1, 65535));
@@ -64,12 +63,12 @@ inline bool multiple_of(const void* pointer, std::int64_t stride, int bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0 && stride * 2 % bytes == 0;
 }
 
-/// What does not depend on the kernel. False where a count does not fit 32 bits or an operand is not aligned
-/// to 16 bytes.
+/// Fills what does not depend on the kernel. Returns false if a count does not fit 32 bits or an operand is
+/// not aligned to 16 bytes.
 inline bool fill(Params& params, const MatmulArgs& args) {
   const IndexView& index = args.index;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
-  const std::int64_t block_rows = index.block_rows(), strips = std::max(index.block.rows / kLine, 1);
+  const std::int64_t block_rows = index.block_rows(), strips = std::max(index.block.rows / kStrip, 1);
   if (!multiple_of(args.a, args.a_stride, 16) || !multiple_of(args.values, 0, 16) || index.blocks == 0)
     return false;
   if (std::max(index.cols, index.rows) > kMost || (index.blocks + block_rows) * strips > kMost ||
@@ -99,22 +98,22 @@ inline bool fill(Params& params, const MatmulArgs& args) {
   return true;
 }
 
-/// W of wide blocks as TMA reads it.
+/// Makes the tensor map of W for wide blocks.
 inline bool encode_values(CUtensorMap& map, const MatmulArgs& args) {
   const BlockShape block = args.index.block;
   return encode_tensor_map(
       map, {args.values, args.dtype, args.index.blocks * block.rows, block.cols, block.cols * 2},
-      {kLine, 64, 128});
+      {kStrip, 64, 128});
 }
 
-/// How many clusters of 2^log2 thread blocks there will be, and what the kernels derive from that; `warps` in
-/// a thread block.
+/// Sets the number of clusters of 2^log2 thread blocks with `warps` warps each, and what the kernels derive
+/// from it.
 inline void set_clusters(Params& params, const MatmulArgs& args, unsigned clusters, unsigned log2,
                          int warps) {
   const std::int64_t bytes = args.index.blocks * args.index.block_elements() * 2;
   params.cluster_log2 = static_cast<int>(log2);
   params.share_step = static_cast<unsigned>(((std::uint64_t{1} << 32) + clusters - 1) /
-                                            clusters);  // of one cluster: not used
+                                            clusters);  // with one cluster it overflows to 0 and is not used
   const std::int64_t all_warps = std::int64_t{clusters} * warps << log2;
   params.warp_bytes = bytes / all_warps / 16 * 16;
   params.warp_blocks = ceil_div(args.index.blocks, all_warps);

@@ -1,4 +1,4 @@
-// Host side of decode.cuh: cluster size, instance, launch.
+// Host side of decode.cuh: chooses the cluster size and the instance, and launches.
 #pragma once
 
 #include <algorithm>
@@ -11,18 +11,18 @@
 
 namespace sparseloom::kernels::cuda::decode90 {
 
-/// log2 of the thread blocks in a cluster: the fewest that even out the lines, taking the heaviest for as
-/// long as four. A cluster's two barriers and its reads of other thread blocks' sums count as 10 to 20 KB of
-/// W.
-inline unsigned cluster_log2(const ClusterCounts& counts, std::int64_t lines, double line_bytes) {
+/// log2 of the thread blocks in a cluster. It is the smallest size that evens out the strips, where the
+/// heaviest strip counts as four average ones. A cluster's two barriers and its reads of other thread blocks'
+/// sums count as 10 to 20 KB of W.
+inline unsigned cluster_log2(const ClusterCounts& counts, std::int64_t strips, double strip_bytes) {
   constexpr std::int64_t kHeaviest = 4;
   constexpr double kExchangeBytes[] = {0, 10e3, 13e3, 20e3};
   unsigned best = 0;
   double best_bytes = std::numeric_limits<double>::infinity();
   for (unsigned i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
-    const std::int64_t most = std::max(ceil_div(lines, counts[i]), kHeaviest);
-    const double bytes = static_cast<double>(most) * line_bytes / (1 << i) + kExchangeBytes[i];
+    const std::int64_t most = std::max(ceil_div(strips, counts[i]), kHeaviest);
+    const double bytes = static_cast<double>(most) * strip_bytes / (1 << i) + kExchangeBytes[i];
     if (bytes >= best_bytes) continue;
     best = i;
     best_bytes = bytes;
@@ -35,15 +35,15 @@ int launch_instance(Params& params, const MatmulArgs& args) noexcept {
   ClusterCounts counts;
   const int multiprocessors = runtime::cuda_device(args.device).multiprocessors;
   constexpr std::size_t kMost = shared_bytes<C>(kHopperDecodeRows);
-  static_assert(kMost <= 227 * 1024, "what sm_90 has");
+  static_assert(kMost <= 227 * 1024, "what sm_90 has");  // the limit of sm_90
   const cudaError_t ready =
       prepare<decode90_kernel<C>>(args.device, multiprocessors, 32 * C::kWarps, kMost, counts);
   if (ready != cudaSuccess) return ready;
-  const std::int64_t lines = std::int64_t{params.block_rows} << params.strips_log2;
+  const std::int64_t strips = std::int64_t{params.block_rows} << params.strips_log2;
   const std::int64_t values_bytes = args.index.blocks * args.index.block_elements() * 2;
   const unsigned log2 =
-      cluster_log2(counts, lines, static_cast<double>(values_bytes) / static_cast<double>(lines));
-  const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(counts[log2], lines));
+      cluster_log2(counts, strips, static_cast<double>(values_bytes) / static_cast<double>(strips));
+  const auto clusters = static_cast<unsigned>(std::min<std::int64_t>(counts[log2], strips));
   set_clusters(params, args, clusters, log2, C::kWarps);
   return launch_kernel({.grid = clusters << log2,
                         .block = 32 * C::kWarps,

@@ -1,5 +1,5 @@
-// How the warps of sm90_decode and sm90_decode_lines get W and X. Included by decode.cuh and
-// decode_line_wide.cuh.
+// How the warps of sm90_decode and sm90_decode_lines fetch W and X. Included by decode.cuh and
+// decode_row_wide.cuh.
 #pragma once
 
 #include "kernels/cuda/ptx/ld_global.cuh"
@@ -11,12 +11,12 @@
 
 namespace sparseloom::kernels::cuda::decode90 {
 
-/// Starts the copy of a stage: kLine rows of [blocks * bm, bn] from `row`, the part-th kStageColumns of them.
-/// By one thread.
+/// Starts the copy of a stage: part `part`, of kStageColumns columns, of the kBlockRow rows from `row` on in
+/// the matrix [blocks * bm, bn]. One thread calls it.
 template <class C>
 __device__ __forceinline__ void load_w(const Params& params, int row, int part, std::uint32_t to,
                                        std::uint32_t full) {
-  constexpr auto kOfW = ptx::L2Policy::evict_first;  // read once; and 2 to 4 % faster
+  constexpr auto kOfW = ptx::L2Policy::evict_first;  // W is read once; measured faster as well
   ptx::mbarrier_arrive_expect_tx(full, C::kStageBytes);
   if constexpr (C::kWide) {
     ptx::tma_load_2d(to, &params.w, part * C::kStageColumns, row, full, kOfW);
@@ -26,23 +26,23 @@ __device__ __forceinline__ void load_w(const Params& params, int row, int part, 
   }
 }
 
-/// Reads X for a lane: 16 bytes of each of its tokens, from L2 or L1.
+/// Loads X for a lane, 16 bytes of each of its tokens, from L2 or L1.
 template <class C>
 class TokenReader {
  public:
-  /// Tokens beyond the last read it again: their sums are not stored.
+  /// Lanes beyond the last token read that token again; their sums are not stored.
   __device__ __forceinline__ TokenReader(const Params& params, int lane)
       : x_(static_cast<const char*>(params.x)), cols_(params.cols), first_(lane % 4 * 8) {
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t) {
       rows_[t] = static_cast<std::uint32_t>(min(lane / 4 + 8 * t, params.m - 1)) *
                  static_cast<std::uint32_t>(params.x_stride * 2);
-      ptx::opaque(rows_[t]);  // kept, not made anew at every load
+      ptx::opaque(rows_[t]);  // keeps the offset in a register; else every load would recompute it
     }
   }
 
-  /// Of columns k .. k + 31, zeros beyond the last column; columns are a multiple of 8. Nothing if not
-  /// `there`.
+  /// Loads the lane's part of columns k .. k + 31. Columns beyond the last give zeros (the number of columns
+  /// is a multiple of 8), and so does everything if not `there`.
   __device__ __forceinline__ void load(Tokens<C>& x, int k, bool there) const {
     k += first_;
     const bool inside = there && k < cols_;
@@ -55,7 +55,7 @@ class TokenReader {
  private:
   const char* const x_;
   const int cols_, first_;
-  std::uint32_t rows_[C::kTokenTiles];  // where they begin
+  std::uint32_t rows_[C::kTokenTiles];  // byte offsets of the lane's tokens
 };
 
 }  // namespace sparseloom::kernels::cuda::decode90

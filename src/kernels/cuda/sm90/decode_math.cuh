@@ -1,9 +1,10 @@
 // The arithmetic of sm90_decode and sm90_decode_lines: 32 outputs x 32 k of W from shared memory, X from
 // registers.
 //
-// The order of k is free as long as both operands agree: lane 4 g + q holds 16 bytes of a row of W and of a
-// token, k = 8 q .. 8 q + 7 of the 32, and feeds them as they are to two mma, words 0, 1 to the first and 2,
-// 3 to the second. W is the mma's A, so 8 tokens cost what 1 to 8 tokens need.
+// The order of k is free as long as both operands use the same one. Lane 4 g + q holds 16 bytes of a row of W
+// and of a token, k = 8 q .. 8 q + 7 of the 32. It feeds them unchanged to two mma, words 0 and 1 to the
+// first, words 2 and 3 to the second. W is the mma's A operand (swap-AB), so the tensor cores work on
+// multiples of 8 tokens, not of 16.
 #pragma once
 
 #include "kernels/cuda/epilogue/activation.cuh"
@@ -38,17 +39,17 @@ struct F16 {
   }
 };
 
-/// [tile][token tile][0..3] of lane 4 g + q: outputs line_row(tile, g), the same at 1, then line_row(tile, g
-/// + 8); tokens 2 q and 2 q + 1 of the 8.
+/// Sums [tile][token tile][0..3]. Lane 4 g + q holds the outputs line_row(tile, g) (elements 0 and 1) and
+/// line_row(tile, g + 8) (elements 2 and 3), of the tokens 2 q and 2 q + 1 of the tile's 8.
 template <class C>
 using Sums = float[2][C::kTokenTiles][4];
 
-/// Of each 8 tokens, 16 bytes of token g.
+/// X for a step: of each tile of 8 tokens, 16 bytes of token g.
 template <class C>
 using Tokens = uint4[C::kTokenTiles];
 
-/// Where lane 4 g + q finds its piece of row line_row(0, g) in a stage; in the stage's second 32 k it is 64
-/// bytes off, either way.
+/// Offset in a stage at which lane 4 g + q finds its 16 bytes of row line_row(0, g). For the stage's second
+/// 32 k, XOR the offset with 64.
 template <class C>
 __device__ __forceinline__ std::uint32_t lane_piece(int lane) {
   if constexpr (!C::kWide) return static_cast<std::uint32_t>(lane) * 16;
@@ -56,7 +57,7 @@ __device__ __forceinline__ std::uint32_t lane_piece(int lane) {
   return static_cast<std::uint32_t>(row * 128 + ((lane % 4) ^ row) * 16);
 }
 
-/// piece: shared address of this lane's piece of the 32 k.
+/// Multiplies one step. piece: shared address of this lane's 16 bytes of the 32 k.
 template <class C>
 __device__ __forceinline__ void multiply(Sums<C>& sums, const Tokens<C>& x, std::uint32_t piece) {
   constexpr std::uint32_t kRow = C::kStageColumns * 2;

@@ -1,4 +1,4 @@
-// The end of sm90_decode and sm90_decode_lines: sums to slots of shared memory, slots to outputs.
+// The epilogue of sm90_decode and sm90_decode_lines: sums to slots of shared memory, and slots to outputs.
 #pragma once
 
 #include "kernels/cuda/ptx/cluster.cuh"
@@ -8,10 +8,10 @@
 
 namespace sparseloom::kernels::cuda::decode90 {
 
-/// A warp's sums, to be added to those of other warps.
+/// Stores a warp's sums to a slot, from which they are added to those of other warps.
 template <class C>
 __device__ __forceinline__ void store_slot(const Sums<C>& sums, float4* slot, int lane) {
-  ptx::opaque(lane);  // else the addresses fill the registers of the main loop
+  ptx::opaque(lane);  // else the addresses fill the registers of the mainloop
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
@@ -19,7 +19,8 @@ __device__ __forceinline__ void store_slot(const Sums<C>& sums, float4* slot, in
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = line_row<C>(tile, lane / 4 + i / 2 * 8);
-        // slot_four(8 t + lane % 4 * 2 + i % 2, ..), its address in a constant and what all t share
+        // This is slot_four(8 t + lane % 4 * 2 + i % 2, ..), written as one address for all t plus a
+        // constant.
         float4* const place = slot + slot_four(lane % 4 * 2, row / 4) + (8 * t + i % 2) * slot_four(1, 0);
         reinterpret_cast<float*>(place)[row % 4] = sums[tile][t][i];
       }
@@ -40,16 +41,17 @@ __device__ __forceinline__ float residual_of(const Params& params, int token, in
   return C::Mma::to_float(ptx::ld_global(residual + token * params.residual_stride + row));
 }
 
-/// Outputs of a line that this warp has summed alone: lines of few blocks, whose number a slot each could not
-/// hold.
+/// Stores the outputs of a strip that this warp has summed alone. Such strips have few blocks, and there may
+/// be more of them than slots.
 template <class C>
-__device__ __forceinline__ void store_line(const Params& params, const Sums<C>& sums, int line, int lane) {
+__device__ __forceinline__ void store_strip(const Params& params, const Sums<C>& sums, int strip,
+                                                int lane) {
   ptx::opaque(lane);
   auto* out = static_cast<std::uint16_t*>(params.out);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const int row = line * kLine + line_row<C>(tile, lane / 4),
-              other = line * kLine + line_row<C>(tile, lane / 4 + 8);
+    const int row = strip * kStrip + line_row<C>(tile, lane / 4),
+              other = strip * kStrip + line_row<C>(tile, lane / 4 + 8);
     const float bias = bias_of<C>(params, row), other_bias = bias_of<C>(params, other);
 #pragma unroll
     for (int t = 0; t < C::kTokenTiles; ++t) {
@@ -67,7 +69,7 @@ __device__ __forceinline__ void store_line(const Params& params, const Sums<C>& 
   }
 }
 
-/// The bias of four outputs as it lies in memory: asked for here, waited for where it is added.
+/// The bias bits of four outputs: the constructor starts the load, and the addition waits for it.
 struct BiasFour {
   std::uint16_t bits[4] = {};
 
@@ -80,7 +82,7 @@ struct BiasFour {
   }
 };
 
-/// Four outputs of a token.
+/// Stores four outputs of a token.
 template <class C>
 __device__ __forceinline__ void store_four(const Params& params, const float4& sum, const BiasFour& bias,
                                            int token, int row) {
@@ -105,20 +107,22 @@ __device__ __forceinline__ void store_four(const Params& params, const float4& s
     if (row + i < params.rows) out[i] = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
 }
 
-/// Adds what the warps of the cluster have of the lines they share, in the order of their units, and stores
-/// all lines but those of store_line. A warp takes four tokens of a line at a time. number: this warp's in
-/// the cluster.
+/// Adds up the strips that the warps of the cluster share, in the order of their units, and stores all strips
+/// except those of store_block_row. A warp takes four tokens of a strip at a time. number: this warp's number
+/// in the cluster.
 template <class C>
 __device__ __forceinline__ void finish(const Params& params, const Rows& rows, const Share& share,
                                        const Shared<C>& shared, int number, int lane) {
-  const int tasks = (share.last_line - share.first_line) << params.fours_log2, four = lane % 8;
+  const int tasks = (share.last_strip - share.first_strip) << params.fours_log2, four = lane % 8;
   for (int task = number; task < tasks; task += share.warps) {
-    const int line = share.first_line + (task >> params.fours_log2);
+    const int strip = share.first_strip + (task >> params.fours_log2);
     const int token = (task & ((1 << params.fours_log2) - 1)) * 4 + lane / 8;
-    const int begin = rows.unit_of(line) - share.first_unit, length = rows.length(line >> rows.strips_log2);
+    const int begin = rows.unit_of(strip) - share.first_unit,
+              length = rows.length(strip >> rows.strips_log2);
     float4 sum = {};
     if (length > 0) {
       const int first = share.warp_of(begin, lane), last = share.warp_of(begin + length - 1, lane);
+      // A single warp has already stored the strip.
       if (first == last) continue;
       const unsigned rank_mask = (1u << params.cluster_log2) - 1;
       const auto add = [&](const float4* place, int warp) {
@@ -128,12 +132,14 @@ __device__ __forceinline__ void finish(const Params& params, const Rows& rows, c
         sum.z += sums.z;
         sum.w += sums.w;
       };
+      // Add the sums of the warps in which the strip continues, then those of the warp in which it ends.
 #pragma unroll 4
       for (int warp = first; warp < last; ++warp)
         add(reinterpret_cast<const float4*>(shared.rings[warp >> params.cluster_log2]), warp);
       add(shared.heads[last >> params.cluster_log2], last);
     }
-    store_four<C>(params, sum, BiasFour(params, line * kLine + four * 4), token, line * kLine + four * 4);
+    store_four<C>(params, sum, BiasFour(params, strip * kStrip + four * 4), token,
+                  strip * kStrip + four * 4);
   }
 }
 

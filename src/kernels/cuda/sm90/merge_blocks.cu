@@ -1,3 +1,4 @@
+// Merges small blocks into units; merge_blocks.h has the layout.
 #include <cuda_runtime.h>
 
 #include <bit>
@@ -8,43 +9,47 @@ namespace sparseloom::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr unsigned kPieces =
-    4;  // thread blocks of a line, all of which find its units and each of which fills some
+// Thread blocks to a row of units. Each finds all of the row's units, and fills some of them.
+constexpr unsigned kPieces = 4;
 
 struct Params {
-  const std::int32_t* begin;  // of the lists, [lists + 1]
+  const std::int32_t* begin;  // where the lists begin, [lists + 1]
   const std::int32_t* along;
-  const std::int32_t* slot;  // null: as the list counts
+  const std::int32_t* slot;  // null: blocks are in list order
   const uint4* values;
   uint4* unit_values;
   std::int32_t *unit_begin, *unit_end, *unit_along, *unit_slot;
   std::int32_t lists, across;  // blocks along the outputs; units along the reduction
-  int lists_log2, along_log2;  // of a unit: blocks along the outputs, along the reduction
+  int lists_log2, along_log2;  // blocks of a unit along the outputs, along the reduction
   int bm_log2, bn_log2, unit_rows_log2, unit_cols_log2;
   bool dx;
 };
 
+// blockIdx.x is a row of units, and blockIdx.y is one of its kPieces thread blocks.
 __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Params params) {
   extern __shared__ std::int32_t shared[];
   __shared__ std::int32_t count;
-  const int cells_log2 = params.lists_log2 + params.along_log2, line = blockIdx.x;
+  const int cells_log2 = params.lists_log2 + params.along_log2, block_row = blockIdx.x;
   std::int32_t* const list = shared;                   // [across]
   std::int32_t* const table = shared + params.across;  // [across][cells]: slot of the block there, or -1
+  // Clear the table, then enter the stored blocks of the row's lists.
   for (int i = threadIdx.x; i < params.across << cells_log2; i += kThreads) table[i] = -1;
   __syncthreads();
-  for (int of_line = 0; of_line < 1 << params.lists_log2; ++of_line) {
-    const std::int32_t from = (line << params.lists_log2) + of_line;
+  for (int of_block_row = 0; of_block_row < 1 << params.lists_log2; ++of_block_row) {
+    const std::int32_t from = (block_row << params.lists_log2) + of_block_row;
     if (from >= params.lists) break;
     const std::int32_t end = __ldg(params.begin + from + 1);
     for (std::int32_t i = __ldg(params.begin + from) + static_cast<int>(threadIdx.x); i < end;
          i += kThreads) {
       const std::int32_t along = __ldg(params.along + i), unit = along >> params.along_log2;
-      const int cell = (of_line << params.along_log2) | (along & ((1 << params.along_log2) - 1));
+      const int cell = (of_block_row << params.along_log2) | (along & ((1 << params.along_log2) - 1));
       table[(unit << cells_log2) + cell] = params.slot == nullptr ? i : __ldg(params.slot + i);
     }
   }
   __syncthreads();
-  const std::int32_t first = line * params.across;
+  const std::int32_t first = block_row * params.across;
+  // One warp lists the units of which any block is stored; the first thread block of the row writes the
+  // index.
   if (threadIdx.x < 32) {
     std::int32_t found = 0;
     for (int unit = threadIdx.x; unit - static_cast<int>(threadIdx.x) < params.across; unit += 32) {
@@ -64,13 +69,14 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Params
     if (threadIdx.x == 0) {
       count = found;
       if (blockIdx.y == 0) {
-        params.unit_begin[line] = first;
-        params.unit_end[line] = first + found;
+        params.unit_begin[block_row] = first;
+        params.unit_end[block_row] = first + found;
       }
     }
   }
   __syncthreads();
-  // 16 bytes at a time: 8 columns of a row of a unit, all of one block.
+  // Fill this thread block's part of the units, 16 bytes at a time: 8 columns of a unit's row, all of one
+  // block.
   const int chunks_log2 = params.unit_cols_log2 - 3, unit_log2 = params.unit_rows_log2 + chunks_log2;
   uint4* const to = params.unit_values + (static_cast<std::int64_t>(first) << unit_log2);
   for (int i = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
@@ -99,8 +105,8 @@ struct Places {
   Places(std::byte* workspace, const Merging& merging)
       : values(workspace),
         begin(reinterpret_cast<std::int32_t*>(workspace + merging.values_bytes())),
-        end(begin + merging.lines),
-        along(end + merging.lines),
+        end(begin + merging.block_rows),
+        along(end + merging.block_rows),
         slot(along + merging.units()) {}
 };
 
@@ -124,7 +130,7 @@ int merge_blocks(const MatmulArgs& args, const Merging& merging) noexcept {
   params.bm_log2 = log2_of(merging.block.rows), params.bn_log2 = log2_of(merging.block.cols);
   params.unit_rows_log2 = log2_of(merging.unit.rows), params.unit_cols_log2 = log2_of(merging.unit.cols);
   params.dx = dx;
-  merge<<<dim3(static_cast<unsigned>(merging.lines), kPieces), kThreads, merging.table_bytes(),
+  merge<<<dim3(static_cast<unsigned>(merging.block_rows), kPieces), kThreads, merging.table_bytes(),
           static_cast<cudaStream_t>(args.stream)>>>(params);
   return cudaGetLastError();
 }
@@ -137,7 +143,7 @@ MatmulArgs merged(const MatmulArgs& args, const Merging& merging) noexcept {
   product.index.crow = product.transposed.ccol = places.begin;
   product.index.col = product.transposed.row = places.along;
   product.transposed.slot = places.slot;
-  product.line_end = places.end;
+  product.block_row_end = places.end;
   product.likely_blocks = static_cast<std::int64_t>(merging.likely_units(args.index.blocks));
   product.values = places.values;
   return product;

@@ -1,4 +1,5 @@
-// sm90_mma_dds and sm90_mma_merged: dtype and direction to the instance of mma_dds.cuh.
+// Entry points sm90_mma_dds and sm90_mma_merged: they pick the instance of mma_dds.cuh by dtype and
+// direction.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.h"
@@ -22,7 +23,7 @@ bool takes(const MatmulArgs& args) { return args.direction != Direction::dw && s
 int sm90_mma_dds(const MatmulArgs& args) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
   const int status = launch(args);
-  return status == kCannotTake ? hand_over(args) : status;
+  return status == kCannotTake ? fallback(args) : status;
 }
 
 int sm90_mma_merged(const MatmulArgs& args) noexcept {

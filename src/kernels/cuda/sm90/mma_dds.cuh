@@ -1,16 +1,20 @@
-// forward: out [m, rows] = act(x [m, cols] W^T + bias) + residual    dx: out [m, cols] = dy [m, rows] W    W
-// in blocks of 16 x 16, fp32 sums
+// The kernel for weights W in blocks of 16 x 16, with fp32 sums:
+//   forward: out [m, rows] = act(x [m, cols] W^T + bias) + residual
+//   dx:      out [m, cols] = dy [m, rows] W
 //
-// A thread block (one per multiprocessor, tile after tile): 64 tokens x 512 outputs, those of 32 block lines.
+// The kernel is persistent: one thread block per multiprocessor takes tile after tile. A tile is 64 tokens x
+// 512 outputs, which are 32 block rows (block columns in dx).
 //
-//   producers     table of the lines' blocks; per slab of 64 along the reduction, TMA brings x's, cp.async
-//   the blocks stored in it ring          stages x (x, blocks, a record for each consumer) consumers     16
-//   warps of two lines: mma.sync for the blocks that these store
+//   producers   Four warps first write a table of the tile's stored blocks. For each K tile of 64, TMA copies
+//               X and cp.async copies the stored blocks.
+//   ring        Each stage holds X, the blocks, and a stage descriptor for each consumer.
+//   consumers   16 warps own two block rows each and issue mma.sync for the blocks stored there.
 //
-// Where some slab has more blocks than a stage has slots, each takes several stages, x in each. A stage is
-// handed on by two barriers. full: the 32 lanes of its producer, whose copies have come, and the bytes of x.
-// empty: one arrival of each consumer warp. Fixed order of summation: ascending along the reduction, whatever
-// the grid and the ring.
+// If some K tile has more blocks than a stage has slots, every K tile takes several stages, and X is copied
+// to each of them. Two mbarriers hand a stage over. `full` waits for the 32 lanes of the stage's producer,
+// whose cp.async have landed, and for the bytes of X. `empty` waits for one arrival of each consumer warp.
+// The sums are always added in ascending order of the reduction, whatever the grid and the ring, so results
+// are deterministic.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -41,10 +45,10 @@ __global__ void __launch_bounds__(T::kThreads, 1) mma_dds_kernel(const __grid_co
     ptx::fence_proxy_async();
   }
   __syncthreads();
-  ptx::wait_for_earlier_kernels();
+  ptx::wait_for_earlier_kernels();  // the setup above may overlap the kernel before
   ptx::let_next_kernel_begin();
 
-  const int warp = __shfl_sync(kWarp, threadIdx.x / 32, 0);  // uniform, and known to be
+  const int warp = __shfl_sync(kWarp, threadIdx.x / 32, 0);  // the compiler sees it is uniform
   if (warp >= T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     produce<T>(params, front, ring, warp - T::kConsumers);

@@ -1,5 +1,5 @@
-// The instances of mma_dds.cuh, one per translation unit, so that two cores compile them side by side.
-// Contract: launch.h.
+// Declares the instances of mma_dds.cuh. Each has a translation unit of its own, so that they compile in
+// parallel. launch.h states their contract.
 #pragma once
 
 #include "kernels/args.h"
@@ -7,9 +7,9 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-inline constexpr int kSide = 16;  // of a block
-inline constexpr int kTileTokens = 64, kTileLines = 32, kTileOutputs = kTileLines * kSide;
-inline constexpr int kSlab = 64;  // of the reduction, 128 bytes of a token
+inline constexpr int kSide = 16;  // side of a block
+inline constexpr int kTileTokens = 64, kTileBlockRows = 32, kTileOutputs = kTileBlockRows * kSide;
+inline constexpr int kKTile = 64;  // positions of the reduction: 128 bytes of a token
 
 int forward_bf16(const MatmulArgs& args) noexcept;
 int forward_f16(const MatmulArgs& args) noexcept;

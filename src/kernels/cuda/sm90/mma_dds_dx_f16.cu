@@ -1,4 +1,4 @@
-// mma_dds.cuh: dx, f16.
+// Instantiates mma_dds.cuh for dX in f16.
 #include "kernels/cuda/sm90/mma_dds.h"
 #include "kernels/cuda/sm90/mma_dds_launch.cuh"
 

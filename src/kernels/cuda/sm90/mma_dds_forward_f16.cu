@@ -1,4 +1,4 @@
-// mma_dds.cuh: forward, f16.
+// Instantiates mma_dds.cuh for the forward product in f16.
 #include "kernels/cuda/sm90/mma_dds.h"
 #include "kernels/cuda/sm90/mma_dds_launch.cuh"
 

@@ -1,4 +1,4 @@
-// The matrices of mma_dds as TMA sees them.
+// Describes the matrices of mma_dds to TMA.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-/// [m, reduction], [m, outputs]; 16-bit.
+/// x is [m, reduction], the others are [m, outputs]; all are 16-bit.
 struct Operands {
-  TensorMapMatrix x, out, pre, residual;  // pre, residual: as out, when args has them
+  TensorMapMatrix x, out, pre, residual;  // pre and residual have null data where args has none
 
   explicit Operands(const MatmulArgs& args) {
     const bool dx = args.direction == Direction::dx;

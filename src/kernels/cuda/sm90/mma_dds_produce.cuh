@@ -1,5 +1,5 @@
-// The producers: four warps, each of which fills every fourth stage by a table (mma_dds_table.cuh) that they
-// write together.
+// The producers of mma_dds: four warps, each of which fills every fourth stage. They follow a table of the
+// stored blocks (mma_dds_table.cuh), which they write together.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,24 +17,24 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-/// Finds the blocks of the lane's line in a tile's stages, ever later ones.
+/// Finds the blocks of the lane's block row in a tile's stages. Calls must ask for ascending stages.
 template <class T>
 class Finder {
  public:
   explicit __device__ __forceinline__ Finder(const Table<T>& table)
       : table_(table), word_(table.word(0)), next_(table.first()) {}
 
-  /// The stage's record, and where among the values its blocks are.
+  /// Returns the stage descriptor, and writes to `block` the indices of the stage's blocks among the values.
   __device__ __forceinline__ std::uint32_t find(const Params& params, int stage,
                                                 std::int32_t (&block)[T::kPlaces]) {
     const std::uint32_t record = table_.record(params, stage);
-    const int slab = stage >> table_.parts_log2();
+    const int k_tile = stage >> table_.parts_log2();
 #pragma unroll 1
-    while (quad_ < slab / 4) {
+    while (quad_ < k_tile / 4) {
       next_ += __popc(word_);
       word_ = table_.word(++quad_);
     }
-    const std::int32_t first = next_ + __popc(word_ & ((1u << slab % 4 * 8) - 1));
+    const std::int32_t first = next_ + __popc(word_ & ((1u << k_tile % 4 * 8) - 1));
 #pragma unroll
     for (int place = 0; place < T::kPlaces; ++place) {
       const std::uint32_t bit = bit_of(place);
@@ -45,7 +45,7 @@ class Finder {
     return record;
   }
 
-  /// Of the lane's line, among the bits of both lines of a record.
+  /// The bit of a descriptor that says whether the lane's block row, one of the warp's two, stores `place`.
   static __device__ __forceinline__ std::uint32_t bit_of(int place) {
     return 1u << (2 * place) << threadIdx.x % 2;
   }
@@ -56,10 +56,11 @@ class Finder {
   const Table<T>& table_;
   int quad_ = 0;
   std::uint32_t word_;
-  std::int32_t next_;  // of the line's blocks, the first from slab 4 * quad_ on
+  std::int32_t next_;  // index of the block row's first block at or after K tile 4 * quad_
 };
 
-/// Copies a stage's blocks, `count` of them, into its slots. from, slots: this lane's 16 bytes of the first.
+/// Copies the `count` blocks of a stage into its slots. `from` and `slots` address this lane's 16 bytes of
+/// the first value block and of the first slot.
 template <class T>
 __device__ __forceinline__ void copy_blocks(const char* from, const std::uint32_t* blocks, int count,
                                             std::uint32_t slots) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ void copy_blocks(const char* from, const std::uint32_
   }
 }
 
-/// One warp of kProducers.
+/// The loop of one producer warp; there are kProducers.
 template <class T>
 __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& front, std::byte* ring,
                                         int producer) {
@@ -104,13 +105,14 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
   int stage = producer;
 #pragma unroll 1
   while (tiles.any(params)) {
+    // Write the table of this tile's group, unless the tile before had the same group.
     if (!written) table.write(params, producer);
-    const std::int32_t token = tiles.panel() * T::kTokens;
+    const std::int32_t token = tiles.m_tile() * T::kTokens;
     const int group = tiles.group();
     tiles.advance(params);
     written = tiles.group() == group;
-    if (!written) table.ask(params, tiles.group());
-    const int stages = params.slabs << table.parts_log2();
+    if (!written) table.ask(params, tiles.group());  // prefetch for the next table
+    const int stages = params.k_tiles << table.parts_log2();
     if (stage < stages) {
       Finder<T> finder(table);
       std::int32_t block[T::kPlaces];
@@ -119,7 +121,8 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
       while (true) {
         const std::uint32_t record = next;
         const int slot = static_cast<int>((record & T::kSlots) / T::kSlotBytes),
-                  slab = stage >> table.parts_log2();
+                  k_tile = stage >> table.parts_log2();
+        // List the stage's blocks in the order of the slots.
 #pragma unroll
         for (int place = 0; place < T::kPlaces; ++place) {
           const std::uint32_t bit = Finder<T>::bit_of(place);
@@ -128,24 +131,26 @@ __device__ __forceinline__ void produce(const Params& params, SharedFront<T>& fr
         }
         const int count = __shfl_sync(kWarp, slot + __popc(record & T::kStored), 31);
         stage += T::kProducers;
-        // What dx reads for the next one comes while this one's copies are started.
+        // Look up the next stage now, so that dx's loads overlap this stage's copies.
         const bool more = stage < stages;
         if (more) next = finder.find(params, stage, block);
+        // Wait until the consumers have freed the stage, then write its descriptors.
         ptx::mbarrier_wait(turn.empty(), turn.parity() ^ 1);
         if (lane % 2 == 0) ptx::st_shared_b32(turn.record(lane / 2), record);
-        __syncwarp();  // record and list are there
+        __syncwarp();  // all lanes have written descriptors and list
+        // Issue TMA for X, which a stage without blocks does not need; then cp.async for the blocks.
         if (ptx::elect_lane()) {
           if (count == 0) {
             ptx::mbarrier_arrive(turn.full());
           } else {
             ptx::mbarrier_arrive_expect_tx(turn.full(), T::kXBytes);
-            ptx::tma_load_2d(ring_address + turn.offset(), &params.x, slab * T::kSlab, token, turn.full(),
+            ptx::tma_load_2d(ring_address + turn.offset(), &params.x, k_tile * T::kKTile, token, turn.full(),
                              params.x_policy);
           }
         }
         copy_blocks<T>(from, list, count, slots + turn.offset());
         ptx::mbarrier_arrive_behind_copies(turn.full());
-        __syncwarp();  // the list has been read
+        __syncwarp();  // all lanes have read the list
         turn.advance(T::kProducers);
         if (!more) break;
       }

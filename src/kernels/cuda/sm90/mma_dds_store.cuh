@@ -1,5 +1,6 @@
-// out = round(act(sums + bias) + residual): sums of 16 outputs x 8 tokens, turned over on their way to boxes
-// that TMA writes, so that padding needs no test.
+// The epilogue of mma_dds: out = round(act(sums + bias) + residual). The sums of 16 outputs x 8 tokens are
+// transposed by stmatrix on their way to shared memory, from where TMA stores boxes, so that padding needs no
+// test.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,19 +17,19 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-/// Of a warp: outputs lane / 4 and lane / 4 + 8 of each line, tokens 2 (lane % 4) and the next of every
-/// eight.
+/// The sums of a warp, as mma.sync leaves them: a lane has outputs lane / 4 and lane / 4 + 8 of each block
+/// row, at tokens 2 (lane % 4) and 2 (lane % 4) + 1 of every eight.
 template <class T>
-using Sums = float[T::kWarpLines][T::kTokens / 8][4];
+using Sums = float[T::kWarpBlockRows][T::kTokens / 8][4];
 
-/// First token of the tile, first output of the warp.
+/// Where a warp stores: the first token of the tile, the first output of the warp.
 struct Place {
   std::int32_t token, output;
 };
 
 template <class T>
 struct Bias {
-  float of[T::kWarpLines][2];
+  float of[T::kWarpBlockRows][2];
 };
 
 template <class T>
@@ -38,7 +39,7 @@ __device__ __forceinline__ Bias<T> fetch_bias(const Params& params, const Place&
     if (params.bias != nullptr) {
       const auto* all = static_cast<const typename T::Element::Bits*>(params.bias);
 #pragma unroll
-      for (int i = 0; i < T::kWarpLines * 2; ++i) {
+      for (int i = 0; i < T::kWarpBlockRows * 2; ++i) {
         const std::int32_t output = place.output + i * 8 + static_cast<std::int32_t>(threadIdx.x % 32 / 4);
         if (output < params.out_width) bias.of[i / 2][i % 2] = T::Element::to_f32(all[output]);
       }
@@ -47,19 +48,20 @@ __device__ __forceinline__ Bias<T> fetch_bias(const Params& params, const Place&
   return bias;
 }
 
-/// A warp's way out: its own staging, and the barrier for what comes there.
+/// Shared addresses of a warp's staging buffer, and of the mbarrier of the residual that TMA loads into it.
 struct Exit {
   std::uint32_t staging, residual;
 };
 
-/// Half of the tokens by one box.
+/// Stores the box of kStoreTokens tokens that begins at token `first` of the tile.
 template <class T, class Function>
 __device__ __forceinline__ void store_box(const CUtensorMap& map, const Params& params, const Place& place,
                                           const Bias<T>& bias, const Exit& exit, const Sums<T>& sums,
                                           int first, Function function, bool adds) {
   const int lane = threadIdx.x % 32;
+  // Wait until the staging buffer is free, and fetch the residual into it.
   if (ptx::elect_lane()) {
-    ptx::bulk_wait_read<0>();  // the write before has read it
+    ptx::bulk_wait_read<0>();  // the store before has read the buffer
     if (adds) {
       ptx::mbarrier_arrive_expect_tx(exit.residual, T::kStoreBytes);
       ptx::tma_load_2d(exit.staging, &params.residual, place.output, place.token + first, exit.residual);
@@ -67,6 +69,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const Params& 
   }
   __syncwarp();
   if (adds) ptx::mbarrier_wait(exit.residual, first / T::kStoreTokens % 2);
+    // Finish the sums and write them, transposed, in place of the residual.
 #pragma unroll
   for (int n = 0; n < T::kStoreTokens / 8; ++n) {
     const int row = n * 8 + lane % 8, chunk = lane / 8 ^ row / 2 % 4;
@@ -86,6 +89,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, const Params& 
     }
     ptx::stmatrix_x4_trans(at, pairs);
   }
+  // Issue the TMA store.
   ptx::fence_proxy_async();
   __syncwarp();
   if (ptx::elect_lane()) {

@@ -1,6 +1,6 @@
-// Which blocks each stage of a tile holds, in shared memory: found once for all tiles of a group of lines.
-// Producers that counted 32 lines' blocks and put them in order for each stage anew were what consumers
-// waited for at density .05.
+// The table, in shared memory, of the blocks that each stage of a tile holds. It is made once for all tiles
+// of a group of block rows: when the producers counted and ordered the blocks of 32 block rows anew for each
+// stage, the consumers waited for them at density .05 (measured).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,32 +15,33 @@ namespace sparseloom::kernels::cuda::mma_dds {
 
 constexpr unsigned kWarp = 0xffffffff;
 
-/// What a tile's stages hold. Written by all producers together, once for each group of lines that a thread
-/// block meets, read by each for its own stages.
+/// Says what a tile's stages hold. All producers write it together, once for each group of block rows that
+/// the thread block meets; each reads it for its own stages. Each method is called by whole warps.
 template <class T>
 class Table {
  public:
   __device__ __forceinline__ Table(const Params& params, std::byte* bytes)
-      : quads_((params.slabs + 3) / 4),
+      : quads_((params.k_tiles + 3) / 4),
         words_(reinterpret_cast<std::uint32_t*>(bytes)),
-        records_(words_ + quads_ * T::kLines),
-        most_(records_ + params.slabs * T::kConsumers) {}
+        records_(words_ + quads_ * T::kBlockRows),
+        most_(records_ + params.k_tiles * T::kConsumers) {}
 
-  /// Asks for where the lists of the group that is written next begin and end.
+  /// Starts the loads of where the lists of `group` begin and end; the next write() uses them.
   __device__ __forceinline__ void ask(const Params& params, int group) {
-    const int line = group * T::kLines + within(),
-              own = group * T::kLines + static_cast<int>(threadIdx.x % 32);
-    begin_ = ptx::ld_global_if(line < params.lines, params.list_begin + line);
-    end_ = ptx::ld_global_if(line < params.lines, params.list_end + line);
-    next_first_ = ptx::ld_global_if(own < params.lines, params.list_begin + own);
+    const int block_row = group * T::kBlockRows + within(),
+              own = group * T::kBlockRows + static_cast<int>(threadIdx.x % 32);
+    begin_ = ptx::ld_global_if(block_row < params.block_rows, params.list_begin + block_row);
+    end_ = ptx::ld_global_if(block_row < params.block_rows, params.list_end + block_row);
+    next_first_ = ptx::ld_global_if(own < params.block_rows, params.list_begin + own);
   }
 
-  /// Of the group that was asked for.
+  /// Writes the table of the group that ask() named.
   __device__ __forceinline__ void write(const Params& params, int producer) {
+    // Clear the words, once all producers are done with the table before.
     ptx::named_barrier_sync<1, kThreads>();
-    for (int i = threadIdx.x % kThreads; i < quads_ * T::kLines; i += kThreads) words_[i] = 0;
+    for (int i = threadIdx.x % kThreads; i < quads_ * T::kBlockRows; i += kThreads) words_[i] = 0;
     ptx::named_barrier_sync<1, kThreads>();
-    // Eight loads at a time, none of which waits for another.
+    // Set a bit for each stored block. Eight independent loads are in flight at a time.
 #pragma unroll 1
     for (std::int32_t i = begin_ + static_cast<int>(threadIdx.x % kEach); i < end_; i += 8 * kEach) {
       std::int32_t along[8];
@@ -50,30 +51,33 @@ class Table {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         if (i + j * kEach < end_)
-          atomicOr(&words_[along[j] / 16 * T::kLines + within()], 1u << (along[j] % 16 * 2 + within() % 2));
+          atomicOr(&words_[along[j] / 16 * T::kBlockRows + within()],
+                   1u << (along[j] % 16 * 2 + within() % 2));
       }
     }
     ptx::named_barrier_sync<1, kThreads>();
+    // Write the descriptors as if each K tile were one stage, and find the most blocks of a K tile.
     first_ = next_first_;
     parts_log2_ = 0;
     const std::uint32_t own_most = write_records(params, producer);
     if (threadIdx.x % 32 == 31) most_[producer] = own_most;
     ptx::named_barrier_sync<1, kThreads>();
+    // If a stage has too few slots for that, each K tile takes several stages.
     std::uint32_t most = 0;
 #pragma unroll
     for (int i = 0; i < T::kProducers; ++i) most = max(most, most_[i]);
     if (most > static_cast<std::uint32_t>(params.slots)) choose_parts(params);
   }
 
-  /// As few as the slots allow, by the slab that stores most.
+  /// log2 of the stages (parts) of a K tile: as few as the slots allow for the K tile that stores most.
   __device__ __forceinline__ int parts_log2() const { return parts_log2_; }
-  /// Where the blocks of the lane's line begin.
+  /// Index of the first block of the lane's block row.
   __device__ __forceinline__ std::int32_t first() const { return first_; }
-  /// What the lane's line stores in four slabs from 4 * quad on.
+  /// The bytes that say what the lane's block row stores in the four K tiles from 4 * quad on.
   __device__ __forceinline__ std::uint32_t word(int quad) const {
-    return words_[quad * T::kLines + threadIdx.x % 32];
+    return words_[quad * T::kBlockRows + threadIdx.x % 32];
   }
-  /// A stage's record for the warp that multiplies the lane's line.
+  /// The stage descriptor for the consumer warp that multiplies the lane's block row.
   __device__ __forceinline__ std::uint32_t record(const Params& params, int stage) const {
     return parts_log2_ == 0 ? records_[stage * T::kConsumers + threadIdx.x % 32 / 2]
                             : find_record(params, stage);
@@ -81,42 +85,45 @@ class Table {
 
  private:
   static constexpr int kThreads = T::kProducers * 32,
-                       kEach = kThreads / T::kLines;  // threads for a line's list
+                       kEach = kThreads / T::kBlockRows;  // threads that read one block row's list
   static __device__ __forceinline__ int within() { return static_cast<int>(threadIdx.x % kThreads) / kEach; }
 
+  /// The byte of the lane's block row in `stage`: zero where the stage is for another part of the block rows.
   __device__ __forceinline__ std::uint32_t stored(int stage) const {
-    const int slab = stage >> parts_log2_, part = stage & ((1 << parts_log2_) - 1);
+    const int k_tile = stage >> parts_log2_, part = stage & ((1 << parts_log2_) - 1);
     return static_cast<int>(threadIdx.x % 32) >> (5 - parts_log2_) == part
-               ? word(slab / 4) >> slab % 4 * 8 & 0xff
+               ? word(k_tile / 4) >> k_tile % 4 * 8 & 0xff
                : 0;
   }
 
-  /// Those of every fourth quad of slabs, where a slab is one stage. Lane 31 gets the most blocks that one of
-  /// them stores.
+  /// Writes the descriptors of every fourth quad of K tiles, where a K tile is one stage. Returns to lane 31
+  /// the most blocks that one of these K tiles stores.
   __device__ __forceinline__ std::uint32_t write_records(const Params& params, int producer) {
     const int lane = threadIdx.x % 32;
     std::uint32_t most = 0;
 #pragma unroll 2
     for (int quad = producer; quad < quads_; quad += T::kProducers) {
+      // Join the bytes of the two block rows of a consumer warp.
       std::uint32_t here = word(quad), next = quad + 1 < quads_ ? word(quad + 1) : 0;
       here |= __shfl_xor_sync(kWarp, here, 1), next |= __shfl_xor_sync(kWarp, next, 1);
       const std::uint32_t count = count_by_byte(here);
-      std::uint32_t up_to = count;  // this warp, of four slabs
+      std::uint32_t up_to = count;  // blocks up to and including this consumer warp, of four K tiles
 #pragma unroll
       for (int by = 2; by < 32; by *= 2) {
         const std::uint32_t before = __shfl_up_sync(kWarp, up_to, by);
         if (lane >= by) up_to += before;
       }
       most = __vmaxu4(most, up_to);
+      // Compose the four descriptors: own bits, offset of the first slot, bits of the next stage.
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int slab = quad * 4 + i;
+        const int k_tile = quad * 4 + i;
         std::uint32_t record = (here >> (8 * i) & 0xff) |
                                ((up_to - count) >> (8 * i) & 0xff) * T::kSlotBytes |
                                (i < 3 ? here >> (8 * i + 8) & 0xff : next & 0xff) << T::kNextShift;
-        if (slab + 1 == params.slabs) record |= T::kLast;
-        if (slab + 2 == params.slabs) record |= T::kLast << T::kNextShift;
-        if (slab < params.slabs && lane % 2 == 0) records_[slab * T::kConsumers + lane / 2] = record;
+        if (k_tile + 1 == params.k_tiles) record |= T::kLast;
+        if (k_tile + 2 == params.k_tiles) record |= T::kLast << T::kNextShift;
+        if (k_tile < params.k_tiles && lane % 2 == 0) records_[k_tile * T::kConsumers + lane / 2] = record;
       }
     }
     return max_of_bytes(most);
@@ -131,8 +138,9 @@ class Table {
     return max(max(bytes & 0xff, bytes >> 8 & 0xff), max(bytes >> 16 & 0xff, bytes >> 24));
   }
 
+  /// The descriptor of `stage`, computed from the words, where a K tile takes several stages.
   __device__ __forceinline__ std::uint32_t find_record(const Params& params, int stage) const {
-    const int stages = params.slabs << parts_log2_;
+    const int stages = params.k_tiles << parts_log2_;
     const std::uint32_t own = stored(stage), warps_before = (1u << (threadIdx.x % 32 & ~1u)) - 1;
     std::uint32_t slots = 0;
 #pragma unroll
@@ -145,8 +153,10 @@ class Table {
     return here | slots | next << T::kNextShift;
   }
 
+  /// Sets parts_log2_: into how many parts the block rows must be divided so that each part's blocks fit the
+  /// slots.
   __device__ __forceinline__ void choose_parts(const Params& params) {
-    constexpr int kLevels = 4;  // 2, 4, 8, 16 lines
+    constexpr int kLevels = 4;  // parts of 2, 4, 8 and 16 block rows
     std::uint32_t most[kLevels] = {};
 #pragma unroll 1
     for (int quad = 0; quad < quads_; ++quad) {
@@ -167,7 +177,7 @@ class Table {
 
   const int quads_;
   std::uint32_t *words_, *records_,
-      *most_;  // [quads_][kLines]; [slabs][kConsumers], where a slab is one stage; [kProducers]
+      *most_;  // [quads_][kBlockRows]; [K tiles][kConsumers], used where a K tile is one stage; [kProducers]
   int parts_log2_ = 0;
   std::int32_t first_ = 0, next_first_ = 0, begin_ = 0, end_ = 0;
 };

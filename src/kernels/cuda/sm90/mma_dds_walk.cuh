@@ -1,4 +1,4 @@
-// Which tiles a thread block multiplies, and its place in the ring.
+// Iterators of mma_dds: over the tiles of a thread block, and over the stages of the ring.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,16 +11,17 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-/// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of lines inside. A grid
-/// of whole panels meets one group all along, whose table is then made once; of lines of unlike length, the
-/// next group in every round.
+/// Walks the tiles of a thread block: thread block i takes tiles i, i + gridDim.x, and so on. Tiles are
+/// numbered with groups of block rows fastest, M tiles slowest. If the grid is a multiple of the groups, a
+/// thread block meets one group only, whose table is then made once. Block rows of uneven length are balanced
+/// by `rotated`, which then takes the next group in every round.
 class Tiles {
  public:
   explicit __device__ __forceinline__ Tiles(const Params& params) : tile_(blockIdx.x) { find(params); }
 
   __device__ __forceinline__ bool any(const Params& params) const { return tile_ < params.tiles; }
   __device__ __forceinline__ int group() const { return static_cast<int>(group_); }
-  __device__ __forceinline__ int panel() const { return static_cast<int>(panel_); }
+  __device__ __forceinline__ int m_tile() const { return static_cast<int>(m_tile_); }
   __device__ __forceinline__ void advance(const Params& params) {
     tile_ += gridDim.x;
     find(params);
@@ -28,14 +29,15 @@ class Tiles {
 
  private:
   __device__ __forceinline__ void find(const Params& params) {
-    panel_ = tile_ / params.groups;
-    group_ = (tile_ + (params.turned ? panel_ * params.groups / gridDim.x : 0)) % params.groups;
+    m_tile_ = tile_ / params.groups;
+    group_ = (tile_ + (params.rotated ? m_tile_ * params.groups / gridDim.x : 0)) % params.groups;
   }
 
-  unsigned tile_, panel_, group_;
+  unsigned tile_, m_tile_, group_;
 };
 
-/// A place in the ring; all warps pass the same stages in the same order. Addresses of shared memory.
+/// A position in the ring, like CUTLASS's PipelineState, with shared memory addresses. All warps pass the
+/// same stages in the same order.
 template <class T>
 class Turn {
  public:
@@ -44,11 +46,11 @@ class Turn {
         bytes_(params.stages * stage_bytes_),
         stages_(params.stages * kBytes),
         stage_(ptx::shared_address(front.stage)) {
-    // Not computed anew from parameters in every turn, which others would wait for.
+    // Keep the compiler from computing these from the parameters again at every stage, which costs latency.
     ptx::opaque(stage_bytes_), ptx::opaque(bytes_), ptx::opaque(stages_);
   }
 
-  /// `by` stages on, at most as many as there are.
+  /// Goes on by `by` stages, at most as many as the ring has.
   __device__ __forceinline__ void advance(int by = 1) {
     offset_ += by * stage_bytes_;
     stage_ += by * kBytes;
@@ -63,10 +65,10 @@ class Turn {
   __device__ __forceinline__ std::uint32_t record(int warp) const {
     return stage_ + offsetof(Stage<T>, record) + warp * 4;
   }
-  __device__ __forceinline__ int offset() const { return offset_; }  // in the ring
+  __device__ __forceinline__ int offset() const { return offset_; }  // of the stage in the ring
   __device__ __forceinline__ unsigned parity() const {
     return parity_;
-  }  // of the phase in which it is filled
+  }  // of the phase of `full` in which the stage is filled
   __device__ __forceinline__ int ring_bytes() const { return bytes_; }
 
  private:

@@ -1,5 +1,5 @@
-// A residual for kernels whose epilogue leaves it out: those that write fp32, where ptxas serialises the
-// wgmma beside it.
+// Adds a residual for kernels whose epilogue leaves it out: those that write fp32, where it would make ptxas
+// serialise the wgmma.
 #pragma once
 
 #include "kernels/args.h"
@@ -7,7 +7,7 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// product(args) without its residual, which a pass adds to the finished outputs.
+/// Runs product(args) without its residual; a pass then adds the residual to the finished outputs.
 template <class Product>
 int with_residual_behind(const MatmulArgs& args, const Product& product) noexcept {
   if (args.residual == nullptr) return product(args);

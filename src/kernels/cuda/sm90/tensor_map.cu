@@ -1,3 +1,4 @@
+// Makes tensor maps through the driver's cuTensorMapEncodeTiled.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/sm90/tensor_map.h"
@@ -9,7 +10,7 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
                             const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                             CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// The runtime hands out the driver's function: linking libcuda would keep the library from loading where
+// Gets the driver's function from the CUDA runtime. Linking libcuda would keep the library from loading where
 // there is no driver.
 Encode find_encode() noexcept {
   void* found = nullptr;
@@ -53,8 +54,8 @@ bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const Te
   const cuuint64_t stride[1] = {static_cast<cuuint64_t>(matrix.stride_bytes)};
   const cuuint32_t box_size[2] = {static_cast<cuuint32_t>(box.columns), static_cast<cuuint32_t>(box.rows)};
   const cuuint32_t every[2] = {1, 1};
-  // What L2 fetches for a part of it. Rows of 64 bytes are scattered, and 256 bytes would bring what is not
-  // read: 5 to 8 % slower.
+  // How much L2 fetches when a part of it is read. Rows of 64 bytes are scattered, and 256 bytes would bring
+  // what is not read, which measured slower.
   const CUtensorMapL2promotion fetched =
       box.swizzle_bytes == 128 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   return encode(&map, type_of(matrix), 2, const_cast<void*>(matrix.data), size, stride, box_size, every,

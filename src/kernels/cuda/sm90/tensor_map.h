@@ -1,4 +1,5 @@
-// Host side of TMA: descriptions of row-major matrices. Contract of the device side: ptx/sm90/tma.cuh.
+// Host side of TMA: it describes row-major matrices by tensor maps. ptx/sm90/tma.cuh has the contract of the
+// device side.
 #pragma once
 
 #include <cuda.h>
@@ -9,9 +10,9 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// A matrix of height x width elements of dtype (any but f64), stride_bytes from row to row. tf32: what is
-/// read of f32 is rounded on its way to 10 explicit mantissa bits; wgmma alone would cut them off, at twice
-/// the error and all of it towards zero.
+/// A matrix of height x width elements of dtype (any but f64), with stride_bytes from row to row. With tf32,
+/// f32 is rounded to 10 explicit mantissa bits as it is copied; wgmma alone would cut the other bits off, at
+/// twice the error and always towards zero.
 struct TensorMapMatrix {
   const void* data;
   DType dtype;
@@ -19,16 +20,16 @@ struct TensorMapMatrix {
   bool tf32 = false;
 };
 
-/// Rows and columns of one copy; at most 256 rows. swizzle_bytes: the width of a row, 128 or 64.
+/// Rows and columns of one copy; at most 256 rows. swizzle_bytes is the width of a row, 128 or 64.
 struct TensorMapBox {
   int rows, columns, swizzle_bytes;
 };
 
-/// Whether TMA can address the matrix: 16-byte aligned base and rows, fewer than 2^31 rows and columns
-/// (coordinates are signed).
+/// Whether TMA can address the matrix: its base and rows are 16-byte aligned, and it has fewer than 2^31 rows
+/// and columns (coordinates are signed).
 bool tensor_map_possible(const TensorMapMatrix& matrix) noexcept;
 
-/// False when the driver refuses, or is too old to know tensor maps.
+/// Returns false if the driver refuses, or is too old to know tensor maps.
 bool encode_tensor_map(CUtensorMap& map, const TensorMapMatrix& matrix, const TensorMapBox& box) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

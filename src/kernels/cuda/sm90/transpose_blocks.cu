@@ -1,3 +1,4 @@
+// Transposes fp32 blocks, a tile of 32 x 32 to a thread block.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/sm90/transpose_blocks.h"
@@ -5,7 +6,7 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-constexpr int kSide = 32, kRows = 8;  // of a thread block's tile; rows it moves at a time
+constexpr int kSide = 32, kRows = 8;  // side of a thread block's tile; rows moved at a time
 
 __global__ void __launch_bounds__(kSide* kRows)
     transpose(float* __restrict__ to, const float* __restrict__ from, const std::int32_t* __restrict__ slot,

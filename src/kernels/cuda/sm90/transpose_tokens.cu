@@ -1,3 +1,4 @@
+// Transposes dW's fp32 operands, a tile of 64 x 64 at a time.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -7,14 +8,14 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-// A tile goes through shared memory whose rows are a bank longer, so that neither way more than two lanes
-// meet in a bank.
+// A tile goes through shared memory whose rows are one bank longer, so that at most two lanes meet in a bank
+// in either direction.
 constexpr int kSide = 64, kThreads = 256, kFours = kSide / 4, kRowsAtOnce = kThreads / kFours;
 
 struct Params {
   float* to[2];
   TokenMatrix from[2];
-  unsigned first_tiles;  // of from[0], side by side
+  unsigned first_tiles;  // thread blocks in x that work on from[0]
   std::int64_t tokens, stride;
   bool aligned[2];  // rows begin at multiples of 16 bytes
 };
@@ -30,28 +31,30 @@ __global__ void __launch_bounds__(kThreads) transpose(const __grid_constant__ Pa
   const bool second = blockIdx.x >= params.first_tiles;
   const TokenMatrix& from = params.from[second];
   const std::int64_t column = std::int64_t{second ? blockIdx.x - params.first_tiles : blockIdx.x} * kSide;
-  const int four = threadIdx.x % kFours * 4, line = threadIdx.x / kFours;
+  const int four = threadIdx.x % kFours * 4, own_row = threadIdx.x / kFours;
 #pragma unroll 1
   for (std::int64_t token = std::int64_t{blockIdx.y} * kSide; token < params.tokens;
        token += std::int64_t{gridDim.y} * kSide) {
+    // Load a tile; `own_row` is the thread's row within it.
     float4 loaded[kSide / kRowsAtOnce];
 #pragma unroll
     for (int i = 0; i < kSide / kRowsAtOnce; ++i) {
-      const std::int64_t row = token + line + i * kRowsAtOnce;
+      const std::int64_t row = token + own_row + i * kRowsAtOnce;
       const std::int64_t left = row < params.tokens ? from.columns - column - four : 0;
       loaded[i] = load_four(from.data + row * from.stride + column + four, left, params.aligned[second]);
     }
-    __syncthreads();  // the tile before was read
+    __syncthreads();  // the previous tile has been read
 #pragma unroll
     for (int i = 0; i < kSide / kRowsAtOnce; ++i) {
-      float* const row = &tile[line + i * kRowsAtOnce][four];
+      float* const row = &tile[own_row + i * kRowsAtOnce][four];
       row[0] = loaded[i].x, row[1] = loaded[i].y, row[2] = loaded[i].z, row[3] = loaded[i].w;
     }
     __syncthreads();
+    // Store its columns as rows; the stride is a multiple of 4.
 #pragma unroll
     for (int i = 0; i < kSide / kRowsAtOnce; ++i) {
-      const int own = line + i * kRowsAtOnce;
-      if (column + own >= from.columns || token + four >= params.stride) continue;  // the stride ends a four
+      const int own = own_row + i * kRowsAtOnce;
+      if (column + own >= from.columns || token + four >= params.stride) continue;
       *reinterpret_cast<float4*>(params.to[second] + (column + own) * params.stride + token + four) =
           make_float4(tile[four][own], tile[four + 1][own], tile[four + 2][own], tile[four + 3][own]);
     }

@@ -1,5 +1,5 @@
-// dW's operands turned over ahead of a product whose instruction reads fp32 along a row only: each column's
-// tokens in a row.
+// Transposes dW's operands for a product whose instruction reads fp32 only along a row: each column's tokens
+// become a row.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,21 +9,21 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// fp32 [tokens, columns], stride elements from row to row; at any address.
+/// fp32 [tokens, columns], with `stride` elements from row to row, at any address.
 struct TokenMatrix {
   const float* data;
   std::int64_t columns, stride;
 };
 
-/// Elements from column to column of what is written: 16-byte steps, which TMA wants.
+/// Elements from row to row of what is written: a multiple of 16 bytes, which TMA wants.
 inline std::int64_t transposed_stride(std::int64_t tokens) { return (tokens + 3) / 4 * 4; }
 inline std::size_t transposed_bytes(std::int64_t columns, std::int64_t tokens) {
   return static_cast<std::size_t>(columns) * static_cast<std::size_t>(transposed_stride(tokens)) *
          sizeof(float);
 }
 
-/// to[i] [columns, transposed_stride(tokens)] <- the transpose of from[i] [tokens, columns]; what lies
-/// between rows is not written. One launch for both. to: 16-byte aligned, transposed_bytes.
+/// to[i] [columns, transposed_stride(tokens)] <- the transpose of from[i] [tokens, columns]. What is
+/// between rows is unspecified. One launch does both. `to` is 16-byte aligned and has transposed_bytes.
 cudaError_t transpose_tokens(float* const (&to)[2], const TokenMatrix (&from)[2], std::int64_t tokens,
                              cudaStream_t stream) noexcept;
 

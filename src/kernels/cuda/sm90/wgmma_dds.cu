@@ -1,4 +1,5 @@
-// sm90_wgmma_dds and sm90_wgmma_merged: dtype and direction to the instance of wgmma_dds.cuh.
+// Entries of the kernels sm90_wgmma_dds and sm90_wgmma_merged: they map dtype and direction to an instance of
+// wgmma_dds.cuh.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.h"
@@ -20,7 +21,7 @@ int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
       if (args.residual != nullptr) return wgmma_dds::forward_plus_f16(args, size);
       return dx ? wgmma_dds::dx_f16(args, size) : wgmma_dds::forward_f16(args, size);
     case DType::f32:
-      if (!args.tf32) return cudaErrorInvalidValue;  // not rounded unasked
+      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is rounded only if the caller agrees
       return dx ? wgmma_dds::dx_tf32(args, size) : wgmma_dds::forward_tf32(args, size);
     case DType::f8e4m3:
       if (dx) return cudaErrorInvalidValue;
@@ -37,11 +38,12 @@ int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
 
 int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw) return cudaErrorInvalidValue;
-  // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view that begins
-  // or strides otherwise is found out here, and the kernel that takes any alignment runs instead.
+  // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view whose base
+  // or stride is no such multiple is detected only here, and the fallback, which takes any alignment, runs
+  // instead.
   const auto product = [narrow](const MatmulArgs& call) {
     const int status = launch(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-    return status == kCannotTake ? hand_over(call) : status;
+    return status == kCannotTake ? fallback(call) : status;
   };
   return args.dtype == DType::f32 ? with_residual_behind(args, product) : product(args);
 }

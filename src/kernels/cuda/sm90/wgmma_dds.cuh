@@ -1,24 +1,41 @@
-// forward: out [m, rows] = act(x [m, cols] W^T + bias)    dx: out [m, cols] = dy [m, rows] W    W
-// block-sparse, fp32 sums
+// The Hopper kernel of forward and dx: a persistent, warp-specialised GEMM that reads and multiplies only the
+// stored blocks of W.
 //
-// A thread block (one per multiprocessor, tile after tile): kTokens tokens x kOutputs outputs, those of
-// kLines block lines.
+//   forward:  out [m, rows] = act(x [m, cols] W^T + bias)
+//   dx:       out [m, cols] = dy [m, rows] W               (the code calls dy "x", too)
 //
-//   x             . # . . # # .     slabs, read once for all lines
-//                   |     | |
-//   values line 0   #     .  #      parts: what each line stores there (a record says which are present)
-//          line 1   .     #  #
+// W is block-sparse (BSR); sums are fp32. Each CTA computes one tile of the output after another, and there
+// is one CTA to an SM (two with narrow tiles). A tile is kTokens tokens x kOutputs outputs. Its outputs are
+// those of kBlockRows block rows of W (or of half of one): block columns in dx, but the code says "block row"
+// for both. The mainloop runs over K tiles of the reduction:
 //
-//   producers     unite the lines' lists, start TMA copies: x's slab and the parts present, straight from
-//   values ring          kStages x (slabs of x, parts, record of this stage and of the next) consumers two
-//   warpgroups, half of the tokens or of the outputs each: wgmma for the present parts finishers     where
-//   the sums are wanted beside their activation: both, while the next tile is multiplied
+//                    K tiles of the reduction
+//   x                .  #  .  .  #  #  .     A K tile of x is loaded once for all block rows of the tile, and
+//                       |        |  |        only if one of them stores a block there.
+//   W, block row 0      #        .  #        Parts: what each block row stores in the K tile. The descriptor
+//      block row 1      .        #  #        of a stage says which parts are present.
 //
-// A stage is handed on by two barriers. full: an arrival of its producer and the bytes of the copies. empty:
-// one arrival of each consumer warp, behind its wgmma. Both sides pass the same sequence of records, one or
-// more per tile, the last of a tile marked, so that neither needs to know the other's place; a stage is
-// awaited only in the order in which it was filled, so nothing can block for good while lists are finite.
-// Fixed order of summation: ascending along the reduction, for every tile shape and grid.
+// Warps have these roles (in brackets: the files wgmma_dds_*.cuh):
+//
+//   producers        find the union of the block rows' index lists and issue TMA copies of x's K tile and of
+//                    the parts that are present, straight from the stored values           [produce, union]
+//   ring             kStages stages in shared memory. Each holds K tiles of x, parts, and two stage
+//                    descriptors (`record`): this stage's and the next one's                         [tile]
+//   consumers        two warpgroups. Each multiplies half of the tokens, or with swap-AB half of the outputs,
+//                    by wgmma for the parts that are present; TMA stores the result
+//                                                                               [consume, swap_ab, store]
+//   epilogue warps   only where the sums are wanted beside their activation (training): they store both
+//                    while the consumers multiply the next tile                            [epilogue_warps]
+//
+// Two mbarriers guard each stage. `full` completes when the stage's producer has arrived and the bytes of its
+// copies have landed. `empty` completes when every consumer warp has arrived, each after its wgmma on the
+// stage. Both sides pass through the same sequence of stages: one or more for each tile, of which the
+// descriptor marks the last, so neither side needs to know where the other is. Stages are awaited only in the
+// order in which they are filled, so with finite lists nothing can deadlock. The order of summation is fixed:
+// ascending along the reduction, for every tile shape and grid.
+//
+// The other files say which tiles a CTA computes, in which order [walk], how operand types differ [element],
+// how fp32 is multiplied as bf16x3 [bf16x3], and how the host chooses and launches an instance [launch].
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,6 +54,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     wgmma_dds_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
+  // Prologue: one thread prefetches the tensor maps and initialises the mbarriers.
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.x);
     ptx::prefetch_tensor_map(&params.values);
@@ -51,9 +69,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
         residual.phase = 0;
       }
     }
-    if constexpr (T::kFinishes) {
+    if constexpr (T::kHasEpilogueWarps) {
       for (int unit = 0; unit < T::kUnits; ++unit) {
-        ptx::mbarrier_init(ptx::shared_address(&shared.handed[unit]), HandOver<T>::kWriters);
+        ptx::mbarrier_init(ptx::shared_address(&shared.handed[unit]), EpilogueQueue<T>::kWriters);
         ptx::mbarrier_init(ptx::shared_address(&shared.taken[unit]), 1);
       }
     }
@@ -61,17 +79,19 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     ptx::fence_proxy_async();
   }
   __syncthreads();
+  // With programmatic dependent launch, all of the above overlaps the end of the kernel before.
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
 
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // uniform, and known to be
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
+  // Split into roles. Producer and epilogue warps give registers back, and the consumers claim them.
   if (warpgroup >= T::kConsumers) {
     if constexpr (T::kProducerRegisters > 0) ptx::release_registers_to<T::kProducerRegisters>();
     const int helper = __shfl_sync(0xffffffff, threadIdx.x / 32 - T::kConsumers * 4, 0);
     if (helper < T::kProducers) {
       produce<T>(params, shared, helper);
-    } else if constexpr (T::kFinishes) {
-      finish<T>(params, shared, helper - T::kProducers);
+    } else if constexpr (T::kHasEpilogueWarps) {
+      run_epilogue_warp<T>(params, shared, helper - T::kProducers);
     }
   } else {
     if constexpr (T::kConsumerRegisters > 0) ptx::claim_registers_to<T::kConsumerRegisters>();

@@ -1,4 +1,4 @@
-// wgmma_dds.cuh: dx, f16.
+// The instances of wgmma_dds.cuh for dx in f16.
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
 

@@ -1,4 +1,4 @@
-// wgmma_dds.cuh: forward, e4m3 to f32.
+// The instances of wgmma_dds.cuh for forward from e4m3 to f32.
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
 

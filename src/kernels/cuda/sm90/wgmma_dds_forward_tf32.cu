@@ -1,4 +1,4 @@
-// wgmma_dds.cuh: forward, f32 operands rounded to TF32.
+// The instances of wgmma_dds.cuh for forward of f32 operands that are rounded to TF32.
 #include "kernels/cuda/sm90/wgmma_dds.h"
 #include "kernels/cuda/sm90/wgmma_dds_launch.cuh"
 

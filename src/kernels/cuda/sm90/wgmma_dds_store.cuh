@@ -1,6 +1,11 @@
-// out = round(act(sums + bias) + residual), for a gradient's sake also round(sums + bias): every warp on its
-// own, 16 tokens x 128 bytes or one line at a time through its staging buffers, written by TMA, which clips
-// at the last token and column. The writes run on while the next tile is multiplied.
+// The consumers' epilogue:
+//
+//   out = round(act(sums + bias) + residual)
+//   pre = round(sums + bias)                    where a gradient needs it
+//
+// Each warp works on its own. It writes 16 tokens x 128 bytes (less if a block row is narrower) at a time
+// into its staging buffers; TMA stores them and clips at the last token and column. The stores run on while
+// the next tile is multiplied.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,32 +20,33 @@
 #include "kernels/cuda/ptx/sm90/mbarrier.cuh"
 #include "kernels/cuda/ptx/sm90/stmatrix.cuh"
 #include "kernels/cuda/ptx/sm90/tma.cuh"
-#include "kernels/cuda/sm90/wgmma_dds_finish.cuh"
+#include "kernels/cuda/sm90/wgmma_dds_epilogue_warps.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_tile.cuh"
 #include "kernels/cuda/sm90/wgmma_dds_walk.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
+/// A thread's sums, as wgmma leaves them. With swap-AB the tokens are on N, in one or two halves.
 template <class T>
 struct SumsOf {
-  using Type = float[T::kTokenBlocks][T::kLines][T::kSlice / 2];
+  using Type = float[T::kTokenBlocks][T::kBlockRows][T::kSlice / 2];
 };
 template <class T>
-requires T::kTurned struct SumsOf<T> {
+requires T::kSwapAB struct SumsOf<T> {
   using Type = float[T::kTokenHalves][1][128 / T::kTokenHalves];
 };
 template <class T>
 using Sums = typename SumsOf<T>::Type;
 
-/// A warp's bias of one tile: lane t has columns t, t + 32, ... Fetched before the tile's loop, so that
-/// nothing waits for it behind.
+/// A warp's bias of one tile: lane t has columns t, t + 32, and so on. It is fetched before the tile's
+/// mainloop, so that the epilogue need not wait for it.
 template <class T>
 struct Bias {
   typename T::Element::Out::Bits bits[T::kOutputs / 32];
 };
 
-/// The scales likewise: lane t has those of outputs t, t + 32, .. and of the tokens t / 4 and t / 4 + 8 of
-/// each 16. Empty where the operands have none.
+/// The scales, fetched likewise: lane t has those of outputs t, t + 32, .. and those of tokens t / 4 and t /
+/// 4 + 8 of the warp's 16 in each 64. Empty where the operands have no scales.
 template <class T, bool kScaled = T::Element::kScaled>
 struct Scales {};
 template <class T>
@@ -82,16 +88,17 @@ __device__ __forceinline__ Scales<T> fetch_scales(const Params& params, const Pl
   return scales;
 }
 
-/// Whether boxes are asked for ahead, one of them. Not where z's boxes take turns in the staging, nor of the
-/// narrow tile, whose other thread block multiplies meanwhile, and which has no register left for it.
+/// Whether the residual's boxes are requested ahead, one at a time. They are not where boxes of `pre` take
+/// turns with them in the staging buffers, nor in the narrow tile, whose other thread block multiplies
+/// meanwhile and which has no register left for it.
 template <class T>
 __device__ __forceinline__ bool asks_ahead(const Params& params) {
   return T::kAddsResidual && T::kBlocksPerSm == 1 && !params.store_pre;
 }
 
-/// Starts reading the residual's box into the staging buffer that outputs will leave by: it lies there before
-/// they take its place. One is under way at a time, the first of a tile while that is multiplied. (Straight
-/// to registers it spilled hundreds.)
+/// Starts a copy of the residual's box into the staging buffer by which the outputs will leave; they are
+/// written over it after it is read. One copy is under way at a time, and the first of a tile runs while the
+/// tile is multiplied. (Loads straight into registers spilled hundreds of them.)
 template <class T>
 __device__ __forceinline__ void ask_residual(const Params& params, std::uint32_t barrier,
                                              std::uint32_t buffer, const OutBox<T>& box) {
@@ -100,7 +107,7 @@ __device__ __forceinline__ void ask_residual(const Params& params, std::uint32_t
   ptx::tma_load_2d(buffer, &params.residual, box.column, box.row, barrier);
 }
 
-/// Until box n of the tile is there.
+/// Waits until box n of the tile has arrived.
 template <class T>
 __device__ __forceinline__ void await_residual(ResidualBarrier& residual, int n) {
   const std::uint32_t barrier = ptx::shared_address(&residual.barrier);
@@ -114,7 +121,7 @@ __device__ __forceinline__ void await_residual(ResidualBarrier& residual, int n)
   }
 }
 
-/// Where this lane's row of fragments 2 i and 2 i + 1 lies in a box of a 16-bit type, as stmatrix and
+/// The address of this lane's row of fragments 2 i and 2 i + 1 in a box of a 16-bit type, as stmatrix and
 /// ldmatrix take it.
 template <class T>
 __device__ __forceinline__ std::uint32_t pair_row(std::uint32_t box, int i) {
@@ -124,7 +131,7 @@ __device__ __forceinline__ std::uint32_t pair_row(std::uint32_t box, int i) {
   return box + row * T::kStoreRowBytes + (chunk ^ swizzle) * 16;
 }
 
-/// y += what the box of a 16-bit type holds in their places.
+/// y += the values that the box of a 16-bit type holds in their places.
 template <class T>
 __device__ __forceinline__ void add_fragments(std::uint32_t box, int i, float (&y)[8]) {
   std::uint32_t pairs[4];
@@ -136,8 +143,8 @@ __device__ __forceinline__ void add_fragments(std::uint32_t box, int i, float (&
   }
 }
 
-/// Two fragments of 16 rows x 8 columns into a box, whose 16-byte chunks TMA's swizzle permutes: fragments 2
-/// i and 2 i + 1 of a 16-bit type, i and i + 2 of fp32.
+/// Writes two fragments of 16 rows x 8 columns into a box, whose 16-byte chunks are permuted as TMA's swizzle
+/// requires: fragments 2 i and 2 i + 1 of a 16-bit type, i and i + 2 of fp32.
 template <class T>
 __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const float (&y)[8]) {
   if constexpr (T::kOutBytes == 2) {
@@ -146,8 +153,8 @@ __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const 
     for (int pair = 0; pair < 4; ++pair) pairs[pair] = T::Element::Out::pair(y[2 * pair], y[2 * pair + 1]);
     ptx::stmatrix_x4(pair_row<T>(box, i), pairs);
   } else {
-    // Stores of 8 bytes are served 16 lanes, four rows, at a time: odd rows begin with the other fragment,
-    // and no two meet in a bank.
+    // Stores of 8 bytes are served for 16 lanes at a time, which are four rows. Odd rows begin with the other
+    // fragment, so that no two lanes meet in a bank.
     const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
     const bool odd = row % 2 == 1;
 #pragma unroll
@@ -165,12 +172,14 @@ __device__ __forceinline__ void stage_fragments(std::uint32_t box, int i, const 
   }
 }
 
-/// The j-th of the columns whose sums a lane holds in box column c, less 2 (lane % 4).
+/// The j-th of the columns whose sums a lane holds in box column c, not counting the lane's own 2 (lane % 4).
 template <class T>
 __device__ constexpr int own_column(int c, int j) {
   return c * T::kStoreColumns + j / 2 * 8 + j % 2;
 }
 
+/// Applies scales, bias, activation and residual to the warp's sums and stores them, box by box. With
+/// epilogue warps it writes the boxes into the staging and leaves the stores to them.
 template <class T, class Function>
 __device__ __forceinline__ void store_activated(const Params& params, const Place& place, const Bias<T>& bias,
                                                 const Scales<T>& scales, std::uint32_t staging, int first_row,
@@ -181,7 +190,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
 #pragma unroll
   for (int c = 0; c < T::kOutputs / T::kStoreColumns; ++c) {
     const std::int32_t to = in_matrix(params, place.output + c * T::kStoreColumns);
-    // Of this lane's columns.
+    // Bias and scales of this lane's columns.
     float shift[T::kStoreColumns / 4] = {};
     if (params.bias != nullptr) {
 #pragma unroll
@@ -197,29 +206,35 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         factor[j] = __shfl_sync(0xffffffff, scales.out[own_column<T>(c, j) / 32],
                                 own_column<T>(c, j) % 32 + lane % 4 * 2);
     }
+    // Writes the box of one block of 64 tokens, after `function`, and stores it through `map`; `adds` adds
+    // the residual.
     const auto put = [&](const CUtensorMap& map, int block, auto function, bool adds) {
       const int n = c * T::kTokenBlocks + block;
-      const std::uint32_t box = staging + (T::kFinishes ? n : buffer) * T::kStoreBytes;
+      const std::uint32_t box = staging + (T::kHasEpilogueWarps ? n : buffer) * T::kStoreBytes;
       const bool ahead = adds && asks_ahead<T>(params);
-      if (!T::kFinishes && !ahead) {
+      // Wait for a free staging buffer.
+      if (!T::kHasEpilogueWarps && !ahead) {
         if (ptx::elect_lane())
-          ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the write that used this buffer last has read it
+          ptx::bulk_wait_read<T::kStagingBuffers - 1>();  // the last store from this buffer has read it
         __syncwarp();
       }
+      // Wait for the residual's box.
       if constexpr (T::kAddsResidual) {
         if (adds && !ahead)
           ask_residual<T>(params, ptx::shared_address(&residual.barrier), box, {params, place, first_row, n});
         if (adds) await_residual<T>(residual, n);
       }
+      // Finish the sums and write them into the box.
 #pragma unroll
       for (int i = 0; i < T::kStoreColumns / 16; ++i) {
         float y[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
           const int within =
-              T::kOutBytes == 2 ? i * 2 + e / 4 : i + e / 4 * 2;  // of the box's fragments of 8 columns
+              T::kOutBytes == 2 ? i * 2 + e / 4 : i + e / 4 * 2;  // among the box's fragments of 8 columns
           const int fragment = c * T::kStoreColumns / 8 + within, column = within * 2 + e % 2;
           constexpr int kPerSlice = T::kSlice / 8;
+          // kPairedRows: neighbouring outputs are exchanged back
           const int place = T::kPairedRows && fragment % 2 == 1 ? e % 4 ^ 1 : e % 4;
           const float sum = sums[block][fragment / kPerSlice][fragment % kPerSlice * 4 + place];
           if constexpr (T::Element::kScaled) {
@@ -233,7 +248,8 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
         }
         stage_fragments<T>(box, i, y);
       }
-      if constexpr (T::kFinishes) return;
+      if constexpr (T::kHasEpilogueWarps) return;
+      // Issue the TMA store, and request the residual's next box.
       ptx::fence_proxy_async();
       __syncwarp();
       if (ptx::elect_lane()) {
@@ -261,6 +277,7 @@ __device__ __forceinline__ void store_activated(const Params& params, const Plac
   }
 }
 
+/// Calls store with the activation as a function; dx has none.
 template <class T, class Store>
 __device__ __forceinline__ void with_activation(const Params& params, Store store) {
   if constexpr (T::kIsDx) {
@@ -270,8 +287,8 @@ __device__ __forceinline__ void with_activation(const Params& params, Store stor
   }
 }
 
-/// A warp's way out of a tile: begin before its products, so that what it reads is there behind them, and
-/// end.
+/// A warp's epilogue. begin() runs before the tile's mainloop and fetches what end() needs; end() stores the
+/// tile.
 template <class T>
 class WarpStore {
  public:
@@ -280,7 +297,7 @@ class WarpStore {
         first_row_(warpgroup * (T::kTokens / T::kConsumers) +
                    static_cast<int>(threadIdx.x / 32 % 4) * T::kStoreRows),
         residual_(shared.residual[threadIdx.x / 32]),
-        hand_over_(shared) {}
+        epilogue_queue_(shared) {}
 
   __device__ __forceinline__ void begin(const Params& params, const Place& place) {
     bias_ = fetch_bias<T>(params, place);
@@ -295,16 +312,17 @@ class WarpStore {
   }
 
   __device__ __forceinline__ void end(const Params& params, const Place& place, const Sums<T>& sums) {
-    // With a second thread block to multiply meanwhile, and registers for half as much.
+    // The narrow tile fetches its scales only here: another thread block multiplies meanwhile, and there are
+    // registers for half as much.
     if constexpr (T::kBlocksPerSm > 1) scales_ = fetch_scales<T>(params, place, first_row_);
     const auto store = [&](auto activation) {
       store_activated<T>(params, place, bias_, scales_, staging_, first_row_, sums, residual_, activation);
     };
-    if constexpr (T::kFinishes) {
-      hand_over_.begin(threadIdx.x / 32);
+    if constexpr (T::kHasEpilogueWarps) {
+      epilogue_queue_.begin(threadIdx.x / 32);
       store([](float v) { return v; });
-      hand_over_.end(threadIdx.x / 32);
-      hand_over_.end_tile();
+      epilogue_queue_.end(threadIdx.x / 32);
+      epilogue_queue_.end_tile();
     } else {
       with_activation<T>(params, store);
     }
@@ -314,7 +332,7 @@ class WarpStore {
   const std::uint32_t staging_;
   const int first_row_;  // of the tile
   ResidualBarrier& residual_;
-  HandOver<T> hand_over_;
+  EpilogueQueue<T> epilogue_queue_;
   Bias<T> bias_;
   Scales<T> scales_;
 };

@@ -1,18 +1,15 @@
-// Which slabs a tile needs, and which of its lines store something there: the union of the lines' sorted
-// lists, taken a window of kWindow blocks along the reduction at a time.
+// Which K tiles a tile needs, and which of its block rows store something there: the union of the block rows'
+// sorted lists, found one window of kWindow blocks along the reduction at a time.
 //
-//   along    line 0    1  4  6  ..        entries kGroup lanes apart, of line i in the lanes of group i,
-//   fetched a window ahead
-//            line 1    0  1  6  ..
-//   mask     line 0    . 1 . . 1 . 1 .    one bit for each block of the window, equal in all lanes of the
-//   group
-//            line 1    1 1 . . . . 1 .
-//   union              1 1 . . 1 . 1 .    a step for each of its bits: who is present is one ballot, and
-//   which block it is the
-//                                         number of bits below
+//   along   block row 0    1  4  6  ..        The list's entries are in the lanes of the block row's group
+//           block row 1    0  1  6  ..        (kGroup lanes), which fetch them a window ahead.
+//   mask    block row 0    . 1 . . 1 . 1 .    It has a bit for each block of the window and is equal in all
+//           block row 1    1 1 . . . . 1 .    lanes of the group.
+//   union                  1 1 . . 1 . 1 .    Each bit is a step. A ballot tells which block rows have it,
+//                                             and the number of bits below tells which block it is.
 //
-// The index arrays lie on the device and the host sees only sizes, so this is all the plan there is.
-// Rejected: taking the smallest of the lists' heads step by step; its shuffles and reduction wait for one
+// The index arrays are on the device and the host sees only sizes, so this is all the planning there is.
+// Rejected: taking the smallest of the lists' heads step by step. Its shuffles and its reduction wait for one
 // another, and took longer than blocks of 32 multiply.
 #pragma once
 
@@ -28,14 +25,16 @@ namespace sparseloom::kernels::cuda::wgmma_dds {
 
 constexpr unsigned kWarp = 0xffffffff;
 
-/// What one step copies, equal in all lanes but for `block`.
+/// What one step copies; equal in all lanes except for `block`.
 struct Step {
-  std::uint32_t record;  // the whole tile's
-  std::int32_t slab;     // position along the reduction / kSlab
-  int column;            // of the parts within their blocks, along the reduction
-  std::int32_t block;    // lane p of group i: of line i's part p
+  std::uint32_t record;  // descriptor bits of all block rows of the tile
+  std::int32_t k_tile;   // position along the reduction / kKTile
+  int column;            // where the parts begin in their blocks, along the reduction
+  std::int32_t block;    // in lane p of group i: the block of block row i's part p
 };
 
+/// Gives the steps of one tile after another. Index entries are fetched a window ahead, and the bounds of
+/// lists a tile ahead of that.
 template <class T>
 class Union {
  public:
@@ -46,32 +45,32 @@ class Union {
     after_ = fetch_bounds(params);
   }
 
-  /// The tiles are begun one after the other, each when the one before has given its last step.
+  /// Begins the next tile. Tiles are begun in order, each after the one before has given its last step.
   __device__ __forceinline__ void begin_tile() {
     left_ = bounds_;
     steps_ = 0;
-    share_ = 0;  // an empty step has moved it on
+    share_ = 0;  // an empty step may have moved it on
     ended_ = false;
   }
 
-  /// The tile's next step. The last is marked; those behind it, and the only one of a tile without any block,
-  /// are marked and empty.
+  /// The tile's next step. The last step has kLast set. Steps after it, and the only step of a tile without
+  /// any block, have kLast set and no parts.
   __device__ __forceinline__ Step next(const Params& params) {
     const bool any = find(params);
     const int bit = any ? __ffs(static_cast<int>(steps_)) - 1 : 0;
-    // A block is one slab or several, or half of one.
-    const int shares_log2 = params.side_log2 - T::kSlabLog2;
+    // A block is one K tile, several, or half of one.
+    const int shares_log2 = params.side_log2 - T::kKTileLog2;
     Step step;
     step.record = any ? present(bit) : 0;
     step.block = block(bit);
-    step.column = share_ * T::kSlab;
-    step.slab = T::kParts == 2 ? (first_ + bit) >> 1 : ((first_ + bit) << shares_log2) + share_;
+    step.column = share_ * T::kKTile;
+    step.k_tile = T::kParts == 2 ? (first_ + bit) >> 1 : ((first_ + bit) << shares_log2) + share_;
     pass(params);
     if (ended_) step.record |= T::kLast;
     return step;
   }
 
-  /// The record alone of the tile's next step.
+  /// Like next(), but gives only the descriptor bits.
   __device__ __forceinline__ std::uint32_t next_record(const Params& params) {
     std::uint32_t record = find(params) ? present(__ffs(static_cast<int>(steps_)) - 1) : 0;
     pass(params);
@@ -85,14 +84,15 @@ class Union {
     pass(params);
   }
 
-  /// Whether the tile's last step is given or passed over.
+  /// Whether the tile's last step has been given or passed over.
   __device__ __forceinline__ bool ended() const { return ended_; }
 
  private:
-  static constexpr int kWindow = 32, kEach = kWindow / T::kGroup;  // blocks; entries of a lane
+  static constexpr int kWindow = 32, kEach = kWindow / T::kGroup;  // blocks; list entries of a lane
   static constexpr std::int32_t kNone = 0x7fffffff;
 
-  /// Of a lane's line in some tile; empty where the tile reaches beyond the last line.
+  /// The list of a lane's block row in some tile. It is empty where the tile reaches beyond the last block
+  /// row.
   struct Bounds {
     std::int32_t begin = 0, end = 0;
   };
@@ -102,20 +102,20 @@ class Union {
   static __device__ __forceinline__ int within() { return lane() % T::kGroup; }
   static __device__ __forceinline__ std::uint32_t below(int bit) { return (std::uint32_t{1} << bit) - 1; }
 
-  /// Of the tile that ahead_ is at.
+  /// The bounds in the tile at which ahead_ stands.
   __device__ __forceinline__ Bounds fetch_bounds(const Params& params) const {
     Bounds bounds;
     if (!ahead_.any(params)) return bounds;
-    std::int32_t line = (ahead_.template place<T>().output >> params.line_log2) + group();
-    if (line < params.lines) {
-      if (params.ordered) line = params.order[line];
-      bounds.begin = ptx::ld_global(params.list_begin + line);
-      bounds.end = ptx::ld_global(params.list_end + line);
+    std::int32_t block_row = (ahead_.template place<T>().output >> params.block_row_log2) + group();
+    if (block_row < params.block_rows) {
+      if (params.ordered) block_row = params.order[block_row];
+      bounds.begin = ptx::ld_global(params.list_begin + block_row);
+      bounds.end = ptx::ld_global(params.list_end + block_row);
     }
     return bounds;
   }
 
-  /// The next kWindow entries of each list: those of the next window, and more.
+  /// Fetches the next kWindow entries of each list. They include all entries of the next window.
   __device__ __forceinline__ void fetch(const Params& params, const Bounds& list) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -124,35 +124,37 @@ class Union {
       if (at >= list.end) continue;
       along_[i] = ptx::ld_global(params.along + at);
       if constexpr (T::kIsDx) slot_[i] = ptx::ld_global(params.slot + at);
-      if constexpr (T::Element::kSplit) slot_[i] = ptx::ld_global(params.kind + at);
+      if constexpr (T::Element::kBf16x3) slot_[i] = ptx::ld_global(params.kind + at);
     }
   }
 
-  /// Ors what the lanes of each group have.
+  /// The bitwise or over the lanes of each group.
   static __device__ __forceinline__ std::uint32_t any_of_group(std::uint32_t bits) {
 #pragma unroll
     for (int apart = 1; apart < T::kGroup; apart *= 2) bits |= __shfl_xor_sync(kWarp, bits, apart);
     return bits;
   }
 
-  /// Whether there is a step.
+  /// Opens the next window if this one is used up; returns whether there is a step.
   __device__ __forceinline__ bool find(const Params& params) {
-    if (steps_ == 0 && !(T::kSlabs > 1 && ended_)) open_window(params);
+    if (steps_ == 0 && !(T::kKTiles > 1 && ended_)) open_window(params);
     return steps_ != 0;
   }
 
+  /// Moves past the current step.
   __device__ __forceinline__ void pass(const Params& params) {
-    if (T::kParts == 2 || ++share_ >> (params.side_log2 - T::kSlabLog2) != 0) {
+    if (T::kParts == 2 || ++share_ >> (params.side_log2 - T::kKTileLog2) != 0) {
       share_ = 0;
       steps_ &= steps_ - 1;
     }
     ended_ = steps_ == 0 && !more_;
   }
 
-  /// The first window that has a block of any line left.
+  /// Opens the first window in which any block row has a block left.
   __device__ __forceinline__ void open_window(const Params& params) {
     first_ = static_cast<std::int32_t>(__reduce_min_sync(kWarp, static_cast<unsigned>(along_[0]))) &
              ~(kWindow - 1);
+    // Make each block row's mask of the window.
     std::uint32_t mask = 0;
     [[maybe_unused]] std::uint32_t special = 0, tiny = 0;
 #pragma unroll
@@ -160,13 +162,13 @@ class Union {
       const unsigned place = static_cast<unsigned>(along_[i] - first_);
       if (along_[i] == kNone || place >= kWindow) continue;
       mask |= std::uint32_t{1} << place;
-      if constexpr (T::Element::kSplit) {
+      if constexpr (T::Element::kBf16x3) {
         special |= static_cast<std::uint32_t>(slot_[i] & 1) << place;
         tiny |= static_cast<std::uint32_t>(slot_[i] >> 1 & 1) << place;
       }
     }
     mask_ = any_of_group(mask);
-    if constexpr (T::Element::kSplit) {
+    if constexpr (T::Element::kBf16x3) {
       special_ = tiny_ = 0;
       if (__any_sync(kWarp, (special | tiny) != 0)) {
         special_ = any_of_group(special);
@@ -177,13 +179,15 @@ class Union {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) slot_now_[i] = slot_[i];
     }
+    // Take the union, and advance the lists.
     base_ = left_.begin;
     left_.begin += __popc(mask_);
     steps_ = __reduce_or_sync(kWarp, T::kParts == 2 ? (mask_ | mask_ >> 1) & 0x55555555 : mask_);
     more_ = __any_sync(kWarp, left_.begin < left_.end);
+    // Fetch ahead: the entries of the next window or, at the end of the tile, those of the next tile.
     if (more_) {
       fetch(params, left_);
-    } else {  // the next tile's first
+    } else {
       bounds_ = after_;
       fetch(params, bounds_);
       ahead_.advance(params);
@@ -191,17 +195,19 @@ class Union {
     }
   }
 
-  /// Of a stage's first slab.
+  /// Which block rows have a part at the bit, and its special bits, as descriptor bits of a stage's first K
+  /// tile.
   __device__ __forceinline__ std::uint32_t present(int bit) const {
     const int part = within();
     std::uint32_t record = __ballot_sync(kWarp, part < T::kParts && (mask_ >> (bit + part) & 1) != 0);
-    if constexpr (T::Element::kSplit) {
+    if constexpr (T::Element::kBf16x3) {
       record |= __ballot_sync(kWarp, part == 0 && (special_ >> bit & 1) != 0) << T::kSpecialBit;
       record |= __ballot_sync(kWarp, part == 0 && (tiny_ >> bit & 1) != 0) << T::kTinyBit;
     }
     return record;
   }
 
+  /// The block of this lane's part at the bit: its slot in dx, else its number in the list order.
   __device__ __forceinline__ std::int32_t block(int bit) const {
     const int own = within() % T::kParts;
     if constexpr (T::kIsDx) {
@@ -219,24 +225,24 @@ class Union {
         if (part == own) slot = of_part;
       }
       return slot;
-    } else {  // the values lie in the order of the lists
+    } else {  // values are in the order of the lists
       return base_ + __popc(mask_ & below(bit + own));
     }
   }
 
   Tiles ahead_;    // the tile after the next
-  Bounds bounds_;  // of the lists of the tile to begin next
-  Bounds after_;   // and of the one behind it
-  Bounds left_;    // of this tile's, what lies behind the window
-  std::int32_t along_[kEach],
-      slot_[kEach];  // entries from there on, or of the next tile; kSplit: the block's kind for its slot
-  std::int32_t slot_now_[kEach];  // the window's, dx
-  std::int32_t base_;             // position of the window's first entry
-  std::int32_t first_;            // block of the window, along the reduction
+  Bounds bounds_;  // of the tile to begin next
+  Bounds after_;   // of the tile after that
+  Bounds left_;    // of this tile: what is behind the window
+  // Entries from left_ on, or from bounds_ at the end of a tile. For kBf16x3, slot_ has the blocks' kinds.
+  std::int32_t along_[kEach], slot_[kEach];
+  std::int32_t slot_now_[kEach];  // dx: slots of the window's entries
+  std::int32_t base_;             // position of the window's first entry in the lists
+  std::int32_t first_;            // first block of the window, along the reduction
   std::uint32_t mask_, special_, tiny_;
   std::uint32_t steps_;  // bits of the union that are left
-  int share_;            // of a block that spans several slabs: which is next
-  bool more_, ended_;    // lists go on behind the window; the last step is given
+  int share_;            // which K tile is next in a block that spans several
+  bool more_, ended_;    // lists go on behind the window; the last step was given
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

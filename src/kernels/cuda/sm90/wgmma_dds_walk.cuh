@@ -1,4 +1,4 @@
-// Which tiles a thread block multiplies, in which order, and where they lie in the matrix.
+// The walk of a thread block: which tiles it multiplies, in which order, and where they are in the matrix.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,19 +9,19 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-/// First token and output of a tile, outputs counted in the order of params.order.
+/// First token and first output of a tile; outputs are counted in the order of params.order.
 struct Place {
   std::int32_t token, output;
 };
 
-/// Where an output of a tile lies in the matrix.
+/// The column of the matrix for an output that is counted as in Place.
 __device__ __forceinline__ std::int32_t in_matrix(const Params& params, std::int32_t output) {
-  const std::int32_t line = output >> params.line_log2;
-  if (!params.ordered || line >= params.lines) return output;
-  return (params.order[line] << params.line_log2) + (output & ((1 << params.line_log2) - 1));
+  const std::int32_t block_row = output >> params.block_row_log2;
+  if (!params.ordered || block_row >= params.block_rows) return output;
+  return (params.order[block_row] << params.block_row_log2) + (output & ((1 << params.block_row_log2) - 1));
 }
 
-/// Box number n of a tile's outputs, in the order in which a warp stores them.
+/// Box number n of a tile's outputs, in the order in which a warp stores the boxes.
 template <class T>
 struct OutBox {
   static constexpr int kCount = T::kOutputs / T::kStoreColumns * T::kTokenBlocks;
@@ -31,15 +31,14 @@ struct OutBox {
         row(place.token + first_row + n % T::kTokenBlocks * 64) {}
 };
 
-/// Thread block i takes tiles i, i + gridDim.x, ..: panels of tokens outside, groups of outputs inside, so
-/// that the chip works on few panels of x at a time and L2 serves them. Each panel begins with another group:
-/// as many thread blocks as whole panels have groups keep step, but would else meet the same groups in every
-/// round, however costly. Where the values are larger than L2, `chunk` groups see all panels before the next
-/// chunk does.
+/// Thread block i takes tiles i, i + gridDim.x, and so on. M tiles are the outer loop and groups of outputs
+/// the inner one, so that the GPU works on few M tiles of x at a time and L2 serves them. Each M tile begins
+/// with another group: where the grid is a whole number of M tiles, its thread blocks keep step, and each
+/// would otherwise meet the same groups in every round, however costly they are. Where the values are larger
+/// than L2, `chunk` groups pass all M tiles before the next chunk begins.
 ///
-/// Neighbours in a panel are to be neighbours in the grid: those that read the same slabs then lie in
-/// different clusters of multiprocessors. Dealt out in steps of 4 to 32 instead, blocks of 64 took 3 to 14 %
-/// longer.
+/// Neighbours in an M tile are to be neighbours in the grid: tiles that read the same K tiles are then in
+/// different clusters of SMs. Handing tiles out in steps of 4 to 32 instead measured slower in blocks of 64.
 class Tiles {
  public:
   explicit __device__ __forceinline__ Tiles(const Params& params) : tile_(blockIdx.x) { find(params); }
@@ -48,45 +47,46 @@ class Tiles {
 
   template <class T>
   __device__ __forceinline__ Place place() const {
-    return {static_cast<std::int32_t>(panel_ * T::kTokens), static_cast<std::int32_t>(group_ * T::kOutputs)};
+    return {static_cast<std::int32_t>(m_tile_ * T::kTokens), static_cast<std::int32_t>(group_ * T::kOutputs)};
   }
 
-  /// To the next, by additions where there is one chunk: what three divisions take, the first copies and
-  /// products would wait for.
+  /// Goes on to the next tile. With a single chunk additions suffice: the tile's first copies and products
+  /// would wait for the three divisions of find().
   __device__ __forceinline__ void advance(const Params& params) {
     tile_ += gridDim.x;
     if (params.chunk < params.groups) {
       find(params);
       return;
     }
-    panel_ += params.grid_panels;
+    m_tile_ += params.grid_m_tiles;
     index_ += params.grid_rest;
     turn_ = less(turn_ + params.grid_turn, params.groups);
     if (index_ >= params.groups) {
       index_ -= params.groups;
-      ++panel_;
+      ++m_tile_;
       turn_ = less(turn_ + params.stride, params.groups);
     }
     group_ = less(index_ + turn_, params.groups);
   }
 
  private:
-  /// number of below twice the groups, modulo these.
+  /// `number`, which is below twice the groups, modulo the groups.
   static __device__ __forceinline__ unsigned less(unsigned number, unsigned groups) {
     return number >= groups ? number - groups : number;
   }
 
+  /// Finds the place of tile_ by division.
   __device__ __forceinline__ void find(const Params& params) {
-    const unsigned chunk = tile_ / (params.panels * params.chunk), first = chunk * params.chunk;
-    const unsigned width = min(params.chunk, params.groups - first), within = tile_ - first * params.panels;
-    panel_ = within / width;
+    const unsigned chunk = tile_ / (params.m_tiles * params.chunk), first = chunk * params.chunk;
+    const unsigned width = min(params.chunk, params.groups - first), within = tile_ - first * params.m_tiles;
+    m_tile_ = within / width;
     index_ = within % width;
-    turn_ = panel_ * params.stride % width;
+    turn_ = m_tile_ * params.stride % width;
     group_ = first + less(index_ + turn_, width);
   }
 
-  unsigned tile_, panel_, group_;
-  unsigned index_, turn_;  // group_ is their sum, modulo the groups
+  unsigned tile_, m_tile_, group_;
+  unsigned index_, turn_;  // their sum, modulo the groups, is group_
 };
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -1,4 +1,4 @@
-// sm90_wgmma_sdd: by block rows or by regions, and the dtype to the instance.
+// Entry points of sm90_wgmma_sdd: they choose between block rows and regions, and the instance by dtype.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ int launch(const MatmulArgs& args, bool narrow) noexcept {
   const IndexView& index = args.index;
   if (index.blocks == 0) return cudaSuccess;
   if (args.dtype == DType::f32)
-    return args.tf32 ? wgmma_sdd::dw_turned(args) : cudaErrorInvalidValue;  // not rounded unasked
+    return args.tf32 ? wgmma_sdd::dw_transposed(args) : cudaErrorInvalidValue;  // no rounding unasked
   const Size size =
       wgmma_sdd::size_of_product(wgmma_sdd::kStep16, index.block, index.block_rows(), index.blocks, args.m,
                                  runtime::cuda_device(args.device).multiprocessors);
@@ -53,7 +53,7 @@ int launch(const MatmulArgs& args, bool narrow) noexcept {
 std::size_t sm90_wgmma_sdd_workspace(const Problem& p, int multiprocessors, bool narrow) noexcept {
   if (p.blocks == 0) return 0;
   const Size size = size_of_problem(p, multiprocessors);
-  const std::size_t own = p.dtype == DType::f32 ? wgmma_sdd::turned_workspace(p, multiprocessors)
+  const std::size_t own = p.dtype == DType::f32 ? wgmma_sdd::transposed_workspace(p, multiprocessors)
                                                 : wgmma_sdd::workspace_bytes(size, way_of(p, size, narrow));
   return std::max(own, sm80_mma_sdd_workspace(p, multiprocessors));
 }
@@ -64,7 +64,7 @@ bool sm90_wgmma_sdd_takes(const Problem& p, int multiprocessors, bool narrow) no
 
 int sm90_wgmma_sdd(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction != Direction::dw) return cudaErrorInvalidValue;
-  // As in sm90_wgmma_dds: a plan sees sizes, not pointers, so what TMA cannot address is found out here.
+  // A plan sees sizes, not pointers, so whether TMA can address the operands is only known here.
   const int status = launch(args, narrow);
   return status == kCannotTake ? sm80_mma_sdd(args) : status;
 }

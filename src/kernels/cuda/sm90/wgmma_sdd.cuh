@@ -1,24 +1,29 @@
-// dW[block] = sum over tokens t of dY[t, rows of the block]^T X[t, columns of the block], at the stored
-// blocks; fp32 sums
+// The kernel for dW[block] = sum over tokens t of dY[t, rows of the block]^T X[t, columns of the block], at
+// the stored blocks, with fp32 sums.
 //
-//             dY                          X                                    a thread block, one per
-//             multiprocessor, item after
-//   tokens    . . # # . . .               . # . . # . # . . #                  item: some blocks of one block
-//   row
-//     |       . . # # . . .               . # . . # . # . . #                  producers  four warps: TMA
-//     copies of 64 tokens of v       . . # # . . .               . # . . # . # . . # dY's block row and of X
-//     under each block
-//                 N of wgmma, read        M: 64 gathered columns,              ring       as many stages as
-//                 fit once for all blocks     a strip                              consumers  two warpgroups,
-//                 every other strip each
+//             dY                           X
+//   tokens    . . # # . . .                . # . . # . # . . #
+//     |       . . # # . . .                . # . . # . # . . #
+//     v       . . # # . . .                . # . . # . # . . #
+//             N of wgmma: the rows of      M of wgmma: 64 gathered columns,
+//             a block row, read once       called a strip
+//             for all blocks
 //
-// Both operands are transposed on their way into the tensor cores, which 16-bit types allow. A stage is
-// handed on by two barriers. full: one arrival of each producer warp and the bytes of its copies. empty: one
-// arrival of each consumer warp, behind its wgmma. What a thread block sums of an item is a part; its first
-// stage comes with its record, and the ring goes on from part to part. What full rounds of the grid leave is
-// cut by its tokens (wgmma_sdd_cut.h) and added up through the workspace (wgmma_sdd_parts.cuh): where,
-// depends on the sizes, the row lengths and the number of multiprocessors alone, so every run gives the same
-// bits.
+// The kernel is persistent: one thread block per multiprocessor takes work item after work item. An item is
+// some blocks of one block row.
+//
+//   producers   Four warps issue TMA for 64 tokens of dY's block row and of X under each block.
+//   ring        It has as many stages as fit.
+//   consumers   Two warpgroups multiply every other strip each.
+//
+// Both operands are transposed on their way into the tensor cores, which wgmma allows for 16-bit types. Two
+// mbarriers hand a stage over. `full` waits for one arrival of each producer warp and for the bytes of its
+// copies; `empty` waits for one arrival of each consumer warp after its wgmma. What one thread block sums of
+// an item is called a part: a `Record` beside the part's first stage describes it, and the ring runs on from
+// part to part. The items that full rounds of the grid leave over are cut along the tokens, as in split-K
+// (wgmma_sdd_cut.h), and their partial sums are exchanged through the workspace (wgmma_sdd_parts.cuh). The
+// cuts depend only on the sizes, the row lengths and the number of multiprocessors, so every run gives the
+// same bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -47,7 +52,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) wgmma_sdd_kernel(const __grid_
   }
   __syncthreads();
 
-  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // uniform, and known to be
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the compiler sees it is uniform
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
     produce<T>(params, shared);

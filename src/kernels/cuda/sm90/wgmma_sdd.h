@@ -1,5 +1,5 @@
-// The instances of wgmma_sdd.cuh and wgmma_sdd_region.cuh, one dtype per translation unit, so that two cores
-// compile them side by side. Contract: launch.h.
+// Declares the instances of wgmma_sdd.cuh and wgmma_sdd_region.cuh. Each dtype has a translation unit of its
+// own, so that they compile in parallel. launch.h states their contract.
 #pragma once
 
 #include <cstddef>
@@ -11,25 +11,25 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// Items of at most this many blocks.
+/// The 16-bit products. A work item has at most `most_blocks` blocks.
 int dw_bf16(const MatmulArgs& args, int most_blocks) noexcept;
 int dw_f16(const MatmulArgs& args, int most_blocks) noexcept;
 
-/// f32 with args.tf32, from operands as they are.
-int dw_turned(const MatmulArgs& args) noexcept;
-std::size_t turned_workspace(const Problem& problem, int multiprocessors) noexcept;
+/// fp32 with args.tf32. It takes the caller's operands and transposes them in the workspace.
+int dw_transposed(const MatmulArgs& args) noexcept;
+std::size_t transposed_workspace(const Problem& problem, int multiprocessors) noexcept;
 
 struct Operands {
   TensorMapMatrix dy, x;
 };
 
-/// Of fp32, prepared: turned by transpose_tokens.h, or cut by split_tokens.h. workspace: for the parts of cut
-/// items.
+/// The fp32 products of prepared operands: transposed by transpose_tokens.h, or converted by bf16x3_tokens.h.
+/// `workspace` is for the partial sums of cut items.
 int dw_tf32(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept;
-int dw_split(const MatmulArgs& args, const Operands& operands, std::byte* workspace,
-             int most_blocks) noexcept;
+int dw_bf16x3(const MatmulArgs& args, const Operands& operands, std::byte* workspace,
+              int most_blocks) noexcept;
 
-/// By regions, 16-bit: blocks of 16 and 32 on both sides (wgmma_sdd_region.cuh).
+/// The 16-bit products by regions, for block sides of 16 and 32 (wgmma_sdd_region.cuh).
 int dw_region_bf16(const MatmulArgs& args, const Regions& regions) noexcept;
 int dw_region_f16(const MatmulArgs& args, const Regions& regions) noexcept;
 

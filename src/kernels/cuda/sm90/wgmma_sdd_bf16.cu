@@ -1,4 +1,4 @@
-// wgmma_sdd.cuh: bf16.
+// Instantiates wgmma_sdd.cuh for bf16.
 #include "kernels/cuda/sm90/wgmma_sdd.h"
 #include "kernels/cuda/sm90/wgmma_sdd_launch.cuh"
 

@@ -1,5 +1,5 @@
-// The consumers: two warpgroups, each with every other strip of the item. What they multiply does not change
-// from step to step.
+// The consumers of wgmma_sdd: two warpgroups, each of which has every other strip of the work item. Their
+// strips stay the same from step to step.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,9 +15,10 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-// A strip is a group of its own: a commit behind the branch becomes an empty wgmma (wgmma_dds_consume.cuh).
+// Each strip is a commit group of its own: a commit behind the branch would become an empty wgmma
+// (wgmma_dds_consume.cuh).
 
-/// sums += x^T dy of one step. x: this warpgroup's first strip; shared addresses / 16.
+/// sums += x^T dy of one step. `x` is this warpgroup's first strip; `x` and `dy` are shared addresses / 16.
 template <class T>
 __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, std::uint32_t dy, int strips) {
   ptx::wgmma_fence();
@@ -35,11 +36,11 @@ __device__ __forceinline__ void multiply_step(Sums<T>& sums, std::uint32_t x, st
   }
 }
 
-/// parts = x^T dy of one step, by the six products of their planes.
+/// parts = x^T dy of one step, as the six products of the bf16 planes of fp32 (bf16x3).
 template <class T>
 __device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x, std::uint32_t dy,
                                                 int strips) {
-  constexpr int kEach = T::kStep.products / T::Element::kProducts;  // wgmma of a plane by a plane
+  constexpr int kEach = T::kStep.products / T::Element::kProducts;  // wgmmas for one product of two planes
   ptx::wgmma_fence();
 #pragma unroll
   for (int strip = 0; strip < T::kWarpgroupStrips; ++strip) {
@@ -59,7 +60,7 @@ __device__ __forceinline__ void multiply_planes(Sums<T>& parts, std::uint32_t x,
   }
 }
 
-/// sums += parts, which the tensor cores have finished.
+/// sums += parts, once the tensor cores have finished the parts.
 template <class T>
 __device__ __forceinline__ void add_up(Sums<T>& sums, Sums<T>& parts, int strips) {
 #pragma unroll
@@ -71,8 +72,9 @@ __device__ __forceinline__ void add_up(Sums<T>& sums, Sums<T>& parts, int strips
   }
 }
 
-/// By the lane that hands the stage back, which orders its read before the producer's next write. The others
-/// get it by a shuffle, which also tells the compiler that branches on it are uniform.
+/// Lane 0 reads the record, since it also gives the stage back, which orders the read before the producer's
+/// next write. The other lanes get it by a shuffle, which also tells the compiler that branches on it are
+/// uniform.
 __device__ __forceinline__ Record read_record(std::uint32_t record) {
   const auto word = [&](int i) {
     return static_cast<std::int32_t>(
@@ -81,7 +83,7 @@ __device__ __forceinline__ Record read_record(std::uint32_t record) {
   return {word(0), word(1), word(2), word(3), word(4), {word(5), word(6), word(7), word(8)}};
 }
 
-/// One of the two warpgroups.
+/// The loop of one of the two warpgroups.
 template <class T>
 __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& shared, int warpgroup) {
   const int lane = threadIdx.x % 32;
@@ -89,26 +91,28 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
   const std::uint32_t ring = ptx::wgmma_address(ptx::shared_address(shared.ring));
   const std::uint32_t staging = ptx::shared_address(shared.staging[threadIdx.x / 32]);
   const int stage_bytes = params.stage_bytes, stages = params.stages;
-  unsigned parities = 0;  // of the full barriers; every end of a phase is awaited once
+  unsigned parities = 0;  // of the full barriers; each phase is awaited exactly once
   int stage = 0;
 
 #pragma unroll 1
   while (true) {
-    // The same in all lanes. Said by what leaves its result in a uniform register, else ptxas takes the loop
-    // for one that lanes may leave alone, and each wgmma waits for moves of its descriptors there: fp32 a
-    // tenth slower.
+    // The stage is the same in all lanes. The reduction leaves it in a uniform register; without that, ptxas
+    // assumes that lanes may leave the loop one by one, and each wgmma waits for moves of its descriptors to
+    // uniform registers (measured slower).
     stage = static_cast<int>(__reduce_or_sync(0xffffffff, static_cast<unsigned>(stage)));
+    // Wait for the part's first stage, and read what the part is.
     ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
     parities ^= 1u << stage;
     const Record record = read_record(ptx::shared_address(&shared.records[stage]));
-    // The vote tells ptxas that no lane leaves alone; without it the loop's addresses are kept for every
-    // lane, and each wgmma waits for four moves to the uniform registers that its descriptors are read from.
+    // The vote tells ptxas that all lanes leave together. Without it, each lane keeps the loop's addresses,
+    // and each wgmma waits for four moves to the uniform registers that hold its descriptors.
     if (__all_sync(0xffffffff, record.blocks == 0)) return;
     const int strips = ((record.blocks << params.bn_log2) + kStripColumns - 1) / kStripColumns;
     const int own_strips = (strips + 1 - warpgroup) / T::kConsumers;
-    Sums<T> sums = {}, parts = {};  // parts: kPromoted alone
+    Sums<T> sums = {}, parts = {};  // parts: used by kPromoted only
 #pragma unroll 1
     for (std::int32_t step = 0; step < record.steps; ++step) {
+      // Issue the wgmmas of the stage.
       const std::uint32_t dy = ring + stage * (stage_bytes / 16);
       const std::uint32_t x = dy + (T::kDyBytes + warpgroup * T::kStripBytes) / 16;
       if constexpr (T::Element::kPromoted) {
@@ -116,18 +120,20 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       } else {
         multiply_step<T>(sums, x, dy, own_strips);
       }
-      // While the tensor cores work: is the next stage there? To wait for it now would keep this one from the
-      // producers.
+      // Test, while the tensor cores work, whether the next stage has landed. To wait for it now would keep
+      // this stage from the producers.
       const std::uint32_t done = empty + stage * 8;
       const bool last = step + 1 == record.steps;
       stage = stage + 1 == stages ? 0 : stage + 1;
       const bool ready =
           last || __all_sync(0xffffffff, ptx::mbarrier_test_wait(full + stage * 8, parities >> stage & 1));
+      // Give the stage back to the producers.
       ptx::wgmma_wait<0>();
       __syncwarp();  // all lanes have read the stage
       if (lane == 0) ptx::mbarrier_arrive(done);
       if constexpr (T::Element::kPromoted) add_up<T>(sums, parts, own_strips);
       if (last) break;
+      // Wait for the next stage.
       if (!ready) ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
       parities ^= 1u << stage;
       __syncwarp();
@@ -135,6 +141,7 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
 #pragma unroll
     for (auto& strip : sums) ptx::pin(strip);
 
+    // Leave the sums for another thread block, or else add those of others and store all.
     const int chunks = own_strips * T::kStripChunks;
     if (record.slot >= 0) {
       leave_part<T>(params, record.slot, warpgroup, chunks, sums);

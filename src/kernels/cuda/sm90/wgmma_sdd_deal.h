@@ -1,6 +1,6 @@
-// How many blocks an item of sm90_wgmma_sdd may hold, and what the product will take: host side, for the
-// launcher, its workspace and the cost model. Row lengths lie on the device; here all rows are taken to be of
-// one length, up to one block.
+// Host side: chooses how many blocks a work item of sm90_wgmma_sdd may hold, and predicts the product's time,
+// for the launcher, its workspace and the cost model. The row lengths are on the device, so all rows are
+// assumed to have the same length, give or take one block.
 #pragma once
 
 #include <algorithm>
@@ -13,27 +13,27 @@
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
 constexpr int kStripColumns = 64;
-constexpr int kRingBytes = 216 * 1024;  // of shared memory, for stages
+constexpr int kRingBytes = 216 * 1024;  // of shared memory for the stages
 
-/// What a step of an item is, by the type of its operands.
+/// The shape of one step along the tokens of an item; it depends on the type of the operands.
 struct StepShape {
   int tokens;
   int column_bytes;  // of one column of X or dY
-  int products;      // wgmma of one strip
-  int room;          // strips x block rows that the sums of two warpgroups leave room for
-  double busy;       // clocks of a wgmma, of those that tensor cores under load take
+  int products;      // wgmmas of one strip
+  int room;          // most strips x rows of a block whose sums fit the registers of two warpgroups
+  double busy;       // clocks of a wgmma, relative to a 16-bit one under load
   bool tokens_as_rows;
 
   constexpr bool is_16_bit() const { return tokens == 64; }
 };
 
-/// 16-bit numbers; fp32 rounded to TF32, tokens along a row; fp32 as three planes of bf16, whose sums are
-/// kept twice.
+/// Steps of 16-bit operands, and of fp32 rounded to TF32, whose tokens lie along a row.
 inline constexpr StepShape kStep16{64, 128, 4, 512, 1, true}, kStepTf32{32, 128, 4, 512, 1.06, false};
-/// Busy: fitted to an H200, blocks of 64 and 128.
-inline constexpr StepShape kStepSplit{32, 192, 12, 256, 0.92, true};
+/// Steps of fp32 as three planes of bf16, whose sums are kept twice. `busy` was fitted to an H200, blocks of
+/// 64 and 128.
+inline constexpr StepShape kStepBf16x3{32, 192, 12, 256, 0.92, true};
 
-/// Strips that an item may hold: by its sums, and by two stages in shared memory.
+/// The most strips of an item: its sums must fit the registers, and two of its stages must fit shared memory.
 constexpr int most_strips(const StepShape& step, int block_rows) {
   return std::min(step.room / block_rows, (kRingBytes / 2 / step.column_bytes - block_rows) / kStripColumns);
 }
@@ -42,35 +42,38 @@ constexpr int strips_of(int blocks, int block_columns) {
   return (blocks * block_columns + kStripColumns - 1) / kStripColumns;
 }
 
-/// 16-sum chunks of a warpgroup, which has every other strip.
+/// Chunks (16 sums of each thread) of a warpgroup, which has every other strip.
 constexpr int chunks_of(int block_rows, int strips) { return (strips + 1) / 2 * (block_rows / 32); }
 
+/// What is known of a product on the host.
 struct Size {
   StepShape step;
-  int block_rows, block_columns;
-  std::int64_t rows;  // of blocks, that are not empty
+  int block_rows, block_columns;  // the sides of a block
+  std::int64_t rows;              // block rows that are not empty, at most
   std::int64_t blocks;
   std::int32_t steps, grid;
 };
 
 struct Deal {
   int most_blocks;  // of an item
-  double rounds;    // that the tokens are read
+  double rounds;    // how often the tokens are read
   double clocks;    // from the first item's first product to the last one's last store
 };
 
-// Measured on an H200 whose 8192 x 4096 x 4096 dW all had one item a step per multiprocessor: bytes that one
-// multiprocessor draws from L2 in a clock of 1.98 GHz, and all together. Rows of 64 bytes cost TMA as much as
-// rows of 128.
+// Bytes that one multiprocessor (kPortBytes, kNarrowPortBytes) and all of them together (kL2Bytes) draw from
+// L2 in a clock of 1.98 GHz. Measured on an H200 with dW of 8192 x 4096 x 4096, where every multiprocessor
+// had an item at each step. Rows of 64 bytes (narrow) cost TMA as much as rows of 128.
 constexpr double kPortBytes = 60, kNarrowPortBytes = 31, kL2Bytes = 5350;
-// What each of a helper's parts costs it beside its steps; fitted before parts followed one another without a
-// pause, and what it chooses still holds: 102 blocks of 128 as items of one, 4.4 parts to a helper, take 62
-// us for 56 as items of two without helpers (not on one GPU), 205 blocks as items of one 95 for 94. Of 16-bit
-// operands: TF32, whose steps take longer for the bytes they bring, lost a tenth to items chosen so.
+// The cost to a helper of each of its parts, beside its steps. It was fitted before parts followed one
+// another without a pause; its choices still measured faster (the log has the figures). It holds for 16-bit
+// operands only: TF32, whose steps take longer for the bytes they bring, measured slower with items chosen
+// so.
 constexpr double kHelperPartClocks = 3000;
-// The tensor cores' clock gives way under load, by so much.
+// The factor by which wgmmas take longer under load, when the tensor cores' clock gives way.
 constexpr double kUnderLoad = 1.41;
 
+/// Clocks of one step when `busy` thread blocks have items of `mean_blocks` on average, and at most
+/// `most_blocks`.
 inline double step_clocks(const Size& size, double mean_blocks, double most_blocks, double busy) {
   const auto bytes = [&](double blocks) {
     return size.step.column_bytes * (blocks * size.block_columns + size.block_rows);
@@ -81,10 +84,11 @@ inline double step_clocks(const Size& size, double mean_blocks, double most_bloc
   const double strip =
       kUnderLoad * size.step.busy * size.step.products * (size.block_rows == 32 ? 24 : size.block_rows / 2);
   const int strips = strips_of(static_cast<int>(most_blocks), size.block_columns);
-  // A warpgroup's products, and 450 clocks from barrier to barrier that only the other one's hide.
+  // A warpgroup's products, plus 450 clocks of latency between barriers that only the other warpgroup hides.
   return std::max({read, strips * strip, (strips + 1) / 2 * strip + 450});
 }
 
+/// Predicts the product with items of at most `most` blocks.
 inline Deal deal_with(const Size& size, int most) {
   const std::int64_t least = size.blocks / size.rows, longer = size.blocks % size.rows;
   const auto items_of = [&](std::int64_t length) { return (length + most - 1) / most; };
@@ -98,6 +102,7 @@ inline Deal deal_with(const Size& size, int most) {
   const std::int64_t in_rounds = std::min<std::int64_t>(items, std::int64_t{1} << 30);
   const Cut cut = cut_items(static_cast<std::int32_t>(in_rounds), size.grid, size.steps);
 
+  // The full rounds, then the rest: its pieces, their exchange of partial sums, and the tails.
   const double whole = static_cast<double>(cut.whole / size.grid);
   double rounds = whole, clocks = whole * size.steps * step_clocks(size, mean, largest, grid);
   if (cut.rest > 0) {
@@ -115,8 +120,8 @@ inline Deal deal_with(const Size& size, int most) {
   return {most, rounds, clocks};
 }
 
-/// The fewest items that hold a row, or one, two or three more where that fills the GPU better. narrow: items
-/// of half the strips. most_blocks is 0 where such items would hold no block.
+/// Chooses the fewest items that hold a row, or one, two or three more where that fills the GPU better.
+/// `narrow` halves the strips of an item. most_blocks is 0 if such items would hold no block.
 inline Deal deal(const Size& size, bool narrow = false) {
   const int room =
       most_strips(size.step, size.block_rows) / (narrow ? 2 : 1) * kStripColumns / size.block_columns;
@@ -130,7 +135,7 @@ inline Deal deal(const Size& size, bool narrow = false) {
   return best;
 }
 
-/// Room for the sums of one part; none where nothing can be cut.
+/// Bytes of workspace for the sums of one part; 0 if nothing can be cut.
 inline std::size_t part_bytes(const Size& size, int most_blocks) {
   if (size.steps < 2 * kFewestSteps) return 0;
   return std::size_t{2} *

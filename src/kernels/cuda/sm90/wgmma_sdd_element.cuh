@@ -1,10 +1,12 @@
-// What wgmma_sdd multiplies and writes, one tag per type, and how its operands lie: both X and dY are read
-// down their tokens.
+// The element types of wgmma_sdd: a tag for each says how its operands lie in memory, and how they are
+// multiplied and written. The reduction runs down the tokens of both X and dY.
 //
-//   16-bit   tokens as rows, as in memory (MN-major): wgmma turns 16-bit operands itself
-//   TF32     a column's tokens as a row (K-major), the one way wgmma takes wider ones: turned before, by
-//   transpose_tokens.h split    fp32 as planes of bf16, one under the other in each step, tokens as rows:
-//   split_tokens.h
+//   Bf16, F16   Each token is a row, as the caller stores it (MN-major): wgmma transposes 16-bit operands
+//               itself.
+//   Tf32        The tokens of a column are a row (K-major), the only layout in which wgmma takes wider types:
+//               transpose_tokens.h transposes the operands beforehand.
+//   Bf16x3       bf16x3: each token of fp32 is three rows, one for each plane of bf16. The planes of a step
+//               lie one below the other; bf16x3_tokens.h makes them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +21,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// A step of kPlanes x tokens rows, one plane under the other.
+/// The layout in which each token is a row. A step has kPlanes x tokens rows, one plane below the other.
 template <int kPlanes_>
 struct TokensAsRows {
   static constexpr int kPlanes = kPlanes_;
@@ -28,7 +30,7 @@ struct TokensAsRows {
   }
   static constexpr int k_bytes(int columns) {
     return 16 * columns * 2;
-  }  // what a wgmma takes: 16 tokens further
+  }  // from one wgmma's operand to the next: 16 tokens
   static constexpr std::uint64_t descriptor(int columns, int box_bytes) {
     return ptx::wgmma_descriptor(swizzle(columns), 8 * columns * 2, box_bytes);
   }
@@ -65,7 +67,7 @@ struct F16 : TokensAsRows<1> {
   }
 };
 
-/// fp32 that TMA rounds to TF32 on its way.
+/// fp32 that TMA rounds to TF32 as it loads.
 struct Tf32 {
   static constexpr StepShape kStep = kStepTf32;
   static constexpr bool kOutF32 = true, kPromoted = false;
@@ -87,15 +89,15 @@ struct Tf32 {
   }
 };
 
-/// fp32 as three bf16 each, six products of which are added. The tensor cores' own sums lose bits when they
-/// are longer: they end with each step and are added up in fp32 registers (kPromoted).
-struct Split : TokensAsRows<3> {
-  static constexpr StepShape kStep = kStepSplit;
+/// bf16x3: each fp32 value is three bf16, and six of their nine products are added. Long sums in the tensor
+/// cores lose bits, so each ends with its step and is added to fp32 registers (kPromoted).
+struct Bf16x3 : TokensAsRows<3> {
+  static constexpr StepShape kStep = kStepBf16x3;
   static constexpr bool kOutF32 = true, kPromoted = true;
   struct Product {
     int x, dy;  // planes: high, middle, low
   };
-  // From the smallest to the largest. The three left out stay below 2^-21 of the product.
+  // The products in ascending order of size. The three left out are below 2^-21 of the whole product.
   static constexpr int kProducts = 6;
   static __device__ constexpr Product product(int i) {
     constexpr Product kOrder[kProducts] = {{0, 2}, {2, 0}, {1, 1}, {0, 1}, {1, 0}, {0, 0}};

@@ -1,4 +1,4 @@
-// wgmma_sdd.cuh: f16.
+// Instantiates wgmma_sdd.cuh for f16.
 #include "kernels/cuda/sm90/wgmma_sdd.h"
 #include "kernels/cuda/sm90/wgmma_sdd_launch.cuh"
 

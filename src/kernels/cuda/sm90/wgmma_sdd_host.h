@@ -1,4 +1,4 @@
-// What the launchers of wgmma_sdd and wgmma_sdd_region share.
+// Helpers that the launchers of wgmma_sdd and wgmma_sdd_region share.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// A number that no other launch of this process has, and memory's former contents hardly: splitmix64 of a
-/// counter.
+/// Returns a number that no other launch of this process has, and that stale memory is very unlikely to hold:
+/// splitmix64 of a counter.
 inline std::uint64_t next_nonce() noexcept {
   static std::atomic<std::uint64_t> counter{
       static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count())};
@@ -18,10 +18,10 @@ inline std::uint64_t next_nonce() noexcept {
   mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
   mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
   mixed ^= mixed >> 31;
-  return mixed == 0 ? 1 : mixed;  // 0: a flag that was taken down
+  return mixed == 0 ? 1 : mixed;  // 0 is a flag that was taken down
 }
 
-/// 16 bytes of a row are stored together; fp32 goes one at a time.
+/// Whether the output is aligned as the kernel stores it: 16 bytes at a time, or fp32 values one at a time.
 inline bool out_possible(const MatmulArgs& args) noexcept {
   return args.accumulate || args.dtype == DType::f32 || reinterpret_cast<std::uintptr_t>(args.out) % 16 == 0;
 }

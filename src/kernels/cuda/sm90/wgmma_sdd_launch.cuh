@@ -1,4 +1,4 @@
-// Host side of wgmma_sdd: tensor maps, which instance, and the launch.
+// The host side of wgmma_sdd: it picks the tile, encodes the tensor maps, and launches the kernel.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ int launch_rows(Params& params, const MatmulArgs& args, const Operands& operands
   }
 }
 
-/// operands: as Element wants them. workspace: for the parts.
+/// Launches the product. `operands` have Element's layout; `workspace` is for the partial sums.
 template <class Element>
 int launch(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept {
   const IndexView& index = args.index;
@@ -82,7 +82,7 @@ int launch(const MatmulArgs& args, const Operands& operands, std::byte* workspac
                          : launch_rows<Element, false>(params, args, operands, size.grid);
 }
 
-/// Operands of 16 bits, where they lie.
+/// Launches the product of 16-bit operands, which are read where the caller has them.
 template <class Element>
 int launch(const MatmulArgs& args, int most_blocks) noexcept {
   const Operands operands{{args.a, args.dtype, args.m, args.index.rows, args.a_stride * 2},

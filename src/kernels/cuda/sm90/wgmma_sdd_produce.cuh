@@ -1,6 +1,6 @@
-// The producers: four warps that share the copies of a step. They find the items, which takes a few L2
-// latencies each, while the first copies of the one before are under way, so that its last and the next one's
-// first follow each other.
+// The producers of wgmma_sdd: four warps that share the copies of a step. To find an item takes a few L2
+// latencies, so they find the next one while the first copies of the current one are in flight; then the next
+// item's copies follow without a pause.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,16 +15,16 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// A warp's view of the ring, which goes on from part to part. Every end of a barrier's phase is awaited
-/// once, so its parity is one bit that turns with each wait.
+/// A producer warp's position in the ring, which runs on from part to part. Each phase of a barrier is
+/// awaited exactly once, so its parity is one bit that flips with each wait.
 struct Ring {
   std::uint32_t stages, full, empty;  // shared addresses
-  int stage_bytes, count;             // of a stage; stages
+  int stage_bytes, count;             // bytes of a stage; number of stages
   int stage = 0;                      // the next to be filled
   int fresh = 0;                      // stages that have been filled once
   unsigned parities = 0;              // of the empty barriers
 
-  /// Until the stage is free.
+  /// Waits until the stage is free.
   __device__ __forceinline__ void await() {
     if (fresh < count) {
       ++fresh;
@@ -36,15 +36,15 @@ struct Ring {
   __device__ __forceinline__ void advance() { stage = stage + 1 == count ? 0 : stage + 1; }
 };
 
-/// What a warp copies for each step of a part: box i of X is the part of producer warp i % kProducers.
+/// What a warp copies for each step of a part. Producer warp i % kProducers copies box i of X.
 template <class T>
 struct Copies {
   Item item;
   Part part;
-  std::int32_t column[T::kOwnBoxes];  // of X
+  std::int32_t column[T::kOwnBoxes];  // first columns of this warp's boxes of X
 };
 
-/// Of the next part; false: there are no more. A few L2 latencies.
+/// Finds what to copy for the next part; false: there are no more. Takes a few L2 latencies.
 template <class T>
 __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda, Cursor& cursor,
                                             Copies<T>& copies) {
@@ -62,14 +62,14 @@ __device__ __forceinline__ bool find_copies(const Params& params, Agenda& agenda
   return true;
 }
 
-/// Starts the copies of a part's steps from `step` to before `end`; kFirst: and leaves the record beside the
-/// first of them.
+/// Issues TMA for a part's steps from `step` up to but not including `end`. With kFirst it also writes the
+/// part's record beside the stage of its first step.
 template <class T, bool kFirst>
 __device__ __forceinline__ void start_copies(const Params& params, const Copies<T>& copies, std::int32_t step,
                                              std::int32_t end, Ring& ring, const Agenda& agenda,
                                              Record* records) {
   const int warp = threadIdx.x / 32 % 4, boxes = (copies.item.blocks << params.bn_log2) / T::kBoxColumns;
-  const int own_dy = T::kProducers - 1 - warp;  // the last warps have fewer boxes of X
+  const int own_dy = T::kProducers - 1 - warp;  // the last warps have fewer boxes of X, so they copy dY
   std::uint32_t bytes = own_dy < T::kDyBoxes ? T::kDyBoxBytes : 0;
 #pragma unroll
   for (int i = 0; i < T::kOwnBoxes; ++i) bytes += warp + i * T::kProducers < boxes ? T::kXBoxBytes : 0;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void start_copies(const Params& params, const Copies<
   }
 }
 
-/// One of the four warps.
+/// The loop of one of the four producer warps.
 template <class T>
 __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared) {
   Ring ring{ptx::shared_address(shared.ring), ptx::shared_address(shared.full),
@@ -118,8 +118,8 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
   bool more = find_copies<T>(params, agenda, cursor, copies);
 #pragma unroll 1
   while (more) {
-    // What comes next is found while the ring is full: behind the last copy, its copies would start that much
-    // later.
+    // Fill the ring, then find the next part while the ring is full: found after the last copy, its own
+    // copies would start that much later.
     const std::int32_t ahead = min(copies.part.steps, ring.count);
     start_copies<T, true>(params, copies, 0, ahead, ring, agenda, shared.records);
     Copies<T> next;
@@ -127,6 +127,7 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
     start_copies<T, false>(params, copies, ahead, copies.part.steps, ring, agenda, shared.records);
     copies = next;
   }
+  // Tell the consumers that there are no more parts.
   ring.await();
   if (ptx::elect_lane()) {
     if (threadIdx.x / 32 % 4 == 0) shared.records[ring.stage].blocks = 0;

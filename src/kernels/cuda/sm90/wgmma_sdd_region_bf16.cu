@@ -1,4 +1,4 @@
-// wgmma_sdd_region.cuh: bf16.
+// Instantiates wgmma_sdd_region.cuh for bf16.
 #include "kernels/cuda/sm90/wgmma_sdd.h"
 #include "kernels/cuda/sm90/wgmma_sdd_region_launch.cuh"
 

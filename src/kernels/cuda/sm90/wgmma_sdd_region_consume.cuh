@@ -1,4 +1,4 @@
-// The consumers of a region: two warpgroups, each with every other strip of the item.
+// The consumers of wgmma_sdd_region: two warpgroups, each of which has every other strip of the work item.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,12 +17,12 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// 32 tokens of this warp's 16 columns, turned: two of wgmma's a.
+/// 32 tokens of this warp's 16 columns of X, transposed: operand A of two wgmmas.
 using PieceOfX = std::uint32_t[2][4];
 
-/// sums += x^T dy of one stage. Pieces of the next half strip are on their way while this one multiplies.
-/// place: shared address of this warp's first entry of `places`; lane_x: what the swizzle and ldmatrix make
-/// of the lane.
+/// sums += x^T dy of one stage. The pieces of X for the next half strip are loaded while this half is
+/// multiplied. `place` is the shared address of this warp's first entry of `places`; `lane_x` is this lane's
+/// offset for ldmatrix, swizzled.
 template <class T>
 __device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t stage, std::uint32_t place,
                                                 std::uint32_t lane_x, int strips) {
@@ -33,6 +33,7 @@ __device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t sta
     ptx::ldmatrix_x4_trans(to[0], row);
     ptx::ldmatrix_x4_trans(to[1], row + kTokens16);
   };
+  // Load the first half strip.
   std::uint32_t entry = ptx::ld_shared_b32(place);
   load(x[0], entry, 0);
   const std::uint32_t base = ptx::wgmma_address(stage);
@@ -40,12 +41,14 @@ __device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t sta
   for (int strip = 0; strip < T::kWarpgroupStrips; ++strip) {
     if (strip >= strips) break;
     const std::uint64_t dy = T::kDescriptorDy | (base + __shfl_sync(0xffffffff, entry, 0) / 0x10000);
+    // Multiply the first half; load the second meanwhile.
     ptx::wgmma_fence();
     T::Element::mma(sums[strip], x[0][0], dy);
     T::Element::mma(sums[strip], x[0][1], dy + kTokens16 / 16);
     ptx::wgmma_commit();
-    ptx::wgmma_wait<1>();  // the half strip before has read its pieces
+    ptx::wgmma_wait<1>();  // the half strip before has read its registers
     load(x[1], entry, 1);
+    // Multiply the second half; load the next strip's first half meanwhile.
     ptx::wgmma_fence();
     T::Element::mma(sums[strip], x[1][0], dy + 2 * kTokens16 / 16);
     T::Element::mma(sums[strip], x[1][1], dy + 3 * kTokens16 / 16);
@@ -58,8 +61,9 @@ __device__ __forceinline__ void multiply_region(Sums<T>& sums, std::uint32_t sta
   ptx::wgmma_wait<0>();
 }
 
-/// sums += x^T dy of one stage, unit by unit: the next one's columns of x are on their way while this one
-/// multiplies, and dy's stay while the row does. lane_dy: as lane_x, with what the second operand wants.
+/// sums += x^T dy of one stage, unit by unit. The next unit's columns of x are loaded while this unit is
+/// multiplied, and those of dy stay in registers while the block row is the same. `lane_dy` is like `lane_x`,
+/// for operand B.
 template <class T>
 __device__ __forceinline__ void multiply_units(Sums<T>& sums, std::uint32_t stage, std::uint32_t place,
                                                std::uint32_t lane_x, std::uint32_t lane_dy, int units) {
@@ -75,7 +79,7 @@ __device__ __forceinline__ void multiply_units(Sums<T>& sums, std::uint32_t stag
 #pragma unroll
   for (int unit = 0; unit < T::kWarpgroupStrips; ++unit) {
     if (unit >= units) break;
-    if ((entry ^ row) >> 16 != 0) {
+    if ((entry ^ row) >> 16 != 0) {  // another block row
       row = entry;
       load(dy, stage + ((entry / 0x10000 * 16) ^ lane_dy));
     }
@@ -92,20 +96,20 @@ __device__ __forceinline__ void multiply_units(Sums<T>& sums, std::uint32_t stag
   }
 }
 
-/// This warp's 16 columns of one strip to their block, from the first of 16 rows on: rounded, turned, by way
-/// of the staging.
+/// Stores 16 rows, from first_row on, of this warp's 16 columns of one strip: it rounds the sums, transposes
+/// them through the staging buffer, and writes them to their block.
 template <class T>
 __device__ __forceinline__ void store_rows(const RegionParams& params, const Strip& strip,
                                            std::uint32_t staging, int first_row, const float (&sums)[8]) {
   const int lane = threadIdx.x % 32, pieces_log2 = params.bn_log2 - 4;
   const int piece = T::kUnits ? strip.blocks - 1 : threadIdx.x / 32 % 4;
   const std::int32_t block = strip.first + (T::kUnits ? 0 : piece >> pieces_log2);
-  if (!T::kUnits && piece >> pieces_log2 >= strip.blocks) return;  // what was multiplied for it goes nowhere
+  if (!T::kUnits && piece >> pieces_log2 >= strip.blocks) return;  // it only filled the strip
   const int column = (piece & ((1 << pieces_log2) - 1)) * 16;
   float y[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) y[i] = sums[i];
-  if (params.ragged) {  // zeros where the block reaches beyond the matrix: what was summed there may be NaN
+  if (params.ragged) {  // zeros where the block reaches beyond the matrix: the sums there may be NaN
     const std::int32_t columns =
         params.cols - (__ldg(params.col + block) << params.bn_log2) - column - lane / 4;
     const std::int32_t rows = params.rows - strip.row * T::kRows - first_row - 2 * (lane % 4);
@@ -123,7 +127,7 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
     const auto offset = [](int row, int chunk) {
       return static_cast<std::uint32_t>(row * 32 + ((chunk ^ row / 4 % 2) * 16));
     };
-    __syncwarp();  // the rows before have been read
+    __syncwarp();  // all lanes have read the rows before
     std::uint32_t pairs[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[2 * i], y[2 * i + 1]);
@@ -137,12 +141,12 @@ __device__ __forceinline__ void store_rows(const RegionParams& params, const Str
   }
 }
 
-/// A part's sums are left for others, or completed and stored.
+/// Leaves a part's sums for another thread block, or completes and stores them.
 template <class T>
 __device__ __forceinline__ void finish_part(const RegionParams& params, RegionStorage<T>& shared,
                                             int warpgroup, int strips, const Sums<T>& sums) {
   constexpr int kParts = 16 / T::kStripSums,
-                kHalves = T::kRows / 16;  // strips of a chunk, 16-row parts of a strip
+                kHalves = T::kRows / 16;  // strips of a chunk, 16-row halves of a strip
   const int chunks = (strips + kParts - 1) / kParts;
   const std::int32_t slot = __shfl_sync(0xffffffff, shared.item.part.slot, 0);
   if (slot >= 0) {
@@ -160,7 +164,7 @@ __device__ __forceinline__ void finish_part(const RegionParams& params, RegionSt
     for (int c = 0; c < kChunksAtOnce && first + c < T::kChunks; ++c) chunk_of<T>(sums, first + c, y[c]);
     add_parts<T>(params, others, warpgroup, first, chunks, y);
 #pragma unroll
-    for (int i = 0; i < kChunksAtOnce * 2; ++i) {  // 8 sums, 16 rows at a time
+    for (int i = 0; i < kChunksAtOnce * 2; ++i) {  // 8 sums of each thread, 16 rows, at a time
       const int own = first * kParts + i / kHalves;
       if (own >= strips) break;
       float rows[8];
@@ -173,6 +177,7 @@ __device__ __forceinline__ void finish_part(const RegionParams& params, RegionSt
   }
 }
 
+/// The loop of one of the two warpgroups.
 template <class T>
 __device__ __forceinline__ void consume_region(const RegionParams& params, RegionStorage<T>& shared,
                                                int warpgroup) {
@@ -180,21 +185,22 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
   const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
   const std::uint32_t ring = ptx::shared_address(shared.ring),
                       place = ptx::shared_address(&shared.places[warpgroup][warp]);
-  // ldmatrix: lanes 8 i .. name the rows (tokens) of matrix i; two of 8 columns side by side, then 8 tokens
-  // further.
+  // For ldmatrix, lanes 8 i to 8 i + 7 name the rows (tokens) of matrix i. Of X, two matrices of 8 columns
+  // lie side by side, then come those 8 tokens further.
   const std::uint32_t lane_x = static_cast<std::uint32_t>((lane / 16 * 8 + lane % 8) * (kBoxSide * 2) +
                                                           (((lane / 8 % 2) ^ (lane % 8)) * 16));
   [[maybe_unused]] const std::uint32_t lane_dy = static_cast<std::uint32_t>(
       (lane / 8 % 2 * 8 + lane % 8) * (kBoxSide * 2) + (((lane / 16) ^ (lane % 8)) * 16));
-  unsigned turn = 0;  // the stage, in three bits, and the parities of all full barriers: every end of a phase
-                      // is awaited once
+  unsigned turn = 0;  // the stage in three bits, then the parities of all full barriers; each phase is
+                      // awaited exactly once
 #pragma unroll 1
   while (true) {
-    ptx::named_barrier_sync<1, T::kThreads>();  // nobody needs the item before
-    ptx::named_barrier_sync<1, T::kThreads>();  // this one is there
+    ptx::named_barrier_sync<1, T::kThreads>();  // all warps are done with the item before
+    ptx::named_barrier_sync<1, T::kThreads>();  // this item is there
     const std::int32_t steps = __shfl_sync(0xffffffff, shared.item.part.steps, 0);
     if (steps == 0) return;
     const int boxes = __popc(shared.item.row_boxes) + __popc(shared.item.column_boxes);
+    // Find how many strips (or units) of the item are this warp's.
     int strips = (shared.item.strips + 1 - warpgroup) / T::kConsumers;
     if constexpr (T::kUnits) {
       const std::int32_t each = units_of_warp<T>(shared.item.strips);
@@ -206,6 +212,7 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
     turn &= ~7u;
 #pragma unroll 1
     for (std::int32_t step = 0; step < steps * T::kStagesOfStep; ++step) {
+      // Wait for the stage.
       const unsigned stage = turn % 8;
       ptx::mbarrier_wait(full + stage * 8, turn >> (3 + stage) & 1);
       turn ^= 8u << stage;
@@ -215,6 +222,7 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
       } else {
         if (strips > 0) multiply_region<T>(sums, ring + stage * boxes * T::kBoxBytes, place, lane_x, strips);
       }
+      // Give the stage back to the producers.
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
       turn = static_cast<int>(stage) + 1 == stages ? turn & ~7u : turn + 1;

@@ -1,4 +1,4 @@
-// wgmma_sdd_region.cuh: f16.
+// Instantiates wgmma_sdd_region.cuh for f16.
 #include "kernels/cuda/sm90/wgmma_sdd.h"
 #include "kernels/cuda/sm90/wgmma_sdd_region_launch.cuh"
 

@@ -1,5 +1,5 @@
-// Which strips an item is. The host sees sizes only, so every thread block counts the blocks of all regions,
-// once.
+// Finds the strips of a work item of wgmma_sdd_region. The host knows only sizes, so every thread block
+// counts the blocks of all regions once.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,27 +10,30 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
+/// Block rows of a region; block_rows is the rows of one block.
 __device__ __forceinline__ std::int32_t region_rows(const RegionParams& params, int block_rows) {
   return params.row_boxes * kBoxSide / block_rows;
 }
 
-/// Strips, or units, of so many blocks of one block row.
+/// The strips, or units, that `blocks` blocks of one block row make.
 template <class T>
 __device__ __forceinline__ std::int32_t strips_of_row(const RegionParams& params, std::int32_t blocks) {
   const std::int32_t units = blocks << (params.bn_log2 - 4);
   return T::kUnits ? units : (units + 3) / 4;
 }
 
-/// Fills counts and items; by all threads, with the ring as scratch, which is the copy engine's afterwards.
+/// Fills `counts` and `items`. All threads call it; the ring serves as scratch, before TMA writes to it.
 template <class T>
 __device__ __forceinline__ void count_regions(const RegionParams& params, RegionStorage<T>& shared) {
   constexpr int kAtOnce = 8,
-                kWarps = T::kThreads / 32;  // rows of a warp, whose loads wait for memory together
+                kWarps =
+                    T::kThreads / 32;  // kAtOnce: block rows of a warp whose loads are in flight together
   auto* const counts = reinterpret_cast<std::int32_t*>(shared.ring);
   const std::int32_t cells = params.block_rows * params.across;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (std::int32_t i = threadIdx.x; i < cells; i += T::kThreads) counts[i] = 0;
   __syncthreads();
+  // Count the blocks of each block row in each region.
 #pragma unroll 1
   for (std::int32_t base = warp; base < params.block_rows; base += kWarps * kAtOnce) {
     std::int32_t begin[kAtOnce], end[kAtOnce], column[kAtOnce];
@@ -53,6 +56,7 @@ __device__ __forceinline__ void count_regions(const RegionParams& params, Region
     }
   }
   __syncthreads();
+  // Keep the counts as bytes, and derive the items of each region from them.
   for (std::int32_t i = threadIdx.x; i < cells; i += T::kThreads)
     shared.counts[i] = static_cast<std::uint8_t>(counts[i]);
   const std::int32_t rows = region_rows(params, T::kRows);
@@ -74,7 +78,7 @@ __device__ __forceinline__ std::int32_t sum_of_warp(std::int32_t value) {
   return value;
 }
 
-/// Sum of the lanes below.
+/// The sum of the lower lanes' values.
 __device__ __forceinline__ std::int32_t sum_before(std::int32_t value) {
   std::int32_t through = value;
 #pragma unroll
@@ -85,7 +89,7 @@ __device__ __forceinline__ std::int32_t sum_before(std::int32_t value) {
   return through - value;
 }
 
-/// By a whole warp, as what follows.
+/// The number of items. A whole warp calls it, as it does the functions below.
 template <class T>
 __device__ __forceinline__ std::int32_t count_items(const RegionParams& params,
                                                     const RegionStorage<T>& shared) {
@@ -95,11 +99,12 @@ __device__ __forceinline__ std::int32_t count_items(const RegionParams& params,
   return sum_of_warp(items);
 }
 
-/// A region, and which of its items.
+/// A region, the index of an item among the region's, and how many items the region has.
 struct Place {
   std::int32_t region, share, shares;
 };
 
+/// Finds item `index` of those that count_items() counts.
 template <class T>
 __device__ __forceinline__ Place find_item(const RegionParams& params, const RegionStorage<T>& shared,
                                            std::int32_t index) {
@@ -118,15 +123,17 @@ __device__ __forceinline__ Place find_item(const RegionParams& params, const Reg
   }
 }
 
-/// Units that each warp has, but for the last, of an item's.
+/// How many of an item's units each consumer warp has; the last warps may have fewer.
 template <class T>
 __device__ __forceinline__ std::int32_t units_of_warp(std::int32_t units) {
   return (units + T::kConsumers * 4 - 1) / (T::kConsumers * 4);
 }
 
-/// Writes the strips of shared.item.part.item; one warp, a lane for each block row of the region.
+/// Lists the strips of item shared.item.part.item in shared memory. One warp calls it; each lane has a block
+/// row of the region.
 template <class T>
 __device__ __forceinline__ void list_strips(const RegionParams& params, RegionStorage<T>& shared) {
+  // Find the region, and the blocks of this lane's block row in it.
   const Place place = find_item(params, shared, shared.item.part.item);
   const std::int32_t down = place.region / params.across, across = place.region % params.across;
   const std::int32_t lane = static_cast<std::int32_t>(threadIdx.x % 32), rows = region_rows(params, T::kRows);
@@ -138,20 +145,20 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
     blocks = shared.counts[row * params.across + across];
   }
   const std::int32_t own = strips_of_row<T>(params, blocks), before = sum_before(own), all = sum_of_warp(own);
-  // Those of this item: evenly dealt.
+  // Divide the region's strips evenly among its items, and find which of this lane's are in this item.
   const std::int32_t least = all / place.shares, longer = all % place.shares;
   const std::int32_t begin = place.share * least + min(place.share, longer),
                      end = begin + least + (place.share < longer ? 1 : 0);
   const std::int32_t own_begin = max(begin - before, 0), own_end = min(end - before, own);
 
   const int pieces_log2 = params.bn_log2 - 4;
-  const int most = T::kUnits ? 1 : 4 >> pieces_log2;  // pieces of a block, blocks of a strip
+  const int most = T::kUnits ? 1 : 4 >> pieces_log2;  // log2 of the pieces of a block; blocks of a strip
   const std::int32_t corner = across * params.column_boxes * kBoxSide;
   const auto column_of_unit = [&](std::int32_t unit) {
     return (__ldg(params.col + first + (unit >> pieces_log2)) << params.bn_log2) - corner +
            (unit & ((1 << pieces_log2) - 1)) * 16;
   };
-  const auto columns_of = [&](std::int32_t strip, std::int32_t(&columns)[4]) {  // of the region
+  const auto columns_of = [&](std::int32_t strip, std::int32_t(&columns)[4]) {  // columns within the region
     const std::int32_t count = min(most, blocks - strip * most);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -160,6 +167,7 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
     }
     return count;
   };
+  // Find the boxes of X and of dY that the item's strips touch.
   std::uint32_t column_boxes = 0;
   for (std::int32_t strip = own_begin; strip < own_end; ++strip) {
     if constexpr (T::kUnits) {
@@ -177,10 +185,11 @@ __device__ __forceinline__ void list_strips(const RegionParams& params, RegionSt
   const auto below = [](std::uint32_t boxes, int box) { return __popc(boxes & ((1u << box) - 1)); };
   const std::uint32_t dy =
       (below(row_boxes, row_box % 32) * T::kBoxBytes + lane * T::kRows % kBoxSide * 2) / 16;
+  // Write this lane's strips, and where their operands will lie in a stage.
   const std::int32_t each = units_of_warp<T>(end - begin);
   for (std::int32_t strip = own_begin; strip < own_end; ++strip) {
     const std::int32_t at = before + strip - begin;
-    if constexpr (T::kUnits) {  // a warp's lie side by side: their rows of dY are the same, or nearly
+    if constexpr (T::kUnits) {  // a warp gets consecutive units, since most have the same rows of dY
       const std::int32_t warp = at / each, place = at % each * T::kConsumers + warp / 4,
                          column = column_of_unit(strip);
       const std::uint32_t box = __popc(row_boxes) + below(column_boxes, column / kBoxSide);

@@ -1,4 +1,5 @@
-// Host side of wgmma_sdd_region: tensor maps, sides of the regions, and the launch.
+// The host side of wgmma_sdd_region: it encodes the tensor maps, passes the regions' sides, and launches the
+// kernel.
 #pragma once
 
 #include <bit>

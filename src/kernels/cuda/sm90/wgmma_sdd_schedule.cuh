@@ -1,10 +1,10 @@
-// Which blocks an item is. The indices lie on the device and the host sees only their number, so each warp
-// that needs it counts the items itself, from crow: of every row, its blocks are dealt evenly to as few items
-// as may hold them; numbered through, row after row. Who sums an item, and which of its tokens:
-// wgmma_sdd_cut.h.
+// Finds the blocks of a work item. The indices are on the device and the host knows only their number, so
+// each warp that needs it counts the items from crow. The blocks of each block row are divided evenly among
+// as few items as may hold them, and the items are numbered row after row. wgmma_sdd_cut.h says which thread
+// block sums which tokens of an item.
 //
-// All thread blocks begin at the first token and move at nearly the same pace: rows of X and dY are read from
-// memory once a round and from L2 by all who need them.
+// All thread blocks begin at the first token and move at nearly the same pace, so rows of X and dY are read
+// from DRAM once a round, and from L2 by all thread blocks that need them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,12 +17,12 @@ namespace sparseloom::kernels::cuda::wgmma_sdd {
 
 constexpr unsigned kWarp = 0xffffffff;
 
-/// Block rows that a warp sees at once, four neighbours a lane.
+/// Block rows that a warp looks at together: four neighbours for each lane.
 constexpr int kLaneRows = 4, kWindowRows = 32 * kLaneRows;
 
 struct Window {
-  std::int32_t edge[kLaneRows + 1];  // crow of this lane's rows
-  std::int32_t before, own, all;     // items: of the lanes below, of this lane, of all lanes
+  std::int32_t edge[kLaneRows + 1];  // crow of this lane's block rows
+  std::int32_t before, own, all;     // items of the lanes below, of this lane, of all lanes
 };
 
 __device__ __forceinline__ std::int32_t items_of_row(const Params& params, std::int32_t length) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ Window load_window(const Params& params, std::int32_t
   const int lane = threadIdx.x % 32;
   Window window;
 #pragma unroll
-  for (int i = 0; i <= kLaneRows; ++i) {  // rows behind the last are empty
+  for (int i = 0; i <= kLaneRows; ++i) {  // rows after the last are empty
     window.edge[i] = __ldg(params.crow + min(first_row + lane * kLaneRows + i, params.block_rows));
   }
   window.own = 0;
@@ -51,7 +51,7 @@ __device__ __forceinline__ Window load_window(const Params& params, std::int32_t
   return window;
 }
 
-/// By a whole warp, as all here.
+/// The number of items. Like all functions here, it is called by a whole warp.
 __device__ __forceinline__ std::int32_t count_items(const Params& params) {
   std::int32_t items = 0;
 #pragma unroll 1
@@ -60,16 +60,17 @@ __device__ __forceinline__ std::int32_t count_items(const Params& params) {
   return items;
 }
 
-/// Where the search for the next item begins: items are asked for in rising order.
+/// Where the search for the next item begins, since items are asked for in ascending order.
 struct Cursor {
   std::int32_t row = 0, before = 0;  // first row of a window, and the items before it
 };
 
+/// Blocks first .. first + blocks - 1 of the index, all in block row `row`.
 struct Item {
   std::int32_t row, first, blocks;
 };
 
-/// Item `index` of those counted.
+/// Finds item `index` of those that count_items() counts.
 __device__ __forceinline__ Item find_item(const Params& params, std::int32_t index, Cursor& cursor) {
   Window window = load_window(params, cursor.row);
 #pragma unroll 1
@@ -78,7 +79,8 @@ __device__ __forceinline__ Item find_item(const Params& params, std::int32_t ind
     cursor.row += kWindowRows;
     window = load_window(params, cursor.row);
   }
-  std::int32_t share = index - cursor.before - window.before;  // of this lane's items, then of the row's
+  // The item's index among this lane's items, later among those of its row.
+  std::int32_t share = index - cursor.before - window.before;
   const bool here = share >= 0 && share < window.own;
   Item item{0, 0, 0};
   if (here) {

@@ -1,6 +1,7 @@
-// A chunk's sums to their block: rounded, turned (the columns of a block lie along wgmma's rows), and written
-// 32 bytes of a row at a time by each warp, from staging of its own. fp32 goes right from the registers, or
-// is added to: of one sum, eight lanes hold 32 bytes of a row, which is what memory moves at a time.
+// Stores a chunk's sums to their block. The columns of a block lie along wgmma's M, so each warp rounds the
+// sums, transposes them through its own staging buffer, and writes 32 bytes of a row at a time. fp32 is
+// written or accumulated straight from the registers: eight lanes hold 32 bytes of a row of the same sum, the
+// sector that memory moves at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +15,8 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// Zeros where the block reaches beyond the matrix: what was summed there is 0 times a value of the other
-/// operand, NaN for some. columns, rows: that exist from this lane's first sum on.
+/// Sets sums to zero where the block reaches beyond the matrix: they are 0 times values of the other operand,
+/// which gives NaN for some. `columns` and `rows` exist from this lane's first sum on.
 __device__ __forceinline__ void clear_padding(float (&sums)[16], std::int32_t columns, std::int32_t rows) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
@@ -24,13 +25,14 @@ __device__ __forceinline__ void clear_padding(float (&sums)[16], std::int32_t co
   }
 }
 
-/// block = sums, or += where kAdd, of a warp: columns lane / 4 and 8 further of rows 2 (lane % 4), the next,
-/// and 8 further. `block`: the first column and row of them, fp32. All loads before the first store, so that
-/// they wait for memory together.
+/// block = sums, or block += sums with kAdd, for the sums of a warp. A lane has columns lane / 4 and lane / 4
+/// + 8 of rows 2 (lane % 4) and 2 (lane % 4) + 1, then of the rows 8 further. `block` points to the warp's
+/// first column and row, in fp32. All loads come before the first store, so that they wait for memory
+/// together.
 template <bool kAdd, int kSums>
 __device__ __forceinline__ void put_in_block(float* block, int bn_log2, const float (&sums)[kSums]) {
   int lane = threadIdx.x % 32;
-  ptx::opaque(lane);  // else the addresses fill registers all along
+  ptx::opaque(lane);  // otherwise the addresses occupy registers throughout the kernel
   float* const own = block + (2 * (lane % 4) << bn_log2) + lane / 4;
   const auto place = [&](int i) { return ((i / 4 * 8 + i % 2) << bn_log2) + i / 2 % 2 * 8; };
   float before[kSums] = {};
@@ -42,10 +44,10 @@ __device__ __forceinline__ void put_in_block(float* block, int bn_log2, const fl
   for (int i = 0; i < kSums; ++i) own[place(i)] = kAdd ? before[i] + sums[i] : sums[i];
 }
 
-/// Where a warp's part of a chunk goes: within the item, the chunk is 64 columns x 32 rows, the warp's 16 x
-/// 32 of them.
+/// Where a warp stores its sums of a chunk. A chunk is 64 columns x 32 rows of the item; a warp has 16
+/// columns x 32 rows of it.
 struct Destination {
-  int block, column, row;  // of the item; within the block
+  int block, column, row;  // block of the item; first column and row within the block
 };
 
 __device__ __forceinline__ Destination destination_of(const Params& params, int strip, int strip_chunk) {
@@ -53,7 +55,8 @@ __device__ __forceinline__ Destination destination_of(const Params& params, int 
   return {gathered >> params.bn_log2, gathered & ((1 << params.bn_log2) - 1), strip_chunk * 32};
 }
 
-/// 16-byte chunk c of row r of the staging: eight rows of one c lie in different banks.
+/// Offset of 16 bytes in the staging buffer, swizzled so that the same `chunk` of eight rows lies in
+/// different banks.
 __device__ __forceinline__ std::uint32_t staging_offset(int row, int chunk) {
   return row * 32 + ((chunk ^ row / 4 % 2) * 16);
 }
@@ -62,7 +65,7 @@ template <class T>
 __device__ __forceinline__ void store_chunk(const Params& params, const Record& record, std::uint32_t staging,
                                             int strip, int strip_chunk, const float (&sums)[16]) {
   const Destination to = destination_of(params, strip, strip_chunk);
-  if (to.block >= record.blocks) return;  // half a strip
+  if (to.block >= record.blocks) return;  // the strip is not full
   const int lane = threadIdx.x % 32;
   float y[16];
 #pragma unroll
@@ -78,9 +81,9 @@ __device__ __forceinline__ void store_chunk(const Params& params, const Record& 
   if constexpr (T::kAccumulate || T::Element::kOutF32) {
     put_in_block<T::kAccumulate>(static_cast<float*>(params.out) + place, params.bn_log2, y);
   } else {
-    __syncwarp();  // the chunk before has been read
+    __syncwarp();  // all lanes have read the chunk before
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // 16 rows: four 8 x 8 matrices, columns inside
+    for (int half = 0; half < 2; ++half) {  // 16 rows: four 8 x 8 matrices, columns fastest
       std::uint32_t pairs[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) pairs[i] = T::Element::pair(y[half * 8 + 2 * i], y[half * 8 + 2 * i + 1]);

@@ -1,4 +1,4 @@
-// wgmma_sdd.cuh: f32 rounded to TF32.
+// Instantiates wgmma_sdd.cuh for fp32 rounded to TF32.
 #include "kernels/cuda/sm90/wgmma_sdd.h"
 #include "kernels/cuda/sm90/wgmma_sdd_launch.cuh"
 

@@ -1,15 +1,15 @@
-// Products of few tokens where sm90_decode cuts them: lines of 32 outputs to clusters, units of 32 rows of a
-// block to warps, 8, 16, 32 or 64 tokens; with blocks of 16, lines of 16 outputs to warps, columns to the
-// thread blocks of a cluster. sm90_decode_lines: a line to a thread block, stages of 32 or 64 columns to its
-// warps; with many blocks of 16, X passes two thread blocks in chunks of 512 columns, half of a line's blocks
-// each. CudaSmall*: for compute-sanitizer too.
+// Products of few tokens where sm90_decode cuts them: block rows of 32 outputs to clusters, units of 32 rows
+// of a block to warps, 8, 16, 32 or 64 tokens; with blocks of 16, block rows of 16 outputs to warps, columns
+// to the thread blocks of a cluster. sm90_decode_lines: a block row to a thread block, stages of 32 or 64
+// columns to its warps; with many blocks of 16, X passes two thread blocks in chunks of 512 columns, half of
+// a block row's blocks each. CudaSmall*: for compute-sanitizer too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string_view>
 
 #include "kernels/cuda/device_call.h"
-#include "kernels/cuda/sm90/decode_passing.h"
+#include "kernels/cuda/sm90/decode_x_streamed.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::testing {
@@ -53,11 +53,11 @@ TEST_P(CudaSmallDecode, SkewedRows) {  // a full row, then fewer and fewer block
 /// Whether sm90_decode_lines lets X pass.
 bool passes(const Instance& instance) {
   const Problem problem = instance.cuda_problem(0);
-  return kernels::cuda::decode90::passing::passes(problem.m, problem.rows, problem.cols, problem.blocks,
-                                                  runtime::cuda_device(0).multiprocessors / 2);
+  return kernels::cuda::decode90::x_streamed::passes(problem.m, problem.rows, problem.cols, problem.blocks,
+                                                     runtime::cuda_device(0).multiprocessors / 2);
 }
 
-TEST_P(CudaSmallDecode, XPasses) {  // of two chunks, of more than fit; lines alike and not
+TEST_P(CudaSmallDecode, XPasses) {  // of two chunks, of more than fit; block rows alike and not
   for (const auto& [rows, cols] : {std::pair{91, 2024}, {43, 5000}})
     for (const bool skewed : {false, true})
       for (const std::int64_t m : {17, 32}) {
@@ -105,7 +105,7 @@ TEST_P(CudaHopperDecode, EveryTokenCount) {
     }
 }
 
-TEST_P(CudaHopperDecode, LinesOfAnyLength) {  // alone in a warp, over many warps, over all of a cluster
+TEST_P(CudaHopperDecode, BlockRowsOfAnyLength) {  // alone in a warp, over many warps, over all of a cluster
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 64}, {128, 32}, {32, 128}, {128, 128}})
     for (const double density : {0.01, 0.1, 0.9})
       for (const auto& [rows, cols] : {std::pair{30, 16384}, {300, 8192}, {5000, 256}}) {
@@ -116,7 +116,7 @@ TEST_P(CudaHopperDecode, LinesOfAnyLength) {  // alone in a warp, over many warp
       }
 }
 
-TEST_P(CudaHopperDecode, MoreLinesThanAPassTakes) {  // of blocks of 16, with X in eight ranges
+TEST_P(CudaHopperDecode, MoreBlockRowsThanAPassTakes) {  // of blocks of 16, with X in eight ranges
   Case c = base();
   c.m = 32, c.rows = 20000, c.cols = 12280, c.block = {16, 16}, c.density = 0.002, c.bias = true;
   check_on_device(c);
@@ -133,8 +133,9 @@ TEST_P(CudaHopperDecode, GroupsOfTokens) {  // 32 at a time, with blocks of 16
   }
 }
 
-TEST_P(CudaHopperDecode,
-       XPassesAnyNumberOfLines) {  // of two thread blocks: one; fifteen, but fewer of the last; two rounds
+TEST_P(
+    CudaHopperDecode,
+    XPassesAnyNumberOfBlockRows) {  // of two thread blocks: one; fifteen, but fewer of the last; two rounds
   for (const auto& [rows, cols] : {std::pair{16, 16000}, {15400, 1024}, {20000, 1512}}) {
     Case c = base();
     c.m = 29, c.rows = rows, c.cols = cols, c.block = {16, 16}, c.density = 0.6, c.bias = true;
@@ -169,27 +170,27 @@ TEST_P(CudaHopperDecode, SameBitsInEveryRun) {
   }
 }
 
-TEST_P(CudaHopperDecode, UnevenLinesGoToTheEvenCut) {
+TEST_P(CudaHopperDecode, UnevenBlockRowsGoToTheEvenCut) {
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 64}}) {
     Case c = base();
     c.m = 20, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3, c.skewed = true;
     Instance instance(c);
     const kernels::Kernel *even = runnable(instance, "sm90_decode"),
-                          *lines = runnable(instance, "sm90_decode_lines");
-    if (even == nullptr || lines == nullptr) continue;
+                          *block_rows = runnable(instance, "sm90_decode_lines");
+    if (even == nullptr || block_rows == nullptr) continue;
     const auto result_of = [&](const kernels::Kernel& kernel, bool uneven) {
       const Stream stream;
       DeviceCall call(instance, kernel);
-      if (uneven) call.lines_are_uneven();
+      if (uneven) call.block_rows_are_uneven();
       call.upload(stream);
       EXPECT_CUDA(call.launch(stream.get()));
       return call.download(stream).bytes;
     };
     const auto expected = result_of(*even, false);
-    EXPECT_TRUE(result_of(*lines, true) == expected);
+    EXPECT_TRUE(result_of(*block_rows, true) == expected);
     // Another order of sums, which rounding to bf16 may hide: else the test would not see which kernel ran.
     if (c.dtype == DType::f16) {
-      EXPECT_FALSE(result_of(*lines, false) == expected);
+      EXPECT_FALSE(result_of(*block_rows, false) == expected);
     }
   }
 }

@@ -51,10 +51,10 @@ class DeviceCall {
   void upload(const Stream& stream);
   /// Queues poison, or what the output held before, over output and workspace.
   void poison(const Stream& stream);
-  /// Lines in this order from now on, see MatmulArgs; borrowed.
-  void order_lines(const std::vector<std::uint16_t>& order) { args_.line_order = order.data(); }
-  /// As a plan says whose index some lines hold more blocks of than others.
-  void lines_are_uneven() { args_.uneven_lines = true; }
+  /// Block rows in this order from now on, see MatmulArgs; borrowed.
+  void order_block_rows(const std::vector<std::uint16_t>& order) { args_.block_row_order = order.data(); }
+  /// As a plan says whose index some block rows hold more blocks of than others.
+  void block_rows_are_uneven() { args_.uneven_block_rows = true; }
   /// Asks for the pre-activation too, laid out as the output: of kernels with stores_pre, once.
   void save_pre(const Stream& stream);
   /// Waits, and returns it; fails the test when anything between its rows or behind it was written.

@@ -1,4 +1,4 @@
-// Lines multiplied in another order, and so beside other neighbours: the same bits.
+// Block rows multiplied in another order, and so beside other neighbours: the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 namespace sparseloom::testing {
 namespace {
 
-class CudaLineOrder : public OnDevice {
+class CudaBlockRowOrder : public OnDevice {
  public:
   static Matrix ordered(Instance& instance, const kernels::Kernel& kernel,
                         const std::vector<std::uint16_t>& order) {
     const Stream stream;
     DeviceCall call(instance, kernel, Memory::exact);
-    call.order_lines(order);
+    call.order_block_rows(order);
     call.upload(stream);
     EXPECT_CUDA(call.launch(stream.get())) << kernel.info.name << ": " << describe(instance.c);
     return call.download(stream);
@@ -28,14 +28,16 @@ class CudaLineOrder : public OnDevice {
     const Problem problem = instance.cuda_problem(0);
     const plan::Machine machine{runtime::Isa::generic, {}, runtime::cuda_device(0)};
     for (const kernels::Kernel* kernel : runnable_on_device(problem)) {
-      if (kernel->info.line_groups == nullptr) continue;
-      const plan::LineGroups groups = kernel->info.line_groups(problem, machine);
-      if (groups.lines == 0) continue;
+      if (kernel->info.block_row_groups == nullptr) continue;
+      const plan::BlockRowGroups groups = kernel->info.block_row_groups(problem, machine);
+      if (groups.block_rows == 0) continue;
       const Matrix as_they_lie = run_on_device(instance, *kernel, Memory::exact);
       expect_accurate(instance, as_they_lie, instance.answer());
       const IndexView index = instance.index();
-      const std::int64_t lines = c.direction == Direction::forward ? index.block_rows() : index.block_cols();
-      std::vector<std::uint16_t> order(static_cast<std::size_t>((lines + groups.fold - 1) / groups.fold));
+      const std::int64_t block_rows =
+          c.direction == Direction::forward ? index.block_rows() : index.block_cols();
+      std::vector<std::uint16_t> order(
+          static_cast<std::size_t>((block_rows + groups.fold - 1) / groups.fold));
       std::iota(order.begin(), order.end(), std::uint16_t{0});
       std::mt19937 random(7);
       for (int turn = 0; turn < 3; ++turn) {
@@ -48,9 +50,9 @@ class CudaLineOrder : public OnDevice {
   }
 };
 
-// Few tokens make tiles narrow, many wide; the last line reaches beyond the edge and stands anywhere in an
-// order.
-TEST_P(CudaLineOrder, GivesTheSameBits) {
+// Few tokens make tiles narrow, many wide; the last block row reaches beyond the edge and stands anywhere in
+// an order.
+TEST_P(CudaBlockRowOrder, GivesTheSameBits) {
   for (const std::int32_t bm : {8, 16, 32, 64, 128})
     for (const std::int32_t bn : {16, 32, 64, 128}) {
       Case c = base();
@@ -61,9 +63,9 @@ TEST_P(CudaLineOrder, GivesTheSameBits) {
     }
 }
 
-TEST_P(CudaLineOrder, GivesTheSameBitsInWideTiles) {
+TEST_P(CudaBlockRowOrder, GivesTheSameBitsInWideTiles) {
   for (const std::int32_t side : {32, 64, 128})
-    for (const double density : {0.05, 0.3}) {  // of blocks of 32: slabs of their own, and halves
+    for (const double density : {0.05, 0.3}) {  // of blocks of 32: K tiles of their own, and halves
       Case c = base();
       c.block = {side, side}, c.density = density;
       c.m = 1536, c.rows = c.cols = 1024;
@@ -72,8 +74,8 @@ TEST_P(CudaLineOrder, GivesTheSameBitsInWideTiles) {
     }
 }
 
-// Thread blocks that meet another group of lines in each of several rounds.
-TEST_P(CudaLineOrder, UnevenGroupsGiveTheSameBits) {
+// Thread blocks that meet another group of block rows in each of several rounds.
+TEST_P(CudaBlockRowOrder, UnevenGroupsGiveTheSameBits) {
   for (const double density : {0.1, 0.9}) {
     Case c = base();
     c.block = {16, 16}, c.m = 9000, c.rows = c.direction == Direction::dx ? 200 : 1100,
@@ -81,12 +83,12 @@ TEST_P(CudaLineOrder, UnevenGroupsGiveTheSameBits) {
     c.density = density, c.skewed = density == 0.9;
     Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
-      if (kernel->info.even.lines == 1) continue;
+      if (kernel->info.even.block_rows == 1) continue;
       const Matrix even = run_on_device(instance, *kernel, Memory::exact);
       expect_accurate(instance, even, instance.answer());
       const Stream stream;
       DeviceCall call(instance, *kernel, Memory::exact);
-      call.lines_are_uneven();
+      call.block_rows_are_uneven();
       call.upload(stream);
       EXPECT_CUDA(call.launch(stream.get())) << kernel->info.name << ": " << describe(c);
       EXPECT_EQ(call.download(stream).bytes, even.bytes) << kernel->info.name << ": " << describe(c);
@@ -94,16 +96,16 @@ TEST_P(CudaLineOrder, UnevenGroupsGiveTheSameBits) {
   }
 }
 
-std::vector<Product> with_lines() {
+std::vector<Product> with_block_rows() {
   std::vector<Product> list = products();
   std::erase_if(list, [](const Product& p) { return p.direction == Direction::dw; });
   return list;
 }
 
 /// For the sanitizers.
-class CudaSmallLineOrder : public CudaLineOrder {};
+class CudaSmallBlockRowOrder : public CudaBlockRowOrder {};
 
-TEST_P(CudaSmallLineOrder, GivesTheSameBits) {
+TEST_P(CudaSmallBlockRowOrder, GivesTheSameBits) {
   for (const std::int32_t side : {16, 32, 64, 128}) {
     Case c = base();
     c.block = {side, side}, c.density = 0.5;
@@ -112,10 +114,10 @@ TEST_P(CudaSmallLineOrder, GivesTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, CudaSmallLineOrder, ::testing::ValuesIn(with_lines()), name_of);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallLineOrder);
-INSTANTIATE_TEST_SUITE_P(, CudaLineOrder, ::testing::ValuesIn(with_lines()), name_of);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaLineOrder);
+INSTANTIATE_TEST_SUITE_P(, CudaSmallBlockRowOrder, ::testing::ValuesIn(with_block_rows()), name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallBlockRowOrder);
+INSTANTIATE_TEST_SUITE_P(, CudaBlockRowOrder, ::testing::ValuesIn(with_block_rows()), name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaBlockRowOrder);
 
 }  // namespace
 }  // namespace sparseloom::testing

@@ -135,8 +135,8 @@ TEST_P(CudaProducts, EmptyFullAndSkewed) {
   }
 }
 
-// More tiles than multiprocessors, so that thread blocks go from lines with blocks to lines without any and
-// back.
+// More tiles than multiprocessors, so that thread blocks go from block rows with blocks to block rows without
+// any and back.
 TEST_P(CudaProducts, ManyTilesOfFewBlocks) {
   for (const BlockShape block : {BlockShape{32, 32}, {64, 64}, {128, 128}}) {
     Case c = base();

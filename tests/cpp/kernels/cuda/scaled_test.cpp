@@ -58,13 +58,13 @@ Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) 
   args.a_scale = x_scale.at<float>(), args.w_scale = w_scale.at<float>();
   args.cost_prefix = nullptr;
   args.out = out.at<std::byte>(result.offset * size), args.out_stride = result.stride;
-  // An order of the lines, where the kernel takes one, must not show.
+  // An order of the block rows, where the kernel takes one, must not show.
   std::vector<std::uint16_t> order(static_cast<std::size_t>(args.index.block_rows()));
   std::iota(order.rbegin(), order.rend(), std::uint16_t{0});
-  const auto groups = kernel.info.line_groups;
+  const auto groups = kernel.info.block_row_groups;
   if (groups != nullptr &&
-      groups(instance.problem(1), {runtime::Isa::generic, {}, runtime::cuda_device(device)}).lines > 0)
-    args.line_order = order.data();
+      groups(instance.problem(1), {runtime::Isa::generic, {}, runtime::cuda_device(device)}).block_rows > 0)
+    args.block_row_order = order.data();
   const Stream stream(device);
   args.device = device, args.stream = stream.get();
   EXPECT_CUDA(cudaDeviceSynchronize());  // the copies above came by the default stream, which this one does
@@ -284,7 +284,7 @@ TEST_P(CudaSmallScaled, SmallIntegersExactlyAndRepeated) {
   }
 }
 
-// More tiles than multiprocessors: the wide tile, its second round, and 64-byte slabs in every pairing.
+// More tiles than multiprocessors: the wide tile, its second round, and 64-byte K tiles in every pairing.
 TEST_P(CudaScaled, WideTiles) {
   for (const BlockShape block : {BlockShape{64, 64}, {128, 128}, {64, 128}, {128, 64}}) {
     for (const DType out : {DType::bf16, DType::f32}) {

@@ -46,8 +46,8 @@ TEST_P(CudaSmall, DeepAndEmpty) {
   }
 }
 
-// With an activation behind it, which warps of their own apply (wgmma_dds_finish.cuh), and a residual's own
-// epilogue.
+// With an activation behind it, which warps of their own apply (wgmma_dds_epilogue_warps.cuh), and a
+// residual's own epilogue.
 TEST_P(CudaSmall, PreActivation) {
   Case c = base();
   if (c.direction != Direction::forward || size_of(c.dtype) != 2) return;  // of fp32 a pass is behind it

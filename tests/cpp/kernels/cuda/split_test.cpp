@@ -15,14 +15,14 @@ namespace {
 constexpr BlockShape kBlocks[] = {{32, 32}, {64, 32}, {32, 128}, {64, 64}, {128, 128}};
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-std::vector<const kernels::Kernel*> split_kernels(const Problem& problem) {
+std::vector<const kernels::Kernel*> bf16x3_kernels(const Problem& problem) {
   std::vector<const kernels::Kernel*> found;
   for (const kernels::Kernel* kernel : runnable_on_device(problem))
     if (std::string(kernel->info.name).starts_with("sm90_split")) found.push_back(kernel);
   return found;
 }
 
-class CudaSmallSplit : public ::testing::TestWithParam<Direction> {
+class CudaSmallBf16x3 : public ::testing::TestWithParam<Direction> {
  protected:
   Case base(BlockShape block) const {
     Case c;
@@ -61,7 +61,7 @@ class CudaSmallSplit : public ::testing::TestWithParam<Direction> {
   }
 };
 
-TEST_P(CudaSmallSplit, Magnitudes) {
+TEST_P(CudaSmallBf16x3, Magnitudes) {
   for (const BlockShape block : kBlocks)
     for (const auto& [of_x, of_w] : {std::pair{1.0, 1.0},
                                      {1e-38, 1.0},
@@ -74,7 +74,7 @@ TEST_P(CudaSmallSplit, Magnitudes) {
                                      {1e-25, 1e-25}}) {
       Instance instance(base(block));
       scale(tokens(instance), of_x), scale(other(instance), of_w);
-      for (const kernels::Kernel* kernel : split_kernels(instance.cuda_problem(0))) {
+      for (const kernels::Kernel* kernel : bf16x3_kernels(instance.cuda_problem(0))) {
         expect_fp32(instance, run_on_device(instance, *kernel, Memory::exact));
         if (HasFatalFailure()) return;
       }
@@ -82,21 +82,21 @@ TEST_P(CudaSmallSplit, Magnitudes) {
 }
 
 // All of one sign: what overflows does so to that infinity in every part.
-TEST_P(CudaSmallSplit, OverflowIsInfinite) {
+TEST_P(CudaSmallBf16x3, OverflowIsInfinite) {
   Instance instance(base({64, 64}));
   for (Matrix* matrix : {&tokens(instance), &other(instance)})
     for (std::int64_t r = 0; r < matrix->rows; ++r)
       for (std::int64_t c = 0; c < matrix->cols; ++c)
         matrix->set(r, c, std::abs(matrix->at(r, c)) * (r % 2 ? 3e38 : 1e37));
-  for (const kernels::Kernel* kernel : split_kernels(instance.cuda_problem(0)))
+  for (const kernels::Kernel* kernel : bf16x3_kernels(instance.cuda_problem(0)))
     expect_fp32(instance, run_on_device(instance, *kernel, Memory::exact));
 }
 
 // Inf meets zeros, numbers that are one bf16 exactly, and another Inf; elements that none of them reaches
 // keep their bits.
-TEST_P(CudaSmallSplit, InfinitiesAreMultipliedAsTheyAre) {
+TEST_P(CudaSmallBf16x3, InfinitiesAreMultipliedAsTheyAre) {
   for (const BlockShape block : kBlocks)
-    for (const kernels::Kernel* kernel : split_kernels(Instance(base(block)).cuda_problem(0))) {
+    for (const kernels::Kernel* kernel : bf16x3_kernels(Instance(base(block)).cuda_problem(0))) {
       Instance instance(base(block));
       Matrix &a = tokens(instance), &w = other(instance);
       for (std::int64_t r = 0; r < w.rows; r += 3)
@@ -123,9 +123,9 @@ std::vector<Direction> directions() {
   if (when_devices(1).empty()) return {};
   return {Direction::forward, Direction::dx, Direction::dw};
 }
-INSTANTIATE_TEST_SUITE_P(, CudaSmallSplit, ::testing::ValuesIn(directions()),
+INSTANTIATE_TEST_SUITE_P(, CudaSmallBf16x3, ::testing::ValuesIn(directions()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallSplit);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallBf16x3);
 
 }  // namespace
 }  // namespace sparseloom::testing

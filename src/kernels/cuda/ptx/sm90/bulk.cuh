@@ -1,4 +1,4 @@
-// Copies of contiguous bytes by the copy engine.
+// Copies of contiguous bytes by the copy engine (cp.async.bulk).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +9,8 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// Starts copying `bytes` from global memory; they arrive at `barrier`. Addresses and size in multiples
-/// of 16.
+/// Starts copying `bytes` from global memory; `barrier` counts the bytes that arrive. Addresses and size must
+/// be multiples of 16.
 __device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* global, std::uint32_t bytes,
                                           std::uint32_t barrier) {
   asm volatile(
@@ -28,7 +28,8 @@ __device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* glob
       : "memory");
 }
 
-/// Asks L2 for bytes: allowed before what writes them has ended (ptx/griddepcontrol.cuh). Multiples of 16.
+/// Prefetches bytes into L2. This is allowed before the kernel that writes them has ended
+/// (ptx/griddepcontrol.cuh). Address and size must be multiples of 16.
 __device__ __forceinline__ void bulk_prefetch_l2(const void* global, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }

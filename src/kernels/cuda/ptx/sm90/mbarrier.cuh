@@ -1,10 +1,10 @@
-// Barriers in shared memory that count arriving threads and, beside them, bytes of bulk copies. Eight bytes,
-// 8-byte aligned.
+// Barriers in shared memory (mbarrier) that count arriving threads and the bytes of bulk copies. A barrier
+// takes eight bytes, aligned to 8.
 //
-// A phase ends when all arrivals it was initialised with and all bytes it was told to expect have come; the
-// next one begins at once. A wait names the parity (0, 1, 0, ..) of the phase whose end it awaits; before the
-// first phase, one of parity 1 counts as ended. Arriving releases and waiting acquires what this thread
-// block's threads and the copies wrote.
+// A phase ends when all arrivals that the barrier was initialised with and all bytes that it was told to
+// expect have come; the next phase begins at once. A wait names the parity (0, 1, 0, ..) of the phase whose
+// end it awaits; before the first phase ends, the phase of parity 1 counts as ended. An arrival releases, and
+// a wait acquires, what the threads of this thread block and the copies wrote.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@ __device__ __forceinline__ void mbarrier_init(std::uint32_t barrier, std::uint32
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-/// Makes initialised barriers visible to the copy engine; the other threads need a __syncthreads besides.
+/// Makes initialised barriers visible to the copy engine. The other threads need a __syncthreads as well.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -26,19 +26,19 @@ __device__ __forceinline__ void mbarrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Arrives and lets the phase wait for `bytes` more.
+/// Arrives, and makes the phase wait for `bytes` more.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
-/// Arrives once all cp.async that this thread has issued before have come; what they wrote is visible behind
-/// the phase's end.
+/// Arrives once all cp.async that this thread has issued before have completed. What they wrote is visible
+/// after the end of the phase.
 __device__ __forceinline__ void mbarrier_arrive_behind_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Whether the phase has ended; answers at once.
+/// Whether the phase has ended. It does not wait.
 __device__ __forceinline__ bool mbarrier_test_wait(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t ended;
   asm volatile(

@@ -1,6 +1,6 @@
-// The tensor memory accelerator: one thread starts the copy of a box of a matrix; a tensor map (made on the
-// host) says where the matrix lies, how large the box is and how its rows are swizzled in shared memory. What
-// lies outside the matrix is read as zero (and counts as bytes copied) and is not written.
+// The tensor memory accelerator (TMA): one thread starts the copy of a box of a matrix. A tensor map, made on
+// the host, says where the matrix lies, how large the box is and how its rows are swizzled in shared memory.
+// Elements outside the matrix are read as zero (and count as bytes copied) and are not written.
 #pragma once
 
 #include <cuda.h>
@@ -12,8 +12,9 @@
 
 namespace sparseloom::kernels::cuda::ptx {
 
-/// True in one lane of a warp, the same in every call. All 32 lanes must call. Where the compiler knows that
-/// one lane is left it issues a copy once; behind `lane == 0` it writes a loop over the lanes around each.
+/// True in one lane of a warp, the same one in every call. All 32 lanes must call it. The compiler then knows
+/// that one lane is left and issues a copy once; after `lane == 0` it would write a loop over the lanes
+/// around each copy.
 __device__ __forceinline__ bool elect_lane() {
   std::uint32_t elected;
   asm volatile(
@@ -24,12 +25,12 @@ __device__ __forceinline__ bool elect_lane() {
   return elected != 0;
 }
 
-/// Fetches the map itself, 128 bytes, ahead of its first use. It may lie in a __grid_constant__ parameter.
+/// Prefetches the map itself, 128 bytes, before its first use. The map may be a __grid_constant__ parameter.
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/// Starts reading the box whose first element is (row, column); its bytes arrive at `barrier`.
+/// Starts reading the box whose first element is (row, column); `barrier` counts the bytes that arrive.
 __device__ __forceinline__ void tma_load_2d(std::uint32_t shared, const CUtensorMap* map, std::int32_t column,
                                             std::int32_t row, std::uint32_t barrier) {
   asm volatile(
@@ -49,7 +50,8 @@ __device__ __forceinline__ void tma_load_2d(std::uint32_t shared, const CUtensor
       : "memory");
 }
 
-/// Starts writing a box that was stored before fence_proxy_async. Belongs to the thread's open bulk group.
+/// Starts writing a box that was stored to shared memory before a fence_proxy_async. The write belongs to the
+/// thread's open bulk group.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, std::int32_t column, std::int32_t row,
                                              std::uint32_t shared, L2Policy policy) {
   asm volatile(
@@ -59,17 +61,17 @@ __device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, std::int32_
       : "memory");
 }
 
-/// Closes the group of the writes this thread has started.
+/// Closes the group of the writes that this thread has started.
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/// Waits until all but this thread's youngest kPending groups have read their shared memory.
+/// Waits until all groups of this thread but the youngest kPending have read their shared memory.
 template <int kPending>
 __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-/// Orders this thread's ordinary accesses to shared memory before the asynchronous ones (copies, wgmma) that
-/// come after.
+/// Orders this thread's earlier ordinary accesses to shared memory before the asynchronous ones (copies,
+/// wgmma) that follow.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -1,23 +1,21 @@
-// d[64][N] += a[64][k] b[k][N] on tensor cores by one warpgroup (four warps, all of which execute it), both
-// operands read from shared memory, fp32 sums. Asynchronous: fence (sums written by ordinary instructions
-// before), wgmma.., commit, wait. k is 32 bytes of an operand's row: 16 of bf16 and f16, 8 of tf32, 32 of
-// e4m3. The last two are K-major only. What follows counts 16-bit elements.
+// d[64][N] += a[64][k] b[k][N] on tensor cores by one warpgroup (all four warps execute it), with both
+// operands read from shared memory and fp32 sums. The instruction is asynchronous: fence (if ordinary
+// instructions wrote the sums before), wgmma, commit, wait. k is 32 bytes of an operand's row: 16 elements of
+// bf16 and f16, 8 of tf32, 32 of e4m3. The last two types must be K-major. The figures below count 16-bit
+// elements.
 //
-//   sums   warp w of the four holds rows 16 w ..; lane t: d[4 j + 0..3] = (t / 4, c) (t / 4, c + 1) (t / 4 +
-//   8, c) (t / 4 + 8, c + 1)
-//          with c = 8 j + 2 (t % 4)
+//   sums   warp w of the four holds the rows 16 w ..; with c = 8 j + 2 (t % 4), lane t holds
+//          d[4 j + 0..3] = (t / 4, c) (t / 4, c + 1) (t / 4 + 8, c) (t / 4 + 8, c + 1)
 //   a      K-major: its rows of 16 k; MN-major: its columns, of 64 elements, as rows
 //   b      K-major: b's columns as rows of 16 k; MN-major: its rows, of N elements, as they are
 //
-// A descriptor names an operand in shared memory, made of units of 8 rows of 128 (or 64) bytes in which
-// 16-byte chunk c of row r lies at chunk c ^ r (64 bytes: c ^ r / 2 % 4), as TMA's swizzles write them; units
-// start at multiples of their size, 1024 (512) bytes.
-//   K-major   row: 64 (32) k of one column of b (row of a); stride_bytes: from 8 columns to the next 8; 16 k
-//   further: start 32
-//             bytes later
-//   MN-major  row: 64 (32) columns of one k; stride_bytes: from 8 k to the next 8; leading_bytes: from 64
-//   (32) columns to the next
-//             64 (32)
+// A descriptor names an operand in shared memory. The operand consists of units of 8 rows of 128 (or 64)
+// bytes, in which 16-byte chunk c of row r lies at chunk c ^ r (64 bytes: c ^ r / 2 % 4), as TMA's swizzles
+// write it. A unit starts at a multiple of its size, 1024 (512) bytes.
+//   K-major   A row is 64 (32) k of one column of b (row of a). stride_bytes leads from 8 columns to the
+//             next 8. The next 16 k start 32 bytes later.
+//   MN-major  A row is 64 (32) columns of one k. stride_bytes leads from 8 k to the next 8, leading_bytes
+//             from 64 (32) columns to the next 64 (32).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,13 +26,14 @@ namespace sparseloom::kernels::cuda::ptx {
 
 enum class Swizzle : std::uint64_t { bytes128 = 1, bytes64 = 2 };
 
-/// What a descriptor says of a shared address. In a cluster, bits above these name the thread block; a
-/// descriptor has the leading bytes there, and operands of several units were read from anywhere.
+/// The part of a shared address that a descriptor holds. In a cluster, address bits above these name the
+/// thread block; a descriptor has the leading bytes there, so the bits must be cut off (without that,
+/// operands of several units were read from wrong places).
 __device__ __forceinline__ std::uint32_t wgmma_address(std::uint32_t shared) {
   return (shared & 0x3ffff) / 16;
 }
 
-/// The part of a descriptor that does not move: add wgmma_address.
+/// The constant part of a descriptor, to which the caller adds wgmma_address.
 constexpr std::uint64_t wgmma_descriptor(Swizzle swizzle, std::uint32_t stride_bytes,
                                          std::uint32_t leading_bytes) {
   return static_cast<std::uint64_t>(swizzle) << 62 | static_cast<std::uint64_t>(stride_bytes / 16) << 32 |
@@ -54,8 +53,8 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Keeps the compiler from moving ordinary uses of sums across this point: a wait does not name the registers
-/// it makes valid.
+/// Keeps the compiler from moving ordinary uses of sums across this point, since a wait does not name the
+/// registers that it makes valid.
 __device__ __forceinline__ void pin(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 template <int kCount>
 __device__ __forceinline__ void pin(float (&sums)[kCount]) {
@@ -63,7 +62,7 @@ __device__ __forceinline__ void pin(float (&sums)[kCount]) {
   for (int i = 0; i < kCount; ++i) pin(sums[i]);
 }
 
-// Operand lists of the instruction, whose length is part of its text.
+// Operand lists of the instruction. It names every register, so each size needs a list of its own.
 #define SPARSELOOM_SUMS_8(i)                                                                  \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -88,7 +87,8 @@ __device__ __forceinline__ void pin(float (&sums)[kCount]) {
   "%106, %107, "                                                                                           \
   "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, " \
   "%125, %126, %127"
-// Behind the operands: the predicate "add to d", +a, +b, a and b transposed or not.
+// After the operands come the predicate "add to d", the signs of a and b (both +), and whether a and b are
+// transposed (MN-major).
 #define SPARSELOOM_WGMMA(n, type, names, a_name, b_name, a_transposed, b_transposed, add_name, sums)   \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                        \
                ", 0;\n"                                                                                \
@@ -113,8 +113,8 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[64], std::uint64_t a, std:
   SPARSELOOM_WGMMA(128, "bf16", SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", "%68",
                    SPARSELOOM_SUMS_64(0));
 }
-/// Of one m64n256 shared memory is read 80 bytes a clock, of two m64n128 96, which an H200 at its power limit
-/// turns into 3 % more products.
+/// One m64n256 reads 80 bytes of shared memory per clock, two m64n128 read 96. At the power limit the former
+/// was measured faster.
 template <bool kMnMajorB, bool kMnMajorA = false>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[128], std::uint64_t a, std::uint64_t b,
                                            bool add = true) {
@@ -140,7 +140,7 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[128], std::uint64_t a, std:
                    SPARSELOOM_SUMS_128(0));
 }
 
-// K-major operands of any type.
+// Operands of any type, K-major.
 #define SPARSELOOM_WGMMA_K(n, k, type, names, a_name, b_name, add_name, sums)                              \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                            \
                ", 0;\n"                                                                                    \
@@ -149,7 +149,8 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[128], std::uint64_t a, std:
                : sums                                                                                      \
                : "l"(a), "l"(b), "r"(add ? 1 : 0))
 
-/// Reads the upper 19 bits of each fp32: TMA rounds them (TensorMapMatrix::tf32), or else they are cut off.
+/// Reads the upper 19 bits of each fp32. TMA rounds the operands (TensorMapMatrix::tf32); otherwise the lower
+/// bits are cut off.
 __device__ __forceinline__ void wgmma_tf32(float (&d)[16], std::uint64_t a, std::uint64_t b,
                                            bool add = true) {
   SPARSELOOM_WGMMA_K(32, 8, "tf32", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
@@ -162,7 +163,7 @@ __device__ __forceinline__ void wgmma_tf32(float (&d)[64], std::uint64_t a, std:
                                            bool add = true) {
   SPARSELOOM_WGMMA_K(128, 8, "tf32", SPARSELOOM_NAMES_64, "%64", "%65", "%66", SPARSELOOM_SUMS_64(0));
 }
-/// Keeps some 14 bits of its sums, not 24: add them up elsewhere every now and then.
+/// Keeps some 14 bits of its sums, not 24, so the sums should be added up elsewhere every now and then.
 __device__ __forceinline__ void wgmma_e4m3(float (&d)[16], std::uint64_t a, std::uint64_t b,
                                            bool add = true) {
   SPARSELOOM_WGMMA_K(32, 32, "e4m3", SPARSELOOM_NAMES_16, "%16", "%17", "%18", SPARSELOOM_SUMS_16(0));
@@ -180,8 +181,9 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[128], std::uint64_t a, std
   SPARSELOOM_WGMMA_K(256, 32, "e4m3", SPARSELOOM_NAMES_128, "%128", "%129", "%130", SPARSELOOM_SUMS_128(0));
 }
 
-// a in registers: lane t of warp w has a[0] = (16 w + t / 4, 2 (t % 4) and the next k), a[1] = 8 rows
-// further, a[2] = 8 k further, a[3] = both. Not to be written before the group is complete.
+// The same with a in registers: lane t of warp w holds a[0] = (16 w + t / 4, 2 (t % 4) and the next k), a[1]
+// = 8 rows further, a[2] = 8 k further, a[3] = both. The registers of a must not be written before the group
+// is complete.
 #define SPARSELOOM_WGMMA_RS(n, names, a_names, b_name, add_name, sums)                           \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                  \
                ", 0;\n"                                                                          \

@@ -1,10 +1,10 @@
-// As wgmma.cuh, with a in registers: every warp's 16 rows of a come from wherever it read them, b from shared
-// memory.
+// wgmma as in wgmma.cuh, but with a in registers: each warp may fetch its 16 rows of a from anywhere, and b
+// comes from shared memory.
 //
-//   a      warp w has rows 16 w ..; lane t: a[0] = (t / 4, 2 (t % 4) and the next k), a[1] = 8 rows further,
-//   a[2] = 8 k further,
-//          a[3] = both: what ldmatrix_x4 brings. Neither may a's registers be written before the group is
-//          complete.
+//   a      Warp w holds the rows 16 w ..; lane t holds a[0] = (t / 4, 2 (t % 4) and the next k), a[1] =
+//          8 rows further, a[2] = 8 k further, a[3] = both, which is what ldmatrix_x4 loads.
+//
+// The registers of a must not be written before the group is complete.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -51,8 +51,8 @@ __device__ __forceinline__ void wgmma_rs_f16(float (&d)[16], const std::uint32_t
                       SPARSELOOM_SUMS_16);
 }
 
-/// Behind the wait for what read a from these registers: until then nothing else may be put there, which
-/// ptxas does not see to.
+/// Call this after the wait for the wgmma that read a from these registers. Until then nothing else may be
+/// put into them, which ptxas does not ensure by itself.
 template <class Registers>
 __device__ __forceinline__ void keep(Registers& registers) {
   if constexpr (std::is_array_v<Registers>) {

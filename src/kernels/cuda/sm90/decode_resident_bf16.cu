@@ -1,8 +1,0 @@
-#include "kernels/cuda/sm90/decode.h"
-#include "kernels/cuda/sm90/decode_resident_launch.cuh"
-
-namespace sparseloom::kernels::cuda::decode90::resident {
-
-int launch_bf16(const MatmulArgs& args) noexcept { return launch<Bf16>(args); }
-
-}  // namespace sparseloom::kernels::cuda::decode90::resident

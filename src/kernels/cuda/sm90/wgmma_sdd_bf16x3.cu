@@ -1,0 +1,12 @@
+// Instantiates wgmma_sdd.cuh for fp32 as bf16x3.
+#include "kernels/cuda/sm90/wgmma_sdd.h"
+#include "kernels/cuda/sm90/wgmma_sdd_launch.cuh"
+
+namespace sparseloom::kernels::cuda::wgmma_sdd {
+
+int dw_bf16x3(const MatmulArgs& args, const Operands& operands, std::byte* workspace,
+              int most_blocks) noexcept {
+  return launch<Bf16x3>(args, operands, workspace, most_blocks);
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_sdd
