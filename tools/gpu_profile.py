@@ -1,9 +1,9 @@
 """One launch of each cell under Nsight Compute (ncu): a flagship of each operation, and every cell that
 misses its target; writes bench/results/<gpu>/ncu.json.
 
-tools/profile_gpu [--cells NAME,...]     names as `sparseloom bench gpu --list` prints them; default:
-FLAGSHIPS and what
-                                         bench/results/<gpu>/gpu*.json say is missed
+tools/profile_gpu [--cells NAME,...]     names as `sparseloom bench gpu --list` prints them;
+                                         default: FLAGSHIPS and what bench/results/<gpu>/gpu*.json
+                                         say is missed
 
 All cells run in one process, since starting torch under ncu takes longer than the counters do. Between them a
 kernel that does nothing is profiled too: it says in ncu's list where the next cell begins. Needs this Python

@@ -308,9 +308,9 @@ def write(steps: list[Step]) -> Path:
     sys.path.insert(0, str(ROOT / "python"))
     import torch
 
+    from sparseloom._files import write_whole
     from sparseloom.bench.gpu.device import slug
     from sparseloom.bench.results import header
-    from sparseloom.io import write_whole
 
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no GPU")

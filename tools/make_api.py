@@ -14,6 +14,8 @@ from typing import Any, ForwardRef
 
 from generated import ROOT, update
 
+import sparseloom
+
 PAGE = ROOT / "docs" / "api.md"
 #: module -> names; None is its __all__.
 MODULES: dict[str, list[str] | None] = {
@@ -30,6 +32,8 @@ MODULES: dict[str, list[str] | None] = {
             "biregular",
             "banded",
             "block_diagonal",
+            "watts_strogatz",
+            "barabasi_albert",
             "full",
             "from_mask",
             "top_k",
@@ -84,6 +88,12 @@ def bare(annotation: Any) -> Any:
     return Bare(annotation) if isinstance(annotation, str) else annotation
 
 
+def untold(base: type) -> list[tuple[str, Any]]:
+    """What a class has from a base of ours that has no entry of its own."""
+    ours = base.__module__.startswith("sparseloom.") and base.__name__ not in sparseloom.nn.__all__
+    return list(vars(base).items()) if ours else []
+
+
 def members(cls: type) -> list[str]:
     """Methods and properties that the class itself defines, in the order of the source."""
     lines = []
@@ -93,7 +103,7 @@ def members(cls: type) -> list[str]:
             for name, kind in inspect.get_annotations(cls).items()
             if not name.startswith("_")
         ]
-    for name, value in vars(cls).items():
+    for name, value in [*vars(cls).items(), *(each for base in cls.__bases__ for each in untold(base))]:
         if name.startswith("_"):
             continue
         if isinstance(value, property):
@@ -108,7 +118,8 @@ def entry(name: str, thing: Any) -> list[str]:
     if isinstance(thing, ModuleType):
         return []
     if inspect.isclass(thing):
-        bases = ", ".join(f"`{base.__name__}`" for base in thing.__bases__ if base not in (object, tuple))
+        told = [up for base in thing.__bases__ for up in (base.__bases__ if untold(base) else (base,))]
+        bases = ", ".join(f"`{base.__name__}`" for base in told if base not in (object, tuple))
         about = (f"({bases}) " if bases else "") + first_paragraph(thing)
         return [f"### {name}", "", f"`{name}{signature(thing)}`", "", about, "", *members(thing), ""]
     return [f"### {name}", "", f"`{name}{signature(thing)}`", "", first_paragraph(thing), ""]

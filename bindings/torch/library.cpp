@@ -1,13 +1,15 @@
-// All operator schemas, on one page. Every tensor is an ordinary strided one; index tensors are int32; masks
-// are bool [block rows, block cols]. `activation`: 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu.
-// `version`: the pattern's content hash from validate_index, the key of its plans. `tf32`: whether float32 on
-// CUDA may round its operands to TF32. `device` of plan: a CUDA ordinal, or -1 for the CPU. `kernel`: a row
-// of info's "kernels", or -1 for the plan's own choice. Fake kernels and the route for gradients are in
-// python/sparseloom: _fakes.py, _autograd.py.
+// All operator schemas in one place. Every tensor is an ordinary strided tensor, index tensors are int32,
+// masks are bool [block rows, block cols].
+// `activation`: 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu, 5 relu2.
+// `version`: the pattern's content hash from validate_index, which is the key of its plans.
+// `tf32`: whether float32 on CUDA may round its operands to TF32.
+// `device` of plan: a CUDA ordinal, or -1 for the CPU.
+// `kernel`: a row of info's "kernels", or -1 for the plan's own choice.
+// Fake kernels and the autograd formulas are in python/sparseloom: _fakes.py, _autograd.py.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(sparseloom, m) {
-  // linear: act(x W^T + bias) + residual, which has the result's shape and dtype.
+  // linear: act(x W^T + bias) + residual; the residual has the shape and dtype of the result.
   m.def(
       "linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int "
       "activation, int version, "
@@ -20,16 +22,19 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int version, "
       "bool strict, bool "
       "tf32, int kernel) -> Tensor");
-  // dvalues += dW: float32 whatever the operands are, which are not rounded on their way there.
+  // dvalues += dW. dvalues are float32 whatever dtype the operands have; the sums are not rounded before they
+  // are added.
   m.def(
       "linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor crow, Tensor col, int version, bool "
       "strict, bool tf32, "
       "int kernel) -> ()");
 
-  // A training step's two calls. linear_train: y = act(z) + residual, z = x W^T + bias, with an activation.
-  // linear_backward: dx when values are given, dvalues when x is, dbias when it is needed; what is not asked
-  // for comes empty, and dvalues too where there is a main_grad, which dW is then added to as by
-  // linear_dw_add. `saved`: relu's y (or z), the others' z, or none without activation.
+  // The two calls of a training step.
+  // linear_train: z = x W^T + bias, y = act(z) + residual, with an activation.
+  // linear_backward: returns dx if values are given, dvalues if x is, dbias if need_bias is set; the rest
+  // comes back empty. If main_grad is given, dW is added to it as by linear_dw_add, and dvalues comes back
+  // empty.
+  // `saved`: y (or z) for relu, z for the other activations, none without activation.
   m.def(
       "linear_train(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int "
       "activation, "
@@ -41,8 +46,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "strict, bool tf32, "
       "bool need_bias, Tensor(a!)? main_grad=None) -> (Tensor dx, Tensor dvalues, Tensor dbias)");
 
-  // x and values int8 or float8_e4m3fn, scales float32 with one element or one for each token and output,
-  // bias of out_dtype.
+  // x and values are int8 or float8_e4m3fn. Scales are float32 with one element, or with one for each token
+  // (x_scale) or output feature (w_scale). The bias is of out_dtype.
   m.def(
       "scaled_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor x_scale, Tensor w_scale, "
       "Tensor? bias, SymInt "
@@ -71,16 +76,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("move_blocks(Tensor(a!) values, Tensor moved) -> ()");
 
   m.def(
-      "pattern_random(int rows, int cols, int block_rows, int block_cols, float density, int seed) -> "
-      "Tensor");
-  m.def(
-      "pattern_balanced(int rows, int cols, int block_rows, int block_cols, float density, int seed) -> "
-      "Tensor");
-  m.def(
-      "pattern_biregular(int rows, int cols, int block_rows, int block_cols, float density, int seed) -> "
-      "Tensor");
-  m.def("pattern_banded(int rows, int cols, int block_rows, int block_cols, int bandwidth) -> Tensor");
-  m.def("pattern_block_diagonal(int rows, int cols, int block_rows, int block_cols, int groups) -> Tensor");
+      "generate_pattern(str generator, int rows, int cols, int block_rows, int block_cols, float[] "
+      "arguments, "
+      "int seed) -> Tensor");
   m.def(
       "pattern_top_k(Tensor scores, int rows, int cols, int block_rows, int block_cols, int count) -> "
       "Tensor");
@@ -99,6 +97,6 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "residual=False, "
       "bool accumulate=False, bool use_fast_accum=False) -> str");
   m.def("info() -> str");
-  // Flops done on torch's threads in registers alone; `rate`: one of info's "rates".
+  // Returns the flops that torch's threads did in registers alone. `rate` is one of info's "rates".
   m.def("spin_registers(str rate, int rounds) -> int");
 }

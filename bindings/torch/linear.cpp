@@ -1,5 +1,5 @@
-// linear, linear_dx, linear_dw and linear_dw_add: check, plan (cached), run on torch's threads or stream, in
-// torch's memory.
+// The operators linear, linear_dx, linear_dw and linear_dw_add. Each checks its arguments, makes a plan
+// (cached), and runs it on torch's threads or stream in torch's memory.
 #include "linear.h"
 
 #include <algorithm>
@@ -26,8 +26,8 @@ std::string kernel_name(const char* op, std::int64_t kernel) {
 }
 
 Activation activation_of(const char* op, std::int64_t code) {
-  if (code < 0 || code > static_cast<std::int64_t>(Activation::silu))
-    core::fail(op, "activation 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh or 4 silu", std::to_string(code),
+  if (code < 0 || code > static_cast<std::int64_t>(Activation::relu2))
+    core::fail(op, "activation 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu or 5 relu2", std::to_string(code),
                "pass one of them");
   return static_cast<Activation>(code);
 }
@@ -59,7 +59,7 @@ MatrixView writable(const Tensor& tensor, DType dtype, std::int64_t rows, std::i
   return {tensor.mutable_data_ptr(), dtype, rows, cols, cols};
 }
 
-// Of the index's blocks, for dW to be added to.
+// Checks a gradient that dW is to be added to: contiguous float32, with the index's blocks.
 void require_gradient(const char* op, const char* name, const Tensor& gradient, const IndexView& index,
                       int device) {
   require_device(op, name, gradient, device, "x");
@@ -171,7 +171,7 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
 
 namespace {
 
-// A new tensor, or what `sum`, which the caller calls `name`, becomes when dW is added to it.
+// dW as a new tensor, or added to `sum`, which the caller calls `name`; returns the tensor written.
 Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& crow,
                        const Tensor& col, std::int64_t block_rows, std::int64_t block_cols,
                        std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
@@ -223,7 +223,7 @@ void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, con
 
 }  // namespace sparseloom::binding
 
-// One implementation for both: the operands say where they lie. CUDA is registered in builds without CUDA
+// One implementation serves both: the operands say where they lie. CUDA is registered in builds without CUDA
 // kernels too, so that a CUDA tensor meets our Error and not the dispatcher's.
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));

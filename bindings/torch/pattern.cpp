@@ -1,4 +1,4 @@
-// Patterns as bool masks [block rows, block cols].
+// The pattern operators, which pass patterns as bool masks [block rows, block cols], and mask_to_index.
 #include "sparseloom/pattern.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace sparseloom::binding {
 namespace {
 
-// Contiguous, of the grid's shape, on the CPU; else Error.
+// The mask as a contiguous tensor. Throws Error unless it is bool, of the grid's shape and on the CPU.
 Tensor checked_mask(const char* op, const Tensor& given, std::int64_t rows, std::int64_t cols,
                     BlockShape block) {
   const std::int64_t bm = block.rows, bn = block.cols;
@@ -35,16 +35,10 @@ BlockPattern from_mask(const char* op, const Tensor& given, std::int64_t rows, s
   return pattern::from_mask(rows, cols, block, cells);
 }
 
-template <BlockPattern (*generate)(std::int64_t, std::int64_t, BlockShape, double, std::uint64_t)>
-Tensor by_density(std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, double density,
-                  std::int64_t seed) {
-  return mask_of(generate(rows, cols, block_of("pattern", rows, cols, bm, bn), density,
-                          static_cast<std::uint64_t>(seed)));
-}
-
-template <BlockPattern (*generate)(std::int64_t, std::int64_t, BlockShape, std::int64_t)>
-Tensor by_count(std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn, std::int64_t count) {
-  return mask_of(generate(rows, cols, block_of("pattern", rows, cols, bm, bn), count));
+Tensor generate(const std::string& name, std::int64_t rows, std::int64_t cols, std::int64_t bm,
+                std::int64_t bn, const std::vector<double>& arguments, std::int64_t seed) {
+  return mask_of(pattern::generate(name, rows, cols, block_of("pattern", rows, cols, bm, bn), arguments,
+                                   static_cast<std::uint64_t>(seed)));
 }
 
 template <BlockPattern (*choose)(std::int64_t, std::int64_t, BlockShape, std::span<const float>,
@@ -85,7 +79,7 @@ std::string svg(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::i
   return from_mask("pattern_svg", mask, rows, cols, bm, bn).svg(static_cast<int>(pixels));
 }
 
-// [crow, col] of a mask.
+// The row index [crow, col] of a mask.
 std::tuple<Tensor, Tensor> mask_to_index(const Tensor& mask, std::int64_t rows, std::int64_t cols,
                                          std::int64_t bm, std::int64_t bn) {
   const Tensor checked =
@@ -99,8 +93,8 @@ std::tuple<Tensor, Tensor> mask_to_index(const Tensor& mask, std::int64_t rows, 
   Tensor crow = new_cpu({block_rows + 1}, ScalarType::Int), col = new_cpu({blocks}, ScalarType::Int);
   auto* starts = static_cast<std::int32_t*>(crow.mutable_data_ptr());
   auto* columns = static_cast<std::int32_t*>(col.mutable_data_ptr());
-  // Every column is written and counted only if present: no branch, which half of the cells of a random mask
-  // would mispredict.
+  // Every column is written, and counted only if present. That needs no branch, which half of the cells of a
+  // random mask would mispredict.
   std::vector<std::int32_t> in_row(static_cast<std::size_t>(block_cols) + 1);
   starts[0] = 0;
   for (std::int64_t r = 0; r < block_rows; ++r) {
@@ -119,11 +113,7 @@ std::tuple<Tensor, Tensor> mask_to_index(const Tensor& mask, std::int64_t rows, 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   using namespace sparseloom;
   using namespace sparseloom::binding;
-  m.impl("pattern_random", TORCH_BOX(&by_density<pattern::random>));
-  m.impl("pattern_balanced", TORCH_BOX(&by_density<pattern::balanced>));
-  m.impl("pattern_biregular", TORCH_BOX(&by_density<pattern::biregular>));
-  m.impl("pattern_banded", TORCH_BOX(&by_count<pattern::banded>));
-  m.impl("pattern_block_diagonal", TORCH_BOX(&by_count<pattern::block_diagonal>));
+  m.impl("generate_pattern", TORCH_BOX(&generate));
   m.impl("pattern_top_k", TORCH_BOX(&by_scores<pattern::top_k>));
   m.impl("pattern_top_k_by_row", TORCH_BOX(&by_scores<pattern::top_k_by_row>));
   m.impl("pattern_stats", TORCH_BOX(&stats));

@@ -1,5 +1,5 @@
-// linear_train and linear_backward: a training step's two calls. One dispatch where the products and passes
-// by themselves would be four or five, each some microseconds of the host's time.
+// The operators linear_train and linear_backward, the two calls of a training step. Each is one dispatch,
+// where the products and passes by themselves would be four or five, each with its host overhead.
 #include <array>
 #include <cstring>
 #include <optional>
@@ -8,6 +8,7 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "kernels/scalar.h"
 #include "linear.h"
 #include "ops/activation.h"
 
@@ -16,8 +17,25 @@ namespace {
 
 using torch::stable::detail::from;
 
-// On the CPU torch's own vectorised passes are as good as any, and inductor calls the same.
-Tensor cpu_activate(const Tensor& z, Activation activation) {
+// result[i] = rounded(function(dy[i], saved[i])), element by element: for what torch has no operator of.
+template <class Function>
+Tensor each_element(const char* op, const Tensor& given_dy, const Tensor& given_saved, Function function) {
+  const Tensor dy = torch::stable::contiguous(given_dy), saved = torch::stable::contiguous(given_saved);
+  const Tensor result = new_like(op, dy, {dy.sizes().begin(), dy.sizes().end()});
+  const DType dtype = dtype_of(op, "saved", saved);
+  const void *gradient = dy.const_data_ptr(), *kept = saved.const_data_ptr();
+  void* out = result.mutable_data_ptr();
+  torch::stable::parallel_for(0, dy.numel(), 1 << 13, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      kernels::store(dtype, out, i, function(kernels::load(dtype, gradient, i), kernels::load(dtype, kept, i)));
+  });
+  return result;
+}
+
+// On the CPU torch's own vectorised passes are as good as any, and inductor calls the same ones.
+Tensor cpu_activate(const char* op, const Tensor& z, Activation activation) {
+  if (activation == Activation::relu2)
+    return each_element(op, z, z, [](double x, double) { return kernels::activate(Activation::relu2, x); });
   std::array<StableIValue, 2> stack{from(z), 0};
   const char* name = activation == Activation::relu   ? "aten::relu"
                      : activation == Activation::silu ? "aten::silu"
@@ -28,8 +46,8 @@ Tensor cpu_activate(const Tensor& z, Activation activation) {
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// dz = y <= 0 ? 0 : dy, in bits: aten::threshold_backward takes a Scalar, which the stable ABI cannot pass. A
-// NaN in y lets dy through, as there.
+// dz = y <= 0 ? 0 : dy, computed on the bits: aten::threshold_backward takes a Scalar, which the stable ABI
+// cannot pass. A NaN in y lets dy through, as it does there.
 template <class Bits>
 void relu_gradient(const Tensor& dy, const Tensor& y, const Tensor& dz, Bits infinity) {
   constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
@@ -63,6 +81,8 @@ Tensor cpu_relu_gradient(const char* op, const Tensor& given_dy, const Tensor& g
 
 Tensor cpu_gradient(const char* op, const Tensor& dy, const Tensor& saved, Activation activation) {
   if (activation == Activation::relu) return cpu_relu_gradient(op, dy, saved);
+  if (activation == Activation::relu2)
+    return each_element(op, dy, saved, [](double d, double z) { return d * (z < 0 ? 0 : 2 * z); });
   std::array<StableIValue, 3> stack{from(dy), from(saved), 0};
   const bool silu = activation == Activation::silu;
   if (!silu) stack[2] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
@@ -91,7 +111,7 @@ struct Gradient {
   std::optional<Tensor> dbias;
 };
 
-// dz is dy itself where there is no activation.
+// The gradient through activation and bias on CUDA. dz is dy itself if there is no activation.
 Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Tensor>& saved,
                        Activation activation, int device, bool need_bias) {
   const Executor executor = torch_executor(device);
@@ -135,7 +155,7 @@ std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, c
       core::fail(op, "no residual beside an activation whose input is kept, on the CPU", "one",
                  "add it behind");
     Tensor z = linear(x, values, crow, col, bias, out_features, 0, version, strict, tf32, kernel);
-    return {cpu_activate(z, activation), z};
+    return {cpu_activate(op, z, activation), z};
   }
   std::optional<Tensor> z;
   Tensor y = forward(x, values, crow, col, bias, out_features, activation_code, version, strict, tf32, kernel,
@@ -161,6 +181,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(
     core::fail(op, "saved together with an activation", saved ? "no activation" : "no saved tensor",
                "pass both, or neither");
   if (main_grad && !x) core::fail(op, "x beside main_grad", "no x", "pass both, or leave main_grad out");
+  // Go back through the activation and the bias.
   Gradient gradient{dy, {}};
   if (device >= 0 && (activation != Activation::none || need_bias)) {
     gradient = cuda_gradient(op, dy, saved, activation, device, need_bias);
@@ -168,6 +189,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(
     if (activation != Activation::none) gradient.dz = cpu_gradient(op, dy, *saved, activation);
     if (need_bias) gradient.dbias = cpu_column_sums(gradient.dz);
   }
+  // Multiply: dx, then dW.
   const Tensor& dz = gradient.dz;
   Tensor dx = values
                   ? linear_dx(dz, *values, crow, col, ccol, row, slot, in_features, version, strict, tf32, -1)

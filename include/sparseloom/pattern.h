@@ -1,9 +1,11 @@
-// BlockPattern: which blocks of a matrix exist. Bits only: no values, no dtype.
+// BlockPattern: which blocks of a matrix exist, and the generators of patterns. A pattern is bits only: it
+// has no values and no dtype.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sparseloom/export.h"
@@ -17,7 +19,7 @@ struct BlockShape {
   friend bool operator==(const BlockShape&, const BlockShape&) = default;
 };
 
-/// "32x64".
+/// "32x64" for rows = 32, cols = 64.
 SPARSELOOM_API std::string to_string(BlockShape block);
 /// Throws Error when a side is not one of {8, 16, 32, 64, 128}.
 SPARSELOOM_API void require_supported(const char* op, BlockShape block);
@@ -46,7 +48,7 @@ class SPARSELOOM_API BlockPattern {
   std::int64_t block_rows() const noexcept { return block_rows_; }
   std::int64_t block_cols() const noexcept { return block_cols_; }
 
-  /// Unchecked: 0 <= r < block_rows(), 0 <= c < block_cols().
+  /// Whether block (r, c) is present. Unchecked: 0 <= r < block_rows(), 0 <= c < block_cols().
   bool test(std::int64_t r, std::int64_t c) const noexcept;
   void set(std::int64_t r, std::int64_t c, bool present = true) noexcept;
 
@@ -54,7 +56,7 @@ class SPARSELOOM_API BlockPattern {
   std::int64_t row_count(std::int64_t r) const noexcept;  // present blocks of block row r
   PatternStats stats() const;
 
-  /// Set algebra; both sides must have the same shape and block, else Error.
+  /// Set algebra. Both sides must have the same shape and block; else Error.
   BlockPattern operator&(const BlockPattern& other) const;
   BlockPattern operator|(const BlockPattern& other) const;
   BlockPattern operator^(const BlockPattern& other) const;
@@ -75,7 +77,9 @@ class SPARSELOOM_API BlockPattern {
 
   std::int64_t rows_, cols_, block_rows_, block_cols_, words_per_row_;
   BlockShape block_;
-  std::vector<std::uint64_t> bits_;  // block row major, words_per_row_ words each; unused high bits are zero
+  std::vector<std::uint64_t>
+      // Row-major over the grid, words_per_row_ words for each block row; unused high bits are 0.
+      bits_;
 };
 
 /// Generators. `density` counts blocks of the grid, in [0, 1]; the same seed gives the same pattern on every
@@ -88,7 +92,8 @@ SPARSELOOM_API BlockPattern random(std::int64_t rows, std::int64_t cols, BlockSh
 /// The same exact total, every block row with its floor or ceiling share.
 SPARSELOOM_API BlockPattern balanced(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
                                      std::uint64_t seed);
-/// The same exact total, every block row and every block column with the floor or ceiling of its share.
+/// The same exact total, every block row and every block column with the floor or ceiling of its share. Draws
+/// by global curveball trades (Carstens, Berger & Strona 2018), whose limit is the uniform distribution.
 SPARSELOOM_API BlockPattern biregular(std::int64_t rows, std::int64_t cols, BlockShape block, double density,
                                       std::uint64_t seed);
 /// Blocks at most `bandwidth` blocks away from the (stretched) diagonal, along the grid's shorter side;
@@ -100,19 +105,40 @@ SPARSELOOM_API BlockPattern banded(std::int64_t rows, std::int64_t cols, BlockSh
 /// else Error.
 SPARSELOOM_API BlockPattern block_diagonal(std::int64_t rows, std::int64_t cols, BlockShape block,
                                            std::int64_t groups);
+/// A small world (Watts & Strogatz 1998): block rows and block columns are the n nodes of one graph, and a
+/// block is present where an edge joins its two nodes, and on the diagonal. The nodes form a ring, each
+/// joined to its k nearest ones; then each edge moves its far end with probability p to a node drawn
+/// uniformly among those it does not join yet. n (k + 1) blocks. Throws Error when the grid is not square, k
+/// is odd, negative or not below n (0 where n is 0), or p lies outside [0, 1].
+SPARSELOOM_API BlockPattern watts_strogatz(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                           std::int64_t k, double p, std::uint64_t seed);
+/// Preferential attachment (Barabasi & Albert 1999): a graph as above that grows from m nodes; each further
+/// node joins m different ones, chosen with a probability proportional to their edges so far. The first m
+/// nodes form a dense core. 2 m (n - m) + n + m (m - 1) blocks, n the block rows; a few rows have many times
+/// the mean. Throws Error when the grid is not square or m is not in [1, n - 1].
+SPARSELOOM_API BlockPattern barabasi_albert(std::int64_t rows, std::int64_t cols, BlockShape block,
+                                            std::int64_t m, std::uint64_t seed);
 /// Every block present.
 SPARSELOOM_API BlockPattern full(std::int64_t rows, std::int64_t cols, BlockShape block);
-/// mask[r * block_cols + c] != 0: present. Throws Error when mask.size() is not the grid's size.
+/// Block (r, c) is present where mask[r * block_cols + c] != 0. Throws Error when mask.size() is not the
+/// grid's size.
 SPARSELOOM_API BlockPattern from_mask(std::int64_t rows, std::int64_t cols, BlockShape block,
                                       std::span<const std::uint8_t> mask);
 /// The `count` highest scores (row-major over the grid); ties go to the lowest index; NaN is refused. 0 <=
-/// count <= grid, else Error.
+/// count <= grid, else Error. scores.size() must be the grid's size (block_scores makes such scores).
 SPARSELOOM_API BlockPattern top_k(std::int64_t rows, std::int64_t cols, BlockShape block,
                                   std::span<const float> scores, std::int64_t count);
 /// The same number of blocks, every block row with its highest scores: floor(count / block rows) of them, and
-/// one more in the rows whose next best scores are the highest. Errors as top_k.
+/// one more in the rows whose next best scores are the highest. Errors as in top_k.
 SPARSELOOM_API BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, BlockShape block,
                                          std::span<const float> scores, std::int64_t count);
+
+/// A generator by its name, with its numbers in the order of its parameters: "random", "balanced" and
+/// "biregular" take a density, "banded" a bandwidth, "block_diagonal" a number of groups, "watts_strogatz" k
+/// and p, "barabasi_albert" m. A generator that draws nothing ignores the seed. Throws Error on an unknown
+/// name or another count of numbers, and what the generator throws.
+SPARSELOOM_API BlockPattern generate(std::string_view name, std::int64_t rows, std::int64_t cols,
+                                     BlockShape block, std::span<const double> arguments, std::uint64_t seed);
 
 }  // namespace pattern
 }  // namespace sparseloom

@@ -266,6 +266,8 @@ def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
     if activation == "silu":
         share = torch.sigmoid(saved)  # aten's silu_backward has no derivative
         return dy * share * (1 + saved * (1 - share))
+    if activation == "relu2":
+        return dy * (2 * F.relu(saved))
     return aten.gelu_backward(dy, saved, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
@@ -278,5 +280,7 @@ def activate(y: Tensor, activation: str | None) -> Tensor:
         return F.relu(y)
     if activation == "silu":
         return F.silu(y)
+    if activation == "relu2":
+        return F.relu(y).square()
     ACTIVATIONS[activation]  # none of another name passes for gelu
     return F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")

@@ -25,10 +25,9 @@ def whole(op: str, name: str, value: Any, least: int | None = 0) -> int:
     return number
 
 
-def share(op: str, value: Any) -> float:
-    """A density as a float. Raises Error on what is no real number; its range is checked where it is used."""
+def share(op: str, value: Any, name: str = "density") -> float:
+    """A density, or another share, as a float. Raises Error on what is no real number; its range is checked
+    where it is used."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise Error(
-            op, "density in [0, 1]", repr(value), "density is the share of blocks that stay: density=0.25"
-        )
+        raise Error(op, f"{name} in [0, 1]", repr(value), f"pass a share as a number: {name}=0.25")
     return float(value)

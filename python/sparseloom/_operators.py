@@ -27,7 +27,7 @@ _flops.register(torch.ops.sparseloom)
 warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
 
 #: Activations a forward product can fuse, by name, with the operators' code for each. "gelu" is the erf form.
-ACTIVATIONS: dict[str | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4}
+ACTIVATIONS: dict[str | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "relu2": 5}
 PLAN_CHOOSES = -1
 
 # Overloads are looked up once: the packet's own resolution costs about a microsecond a call.

@@ -8,12 +8,9 @@ checksum over all of it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import stat
-import tempfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from . import ops
+from ._files import decoded, write_whole
 from .errors import Error
 from .nn import BlockSparseLinear
 from .nn.state import int32_index, read_pattern
@@ -32,12 +30,6 @@ from .pattern import Pattern
 FORMAT = "sparseloom"
 FORMAT_VERSION = 1
 
-_SPECIAL = (
-    (stat.S_ISFIFO, "a FIFO (named pipe)"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
-    (stat.S_ISSOCK, "a socket"),
-)
 _REPLACE = "save the model again, or take an undamaged copy"
 
 
@@ -145,78 +137,6 @@ def _patterns(
     return found
 
 
-def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
-    """Writes a file under ``path`` complete or not at all, flushed to the disk. Raises Error naming the
-    system's reason.
-
-    An older file's mode and, where the system allows it, owner are kept. What is there and is no regular file
-    is refused: the rename would put a regular file in the place of a pipe or of /dev/null.
-    """
-    target = Path(os.path.realpath(_decoded("save", path)))
-    temporary = None
-    try:
-        older = _older(target)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            if older is None:
-                os.fchmod(file.fileno(), 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
-            else:
-                with contextlib.suppress(PermissionError):  # only root gives files away
-                    os.fchown(file.fileno(), older.st_uid, older.st_gid)
-                os.fchmod(file.fileno(), stat.S_IMODE(older.st_mode))
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        temporary = None
-        folder = os.open(target.parent, os.O_RDONLY)  # the rename itself is on the disk once its folder is
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        remedy = "choose a folder that exists, may be written and has room"
-        raise Error("save", f"to write {target}", error.strerror or str(error), remedy) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-
-
-def _older(target: Path) -> os.stat_result | None:
-    """The regular file that is to be replaced; None where there is none. Raises Error for anything else but a
-    folder, which the rename itself refuses."""
-    try:
-        older = os.lstat(target)
-    except FileNotFoundError:
-        return None
-    kind = next((name for test, name in _SPECIAL if test(older.st_mode)), "")
-    if kind:
-        raise Error(
-            "save",
-            f"{target} to be a regular file or not to exist",
-            kind,
-            "write to a file, then copy it there",
-        )
-    return older
-
-
-def _decoded(op: str, path: str | bytes | os.PathLike[str]) -> str:
-    """A path of str, bytes or os.PathLike as str. Raises Error on anything else."""
-    try:
-        return os.fsdecode(path)
-    except TypeError:
-        raise Error(
-            op, "a path as str, bytes or os.PathLike", type(path).__name__, "pass the file's name"
-        ) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _unwrapped(model: nn.Module) -> nn.Module:
     """What torch.compile wraps: its entries carry no _orig_mod prefix in the file."""
     inner = getattr(model, "_orig_mod", model)
@@ -281,7 +201,7 @@ def _read(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict
     and ours."""
     try:
         # At once: what is checked is what is loaded, whatever happens to the file meanwhile.
-        data = Path(_decoded("load", path)).read_bytes()
+        data = Path(decoded("load", path)).read_bytes()
     except OSError as error:
         raise Error(
             "load", f"to read {os.fsdecode(path)}", error.strerror or str(error), "check the path"

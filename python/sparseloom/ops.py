@@ -3,8 +3,6 @@ computes through here."""
 
 from __future__ import annotations
 
-import json
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,22 +12,26 @@ from torch.autograd import forward_ad
 from . import _autograd, _operators, _products
 from ._autograd import activate as activate
 from ._autograd import require_residual as require_residual
-from ._numbers import whole
 from ._operators import ACTIVATIONS as ACTIVATIONS
 from ._operators import PLAN_CHOOSES, tf32_of
 from ._operators import call as call
 from ._operators import tf32_allowed as tf32_allowed
+from ._plans import DIRECTIONS as DIRECTIONS
+from ._plans import DTYPES as DTYPES
+from ._plans import OUT_DTYPES as OUT_DTYPES
+from ._plans import SCALED_DTYPES as SCALED_DTYPES
+from ._plans import dtype_name as dtype_name
+from ._plans import has_kernels_for as has_kernels_for
+from ._plans import info as info
+from ._plans import kernel_number as kernel_number
+from ._plans import ordinal as ordinal
+from ._plans import plan as plan
 from ._products import differentiated as differentiated
 from ._products import functorch_active
 from .errors import Error, translated, unsupported_layout
 
 _tracing_state = torch._C._get_tracing_state  # by a name of its own: ops.linear asks in every call
 
-DIRECTIONS = ("forward", "dx", "dw")
-DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
-#: 8-bit operands: forward only, with scales; see scaled_linear.
-SCALED_DTYPES = {torch.int8: "int8", torch.float8_e4m3fn: "float8_e4m3fn"}
-OUT_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 #: Version of an index that set_topology rewrites in place: its plans depend on shape and number of blocks
 #: alone.
 DYNAMIC = -1
@@ -311,122 +313,3 @@ def move_blocks(values: Tensor, moved: Tensor) -> None:
     else has blocks as its first dimension, after set_topology. Any dtype, contiguous; on CUDA queued. Raises
     Error when it does not fit."""
     call("move_blocks", values, moved)
-
-
-def plan(
-    index: Index,
-    direction: str,
-    dtype: torch.dtype,
-    m: int,
-    bias: bool = False,
-    activation: str | None = None,
-    strict: bool = False,
-    kernel: str | None = None,
-    device: torch.device | str | int = "cpu",
-    out_dtype: torch.dtype = torch.bfloat16,
-    residual: bool = False,
-    accumulate: bool = False,
-    use_fast_accum: bool = False,
-) -> dict[str, Any]:
-    """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal,
-    predicted_us), text.
-
-    ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product
-    would run; ``out_dtype`` is what int8 and float8_e4m3fn operands give. ``residual``: of a linear with one
-    (forward, no 8-bit operands); ``accumulate``: of a linear_dw with ``out``, or a backward pass into
-    main_grad (dw, no float64); ``use_fast_accum``: of a scaled_linear. Raises Error when no call has these
-    arguments, and when no candidate can run, with every refusal.
-    """
-    if direction not in DIRECTIONS:
-        raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
-    m = whole("plan", "m", m)
-    if activation not in tuple(ACTIVATIONS):
-        raise Error(
-            "plan",
-            f"activation to be one of {', '.join(map(repr, ACTIVATIONS))}",
-            repr(activation),
-            "choose one of them",
-        )
-    text = call(
-        "plan",
-        *(
-            index.crow,
-            index.col,
-            index.rows,
-            index.cols,
-            index.bm,
-            index.bn,
-            direction,
-            _planned_dtype(dtype, out_dtype),
-            m,
-        ),
-        *(
-            bias,
-            ACTIVATIONS[activation],
-            index.version,
-            strict,
-            dtype is torch.float32 and tf32_allowed(),
-            ordinal(device),
-        ),
-        *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), residual, accumulate, use_fast_accum),
-    )
-    return dict(json.loads(text))
-
-
-def _planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
-    if dtype not in SCALED_DTYPES:
-        return dtype_name("plan", dtype)
-    if out_dtype not in OUT_DTYPES:
-        raise Error("plan", "out_dtype bfloat16 or float32", str(out_dtype), "pass one of them")
-    return f"{SCALED_DTYPES[dtype]} to {OUT_DTYPES[out_dtype]}"
-
-
-@cache
-def info() -> dict[str, Any]:
-    """Machine and build as the C++ core reports them: version, compiler, ISA, kernels compiled in, why a part
-    is missing."""
-    return dict(json.loads(call("info")))
-
-
-@cache
-def kernel_number(name: str) -> int:
-    """Row of a kernel in the registry. Raises Error on a name that is not compiled in."""
-    names = info()["kernels"]
-    if name not in names:
-        raise Error(
-            "kernel",
-            f"one of {', '.join(names)}",
-            repr(name),
-            "`sparseloom info` lists the kernels of this build",
-        )
-    return int(names.index(name))
-
-
-def dtype_name(op: str, dtype: torch.dtype) -> str:
-    """ "f32", "f16", "bf16" or "f64". Raises Error on any other dtype."""
-    if dtype not in DTYPES:
-        raise Error(
-            op, "dtype float32, float16, bfloat16 or float64", str(dtype), "convert with .to(torch.float32)"
-        )
-    return DTYPES[dtype]
-
-
-def has_kernels_for(device: torch.device) -> bool:
-    """Whether this build computes on tensors of that device; meta tensors only carry shapes."""
-    return device.type in ("cpu", "meta") or (device.type == "cuda" and bool(info()["cuda"]["compiled"]))
-
-
-def ordinal(device: torch.device | str | int) -> int:
-    """A device as the operators count: -1 the CPU, else the CUDA ordinal (the current one when ``device``
-    names none)."""
-    try:
-        device = torch.device(device)
-    except RuntimeError:
-        raise Error(
-            "device", "a device such as cpu, cuda or cuda:1", repr(device), "pass one of them"
-        ) from None
-    if device.type != "cuda":
-        return -1
-    if device.index is not None:
-        return device.index
-    return torch.cuda.current_device() if torch.cuda.is_available() else 0

@@ -226,41 +226,69 @@ def draw_seed(seed: Seed) -> int:
     return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu", generator=seed))
 
 
-def _generated(
-    op: str, rows: int, cols: int, block: Block, *arguments: Any, first: Tensor | None = None
-) -> Pattern:
-    """The pattern that an operator makes; ``first``: what it is made from, its argument before the sizes."""
+def _chosen(op: str, rows: int, cols: int, block: Block, scores: Tensor, count: int) -> Pattern:
+    """The pattern that an operator makes from scores."""
     shape = block_shape(op, block)
-    return Pattern(
-        rows, cols, shape, ops.call(op, *([] if first is None else [first]), rows, cols, *shape, *arguments)
-    )
+    return Pattern(rows, cols, shape, ops.call(op, scores, rows, cols, *shape, count))
+
+
+def _generated(
+    name: str, rows: int, cols: int, block: Block, *numbers: float, seed: int | None = None
+) -> Pattern:
+    """The pattern of a generator: its name and numbers as ``pattern::generate`` of C++ takes them."""
+    shape = block_shape(f"pattern_{name}", block)
+    made = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed or 0)
+    return Pattern(rows, cols, shape, made)
 
 
 def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """round(density * grid) blocks, uniform without replacement. The same seed gives the same pattern on
     every machine."""
-    return _generated("pattern_random", rows, cols, block, share("pattern", density), draw_seed(seed))
+    return _generated("random", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
 def balanced(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """The same exact total as random, every block row with its floor or ceiling share."""
-    return _generated("pattern_balanced", rows, cols, block, share("pattern", density), draw_seed(seed))
+    return _generated("balanced", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
 def biregular(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
     """The same exact total, every block row and every block column with the floor or ceiling of its share."""
-    return _generated("pattern_biregular", rows, cols, block, share("pattern", density), draw_seed(seed))
+    return _generated("biregular", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
 def banded(rows: int, cols: int, block: Block, bandwidth: int) -> Pattern:
     """Blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 is the diagonal
     alone."""
-    return _generated("pattern_banded", rows, cols, block, whole("pattern", "bandwidth", bandwidth))
+    return _generated("banded", rows, cols, block, whole("pattern", "bandwidth", bandwidth))
 
 
 def block_diagonal(rows: int, cols: int, block: Block, groups: int) -> Pattern:
     """``groups`` dense diagonal boxes, as even as the grid allows; 1 to the shorter side of the grid."""
-    return _generated("pattern_block_diagonal", rows, cols, block, whole("pattern", "groups", groups))
+    return _generated("block_diagonal", rows, cols, block, whole("pattern", "groups", groups))
+
+
+def watts_strogatz(rows: int, cols: int, block: Block, k: int, p: float, seed: Seed = None) -> Pattern:
+    """A small world (Watts & Strogatz 1998) of n = block rows = block columns nodes, and the diagonal.
+
+    The nodes form a ring, each joined to its ``k`` nearest ones (even, below n); then each edge moves its far
+    end with probability ``p`` in [0, 1] to a node drawn uniformly. n (k + 1) blocks, symmetric: a few steps
+    join any two nodes. Raises Error on a grid that is not square.
+    """
+    numbers = whole("pattern", "k", k, None), share("pattern", p, "p")
+    return _generated("watts_strogatz", rows, cols, block, *numbers, seed=draw_seed(seed))
+
+
+def barabasi_albert(rows: int, cols: int, block: Block, m: int, seed: Seed = None) -> Pattern:
+    """Preferential attachment (Barabasi & Albert 1999): a graph of n = block rows = block columns nodes that
+    grows from ``m``, each further one joined to m others in proportion to the edges they have.
+
+    With the diagonal, and the first m nodes all joined: 2 m (n - m) + n + m (m - 1) blocks, symmetric; a few
+    rows have many times the mean. Raises Error on a grid that is not square, or m outside [1, n - 1].
+    """
+    return _generated(
+        "barabasi_albert", rows, cols, block, whole("pattern", "m", m, None), seed=draw_seed(seed)
+    )
 
 
 def full(rows: int, cols: int, block: Block) -> Pattern:
@@ -287,7 +315,7 @@ def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int, scope:
     """
     scores = _strided("pattern_top_k", "scores", scores).detach().to("cpu", torch.float32).contiguous()
     count = whole("pattern_top_k", "count", count)
-    return _generated(require_scope("pattern_top_k", scope), rows, cols, block, count, first=scores)
+    return _chosen(require_scope("pattern_top_k", scope), rows, cols, block, scores, count)
 
 
 def from_dense(
@@ -308,7 +336,7 @@ def from_dense(
     count = block_count("pattern_from_dense", rows, cols, (bm, bn), density)
     op = require_scope("pattern_from_dense", scope)
     scores = ops.call("block_scores", weight.detach().cpu().contiguous(), bm, bn, norm)
-    return _generated(op, rows, cols, (bm, bn), count, first=scores)
+    return _chosen(op, rows, cols, (bm, bn), scores, count)
 
 
 def _strided(op: str, name: str, tensor: Any) -> Tensor:

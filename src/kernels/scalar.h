@@ -1,4 +1,5 @@
-// One element at a time, in any dtype: for the oracle and for epilogues outside a fast kernel.
+// Loads, stores and activates one element at a time in any dtype, for the reference kernel and for epilogues
+// outside a fast kernel.
 #pragma once
 
 #include <cmath>
@@ -23,7 +24,7 @@ inline double load(DType type, const void* data, std::int64_t i) noexcept {
   return 0;
 }
 
-/// Rounds once, to nearest even. No product writes 8 bits.
+/// Rounds once, to nearest even. Does nothing for 8-bit dtypes, which no product writes.
 inline void store(DType type, void* data, std::int64_t i, double value) noexcept {
   switch (type) {
     case DType::f64: static_cast<double*>(data)[i] = value; break;
@@ -39,10 +40,11 @@ inline double activate(Activation activation, double x) noexcept {
   constexpr double kSqrtHalf = 0.70710678118654752440, kSqrt2OverPi = 0.79788456080286535588;
   switch (activation) {
     case Activation::none: return x;
-    case Activation::relu: return x < 0 ? 0 : x;  // not max(x, 0): a NaN must pass
+    case Activation::relu: return x < 0 ? 0 : x;  // not max(x, 0), which would lose a NaN
     case Activation::gelu_erf: return 0.5 * x * (1 + std::erf(x * kSqrtHalf));
     case Activation::gelu_tanh: return 0.5 * x * (1 + std::tanh(kSqrt2OverPi * (x + 0.044715 * x * x * x)));
     case Activation::silu: return x / (1 + std::exp(-x));
+    case Activation::relu2: return x < 0 ? 0 : x * x;
   }
   return x;
 }

@@ -1,3 +1,4 @@
+// The checks and helpers that all generators share.
 #include "pattern/grid.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 constexpr std::int64_t kMaxSide = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 60;  // times 8 bytes still fits int64
 
-// Without the sum of core::ceil_div, which overflows for sizes near 2^63.
+// This avoids the sum in core::ceil_div, which overflows for sizes near 2^63.
 std::int64_t blocks_along(std::int64_t size, std::int64_t side) { return size / side + (size % side != 0); }
 
 }  // namespace
@@ -34,12 +35,22 @@ Grid require_grid(const char* op, std::int64_t rows, std::int64_t cols, BlockSha
   return grid;
 }
 
+std::int64_t require_square(const char* op, std::int64_t rows, std::int64_t cols, BlockShape block) {
+  const Grid grid = require_grid(op, rows, cols, block);
+  if (grid.rows != grid.cols) {
+    core::fail(op, "as many block rows as block columns: both are the nodes of one graph",
+               core::shape(grid.rows, grid.cols) + " blocks of " + to_string(block),
+               "use pattern.balanced for a matrix that is not square");
+  }
+  return grid.rows;
+}
+
 std::int64_t require_total(const char* op, Grid grid, double density) {
   if (!(density >= 0 && density <= 1)) {
     core::fail(op, "a density in [0, 1]", std::to_string(density),
                "pass the share of blocks to keep, 0.1 for a tenth");
   }
-  // min: beyond 2^53 cells the product is rounded and could exceed the grid.
+  // min, because beyond 2^53 cells the product is rounded and could exceed the grid.
   return std::min<std::int64_t>(std::llround(density * static_cast<double>(grid.cells())), grid.cells());
 }
 

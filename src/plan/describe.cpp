@@ -1,4 +1,4 @@
-// Problems and plans in words.
+// Problems and plans as text.
 #include <cstdio>
 
 #include "sparseloom/plan.h"
@@ -21,6 +21,7 @@ const char* name_of(Activation activation) noexcept {
     case Activation::gelu_erf: return "gelu_erf";
     case Activation::gelu_tanh: return "gelu_tanh";
     case Activation::silu: return "silu";
+    case Activation::relu2: return "relu2";
   }
   return "?";
 }

@@ -84,7 +84,7 @@ def test_x_of_any_dimensions(shape):
     close(y, twin(layer)(x))
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu", "relu2"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_activations_agree_with_torch_fused_and_not(activation, bias):
     layer, x = make(activation=activation, bias=bias), torch.randn(7, 100)

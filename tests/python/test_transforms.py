@@ -1,12 +1,21 @@
-"""torch.func, forward mode, batched gradients, jit.trace and fx: the masked dense twin's values, or a refusal
-in one line."""
+"""torch.func, forward mode and batched gradients: the masked dense twin's values, or a one-line refusal."""
 
 import copy
-import re
 
 import pytest
 import torch
 import torch.autograd.forward_ad as fwd
+from masked_twin import (
+    ACTIVATIONS,
+    F64,
+    close,
+    frozen_or_quantized,
+    layer_of,
+    parameters,
+    twin,
+    weight_of,
+    x_of,
+)
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import (
@@ -24,46 +33,6 @@ from torch.func import (
 
 import sparseloom
 from sparseloom import ops
-from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear
-
-ACTIVATIONS = [None, "relu", "gelu", "gelu_tanh", "silu"]
-F64 = {"dtype": torch.float64}
-
-
-def layer_of(activation=None, bias=True, n_in=37, n_out=27, seed=0, **options):
-    generator = torch.Generator().manual_seed(seed)
-    sizes = {"density": 0.5, "block": (8, 16), "activation": activation, "generator": generator}
-    return BlockSparseLinear(n_in, n_out, bias, **(F64 | sizes | options))
-
-
-def weight_of(values, layer, crow=None, col=None):
-    """The dense weight by torch's own differentiable operators."""
-    crow, col = (layer.crow if crow is None else crow), (layer.col if col is None else col)
-    bm, bn = layer.block
-    rows, cols = -(-layer.out_features // bm), -(-layer.in_features // bn)
-    counts = crow[1:] - crow[:-1]
-    row = (torch.arange(len(col))[:, None] >= crow[None, 1:]).sum(1) if counts.numel() else col
-    place = nn.functional.one_hot((row * cols + col).long(), rows * cols).to(values.dtype)
-    blocks = torch.einsum("bp,bij->pij", place, values).unflatten(0, (rows, cols))
-    return blocks.permute(0, 2, 1, 3).reshape(rows * bm, cols * bn)[: layer.out_features, : layer.in_features]
-
-
-def twin(layer, x, values=None, bias=None, residual=None, crow=None, col=None):
-    weight = weight_of(layer.values if values is None else values, layer, crow, col)
-    y = ops.activate(x @ weight.t() + (layer.bias if bias is None else bias), layer.activation)
-    return y if residual is None else y + residual
-
-
-def parameters(layer):
-    return {name: p.detach().clone() for name, p in layer.named_parameters()}
-
-
-def x_of(*sizes, seed=1):
-    return torch.randn(*sizes, 37, generator=torch.Generator().manual_seed(seed), **F64)
-
-
-def close(actual, expected, **tolerance):
-    torch.testing.assert_close(actual, expected, **tolerance)
 
 
 @pytest.mark.parametrize("needs_grad", [False, True])
@@ -293,37 +262,6 @@ def test_transforms_under_autocast():
         close(*tangents, atol=0.05, rtol=0.05)
 
 
-@pytest.mark.parametrize("transform", [
-    lambda f, x: vmap(f)(x),
-    lambda f, x: jvp(f, (x,), (x,))[1],
-    lambda f, x: grad(lambda x: f(x).square().sum())(x),
-    lambda f, x: jacrev(f)(x),
-    lambda f, x: vmap(grad(lambda x: f(x).square().sum()))(x),
-])  # fmt: skip
-def test_compiled_transforms_give_the_eager_values(transform):
-    layer, x = layer_of("gelu"), x_of(3)
-    try:
-        actual = torch.compile(lambda x: transform(layer, x), backend="aot_eager")(x)
-        close(actual, transform(lambda x: twin(layer, x), x))
-    finally:
-        torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("product", ["linear", "dx", "dw"])
-def test_products_with_gradients_stay_one_compiled_graph(product):
-    layer = layer_of()
-    x, dy = x_of(3).requires_grad_(), torch.randn(3, 27, requires_grad=True, **F64)
-    f = {
-        "linear": lambda: ops.linear(x, layer.values, layer.index, layer.bias),
-        "dx": lambda: ops.linear_dx(dy, layer.values, layer.index),
-        "dw": lambda: ops.linear_dw(dy, x, layer.index),
-    }[product]
-    try:
-        close(torch.compile(f, backend="aot_eager", fullgraph=True)(), f())
-    finally:
-        torch._dynamo.reset()
-
-
 def test_main_grad_is_refused_under_a_transform():
     layer = layer_of(fuse_wgrad_accumulation=True)
     layer.values.main_grad = torch.zeros(layer.values.shape)
@@ -340,15 +278,6 @@ def test_a_residual_is_neither_broadcast_nor_promoted_on_any_route(route, wrong)
             vmap(lambda x: layer(x, wrong))(x[None])
         else:
             (layer.freeze() if route == "frozen" else layer)(x, wrong)
-
-
-def frozen_or_quantized(kind):
-    layer = layer_of("gelu", dtype=torch.float32).eval()
-    if kind == "frozen":
-        return layer.requires_grad_(False).freeze()
-    quantized = QuantizedBlockSparseLinear.from_sparse(layer)
-    quantized.kernel = "reference"  # every machine has it
-    return quantized
 
 
 @pytest.mark.parametrize("kind", ["frozen", "quantized"])
@@ -376,62 +305,3 @@ def test_a_frozen_layer_refuses_other_values():
         others["values"].zero_()
     with pytest.raises(sparseloom.Error, match="changed values"):
         functional_call(layer, others, (x,))
-
-
-@pytest.mark.parametrize("needs_grad", [False, True])
-@pytest.mark.parametrize("activation", [None, "gelu"])
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-def test_jit_trace_runs_and_is_saved(needs_grad, activation, tmp_path):
-    model = nn.Sequential(layer_of(activation), nn.ReLU()).requires_grad_(needs_grad)
-    traced = torch.jit.trace(model, x_of(3))
-    torch.jit.save(traced, tmp_path / "traced.pt")
-    for again in (traced, torch.jit.load(tmp_path / "traced.pt")):
-        close(again(x_of(5)).detach(), model(x_of(5)).detach())
-
-
-class Holder(nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer, self.last = layer, nn.Linear(layer.out_features, 4, **F64)
-
-    def forward(self, x):
-        return self.last(self.layer(x) * 2)
-
-
-@pytest.mark.parametrize("activation", [None, "gelu"])
-def test_fx_keeps_the_layers_of_a_model_as_leaves(activation):
-    model = Holder(layer_of(activation))
-    traced = torch.fx.symbolic_trace(model)
-    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["layer", "last"]
-    close(traced(x_of(3)), model(x_of(3)))
-    traced(x_of(3)).sum().backward()
-    assert model.layer.values.grad is not None
-
-
-def test_fx_keeps_residuals_attention_and_convolutions():
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(32, 32, 1)
-            self.attention = nn.MultiheadAttention(32, 2, batch_first=True)
-            self.out = BlockSparseLinear(32, 32, density=0.5, block=16)
-
-        def forward(self, x):
-            y = self.conv(x).flatten(2).transpose(1, 2)
-            z, _ = self.attention(y, y, y, need_weights=False)
-            return self.out(z, residual=y)
-
-    model, x = Block().eval(), torch.randn(2, 32, 4, 4)
-    sparseloom.sparsify_(model, {".*(conv|attention).*": sparseloom.BlockSparse(density=0.5, block=16)})
-    traced = torch.fx.symbolic_trace(model)
-    assert {"conv.linear", "attention", "out"} <= {
-        n.target for n in traced.graph.nodes if n.op == "call_module"
-    }
-    close(traced(x), model(x))
-
-
-@pytest.mark.parametrize("layer", [layer_of(), frozen_or_quantized("quantized")])
-def test_fx_of_a_layer_alone_is_refused_in_one_line(layer):
-    with pytest.raises(sparseloom.Error, match=re.escape("trace torch.nn.Sequential(module)")) as refused:
-        torch.fx.symbolic_trace(layer)
-    assert "\n" not in str(refused.value)

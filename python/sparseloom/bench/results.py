@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .. import ops
-from ..io import write_whole
+from .._files import write_whole
 
 #: (vendor, family, models) -> the core's name, from /proc/cpuinfo. AMD's brand strings in virtual machines
 #: often say no more than "AMD EPYC", and the generation decides what a number means.

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..io import write_whole
+from .._files import write_whole
 from .data import DemoError, Text
 from .presets import device_name
 from .train import Settings, Trainer, sparse_layers

@@ -16,7 +16,7 @@ import torch
 
 import sparseloom
 
-from ..io import write_whole
+from .._files import write_whole
 from . import checkpoint
 from .data import DemoError, Text, batch_offsets, load_text, windows
 from .generate import generate, printable

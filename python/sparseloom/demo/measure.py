@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -60,12 +61,10 @@ def measure(
         torch.compile(model, fullgraph=True, dynamic=False) if settings.compiled else model
         for model in models
     ]
-    scorers = [finished(lambda call=call: call(inputs), settings.device) for call in calls]  # type: ignore[misc]
+    scorers = [finished(partial(call, inputs), settings.device) for call in calls]
     with torch.no_grad():
         scoring = medians(scorers, seconds)
-        generation = medians(
-            [lambda model=model: generate(model, prompt, GENERATED) for model in models], seconds
-        )  # type: ignore[misc]
+        generation = medians([partial(generate, model, prompt, GENERATED) for model in models], seconds)
     outcomes = []
     for i, trainer in enumerate(trainers):
         # The first steps touch memory for the first time.

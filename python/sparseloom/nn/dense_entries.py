@@ -15,9 +15,9 @@ from . import state
 from .parametrized import values_are_computed
 
 if TYPE_CHECKING:
-    from .linear import BlockSparseLinear
+    from .indexed import IndexedModule
 
-Layer = TypeVar("Layer", bound="BlockSparseLinear")
+Layer = TypeVar("Layer", bound="IndexedModule")
 _LOG = logging.getLogger("sparseloom")
 
 
@@ -37,7 +37,7 @@ def packed_layer(cls: type[Layer], matrix: Tensor, pattern: Pattern) -> Layer:
     return layer
 
 
-def accept_dense(layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str) -> None:
+def accept_dense(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> None:
     """Replaces a dense entry ``weight`` under prefix by values, crow and col; leaves a sparse checkpoint's
     entries alone.
 
@@ -73,7 +73,7 @@ def accept_blocks(tensors: dict[str, Any], prefix: str) -> None:
         tensors[prefix + "values"] = tensors.pop(prefix + "weight")
 
 
-def _packed(layer: BlockSparseLinear, weight: Tensor, prefix: str) -> tuple[Tensor, Tensor, Tensor]:
+def _packed(layer: IndexedModule, weight: Tensor, prefix: str) -> tuple[Tensor, Tensor, Tensor]:
     if weight.layout != torch.strided or weight.is_nested:
         remedy = (
             "convert the entry with .to_dense(), or with "
@@ -99,7 +99,7 @@ def _packed(layer: BlockSparseLinear, weight: Tensor, prefix: str) -> tuple[Tens
     return values, crow, col
 
 
-def _from_bsr(layer: BlockSparseLinear, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _from_bsr(layer: IndexedModule, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if tuple(weight.shape) != (layer.out_features, layer.in_features):
         expected = f"a torch.sparse_bsr weight of {layer.out_features} x {layer.in_features}"
         raise Error("load", expected, " x ".join(map(str, weight.shape)), "build the model as the saved one")
@@ -108,7 +108,7 @@ def _from_bsr(layer: BlockSparseLinear, weight: Tensor) -> tuple[Tensor, Tensor,
 
 
 def _from_pytorch_block_sparse(
-    layer: BlockSparseLinear, tensors: dict[str, Any], prefix: str
+    layer: IndexedModule, tensors: dict[str, Any], prefix: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Its matrix: data [blocks * side, side], each block transposed; cols_a [blocks, 2] = (block column,
     place of the block in data), in row order; row_start_ends_a [block rows + 1]; and indices of the other

@@ -13,10 +13,11 @@ from ..errors import Error
 from .parametrized import require_own_values
 
 if TYPE_CHECKING:
+    from .indexed import IndexedModule
     from .linear import BlockSparseLinear
 
 
-def freeze(layer: BlockSparseLinear) -> None:
+def freeze(layer: IndexedModule) -> None:
     """Makes the copy. Raises Error where ``strict`` forbids it."""
     require_own_values("freeze", layer)
     if layer.strict:

@@ -15,7 +15,7 @@ from ..pattern import Pattern
 from .parametrized import values_are_computed
 
 if TYPE_CHECKING:
-    from .linear import BlockSparseLinear
+    from .indexed import IndexedModule
     from .quantized import QuantizedBlockSparseLinear
 
 _LOG = logging.getLogger("sparseloom")
@@ -28,7 +28,7 @@ def build_index(pattern: Pattern) -> ops.Index:
     return ops.make_index(*pattern.index(), pattern.rows, pattern.cols, pattern.block)
 
 
-def writes(layer: BlockSparseLinear) -> int:
+def writes(layer: IndexedModule) -> int:
     """How often the index buffers were written in place: torch's own count; -1 where it keeps none (inference
     tensors)."""
     buffers = [layer.get_buffer(name) for name in INDEX_BUFFERS]
@@ -37,7 +37,7 @@ def writes(layer: BlockSparseLinear) -> int:
     )
 
 
-def mend_index(layer: BlockSparseLinear) -> None:
+def mend_index(layer: IndexedModule) -> None:
     """Writes the index buffers again, in their place, where something else has changed them. Costs nothing
     when nobody wrote."""
     if layer.crow.is_meta or (count := writes(layer)) == layer._writes >= 0:
@@ -134,7 +134,7 @@ def int32_index(op: str, name: str, index: Tensor) -> Tensor:
 
 
 def read_pattern(
-    layer: BlockSparseLinear | QuantizedBlockSparseLinear, tensors: Mapping[str, Any], prefix: str
+    layer: IndexedModule | QuantizedBlockSparseLinear, tensors: Mapping[str, Any], prefix: str
 ) -> Pattern | None:
     """The pattern of the entries values, crow and col under ``prefix``, None when there are none of them.
 

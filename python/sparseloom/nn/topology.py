@@ -23,14 +23,14 @@ from . import state
 from .parametrized import require_own_values
 
 if TYPE_CHECKING:
-    from .linear import BlockSparseLinear
+    from .indexed import IndexedModule
 
 _OP = "set_topology_"
 _LOG = logging.getLogger("sparseloom")
 
 
 def set_topology(
-    layer: BlockSparseLinear,
+    layer: IndexedModule,
     mask: Tensor | Pattern,
     optimizer: Optimizer | Sequence[Optimizer] | None,
     grown: Tensor | None,
@@ -80,7 +80,7 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
         tensor.copy_(whole)
 
 
-def make_dynamic(layer: BlockSparseLinear) -> ops.Index:
+def make_dynamic(layer: IndexedModule) -> ops.Index:
     """The layer's index under the version that names no content. Raises Error where the topology cannot
     change."""
     if layer.crow.is_meta:
@@ -101,7 +101,7 @@ def make_dynamic(layer: BlockSparseLinear) -> ops.Index:
     return layer.index
 
 
-def current_pattern(layer: BlockSparseLinear) -> Pattern:
+def current_pattern(layer: IndexedModule) -> Pattern:
     """What the index tensors say now, on the CPU: waits for the device. Logs when the last mask was not taken
     as it was."""
     crow, col = (state.int32_index("pattern", name, layer.get_buffer(name)) for name in ("crow", "col"))
@@ -116,7 +116,7 @@ def current_pattern(layer: BlockSparseLinear) -> Pattern:
     return Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
 
 
-def write_index(layer: BlockSparseLinear, index: ops.Index) -> bool:
+def write_index(layer: IndexedModule, index: ops.Index) -> bool:
     """Puts another index into a dynamic layer's own tensors; False when it is not dynamic or they do not hold
     it."""
     if layer._version != ops.DYNAMIC or layer.crow.dtype != torch.int32 or layer.col.shape != index.col.shape:
@@ -128,7 +128,7 @@ def write_index(layer: BlockSparseLinear, index: ops.Index) -> bool:
     return True
 
 
-def _mask(layer: BlockSparseLinear, mask: Tensor | Pattern) -> Tensor:
+def _mask(layer: IndexedModule, mask: Tensor | Pattern) -> Tensor:
     (bm, bn), rows, cols = layer.block, layer.out_features, layer.in_features
     shape = (-(-rows // bm), -(-cols // bn))
     if isinstance(mask, Pattern):
@@ -151,7 +151,7 @@ def _mask(layer: BlockSparseLinear, mask: Tensor | Pattern) -> Tensor:
     return mask.to(layer.crow.device, non_blocking=True)
 
 
-def _require_grown(layer: BlockSparseLinear, grown: Tensor) -> None:
+def _require_grown(layer: IndexedModule, grown: Tensor) -> None:
     if not isinstance(grown, Tensor) or tuple(grown.shape) != (layer.out_features, layer.in_features):
         got = str(list(grown.shape)) if isinstance(grown, Tensor) else type(grown).__name__
         expected = (

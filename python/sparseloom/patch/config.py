@@ -29,7 +29,7 @@ class BlockSparse:
             with its exact share, values kept where they are), or a Pattern of the layer's size.
         scope: within what blocks compete for their place: "layer", or "row", where every block row keeps its
             exact share: for weights whose rows are of unlike scale, which would lose whole rows otherwise.
-                "random" does that anyway.
+            "random" does that anyway.
         seed: of "random"; torch's default generator otherwise. Layers draw one after the other from one
             generator.
 

@@ -1,88 +1,17 @@
-// The public calls: error cases, the reference and dense candidates against plain loops, and the rules a plan
-// promises.
+// The public calls: the reference and dense candidates against plain loops, and sums into an fp32 gradient.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/half.h"
-#include "kernels/scalar.h"
-#include "sparseloom/sparseloom.h"
+#include "ops/matmul_case.h"
 
 namespace sparseloom {
 namespace {
-
-// A GEMM as a host would lend it, in obvious loops.
-void plain_gemm(void* calls, const Gemm& g) {
-  ++*static_cast<int*>(calls);
-  const std::int64_t depth = g.a_transposed ? g.a.rows : g.a.cols;
-  for (std::int64_t i = 0; i < g.c.rows; ++i)
-    for (std::int64_t j = 0; j < g.c.cols; ++j) {
-      double sum = g.bias ? kernels::load(g.c.dtype, g.bias, j) : 0;
-      for (std::int64_t k = 0; k < depth; ++k)
-        sum += kernels::load(g.a.dtype, g.a.data, g.a_transposed ? k * g.a.stride + i : i * g.a.stride + k) *
-               kernels::load(g.b.dtype, g.b.data, g.b_transposed ? j * g.b.stride + k : k * g.b.stride + j);
-      kernels::store(g.c.dtype, g.c.data, i * g.c.stride + j, sum);
-    }
-}
-
-std::vector<float> integers(std::size_t count, int seed) {
-  std::vector<float> data(count);
-  for (std::size_t i = 0; i < count; ++i)
-    data[i] = static_cast<float>((static_cast<int>(i) * 7 + seed) % 5 - 2);
-  return data;
-}
-
-struct Case {
-  std::int64_t m = 5, rows = 40, cols = 24;
-  BlockIndex index{pattern::random(40, 24, {16, 8}, 0.5, 3)};
-  std::vector<float> values = integers(static_cast<std::size_t>(index.view().blocks) * 128, 1);
-  std::vector<float> dense = std::vector<float>(40 * 24);
-  std::vector<float> x = integers(5 * 24, 2), dy = integers(5 * 40, 3), bias = integers(40, 4);
-  int gemm_calls = 0;
-  Executor executor;
-
-  Case() {
-    MatrixView w{dense.data(), DType::f32, rows, cols, cols};
-    unpack(index.view(), values.data(), w);
-    pack(w, index.view(), values.data());  // zeroes the padding
-    executor = Executor::pool(2);
-    executor.context = &gemm_calls;
-    executor.parallel_for = nullptr;
-    executor.gemm = plain_gemm;
-  }
-
-  Problem problem(Direction direction, bool with_bias = false,
-                  Activation activation = Activation::none) const {
-    Problem p;
-    p.direction = direction;
-    p.m = m;
-    p.rows = rows;
-    p.cols = cols;
-    p.block = {16, 8};
-    p.blocks = index.view().blocks;
-    p.bias = with_bias;
-    p.activation = activation;
-    return p;
-  }
-  std::shared_ptr<const Plan> plan(const Problem& p, const std::string& kernel) {
-    return make_plan(p, index.view(), index.version(), executor, kernel);
-  }
-};
-
-struct Scratch {
-  explicit Scratch(std::size_t bytes)
-      : memory(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64)), std::free),
-        size(bytes) {}
-  std::span<std::byte> span() { return {memory.get(), size}; }
-  std::unique_ptr<std::byte, decltype(&std::free)> memory;
-  std::size_t size;
-};
 
 class EveryKernel : public testing::TestWithParam<std::string> {};
 
@@ -231,104 +160,6 @@ TEST(BsrMatrix, GoesThroughAllThreeProducts) {
   EXPECT_THROW(linear_dw(*run(Direction::dw), view(c.dy.data(), c.m, c.rows), view(c.x.data(), c.m, c.cols),
                          other, workspace, c.executor),
                Error);
-}
-
-TEST(Plan, StrictForbidsDenseAndReference) {
-  Case c;
-  Problem p = c.problem(Direction::forward);
-  p.strict = true;
-  for (const char* kernel : {"dense", "reference"}) {
-    try {
-      c.plan(p, kernel);
-      FAIL() << kernel;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(std::string(kernel) + ": strict forbids"), std::string::npos)
-          << error.what();
-    }
-  }
-}
-
-TEST(Plan, IsCachedByVersionAndProblem) {
-  Case c;
-  const auto plan = c.plan(c.problem(Direction::dx), "");
-  EXPECT_EQ(c.plan(c.problem(Direction::dx), ""), plan);
-  EXPECT_NE(make_plan(c.problem(Direction::dx), c.index.view(), c.index.version() ^ 1, c.executor), plan);
-  EXPECT_EQ(plan->pattern_version, c.index.version());
-}
-
-template <class Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-TEST(Errors, NameWhatIsWrong) {
-  Case c;
-  Problem p = c.problem(Direction::forward);
-  const auto plan = c.plan(p, "reference");
-  std::vector<float> y(c.m * c.rows);
-  const MatrixView out{y.data(), DType::f32, c.m, c.rows, c.rows};
-  const auto run = [&](ConstMatrixView x, MatrixView result, const void* bias, std::span<std::byte> scratch,
-                       const Plan& with) {
-    return error_of(
-        [&] { linear(with, x, c.index.view(), c.values.data(), bias, result, scratch, c.executor); });
-  };
-  const ConstMatrixView x{c.x.data(), DType::f32, c.m, c.cols, c.cols};
-  EXPECT_EQ(run(x, out, nullptr, {}, *plan), "no error");
-  EXPECT_EQ(run({c.x.data(), DType::f32, c.m, 23, 23}, out, nullptr, {}, *plan),
-            "[linear] expected x of shape [5, 24], got [5, 23]; pass the matrix that the plan was made for");
-  EXPECT_EQ(run({c.x.data(), DType::bf16, c.m, c.cols, c.cols}, out, nullptr, {}, *plan),
-            "[linear] expected x of dtype f32, got bf16; convert it, or plan for its dtype");
-  EXPECT_NE(
-      run({c.x.data(), DType::f32, c.m, c.cols, 8}, out, nullptr, {}, *plan).find("row stride >= 24, got 8"),
-      std::string::npos);
-  EXPECT_NE(run({nullptr, DType::f32, c.m, c.cols, c.cols}, out, nullptr, {}, *plan)
-                .find("memory behind x, got null"),
-            std::string::npos);
-  EXPECT_NE(run(x, out, c.bias.data(), {}, *plan).find("expected no bias, as planned, got one"),
-            std::string::npos);
-  const Addends both(nullptr, out);
-  const auto with = [&](const Addends& addends, const Plan& planned) {
-    return error_of(
-        [&] { linear(planned, x, c.index.view(), c.values.data(), addends, out, {}, c.executor); });
-  };
-  EXPECT_NE(with(both, *plan).find("expected no residual, as planned, got one"), std::string::npos);
-  Problem residual = p;
-  residual.residual = true;
-  const auto adding = c.plan(residual, "reference");
-  EXPECT_NE(with(nullptr, *adding).find("expected a residual, as planned, got none"), std::string::npos);
-  EXPECT_NE(with({nullptr, {y.data(), DType::f32, c.m, 39, 39}}, *adding)
-                .find("residual of shape [5, 40], got [5, 39]"),
-            std::string::npos);
-  EXPECT_NE(
-      with({nullptr, {y.data(), DType::bf16, c.m, 40, 40}}, *adding).find("residual of dtype f32, got bf16"),
-      std::string::npos);
-  residual.direction = Direction::dx;
-  EXPECT_NE(error_of([&] {
-              c.plan(residual, "");
-            }).find("a residual on forward of f32, f16, bf16 or f64 only, got dx of f32"),
-            std::string::npos);
-  const auto dense = c.plan(p, "dense");
-  EXPECT_NE(run(x, out, nullptr, {}, *dense).find("3840 bytes of workspace, aligned to 64, got 0 bytes"),
-            std::string::npos);
-  Scratch scratch(dense->workspace_bytes + 64);
-  EXPECT_NE(run(x, out, nullptr, scratch.span().subspan(4), *dense).find("at offset 4"), std::string::npos);
-  EXPECT_NE(run(x, out, nullptr, {}, *c.plan(c.problem(Direction::dx), "reference"))
-                .find("a plan for forward, got dx"),
-            std::string::npos);
-
-  p.blocks += 1;
-  EXPECT_NE(error_of([&] { c.plan(p, ""); }).find("[plan] expected a problem of the index's shape"),
-            std::string::npos);
-  p = c.problem(Direction::dw, true);
-  EXPECT_NE(error_of([&] { c.plan(p, ""); }).find("bias and activation on forward only"), std::string::npos);
-  p = c.problem(Direction::forward);
-  p.m = -1;
-  EXPECT_NE(error_of([&] { c.plan(p, ""); }).find("m >= 0, got m = -1"), std::string::npos);
 }
 
 // dw that is added: fp32 whatever the operands are, said by the plan and refused where it makes no sense.

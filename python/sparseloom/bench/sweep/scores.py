@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ... import ops
+from ..._files import write_whole
 from ...demo.data import batch_offsets, load_text, windows
 from ...demo.train import Settings, Trainer
 from ...errors import Error
-from ...io import write_whole
 
 #: The demo's dense model, twice as wide as its preset for CPUs so that a layer is worth a kernel, and few
 #: steps: by then the largest fifth of the blocks lies so unevenly that rows hold up to three times the mean.

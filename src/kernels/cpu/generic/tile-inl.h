@@ -1,5 +1,5 @@
-// Bias, activation and rounding of finished tiles: kLanes outputs of kLanes tokens at a time. Included inside
-// an instruction set's region, after its vector.h and the activations.
+// The epilogue of finished tiles (bias, activation, rounding), kLanes outputs of kLanes tokens at a time.
+// Included inside an instruction set's region, after its vector.h and the activations.
 
 template <class T, class Function>
 [[gnu::always_inline]] inline void write_square(const cpu::TileOut& o, std::int64_t first, std::int64_t t,
@@ -15,6 +15,7 @@ template <class T, class Function>
   const auto more = [&](std::int64_t token) __attribute__((always_inline)) {
     return read(static_cast<const T*>(o.residual) + token * o.residual_stride + first);
   };
+  // Transpose [output][token] to [token][output].
   Vec square[kLanes];
   unroll<kLanes>(
       SPARSELOOM_UNROLLED(i) { square[i.value] = load(o.tile + (first + i.value) * o.tile_stride + t); });
@@ -25,7 +26,7 @@ template <class T, class Function>
     if (o.residual)
       unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = square[i.value] + more(t + i.value); });
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) { narrow(out + i.value * o.out_stride, square[i.value]); });
-  } else {
+  } else {  // at an edge
     const std::int64_t tokens = std::min<std::int64_t>(kLanes, o.tokens - t);
     alignas(64) float rows[kLanes][kLanes];
     unroll<kLanes>(SPARSELOOM_UNROLLED(i) { store(rows[i.value], finish(square[i.value])); });
@@ -44,23 +45,13 @@ template <class T, class Function>
 
 template <class T>
 void write_as(const cpu::TileOut& o) {
-  switch (o.activation) {
-    case Activation::none:
-      return write_with<T>(
-          o, [&](Vec x) __attribute__((always_inline)) { return x; });
-    case Activation::relu:
-      return write_with<T>(
-          o, [&](Vec x) __attribute__((always_inline)) { return each8(x, relu); });
-    case Activation::gelu_erf:
-      return write_with<T>(
-          o, [&](Vec x) __attribute__((always_inline)) { return each8(x, gelu_erf); });
-    case Activation::gelu_tanh:
-      return write_with<T>(
-          o, [&](Vec x) __attribute__((always_inline)) { return each8(x, gelu_tanh); });
-    case Activation::silu:
-      return write_with<T>(
-          o, [&](Vec x) __attribute__((always_inline)) { return each8(x, silu); });
-  }
+  if (o.activation == Activation::none)
+    return write_with<T>(
+        o, [](Vec x) __attribute__((always_inline)) { return x; });
+  with_activation(o.activation, [&](auto function) __attribute__((always_inline)) {
+    write_with<T>(
+        o, [&](Vec x) __attribute__((always_inline)) { return each8(x, function); });
+  });
 }
 
 void write(const cpu::TileOut& out) {

@@ -1,11 +1,11 @@
 // Activations of one fp32 accumulator, chosen at run time: a uniform switch costs less than five instances of
 // every kernel.
 //
-// Relative error, emulated on the host against fp64: 1.3e-6 for |x| <= 4, 1e-5 for |x| <= 8, where it comes
-// from the large exponents that exp gets and the values are below 1e-12. A NaN stays a NaN. gelu_erf takes
-// about 20 instructions, the others fewer than 10; expf, erff and IEEE division would double that, and at
-// 8192 x 4096 outputs each instruction per output is 1.2 us of the whole chip's issue slots. A special
-// function is 4.6 us there: results of 16 bits have a gelu_erf with one instead of two.
+// Relative error, emulated on the host against fp64: 1.3e-6 for |x| <= 4, and 1e-5 for |x| <= 8, where it
+// comes from the large exponents passed to exp and the values are below 1e-12. A NaN stays a NaN. gelu_erf
+// takes about 20 instructions, the others fewer than 10; expf, erff and IEEE division would double that, and
+// the epilogue of a large product is limited by issue slots. A special function costs several slots, so
+// results of 16 bits have a gelu_erf that uses one instead of two.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,24 +17,25 @@ namespace sparseloom::kernels::cuda::epilogue {
 
 constexpr float kLog2E = 1.4426950409f;
 
-/// x sigmoid(z), given -z. For z <= -87 the quotient is 0 where its value would be below 1e-35.
+/// x sigmoid(z), given -z. For z <= -87 the quotient is 0, though its value would be below 1e-35.
 __device__ __forceinline__ float gated(float x, float minus_z) {
   return x * ptx::rcp_approx(1.0f + ptx::ex2_approx(minus_z * kLog2E));
 }
 
-__device__ __forceinline__ float relu(float x) {
-  return x < 0.0f ? 0.0f : x;
-}  // not fmaxf, which drops a NaN
+// Not fmaxf, which drops a NaN.
+__device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
+
+__device__ __forceinline__ float relu2(float x) { return relu(x) * relu(x); }
 
 __device__ __forceinline__ float silu(float x) { return gated(x, -x); }
 
-// 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+// 0.5 x (1 + tanh u) = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
 __device__ __forceinline__ float gelu_tanh(float x) {
   constexpr float kMinusTwoSqrt2OverPi = -2 * 0.7978845608f;
   return gated(x, x * fmaf(x * x, kMinusTwoSqrt2OverPi * 0.044715f, kMinusTwoSqrt2OverPi));
 }
 
-/// p x^n + .. by Horner's rule, the highest coefficient first.
+/// Evaluates p x^n + .. by Horner's rule, with the highest coefficient first.
 __device__ __forceinline__ float polynomial(float /*x*/, float p) { return p; }
 template <class... Rest>
 __device__ __forceinline__ float polynomial(float x, float p, float next, Rest... rest) {
@@ -46,8 +47,8 @@ struct NormalTail {
   float mass;         // Phi(-|x|)
 };
 
-// The polynomial of the CPU kernels: Phi(-a) = e^(-a^2 / 2) t P(t), t = 1 / (1 + 0.3 a / sqrt 2), so that the
-// left tail keeps its relative accuracy, which 1 + erf(x) loses.
+// The polynomial of the CPU kernels: Phi(-a) = e^(-a^2 / 2) t P(t) with t = 1 / (1 + 0.3 a / sqrt 2). This
+// form keeps the relative accuracy of the left tail, which 1 + erf(x) loses.
 __device__ __forceinline__ NormalTail normal_tail(float x) {
   const float a = fabsf(x);
   const float t = ptx::rcp_approx(fmaf(a, 0.3f * 0.70710678f, 1.0f));
@@ -63,9 +64,10 @@ __device__ __forceinline__ float gelu_erf(float x) {
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
-// The same for results of 16 bits: Phi(-a) = 2^P(a), P fitted to log2 Phi(-a) with weight 1 up to 6, .02 up
-// to 13. Relative error 1.3e-4 up to 6, 1 % up to 13 (emulated on the host against mpmath), behind which the
-// left tail is 0. max(x, 0) - a Phi(-a) has no choice of side; a NaN comes through the maximum.
+// The same for results of 16 bits: Phi(-a) = 2^P(a), where P is fitted to log2 Phi(-a) with weight 1 up to 6
+// and .02 up to 13. The relative error is 1.3e-4 up to 6 and 1 % up to 13 (emulated on the host against
+// mpmath); beyond 13 the left tail is 0. The form max(x, 0) - a Phi(-a) needs no selection by sign, and a NaN
+// passes through the maximum.
 __device__ __forceinline__ float gelu_erf_half(float x) {
   const float a = fminf(fabsf(x), 13.0f);
   const float p = polynomial(a, -6.31553671e-07f, 3.02903347e-05f, -6.09911249e-04f, 6.87749473e-03f,
@@ -73,8 +75,8 @@ __device__ __forceinline__ float gelu_erf_half(float x) {
   return fmaf(-a, ptx::ex2_approx(p), ptx::max_nan(x, 0.0f));
 }
 
-/// use(function) once, with the activation: a copy of the code for each, since inside loops a choice per
-/// value would cost more than the activation. kHalf: for results of 16 bits.
+/// Calls use(function) once with the activation. Each activation gets its own copy of the code, since inside
+/// loops a selection for each value would cost more than the activation. kHalf: for results of 16 bits.
 template <bool kHalf, class Use>
 __device__ __forceinline__ void with_activation(Activation activation, Use use) {
   switch (activation) {
@@ -83,6 +85,7 @@ __device__ __forceinline__ void with_activation(Activation activation, Use use) 
     case Activation::gelu_erf: use([](float v) { return kHalf ? gelu_erf_half(v) : gelu_erf(v); }); break;
     case Activation::gelu_tanh: use([](float v) { return gelu_tanh(v); }); break;
     case Activation::silu: use([](float v) { return silu(v); }); break;
+    case Activation::relu2: use([](float v) { return relu2(v); }); break;
   }
 }
 

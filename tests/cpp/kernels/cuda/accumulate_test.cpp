@@ -1,6 +1,6 @@
 // dW that is added to an fp32 gradient, on a GPU: every kernel by name, twice in a row, at any address. Its
-// accuracy on every shape, its bits in every run and NaN: products_test.cpp and contract_test.cpp, whose
-// suites run it too.
+// accuracy on every shape, its bits in every run and NaN: products_test.cpp, contract_test.cpp and
+// not_a_number_test.cpp, whose suites run it too.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -27,6 +27,7 @@ double derivative(Activation activation, double saved) {
     case Activation::gelu_erf: return std::erfc(-saved / std::numbers::sqrt2) / 2 + saved * normal;
     case Activation::gelu_tanh: return s + saved * s * (1 - s) * k * (1 + 3 * 0.044715 * saved * saved);
     case Activation::silu: return share * (1 + saved * (1 - share));
+    case Activation::relu2: return saved < 0 ? 0 : 2 * saved;
   }
   return 0;
 }
@@ -131,8 +132,8 @@ TEST_P(CudaSmallGradient, MatchesFp64AndWritesNothingElse) {
   // start.
   for (const Shape& shape : {Shape{1, 8, 0, 0}, Shape{5, 1, 0, 0}, Shape{9, 77, 3, 3}, Shape{128, 264, 0, 8},
                              Shape{129, 256, 0, 0}, Shape{1000, 520, 8, 0}, Shape{1000, 519, 0, 1}})
-    for (const Activation activation :
-         {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
+    for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_erf,
+                                        Activation::gelu_tanh, Activation::silu, Activation::relu2})
       for (const bool with_bias : {true, false})
         if (with_bias || activation != Activation::none) check(GetParam(), activation, shape, with_bias);
 }

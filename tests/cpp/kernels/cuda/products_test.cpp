@@ -204,8 +204,8 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaProducts);
 class CudaEpilogue : public OnDevice {};
 
 TEST_P(CudaEpilogue, BiasAndActivations) {
-  for (const Activation activation :
-       {Activation::none, Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
+  for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_erf,
+                                      Activation::gelu_tanh, Activation::silu, Activation::relu2})
     for (const bool bias : {false, true})
       for (const std::int64_t m : {4, 37, 130}) {
         Case c = base();
@@ -288,7 +288,7 @@ TEST_P(CudaEpilogue, PreActivationOfManyTiles) {
 // cancel there.
 TEST_P(CudaEpilogue, ActivationsOverTheirRange) {
   for (const Activation activation :
-       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu})
+       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu, Activation::relu2})
     for (const std::int64_t m : {3, 70}) {
       Case c = base();
       c.m = m, c.rows = 400, c.cols = 8, c.block = {8, 8}, c.density = 0, c.bias = true,

@@ -1,0 +1,219 @@
+"""IndexedModule: what every layer has whose blocks are said by index buffers, whatever it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .. import ops
+from ..errors import Error
+from ..pattern import Pattern
+from . import dense_entries, frozen, state, topology
+
+Self = TypeVar("Self", bound="IndexedModule")
+
+
+class IndexedModule(nn.Module):
+    """A layer with ``values`` [blocks, bm, bn] and index buffers: its pattern, changes of it, its state dict.
+
+    ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] are saved; ``ccol``, ``row`` and ``slot``, the
+    same by columns, are derived and not saved.
+    """
+
+    in_features: int
+    out_features: int
+    block: tuple[int, int]
+    values: nn.Parameter
+    crow: Tensor
+    col: Tensor
+    strict: bool
+    frozen_weight: Tensor | None
+    _pattern: Pattern
+    _version: int
+    _index: ops.Index | None
+    _frozen_version: int
+    _writes: int
+
+    @property
+    def dense_shape(self) -> tuple[int, int]:
+        """The shape of the weight of the module this layer stands for."""
+        return self.out_features, self.in_features
+
+    def dense_matrix(self, weight: Tensor) -> Tensor:
+        """The weight of the module this layer stands for, as [out_features, in_features] (a view)."""
+        return weight
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which blocks exist; immutable. Of a dynamic layer (set_topology_) as it is now, which waits for the
+        device."""
+        return topology.current_pattern(self) if self.dynamic else self._pattern
+
+    @property
+    def density(self) -> float:
+        """Present blocks over blocks of the grid."""
+        return self._pattern.density
+
+    @property
+    def index(self) -> ops.Index:
+        """The index tensors of both directions, as the operators take them."""
+        b: dict[str, Any] = self._buffers
+        # Made once and kept while the buffers are the same objects: making it takes a tenth of a small
+        # product's host time. Not read when compiled: one eager call between steps would set it, and all of
+        # the model be compiled again with guards on it.
+        compiling = torch.compiler.is_compiling()
+        made: ops.Index | None = None if compiling else self._index
+        if made is not None and made.crow is b["crow"] and made.slot is b["slot"]:
+            return made
+        bm, bn = self.block
+        made = ops.Index(
+            b["crow"],
+            b["col"],
+            b["ccol"],
+            b["row"],
+            b["slot"],
+            self.out_features,
+            self.in_features,
+            bm,
+            bn,
+            self._version,
+        )
+        if not compiling:
+            self._index = made
+        return made
+
+    def freeze(self: Self) -> Self:
+        """Keeps a dense copy of the weight and multiplies with that, for inference where dense is faster;
+        returns self.
+
+        The copy is made once. Training the values, or changing them in place, is an Error until
+        ``unfreeze()``.
+        """
+        frozen.freeze(self)
+        return self
+
+    def unfreeze(self: Self) -> Self:
+        """Drops the dense copy; returns self."""
+        self.frozen_weight = None
+        self._frozen_version = -1
+        return self
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the layer multiplies with a dense copy."""
+        return self._frozen_version >= 0
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether set_topology_ was called: the index tensors, not a pattern on the host, then say which
+        blocks exist."""
+        return self._version == ops.DYNAMIC
+
+    def set_topology_(
+        self,
+        mask: Tensor | Pattern,
+        *,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        grown: Tensor | None = None,
+    ) -> Tensor:
+        """Other blocks, as many as before, in place: on CUDA without a wait, and after a first call
+        capturable in a CUDA graph.
+
+        Blocks that stay keep values, gradient and state; new ones start at zero, or with their part of
+        ``grown``. Index tensors and ``values`` keep their place, so captured graphs and compiled code see the
+        new topology. The layer is ``dynamic`` from then on: ``pattern``, ``state_dict`` and ``save`` tell the
+        topology of that moment.
+
+        Args:
+            mask: bool or uint8 [block rows, block columns], or a Pattern. It should name exactly the layer's
+                number of blocks. Nothing waits to count them: of more, the first in row-major order are
+                taken; fewer are filled up with the first other blocks, which start at zero.
+                ``requested_blocks`` (int32 [1], on the layer's device) has the mask's number.
+            optimizer: one or several whose state of ``values`` (moments, not step counts) moves with the
+                blocks.
+            grown: [out_features, in_features] on the layer's device; new blocks take their values from it.
+
+        Returns:
+            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one. ``ops.move_blocks``
+            moves anything else that has blocks as its first dimension (an average, a master copy) by it.
+        """
+        return topology.set_topology(self, mask, optimizer, grown)
+
+    def fix_topology_(self: Self) -> Self:
+        """Ends ``dynamic`` with the topology of this moment (waits for the device), which plans may then look
+        at; returns self."""
+        if self.dynamic:
+            pattern = self.pattern
+            self._pattern, self._version, self._index = pattern, state.build_index(pattern).version, None
+        return self
+
+    def _cpu_index(self) -> ops.Index:
+        """The index on the CPU, wherever the layer is."""
+        if self.crow.device.type == "cpu":
+            return self.index
+        return state.build_index(self.pattern)._replace(version=self._version)
+
+    def _set_index(self, pattern: Pattern, device: torch.device) -> None:
+        """Makes ``pattern`` the layer's: fills all index buffers; leaves the values alone."""
+        index = state.build_index(pattern)
+        if not topology.write_index(self, index):
+            for name in state.INDEX_BUFFERS:
+                self.register_buffer(
+                    name, getattr(index, name).to(device), persistent=name in ("crow", "col")
+                )
+            self._pattern, self._version, self._index = pattern, index.version, None
+        self._writes = state.writes(self)
+
+    def train(self: Self, mode: bool = True) -> Self:
+        """As nn.Module's. Index buffers that something else has written to are as the pattern says again: an
+        average of the weights that takes buffers along, too, rounds them down."""
+        super().train(mode)
+        state.mend_index(self)
+        return self
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        state.mend_index(self)
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """.to(), .half(), .to_empty() and their like; memory that came from meta holds nothing, so the index
+        is written again."""
+        was_meta = self.crow.is_meta
+        super()._apply(fn, recurse)
+        if (was_meta and not self.crow.is_meta) or self.crow.dtype != torch.int32:
+            self._set_index(self._pattern if was_meta else self.pattern, self.crow.device)
+        if self.frozen:
+            self._frozen_version = self.values._version
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        """Checks indices and values before anything changes; another number of blocks gives ``values`` new
+        memory."""
+        try:
+            state.require_strided(state_dict, prefix, ("values", "bias"))
+            dense_entries.accept_dense(self, state_dict, prefix)
+            pattern = state.read_pattern(self, state_dict, prefix)
+        except Error as error:
+            error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")
+            return
+        if pattern is not None and pattern != self.pattern:
+            if pattern.blocks != self._pattern.blocks:
+                # Through .data, so that the Parameter stays the one that an optimizer made earlier holds.
+                self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
+                self.values.grad = None
+            self._set_index(pattern, self.crow.device)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if pattern is not None:
+            # load_state_dict(assign=True) may have brought int64 indices
+            self._set_index(pattern, self.values.device)
+            if self.frozen:
+                self.freeze()

@@ -1,0 +1,61 @@
+"""What the tests of `sparseloom bench sweep` share: problems drawn once, the command, small stand-ins."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparseloom import cli
+from sparseloom.bench.sweep import cpu, problems, record, scores
+from sparseloom.bench.sweep.problems import draw
+
+DRAWS = [draw(11, index) for index in range(3000)]
+
+
+def sweep(*arguments: object) -> int:
+    """Runs the command in this process; returns its exit status."""
+    try:
+        return cli.main(["bench", "sweep", *(str(argument) for argument in arguments)])
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def written(folder: Path, name: str) -> dict[str, Any]:
+    (path,) = folder.glob(f"*/{name}.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    assert path.parent.name == found["device"] and found["suite"] == "sweep"
+    return found
+
+
+def made_up_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Magnitudes of the demo's weights without its training."""
+    generator = torch.Generator().manual_seed(0)
+    made = {
+        name: torch.rand(n // 16, k // 16, generator=generator) + 0.1
+        for name, (k, n) in scores.LAYERS.items()
+    }
+    monkeypatch.setattr(scores, "magnitudes", lambda: made)
+
+
+def tiny_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small layers, few tokens, square blocks that leave a grid, little time for each; made-up weights."""
+    made_up_weights(monkeypatch)
+    monkeypatch.setattr(
+        problems, "ZOO", (problems.Layer("tiny", 160, 96), problems.Layer("ragged", 170, 110))
+    )
+    monkeypatch.setattr(
+        problems, "DEMO_LAYERS", {"layers.0.attention.out": scores.LAYERS["layers.0.attention.out"]}
+    )
+    monkeypatch.setattr(problems, "TOKENS", (1, 40))
+    monkeypatch.setattr(problems, "SQUARE", ((16, 16), (32, 32)))
+    monkeypatch.setattr(cpu, "SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(cpu, "MOST_SPREAD", math.inf)
+    monkeypatch.setattr(cpu, "BUSY", 1.0)
+    # So small that the reference is a candidate like others, on every machine a second one.
+    monkeypatch.setattr(record, "HOPELESS", 1e9)
+    monkeypatch.setattr(record, "REFERENCE", "")
