@@ -28,7 +28,7 @@ cpu_says = for CPUs alone$(if $(NVCC), (no GPU was found; CUDA=1 builds its kern
 
 # Everything the wheel is made of: a change in any of these builds it again.
 SOURCES := CMakeLists.txt pyproject.toml README.md LICENSE $(wildcard cmake/*) \
-  $(shell find include src bindings -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh') \
+  $(shell find include src bindings -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def') \
   $(shell find python/sparseloom -name '*.so' -prune -o -name __pycache__ -prune -o -type f -print)
 
 # Compiler warnings stop CI, not a newcomer with a newer compiler.

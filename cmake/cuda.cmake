@@ -1,5 +1,6 @@
-# The CUDA room of src/kernels: one OBJECT library per architecture, so that sm_90a code is compiled for 90a alone and needs no #if.
+# The CUDA rooms of src/kernels: one OBJECT library per architecture, so that sm_90a code is compiled for 90a alone and needs no #if.
 # Nothing here looks for a GPU: a machine without one builds the same library, and a machine without a driver loads it.
+include(${CMAKE_CURRENT_LIST_DIR}/instances.cmake)
 set(SPARSELOOM_HAVE_CUDA OFF)
 set(cuda_missing "")
 if(SPARSELOOM_CUDA STREQUAL "OFF")
@@ -41,11 +42,19 @@ if(SPARSELOOM_HAVE_CUDA)
   # Static: a shared cudart would tie the wheel to one CUDA major (libcudart.so.N), and torch moves its own.
   target_link_libraries(sparseloom_cuda INTERFACE CUDA::cudart_static)
 
+  # The .cu files below the folders that follow, and the units of their instances.def.
   function(sparseloom_cuda_room room architectures)
-    file(GLOB sources CONFIGURE_DEPENDS src/kernels/cuda/${room}/*.cu)
-    if(NOT sources)
-      return()
-    endif()
+    set(sources "")
+    foreach(folder IN LISTS ARGN)
+      file(GLOB_RECURSE units CONFIGURE_DEPENDS ${folder}/*.cu)
+      list(APPEND sources ${units})
+      file(GLOB_RECURSE tables CONFIGURE_DEPENDS ${folder}/instances.def)
+      foreach(table IN LISTS tables)
+        cmake_path(GET table PARENT_PATH method)
+        cmake_path(RELATIVE_PATH method BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+        sparseloom_instances(${table} ${CMAKE_CURRENT_BINARY_DIR}/instances/${method} sources)
+      endforeach()
+    endforeach()
     add_library(sparseloom_cuda_${room} OBJECT ${sources})
     target_include_directories(sparseloom_cuda_${room} PRIVATE include src)
     set_target_properties(sparseloom_cuda_${room} PROPERTIES
@@ -58,8 +67,8 @@ if(SPARSELOOM_HAVE_CUDA)
   endfunction()
 
   # sm_80 machine code runs on 8.x only, Hopper needs its own, newer GPUs compile the PTX.
-  sparseloom_cuda_room(sm80 "80-real;90-real;80-virtual")
-  sparseloom_cuda_room(sm90 "90a-real")
+  sparseloom_cuda_room(sm80 "80-real;90-real;80-virtual" src/kernels/shared src/kernels/bsr_linear/sm80)
+  sparseloom_cuda_room(sm90 "90a-real" src/kernels/bsr_linear/sm90)
   set_property(TARGET sparseloom_cuda_sm90 PROPERTY
     CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_SOURCE_DIR}/cmake/refuse_serialized_wgmma.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
   message(STATUS "sparseloom: CUDA kernels ON (nvcc ${CMAKE_CUDA_COMPILER_VERSION})")

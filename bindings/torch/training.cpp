@@ -27,7 +27,8 @@ Tensor each_element(const char* op, const Tensor& given_dy, const Tensor& given_
   void* out = result.mutable_data_ptr();
   torch::stable::parallel_for(0, dy.numel(), 1 << 13, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i)
-      kernels::store(dtype, out, i, function(kernels::load(dtype, gradient, i), kernels::load(dtype, kept, i)));
+      kernels::store(dtype, out, i,
+                     function(kernels::load(dtype, gradient, i), kernels::load(dtype, kept, i)));
   });
   return result;
 }

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "kernels/cpu/kernels.h"
-#include "kernels/cuda/kernels.h"
-#include "kernels/dense/dense.h"
-#include "kernels/reference/reference.h"
+#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/cuda/kernels.h"
+#include "kernels/bsr_linear/dense/dense.h"
+#include "kernels/bsr_linear/reference/reference.h"
 #include "runtime/cache_file.h"
 
 namespace sparseloom::kernels {

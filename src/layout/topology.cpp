@@ -1,5 +1,5 @@
 // set_topology on the CPU: writes a new topology into the tables of the old one.
-// kernels/cuda/sm80/topology.cuh does the same arithmetic on CUDA: with p mask cells before cell i in
+// kernels/shared/bsr/topology.cuh does the same arithmetic on CUDA: with p mask cells before cell i in
 // row-major order, min(p, capacity) + min(i - p, fill) blocks lie before it.
 #include <algorithm>
 

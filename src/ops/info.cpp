@@ -1,7 +1,7 @@
 // info_json: what this build contains and what this machine runs, with the reason for everything that is
 // missing.
 #include "core/json.h"
-#include "kernels/cpu/rates.h"
+#include "kernels/bsr_linear/cpu/rates.h"
 #include "kernels/registry.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"

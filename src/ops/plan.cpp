@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "core/check.h"
-#include "kernels/cpu/rates.h"
-#include "kernels/cuda/rates.h"
+#include "kernels/bsr_linear/cpu/rates.h"
+#include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/registry.h"
 #include "ops/gemm_rate.h"
 #include "plan/cache.h"

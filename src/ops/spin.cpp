@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/check.h"
-#include "kernels/cpu/rates.h"
+#include "kernels/bsr_linear/cpu/rates.h"
 #include "runtime/parallel.h"
 
 namespace sparseloom::ops {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/check.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/bsr_linear/cuda/launch.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 

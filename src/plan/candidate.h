@@ -27,7 +27,8 @@ struct MachineRates {
   double gemm_flops = 0;
 };
 
-/// Rates of a whole GPU, per second, measured once per device (kernels/cuda/rates.h); 0: not measured.
+/// Rates of a whole GPU, per second, measured once per device (kernels/bsr_linear/cuda/rates.h); 0: not
+/// measured.
 struct GpuRates {
   double memory_bytes = 0;  // bytes read, of data larger than L2
   double l2_bytes = 0;      // bytes read, of data that fits L2

@@ -31,7 +31,7 @@ def test_include_arrows_hold() -> None:
         ("src/core/bad.h", '#include "sparseloom/executor.h"'),
         ("src/runtime/bad.cpp", '#include "plan/candidate.h"'),
         ("src/layout/bad.cpp", '  #  include "runtime/cpu.h"'),
-        ("src/kernels/cpu/bad.h", '#include "plan/select.h"'),
+        ("src/kernels/bsr_linear/cpu/bad.h", '#include "plan/select.h"'),
         ("include/sparseloom/plan.h", '#include "sparseloom/ops.h"'),
         ("python/sparseloom/nn/bad.py", "torch.ops.sparseloom.linear(x)"),
         ("python/sparseloom/io.py", "from .cli import main"),

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/reference/reference.h"
 #include "kernels/case.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/reference/reference.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::testing {

@@ -12,15 +12,15 @@
 #include <utility>
 
 #include "core/half.h"
-#include "kernels/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/intrinsics.h"
 
 // clang-format off
-#include "kernels/cpu/amx/begin.h"
+#include "kernels/bsr_linear/cpu/amx/begin.h"
 namespace {
 #include "kernels/amx_emulated_tiles.h"
-#include "kernels/cpu/amx/tile-inl.h"
+#include "kernels/bsr_linear/cpu/amx/tile-inl.h"
 }  // namespace
-#include "kernels/cpu/amx/end.h"
+#include "kernels/bsr_linear/cpu/amx/end.h"
 // clang-format on
 
 namespace sparseloom::testing {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/args.h"
-#include "kernels/cpu/amx/tile.h"
+#include "kernels/bsr_linear/cpu/amx/tile.h"
 
 namespace sparseloom::testing {
 

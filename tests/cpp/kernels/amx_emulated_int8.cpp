@@ -11,15 +11,15 @@
 
 #include "core/half.h"
 #include "kernels/amx_emulated.h"
-#include "kernels/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/intrinsics.h"
 
 // clang-format off
-#include "kernels/cpu/amx/begin.h"
+#include "kernels/bsr_linear/cpu/amx/begin.h"
 namespace {
 #include "kernels/amx_emulated_tiles.h"
-#include "kernels/cpu/amx/tile_int8-inl.h"
+#include "kernels/bsr_linear/cpu/amx/tile_int8-inl.h"
 }  // namespace
-#include "kernels/cpu/amx/end.h"
+#include "kernels/bsr_linear/cpu/amx/end.h"
 // clang-format on
 
 namespace sparseloom::testing {

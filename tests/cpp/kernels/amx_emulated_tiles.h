@@ -1,6 +1,6 @@
-// The vocabulary of kernels/cpu/amx/tiles.h in plain C++, so that the kernel's own code runs where there is
-// no AMX. What the instruction would fault on, or leave undefined, ends the program with a sentence. Included
-// inside a region.
+// The vocabulary of kernels/bsr_linear/cpu/amx/tiles.h in plain C++, so that the kernel's own code runs where
+// there is no AMX. What the instruction would fault on, or leave undefined, ends the program with a sentence.
+// Included inside a region.
 
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};

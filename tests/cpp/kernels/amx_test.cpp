@@ -16,9 +16,9 @@
 
 #include "core/half.h"
 #include "kernels/amx_emulated.h"
+#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/cpu/tile.h"
 #include "kernels/case.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/tile.h"
 #include "kernels/scaled_case.h"
 #include "runtime/cpu.h"
 

@@ -10,7 +10,7 @@
 
 #include "core/rng.h"
 #include "kernels/amx_emulated.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/bsr_linear/cpu/kernels.h"
 #include "plan/schedule.h"
 #include "runtime/cpu.h"
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/bsr_linear/cpu/kernels.h"
 #include "kernels/case.h"
-#include "kernels/cpu/kernels.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::testing {

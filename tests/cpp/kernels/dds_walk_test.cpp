@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/sm90/wgmma_dds.h"
+#include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 namespace {

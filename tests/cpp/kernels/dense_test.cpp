@@ -1,6 +1,6 @@
 // The dense candidate's row for 8 bits: what it refuses, and that its prediction counts every pass. Its
 // launch is on a GPU's side.
-#include "kernels/dense/dense.h"
+#include "kernels/bsr_linear/dense/dense.h"
 
 #include <gtest/gtest.h>
 

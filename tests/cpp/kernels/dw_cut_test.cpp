@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/sm90/wgmma_sdd_cut.h"
-#include "kernels/cuda/sm90/wgmma_sdd_region.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/cut.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/rates.h"
+#include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/processes.h"
 #include "runtime/cache_file.h"
 

@@ -11,7 +11,7 @@
 #include <limits>
 #include <memory>
 
-#include "kernels/reference/reference.h"
+#include "kernels/bsr_linear/reference/reference.h"
 
 namespace sparseloom::testing {
 namespace {

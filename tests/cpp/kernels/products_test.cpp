@@ -4,10 +4,10 @@
 #include <set>
 
 #include "core/check.h"
+#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/cpu/panel.h"
+#include "kernels/bsr_linear/cpu/panel_memory.h"
 #include "kernels/case.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/panel.h"
-#include "kernels/cpu/panel_memory.h"
 #include "kernels/scaled_case.h"
 #include "runtime/cpu.h"
 

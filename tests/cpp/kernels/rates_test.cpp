@@ -1,5 +1,5 @@
 // Rates are kept on disk: read back by the next process, and measured anew whatever else lies there.
-#include "kernels/cpu/rates.h"
+#include "kernels/bsr_linear/cpu/rates.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -11,8 +11,8 @@
 #include "core/float8.h"
 #include "core/rng.h"
 #include "kernels/amx_emulated.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/reference/reference.h"
+#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/reference/reference.h"
 #include "plan/schedule.h"
 #include "runtime/cpu.h"
 

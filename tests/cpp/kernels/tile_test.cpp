@@ -1,7 +1,7 @@
 // How finished outputs leave: the same bytes by AVX-512 as by AVX2, and past the caches as through them.
 #if defined(__x86_64__)
 
-#include "kernels/cpu/tile.h"
+#include "kernels/bsr_linear/cpu/tile.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/bsr_linear/cpu/deferred_lines.h"
 #include "kernels/case.h"
-#include "kernels/cpu/deferred_lines.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::testing {

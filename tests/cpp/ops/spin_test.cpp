@@ -7,7 +7,7 @@
 #include <chrono>
 #include <string>
 
-#include "kernels/cpu/rates.h"
+#include "kernels/bsr_linear/cpu/rates.h"
 #include "runtime/cpu.h"
 #include "sparseloom/sparseloom.h"
 

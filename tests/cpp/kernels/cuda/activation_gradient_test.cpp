@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/cuda/device_call.h"
-#include "kernels/cuda/launch.h"
 
 namespace sparseloom::testing {
 namespace {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/bsr_linear/cuda/kernels.h"
 
 namespace sparseloom::testing {
 namespace {

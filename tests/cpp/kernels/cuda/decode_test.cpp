@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
 #include "kernels/cuda/device_call.h"
-#include "kernels/cuda/sm90/decode_x_streamed.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::testing {

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "kernels/bsr_linear/cuda/kernels.h"
 #include "kernels/cuda/device_call.h"
-#include "kernels/cuda/kernels.h"
 
 namespace sparseloom::testing {
 namespace {

@@ -1,5 +1,5 @@
 // The probes on a device: near what is expected of it, the same again, and nobody waits for them.
-#include "kernels/cuda/rates.h"
+#include "kernels/bsr_linear/cuda/rates.h"
 
 #include <cstdio>
 

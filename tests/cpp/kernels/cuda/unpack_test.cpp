@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/cuda/device_call.h"
-#include "kernels/cuda/launch.h"
 #include "sparseloom/layout.h"
 
 namespace sparseloom::testing {

@@ -1,0 +1,32 @@
+// avx2_decode: see decode.h.
+#if defined(__x86_64__)
+
+#include "kernels/bsr_linear/cpu/decode.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/stream.h"
+#include "kernels/bsr_linear/cpu/tile.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/bsr_linear/cpu/avx2/begin.h"
+namespace {
+#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
+#include "kernels/bsr_linear/cpu/avx2/simd.h"
+#include "kernels/bsr_linear/cpu/avx2/vector.h"
+#include "kernels/bsr_linear/cpu/generic/dot-inl.h"
+#include "kernels/bsr_linear/cpu/generic/decode_forward-inl.h"
+#include "kernels/bsr_linear/cpu/generic/decode_dx-inl.h"
+// clang-format on
+}  // namespace
+#include "kernels/bsr_linear/cpu/avx2/end.h"
+
+namespace sparseloom::kernels::cpu {
+const DecodeOps kAvx2Decode = {avx2::kLanes, avx2::choose_decode, avx2::dx_strip};
+}  // namespace sparseloom::kernels::cpu
+
+#endif

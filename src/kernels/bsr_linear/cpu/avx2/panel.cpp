@@ -1,0 +1,47 @@
+// avx2_panel: fp32 FMA on 256-bit vectors; 16-bit inputs are widened while packing.
+#if defined(__x86_64__)
+
+#include "kernels/bsr_linear/cpu/panel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/stream.h"
+#include "kernels/bsr_linear/cpu/tile.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/bsr_linear/cpu/avx2/begin.h"
+namespace {
+#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
+#include "kernels/bsr_linear/cpu/avx2/simd.h"
+#include "kernels/bsr_linear/cpu/avx2/vector.h"
+#include "kernels/bsr_linear/cpu/generic/product-inl.h"
+// clang-format on
+
+constexpr int kDepthStep = 1;
+struct Product : FloatProduct {
+  [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) { return fma(acc, x, w); }
+};
+// clang-format off
+#include "kernels/bsr_linear/cpu/generic/pack-inl.h"
+#include "kernels/bsr_linear/cpu/generic/pack_columns-inl.h"
+#include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
+#include "kernels/bsr_linear/cpu/generic/panel-inl.h"
+#include "kernels/bsr_linear/cpu/generic/outer-inl.h"
+// clang-format on
+
+// Blocks of 8 columns fill an AVX2 vector, so half pieces do not occur.
+cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>(vectors); }
+}  // namespace
+#include "kernels/bsr_linear/cpu/avx2/end.h"
+
+namespace sparseloom::kernels::cpu {
+const PanelOps kAvx2Panel = {avx2::kLanes,       avx2::kDepthStep,   nullptr,
+                             avx2::pack_panel,   avx2::choose_strip, avx2::pack_columns,
+                             avx2::choose_outer, avx2::spin};
+}  // namespace sparseloom::kernels::cpu
+
+#endif

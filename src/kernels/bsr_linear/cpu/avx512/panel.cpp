@@ -1,0 +1,49 @@
+// avx512_panel: fp32 FMA on 512-bit vectors; 16-bit inputs are widened while packing.
+#if defined(__x86_64__)
+
+#include "kernels/bsr_linear/cpu/panel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/stream.h"
+#include "kernels/bsr_linear/cpu/tile.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/bsr_linear/cpu/avx512/begin.h"
+namespace {
+#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
+#include "kernels/bsr_linear/cpu/avx2/simd.h"
+#include "kernels/bsr_linear/cpu/avx512/vector.h"
+#include "kernels/bsr_linear/cpu/generic/product-inl.h"
+// clang-format on
+
+constexpr int kDepthStep = 1;
+struct Product : FloatProduct {
+  [[gnu::always_inline]] static Vec step(Vec acc, Vec x, Vec w) { return fma(acc, x, w); }
+};
+// clang-format off
+#include "kernels/bsr_linear/cpu/generic/pack-inl.h"
+#include "kernels/bsr_linear/cpu/generic/pack_columns-inl.h"
+#include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
+#include "kernels/bsr_linear/cpu/generic/panel-inl.h"
+#include "kernels/bsr_linear/cpu/generic/outer-inl.h"
+#include "kernels/bsr_linear/cpu/avx512/half_pieces.h"
+// clang-format on
+
+cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
+  return half_pieces ? outer_of<HalfPieces>(vectors) : outer_of<WholePiece>(vectors);
+}
+}  // namespace
+#include "kernels/bsr_linear/cpu/avx512/end.h"
+
+namespace sparseloom::kernels::cpu {
+const PanelOps kAvx512Panel = {avx512::kLanes,       avx512::kDepthStep,   nullptr,
+                               avx512::pack_panel,   avx512::choose_strip, avx512::pack_columns,
+                               avx512::choose_outer, avx512::spin};
+}  // namespace sparseloom::kernels::cpu
+
+#endif

@@ -1,0 +1,28 @@
+// The driver of the decode kernels: one parallel loop over output units, cut into tasks of equal cost.
+#include "kernels/bsr_linear/cpu/decode.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "kernels/bsr_linear/cpu/share.h"
+#include "runtime/parallel.h"
+
+namespace sparseloom::kernels::cpu {
+void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& executor) {
+  const IndexView& w = args.index;
+  const bool forward = args.direction == Direction::forward;
+  const std::int64_t blocks = forward ? w.block_rows() : w.block_cols();
+  const std::int64_t subs =
+      forward ? w.block.rows / kGroup : w.block.cols / ops.dx_strip(args.m, w.block.cols);
+  if (args.m == 0 || blocks == 0) return;
+  const DecodeFunction function = ops.function(args.dtype, args.direction, args.m);
+  const double elements = static_cast<double>(w.blocks * w.block_elements() + w.rows + w.cols);
+  const std::int64_t tasks = std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1,
+                                                      std::max(1, executor.num_threads));
+  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
+    const Range units = units_of_part(args.cost_prefix, blocks, subs, task, tasks);
+    function(args, {units.begin, units.end});
+  });
+}
+
+}  // namespace sparseloom::kernels::cpu

@@ -1,0 +1,33 @@
+// The decode kernels, for small batches (up to 8 tokens). Their time is that of reading the stored blocks, so
+// each block is read once and never packed.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/args.h"
+#include "kernels/bsr_linear/cpu/cell.h"
+
+namespace sparseloom::kernels::cpu {
+
+inline constexpr int kDecodeTokens = 8;
+
+/// A range of output units of one call. A unit is 8 rows of W (forward), or a strip of columns inside one
+/// block column (dx).
+struct DecodeRange {
+  std::int64_t begin, end;
+};
+
+using DecodeFunction = void (*)(const MatmulArgs& args, DecodeRange units);
+
+struct DecodeOps {
+  int lanes;
+  DecodeFunction (*function)(DType dtype, Direction direction, std::int64_t tokens);
+  std::int64_t (*dx_strip)(std::int64_t tokens, std::int64_t block_cols);  // columns of one dx unit
+};
+
+extern const DecodeOps kAvx2Decode, kAvx512Decode;
+extern const DecodeOps kAvx512Bf16Decode;  // forward of bf16 only
+
+void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& executor);
+
+}  // namespace sparseloom::kernels::cpu

@@ -1,0 +1,64 @@
+// The epilogue of finished tiles (bias, activation, rounding), kLanes outputs of kLanes tokens at a time.
+// Included inside an instruction set's region, after its vector.h and the activations.
+
+template <class T, class Function>
+[[gnu::always_inline]] inline void write_square(const cpu::TileOut& o, std::int64_t first, std::int64_t t,
+                                                Function act) {
+  const std::int64_t outputs = std::min<std::int64_t>(kLanes, o.outputs - first);
+  const auto read = [&](const T* row) __attribute__((always_inline)) {
+    return outputs == kLanes ? widen(row) : widen_first(row, outputs);
+  };
+  const Vec bias = o.bias ? read(static_cast<const T*>(o.bias) + first) : zero();
+  const float one = 1.0f;
+  const Vec scale = o.scale ? widen(o.scale + first) : splat(&one);
+  const auto finish = [&](Vec x) __attribute__((always_inline)) { return act(fma(bias, x, scale)); };
+  const auto more = [&](std::int64_t token) __attribute__((always_inline)) {
+    return read(static_cast<const T*>(o.residual) + token * o.residual_stride + first);
+  };
+  // Transpose [output][token] to [token][output].
+  Vec square[kLanes];
+  unroll<kLanes>(
+      SPARSELOOM_UNROLLED(i) { square[i.value] = load(o.tile + (first + i.value) * o.tile_stride + t); });
+  transpose(square);
+  T* out = static_cast<T*>(o.out) + t * o.out_stride + first;
+  if (outputs == kLanes && t + kLanes <= o.tokens) {
+    unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = finish(square[i.value]); });
+    if (o.residual)
+      unroll<kLanes>(SPARSELOOM_UNROLLED(i) { square[i.value] = square[i.value] + more(t + i.value); });
+    unroll<kLanes>(SPARSELOOM_UNROLLED(i) { narrow(out + i.value * o.out_stride, square[i.value]); });
+  } else {  // at an edge
+    const std::int64_t tokens = std::min<std::int64_t>(kLanes, o.tokens - t);
+    alignas(64) float rows[kLanes][kLanes];
+    unroll<kLanes>(SPARSELOOM_UNROLLED(i) { store(rows[i.value], finish(square[i.value])); });
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      const Vec row = load(rows[i]);
+      narrow_first(out + i * o.out_stride, o.residual ? row + more(t + i) : row, outputs);
+    }
+  }
+}
+
+template <class T, class Function>
+[[gnu::always_inline]] inline void write_with(const cpu::TileOut& o, Function act) {
+  for (std::int64_t t = 0; t < o.tokens; t += kLanes)
+    for (std::int64_t first = 0; first < o.outputs; first += kLanes) write_square<T>(o, first, t, act);
+}
+
+template <class T>
+void write_as(const cpu::TileOut& o) {
+  if (o.activation == Activation::none)
+    return write_with<T>(
+        o, [](Vec x) __attribute__((always_inline)) { return x; });
+  with_activation(
+      o.activation, [&](auto function) __attribute__((always_inline)) {
+        write_with<T>(
+            o, [&](Vec x) __attribute__((always_inline)) { return each8(x, function); });
+      });
+}
+
+void write(const cpu::TileOut& out) {
+  switch (out.dtype) {
+    case DType::f16: return write_as<cpu::F16>(out);
+    case DType::bf16: return write_as<cpu::Bf16>(out);
+    default: return write_as<float>(out);
+  }
+}

@@ -1,0 +1,206 @@
+// The registry's rows for the CPU kernels: what each refuses, its predicted time, its workspace and its
+// launch.
+#include "kernels/bsr_linear/cpu/kernels.h"
+
+#include <string>
+
+#include "kernels/bsr_linear/cpu/amx/tile.h"
+#include "kernels/bsr_linear/cpu/cost.h"
+#include "kernels/bsr_linear/cpu/decode.h"
+#include "kernels/bsr_linear/cpu/panel.h"
+#include "kernels/bsr_linear/cpu/panel_memory.h"
+
+namespace sparseloom::kernels {
+namespace {
+
+using plan::Machine;
+using runtime::Isa;
+
+std::string refuse_isa(Isa needed, const Machine& machine) {
+  if (machine.isa >= needed) return {};
+  return std::string("needs ") + runtime::name_of(needed) + ", the machine (or SPARSELOOM_ISA) allows " +
+         runtime::name_of(machine.isa);
+}
+
+template <Isa kIsa>
+std::string refuse_panel(const Problem& problem, const Machine& machine) {
+  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
+  if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
+  if (kIsa >= Isa::avx512_bf16 && problem.dtype != DType::bf16)
+    return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
+  return {};
+}
+
+template <Isa kIsa>
+std::string refuse_int8(const Problem& problem, const Machine& machine) {
+  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
+  if (problem.dtype != DType::i8)
+    return std::string("multiplies int8 only, the dtype is ") + name_of(problem.dtype);
+  if (problem.direction != Direction::forward) return "does forward only: int8 products have no gradients";
+  return {};
+}
+
+template <Isa kIsa>
+std::string refuse_decode(const Problem& problem, const Machine& machine) {
+  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
+  if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
+  if (problem.direction == Direction::dw)
+    return "does forward and dx only: dw reads both operands whole, panel kernels do it";
+  if (problem.m > cpu::kDecodeTokens)
+    return "takes at most " + std::to_string(cpu::kDecodeTokens) + " tokens, the call has " +
+           std::to_string(problem.m);
+  if (kIsa == Isa::avx512 && problem.block.cols < 16)
+    return "needs blocks of 16 columns or more to fill a vector, avx2_decode does not";
+  if (kIsa == Isa::avx512_bf16) {
+    if (problem.dtype != DType::bf16)
+      return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
+    if (problem.direction != Direction::forward) return "does forward only";
+    if (problem.block.cols < 32)
+      return "needs blocks of 32 columns or more to fill a vector, avx512_decode does with 16";
+  }
+  return {};
+}
+
+#if defined(__x86_64__)
+
+template <Isa kIsa>
+struct Panel;
+template <>
+struct Panel<Isa::avx2> {
+  static constexpr const cpu::PanelOps& kOps = cpu::kAvx2Panel;
+  static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx2PanelCosts;
+  static double peak(const plan::MachineRates& rates) { return rates.f32_avx2; }
+};
+template <>
+struct Panel<Isa::avx512> {
+  static constexpr const cpu::PanelOps& kOps = cpu::kAvx512Panel;
+  static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx512PanelCosts;
+  static double peak(const plan::MachineRates& rates) { return rates.f32_avx512; }
+};
+template <>
+struct Panel<Isa::avx512_vnni> {
+  static constexpr const cpu::PanelOps& kOps = cpu::kAvx512VnniPanel;
+  static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx512VnniPanelCosts;
+  static double peak(const plan::MachineRates& rates) { return rates.i8_avx512; }
+};
+template <>
+struct Panel<Isa::avx512_bf16> {
+  static constexpr const cpu::PanelOps& kOps = cpu::kAvx512Bf16Panel;
+  static constexpr const cpu::PanelCosts& kCosts = cpu::kAvx512Bf16PanelCosts;
+  static double peak(const plan::MachineRates& rates) { return rates.bf16_avx512; }
+};
+
+template <Isa kIsa>
+Kernel panel_row(const char* name) {
+  using P = Panel<kIsa>;
+  constexpr bool kInt8 = kIsa == Isa::avx512_vnni;
+  return {{name, plan::Side::cpu, kIsa, kInt8 ? refuse_int8<kIsa> : refuse_panel<kIsa>,
+           [](const Problem& problem, const Machine& machine) {
+             return cpu::predict_panel_us(problem, machine.rates, P::peak(machine.rates), P::kCosts);
+           },
+           [](const Problem& problem, const Machine&) {
+             return problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
+                                                       : cpu::PanelMemory(P::kOps, problem).bytes;
+           },
+           kInt8},
+          [](const MatmulArgs& args, const Executor& executor) {
+            args.direction == Direction::dw ? cpu::run_panel_dw(P::kOps, args, executor)
+                                            : cpu::run_panel(P::kOps, args, executor);
+            return 0;
+          }};
+}
+
+Kernel tile_row(const char* name) {
+  return {{name, plan::Side::cpu, Isa::amx, refuse_panel<Isa::amx>,
+           [](const Problem& problem, const Machine& machine) {
+             return cpu::predict_tile_us(problem, machine.rates.bf16_amx);
+           },
+           [](const Problem& problem, const Machine&) {
+             return problem.direction == Direction::dw ? cpu::tile_dw_workspace(problem)
+                                                       : cpu::tile_workspace(problem);
+           }},
+          [](const MatmulArgs& args, const Executor& executor) {
+            args.direction == Direction::dw ? cpu::run_tile_dw(cpu::kAmxTile, args, executor)
+                                            : cpu::run_tile(cpu::kAmxTile, args, executor);
+            return 0;
+          }};
+}
+
+Kernel int8_tile_row(const char* name) {
+  return {{name, plan::Side::cpu, Isa::amx, refuse_int8<Isa::amx>,
+           [](const Problem& problem, const Machine& machine) {
+             return cpu::predict_tile_us(problem, machine.rates.i8_amx);
+           },
+           [](const Problem& problem, const Machine&) { return cpu::tile_workspace(problem); }, true},
+          [](const MatmulArgs& args, const Executor& executor) {
+            cpu::run_tile(cpu::kAmxInt8Tile, args, executor);
+            return 0;
+          }};
+}
+
+template <Isa kIsa>
+struct Decode;
+template <>
+struct Decode<Isa::avx2> {
+  static constexpr const cpu::DecodeOps& kOps = cpu::kAvx2Decode;
+  static cpu::DecodeCosts costs(bool forward, const plan::MachineRates&) {
+    return forward ? cpu::kAvx2ForwardCosts : cpu::kAvx2DxCosts;
+  }
+};
+template <>
+struct Decode<Isa::avx512> {
+  static constexpr const cpu::DecodeOps& kOps = cpu::kAvx512Decode;
+  static cpu::DecodeCosts costs(bool forward, const plan::MachineRates&) {
+    return forward ? cpu::kAvx512ForwardCosts : cpu::kAvx512DxCosts;
+  }
+};
+template <>
+struct Decode<Isa::avx512_bf16> {
+  static constexpr const cpu::DecodeOps& kOps = cpu::kAvx512Bf16Decode;
+  static cpu::DecodeCosts costs(bool, const plan::MachineRates& rates) {
+    cpu::DecodeCosts costs = cpu::kAvx512Bf16ForwardCosts;
+    // Some CPUs multiply pairs of bf16 no faster than the FMA multiplies single numbers.
+    if (rates.bf16_avx512 > 0) costs.token_element *= 2 * rates.f32_avx512 / rates.bf16_avx512;
+    return costs;
+  }
+};
+
+template <Isa kIsa>
+Kernel decode_row(const char* name) {
+  return {{name, plan::Side::cpu, kIsa, refuse_decode<kIsa>,
+           [](const Problem& problem, const Machine& machine) {
+             const bool forward = problem.direction == Direction::forward;
+             return cpu::predict_decode_us(problem, machine.rates,
+                                           Decode<kIsa>::costs(forward, machine.rates));
+           },
+           [](const Problem&, const Machine&) { return std::size_t{0}; }},
+          [](const MatmulArgs& args, const Executor& executor) {
+            cpu::run_decode(Decode<kIsa>::kOps, args, executor);
+            return 0;
+          }};
+}
+
+#endif
+
+}  // namespace
+
+std::span<const Kernel> cpu_kernels() {
+#if defined(__x86_64__)
+  static const Kernel kernels[] = {
+      tile_row("amx_tile"),
+      int8_tile_row("amx_int8_tile"),
+      panel_row<Isa::avx512_bf16>("avx512bf16_panel"),
+      panel_row<Isa::avx512_vnni>("avx512vnni_panel"),
+      panel_row<Isa::avx512>("avx512_panel"),
+      panel_row<Isa::avx2>("avx2_panel"),
+      decode_row<Isa::avx512_bf16>("avx512bf16_decode"),
+      decode_row<Isa::avx512>("avx512_decode"),
+      decode_row<Isa::avx2>("avx2_decode"),
+  };
+  return kernels;
+#else
+  return {};
+#endif
+}
+
+}  // namespace sparseloom::kernels

@@ -1,0 +1,272 @@
+// Forward and dx of the panel kernels: they pack a chunk of tokens into micro-panels, then run the strips
+// over them.
+#include "kernels/bsr_linear/cpu/panel.h"
+
+#include <algorithm>
+#include <new>
+
+#include "core/check.h"
+#include "kernels/bsr_linear/cpu/claims.h"
+#include "kernels/bsr_linear/cpu/panel_memory.h"
+#include "kernels/bsr_linear/cpu/share.h"
+#include "kernels/bsr_linear/cpu/tile.h"
+#include "runtime/cpu.h"
+#include "runtime/parallel.h"
+
+namespace sparseloom::kernels::cpu {
+namespace {
+
+using core::ceil_div;
+
+constexpr std::int64_t kLineBytes = 64;
+// Work items of a group of panels for each task that may work on it. 2 or 4 were measured slower where there
+// are several K tiles: all partial sums of an item pass between them, and larger items have more.
+constexpr std::int64_t kPartsOfGroup = 8;
+// The share of L2 for a group: panels over which a strip of weights runs one after the other, so that it
+// comes from memory once for all of them. The rest is for two strips of weights. 800 KB of a Zen 4's 1 MiB.
+constexpr double kPanelsInL2 = 0.78;
+
+// Divides `vectors` vectors into panels of at most three, as evenly as possible: 4 are 2 + 2, since a panel
+// of one vector gets too few products from each broadcast.
+struct Panels {
+  std::int64_t vectors, count;
+  explicit Panels(std::int64_t n) : vectors(n), count(ceil_div(n, kMaxVectors)) {}
+  std::int64_t first(std::int64_t panel) const {
+    return vectors / count * panel + std::min(panel, vectors % count);
+  }
+  int width(std::int64_t panel) const { return static_cast<int>(first(panel + 1) - first(panel)); }
+};
+
+Problem problem_of(const MatmulArgs& args) {
+  Problem problem;
+  problem.direction = args.direction, problem.dtype = args.dtype;
+  problem.m = args.m, problem.rows = args.index.rows, problem.cols = args.index.cols;
+  problem.block = args.index.block, problem.blocks = args.index.blocks;
+  return problem;
+}
+
+class PanelRun {
+ public:
+  PanelRun(const PanelOps& ops, const MatmulArgs& args, const Executor& executor)
+      : ops_(ops),
+        executor_(executor),
+        job_(panel_job(args)),
+        memory_(ops, problem_of(args)),
+        subs_(job_.output_block / kGroup),
+        workspace_(args.workspace),
+        claims_(in_workspace<Claims>(memory_.claims)) {
+    const double products =
+        static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
+        static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
+    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1,
+                                      std::max(1, executor.num_threads));
+    for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
+    const auto room = static_cast<std::int64_t>(kPanelsInL2 * static_cast<double>(runtime::l2_cache_bytes()));
+    panels_at_once_ = std::max<std::int64_t>(1, room / std::max<std::int64_t>(1, memory_.panel_bytes));
+    // A chunk has no more panels than the threads multiply at once, so that each thread finds in L2 what it
+    // packed itself. Measured faster at low densities.
+    chunk_ = std::min(memory_.vectors,
+                      even_chunk(ceil_div(args.m, ops.lanes), tasks_ * panels_at_once_ * kMaxVectors));
+    const auto out_size = static_cast<std::int64_t>(size_of(job_.out_dtype));
+    streams_ = outgrows_l2(job_, tasks_);
+    if (streams_) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
+    if (args.direction == Direction::dx && ops.transpose != nullptr)
+      transpose_values(ops.transpose, args, executor, tasks_, in_workspace<std::uint16_t>(memory_.cells),
+                       job_);
+    if (ops.sum_rows != nullptr && ceil_div(args.m, ops.lanes) > kMaxVectors) {
+      row_sums_ = in_workspace<std::int32_t>(memory_.row_sums);
+      job_.row_sums = row_sums_;
+    }
+    if (memory_.k_tiles > 1) cut_lists(in_workspace<std::int32_t>(memory_.cuts));
+  }
+
+  void run() {
+    const std::int64_t vectors = ceil_div(job_.tokens, ops_.lanes);
+    for (std::int64_t first = 0; first < vectors; first += chunk_) {
+      const Panels panels(std::min(chunk_, vectors - first));
+      for (std::int64_t group = 0; group < groups_of(panels); ++group) new (claims_ + group) Claims;
+      // Pack the chunk.
+      each_task([&](std::int64_t task) {
+        pack(panels, first, task);
+        if (first == 0 && row_sums_ != nullptr) sum_rows(task);
+      });
+      // Multiply it by all weights.
+      each_task([&](std::int64_t task) { multiply(panels, first, task); });
+    }
+  }
+
+ private:
+  std::int64_t groups_of(const Panels& panels) const { return ceil_div(panels.count, panels_at_once_); }
+
+  template <class T>
+  T* in_workspace(std::int64_t at) const {
+    return reinterpret_cast<T*>(workspace_ + at);
+  }
+  float* panel(const Panels& panels, std::int64_t p) const {
+    return in_workspace<float>(0) + panels.first(p) * ops_.lanes * memory_.steps;
+  }
+  float* sums(const Panels& panels, std::int64_t p, std::int64_t unit) const {
+    const std::int64_t outputs = job_.output_blocks * job_.output_block;
+    return in_workspace<float>(memory_.sums) +
+           (panels.first(p) * outputs + unit * kGroup * panels.width(p)) * ops_.lanes;
+  }
+
+  // Finds where the K tiles cut each list. Lists ascend, so that a K tile's part of a list is contiguous.
+  void cut_lists(std::int32_t* cuts) {
+    cuts_ = cuts;
+    for (std::int64_t k_tile = 0; k_tile <= memory_.k_tiles; ++k_tile) {
+      const std::int64_t from = job_.depth_blocks * k_tile / memory_.k_tiles;
+      for (std::int64_t b = 0; b < job_.output_blocks; ++b) {
+        const std::int32_t* const cut =
+            std::lower_bound(job_.depth_index + job_.begin[b], job_.depth_index + job_.end[b], from);
+        *cuts++ = static_cast<std::int32_t>(cut - job_.depth_index);
+      }
+    }
+  }
+
+  PanelJob k_tile_job(std::int64_t k_tile) const {
+    PanelJob job = job_;
+    if (cuts_ != nullptr)
+      job.begin = cuts_ + k_tile * job_.output_blocks, job.end = job.begin + job_.output_blocks;
+    return job;
+  }
+
+  template <class Body>
+  void each_task(const Body& body) const {
+    runtime::parallel_tasks(executor_, tasks_, body);
+  }
+
+  // Packs this task's share of the chunk. A work item is 256 steps of a panel, so that all threads share in
+  // packing even a single panel.
+  void pack(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
+    constexpr std::int64_t kRun = 256;
+    const std::int64_t runs = ceil_div(memory_.steps, kRun);
+    const Range mine = share(panels.count * runs, task, tasks_);
+    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) {
+      const std::int64_t p = unit / runs, begin = unit % runs * kRun;
+      ops_.pack(job_, {(first_vector + panels.first(p)) * ops_.lanes, panels.width(p), begin,
+                       std::min(memory_.steps, begin + kRun), panel(panels, p)});
+    }
+  }
+
+  // Computes the row sums once for all panels. In a call of one panel each strip computes its own instead,
+  // from weights that it has just read.
+  void sum_rows(std::int64_t task) {
+    const Range mine = units_of_part(job_.cost_prefix, job_.output_blocks, subs_, task, tasks_);
+    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit)
+      ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
+  }
+
+  // Panels are multiplied in groups that fit into L2, and the outputs of a group in work items of equal cost.
+  // A task begins with the group that it packed itself and goes on with items that the others have left.
+  void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
+    DeferredLines lines;
+    const std::int64_t groups = groups_of(panels);
+    const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfGroup * ceil_div(tasks_, std::min(groups, tasks_));
+    for (std::int64_t i = 0; i < groups; ++i) {
+      const std::int64_t group = (task * groups / tasks_ + i) % groups;
+      for (std::int64_t part; (part = claims_[group].take()) < parts;) {
+        const Range units =
+            units_of_part(job_.cost_prefix, job_.output_blocks, subs_, part, parts, together_);
+        for (std::int64_t k_tile = 0; k_tile < memory_.k_tiles; ++k_tile)
+          multiply_k_tile(panels, share(panels.count, group, groups), units, first_vector, k_tile,
+                          streams_ ? &lines : nullptr);
+      }
+    }
+    lines.finish();
+  }
+
+  // Multiplies one K tile: the strips of `units` with each panel of the group `together`.
+  void multiply_k_tile(const Panels& panels, Range together, Range units, std::int64_t first_vector,
+                       std::int64_t k_tile, DeferredLines* leaving) {
+    const PanelJob job = k_tile_job(k_tile);
+    const std::int64_t last = std::min(units.end, ceil_div(job.outputs, kGroup));
+    for (std::int64_t unit = units.begin, count; unit < last; unit += count) {
+      count = std::min(last - unit, together_ - unit % together_);
+      for (std::int64_t p = together.begin; p < together.end; ++p) {
+        const int width = panels.width(p);
+        Strip strip;
+        strip.panel = panel(panels, p);
+        strip.output = unit * kGroup;
+        strip.token = (first_vector + panels.first(p)) * ops_.lanes;
+        strip.tokens = std::min<std::int64_t>(job.tokens - strip.token, width * ops_.lanes);
+        if (memory_.k_tiles > 1) strip.sums = sums(panels, p, unit);
+        strip.begins = k_tile == 0;
+        strip.ends = k_tile + 1 == memory_.k_tiles;
+        strip.leads = p == together.begin;
+        strip.leaving = leaving;
+        strip.count = static_cast<int>(count);
+        strips_[width](job, strip);
+      }
+    }
+  }
+
+  const PanelOps& ops_;
+  const Executor& executor_;
+  PanelJob job_;
+  PanelMemory memory_;
+  std::int64_t subs_, tasks_ = 1, chunk_ = 0;
+  std::int64_t together_ = 1;  // strips whose outputs are written together: as many as fill a cache line
+  std::int64_t panels_at_once_ = 1;  // panels of a group
+  bool streams_ = false;             // outputs are stored past the caches
+  std::byte* workspace_;
+  Claims* claims_;  // one for each group of panels
+  const std::int32_t* cuts_ = nullptr;
+  std::int32_t* row_sums_ = nullptr;
+  StripFunction strips_[kMaxVectors + 1] = {};
+};
+
+}  // namespace
+
+bool outgrows_l2(const PanelJob& job, std::int64_t tasks) {
+  return job.tokens * job.outputs * static_cast<std::int64_t>(size_of(job.out_dtype)) >
+         tasks * runtime::l2_cache_bytes();
+}
+
+void transpose_values(TransposeFunction transpose, const MatmulArgs& args, const Executor& executor,
+                      std::int64_t tasks, std::uint16_t* out, PanelJob& job) {
+  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
+    const Range mine = share(args.index.blocks, task, tasks);
+    transpose(static_cast<const std::uint16_t*>(args.values), args.transposed.slot, args.index.block,
+              mine.begin, mine.end, out);
+  });
+  job.values = out, job.slot = nullptr, job.block_cols = job.depth_block;
+}
+
+PanelJob panel_job(const MatmulArgs& args) {
+  const IndexView& w = args.index;
+  PanelJob job;
+  job.dtype = args.dtype;
+  job.direction = args.direction;
+  job.activation = args.activation;
+  job.in = args.a, job.in_stride = args.a_stride, job.tokens = args.m;
+  job.out = args.out, job.out_stride = args.out_stride;
+  job.bias = args.bias;
+  job.residual = args.residual, job.residual_stride = args.residual_stride;
+  job.values = args.values;
+  job.block_cols = w.block.cols, job.block_elements = w.block_elements();
+  job.cost_prefix = args.cost_prefix;
+  job.out_dtype = is_scaled(args.dtype) ? args.out_dtype : args.dtype;
+  job.token_scale = args.a_scale, job.token_scale_each = args.a_scale_each;
+  job.output_scale = args.w_scale, job.output_scale_each = args.w_scale_each;
+  if (args.direction == Direction::forward) {
+    job.depth = w.cols, job.outputs = w.rows;
+    job.output_block = w.block.rows, job.depth_block = w.block.cols;
+    job.output_blocks = w.block_rows(), job.depth_blocks = w.block_cols();
+    job.begin = w.crow, job.end = w.crow + 1, job.depth_index = w.col;
+  } else {
+    job.depth = w.rows, job.outputs = w.cols;
+    job.output_block = w.block.cols, job.depth_block = w.block.rows;
+    job.output_blocks = w.block_cols(), job.depth_blocks = w.block_rows();
+    job.begin = args.transposed.ccol, job.end = job.begin + 1, job.depth_index = args.transposed.row,
+    job.slot = args.transposed.slot;
+  }
+  return job;
+}
+
+void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor) {
+  const std::int64_t outputs = args.direction == Direction::forward ? args.index.rows : args.index.cols;
+  if (args.m > 0 && outputs > 0) PanelRun(ops, args, executor).run();  // with depth 0 it writes act(bias)
+}
+
+}  // namespace sparseloom::kernels::cpu

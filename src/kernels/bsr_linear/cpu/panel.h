@@ -1,0 +1,155 @@
+// The interface between the two halves of the panel kernels: the driver in plain C++ (panel.cpp and
+// panel_dw.cpp: the loops, the division into tasks, the workspace) and what each instruction set provides
+// (PanelOps). A panel is a micro-panel as in BLIS: packed input of up to 3 vectors of tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/args.h"
+#include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/bsr_linear/cpu/deferred_lines.h"
+#include "kernels/bsr_linear/cpu/spin_cells.h"
+
+namespace sparseloom::kernels::cpu {
+
+/// Forward and dx as one product over the stored blocks of each output block's list:
+/// out[t, o] = sum_k in[t, k] w(o, k).
+///
+///             depth (bn or bm per block)
+///   outputs  +---+---+---+---+   A panel has up to 3 vectors of tokens side by side, depth-major:
+///   8 at a   |   | A |   | B |   [step][vector][lane] cells. A strip is 8 outputs x all their blocks x one
+///   time     +---+---+---+---+   panel; its 8 x 3 vector accumulators never leave the registers.
+///
+/// "Output block" means a block row in forward and a block column in dx; depth is the reduction.
+struct PanelJob {
+  DType dtype = DType::f32;
+  Direction direction = Direction::forward;
+  Activation activation = Activation::none;
+  const void* in = nullptr;
+  std::int64_t in_stride = 0, tokens = 0, depth = 0;
+  void* out = nullptr;
+  std::int64_t out_stride = 0, outputs = 0;
+  const void* bias = nullptr;
+  const void* residual = nullptr;  // like out, or null
+  std::int64_t residual_stride = 0;
+  std::int64_t output_block = 0, depth_block = 0;  // block sides along outputs and depth
+  std::int64_t output_blocks = 0, depth_blocks = 0;
+  /// Where each output block's list begins and ends: crow or ccol, or the cuts of a K tile.
+  const std::int32_t *begin = nullptr, *end = nullptr;
+  const std::int32_t* depth_index = nullptr;  // col or row
+  const std::int32_t* slot = nullptr;         // null: the blocks lie in list order
+  /// The stored elements. For dx by dot products of bf16 pairs: of transposed blocks, in list order.
+  const void* values = nullptr;
+  std::int64_t block_cols = 0, block_elements = 0;  // elements of a row of a block in `values`; of the block
+  const std::int64_t* cost_prefix = nullptr;
+  // For 8-bit products, see MatmulArgs. For all others out_dtype is dtype.
+  DType out_dtype = DType::f32;
+  const float *token_scale = nullptr, *output_scale = nullptr;
+  bool token_scale_each = false, output_scale_each = false;
+  /// PanelOps::sum_rows of each output, or null: then each strip computes its own.
+  const std::int32_t* row_sums = nullptr;
+};
+
+/// The work of one StripFunction call: `count` strips side by side on one panel, in one K tile.
+struct Strip {
+  const float* panel;   // packed input of this panel
+  std::int64_t output;  // first of the strip's 8 outputs
+  std::int64_t token;   // first token of the panel
+  std::int64_t tokens;  // valid tokens of the panel
+  /// Partial sums passed from one K tile to the next, [8 * count][tokens of the panel]. Null: one K tile.
+  float* sums = nullptr;
+  bool begins = true, ends = true;   // whether this is the first K tile, the last K tile
+  bool leads = false;                // the first panel to read these weights: it prefetches the next strip's
+  DeferredLines* leaving = nullptr;  // the task's deferred stores past the caches; null: ordinary stores
+  int count = 1;                     // adjacent strips, up to kMostStrips, whose outputs are written together
+};
+
+/// Four strips' outputs of a token are a cache line if they are of 16 bits.
+inline constexpr int kMostStrips = 4;
+
+/// One input panel to pack: depth steps [begin, end) of `vectors` vectors of tokens from `token` on. It is
+/// zero beyond the edges of the matrix.
+struct Pack {
+  std::int64_t token;
+  int vectors;
+  std::int64_t begin, end;  // steps, begin a multiple of the lanes
+  float* panel;
+};
+
+/// One register tile of dw: 8 outputs (rows of dY^T) x up to 3 vectors of stored columns, over all tokens of
+/// the chunk. A piece is min(lanes, bn) columns of one stored block: a vector is one piece, or two where a
+/// block is half a vector wide.
+struct Outer {
+  const float* dy;                       // [steps][8] cells
+  const float* pieces[kMaxVectors * 2];  // each [steps][piece] cells
+  std::int64_t steps;
+  // What this tile prefetches while it multiplies: its share of the columns that come next. Where the share
+  // begins in each piece, and the number of cache lines for every kAskSteps steps.
+  const float* next[kMaxVectors * 2];
+  int next_lines;
+};
+
+/// A row-major matrix to pack into columns [column / piece][step][piece]. A step is one token, or a pair of
+/// tokens for dot products of bf16 pairs.
+struct ColumnPack {
+  const void* in;
+  std::int64_t in_stride, columns, tokens;
+  int piece;
+  std::int64_t steps;
+  std::int64_t begin, end;  // pieces
+  float* out;
+};
+
+using StripFunction = void (*)(const PanelJob& job, const Strip& strip);
+using OuterFunction = void (*)(const Outer& outer, float* tile);  // tile [8][3 * lanes]
+
+/// out[i] [bn][bm] = values[slot[i]] [bm][bn] transposed, for i in [begin, end). It lets dx run as forward
+/// does, on blocks in the order of the block columns' lists.
+using TransposeFunction = void (*)(const std::uint16_t* values, const std::int32_t* slot, BlockShape block,
+                                   std::int64_t begin, std::int64_t end, std::uint16_t* out);
+
+struct PanelOps {
+  int lanes;                    // tokens, or columns, per vector
+  int depth_step;               // k values per cell: 1, 2 for bf16 dot products, 4 for int8 ones
+  TransposeFunction transpose;  // null: dx reads the stored values directly
+  void (*pack)(const PanelJob& job, const Pack& pack);
+  StripFunction (*strip)(DType dtype, Direction direction, int vectors);
+  void (*pack_columns)(DType dtype, const ColumnPack& pack);
+  OuterFunction (*outer)(int vectors, bool half_pieces);
+  std::int64_t (*spin)(
+      std::int64_t rounds);  // multiplies register tiles of spin_cells() without loads; returns the flops
+  /// sums[o] = 128 times the sum of stored row output + o, for 8 rows, modulo 2^32. Null where the product
+  /// needs none.
+  void (*sum_rows)(const PanelJob& job, std::int64_t output, std::int32_t* sums) = nullptr;
+};
+
+extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512VnniPanel, kAvx512Bf16Panel;
+
+/// Whether a call's outputs outgrow the L2 caches of its tasks. Then they are stored past the caches, see
+/// deferred_lines.h.
+bool outgrows_l2(const PanelJob& job, std::int64_t tasks);
+
+/// Where to write `outputs` outputs of `tokens` tokens, from (token, output) on; see DeferredLines::rows_of.
+inline DeferredLines::Rows rows_of(const PanelJob& job, DeferredLines* leaving, std::int64_t token,
+                                   std::int64_t tokens, std::int64_t output, std::int64_t outputs) {
+  const auto size = static_cast<std::int64_t>(size_of(job.out_dtype));
+  return DeferredLines::rows_of(
+      leaving,
+      {static_cast<std::byte*>(job.out) + (token * job.out_stride + output) * size, job.out_stride * size},
+      outputs * size, tokens);
+}
+
+/// dx on transposed blocks: fills `out`, which has as many elements as the values, on up to `tasks` threads,
+/// and makes the job read it in place of the values.
+void transpose_values(TransposeFunction transpose, const MatmulArgs& args, const Executor& executor,
+                      std::int64_t tasks, std::uint16_t* out, PanelJob& job);
+
+/// The job of a forward or dx call.
+PanelJob panel_job(const MatmulArgs& args);
+
+/// run_panel does forward and dx, run_panel_dw does dw.
+void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
+void run_panel_dw(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
+std::size_t panel_dw_workspace(int depth_step, const Problem& problem);
+
+}  // namespace sparseloom::kernels::cpu

@@ -1,0 +1,65 @@
+// What the parts of decode/kernel.cuh agree on: constants, and the layout of a chunk of k in shared memory.
+#pragma once
+
+#include "kernels/bsr_linear/sm80/decode/params.cuh"
+
+namespace sparseloom::kernels::cuda::decode {
+
+template <class Element_, class Walk_, int kStrip_, int kTokenTiles_>
+struct Config {
+  using Element = Element_;
+  using Walk = Walk_;
+  static constexpr int kStrip = kStrip_;            // outputs of a thread block
+  static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each, the M of an mma
+  static constexpr int kOutputTiles = kStrip / 8;   // the N of an mma
+  static constexpr int kTokens = 16 * kTokenTiles;
+  // Elements of k in 16 bytes. Block sides are multiples of 8, so that a piece lies in one block.
+  static constexpr int kPiece = 16 / sizeof(Element);
+  static constexpr int kChunk = 4 * kPiece;              // k of one step of a warp: 64 bytes of each row
+  static constexpr int kPiecesAcross = kStrip / kPiece;  // dX: 16-byte pieces in a row of the strip
+  // In flight per warp: kStages - 1 chunks. 4.3 TB/s for 1 us is 33 KB of W per multiprocessor; 12 warps with
+  // strips of 32 have 72 KB in flight (48 KB at 64 tokens, where a fourth stage would cost the third thread
+  // block per multiprocessor).
+  static constexpr int kStages = kTokenTiles == 4 ? 3 : 4;
+  static constexpr int kMostWarps = 8;
+  // What the registers allow: 80 per lane for 24 warps, 128 for 16.
+  static constexpr int kWarpsPerMultiprocessor = kStrip * kTokenTiles <= 32 ? 24 : 16;
+
+  static_assert(kStrip == 8 || kStrip == 16 || kStrip == 32,
+                "strips divide every block side of at least their width");
+  static_assert(32 / kPiecesAcross % kPiece == 0, "dX: a lane copies the same k of every piece it takes");
+};
+
+/// One chunk: 64-byte rows, with piece q of row r at [4 r + q]. In forward, lane 4 g + q copies piece q of
+/// rows g, g + 8, ... and multiplies exactly these, so the ring acts as a register file with room for the
+/// loads in flight.
+template <class C>
+struct Stage {
+  uint4 w[C::kStrip * 4];   // forward: [output][k]; dX: [k][output], permuted by dx_row, dx_group
+  uint4 x[C::kTokens * 4];  // [token][k]
+};
+
+/// At the end, each warp's ring is overwritten with its partial sums.
+template <class C>
+inline constexpr bool kPartialsFit = C::kTokens* C::kStrip * sizeof(float) <= C::kStages * sizeof(Stage<C>);
+
+/// Where dX puts row k of a chunk: the rows that one load instruction of the multiplication reads are
+/// adjacent. 16 bits: matrix 2h + s of an ldmatrix.x4 reads the rows whose k is 8 a + 4 h + 2 s + e, in the
+/// order 2 a + e (decode/math.cuh explains the order of k). 32 bits: lane q reads k = 4 q + j for one j at a
+/// time.
+template <class Element>
+__host__ __device__ constexpr int dx_row(int k) {
+  return sizeof(Element) == 2 ? 8 * (k >> 1 & 3) + 2 * (k >> 3) + (k & 1) : 4 * (k & 3) + (k >> 2);
+}
+
+/// Index, in groups of 8 outputs (16 or 32 bytes), of output group `group` of the permuted row `row`. It is
+/// swizzled so that the 8 rows of an ldmatrix (16 bits) or the 4 rows of a load (32 bits) lie in different
+/// banks.
+template <class Element, int kStrip>
+__host__ __device__ constexpr int dx_group(int row, int group) {
+  constexpr int kGroups = kStrip / 8;
+  constexpr int kGroupsPerBankLine = 128 / (8 * sizeof(Element));
+  return row * kGroups + (group ^ (row * kGroups / kGroupsPerBankLine & (kGroups - 1)));
+}
+
+}  // namespace sparseloom::kernels::cuda::decode

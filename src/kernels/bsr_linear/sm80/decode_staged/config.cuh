@@ -1,0 +1,79 @@
+// How the staged decode kernel (kernel.cuh) divides its work. Included by it.
+//
+// k comes in groups: the 16 or 32 bytes of a token that meet one row of a block. The four lanes of a row
+// share a group in order, `kPieces` words each. W and X agree on that order, so an mma takes words 2h and 2h
+// + 1 of both unchanged: the order of k inside a group is free as long as both operands keep it. A word is
+// two k.
+#pragma once
+
+#include "kernels/bsr_linear/sm80/decode/params.cuh"
+#include "kernels/shared/ptx/mma.cuh"
+#include "kernels/shared/ptx/mma_k8.cuh"
+
+namespace sparseloom::kernels::cuda::decode::staged {
+
+struct Bf16Mma {
+  using Element = __nv_bfloat16;
+  static __device__ __forceinline__ std::uint32_t operand(std::uint32_t word) { return word; }
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    ptx::mma_m16n8k16_bf16(d, a, b0, b1);
+  }
+  static __device__ __forceinline__ void half_mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                                  std::uint32_t b) {
+    ptx::mma_m16n8k8_bf16(d, a0, a1, b);
+  }
+};
+
+struct F16Mma {
+  using Element = __half;
+  static __device__ __forceinline__ std::uint32_t operand(std::uint32_t word) { return word; }
+  static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                             std::uint32_t b1) {
+    ptx::mma_m16n8k16_f16(d, a, b0, b1);
+  }
+  static __device__ __forceinline__ void half_mma(float (&d)[4], std::uint32_t a0, std::uint32_t a1,
+                                                  std::uint32_t b) {
+    ptx::mma_m16n8k8_f16(d, a0, a1, b);
+  }
+};
+
+template <class Mma_, int kPieces_, int kTiles_, int kTokenTiles_>
+struct Config {
+  using Mma = Mma_;
+  using Element = typename Mma::Element;
+  static constexpr int kSize = sizeof(Element);
+  static constexpr int kPieces = kPieces_;  // 16-byte pieces of a group, and words per lane
+  static constexpr int kGroupBytes = 16 * kPieces;
+  static constexpr int kGroup = kGroupBytes / kSize;  // k of a group: a block's columns
+  static constexpr int kTiles = kTiles_;              // 8 outputs each, the N of an mma
+  static constexpr int kStrip = 8 * kTiles;
+  static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each, the M of an mma
+  static constexpr int kTokens = 16 * kTokenTiles;
+  static constexpr int kGroupWords = kPieces * kTiles;  // of W, per lane
+
+  // W is loaded ahead into registers, in steps of kStepGroups groups. 4.3 TB/s for 1 us is 33 KB per
+  // multiprocessor; all warps together have 48 to 96 KB in flight.
+  static constexpr int kStepGroups = kGroupWords == 1 ? 4 : 2;
+  // What the registers allow: 80 per lane for 24 warps, 128 for 16.
+  static constexpr int kMostWarps = kTiles * kTokenTiles <= 4 ? 24 : 16;
+  static constexpr int kSteps = kGroupWords > 2 && kMostWarps == 24 ? 3 : 4;
+  static constexpr int kVectors = kTokenTiles * kTiles * 32;  // float4 of a warp's partial sums
+
+  static_assert(kPieces == 1 || kPieces == 2, "blocks of 8 and 16 columns");
+  static_assert(kTiles == 1 || kTiles == 2, "and of 8 and 16 rows");
+};
+
+/// How a launch divides one product. Counts of k are in groups.
+struct Tiling {
+  int strips = 0;            // of all block rows together
+  int block_strips = 0;      // strips of one thread block
+  int strip_warps = 0;       // warps that share a strip's blocks
+  int split = 0;             // thread blocks of a cluster; each sums over its own range of k
+  int range = 0;             // k of one of them; multiple of 128 k
+  int k_groups = 0;          // of a, rounded up to 128 k
+  int chunk = 0;             // k of a that lie in shared memory at a time; multiple of 128 k
+  unsigned chunk_bytes = 0;  // of a chunk in shared memory
+};
+
+}  // namespace sparseloom::kernels::cuda::decode::staged

@@ -1,0 +1,122 @@
+// Host code that the kernels of sm90_decode share: kernel parameters, and how many clusters run at once.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/args.h"
+#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/bsr_linear/sm90/decode/config.cuh"
+#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
+#include "kernels/shared/early_launch.cuh"
+#include "runtime/cuda.h"
+
+namespace sparseloom::kernels::cuda::decode90 {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Element i: clusters of 2^i thread blocks that run at once. 0: such clusters do not run.
+using ClusterCounts = std::array<int, 4>;
+
+/// Allows a kernel `most_bytes` of shared memory and counts clusters, since groups of multiprocessors differ
+/// from chip to chip. The result is kept for each device; beyond device 63 every launch does the work again.
+template <auto kKernel>
+cudaError_t prepare(int device, int multiprocessors, int threads, std::size_t most_bytes,
+                    ClusterCounts& counts) noexcept {
+  static std::array<std::atomic<std::uint64_t>, 64> known{};  // four counts of 16 bits each
+  const bool kept = device >= 0 && device < 64;
+  std::uint64_t word = kept ? known[device].load(std::memory_order_acquire) : 0;
+  if (word == 0) {
+    const cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                    static_cast<int>(most_bytes));
+    if (status != cudaSuccess) {
+      cudaGetLastError();  // clear the error for the next caller
+      return status;
+    }
+    word = static_cast<std::uint64_t>(std::clamp(multiprocessors, 1, 65535));
+    for (unsigned i = 1; i < counts.size(); ++i) {
+      const LaunchConfig launch({.grid = 1u << i,
+                                 .block = static_cast<unsigned>(threads),
+                                 .shared_bytes = most_bytes,
+                                 .early = true,
+                                 .cluster = 1 << i});
+      int count = 0;
+      if (cudaOccupancyMaxActiveClusters(&count, kKernel, &launch.get()) != cudaSuccess) {
+        cudaGetLastError();
+        count = 0;
+      }
+      word |= static_cast<std::uint64_t>(std::clamp(count, 0, 65535)) << (16 * i);
+    }
+    if (kept) known[device].store(word, std::memory_order_release);
+  }
+  for (unsigned i = 0; i < counts.size(); ++i) counts[i] = static_cast<int>(word >> (16 * i) & 65535);
+  return cudaSuccess;
+}
+
+inline bool multiple_of(const void* pointer, std::int64_t stride, int bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0 && stride * 2 % bytes == 0;
+}
+
+/// Fills what does not depend on the kernel. Returns false if a count does not fit 32 bits or an operand is
+/// not aligned to 16 bytes.
+inline bool fill(Params& params, const MatmulArgs& args) {
+  const IndexView& index = args.index;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  const std::int64_t block_rows = index.block_rows(), strips = std::max(index.block.rows / kStrip, 1);
+  if (!multiple_of(args.a, args.a_stride, 16) || !multiple_of(args.values, 0, 16) || index.blocks == 0)
+    return false;
+  if (std::max(index.cols, index.rows) > kMost || (index.blocks + block_rows) * strips > kMost ||
+      index.blocks * index.block.rows > kMost || (args.m - 1) * args.a_stride + index.cols > kMost) {
+    return false;
+  }
+  params.values = args.values;
+  params.crow = index.crow;
+  params.col = index.col;
+  params.x = args.a;
+  params.bias = args.bias;
+  params.residual = args.residual;
+  params.residual_stride = args.residual_stride;
+  params.out = args.out;
+  params.x_stride = args.a_stride;
+  params.out_stride = args.out_stride;
+  params.rows = static_cast<std::int32_t>(index.rows);
+  params.cols = static_cast<std::int32_t>(index.cols);
+  params.block_rows = static_cast<std::int32_t>(block_rows);
+  params.blocks = static_cast<std::int32_t>(index.blocks);
+  params.strips_log2 = std::countr_zero(static_cast<unsigned>(strips));
+  params.bn_log2 = std::countr_zero(static_cast<unsigned>(index.block.cols));
+  params.m = static_cast<int>(args.m);
+  params.fours_log2 = static_cast<int>(std::bit_width(static_cast<unsigned>((args.m + 3) / 4 - 1)));
+  params.activation = args.activation;
+  params.out_fours = multiple_of(args.out, args.out_stride, 8);
+  return true;
+}
+
+/// Makes the tensor map of W for wide blocks.
+inline bool encode_values(CUtensorMap& map, const MatmulArgs& args) {
+  const BlockShape block = args.index.block;
+  return encode_tensor_map(
+      map, {args.values, args.dtype, args.index.blocks * block.rows, block.cols, block.cols * 2},
+      {kStrip, 64, 128});
+}
+
+/// Sets the number of clusters of 2^log2 thread blocks with `warps` warps each, and what the kernels derive
+/// from it.
+inline void set_clusters(Params& params, const MatmulArgs& args, unsigned clusters, unsigned log2,
+                         int warps) {
+  const std::int64_t bytes = args.index.blocks * args.index.block_elements() * 2;
+  params.cluster_log2 = static_cast<int>(log2);
+  params.share_step = static_cast<unsigned>(((std::uint64_t{1} << 32) + clusters - 1) /
+                                            clusters);  // with one cluster it overflows to 0 and is not used
+  const std::int64_t all_warps = std::int64_t{clusters} * warps << log2;
+  params.warp_bytes = bytes / all_warps / 16 * 16;
+  params.warp_blocks = ceil_div(args.index.blocks, all_warps);
+}
+
+}  // namespace sparseloom::kernels::cuda::decode90

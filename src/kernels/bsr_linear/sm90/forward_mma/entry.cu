@@ -1,0 +1,35 @@
+// Entry points sm90_mma_dds and sm90_mma_merged: they pick the instance of kernel.cuh by dtype and
+// direction.
+#include <cuda_runtime.h>
+
+#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/bsr_linear/sm90/forward_mma/entry.h"
+#include "kernels/bsr_linear/sm90/forward_mma/operands.h"
+#include "kernels/bsr_linear/sm90/merged/merged_product.h"
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+int launch(const MatmulArgs& args) noexcept {
+  const bool dx = args.direction == Direction::dx;
+  if (args.dtype == DType::bf16) return dx ? mma_dds::dx_bf16(args) : mma_dds::forward_bf16(args);
+  return dx ? mma_dds::dx_f16(args) : mma_dds::forward_f16(args);
+}
+
+bool takes(const MatmulArgs& args) { return args.direction != Direction::dw && size_of(args.dtype) == 2; }
+
+}  // namespace
+
+int sm90_mma_dds(const MatmulArgs& args) noexcept {
+  if (!takes(args)) return cudaErrorInvalidValue;
+  const int status = launch(args);
+  return status == kCannotTake ? fallback(args) : status;
+}
+
+int sm90_mma_merged(const MatmulArgs& args) noexcept {
+  if (!takes(args)) return cudaErrorInvalidValue;
+  const auto possible = [](const MatmulArgs& product) { return mma_dds::Operands(product).possible(); };
+  return merged_product(args, Merging::kMmaLeast, possible, launch);
+}
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,69 @@
+// Entries of the kernels sm90_wgmma_dds and sm90_wgmma_merged: they map dtype and direction to an instance of
+// kernel.cuh.
+#include <cuda_runtime.h>
+
+#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
+#include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
+#include "kernels/bsr_linear/sm90/forward_wgmma/residual_behind.h"
+#include "kernels/bsr_linear/sm90/merged/merged_product.h"
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
+  const bool dx = args.direction == Direction::dx;
+  switch (args.dtype) {
+    case DType::bf16:
+      if (args.residual != nullptr) return wgmma_dds::forward_plus_bf16(args, size);
+      return dx ? wgmma_dds::dx_bf16(args, size) : wgmma_dds::forward_bf16(args, size);
+    case DType::f16:
+      if (args.residual != nullptr) return wgmma_dds::forward_plus_f16(args, size);
+      return dx ? wgmma_dds::dx_f16(args, size) : wgmma_dds::forward_f16(args, size);
+    case DType::f32:
+      if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is rounded only if the caller agrees
+      return dx ? wgmma_dds::dx_tf32(args, size) : wgmma_dds::forward_tf32(args, size);
+    case DType::f8e4m3:
+      if (dx) return cudaErrorInvalidValue;
+      if (args.out_dtype == DType::bf16)
+        return args.fast_accum ? wgmma_dds::forward_e4m3_fast_bf16(args, size)
+                               : wgmma_dds::forward_e4m3_bf16(args, size);
+      return args.fast_accum ? wgmma_dds::forward_e4m3_fast_f32(args, size)
+                             : wgmma_dds::forward_e4m3_f32(args, size);
+    default: return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace
+
+int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
+  if (args.direction == Direction::dw) return cudaErrorInvalidValue;
+  // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view whose base
+  // or stride is no such multiple is detected only here, and the fallback, which takes any alignment, runs
+  // instead.
+  const auto product = [narrow](const MatmulArgs& call) {
+    const int status = launch(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
+    return status == kCannotTake ? fallback(call) : status;
+  };
+  return args.dtype == DType::f32 ? with_residual_behind(args, product) : product(args);
+}
+
+int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
+  if (args.direction == Direction::dw || size_of(args.dtype) != 2) return cudaErrorInvalidValue;
+  const auto possible = [](const MatmulArgs& product) {
+    return wgmma_dds::possible(product.direction == Direction::dx
+                                   ? wgmma_dds::operands_of<wgmma_dds::Dx, wgmma_dds::Bf16>(product)
+                                   : wgmma_dds::operands_of<wgmma_dds::Forward, wgmma_dds::Bf16>(product));
+  };
+  return merged_product(args, Merging::kWgmmaLeast, possible, [narrow](const MatmulArgs& product) {
+    return launch(product, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
+  });
+}
+
+std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept {
+  if (problem.direction != Direction::dx || problem.dtype != DType::f32) return 0;
+  return static_cast<std::size_t>(problem.blocks) * static_cast<std::size_t>(problem.block.rows) *
+         static_cast<std::size_t>(problem.block.cols) * sizeof(float);
+}
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,96 @@
+// Declares the instances of kernel.cuh, and decides which tile and which walk a product gets. Each
+// instance is a translation unit of its own, so that two cores can compile them side by side. launch.h has
+// the contract.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/args.h"
+#include "kernels/bsr_linear/sm90/operands/cannot_take.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+/// Whether 16-bit blocks of side 32 use K tiles of their own size (see Narrowed in element.cuh),
+/// which pays where few blocks have a stored neighbour.
+inline bool narrow_k_tiles(BlockShape block, std::int64_t blocks, std::int64_t grid) {
+  return block.rows == 32 && block.cols == 32 &&
+         static_cast<double>(blocks) < 0.15 * static_cast<double>(grid);
+}
+
+/// Bytes of the stored values and of the dense operand that they multiply, and the capacity of L2.
+struct WalkBytes {
+  std::int64_t values = 0, dense = 0, l2 = 0;
+};
+
+/// How many groups of outputs make a chunk. All M tiles pass over one chunk before the next chunk begins;
+/// `places` tiles run at a time. All groups make one chunk where half of L2 holds the values (the rest is for
+/// the M tiles under way and the outputs), or where reading the dense operand anew for every chunk costs more
+/// than reading the values anew for every round of `places` tiles. Otherwise a chunk is what a third of L2
+/// holds, which measured faster than halves and quarters of L2 (the log has the figures).
+inline unsigned chunk_of(unsigned m_tiles, unsigned groups, unsigned places, const WalkBytes& bytes) {
+  const std::int64_t l2 = std::max(bytes.l2, std::int64_t{16} << 20);
+  if (bytes.values <= l2 / 2) return groups;
+  const std::int64_t chunks = std::min<std::int64_t>((3 * bytes.values + l2 - 1) / l2, groups);
+  const std::int64_t rounds = (std::int64_t{m_tiles} * groups + places - 1) / places;
+  if ((chunks - 1) * bytes.dense >= (rounds - 1) * bytes.values) return groups;
+  return static_cast<unsigned>((groups + chunks - 1) / chunks);
+}
+
+/// How the thread blocks, one to an SM, walk over m_tiles x groups tiles (walk.cuh). Tiles are
+/// counted M tile by M tile, and M tile p begins with group p * stride. Thread block i takes tiles i, i +
+/// grid, and so on.
+struct Walk {
+  unsigned grid = 0, stride = 1;
+  /// With a single chunk, a thread block meets every step-th group and no other. With step 1 it meets all
+  /// groups, or close to all of them equally often.
+  unsigned step = 1;
+};
+
+/// The grid has no more thread blocks than the number of rounds needs: 128 for 1024 tiles on 132 SMs. Thread
+/// blocks of whole M tiles then stay in step, which measured faster, most of all in dx of few blocks (the log
+/// has the figures).
+inline Walk walk_over(unsigned m_tiles, unsigned groups, unsigned multiprocessors) {
+  const unsigned tiles = m_tiles * groups, rounds = (tiles + multiprocessors - 1) / multiprocessors;
+  Walk walk;
+  walk.grid = (tiles + rounds - 1) / rounds;
+  walk.stride = std::max(1u, groups / m_tiles);
+  const unsigned step = walk.grid / groups * walk.stride;
+  if (walk.grid % groups == 0 && step > 0 && groups % step == 0) walk.step = step;
+  return walk;
+}
+
+/// Wide tiles run one thread block to an SM, narrow tiles two. Which size is faster depends on the number of
+/// tiles, so both are candidates of a plan.
+enum class TileSize { wide, narrow };
+
+struct TileShape {
+  int tokens, outputs;
+  int value_bytes = 0;  // bytes of a stored value as the kernel reads it; 0: as it is stored
+};
+inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64};
+// For bf16x3: a stored fp32 value is read as three bf16.
+inline constexpr TileShape kBf16x3Tile{128, 128, 3 * 2}, kNarrowBf16x3Tile{128, 64, 3 * 2};
+
+/// The same for a problem, as a plan sees it.
+inline bool narrow_k_tiles(const Problem& p) {
+  const auto count = [](std::int64_t size, int side) { return (size + side - 1) / side; };
+  return size_of(p.dtype) == 2 &&
+         narrow_k_tiles(p.block, p.blocks, count(p.rows, p.block.rows) * count(p.cols, p.block.cols));
+}
+
+int forward_bf16(const MatmulArgs& args, TileSize size) noexcept;
+int forward_f16(const MatmulArgs& args, TileSize size) noexcept;
+int forward_plus_bf16(const MatmulArgs& args, TileSize size) noexcept;  // with a residual
+int forward_plus_f16(const MatmulArgs& args, TileSize size) noexcept;
+int forward_tf32(const MatmulArgs& args, TileSize size) noexcept;
+int forward_e4m3_bf16(const MatmulArgs& args, TileSize size) noexcept;
+int forward_e4m3_f32(const MatmulArgs& args, TileSize size) noexcept;
+int forward_e4m3_fast_bf16(const MatmulArgs& args, TileSize size) noexcept;  // with args.fast_accum
+int forward_e4m3_fast_f32(const MatmulArgs& args, TileSize size) noexcept;
+int dx_bf16(const MatmulArgs& args, TileSize size) noexcept;
+int dx_f16(const MatmulArgs& args, TileSize size) noexcept;
+int dx_tf32(const MatmulArgs& args, TileSize size) noexcept;
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -1,9 +1,0 @@
-// Instances of mma_dds.cuh for forward in f16.
-#include "kernels/cuda/sm80/mma_dds.h"
-#include "kernels/cuda/sm80/mma_dds_launch.cuh"
-
-namespace sparseloom::kernels::cuda::dds {
-
-int forward_f16(const MatmulArgs& args) noexcept { return launch<Forward, F16>(args); }
-
-}  // namespace sparseloom::kernels::cuda::dds

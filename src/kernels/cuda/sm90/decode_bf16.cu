@@ -1,9 +1,0 @@
-// The bf16 instances of sm90_decode.
-#include "kernels/cuda/sm90/decode.h"
-#include "kernels/cuda/sm90/decode_launch.cuh"
-
-namespace sparseloom::kernels::cuda::decode90 {
-
-int launch_bf16(const MatmulArgs& args) noexcept { return launch<Bf16>(args); }
-
-}  // namespace sparseloom::kernels::cuda::decode90

@@ -1,9 +1,0 @@
-// Instantiates mma_dds.cuh for dX in f16.
-#include "kernels/cuda/sm90/mma_dds.h"
-#include "kernels/cuda/sm90/mma_dds_launch.cuh"
-
-namespace sparseloom::kernels::cuda::mma_dds {
-
-int dx_f16(const MatmulArgs& args) noexcept { return launch<Dx, F16>(args); }
-
-}  // namespace sparseloom::kernels::cuda::mma_dds

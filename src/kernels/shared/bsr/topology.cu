@@ -1,0 +1,115 @@
+// Launches for a change of topology: one kernel rebuilds the index tables (topology.cuh), another moves the
+// values with their blocks.
+#include <bit>
+#include <utility>
+
+#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/shared/bsr/topology.cuh"
+#include "runtime/cuda.h"
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+constexpr int kMoveThreads = 256;
+constexpr std::int64_t kEach = 4;  // words in flight per thread
+// Static shared memory of the topology kernel, generously.
+constexpr std::size_t kStaticBytes = 1024;
+constexpr std::size_t kUnasked = 48 << 10;  // more dynamic shared memory has to be requested
+
+std::size_t scratch_bytes(std::int64_t block_rows, std::int64_t block_cols) {
+  const int rows = static_cast<int>(block_rows), cols = static_cast<int>(block_cols);
+  return static_cast<std::size_t>(topology::BitTable(rows, cols).bytes() +
+                                  topology::BitTable(cols, rows).bytes());
+}
+
+/// to[slot] = from[source[slot]], or zero if source[slot] names no block. grid.x * threads * kEach covers the
+/// words of `to`.
+template <class Word>
+__global__ void __launch_bounds__(kMoveThreads)
+    move_kernel(const Word* __restrict__ from, Word* __restrict__ to, const std::int32_t* __restrict__ source,
+                std::int64_t blocks, std::int64_t block_words, int shift) {
+  const std::int64_t words = blocks * block_words,
+                     first = std::int64_t{blockIdx.x} * kMoveThreads * kEach + threadIdx.x;
+  Word moved[kEach];
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const std::int64_t v = first + u * kMoveThreads;
+    moved[u] = Word{};
+    if (v >= words) continue;
+    const std::int64_t slot = shift >= 0 ? v >> shift : v / block_words;
+    const std::int32_t old = __ldg(source + slot);
+    if (old >= 0 && old < blocks) moved[u] = from[old * block_words + (v - slot * block_words)];
+  }
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const std::int64_t v = first + u * kMoveThreads;
+    if (v < words) to[v] = moved[u];
+  }
+}
+
+template <class Word>
+cudaError_t move(const void* from, void* to, const std::int32_t* source, std::int64_t blocks,
+                 std::int64_t block_bytes, cudaStream_t stream) {
+  const auto block_words = block_bytes / static_cast<std::int64_t>(sizeof(Word));
+  const auto unsigned_words = static_cast<std::uint64_t>(block_words);
+  const int shift = std::has_single_bit(unsigned_words) ? std::countr_zero(unsigned_words) : -1;
+  const std::int64_t grid = (blocks * block_words + kMoveThreads * kEach - 1) / (kMoveThreads * kEach);
+  move_kernel<<<static_cast<unsigned>(grid), kMoveThreads, 0, stream>>>(
+      static_cast<const Word*>(from), static_cast<Word*>(to), source, blocks, block_words, shift);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+std::size_t sm80_set_topology_workspace(std::int64_t block_rows, std::int64_t block_cols,
+                                        std::size_t shared_bytes) noexcept {
+  const std::size_t bytes = scratch_bytes(block_rows, block_cols);
+  return bytes + kStaticBytes <= shared_bytes ? 0 : bytes;
+}
+
+int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::byte* workspace,
+                      int device, void* stream) noexcept {
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  // Without cells there are no blocks: crow, ccol and the number of cells requested are all zero.
+  if (tables.block_rows == 0 || tables.block_cols == 0) {
+    constexpr std::int64_t kEntry = sizeof(std::int32_t);
+    for (const auto& [list, entries] : {std::pair{tables.crow, tables.block_rows + 1},
+                                        {tables.ccol, tables.block_cols + 1},
+                                        {tables.requested, std::int64_t{1}}})
+      if (const cudaError_t error =
+              cudaMemsetAsync(list, 0, static_cast<std::size_t>(entries * kEntry), cuda_stream))
+        return error;
+    return cudaSuccess;
+  }
+  const bool outside = sm80_set_topology_workspace(tables.block_rows, tables.block_cols,
+                                                   runtime::cuda_device(device).shared_bytes) > 0;
+  const std::size_t shared = outside ? 0 : scratch_bytes(tables.block_rows, tables.block_cols);
+  if (shared > kUnasked)
+    if (const cudaError_t error = cudaFuncSetAttribute(
+            topology::topology_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)))
+      return error;
+  topology::topology_kernel<<<1, topology::kThreads, shared, cuda_stream>>>(
+      {mask, tables, outside ? workspace : nullptr});
+  return cudaGetLastError();
+}
+
+int sm80_move_blocks(void* values, const std::int32_t* source, std::int64_t blocks, std::int64_t block_bytes,
+                     std::byte* workspace, void* stream) noexcept {
+  if (blocks == 0 || block_bytes == 0) return cudaSuccess;
+  const auto cuda_stream = static_cast<cudaStream_t>(stream);
+  // The copy comes first: should the second launch fail, the values are still there.
+  const auto bytes = static_cast<std::size_t>(blocks * block_bytes);
+  if (const cudaError_t error =
+          cudaMemcpyAsync(workspace, values, bytes, cudaMemcpyDeviceToDevice, cuda_stream))
+    return error;
+  switch (std::countr_zero(reinterpret_cast<std::uintptr_t>(values) |
+                           static_cast<std::uintptr_t>(block_bytes) | 16u)) {
+    case 4: return move<uint4>(workspace, values, source, blocks, block_bytes, cuda_stream);
+    case 3: return move<std::uint64_t>(workspace, values, source, blocks, block_bytes, cuda_stream);
+    case 2: return move<std::uint32_t>(workspace, values, source, blocks, block_bytes, cuda_stream);
+    case 1: return move<std::uint16_t>(workspace, values, source, blocks, block_bytes, cuda_stream);
+    default: return move<std::uint8_t>(workspace, values, source, blocks, block_bytes, cuda_stream);
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda
