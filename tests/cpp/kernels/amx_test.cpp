@@ -142,14 +142,14 @@ void streams_the_same_bytes(const kernels::cpu::TileOps& ops, DType dtype, DType
           const std::unique_ptr<std::byte, decltype(&std::free)> out(
               static_cast<std::byte*>(std::aligned_alloc(64, kSide * kStride * size)), &std::free);
           std::fill_n(out.get(), kSide * kStride * size, kPoison);
-          kernels::cpu::DeferredBlockRows block_rows;
+          kernels::cpu::DeferredLines lines;
           job.tokens = tokens, job.outputs = outputs, job.out = out.get() + shift * size;
           ops.begin({16, std::min<int>(kSide, 16 * ops.per_cell), 16, 2});
           ops.strip(kSide, 2)(job, {reinterpret_cast<const float*>(panel.data()), 0, outputs, 0, tokens, true,
-                                    streams ? &block_rows : nullptr});
+                                    streams ? &lines : nullptr});
           ops.end();
-          EXPECT_EQ(block_rows.left() > 0, streams && outputs == kSide && shift % (64 / size) == 0);
-          block_rows.finish();
+          EXPECT_EQ(lines.left() > 0, streams && outputs == kSide && shift % (64 / size) == 0);
+          lines.finish();
           written[streams].assign(out.get(), out.get() + kSide * kStride * size);
         }
         ASSERT_EQ(written[1], written[0]) << tokens << " x " << outputs << " from " << shift;

@@ -136,7 +136,7 @@ TEST(KTiles, OfDepth) {
 }
 
 // Outputs that outgrow L2 leave past the caches, where their rows are whole block rows
-// (deferred_block_rows.h).
+// (deferred_lines.h).
 TEST(PastTheCaches, Outputs) {
   for (const Direction direction : {Direction::forward, Direction::dx})
     for (const DType dtype : kTypes)

@@ -16,7 +16,7 @@
 namespace sparseloom::testing {
 namespace {
 
-using kernels::cpu::DeferredBlockRows;
+using kernels::cpu::DeferredLines;
 
 constexpr std::int64_t kTokens = 48, kOutputs = 40, kStride = 43;
 
@@ -80,21 +80,21 @@ struct Buffer {
 };
 
 // Rows of one or two block rows, sent all at once, a few at a time, or when the next ones come.
-TEST(DeferredBlockRows, ReachTheirRowsAndNothingElse) {
+TEST(DeferredLines, ReachTheirRowsAndNothingElse) {
   for (const std::int64_t bytes : {64, 128})
     for (const std::int64_t count : {1, 47, 64})
       for (const std::int64_t times : {1, 5, 1000}) {
         Buffer first, second;
-        DeferredBlockRows block_rows;
-        EXPECT_EQ(DeferredBlockRows::pace(&block_rows, times), 0);
+        DeferredLines block_rows;
+        EXPECT_EQ(DeferredLines::pace(&block_rows, times), 0);
         const auto fill = [&](Buffer& buffer, std::byte value) {
           const auto rows =
-              DeferredBlockRows::rows_of(&block_rows, {buffer.bytes + 64, Buffer::kRowBytes}, bytes, count);
+              DeferredLines::rows_of(&block_rows, {buffer.bytes + 64, Buffer::kRowBytes}, bytes, count);
           ASSERT_NE(rows.out, buffer.bytes + 64);
           for (std::int64_t i = 0; i < count; ++i) std::fill_n(rows.out + i * rows.stride, bytes, value);
         };
         fill(first, std::byte{1});
-        const std::int64_t pace = DeferredBlockRows::pace(&block_rows, times);
+        const std::int64_t pace = DeferredLines::pace(&block_rows, times);
         for (std::int64_t i = 0; i < times; ++i) block_rows.send(pace);
         EXPECT_EQ(block_rows.left(), 0);
         fill(first, std::byte{2});
@@ -111,21 +111,21 @@ TEST(DeferredBlockRows, ReachTheirRowsAndNothingElse) {
       }
 }
 
-TEST(DeferredBlockRows, OnlyWholeBlockRowsLeavePastTheCaches) {
+TEST(DeferredLines, OnlyWholeLinesLeavePastTheCaches) {
   Buffer buffer;
-  DeferredBlockRows block_rows;
-  const auto stay = [&](DeferredBlockRows* to, std::int64_t shift, std::int64_t stride, std::int64_t bytes,
+  DeferredLines lines;
+  const auto stay = [&](DeferredLines* to, std::int64_t shift, std::int64_t stride, std::int64_t bytes,
                         std::int64_t count) {
-    const auto rows = DeferredBlockRows::rows_of(to, {buffer.bytes + shift, stride}, bytes, count);
+    const auto rows = DeferredLines::rows_of(to, {buffer.bytes + shift, stride}, bytes, count);
     return rows.out == buffer.bytes + shift && rows.stride == stride;
   };
-  EXPECT_FALSE(stay(&block_rows, 64, 128, 64, 4));
+  EXPECT_FALSE(stay(&lines, 64, 128, 64, 4));
   EXPECT_TRUE(stay(nullptr, 64, 128, 64, 4));
-  EXPECT_TRUE(stay(&block_rows, 32, 128, 64, 4));
-  EXPECT_TRUE(stay(&block_rows, 64, 96, 64, 2));
-  EXPECT_TRUE(stay(&block_rows, 64, 128, 48, 4));
-  EXPECT_TRUE(stay(&block_rows, 64, 64, 64, DeferredBlockRows::kMost + 1));
-  EXPECT_EQ(DeferredBlockRows::pace(nullptr, 3), 0);
+  EXPECT_TRUE(stay(&lines, 32, 128, 64, 4));
+  EXPECT_TRUE(stay(&lines, 64, 96, 64, 2));
+  EXPECT_TRUE(stay(&lines, 64, 128, 48, 4));
+  EXPECT_TRUE(stay(&lines, 64, 64, 64, DeferredLines::kMost + 1));
+  EXPECT_EQ(DeferredLines::pace(nullptr, 3), 0);
 }
 
 }  // namespace

@@ -63,15 +63,16 @@ inline Vec8 gelu_erf(Vec8 x) {
 }
 
 // Calls use(function) with any activation but `none`, a function of Vec8: each gets its own copy of the code.
+// [&], though nothing is captured: without it g++ also makes a plain function, outside of the region.
 template <class Use>
 [[gnu::always_inline]] inline void with_activation(Activation activation, Use use) {
   switch (activation) {
     case Activation::none: return;
-    case Activation::relu: return use([](Vec8 x) __attribute__((always_inline)) { return relu(x); });
-    case Activation::gelu_erf: return use([](Vec8 x) __attribute__((always_inline)) { return gelu_erf(x); });
+    case Activation::relu: return use([&](Vec8 x) __attribute__((always_inline)) { return relu(x); });
+    case Activation::gelu_erf: return use([&](Vec8 x) __attribute__((always_inline)) { return gelu_erf(x); });
     case Activation::gelu_tanh:
-      return use([](Vec8 x) __attribute__((always_inline)) { return gelu_tanh(x); });
-    case Activation::silu: return use([](Vec8 x) __attribute__((always_inline)) { return silu(x); });
-    case Activation::relu2: return use([](Vec8 x) __attribute__((always_inline)) { return relu2(x); });
+      return use([&](Vec8 x) __attribute__((always_inline)) { return gelu_tanh(x); });
+    case Activation::silu: return use([&](Vec8 x) __attribute__((always_inline)) { return silu(x); });
+    case Activation::relu2: return use([&](Vec8 x) __attribute__((always_inline)) { return relu2(x); });
   }
 }

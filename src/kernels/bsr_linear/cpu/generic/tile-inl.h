@@ -47,7 +47,7 @@ template <class T>
 void write_as(const cpu::TileOut& o) {
   if (o.activation == Activation::none)
     return write_with<T>(
-        o, [](Vec x) __attribute__((always_inline)) { return x; });
+        o, [&](Vec x) __attribute__((always_inline)) { return x; });
   with_activation(
       o.activation, [&](auto function) __attribute__((always_inline)) {
         write_with<T>(

@@ -13,7 +13,6 @@
 //
 // Rejected: a search in row pointers in global memory, where every probe waits 0.3 us; flags in memory to
 // join sums over the whole GPU, which would need scratch that starts as zero and so another launch.
-// sums of the whole GPU, which need scratch that starts as zero, so another launch.
 #pragma once
 
 #include "kernels/bsr_linear/sm90/decode/cut.cuh"

@@ -2,8 +2,7 @@
 //
 //   sm90_wgmma_sdd (TF32)   The pass transposes both operands (transpose_tokens.h).
 //   sm90_bf16x3_sdd         The pass converts both to planes of bf16 (fp32_bf16x3/tokens.h). After the
-//   product,
-//                           another pass adds the values that the planes cannot hold.
+//                           product, another pass adds the values that the planes cannot hold.
 //
 // Both passes read operands of any alignment, which TMA does not.
 #include <algorithm>

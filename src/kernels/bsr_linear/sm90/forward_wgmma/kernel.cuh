@@ -15,7 +15,7 @@
 //   W, block row 0      #        .  #        Parts: what each block row stores in the K tile. The descriptor
 //      block row 1      .        #  #        of a stage says which parts are present.
 //
-// Warps have these roles (in brackets: the files wgmma_dds_*.cuh):
+// Warps have these roles (in brackets: the files of this folder):
 //
 //   producers        find the union of the block rows' index lists and issue TMA copies of x's K tile and of
 //                    the parts that are present, straight from the stored values           [produce, union]
