@@ -1,4 +1,5 @@
-"""A sparse layer: its pattern, its plan, its gradients, and what it gains over dense on this machine."""
+"""Builds a sparse layer and prints its pattern, its plan, its gradients and its gain over dense on this
+machine."""
 
 import torch
 

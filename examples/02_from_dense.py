@@ -1,5 +1,5 @@
-"""A dense model made sparse: keep the largest half of each layer's blocks, train on, save, load into a new
-model."""
+"""Makes a dense model sparse: keeps the largest half of each layer's blocks, trains on, saves, and loads into
+a new model."""
 
 import tempfile
 from pathlib import Path
@@ -13,7 +13,7 @@ from sparseloom.nn import BlockSparseLinear
 
 
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int) -> float:
-    """AdamW on the mean squared error; returns the last loss."""
+    """Trains with AdamW on the mean squared error and returns the last loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loss = torch.zeros(())
     for _ in range(steps):
@@ -39,7 +39,7 @@ print(f"trained on:         {train(model, x, y, 200):.4f}")
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "model.safetensors"
     sparseloom.save(model, path)
-    # Other patterns to begin with: load brings the file's.
+    # The new layers have other patterns; load replaces them by the file's.
     first, last = (
         BlockSparseLinear(64, 256, density=0.5, block=16),
         BlockSparseLinear(256, 64, density=0.5, block=16),

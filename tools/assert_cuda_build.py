@@ -1,4 +1,4 @@
-"""Fails where nvcc is on the PATH and the installed sparseloom has no CUDA kernels: `make test` then tested
+"""Fails when nvcc is on the PATH and the installed sparseloom has no CUDA kernels: `make test` then tested
 less than it could."""
 
 import shutil

@@ -1,17 +1,17 @@
-"""Whether advise() is right: random layers are advised on, made sparse and measured beside dense.
+"""Checks whether advise() is right: random layers are advised on, made sparse and measured beside dense.
 
 At most 2 % of what it recommends may end below .97x, and at least 90 % of the layers that gain 1.2x or more
 by some block must be recommended. Features are drawn log-uniformly from 64 to 8192, tokens from 1 to 4096,
 fp32 or bf16, inference or training; tokens are halved until a dense call takes less than a tenth of a second.
-Advised with the defaults of advise, at one of its densities.
+Advice is asked for with the defaults of advise, at one of its densities.
 
 A layer is counted when its ratio repeats: the rounds are cut into five parts, one after the other, and of the
-parts' median ratios the second and the fourth lie within 5 % of each other. Such that do not are measured
-again, up to three times.
+parts' median ratios the second and the fourth in size lie within 5 % of each other. Layers whose ratio does
+not repeat are measured again, up to three times.
 
-Writes bench/results/<device>/advice.json, a record for each layer, after every layer: a run that was stopped,
-by --minutes or otherwise, goes on with the same command. Exit status 1 when a target is missed and all layers
-are there.
+The script writes bench/results/<device>/advice.json, a record for each layer, after every layer: a run that
+was stopped, by --minutes or otherwise, goes on with the same command. The exit status is 1 when a target is
+missed and all layers are there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Record = dict[str, Any]
 
 
 def drawn(seed: int, number: int) -> Record:
-    """Layer `number` of a seed, whatever was drawn before it."""
+    """Draws layer `number` of a seed, independently of what was drawn before it."""
     draw = random.Random(f"{seed}/{number}")
 
     def log_uniform(low: int, high: int) -> int:
@@ -81,8 +81,10 @@ def seconds_of(trial: Trial) -> float:
 
 
 def fitting(dense: nn.Module, most: int, training: bool) -> int:
-    """`most`, halved until a call takes less than DENSE_SECONDS. From below: torch's naive bf16 products
-    would take minutes."""
+    """Returns `most`, halved until a call takes less than DENSE_SECONDS.
+
+    The search starts from few tokens: with many, torch's naive bf16 products would take minutes.
+    """
     sizes = [most >> halvings for halvings in range(most.bit_length())]
     found = sizes.pop()
     while sizes and 2 * seconds_of(Trial(dense, found, training)) <= DENSE_SECONDS:
@@ -91,7 +93,11 @@ def fitting(dense: nn.Module, most: int, training: bool) -> int:
 
 
 def measured(dense: Trial, sparse: Trial, seconds: float) -> tuple[dict[str, float], float]:
-    """The rounds' ratio, dense over sparse, and its spread as told above: of the most even of some tries."""
+    """Returns the rounds' ratio, dense over sparse, with the median times, and the spread of its parts.
+
+    The module's docstring defines the spread. Of up to TRIES measurements it returns the one with the least
+    spread.
+    """
     found = []
     for _ in range(TRIES):
         dense_us, us = timing.in_turn([dense.call, sparse.call], seconds, least=ROUNDS)
@@ -110,13 +116,13 @@ def measured(dense: Trial, sparse: Trial, seconds: float) -> tuple[dict[str, flo
 def sparse_of(net: nn.Sequential, patterns: dict[str, BlockSparse], tokens: int, training: bool) -> Trial:
     made = copy.deepcopy(net)
     with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # rows of which magnitude takes no block
+        warnings.simplefilter("ignore")  # warns of block rows in which magnitude keeps no block
         sparseloom.sparsify_(made, patterns)
     return Trial(made[0], tokens, training)
 
 
 def checked(layer: Record, seconds: float) -> Record:
-    """One layer advised on and measured."""
+    """Asks for advice on one layer and measures it."""
     shape = layer["in_features"], layer["out_features"]
     training = layer["training"]
     net = nn.Sequential(nn.Linear(*shape, dtype=getattr(torch, layer["dtype"])))
@@ -146,7 +152,7 @@ def checked(layer: Record, seconds: float) -> Record:
 
 
 def summary(records: list[Record]) -> Record:
-    """What the targets are about."""
+    """Counts what the targets are about."""
     counted = [r for r in records if r["spread"] is not None and r["spread"] <= MOST_SPREAD]
     recommended = [r for r in counted if r["recommended"]]
     slower = [r for r in recommended if r["ratio"]["median"] < SLOWER]
@@ -167,7 +173,7 @@ def summary(records: list[Record]) -> Record:
 
 
 def missed(told: Record) -> bool:
-    """Of a summary: whether a target is."""
+    """Returns whether a summary misses a target."""
     return bool(told["share_slower"] > WRONG or told["share_found"] < FOUND or not told["counted"])
 
 

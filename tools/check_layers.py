@@ -1,7 +1,8 @@
-"""Holds the include arrows: each room may include itself and what lies to the left of it. Exit status 1 names
-each wrong line.
+"""Checks that includes and imports follow the layers; exit status 1 names each line that does not.
 
-core <- pattern <- layout <- plan <- kernels <- ops <- bindings;  core <- runtime, read by plan, kernels and
+A folder of the C++ half may include itself and what lies to the left of it:
+
+core <- pattern <- layout <- plan <- kernels <- ops <- bindings; core <- runtime, read by plan, kernels and
 ops
 """
 
@@ -20,15 +21,17 @@ CPP_ARROWS = {
     "ops": BELOW_PLAN | {"plan", "kernels"},
     "bindings": BELOW_PLAN | {"plan", "kernels", "ops"},
 }
-# Public headers count as the room that implements them; those not named here are a room of their own name.
+# Public headers count as the folder that implements them; those not named here count as a folder of their own
+# name.
 PUBLIC = dict.fromkeys(("error", "dtype", "matrix_view", "export", "version"), "core") | {
     "executor": "runtime"
 }
-EXEMPT = {"include/sparseloom/sparseloom.h"}  # the table of contents
-# Inner doors: kernels see a candidate's row, never the choosing.
+EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
+# Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how
+# candidates are chosen.
 CLOSED = {("kernels", "plan/select.h"), ("kernels", "plan/cache.h")}
-# Python: one module reaches the operators, the rest go through it; user-facing parts are never imported by
-# the base.
+# In Python one module calls the operators, and the others go through it. The base never imports user-facing
+# parts.
 PYTHON_TOP = {"cli", "demo", "bench", "__main__"}
 PYTHON_BASE = {
     *(
@@ -52,7 +55,8 @@ IMPORT = re.compile(r"\s*from\s+(?:\.+|sparseloom\.)(\w*)\S*\s+import\s+\(?([\w,
 
 
 def room_of(path: str) -> str | None:
-    """`path`: relative to the root, or as an include names it."""
+    """Returns the folder of CPP_ARROWS that a file belongs to, else None. `path` is relative to the root, or
+    as an include names it."""
     parts = Path(path).parts
     if parts[0] == "include":
         parts = parts[1:]

@@ -1,7 +1,8 @@
-"""Compares what libsparseloom.so exports with the committed list: the public surface changes on purpose or
-not at all.
+"""Compares what libsparseloom.so exports with the committed list.
 
-python tools/check_symbols.py LIBRARY LIST [--update]
+The public surface thus changes on purpose or not at all.
+
+Usage: python tools/check_symbols.py LIBRARY LIST [--update]
 """
 
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 
 def exported(library: str) -> list[str]:
-    """Demangled names of strong symbols, and of ours among the weak ones. Weak std:: instances are the
+    """Returns the demangled names of strong symbols, and of our own weak ones. Weak std:: instances are the
     compiler's."""
     text = subprocess.run(
         ["nm", "-DC", "--defined-only", library], check=True, capture_output=True, text=True

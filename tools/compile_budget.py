@@ -1,8 +1,7 @@
-"""Build seconds and binary bytes of one build directory: numbers that CI prints, so that their growth is
-seen.
+"""Prints the build seconds and binary bytes of one build directory.
 
-Seconds are summed over compile steps as ninja logged them, i.e. of one core; a ccache hit counts as what it
-took.
+CI prints them so that their growth is seen. Seconds are summed over compile steps as ninja logged them, so
+they are those of one core; a ccache hit counts as the time it took.
 """
 
 import sys
@@ -10,7 +9,8 @@ from pathlib import Path
 
 
 def compile_seconds(log: Path) -> dict[str, float]:
-    """Output -> seconds of its last build. Lines of .ninja_log: start ms, end ms, mtime, output, hash."""
+    """Returns output -> seconds of its last build. A line of .ninja_log has: start ms, end ms, mtime, output,
+    hash."""
     steps = {}
     for line in log.read_text().splitlines()[1:]:
         start, end, _, output, _ = line.split("\t")

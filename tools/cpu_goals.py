@@ -1,4 +1,4 @@
-"""What the CPU suite promises beside what it measured: from bench/results/<cpu>/*.json."""
+"""Compares what the CPU suite promises with what it measured, from bench/results/<cpu>/*.json."""
 
 from collections import defaultdict
 from typing import Any
@@ -8,20 +8,23 @@ NO_CPU_GOALS = "No results with targets yet: `python -m sparseloom bench cpu` wr
 
 
 def torch_limit(run: Record) -> str:
-    """What torch was allowed in a run that stands for a lesser machine than its own; else empty."""
+    """Returns the limit on torch's instructions in a run that stands for a lesser machine than its own; else
+    ""."""
     allowed = str(run.get("machine", {}).get("torch_isa", ""))
     return allowed if "oneDNN" in allowed else ""
 
 
 def cpu_goals_part(setting: str, records: list[Record]) -> str:
-    """How many figures of these records reach their targets, and those that do not, cell by cell; empty where
-    nothing is promised. Only cells of the CPU suite promise something: others are measured for the plan's
-    choices."""
+    """Says how many figures of these records reach their targets, and lists those that do not, cell by cell.
+
+    It is empty where nothing is promised. Only cells of the CPU suite have targets: others are measured for
+    the plan's choices.
+    """
     from sparseloom.bench.cells import cell_of, flagship
     from sparseloom.bench.cpu_targets import promised_cpu
 
     cells = set(flagship())
-    # Records of the first versions name no peak, and promised nothing.
+    # Records of the first versions name no peak, and have no targets.
     figures = promised_cpu(
         [each for each in records if cell_of(each) in cells and ("peak" in each or "over_bf16" in each)]
     )

@@ -1,4 +1,5 @@
-"""Generated parts of Markdown files: what stands between `<!-- generated: NAME -->` and `<!-- end -->`."""
+"""Fills the generated parts of Markdown files, which stand between `<!-- generated: NAME -->` and `<!-- end
+-->`."""
 
 import re
 from pathlib import Path
@@ -7,7 +8,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def fill(text: str, name: str, content: str) -> str:
-    """The text with that part replaced. Raises ValueError when the markers are not there exactly once."""
+    """Returns the text with that part replaced. Raises ValueError when the markers are not there exactly
+    once."""
     part = re.compile(rf"(<!-- generated: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
     if len(part.findall(text)) != 1:
         raise ValueError(f"expected the markers of generated part {name!r} exactly once")
@@ -15,7 +17,8 @@ def fill(text: str, name: str, content: str) -> str:
 
 
 def update(path: Path, parts: dict[str, str], check: bool) -> bool:
-    """Writes the parts into the file, or with `check` only says so. True when the file was up to date."""
+    """Writes the parts into the file, or with `check` only compares them. Returns True when the file was up
+    to date."""
     before = path.read_text()
     after = before
     for name, content in parts.items():
@@ -26,6 +29,6 @@ def update(path: Path, parts: dict[str, str], check: bool) -> bool:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Returns a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

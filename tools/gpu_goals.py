@@ -1,4 +1,4 @@
-"""What the GPU suite promises beside what it measured, and what the profiler says: from
+"""Compares what the GPU suite promises with what it measured, and tells what the profiler says, from
 bench/results/<gpu>/*.json."""
 
 from typing import Any
@@ -26,7 +26,7 @@ SHARES = (
     ("issue", "issue slots"),
     ("occupancy", "occupancy"),
 )
-#: Of the stall reasons per instruction issued: so many are shown.
+#: How many stall reasons are shown, those with the most cycles per instruction issued first.
 STALLS = 3
 
 
@@ -48,7 +48,7 @@ def key(record: Record, direction: str) -> tuple[Any, ...]:
 
 
 def goals_part(records: list[Record]) -> str:
-    """All of it, or the sentence that there is nothing yet."""
+    """Returns all parts, or the sentence that there is nothing yet."""
     parts = [
         goals_table(records),
         errors_list(records),
@@ -60,13 +60,13 @@ def goals_part(records: list[Record]) -> str:
 
 
 def order(record: Record) -> tuple[Any, ...]:
-    """Of the table's rows: by dtype, operation and size, large blocks first."""
+    """Sorts the table's rows by dtype, operation and size, large blocks first."""
     operation = list(DTYPES).index(record["dtype"]), list(OPERATIONS).index(record["direction"])
     return *operation, -record["m"], record["k"], record["n"], -record["block"][0], record["density"]
 
 
 def promised(records: list[Record]) -> list[tuple[Record, bool, str]]:
-    """Every cell with a target, whether its burst reaches it, and the table's entry."""
+    """Returns every cell with a target, whether its burst reaches the target, and the table's entry."""
     speeds = {key(record, record["direction"]): record["speedup"] for record in measured(records, "linear")}
     found = []
     for record in sorted(
@@ -81,7 +81,7 @@ def promised(records: list[Record]) -> list[tuple[Record, bool, str]]:
 
 
 def goals_line(records: list[Record]) -> str:
-    """For the README; empty when nothing was promised of these records."""
+    """Returns the sentence for the README; empty when these records have no targets."""
     met = [reached for _, reached, _ in promised(records)]
     text = (
         f"{sum(met)} of {len(met)} targets are reached; "
@@ -91,8 +91,8 @@ def goals_line(records: list[Record]) -> str:
 
 
 def goals_table(records: list[Record]) -> str:
-    """Operation and block by density: the speed-up over dense in bursts, its target, and marks where either
-    figure falls short."""
+    """Returns a table of operation and block by density: the speed-up over dense in bursts, its target, and
+    marks where bursts or sustained load fall short."""
     found = promised(records)
     rows: dict[tuple[str, str], dict[float, str]] = {}
     for record, _, text in found:
@@ -115,7 +115,8 @@ def goals_table(records: list[Record]) -> str:
 
 
 def cell_text(record: Record, speeds: dict[tuple[Any, ...], float]) -> tuple[float | None, str]:
-    """What passes (None: forward was not measured, which dx's target is made of), and the table's entry."""
+    """Returns the least speed-up that passes, and the table's entry. The first is None when forward was not
+    measured, on which dx's target depends."""
     goal, speed = record["goal"], record["speedup"]
     base = speeds.get(key(record, "forward")) if goal["of_forward"] else 1.0
     if base is None:
@@ -127,7 +128,7 @@ def cell_text(record: Record, speeds: dict[tuple[Any, ...], float]) -> tuple[flo
 
 
 def patterns_table(records: list[Record]) -> str:
-    """Skewed and structured patterns beside the balanced one of the same size."""
+    """Returns a table of skewed and structured patterns beside the balanced one of the same size."""
     cells = measured(records, "linear")
     balanced = {
         key(record, record["direction"]): record for record in cells if record["pattern"] == "balanced"
@@ -161,7 +162,7 @@ def patterns_table(records: list[Record]) -> str:
 
 
 def training_table(records: list[Record]) -> str:
-    """Steps of a layer, and the MLP."""
+    """Returns a table of the steps of a layer, and sentences on the MLP."""
     rows = []
     for record in measured(records, "step"):
         over = record["beyond_us"]
@@ -211,7 +212,8 @@ def training_table(records: list[Record]) -> str:
 
 
 def errors_list(records: list[Record]) -> str:
-    """Whether results are as exact as promised: every tile beside dense's, and fp32 beside cuBLAS fp32."""
+    """Says whether results are as exact as promised: every tile beside dense's, and fp32 beside cuBLAS
+    fp32."""
     cells = [record for record in measured(records, "linear") if "tile_excess" in record]
     if not cells:
         return ""
@@ -242,7 +244,7 @@ def cell_name(record: Record) -> str:
 
 
 def plans_list(records: list[Record]) -> str:
-    """What plans cost, and how good their choices were."""
+    """Says what plans cost, and how good their choices were."""
     lines = []
     for record in measured(records, "plan"):
         us, most = record["us"]["median"], record["target_us"]
@@ -279,7 +281,7 @@ def is_profile(run: Record) -> bool:
 
 
 def profile_part(run: Record, caption: str) -> str:
-    """What limits each cell that was profiled: percent of what the GPU can do."""
+    """Returns a table of what limits each cell that was profiled, in percent of what the GPU can do."""
     rows = []
     for record in run["records"]:
         if "error" in record:

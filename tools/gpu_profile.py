@@ -1,13 +1,13 @@
-"""One launch of each cell under Nsight Compute (ncu): a flagship of each operation, and every cell that
-misses its target; writes bench/results/<gpu>/ncu.json.
+"""Profiles one launch of each cell under Nsight Compute (ncu) and writes bench/results/<gpu>/ncu.json.
 
-tools/profile_gpu [--cells NAME,...]     names as `sparseloom bench gpu --list` prints them;
-                                         default: FLAGSHIPS and what bench/results/<gpu>/gpu*.json
-                                         say is missed
+The cells are a flagship of each operation, and every cell that misses its target.
 
-All cells run in one process, since starting torch under ncu takes longer than the counters do. Between them a
-kernel that does nothing is profiled too: it says in ncu's list where the next cell begins. Needs this Python
-with torch, and ncu of the CUDA toolkit with the right to read counters.
+Usage: tools/profile_gpu [--cells NAME,...]. NAME is as `sparseloom bench gpu --list` prints it. The default
+is FLAGSHIPS and the cells that bench/results/<gpu>/gpu*.json say miss their targets.
+
+All cells run in one process, since starting torch under ncu takes longer than reading the counters. Between
+them a kernel that does nothing is profiled too: it marks in ncu's list where the next cell begins. The tool
+needs this Python with torch, and ncu of the CUDA toolkit with the right to read counters.
 """
 
 import argparse
@@ -38,8 +38,8 @@ FLAGSHIPS = (
     "forward-f32-8192x4096x4096-64x64-d0.2-balanced",
 )
 _ELAPSED, _ACTIVE = "avg.pct_of_peak_sustained_elapsed", "avg.pct_of_peak_sustained_active"
-#: Ours -> ncu's name, the first that this ncu knows. Percent of the peak, but for us (from ns), l2_to_sm
-#: (TB/s) and mhz.
+#: Our names -> ncu's names; the first that this ncu knows is used. Values are percent of the peak, except us
+#: (from ns), l2_to_sm (TB/s) and mhz.
 METRICS = {
     "us": ("gpu__time_duration.sum",),
     "tensor": (
@@ -56,7 +56,7 @@ METRICS = {
     "mhz": ("sm__cycles_elapsed.avg.per_second", "smsp__cycles_elapsed.avg.per_second"),
 }
 UNITS = {"us": 1e-3, "l2_to_sm": 1e-12, "mhz": 1e-6}
-#: Cycles that a warp waits for a reason, per instruction issued.
+#: The metric of the cycles that a warp waits for a reason, per instruction issued.
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active$")
 STALLS = (
     "barrier",
@@ -68,18 +68,18 @@ STALLS = (
     "sleeping",
     "wait",
 )
-#: What the L2 of an H200 delivers to rows that lie apart; rows that many multiprocessors ask for in step come
-#: faster.
+#: What the L2 of an H200 delivers for rows that lie apart; rows that many multiprocessors request in step
+#: come faster.
 L2_TO_SM_TBS = 9.0
-#: A unit this busy is what limits a kernel; below it, waiting is.
+#: A unit this busy (in percent) is what limits a kernel; below it, waiting is.
 BUSY = 70.0
 LIMIT = 400.0
-SPIN = "spin_kernel"  # what torch.cuda._sleep launches
+SPIN = "spin_kernel"  # the kernel that torch.cuda._sleep launches
 SAID = "profiled: "
 
 
 def find_ncu() -> str | None:
-    """ncu of the PATH, else of a CUDA toolkit in its usual places."""
+    """Returns ncu from the PATH, else from a CUDA toolkit in its usual places; None when there is none."""
     beside = [
         Path(shutil.which("nvcc") or "/").resolve().parent,
         *sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True),
@@ -90,7 +90,8 @@ def find_ncu() -> str | None:
 
 
 def known_metrics(ncu: str) -> set[str]:
-    """Names, without the part behind the first dot, that ncu has for this GPU; none when it does not say."""
+    """Returns the names, without the part behind the first dot, that ncu has for this GPU; none when it does
+    not say."""
     try:
         done = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
@@ -99,7 +100,7 @@ def known_metrics(ncu: str) -> set[str]:
 
 
 def asked(known: set[str]) -> dict[str, str]:
-    """Ours -> ncu's name, of those that exist; stalls as "stall:reason"."""
+    """Returns our names -> ncu's names, of those that exist; stalls as "stall:reason"."""
     able = {
         name: [each for each in ways if not known or each.split(".")[0] in known]
         for name, ways in METRICS.items()
@@ -112,7 +113,7 @@ def asked(known: set[str]) -> dict[str, str]:
 
 
 def missed(records: list[Record]) -> list[str]:
-    """Names of the cells whose burst is short of its target."""
+    """Returns the names of the cells whose bursts are short of their targets."""
     from sparseloom.bench.cells import cell_of
 
     return [
@@ -123,14 +124,15 @@ def missed(records: list[Record]) -> list[str]:
 
 
 def newest_records(folder: Path) -> list[Record]:
-    """Of every cell that any of a GPU's runs has measured, as docs/performance.md shows them."""
+    """Returns the newest record of every cell that any of a GPU's runs has measured, as docs/performance.md
+    shows them."""
     runs = [run for run in runs_of(folder) if is_gpu(run)]
     found: list[Record] = merged(runs, lambda _: "")["records"] if runs else []
     return found
 
 
 def usual_cells() -> list[str]:
-    """What is profiled when nobody says: see the module."""
+    """Returns the cells that are profiled by default; see the module's docstring."""
     sys.path.insert(0, str(ROOT / "python"))
     import torch
 
@@ -141,7 +143,8 @@ def usual_cells() -> list[str]:
 
 
 def launch(names: list[str]) -> int:
-    """Under ncu: every cell's sparse kernel once, behind one that does nothing; says what it did."""
+    """Runs under ncu: launches every cell's sparse kernel once, behind a kernel that does nothing, and prints
+    what it launched."""
     import torch
 
     from sparseloom.bench.gpu.groups import gpu_cells
@@ -179,7 +182,7 @@ def launch(names: list[str]) -> int:
 
 
 def rows_of(log: str) -> list[dict[str, str]]:
-    """Of ncu's comma-separated page "raw": one row per launch, by column; the row of units is left out."""
+    """Parses ncu's comma-separated page "raw": one row per launch, by column, without the row of units."""
     lines = [line for line in log.splitlines() if line.startswith('"')]
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     head, *rows = [*csv.reader(io.StringIO("\n".join(lines[start:])))] or [[]]
@@ -195,13 +198,13 @@ def number(text: str | None) -> float | None:
 
 
 def short_name(kernel: str) -> str:
-    """Of a demangled template: the function alone."""
+    """Returns the function's name alone, from a demangled template."""
     plain = kernel.replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     return re.split(r"[<(]", plain)[0].split("::")[-1].split()[-1]
 
 
 def of_cell(said: Record, launches: list[dict[str, str]], names: dict[str, str]) -> Record:
-    """The cell's record by its longest launch."""
+    """Returns the cell's record, made of its longest launch."""
     longest = max(launches, key=lambda row: number(row.get(names.get("us", ""))) or 0.0)
     values = {ours: number(longest.get(metric)) for ours, metric in names.items()}
     metrics = {
@@ -214,7 +217,8 @@ def of_cell(said: Record, launches: list[dict[str, str]], names: dict[str, str])
         for ours, value in values.items()
         if value is not None and ours.startswith("stall:")
     }
-    # A warp that issues is not waiting, and one that was passed over could have issued.
+    # Two reasons are no waiting: a warp that issues does not wait, and one that was passed over could have
+    # issued.
     stalls = {
         why: cycles
         for why, cycles in stalls.items()
@@ -228,8 +232,8 @@ def of_cell(said: Record, launches: list[dict[str, str]], names: dict[str, str])
 
 
 def limit(metrics: dict[str, float], stalls: dict[str, float]) -> str:
-    """In words: the busiest unit and how far it is from its limit, and what warps wait for where none is
-    busy."""
+    """Names what limits a kernel: the busiest unit and how far it is from its limit, and what warps wait for
+    where none is busy."""
     units = {
         "tensor": "tensor cores",
         "fma": "FMA pipe",
@@ -250,7 +254,7 @@ def limit(metrics: dict[str, float], stalls: dict[str, float]) -> str:
 
 
 def records_of(said: list[Record], log: str, names: dict[str, str]) -> list[Record]:
-    """One record per cell, in order; what could not be read says why."""
+    """Returns one record per cell, in order; a cell that could not be read has the error why."""
     groups: list[list[dict[str, str]]] = []
     for row in rows_of(log):
         if SPIN in row.get("Kernel Name", ""):
@@ -268,7 +272,7 @@ def records_of(said: list[Record], log: str, names: dict[str, str]) -> list[Reco
 
 
 def refusal(log: str) -> str:
-    """Why ncu has nothing to say."""
+    """Says why ncu has nothing to tell."""
     if "ERR_NVGPUCTRPERM" in log:
         return (
             "no permission to read the GPU's counters (ERR_NVGPUCTRPERM): "
@@ -284,7 +288,7 @@ def said_by(done: Finished) -> list[Record]:
 
 
 def write(records: list[Record], ncu: str) -> Path:
-    """ncu.json beside the benchmark's results."""
+    """Writes ncu.json beside the benchmark's results."""
     sys.path.insert(0, str(ROOT / "python"))
     import torch
 

@@ -1,14 +1,13 @@
-"""The steps of tools/gpu_check: build, C++ and Python tests on the GPU, four sanitizers, the benchmark; a
-summary, a results file.
+"""Runs the steps of tools/gpu_check: build, C++ and Python tests on the GPU, four sanitizers, the benchmark.
 
-tools/gpu_check [--steps build,cpp,...]     all steps in order without arguments, the sweep left out; exit
-status 1 when one of them failed
+Usage: tools/gpu_check [--steps build,cpp,...]. Without arguments it runs all steps in order except the sweep.
+It prints a summary and writes a results file; the exit status is 1 when a step failed.
 
 What is built already is used: python/sparseloom/libsparseloom_torch.so, and the C++ tests of
-SPARSELOOM_TEST_BINARY or build/*/tests/cpp/sparseloom_tests (the newest). Needs this Python with torch,
+SPARSELOOM_TEST_BINARY or build/*/tests/cpp/sparseloom_tests (the newest). It needs this Python with torch,
 pytest, typer, rich and tqdm; cmake and nvcc only for what is missing; compute-sanitizer of the CUDA toolkit.
-Writes bench/results/<gpu>/gpu.json and check.json, and the step sweep sweep-<seed>.json, of a seed from the
-clock.
+It writes bench/results/<gpu>/gpu.json and check.json, and the step sweep writes sweep-<seed>.json, with a
+seed from the clock.
 """
 
 import argparse
@@ -34,14 +33,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "python" / "sparseloom" / "libsparseloom_torch.so"
 BUILD = ROOT / "build" / "gpu"
-#: GoogleTest filters: what needs a GPU, and the cases small enough for a sanitizer.
+#: GoogleTest filters: the tests that need a GPU, and the cases small enough for a sanitizer.
 GPU_TESTS, SMALL_TESTS = "Cuda*", "CudaSmall*"
 PYTEST_PROCESSES = 8
-#: Parts of the small cases under a sanitizer, side by side: it works on the host, one thread each. racecheck
-#: in one took 220 s.
+#: The small cases run under a sanitizer in this many parts, side by side: it works on the host, with one
+#: thread each. racecheck in one part took 220 s.
 SANITIZER_PROCESSES = 4
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
-#: Seconds that a command may take; a sanitizer slows a kernel 10 to 1000 times.
+#: Seconds that a command may take; a sanitizer slows a kernel down 10 to 1000 times.
 LIMITS = {"build": 1200, "cpp": 600, "python": 900, "sanitizer": 400, "bench": 900, "sweep": 420}
 
 
@@ -61,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that ended: its exit status (-9 when it was stopped at its limit) and all it wrote."""
+    """A command that ended: its exit status (-9 when it was stopped at its limit) and everything it wrote."""
 
     status: int
     output: str
@@ -72,14 +71,18 @@ class Finished:
 
 
 def run(command: list[str], limit: float, variables: dict[str, str] | None = None) -> Finished:
-    """Runs a command in the source tree, python/ to import from, with `variables` added to the environment;
-    its output is shown as it comes, passing C++ tests left out."""
+    """Runs a command in the source tree.
+
+    python/ is on the import path, and `variables` are added to the environment. The command's output is shown
+    as it comes, without the C++ tests that pass.
+    """
     print(f"$ {' '.join(command)}", flush=True)
     paths = os.pathsep.join(filter(None, (str(ROOT / "python"), os.environ.get("PYTHONPATH", ""))))
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"} | (variables or {})
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        # A session of its own: what the command started ends with it at the limit, and no pipe stays open.
+        # The command gets a session of its own: at the limit, what it started ends with it, and no pipe stays
+        # open.
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True, errors="replace", start_new_session=True, **streams
         )  # type: ignore[call-overload]
@@ -104,7 +107,7 @@ def run(command: list[str], limit: float, variables: dict[str, str] | None = Non
 
 
 def test_binary() -> Path | None:
-    """The C++ tests: the one named by SPARSELOOM_TEST_BINARY, else the newest in build/."""
+    """Returns the C++ tests: the binary named by SPARSELOOM_TEST_BINARY, else the newest in build/."""
     named = os.environ.get("SPARSELOOM_TEST_BINARY")
     if named:
         return Path(named) if Path(named).is_file() else None
@@ -141,7 +144,7 @@ def build() -> Step:
 
 
 def gtest_counts(report: dict[str, Any]) -> dict[str, int]:
-    """Of GoogleTest's JSON report: run (skipped ones too), failed, skipped."""
+    """Counts tests in GoogleTest's JSON report: run (skipped ones too), failed, skipped."""
     tests = [test for suite in report["testsuites"] for test in suite["testsuite"]]
     done = [test for test in tests if test["status"] == "RUN"]
     failed = [test for test in done if test.get("failures")]
@@ -150,7 +153,7 @@ def gtest_counts(report: dict[str, Any]) -> dict[str, int]:
 
 
 def tests_verdict(name: str, counts: dict[str, int], done: Finished) -> Step:
-    """A step passes when some tests ran, all of them, and none failed."""
+    """Returns the step, which passes when some tests ran, none was skipped and none failed."""
     verdict = (
         f"{counts['run'] - counts['failed'] - counts['skipped']} passed, "
         f"{counts['failed']} failed, skipped = {counts['skipped']}"
@@ -164,7 +167,7 @@ def tests_verdict(name: str, counts: dict[str, int], done: Finished) -> Step:
 
 
 def cpp() -> Step:
-    """The C++ tests that need a GPU."""
+    """Runs the C++ tests that need a GPU."""
     tests = test_binary()
     if tests is None:
         return Step("cpp", False, "no test binary: run the step build, or set SPARSELOOM_TEST_BINARY")
@@ -179,7 +182,8 @@ def cpp() -> Step:
 
 
 def junit_counts(xml: str) -> tuple[dict[str, int], list[str]]:
-    """Of pytest's JUnit report: run (skipped ones too), failed, skipped; and why tests were skipped."""
+    """Counts tests in pytest's JUnit report: run (skipped ones too), failed, skipped; and tells why tests
+    were skipped."""
     cases = list(ElementTree.fromstring(xml).iter("testcase"))
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skips = [(case, case.find("skipped")) for case in cases]
@@ -188,11 +192,11 @@ def junit_counts(xml: str) -> tuple[dict[str, int], list[str]]:
 
 
 def python() -> Step:
-    """The Python tests that need a GPU."""
+    """Runs the Python tests that need a GPU."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ["-m", "gpu or two_gpus", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        # 2200 tests: eight processes take 80 s, one takes ten minutes
+        # For 2200 tests, eight processes take 80 s and one takes ten minutes.
         if importlib.util.find_spec("xdist") is not None:
             options += ["-n", str(min(PYTEST_PROCESSES, os.cpu_count() or 1))]
         done = run([sys.executable, "-m", "pytest", *options, "tests/python"], LIMITS["python"])
@@ -206,7 +210,8 @@ def python() -> Step:
 
 
 def find_sanitizer() -> str | None:
-    """compute-sanitizer of the PATH, else of a CUDA toolkit in its usual place."""
+    """Returns compute-sanitizer from the PATH, else from a CUDA toolkit in its usual place; None when there
+    is none."""
     beside = [
         Path(shutil.which("nvcc") or "/").resolve().parent,
         *sorted(Path("/usr/local").glob("cuda*/bin"), reverse=True),
@@ -216,13 +221,14 @@ def find_sanitizer() -> str | None:
 
 
 def sanitizer_errors(output: str) -> int | None:
-    """The count in a sanitizer's last summary line, warnings of a race included; None when it wrote none."""
+    """Returns the count in a sanitizer's last summary line, warnings of a race included; None when it wrote
+    none."""
     summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", output)
     return int(summaries[-1]) if summaries else None
 
 
 def sanitizer(tool: str) -> Step:
-    """The small C++ cases under one tool of compute-sanitizer."""
+    """Runs the small C++ cases under one tool of compute-sanitizer."""
     program, tests = find_sanitizer(), test_binary()
     if program is None or tests is None:
         return Step(
@@ -243,7 +249,7 @@ def sanitizer(tool: str) -> Step:
 
 
 def sanitizer_verdict(tool: str, parts: list[Finished]) -> Step:
-    """Clean: each part's summary says 0 and its tests passed, and tests ran."""
+    """Returns the step, which is clean when each part's summary says 0, its tests passed, and tests ran."""
     errors = [sanitizer_errors(part.output) for part in parts]
     passed = [re.search(r"\[  PASSED  \] (\d+) test", part.output) for part in parts]
     ran = sum(int(found[1]) for found in passed if found)
@@ -257,7 +263,7 @@ def sanitizer_verdict(tool: str, parts: list[Finished]) -> Step:
 
 
 def bench() -> Step:
-    """The GPU suite and its promises."""
+    """Runs the GPU suite and checks its targets."""
     done = run([sys.executable, "-m", "sparseloom", "bench", "gpu", "--check"], LIMITS["bench"])
     missed = re.findall(r"^missed: ", done.output, re.MULTILINE)
     counts = {"missed": len(missed)}
@@ -267,7 +273,7 @@ def bench() -> Step:
 
 
 def sweep() -> Step:
-    """300 random problems beside dense; nothing is promised of them but right results."""
+    """Runs 300 random problems beside dense; they must give right results, but have no speed targets."""
     command = [
         sys.executable,
         "-m",
@@ -283,7 +289,8 @@ def sweep() -> Step:
 
 
 def sweep_verdict(done: Finished) -> Step:
-    """Passes when problems were measured and all results are right, slower than dense or not."""
+    """Returns the step, which passes when problems were measured and all results are right, slower than dense
+    or not."""
     found = re.search(r"^slower than dense .*: (\d+) .* of (\d+) problems.*$", done.output, re.MULTILINE)
     counts = {"slower": int(found[1]), "problems": int(found[2])} if found else {}
     verdict = (found[0] if found else "nothing was measured") + ("" if done.status == 0 else f" ({done.how})")
@@ -298,13 +305,15 @@ STEPS: dict[str, Callable[[], Step]] = {
     "bench": bench,
     "sweep": sweep,
 }
-#: Run only where they are named: a sweep takes three minutes and holds nothing to a target.
+#: Steps that run only where they are named: a sweep takes three minutes and holds nothing to a target.
 BY_NAME = ("sweep",)
 
 
 def write(steps: list[Step]) -> Path:
-    """check.json beside the benchmark's results. Steps of an earlier call on the same commit stay: a run may
-    be cut in parts."""
+    """Writes check.json beside the benchmark's results.
+
+    Steps of an earlier call on the same commit stay: a run may be cut into parts.
+    """
     sys.path.insert(0, str(ROOT / "python"))
     import torch
 
@@ -348,7 +357,7 @@ def main(arguments: list[str]) -> int:
     print("== summary", *(step.line() for step in steps), sep="\n")
     try:
         print(f"results: {write(steps)}")
-    # without the library the steps' outcome is still worth its exit status
+    # Without the library no results file is written, but the steps' outcome is still printed.
     except (ImportError, OSError, RuntimeError) as error:
         print(f"no results file: {error}")
         return 1

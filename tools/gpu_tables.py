@@ -1,4 +1,5 @@
-"""Tables of a GPU's results files (bench/results/<gpu>/gpu*.json): the README's part and the whole list."""
+"""Makes tables of a GPU's results files (bench/results/<gpu>/gpu*.json): the README's part and the whole
+list."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from typing import Any
 from generated import table
 
 Record = dict[str, Any]
-#: What the README shows: 8192 tokens through a 4096 x 4096 layer in bf16, forward, square blocks.
+#: The product that the README shows: 8192 tokens through a 4096 x 4096 layer in bf16, forward, square blocks.
 SHOWN = {"op": "linear", "direction": "forward", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096}
 SHOWN_BLOCKS = (32, 64, 128)
 DTYPES = {
@@ -18,7 +19,7 @@ DTYPES = {
     "fp8": "fp8",
     "fp8_promoted": "fp8, promoted",
 }
-#: What tells one record from another.
+#: The fields that tell one record from another.
 NAMES = ("op", "name", "direction", "dtype", "m", "k", "n", "block", "density", "pattern")
 DIRECTIONS = ("forward", "dx", "dw")
 MODES = {"without_gradients": "without gradients", "with_gradients": "with gradients"}
@@ -29,8 +30,8 @@ def is_gpu(run: Record) -> bool:
 
 
 def merged(runs: list[Record], caption: Callable[[Record], str]) -> Record:
-    """The runs of one GPU, oldest first, as one: the newest record of all that was measured, and the captions
-    of what is shown."""
+    """Merges the runs of one GPU, oldest first: the newest record of everything that was measured, and the
+    captions of the runs that are shown."""
     newest: dict[str, tuple[Record, Record]] = {}
     for run in runs:
         newest |= {
@@ -46,8 +47,8 @@ def merged(runs: list[Record], caption: Callable[[Record], str]) -> Record:
 
 
 def cells(run: Record) -> list[Record]:
-    """The run's cells in order: direction, dtype, shape, block, density. Those that failed come too; they
-    show their error."""
+    """Returns the run's cells in order: direction, dtype, shape, block, density. Cells that failed are
+    included; they show their error."""
     found = [record for record in run["records"] if record["op"] == "linear"]
     return sorted(
         found,
@@ -69,15 +70,15 @@ def number(value: float | None) -> str:
 
 
 def times(numerator: float, denominator: float | None) -> str:
-    """A speed-up; losses are marked."""
+    """Formats a speed-up; one below 1 is marked as slower."""
     if denominator is None:
         return "-"
     return f"{numerator / denominator:.2f}x" + (" **slower**" if numerator < denominator else "")
 
 
 def readme_table(run: Record, caption: str) -> str:
-    """Density by density: time, and speed over dense and peers, blocks of 32, 64 and 128. Empty when the run
-    has no such cell."""
+    """Returns time, and speed over dense and peers, by density for blocks of 32, 64 and 128; empty when the
+    run has no such cell."""
     rows = []
     for record in cells(run):
         if "error" in record or any(record[key] != value for key, value in SHOWN.items()):
@@ -120,7 +121,7 @@ def readme_table(run: Record, caption: str) -> str:
 
 
 def host_line(run: Record) -> str:
-    """What a module call costs the host, empty when that was not measured."""
+    """Says the host overhead of a module call; empty when that was not measured."""
     for record in run["records"]:
         if record["op"] == "host" and "error" not in record:
             costs = (
@@ -160,12 +161,12 @@ def cell_row(record: Record) -> list[str]:
 
 
 def density(record: Record) -> str:
-    """Patterns that are not balanced say so."""
+    """Returns the density, with the pattern's name when it is not balanced."""
     return f"{record['density']:.3g}" + ("" if record["pattern"] == "balanced" else f" {record['pattern']}")
 
 
 def page(run: Record, caption: str) -> str:
-    """Every cell of the run, and what its columns cannot say."""
+    """Returns every cell of the run, and what its columns cannot say."""
     head = [
         "dtype",
         "direction",

@@ -1,7 +1,8 @@
-"""docs/api.md from signatures and docstrings: the reference, and the snapshot that a change of the public
-surface has to touch.
+"""Makes docs/api.md from signatures and docstrings.
 
-python tools/make_api.py [--check]     --check: exit status 1 when the page is not up to date
+The page is the reference, and the snapshot that a change of the public surface has to touch.
+
+Usage: python tools/make_api.py [--check]. With --check the exit status is 1 when the page is not up to date.
 """
 
 import ast
@@ -17,7 +18,7 @@ from generated import ROOT, update
 import sparseloom
 
 PAGE = ROOT / "docs" / "api.md"
-#: module -> names; None is its __all__.
+#: Module -> names; None stands for its __all__.
 MODULES: dict[str, list[str] | None] = {
     "sparseloom": None,
     "sparseloom.nn": None,
@@ -57,7 +58,7 @@ MODULES: dict[str, list[str] | None] = {
         "set_topology",
     ],
 }
-#: module -> functions. Need a package that is not always there: read, not imported.
+#: Module -> functions. These modules need a package that is not always there: they are parsed, not imported.
 READ = {"hf": ("describe_",), "lora": ("register_",)}
 
 
@@ -67,7 +68,7 @@ def first_paragraph(thing: Any) -> str:
 
 
 class Bare(str):
-    """An annotation that prints without quotes: in the sources they are strings."""
+    """An annotation that prints without quotes: in the sources, annotations are strings."""
 
     __slots__ = ()
 
@@ -76,28 +77,28 @@ class Bare(str):
 
 
 def signature(thing: Any) -> str:
-    """As written in the source."""
+    """Returns the signature as written in the source."""
     found = inspect.signature(thing)
     parameters = [each.replace(annotation=bare(each.annotation)) for each in found.parameters.values()]
     return str(found.replace(parameters=parameters, return_annotation=bare(found.return_annotation)))
 
 
 def bare(annotation: Any) -> Any:
-    if isinstance(annotation, ForwardRef):  # a NamedTuple's
+    if isinstance(annotation, ForwardRef):  # a NamedTuple has these
         annotation = annotation.__forward_arg__
     return Bare(annotation) if isinstance(annotation, str) else annotation
 
 
 def untold(base: type) -> list[tuple[str, Any]]:
-    """What a class has from a base of ours that has no entry of its own."""
+    """Returns what a class has from a base class of ours that has no entry of its own."""
     ours = base.__module__.startswith("sparseloom.") and base.__name__ not in sparseloom.nn.__all__
     return list(vars(base).items()) if ours else []
 
 
 def members(cls: type) -> list[str]:
-    """Methods and properties that the class itself defines, in the order of the source."""
+    """Lists the methods and properties that the class itself defines, in the order of the source."""
     lines = []
-    if not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple):  # theirs are in the signature
+    if not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple):  # their fields are in the signature
         lines += [
             f"- `.{name}: {kind}`"
             for name, kind in inspect.get_annotations(cls).items()
@@ -126,7 +127,7 @@ def entry(name: str, thing: Any) -> list[str]:
 
 
 def read_entries(names: tuple[str, ...], source: str) -> list[str]:
-    """Functions of a module that is not imported."""
+    """Lists functions of a module that is not imported."""
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     lines = []
     for name in names:

@@ -1,7 +1,9 @@
-"""docs/when_not.md's table from bench/results/<device>/*.json: below which density block-sparse was faster,
-by product.
+"""Makes docs/when_not.md's table from bench/results/<device>/*.json.
 
-python tools/make_break_even.py [--check]     --check: exit status 1 when the page is not up to date
+It says below which density block-sparse was faster, by product.
+
+Usage: python tools/make_break_even.py [--check]. With --check the exit status is 1 when the page is not up to
+date.
 """
 
 import itertools
@@ -29,7 +31,8 @@ Curve = list[tuple[float, float]]  # (density, dense time over sparse time), by 
 
 
 def curves(folder: Path) -> dict[tuple[Any, ...], Curve]:
-    """(tokens, in, out, block, dtype, direction) -> speed-ups; the newest measurement of each cell counts."""
+    """Returns (tokens, in, out, block, dtype, direction) -> speed-ups; the newest measurement of each cell
+    counts."""
     runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     found: dict[tuple[Any, ...], dict[float, float]] = defaultdict(dict)
     for run in sorted(
@@ -43,7 +46,7 @@ def curves(folder: Path) -> dict[tuple[Any, ...], Curve]:
                 and "us" in record
             ):
                 if record.get("pattern", "balanced") not in ("balanced", "random"):
-                    continue  # a skewed pattern is no other density
+                    continue  # a skewed pattern is not another density
                 size = (record["m"], record["k"], record["n"], tuple(record["block"]))
                 key = (*size, DTYPES[record["dtype"]], record["direction"])
                 found[key][record["density"]] = record["dense_us"] / record["us"]["median"]
@@ -51,7 +54,7 @@ def curves(folder: Path) -> dict[tuple[Any, ...], Curve]:
 
 
 def break_even(curve: Curve) -> str:
-    """Where a line through the measured speed-ups meets 1."""
+    """Returns the density where a line through the measured speed-ups meets 1."""
     if curve[0][1] < 1:
         return f"below {curve[0][0]:g} ({curve[0][1]:.2f}x there)"
     for (low, fast), (high, slow) in itertools.pairwise(curve):
@@ -61,7 +64,7 @@ def break_even(curve: Curve) -> str:
 
 
 def rows(folder: Path) -> list[list[str]]:
-    """One line for each product that was measured; directions side by side."""
+    """Returns one row for each product that was measured, with the directions side by side."""
     grouped: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
     for key, curve in curves(folder).items():
         grouped[key[:-1]][key[-1]] = break_even(curve)

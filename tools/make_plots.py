@@ -1,7 +1,9 @@
-"""Tables and plots of README.md and docs/performance.md from bench/results/<device>/*.json. No result file,
-no number.
+"""Makes tables and plots of README.md and docs/performance.md from bench/results/<device>/*.json.
 
-python tools/make_plots.py [--check]     --check: exit status 1 when a page or plot is not up to date
+Without a result file there is no number.
+
+Usage: python tools/make_plots.py [--check]. With --check the exit status is 1 when a page or plot is not up
+to date.
 """
 
 import sys
@@ -31,7 +33,7 @@ NO_MODELS = "No result files yet: `python -m sparseloom bench models` writes the
 
 
 def cell(record: Record) -> tuple[Any, ...]:
-    """What was measured: later measurements of the same cell replace earlier ones."""
+    """Returns the key of what was measured: later measurements of the same cell replace earlier ones."""
     return (
         record["op"],
         DTYPES[record["dtype"]],
@@ -46,8 +48,11 @@ def cell(record: Record) -> tuple[Any, ...]:
 
 
 def load(folder: Path) -> dict[str, list[Record]]:
-    """The records of all CPU runs of one device by instruction set and threads, the most records first:
-    newest per cell, in the order of cells, each with its run's caption."""
+    """Returns the records of all CPU runs of one device by instruction set and threads.
+
+    The setting with the most records comes first. Each cell has its newest record, with its run's caption, in
+    the order of cells.
+    """
     newest: dict[str, dict[tuple[Any, ...], Record]] = defaultdict(dict)
     for run in (run for run in runs_of(folder) if not is_gpu(run)):
         machine = run.get("machine", {})
@@ -62,8 +67,8 @@ def load(folder: Path) -> dict[str, list[Record]]:
 
 
 def quality_table(run: Record) -> str:
-    """The demo's experiment: held-out bits per byte of both models, medians over seeds at each one's best
-    learning rate."""
+    """Returns the demo's experiment: held-out bits per byte of both models, medians over seeds at each one's
+    best learning rate."""
     rows = []
     for entry in run["summary"]:
         excess = entry.get("excess_percent")
@@ -139,12 +144,12 @@ def caption(run: Record) -> str:
 
 
 def captions(records: list[Record]) -> str:
-    """Of the runs that these records come from, one a line."""
+    """Returns the captions of the runs that these records come from, one a line."""
     return "\n".join(dict.fromkeys(record["caption"] for record in records))
 
 
 def demo_table(run: Record) -> str:
-    """The demo's own table of figures, of a model trained on a GPU."""
+    """Returns the demo's own table of figures, of a model trained on a GPU."""
     settings = run["settings"]
     size = ", ".join(
         f"{key} {settings[key]}"
@@ -158,7 +163,7 @@ def demo_table(run: Record) -> str:
 
 
 def panels(records: list[Record]) -> list[Panel]:
-    """One panel per dtype: density -> speed-up, a line per direction."""
+    """Returns one panel per dtype: density -> speed-up, a line per direction."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for record in shown(records):
         if record.get("pattern", "balanced") == "balanced":
@@ -204,7 +209,7 @@ def main() -> int:
             cpu_goals.append(cpu_goals_part(f"**{folder.name}, {setting}**", records))
         if not settings:
             continue
-        # The front page shows one device: of those on which the most was measured the one measured last.
+        # The front page shows one device: of those on which the most was measured, the one measured last.
         newest = max(newest, shown(next(iter(settings.values()))), key=rank)
     if drawn := panels(newest):
         size = "{m} tokens, {k} x {n}".format(**SHOWN)

@@ -1,7 +1,9 @@
-"""docs/support.md from the case list, so that what is advertised is what is checked, and from the records of
-the checks on GPUs.
+"""Makes docs/support.md from the case list and from the records of the checks on GPUs.
 
-python tools/make_support_table.py [--check]     --check: exit status 1 when the page is not up to date
+What is advertised is thus what is checked.
+
+Usage: python tools/make_support_table.py [--check]. With --check the exit status is 1 when the page is not up
+to date.
 """
 
 import json
@@ -26,7 +28,7 @@ def dtype_name(case: Case) -> str:
 
 
 def blocks_text(blocks: set[tuple[int, int]]) -> str:
-    """A full grid of sides as one product, anything else block by block."""
+    """Writes a full grid of sides as one product, anything else block by block."""
     rows, cols = sorted({block[0] for block in blocks}), sorted({block[1] for block in blocks})
     if len(blocks) == len(rows) * len(cols) > 1:
         return f"{{{', '.join(map(str, rows))}}} x {{{', '.join(map(str, cols))}}}"
@@ -34,7 +36,7 @@ def blocks_text(blocks: set[tuple[int, int]]) -> str:
 
 
 def support_rows(all_cases: list[Case]) -> list[list[str]]:
-    """One row per op, direction, dtype and device: blocks, fused activations, number of cases."""
+    """Returns one row per op, direction, dtype and device: blocks, fused activations, number of cases."""
     groups = defaultdict(list)
     for case in all_cases:
         groups[case.op, case.direction, dtype_name(case), case.device].append(case)
@@ -49,7 +51,7 @@ def support_rows(all_cases: list[Case]) -> list[list[str]]:
 
 
 def edge_rows(all_cases: list[Case]) -> list[list[str]]:
-    """What the cases are there for, with how many there are of each."""
+    """Returns what the cases are there for, with the number of cases of each."""
     counts: dict[str, int] = defaultdict(int)
     for case in all_cases:
         counts[case.name] += 1
@@ -57,8 +59,8 @@ def edge_rows(all_cases: list[Case]) -> list[list[str]]:
 
 
 def gpu_rows(checks: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """One row per GPU: what tools/gpu_check said of each of the named steps there, of which commit and
-    when."""
+    """Returns one row per GPU: what tools/gpu_check said of each of the named steps there, at which commit
+    and when."""
     rows = []
     for check in sorted(checks, key=lambda check: str(check["gpu"])):
         verdicts = {step["name"]: step["verdict"] for step in check["steps"]}

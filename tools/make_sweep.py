@@ -1,7 +1,9 @@
-"""docs/sweep.md: the distribution from sparseloom.bench.sweep, the records from
-bench/results/<device>/sweep-*.json.
+"""Makes docs/sweep.md.
 
-python tools/make_sweep.py [--check]     --check: exit status 1 when the page is not up to date
+The distribution comes from sparseloom.bench.sweep, the records from bench/results/<device>/sweep-*.json.
+
+Usage: python tools/make_sweep.py [--check]. With --check the exit status is 1 when the page is not up to
+date.
 """
 
 import sys
@@ -20,7 +22,7 @@ Record = dict[str, Any]
 
 
 def zoo() -> str:
-    """The layers, each shape once."""
+    """Returns a table of the layers, each shape once."""
     rows = [[layer.models, str(layer.k), str(layer.n)] for layer in problems.ZOO]
     own = {shape: name.split(".", 2)[-1] for name, shape in scores.LAYERS.items()}  # every depth has the same
     rows += [[f"the demo's {name}, with its own masks", str(k), str(n)] for (k, n), name in own.items()]
@@ -28,7 +30,7 @@ def zoo() -> str:
 
 
 def drawn() -> str:
-    """What else a problem is made of."""
+    """Returns a table of what else a problem consists of."""
     rectangles = f"{100 * problems.RECTANGULAR_SHARE:.0f} %"
     sides = ", ".join(map(str, problems.SIDES))
     rows = [
@@ -44,8 +46,8 @@ def drawn() -> str:
 
 
 def record_part(run: Record, others: list[Record]) -> str:
-    """One file: figures, the ten worst (the file has their plans), and what moved since the run that it
-    repeats."""
+    """Describes one file: figures, the ten worst (the file has their plans), and what moved since the run
+    that it repeats."""
     parts = [f"**{summary.about(run)}**", table(summary.HEAD, summary.rows(run["records"]))]
     parts.append("\n".join(listed(line) for line in summary.sentences(run["records"])))
     repeated = next((other for other in others if repeats(run, other)), None)
@@ -58,19 +60,19 @@ def record_part(run: Record, others: list[Record]) -> str:
 
 
 def listed(sentence: str) -> str:
-    """As an item, with what it names one level below."""
+    """Formats a sentence as a list item, with what it names one level below."""
     first, *others = sentence.splitlines()
     return "\n".join([f"- {first}", *(f"  - {line.strip().lstrip('#')}" for line in others)])
 
 
 def repeats(run: Record, other: Record) -> bool:
-    """Whether `run` is a later one of the same problems."""
+    """Returns whether `run` is a later run of the same problems."""
     same = (run["seed"], run["kernel"], run["device"]) == (other["seed"], other["kernel"], other["device"])
     return same and str(other["date"]) < str(run["date"])
 
 
 def records() -> str:
-    """By device, the oldest run first."""
+    """Describes the runs by device, the oldest run first."""
     parts = []
     for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
         runs = [run for run in runs_of(folder) if run.get("suite") == "sweep" and run["records"]]

@@ -1,4 +1,4 @@
-"""Tables of the whole models' results files (bench/results/<gpu>/models*.json)."""
+"""Makes tables of the whole models' results files (bench/results/<gpu>/models*.json)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +13,8 @@ def is_models(run: Record) -> bool:
 
 
 def page(runs: list[Record], caption: Callable[[Record], str]) -> str:
-    """The newest record of each model: one table of the training, one of the products it is made of, one of
-    batch sizes."""
+    """Shows the newest record of each model: a table of the training, one of its products, and one of batch
+    sizes."""
     newest: dict[str, tuple[Record, Record]] = {}
     for run in sorted(runs, key=lambda run: str(run["date"])):
         newest |= {record["model"]: (record, run) for record in run["records"]}
@@ -81,7 +81,7 @@ def graphed(rates: Record) -> str:
 
 
 def layer_table(record: Record) -> tuple[list[str], list[list[str]]]:
-    """The first layer of each shape."""
+    """Returns a table with the first layer of each shape."""
     shapes: dict[tuple[Any, ...], list[Record]] = {}
     for layer in record["report"]["layers"]:
         if layer["times"]:
@@ -114,7 +114,7 @@ def batch_table(record: Record) -> tuple[list[str], list[list[str]]]:
 
 
 def timed(entry: Record) -> list[str]:
-    """Forward and backward, beside dense."""
+    """Returns forward and backward times, beside dense's."""
     cells = []
     for direction in ("forward", "backward"):
         if direction not in (entry["times"] or {}):
@@ -128,5 +128,5 @@ def timed(entry: Record) -> list[str]:
 
 
 def times(speedup: float) -> str:
-    """A speed-up; losses are marked."""
+    """Formats a speed-up; one below 1 is marked as slower."""
     return f"{speedup:.2f}x" + (" **slower**" if speedup < 1 else "")

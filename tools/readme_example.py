@@ -1,6 +1,6 @@
 """Runs the Python examples of a Markdown file as printed, each fenced block in a process of its own.
 
-python tools/readme_example.py README.md      with the interpreter that has Sparseloom installed
+Usage: python tools/readme_example.py README.md, with the interpreter that has Sparseloom installed.
 """
 
 import re

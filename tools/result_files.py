@@ -1,4 +1,4 @@
-"""The result files of one device: bench/results/<device>/*.json."""
+"""Reads the result files of one device: bench/results/<device>/*.json."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,6 @@ Record = dict[str, Any]
 
 
 def runs_of(folder: Path) -> list[Record]:
-    """Oldest first; none where there is no such folder."""
+    """Returns the runs, oldest first; none where there is no such folder."""
     runs = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     return sorted((run for run in runs if "records" in run), key=lambda run: str(run["date"]))

@@ -1,4 +1,5 @@
-"""The speed-up plot as a plain SVG: readable on light and dark pages, the same bytes for the same numbers."""
+"""Draws the speed-up plot as a plain SVG: readable on light and dark pages, the same bytes for the same
+numbers."""
 
 import html
 import math
@@ -17,7 +18,8 @@ class Panel:
 
 
 def bounds(panels: list[Panel]) -> tuple[float, float, float, float]:
-    """Densities and speed-ups that all panels share; the axis always shows 1, where dense is."""
+    """Returns the limits of densities and speed-ups that all panels share; the axis always shows 1, where
+    dense is."""
     points = [point for panel in panels for line in panel.lines.values() for point in line]
     low, high = min(1.0, *(y for _, y in points)), max(1.0, *(y for _, y in points))
     densities = [x for x, _ in points]
@@ -39,7 +41,8 @@ def text(
 
 
 def panel_svg(panel: Panel, left: float, limits: tuple[float, float, float, float]) -> list[str]:
-    """Both axes are logarithmic: halving the density should double the speed, a straight line."""
+    """Draws one panel. Both axes are logarithmic: halving the density should double the speed, which is a
+    straight line."""
     x0, x1, y0, y1 = limits
 
     def x_of(density: float) -> float:
@@ -67,7 +70,7 @@ def panel_svg(panel: Panel, left: float, limits: tuple[float, float, float, floa
 
 
 def speedup_svg(panels: list[Panel], title: str, note: str) -> str:
-    """`note` says machine, commit and date, under the panels."""
+    """Draws the panels; `note` says machine, commit and date, under the panels."""
     limits = bounds(panels)
     width = LEFT + len(panels) * (WIDTH + GAP)
     height = TOP + HEIGHT + 70

@@ -1,4 +1,4 @@
-"""Sparseloom: block-sparse layers that are trained, saved and run, and are faster than dense ones.
+"""Sparseloom: block-sparse layers for PyTorch that train, save and run, faster than dense ones.
 
 >>> import torch, sparseloom
 >>> layer = sparseloom.nn.BlockSparseLinear(1024, 4096, density=0.25)
@@ -42,6 +42,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":  # one version number: the one compiled into the core
+    if name == "__version__":  # there is one version number, compiled into the C++ core
         return info()["version"]
     raise AttributeError(f"module 'sparseloom' has no attribute {name!r}")

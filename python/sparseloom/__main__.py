@@ -1,4 +1,4 @@
-"""``python -m sparseloom``."""
+"""Runs the command line for ``python -m sparseloom``."""
 
 from sparseloom.cli import main
 

@@ -1,4 +1,4 @@
-"""A layer's route for gradients: one autograd Function around the operators. ops.py checks the arguments and
+"""Connects layers to autograd: one autograd Function around the operators. ops.py checks the arguments and
 words the errors."""
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ if TYPE_CHECKING:
     from .ops import Index
 
 _RELU = ACTIVATIONS["relu"]
-# What training fuses on the CPU. Inductor's loops for the others take 4 us of a small layer's step, torch's
-# operators, which ours would call, 60; outside of inductor both routes call the same.
+# The activations that training fuses into the product on the CPU. For the others, Inductor's own loops take 4
+# us of a small layer's step, where torch's operators, which our fused route would call, take 60 us. Outside
+# of Inductor both routes call the same operators.
 CPU_FUSES: tuple[str | None, ...] = (None, "relu")
 
 
 class LayerHow(NamedTuple):
-    """What a layer is beside its operands."""
+    """The arguments of a layer that are not its operands."""
 
     activation: str | None
     strict: bool
     kernel: int
     where: Index
-    weight: Tensor | None  # whose main_grad the values' gradient is added to
+    weight: Tensor | None  # the gradient of values is added to its main_grad; None: it is returned
 
 
 class Layer(torch.autograd.Function):
-    """act(x W^T + bias) + residual in one dispatch forward and one backward: dz = dy act'(z), dX, dW and the
-    bias's gradient.
+    """Computes act(x W^T + bias) + residual as one dispatch in the forward pass and one in the backward pass,
+    which gives dz = dy act'(z), dX, dW and the gradient of the bias.
 
-    Relu saves its output, which the next layer keeps anyway: one product with the activation fused. The other
-    activations, and relu under a residual, save the pre-activation z. z is an output too, so that a second
-    differentiation finds its way through it; nobody else sees it. Not when compiled: there is no second one
-    there, and AOTAutograd would add a matrix of zeros for z's gradient.
+    For relu the output is saved, which the next layer keeps anyway: that takes one product with a fused
+    activation. For the other activations, and for relu with a residual, the pre-activation z is saved. z is
+    then an output of the Function too, so that a second differentiation finds its way through it; nobody else
+    sees it. Under torch.compile z is not an output: there is no second differentiation there, and AOTAutograd
+    would add a matrix of zeros as the gradient of z.
     """
 
     @staticmethod
@@ -86,7 +88,8 @@ class Layer(torch.autograd.Function):
         (x, values, saved), (activation, strict, _, index, weight) = ctx.saved_tensors, ctx.how
         need_x, need_values, need_bias, _, *need_residual = ctx.needs_input_grad
         dresidual = dy if need_residual and need_residual[0] else None
-        # The gradient may be differentiated, or a transform is at work.
+        # Either the gradient may be differentiated again, or a transform (torch.func, batched gradients,
+        # forward mode) is active.
         again = (torch.is_grad_enabled() or transformed()) and not torch.compiler.is_compiling()
         if activation and (again or more_dz is not None):
             dz = None if dy is None else _activation_gradient(dy, saved, activation)
@@ -124,7 +127,8 @@ class Layer(torch.autograd.Function):
         if weight is None:
             try:
                 dx, dvalues, dbias = _operators.linear_backward(*operands)
-            # a sparse dy, too little memory, or a batch: asking for one before costs 1.4 us
+            # The cause is a sparse dy, too little memory or a batched gradient; to ask beforehand whether the
+            # gradient is batched would cost 1.4 us.
             except RuntimeError as error:
                 if not gradient_batched(dy):
                     raise translated(error) from None
@@ -142,12 +146,13 @@ class Layer(torch.autograd.Function):
         )
 
 
-@_disable_dynamo  # it would trace none of it: see _products.Transformable
+@_disable_dynamo  # Dynamo could not trace any of it: see _products.Transformable
 def by_parts(
     x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, residual: Tensor | None = None
 ) -> Tensor:
-    """What Layer computes, of parts that know torch.func, batched gradients and forward mode. Raises Error
-    where the gradient of values would have to go to their main_grad: to a transform it is a result."""
+    """Computes what Layer computes, from parts that support torch.func, batched gradients and forward mode.
+    Raises Error where the gradient of values would have to be added to their main_grad: a transform wants the
+    gradient as a result."""
     if how.weight is not None:
         expected, remedy = (
             "a layer whose gradients are results",
@@ -162,8 +167,8 @@ def by_parts(
 
 
 def require_residual(residual: Tensor, y: Tensor) -> None:
-    """Raises Error unless it is like y, as the operators want it: torch's own addition would broadcast or
-    promote."""
+    """Raises Error unless the residual has y's layout, shape and dtype, as the operators want it: torch's own
+    addition would broadcast or promote it."""
     if residual.layout != torch.strided:
         raise unsupported_layout("linear", "residual", str(residual.layout))
     if residual.shape != y.shape:
@@ -182,7 +187,8 @@ def require_residual(residual: Tensor, y: Tensor) -> None:
 def _by_products(
     dz: Tensor, x: Tensor, values: Tensor, needs: tuple[bool, bool, bool], strict: bool, index: Index
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """What linear_backward gives, of parts that can be differentiated, transformed and batched."""
+    """Computes what linear_backward computes, from parts that can be differentiated, transformed and
+    batched."""
     need_x, need_values, need_bias = needs
     dx = product(DX, dz, values, strict, index) if need_x else None
     dvalues = product(DW, dz, x, strict, index) if need_values else None
@@ -190,16 +196,19 @@ def _by_products(
 
 
 def in_rows(matrix: Tensor) -> Tensor:
-    """Compiled, a matrix whose features lie apart (a key's gradient, an image's patches) is put in rows here:
-    inductor has the loop that makes it write it so, and one copy serves forward and dW. The operators would
-    copy it by torch's own kernel, each time: 21 us for 4096 x 768 on an H200, where a product takes 9."""
+    """Returns the matrix; under torch.compile, makes it contiguous if its features are not (a key's gradient,
+    an image's patches). Inductor then has the loop that produces the matrix write it contiguously, and one
+    copy serves both the forward product and dW. The operators would copy it with torch's own kernel each
+    time: 21 us for 4096 x 768 on an H200, where a product takes 9 us."""
     apart = torch.compiler.is_compiling() and matrix.dim() > 1 and matrix.stride(-1) != 1
     return matrix.contiguous() if apart else matrix
 
 
 def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:
-    """Looked up in the backward pass: frameworks put other buffers in its place between steps. None where
-    that pass leaves out ``node``, which the values' gradient would go to: autograd.grad of x alone."""
+    """Returns the weight's main_grad, looked up in the backward pass because frameworks replace that buffer
+    between steps. Returns None where this backward pass does not run ``node``, which the gradient of values
+    would go to: autograd.grad of x alone. Raises Error for create_graph=True, for autograd.grad of values,
+    and without a main_grad on the weight's device."""
     if again:
         expected, remedy = (
             "a backward pass with create_graph=False",
@@ -211,7 +220,7 @@ def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:
     try:
         if not torch._C._will_engine_execute_node(node):
             return None
-    except RuntimeError:  # asked of a Parameter that autograd.grad was given
+    except RuntimeError:  # torch raises it for a Parameter that autograd.grad was given
         expected, remedy = (
             "backward(), which leaves the gradient of values in their main_grad",
             "read values.main_grad",
@@ -241,25 +250,26 @@ def _main_grad(weight: Tensor, node: Any, again: bool) -> Tensor | None:
 
 
 def _announce(weight: Tensor, empty: Tensor, index: Index) -> Tensor | None:
-    """The values' gradient once main_grad has it: none; or one of any content for hooks that wait for it, and
-    know by grad_added_to_main_grad not to look inside (Megatron-LM's protocol)."""
+    """Returns what the backward pass gives for values once main_grad has their gradient. That is None; or,
+    for hooks that wait for a gradient, a tensor of arbitrary content, which grad_added_to_main_grad tells
+    them not to read (Megatron-LM's protocol)."""
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True
     return empty.new_empty((index.col.shape[0], index.bm, index.bn))
 
 
-# Dynamo would trace the backward pass together with the forward one, and main_grad as it is then: so the
-# product runs between two graphs. By torch's own lazy form of torch.compiler.disable: that one at import
-# would import all of dynamo.
+# Dynamo would trace the backward pass together with the forward pass, and would capture main_grad as it is at
+# that time, so the product runs between two graphs. The decorator is torch's own lazy form of
+# torch.compiler.disable, which itself would import all of Dynamo when this module is imported.
 @_disable_dynamo
 def between_graphs(*operands: Any) -> Any:
     return Layer.apply(*operands)
 
 
 def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
-    """dy act', by torch's operators, which are differentiable. ``saved``: relu's output, the others'
-    pre-activation."""
+    """Returns dy act'(z), computed by torch's operators, which are differentiable. ``saved`` is the
+    pre-activation z; for relu it may be the output instead."""
     aten = torch.ops.aten
     if activation == "relu":
         return aten.threshold_backward(dy, saved, 0)
@@ -272,8 +282,8 @@ def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
 
 
 def activate(y: Tensor, activation: str | None) -> Tensor:
-    """torch's own activation, for the differentiable route and for dense twins. ``activation``: a key of
-    ACTIVATIONS."""
+    """Applies torch's own activation, for the differentiable route and for dense twins. ``activation`` is a
+    key of ACTIVATIONS."""
     if activation is None:
         return y
     if activation == "relu":
@@ -282,5 +292,5 @@ def activate(y: Tensor, activation: str | None) -> Tensor:
         return F.silu(y)
     if activation == "relu2":
         return F.relu(y).square()
-    ACTIVATIONS[activation]  # none of another name passes for gelu
+    ACTIVATIONS[activation]  # raises KeyError for an unknown name, which would otherwise pass for gelu
     return F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")

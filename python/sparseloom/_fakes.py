@@ -1,5 +1,5 @@
-"""Shapes and dtypes of the operators' results for torch.compile and torch.export; imported once the library
-is loaded."""
+"""Gives torch.compile and torch.export the shapes and dtypes of the operators' results (fake kernels).
+Imported once the library is loaded."""
 
 from typing import Any
 

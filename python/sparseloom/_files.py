@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Writes files completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SPECIAL = (
 
 
 def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
-    """Writes a file under ``path`` complete or not at all, flushed to the disk. Raises Error naming the
-    system's reason.
+    """Writes a file at ``path`` completely or not at all, and flushes it to the disk. Raises Error that gives
+    the system's reason.
 
-    An older file's mode and, where the system allows it, owner are kept. What is there and is no regular file
-    is refused: the rename would put a regular file in the place of a pipe or of /dev/null.
+    The new file keeps an older file's mode and, where the system allows it, its owner. An existing path that
+    is not a regular file is refused: the rename would replace a pipe or /dev/null with a regular file.
     """
     target = Path(os.path.realpath(decoded("save", path)))
     temporary = None
@@ -34,15 +34,16 @@ def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
             file.write(data)
             file.flush()
             if older is None:
-                os.fchmod(file.fileno(), 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
+                # mkstemp made it 0600, which is meant for secrets
+                os.fchmod(file.fileno(), 0o666 & ~_umask())
             else:
-                with contextlib.suppress(PermissionError):  # only root gives files away
+                with contextlib.suppress(PermissionError):  # only root may give a file to another owner
                     os.fchown(file.fileno(), older.st_uid, older.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(older.st_mode))
             os.fsync(file.fileno())
         os.replace(temporary, target)
         temporary = None
-        folder = os.open(target.parent, os.O_RDONLY)  # the rename itself is on the disk once its folder is
+        folder = os.open(target.parent, os.O_RDONLY)  # the rename is on the disk once the folder is flushed
         try:
             os.fsync(folder)
         finally:
@@ -57,8 +58,8 @@ def write_whole(path: str | bytes | os.PathLike[str], data: bytes) -> None:
 
 
 def _older(target: Path) -> os.stat_result | None:
-    """The regular file that is to be replaced; None where there is none. Raises Error for anything else but a
-    folder, which the rename itself refuses."""
+    """Returns the status of the regular file that is to be replaced, or None where there is none. Raises
+    Error for anything else except a folder, which the rename itself refuses."""
     try:
         older = os.lstat(target)
     except FileNotFoundError:
@@ -81,7 +82,7 @@ def _umask() -> int:
 
 
 def decoded(op: str, path: str | bytes | os.PathLike[str]) -> str:
-    """A path of str, bytes or os.PathLike as str. Raises Error on anything else."""
+    """Returns a path given as str, bytes or os.PathLike as str. Raises Error for anything else."""
     try:
         return os.fsdecode(path)
     except TypeError:

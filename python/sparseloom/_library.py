@@ -1,4 +1,4 @@
-"""Loads the operators' shared object, and says plainly why when it cannot."""
+"""Loads the shared object with the operators, and gives a clear reason when that fails."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 LIBRARY = Path(__file__).resolve().parent / "libsparseloom_torch.so"
-OLDEST_TORCH = (2, 11)  # the stable ABI the object is built against
+OLDEST_TORCH = (2, 11)  # the release whose stable ABI the object is built against
 
 
 def load() -> None:
-    """Registers the C++ operators with torch. Raises ImportError when the object is missing or cannot be
-    loaded."""
+    """Registers the C++ operators with torch. Raises ImportError when torch is too old, or when the object is
+    missing or cannot be loaded."""
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if release < OLDEST_TORCH:
         raise ImportError(

@@ -1,5 +1,5 @@
-"""Numbers from callers: numpy's and torch's count as Python's do, and what is no number is refused in our
-words."""
+"""Checks numbers that callers pass. numpy's and torch's count as Python's own do; what is not a number is
+refused with an Error."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .errors import Error
 
 
 def whole(op: str, name: str, value: Any, least: int | None = 0) -> int:
-    """An int from whatever is an integer, bools left out. Raises Error on anything else, and below
-    ``least``."""
+    """Returns any integer as an int. Raises Error for a bool, for anything that is not an integer, and for a
+    value below ``least``."""
     expected = f"{name} to be an int" + ("" if least is None else f" >= {least}")
     try:
         number = (
@@ -26,8 +26,8 @@ def whole(op: str, name: str, value: Any, least: int | None = 0) -> int:
 
 
 def share(op: str, value: Any, name: str = "density") -> float:
-    """A density, or another share, as a float. Raises Error on what is no real number; its range is checked
-    where it is used."""
+    """Returns a density, or another share, as a float. Raises Error for anything that is not a real number;
+    the range is checked where the share is used."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise Error(op, f"{name} in [0, 1]", repr(value), f"pass a share as a number: {name}=0.25")
     return float(value)

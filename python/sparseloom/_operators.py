@@ -1,11 +1,12 @@
-"""The C++ operators as Python holds them: loaded, looked up once, their codes and their errors. Nobody else
-touches torch.ops.
+"""Holds the C++ operators for Python: loads them, looks them up once, and keeps their codes and errors. No
+other module touches torch.ops.
 
-The operators have no autograd kernel: registering one costs every eager call several microseconds, with or
-without gradients (2.6 us against 6.0 without and 18.8 with, on two cores). ops.py calls them straight when
-nothing needs a gradient, _autograd.py inside one autograd.Function when something does. An operator called
-raw (torch.ops.sparseloom...) with inputs that need gradients reaches torch's own fallback, which warns when a
-backward pass arrives there; below that warning is turned into an error.
+The operators have no autograd kernel, because registering one costs every eager call several microseconds,
+with or without gradients (measured on two cores: 2.6 us without a registered kernel; with one, 6.0 us without
+gradients and 18.8 us with them). ops.py calls them directly when nothing needs a gradient; _autograd.py calls
+them inside one autograd.Function when something does. An operator called directly (torch.ops.sparseloom...)
+with inputs that need gradients reaches torch's own fallback, which warns when a backward pass arrives there;
+the filter below turns that warning into an error.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ _flops.register(torch.ops.sparseloom)
 
 warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
 
-#: Activations a forward product can fuse, by name, with the operators' code for each. "gelu" is the erf form.
+#: The activations that a forward product can fuse, by name, with the operators' code for each. "gelu" is the
+#: erf form.
 ACTIVATIONS: dict[str | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "relu2": 5}
 PLAN_CHOOSES = -1
 
-# Overloads are looked up once: the packet's own resolution costs about a microsecond a call.
+# Overloads are looked up once: the packet's own resolution costs about a microsecond per call.
 linear = torch.ops.sparseloom.linear.default
 linear_dx = torch.ops.sparseloom.linear_dx.default
 linear_dw = torch.ops.sparseloom.linear_dw.default
@@ -39,8 +41,8 @@ linear_backward = torch.ops.sparseloom.linear_backward.default
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """An operator that is not differentiated, by name: patterns, indices, packing, plans. Raises Error for
-    what C++ refuses."""
+    """Calls an operator by name, without autograd: patterns, indices, packing, plans. Raises Error for what
+    C++ refuses."""
     try:
         return getattr(torch.ops.sparseloom, name).default(*arguments)
     except RuntimeError as error:
@@ -48,16 +50,17 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def tf32_allowed() -> bool:
-    """Whether torch's own switches let float32 products on CUDA round their operands to TF32. A compiled
-    graph keeps what it found; torch guards the switch and compiles again when it changes."""
+    """Returns whether torch's own switches let float32 products on CUDA round their operands to TF32. A
+    compiled graph keeps the value that it found; torch guards the switch and compiles again when it
+    changes."""
     return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
-# What torch.compiler.assume_constant_result sets; the decorator itself imports all of dynamo, a second of
-# everybody's import.
+# This is what torch.compiler.assume_constant_result sets. The decorator itself would import all of Dynamo,
+# which would add a second to every import of this package.
 tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def tf32_of(x: Tensor) -> bool:
-    """tf32_allowed for a product with this operand."""
+    """Returns whether a product with this operand may use TF32: see tf32_allowed."""
     return x.dtype is torch.float32 and x.is_cuda and tf32_allowed()

@@ -1,5 +1,5 @@
-"""What would run, and with what: plans, the kernels' numbers, and the names by which operators know dtypes
-and devices. Public as sparseloom.ops."""
+"""Plans (which kernel would run, and why), the kernels' numbers, and the names by which the operators know
+dtypes and devices. Public as sparseloom.ops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DIRECTIONS = ("forward", "dx", "dw")
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
-#: 8-bit operands: forward only, with scales; see scaled_linear.
+#: The dtypes of 8-bit operands: forward only, with scales; see scaled_linear.
 SCALED_DTYPES = {torch.int8: "int8", torch.float8_e4m3fn: "float8_e4m3fn"}
 OUT_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
@@ -38,14 +38,14 @@ def plan(
     accumulate: bool = False,
     use_fast_accum: bool = False,
 ) -> dict[str, Any]:
-    """The plan for m tokens: kernel, predicted_us, workspace_bytes, candidates (each kernel, refusal,
-    predicted_us), text.
+    """Returns the plan for m tokens (rows of x) as a dict: kernel, predicted_us, workspace_bytes, candidates
+    (each with kernel, refusal and predicted_us) and text.
 
-    ``direction`` is "forward", "dx" or "dw"; the index is one on the CPU, ``device`` is where the product
-    would run; ``out_dtype`` is what int8 and float8_e4m3fn operands give. ``residual``: of a linear with one
-    (forward, no 8-bit operands); ``accumulate``: of a linear_dw with ``out``, or a backward pass into
-    main_grad (dw, no float64); ``use_fast_accum``: of a scaled_linear. Raises Error when no call has these
-    arguments, and when no candidate can run, with every refusal.
+    ``direction`` is "forward", "dx" or "dw". The index is on the CPU; ``device`` is where the product would
+    run. ``out_dtype`` is the result's dtype for int8 and float8_e4m3fn operands. ``residual`` plans a linear
+    with a residual (forward, no 8-bit operands). ``accumulate`` plans a linear_dw with ``out``, or a backward
+    pass into main_grad (dw, not float64). ``use_fast_accum`` is that of scaled_linear. Raises Error when no
+    call has these arguments, and when no candidate can run; that Error lists every refusal.
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
@@ -93,14 +93,14 @@ def _planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
 
 @cache
 def info() -> dict[str, Any]:
-    """Machine and build as the C++ core reports them: version, compiler, ISA, kernels compiled in, why a part
-    is missing."""
+    """Returns what the C++ core reports about the machine and the build: version, compiler, ISA, the kernels
+    compiled in, and why a part is missing."""
     return dict(json.loads(call("info")))
 
 
 @cache
 def kernel_number(name: str) -> int:
-    """Row of a kernel in the registry. Raises Error on a name that is not compiled in."""
+    """Returns the row of a kernel in the registry. Raises Error for a name that is not compiled in."""
     names = info()["kernels"]
     if name not in names:
         raise Error(
@@ -113,7 +113,7 @@ def kernel_number(name: str) -> int:
 
 
 def dtype_name(op: str, dtype: torch.dtype) -> str:
-    """ "f32", "f16", "bf16" or "f64". Raises Error on any other dtype."""
+    """Returns "f32", "f16", "bf16" or "f64". Raises Error for any other dtype."""
     if dtype not in DTYPES:
         raise Error(
             op, "dtype float32, float16, bfloat16 or float64", str(dtype), "convert with .to(torch.float32)"
@@ -122,13 +122,14 @@ def dtype_name(op: str, dtype: torch.dtype) -> str:
 
 
 def has_kernels_for(device: torch.device) -> bool:
-    """Whether this build computes on tensors of that device; meta tensors only carry shapes."""
+    """Returns whether this build computes on tensors of that device. Meta tensors count: they only carry
+    shapes."""
     return device.type in ("cpu", "meta") or (device.type == "cuda" and bool(info()["cuda"]["compiled"]))
 
 
 def ordinal(device: torch.device | str | int) -> int:
-    """A device as the operators count: -1 the CPU, else the CUDA ordinal (the current one when ``device``
-    names none)."""
+    """Returns the device as the operators count it: -1 for the CPU, else the CUDA ordinal (of the current
+    device when ``device`` names none). Raises Error for what torch does not know as a device."""
     try:
         device = torch.device(device)
     except RuntimeError:

@@ -1,5 +1,5 @@
-"""The three products, each differentiable to any order, in both modes and under vmap: what every transform is
-made of."""
+"""The three products (forward, dX and dW), each differentiable to any order, in forward and reverse mode and
+under vmap. Every transform is made of them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from .ops import Index
 
 FORWARD, DX, DW = range(3)
-#: Whether torch.func, or a backward pass with batched gradients, is at work.
+#: Tells whether torch.func, or a backward pass with batched gradients, is active.
 functorch_active = torch._C._are_functorch_transforms_active
-_BATCHED = torch._C._dispatch_key_parse("Batched")  # by name: the enum leaves it out
-_DYNAMIC = -1  # ops.DYNAMIC, whose plans look at shape and number of blocks alone
+_BATCHED = torch._C._dispatch_key_parse("Batched")  # parsed by name because the enum leaves it out
+_DYNAMIC = -1  # the value of ops.DYNAMIC: such plans depend on shape and number of blocks alone
 
 
 class How(NamedTuple):
-    """What a product is beside its operands: one argument, since each costs autograd's way in and out."""
+    """The arguments of a product that are not its operands. They are one argument because autograd pays for
+    each one on the way in and out."""
 
     direction: int
     strict: bool
@@ -34,11 +35,12 @@ class How(NamedTuple):
 
 
 class Product(torch.autograd.Function):
-    """The three products of one trilinear form <dY, X W^T>: each is its derivative by one argument.
+    """The three products of the trilinear form <dY, X W^T>: each is the derivative of the form by one
+    argument.
 
-    forward (X, W) -> Y, dx (dY, W) -> dX and dw (dY, X) -> dW. So the derivatives of each are the other two,
-    and the same Function serves every order of differentiation, in both modes. Saves only the operand that
-    the other one's gradient needs.
+    forward takes (X, W) and gives Y, dx takes (dY, W) and gives dX, and dw takes (dY, X) and gives dW. So the
+    derivatives of each product are the other two, and the same Function serves every order of
+    differentiation, in both modes. It saves only the operand that the gradient of the other operand needs.
     """
 
     @staticmethod
@@ -67,8 +69,8 @@ class Product(torch.autograd.Function):
 
 
 class Transformable(Product):
-    """A Product in forward mode and under torch.func too. A class of its own, for Dynamo traces no Function
-    that has a jvp."""
+    """A Product that also supports forward mode and torch.func. It is a class of its own because Dynamo
+    traces no Function that has a jvp."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:  # type: ignore[override]
@@ -79,7 +81,7 @@ class Transformable(Product):
         a, b, _, ctx.how = inputs
         need_a, need_b, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if need_b else None, b if need_a else None)
-        ctx.save_for_forward(a, b)  # read as soon as there is an output, and let go
+        ctx.save_for_forward(a, b)  # read as soon as there is an output, then released
 
     @staticmethod
     def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, dbias: Tensor | None, _: Any) -> Tensor | None:
@@ -93,8 +95,8 @@ class Transformable(Product):
     def vmap(
         info: Any, dims: tuple[Any, ...], a: Tensor, b: Tensor, bias: Tensor | None, how: How
     ) -> tuple[Tensor, int | None]:
-        """One product for all: of more tokens where the weight is one, else over the weights along one
-        diagonal."""
+        """Computes the whole batch as one product: one with more tokens where the weight is shared, otherwise
+        one whose weights lie along the diagonal of a large weight."""
         (of_a, of_b, of_bias, of_how), count, (direction, strict, kernel, index) = dims, info.batch_size, how
         shared = bias if of_bias is None else None
         if direction == DW or of_b is not None or any(dim is not None for dim in of_how.where[:5]):
@@ -120,26 +122,26 @@ class Transformable(Product):
 
 
 def column_sums(grad: Tensor) -> Tensor:
-    """The bias's gradient, differentiable. Not by flatten, which the vmap of is_grads_batched does not
-    know."""
+    """Returns the gradient of the bias, differentiably. It avoids flatten, which the vmap behind
+    is_grads_batched does not know."""
     return grad.sum(tuple(range(grad.dim() - 1))) if grad.dim() > 1 else grad
 
 
 def transformed() -> bool:
-    """Whether torch.func, batched gradients or forward mode are at work, which the fast routes know nothing
-    of."""
+    """Returns whether torch.func, batched gradients or forward mode is active; the fast routes support none
+    of them."""
     return functorch_active() or forward_ad._current_level >= 0
 
 
 def gradient_batched(gradient: Tensor) -> bool:
-    """Whether a backward pass was asked for with is_grads_batched. Its vmap is not torch.func's: it knows
-    operators alone and calls each once for every gradient of the batch."""
+    """Returns whether a backward pass was asked for with is_grads_batched. Its vmap is not torch.func's: it
+    knows only operators, and calls each of them once per gradient of the batch."""
     return torch._C._dispatch_keys(gradient).has(_BATCHED)
 
 
 def differentiated(tensor: Tensor) -> bool:
-    """Whether a gradient or a tangent is followed through the tensor, at any level of the transforms at
-    work."""
+    """Returns whether a gradient or a tangent is followed through the tensor, at any level of the active
+    transforms."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return True
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
@@ -157,8 +159,8 @@ def product(
     kernel: int = PLAN_CHOOSES,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """One product by the straight way, or by a Function where an operand needs a gradient or a transform is
-    at work."""
+    """Computes one product: with a plain operator call, or with a Function where an operand needs a gradient
+    or a transform is active."""
     how = How(direction, strict, kernel, index)
     if transformed():
         return _transformable(a, b, bias, how)
@@ -170,8 +172,8 @@ def product(
     return _straight(a, b, bias, how)
 
 
-# Compiled code runs this eagerly. By torch's own lazy form of torch.compiler.disable, which itself imports
-# all of dynamo.
+# Compiled code runs this eagerly. The decorator is torch's own lazy form of torch.compiler.disable, which
+# itself would import all of Dynamo.
 @_disable_dynamo
 def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
     y: Tensor = Transformable.apply(a, b, bias, how)
@@ -190,14 +192,14 @@ def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
 
 
 def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
-    """[count, ...]: the mapped dimension first; without one the tensor repeats."""
+    """Returns [count, ...] with the mapped dimension in front; a tensor without one is repeated."""
     return tensor.expand(count, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 def _over_diagonal(a: Tensor, b: Tensor, how: How, dims: Index, count: int) -> Tensor:
-    """``count`` products, operands [count, ...], as one: their weights follow each other along the diagonal
-    of a large one and each has its own stretch of the features. ``dims``: what of the index is mapped.
-    Returns [count, ...]."""
+    """Computes ``count`` products, with operands [count, ...], as one: the weights follow each other along
+    the diagonal of a large weight, and each has its own range of the features. ``dims`` says which tensors of
+    the index are mapped. Returns [count, ...]."""
     direction, strict, kernel, index = how
     wide = _diagonal_index(index, dims, count)
     rows, cols = wide.rows // count, wide.cols // count
@@ -211,13 +213,15 @@ def _over_diagonal(a: Tensor, b: Tensor, how: How, dims: Index, count: int) -> T
 
 
 def _side_by_side(matrix: Tensor, width: int) -> Tensor:
-    """[count, ..., features] as [..., count * width], zero where a stretch is longer than its features."""
+    """Returns [count, ..., features] as [..., count * width], with zeros where ``width`` is larger than
+    features."""
     return F.pad(matrix, (0, width - matrix.shape[-1])).movedim(0, -2).flatten(-2)
 
 
 def _diagonal_index(index: Index, dims: Index, count: int) -> Index:
-    """Of ``count`` weights along a diagonal, whose values follow each other. Each starts at a whole block:
-    the sizes count the padding of ragged edges, which is zero in the operands too."""
+    """Returns the index of ``count`` weights along a diagonal, whose values follow each other. Each weight
+    starts at a whole block, so the sizes include the padding of ragged edges, which is zero in the operands
+    too."""
     names = ("crow", "col", "ccol", "row", "slot")
     crow, col, ccol, row, slot = (
         _in_front(getattr(index, name), getattr(dims, name), count) for name in names

@@ -1,4 +1,4 @@
-"""What advise found: printable, as plain data, and as patterns for sparsify_."""
+"""The results of advise: they print as a table, convert to plain data, and give patterns for sparsify_."""
 
 from __future__ import annotations
 
@@ -14,51 +14,54 @@ from .report.busy import loud
 from .report.table import spread_words
 from .report.timing import Spread
 
-#: A gain that is recommended: predictions miss by some percent, and a layer that becomes slower costs more
-#: than a gain of a few percent brings. Half way, by ratio, between .97 and 1.2.
+#: The speedup from which a change is recommended. Predictions miss by a few percent, and a layer that becomes
+#: slower costs more than a gain of a few percent brings. The value is half way, by ratio, between .97 and
+#: 1.2.
 WORTH = 1.08
 
 
 @dataclass(frozen=True)
 class Option:
-    """One block and density for one layer. Times in microseconds of a call; measured ones are None where it
-    was not called."""
+    """One block and density for one layer. Times are in microseconds per call; measured ones are None where
+    the layer was not called."""
 
     block: tuple[int, int]
     density: float
-    kernels: dict[str, str]  # by direction
-    predicted_us: float | None  # None where no sparse kernel takes it
+    kernels: dict[str, str]  # kernel by direction
+    predicted_us: float | None  # None where no sparse kernel can run
     measured_us: float | None = None  # median
-    ratio: Spread | None = None  # dense over this one, round by round, where it was called
-    bare_rows: int = 0  # block rows left without a block, whose outputs would be the bias alone
+    ratio: Spread | None = None  # dense time over this one's, by round; None where not called
+    bare_rows: int = 0  # block rows without a block: their outputs would be the bias alone
     # the directions in which the layer's plan would go dense, which `strict` forbids
     dense_in: tuple[str, ...] = ()
 
     @property
     def us(self) -> float:
-        """Measured where it was, else predicted; infinite where neither is."""
+        """The measured time where there is one, else the predicted time; infinite where there is neither."""
         found = self.predicted_us if self.measured_us is None else self.measured_us
         return math.inf if found is None else found
 
     def speedup(self, dense_us: float) -> float:
-        """Dense time over this one: the median of the rounds' ratios where it was called beside dense."""
+        """Returns the dense time over this one's: the median of the rounds' ratios where it was called beside
+        dense."""
         return dense_us / self.us if self.ratio is None else self.ratio.median
 
     def gains(self, dense_us: float) -> bool:
-        """Whether it is worth the change: by WORTH, shown where it was called, every output keeps some of its
-        inputs, and the plan would take a sparse kernel for some product with the weight."""
+        """Returns whether the change is worth it: the speedup is at least WORTH, and the measurement, where
+        there is one, shows a gain; every block row keeps a block; and the plan would take a sparse kernel for
+        some product with the weight."""
         shown = self.ratio is None or not self.ratio.shows_none
         return self.speedup(dense_us) >= WORTH and shown and not self.bare_rows and not self.goes_dense
 
     @property
     def goes_dense(self) -> bool:
-        """Whether the layer would multiply by the whole weight, slower than a dense one."""
+        """Whether the layer would multiply by its whole weight, which is slower than a dense layer."""
         return bool(self.dense_in) and set(self.dense_in) >= set(self.kernels) - {"dw"}
 
 
 @dataclass
 class LayerAdvice:
-    """All layers of one size that see as many tokens, and what they would gain."""
+    """All layers of one size that see the same number of tokens, and what they would gain."""
 
     names: list[str]
     shape: tuple[int, int]  # out features, in features
@@ -66,11 +69,11 @@ class LayerAdvice:
     dtype: str
     dense_us: float  # measured
     options: list[Option] = field(default_factory=list)
-    # predicted: dense is faster above it
+    # by block: the predicted density above which dense is faster
     break_even: dict[tuple[int, int], float | None] = field(default_factory=dict)
 
     def best(self, density: float) -> Option | None:
-        """The fastest option of that density, if it gains."""
+        """Returns the fastest option of that density, or None if none gains."""
         found = [
             option
             for option in self.options
@@ -81,17 +84,17 @@ class LayerAdvice:
 
 @dataclass
 class Advice:
-    """The layers of a model by size; prints as a table."""
+    """The advice on the layers of a model, grouped by size; prints as a table."""
 
     layers: list[LayerAdvice]
     skipped: dict[str, str]  # name -> why it cannot become sparse
     directions: tuple[str, ...]
     densities: tuple[float, ...] = ()
-    lost: float = 0.0  # share of the CPU time that other work took meanwhile
+    lost: float = 0.0  # share of the CPU time that other work took during the measurements
 
     def patterns(self, density: float = 0.25) -> dict[str, BlockSparse]:
-        """What to pass to sparsify_: every layer that gains at that density, with its fastest block. Raises
-        Error on a density that advise was not asked about."""
+        """Returns what to pass to sparsify_: every layer that gains at that density, with its fastest block.
+        Raises Error for a density that advise was not asked about."""
         if not any(math.isclose(density, each) for each in self.densities):
             known = ", ".join(f"{each:.3g}" for each in self.densities) or "none"
             remedy = f"pass one of them, or advise(..., densities=[{density!r}])"
@@ -104,7 +107,7 @@ class Advice:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         layers = []
         for layer in self.layers:
             even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}

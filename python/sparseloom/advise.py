@@ -1,5 +1,5 @@
-"""advise(model, example_input): before anything is changed, which layers would gain at which block and
-density."""
+"""advise(model, example_input) tells which layers would gain, at which block and density, before anything is
+changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .report.inputs import gpus_of, watched
 from .report.timing import Spread, in_turn, ratios
 from .report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
 
-#: Of a call: whoever comes next finds the caches emptied whatever came before.
+#: The duration of a call after which the next call finds the caches emptied, whatever ran before.
 _LONG_SECONDS = 0.01
 
 
@@ -38,19 +38,22 @@ def advise(
     seconds: float = 0.2,
     strict: bool = False,
 ) -> Advice:
-    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords), changes
-    nothing.
+    """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords) and returns
+    the advice; changes nothing.
 
-    For every size of dense linear layer that sparsify_ would take, the dense layer and one block-sparse layer
-    of each block, of the middle one of ``densities``, are called in turn on random data of the size it saw
-    (forward, and the backward products with ``training``), for about ``seconds``. The other densities are
-    predicted: from the plans of balanced patterns, the time of that layer and what a call costs beside its
-    products, which is measured once in a process. With ``measure`` all of them are called beside dense.
-    Sparse kernels only, also where the plan would go dense. With ``strict`` a layer that runs no sparse
-    kernel at some block and density raises Error, before anything is timed, and is named with what it would
-    run.
+    Groups the dense linear layers that sparsify_ would take by size. For every size, the dense layer and one
+    block-sparse layer of each block, at the middle one of ``densities``, are called in turn for about
+    ``seconds`` seconds, on random data of the size that the layer saw: the forward product, and with
+    ``training`` the backward products too. The other densities are predicted from the plans of balanced
+    patterns, the time of that block-sparse layer, and what a call costs beside its products, which is
+    measured once per process. With ``measure``, every block and density is called beside dense.
 
-    Raises Error on a model without values, on densities that are none, and what the model itself raises.
+    Only sparse kernels are called, also where the plan would go dense. With ``strict``, a layer that would
+    run no sparse kernel at some block and density raises Error before anything is timed; the Error names the
+    layer and the kernels that it would run.
+
+    Raises Error for a model on the meta device and for densities outside of (0, 1], and passes on what the
+    model itself raises.
     """
     require_module("advise", model)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -87,7 +90,7 @@ def _advised(
     measure: bool,
     seconds: float,
 ) -> LayerAdvice:
-    """Of all layers of one size."""
+    """Returns the advice on all layers of one size."""
     shape, tokens, dtype, device, bias = size
     training = len(directions) > 1
     linear = nn.utils.skip_init(nn.Linear, shape[1], shape[0], bias=bias, device=device, dtype=dtype)
@@ -154,11 +157,11 @@ def _advised(
 def _beside(
     dense: Trial, trials: list[Trial], seconds: float, gpu: torch.device | None
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Microseconds of the trials, and of dense beside each of them.
+    """Returns the microseconds of the trials, and of dense beside each of them.
 
-    Every trial follows dense and dense follows every trial: whoever follows its own like finds its code in
-    the caches, which is a fifth of a call of 35 us. Calls of many milliseconds follow each other, dense once
-    a round.
+    Every trial follows a dense call and every dense call follows a trial: a call that follows one of its own
+    kind finds its code in the caches, which is worth a fifth of a call of 35 us. Calls of many milliseconds
+    are called one after the other, with dense once per round.
     """
     start = time.perf_counter()
     dense.call()
@@ -183,7 +186,8 @@ def _require_sparse(
     densities: Sequence[float],
     directions: Sequence[str],
 ) -> None:
-    """Raises Error naming every layer that would run a dense or reference kernel at a block and density."""
+    """Raises Error that names every layer that would run a dense or reference kernel at a block and
+    density."""
     found = []
     for size, names in groups.items():
         for block in blocks:
@@ -209,7 +213,7 @@ def _require_sparse(
 
 
 def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]], dict[str, str]]:
-    """Layers by size, and those that cannot become sparse with the reason."""
+    """Returns the layers by size, and those that cannot become sparse with the reason."""
     sites = survey(model).sites
     seen = _tokens_seen(model, [site.module for site in sites], example_input)
     groups: dict[Size, list[str]] = {}
@@ -230,7 +234,8 @@ def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]]
 
 
 def _tokens_seen(model: nn.Module, modules: Sequence[nn.Module], example_input: Any) -> dict[nn.Module, int]:
-    """The most tokens that each module gave in one call: elements of its result over its output features."""
+    """Returns the most tokens that each module produced in one call: elements of its result over its output
+    features."""
     seen: dict[nn.Module, int] = {}
 
     def see(module: nn.Module, arguments: Any, keywords: Any, result: Any) -> None:

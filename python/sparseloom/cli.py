@@ -1,5 +1,5 @@
-"""The command line: info and plan need nothing but torch; demo and bench need the cli extra and are imported
-when asked for."""
+"""The command line. info and plan need nothing but torch; demo and bench need the cli extra, and are imported
+when they are used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Any
 
 from .errors import Error
 
-#: command -> (module, function, one line of help); typer functions, imported only when the command is used.
+#: command -> (module, typer function, one line of help); the modules are imported only when the command is
+#: used.
 TYPER_COMMANDS = {
     "demo": (
         "sparseloom.demo.cli",
@@ -32,13 +33,13 @@ TYPER_COMMANDS = {
         "random problems beside dense ones, and what changed since a record",
     ),
 }
-#: extra -> what it brings and the packages it means.
+#: extra -> the packages that it installs.
 EXTRAS = {"cli": ("typer", "rich", "tqdm"), "viz": ("matplotlib", "jinja2")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status. Errors of the library are one line on stderr and status
-    2."""
+    """Runs one command and returns the exit status. An Error of the library becomes one line on stderr and
+    status 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         for words in (2, 1):
@@ -91,8 +92,8 @@ def _block(text: str) -> tuple[int, int]:
 
 
 def gathered_info() -> dict[str, Any]:
-    """What ``sparseloom info`` prints: the core's own report, Python, torch and the optional packages, each
-    with its reason."""
+    """Returns what ``sparseloom info`` prints: the core's own report, Python, torch, and the optional
+    packages, each with the reason if it is missing."""
     import torch
 
     from . import ops

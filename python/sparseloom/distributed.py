@@ -1,7 +1,7 @@
-"""What DistributedDataParallel needs to know of block-sparse layers.
+"""Prepares block-sparse layers for DistributedDataParallel.
 
-fully_shard (FSDP2) needs nothing: it shards the values by blocks and leaves the index tensors whole on every
-rank.
+fully_shard (FSDP2) needs no preparation: it shards the values by blocks and leaves the index tensors whole on
+every rank.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from .nn.state import INDEX_BUFFERS
 
 
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
-    """Call it on every rank just before DistributedDataParallel(model); returns the model.
+    """Prepares the model for DistributedDataParallel; returns the model. Call it on every rank just before
+    DistributedDataParallel(model).
 
-    Compares the patterns of all ranks, and takes the index tensors out of what DistributedDataParallel
-    broadcasts before every forward pass. Raises Error, on every rank, naming the first layer whose pattern is
-    not the same everywhere.
+    It compares the patterns of all ranks, and excludes the index tensors from what DistributedDataParallel
+    broadcasts before every forward pass. Raises Error, on every rank, that names the first layer whose
+    pattern is not the same everywhere.
     """
     layers = {
         name: module

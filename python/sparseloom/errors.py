@@ -1,4 +1,4 @@
-"""The one exception of the library, with the same text as the C++ core's."""
+"""Error, the one exception of the library, with the same text as in the C++ core."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 import torch
 
-#: What torch says before an operator of ours is reached: no kernel for that kind of tensor, or an argument of
-#: another type.
+#: The messages of torch before one of our operators is reached: it has no kernel for that kind of tensor, or
+#: an argument has another type.
 _BACKEND = re.compile(r"Could not run 'sparseloom::(?P<op>\w+)'.*?from the '(?P<backend>\w+)' backend")
 _ARGUMENT = re.compile(
     r"sparseloom::(?P<op>\w+)\(\) Expected a value of type "
@@ -20,10 +20,10 @@ _TEXT = re.compile(
 
 
 class Error(RuntimeError, ValueError):
-    """What was asked, what was expected, what came, and what to do about it.
+    """Says what was asked, what was expected, what came instead, and what to do about it.
 
-    Both a RuntimeError (what torch's own operators raise) and a ValueError, so that code written for either
-    catches it. ``str(error)`` reads ``[op] expected <expected>, got <actual>; <remedy>``.
+    It is both a RuntimeError (what torch's own operators raise) and a ValueError, so that code written for
+    either catches it. ``str(error)`` reads ``[op] expected <expected>, got <actual>; <remedy>``.
     """
 
     def __init__(self, op: str, expected: str, actual: str, remedy: str) -> None:
@@ -38,10 +38,10 @@ class Error(RuntimeError, ValueError):
 
 
 def translated(error: RuntimeError) -> RuntimeError:
-    """The Error that the C++ core meant, or ``error`` itself when it is none of ours.
+    """Returns the Error that the C++ core meant, or ``error`` itself when it is not one of ours.
 
-    Across the binding only the text survives, with whatever torch puts around it. Too little memory on a GPU
-    is torch's own OutOfMemoryError, which batch-size finders and training loops look for.
+    Only the text survives the binding, with whatever torch puts around it. Too little memory on a GPU becomes
+    torch's own OutOfMemoryError, which batch-size finders and training loops look for.
     """
     found = _TEXT.search(str(error))
     if isinstance(error, Error):
@@ -53,7 +53,8 @@ def translated(error: RuntimeError) -> RuntimeError:
 
 
 def unsupported_layout(op: str, name: str, layout: str) -> Error:
-    """For an operand that is sparse, nested or mkldnn's. ``layout``: what torch calls it."""
+    """Returns the Error for an operand that is sparse, nested or mkldnn's. ``layout`` is torch's name for the
+    layout."""
     remedy = "convert it with .to_dense()"
     if "nested" in layout.lower() or "jagged" in layout:
         remedy = "pass its .values() (layout torch.jagged), or .to_padded_tensor(0.0)"

@@ -1,11 +1,11 @@
 """transformers: save_pretrained and from_pretrained of patched models, without code from the checkpoint.
 
 Importing this module makes the checkpoints readable: transformers calls such a hook a quantizer, and finds it
-by the name that config.json has, "sparseloom". Needs transformers 5; ``import sparseloom`` does not.
+by the name in config.json, "sparseloom". The module needs transformers 5; ``import sparseloom`` does not.
 
 >>> import sparseloom.hf
->>> sparseloom.sparsify_(model, {r".*dense": sparseloom.BlockSparse(density=0.25)})  # says so in
-model.config, too >>> model.save_pretrained("folder")
+>>> sparseloom.sparsify_(model, {r".*dense": sparseloom.BlockSparse(density=0.25)})  # also in model.config
+>>> model.save_pretrained("folder")
 >>> model = AutoModel.from_pretrained("folder")
 """
 
@@ -29,16 +29,17 @@ from .patch.described import described, fill_indices, make_described, names_in_f
 
 METHOD = "sparseloom"
 FORMAT_VERSION = 2
-# in version 1 the blocks are called values in the file, too, and nothing stops transformers alone
+# In version 1 the blocks are called values in the file too, and nothing stops transformers without this
+# module.
 _READABLE = (1, 2)
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @register_quantization_config(METHOD)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """What config.json says of a patched model. ``layers``: {name: {"block": [rows, columns], "blocks":
-    count}}, and with them "activation" where one is fused, "dtype" and "x_scale" (whether one is stored) of
-    an 8-bit layer."""
+    """What config.json says of a patched model. ``layers`` is {name: {"block": [rows, columns], "blocks":
+    count}}; an entry also has "activation" where one is fused, and for an 8-bit layer "dtype" and "x_scale"
+    (whether one is stored)."""
 
     def __init__(
         self, layers: dict[str, Any] | None = None, version: int = FORMAT_VERSION, **rest: Any
@@ -51,26 +52,26 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
         self.layers = layers or {}
 
     def to_dict(self) -> dict[str, Any]:
-        """What is written to config.json."""
+        """Returns what is written to config.json."""
         return {"quant_method": METHOD, "version": self.version, "layers": self.layers}
 
 
 class BlockNames(WeightRenaming):  # type: ignore[misc]
-    """In files the blocks have the dense weight's name: {name in the file: name in the model}.
+    """Gives the blocks the name of the dense weight in files: {name in the file: name in the model}.
 
-    So transformers alone, which expects a matrix under that name, raises for the shape where it would only
-    list a ``values`` that it does not know, and go on with random weights.
+    So transformers without this module, which expects a matrix under that name, raises an error for the
+    shape. An unknown name, ``values``, it would only list, and go on with random weights.
     """
 
     __slots__ = ("names", "prefix")
 
     def __init__(self, names: dict[str, str], prefix: str) -> None:
-        super().__init__(source_patterns="weight", target_patterns="values")  # of the look-up below, as text
+        super().__init__(source_patterns="weight", target_patterns="values")  # describes the look-up below
         self.names, self.prefix = names, f"{prefix}."
 
     def rename_source_key(self, source_key: str) -> tuple[str, str | None]:
-        """Files of a model with a head are read into one without, and the other way: names differ by the base
-        model's then."""
+        """Returns the name in the model for a name in the file. Files of a model with a head are read into
+        one without, and the other way round; their names differ by the prefix of the base model."""
         for key in (source_key, source_key.removeprefix(self.prefix), self.prefix + source_key):
             if key in self.names:
                 self._was_used = True
@@ -78,24 +79,24 @@ class BlockNames(WeightRenaming):  # type: ignore[misc]
         return source_key, None
 
     def reverse_transform(self) -> BlockNames:
-        """From names in the model to those in the file."""
+        """Returns the renaming from names in the model to those in the file."""
         return BlockNames({model: file for file, model in self.names.items()}, self.prefix.removesuffix("."))
 
 
 @register_quantizer(METHOD)
 class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
-    """Makes the layers sparse before their tensors are read, and their indices whole afterwards."""
+    """Makes the layers sparse before their tensors are read, and completes their indices afterwards."""
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **rest: Any) -> None:
         make_described(model, self.quantization_config.layers, model.base_model_prefix)  # type: ignore[attr-defined]
 
     def update_weight_conversions(self, weight_conversions: list[Any], model: PreTrainedModel) -> list[Any]:
-        """After transformers' own renamings, which end at the model's names."""
+        """Appends BlockNames to transformers' own renamings, which end at the model's names."""
         return [*weight_conversions, BlockNames(names_in_files(model), model.base_model_prefix)]
 
     def postprocess_model(self, model: PreTrainedModel, **rest: Any) -> None:
-        """Leaves an ordinary model, which trains, converts its dtype and is saved as any other; it only
-        describes itself."""
+        """Leaves an ordinary model, which trains, converts its dtype and is saved like any other; only its
+        config also describes the block-sparse layers."""
         fill_indices(model)
         for name in ("hf_quantizer", "is_quantized", "quantization_method"):
             with contextlib.suppress(AttributeError):
@@ -107,12 +108,12 @@ class SparseloomQuantizer(HfQuantizer):  # type: ignore[misc]
         describe_(model)
 
     def is_serializable(self, *rest: Any, **keywords: Any) -> bool:
-        """save_pretrained writes blocks, crow and col as they are."""
+        """Returns True: save_pretrained writes blocks, crow and col as they are."""
         return True
 
     @property
     def is_trainable(self) -> bool:
-        """Block-sparse layers train like any other."""
+        """True: block-sparse layers train like any other."""
         return True
 
 
@@ -120,10 +121,10 @@ def describe_(model: Model) -> Model:
     """Writes into model.config which layers are block-sparse, for save_pretrained and from_pretrained.
     Returns the model.
 
-    sparsify_, densify_ and quantize_ do this themselves. Call it when you put a sparse layer into the model,
-    or load a state_dict with another number of blocks. A model without block-sparse layers loses the entry.
-    The model gets a config of its own: other models made from the same one are not described by this. Raises
-    Error for what is no model of transformers.
+    sparsify_, densify_ and quantize_ do this themselves. Call it after you put a sparse layer into the model
+    yourself, or load a state_dict with another number of blocks. A model without block-sparse layers loses
+    the entry. The model gets a config of its own, so that other models made from the same config are not
+    affected. Raises Error for anything that is not a transformers model.
     """
     if not isinstance(model, PreTrainedModel):
         raise Error(
@@ -144,7 +145,8 @@ def describe_(model: Model) -> Model:
 
 
 def _own_config(model: PreTrainedModel) -> None:
-    """A copy of the model's config, put wherever its modules hold the old one or a part of it."""
+    """Copies the model's config, and puts the copy wherever the modules hold the old config or a part of
+    it."""
     copies: dict[int, Any] = {}
     copy.deepcopy(model.config, copies)
     for module in model.modules():
@@ -154,9 +156,10 @@ def _own_config(model: PreTrainedModel) -> None:
 
 
 def _name_in_files(model: PreTrainedModel) -> None:
-    """Adds BlockNames to what save_pretrained reverts; without sparse layers takes it out."""
+    """Adds BlockNames to the conversions that save_pretrained reverts; without sparse layers, takes it
+    out."""
     conversions: list[Any] | None = vars(model).get("_weight_conversions")
-    if conversions is None:  # what save_pretrained reverts of a model that was not loaded
+    if conversions is None:  # what save_pretrained reverts for a model that was not loaded
         conversions = [
             c
             for c in get_model_conversion_mapping(model, add_legacy=False)

@@ -1,5 +1,5 @@
-"""save and load: one safetensors file with versioned metadata, written whole or not at all, loaded whole or
-not at all.
+"""save and load: one safetensors file with versioned metadata, which is written completely or not at all, and
+loaded completely or not at all.
 
 The format is described in docs/formats.md. Any reader of safetensors can read the tensors; the metadata adds
 what the tensors do not say: the format's version, the sparse layers, which entries share memory, and a
@@ -37,10 +37,10 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
     """Writes the model's state_dict, dense and sparse layers alike; tensors that share memory are stored
     once.
 
-    The file appears under ``path`` complete or not at all: it is written beside it, flushed to the disk, then
-    renamed. A file that it takes the place of passes on its permissions; a symbolic link stays one, and what
-    it points to is written. Raises Error when an entry is not a plain tensor with values, when ``path`` is a
-    pipe, a device or a socket, and when the folder cannot be written (a full disk included).
+    The file appears at ``path`` complete or not at all: it is written beside it, flushed to the disk, then
+    renamed. If it replaces a file, it keeps that file's permissions; a symbolic link stays one, and the file
+    that it points to is written. Raises Error when an entry is not a plain tensor with values, when ``path``
+    is a pipe, a device or a socket, and when the folder cannot be written (a full disk included).
     """
     model = _unwrapped(model)
     tensors: dict[str, Tensor] = {}
@@ -59,8 +59,8 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
             aliases[name] = seen[where]
             continue
         seen[where] = name
-        # A copy where another entry holds a part of the same memory: safetensors stores each byte under one
-        # name.
+        # The clone is for an entry that shares a part of its memory with another: safetensors stores each
+        # byte under one name.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     layers = {name: _description(layer) for name, layer in _sparse_layers(model).items()}
     metadata = {
@@ -75,20 +75,20 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
 
 
 def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bool = False) -> None:
-    """Fills the model from a file of ``save``; sparse layers take the file's patterns, meta tensors become
-    real ones on the CPU.
+    """Fills the model from a file that ``save`` wrote. Sparse layers take the file's patterns; meta tensors
+    become real ones on the CPU.
 
-    ``sparsify``: dense layers that are block-sparse in the file become so first, as sparsify_ would make
-    them; it is said aloud as there, and an optimizer that was made before has to be made anew.
+    With ``sparsify``, dense layers that are block-sparse in the file first become so, as sparsify_ would make
+    them; the change is announced in the same way, and an optimizer that was made before has to be made again.
     Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum.
-    Raises Error, and leaves the model bitwise as it was, when the file is damaged, truncated, of another
-    program or a newer version, or does not fit.
+    Raises Error, and leaves the model bitwise as it was, when the file is damaged, truncated, from another
+    program or from a newer version, or does not fit the model.
     """
     model = _unwrapped(model)
     tensors, layers = _read(path)
     if not sparsify:
         return _fill(model, tensors, layers)
-    from .patch.from_file import sparsified  # a program that only loads needs none of patch
+    from .patch.from_file import sparsified  # a program that only loads need not import it
 
     with sparsified(model, _patterns(tensors, layers, without=_sparse_layers(model).keys())):
         _fill(model, tensors, layers)
@@ -98,7 +98,7 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], layers: dict[str, Any]) 
     state = _state("load", model)
     _require_fit(model, state, tensors, layers)
     on_meta = any(tensor.is_meta for tensor in state.values())
-    if on_meta:  # entries that share memory in the file alone must not in the model
+    if on_meta:  # entries that share memory only in the file must not share it in the model
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     before = {name: tensor.detach().clone() for name, tensor in state.items()}
     ties = _ties(model)
@@ -119,8 +119,8 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], layers: dict[str, Any]) 
 def _patterns(
     tensors: dict[str, Tensor], layers: dict[str, Any], without: Collection[str]
 ) -> dict[str, Pattern]:
-    """The patterns of the file's sparse layers by name. Raises Error on a description or an index that is
-    none."""
+    """Returns the patterns of the file's sparse layers by name. Raises Error for an invalid description or
+    index."""
     found = {}
     for name, described in layers.items():
         if name in without:
@@ -138,7 +138,8 @@ def _patterns(
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """What torch.compile wraps: its entries carry no _orig_mod prefix in the file."""
+    """Returns the module that torch.compile wraps, so that the entries carry no _orig_mod prefix in the file.
+    Raises Error for anything that is not an nn.Module."""
     inner = getattr(model, "_orig_mod", model)
     if not isinstance(inner, nn.Module):
         raise Error("io", "an nn.Module", type(model).__name__, "pass the model itself, not its state_dict")
@@ -169,7 +170,8 @@ def _description(layer: BlockSparseLinear) -> dict[str, Any]:
 
 
 def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
-    """SHA-256 over the metadata and every tensor's name, dtype, shape and bytes, in the order of names."""
+    """Returns the SHA-256 over the metadata and every tensor's name, dtype, shape and bytes, in the order of
+    names."""
     digest = hashlib.sha256()
     told = {key: value for key, value in metadata.items() if key != "sha256"}
     digest.update(json.dumps(told, sort_keys=True).encode())
@@ -181,7 +183,8 @@ def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
 
 
 def _file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """The same file for the same contents: safetensors itself writes metadata in a random order."""
+    """Returns the bytes of the file, the same ones for the same contents: safetensors itself writes metadata
+    in a random order."""
     try:
         data = safetensors.torch.save(tensors, metadata)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
@@ -197,10 +200,11 @@ def _file_bytes(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
 
 
 def _read(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All entries (shared ones under each name) and the sparse layers of a file; Error when it is not whole
-    and ours."""
+    """Returns all entries of a file (shared ones under each name) and its sparse layers. Raises Error when
+    the file is not complete or not ours."""
     try:
-        # At once: what is checked is what is loaded, whatever happens to the file meanwhile.
+        # The file is read at once, so that what is checked is what is loaded, whatever happens to it
+        # meanwhile.
         data = Path(decoded("load", path)).read_bytes()
     except OSError as error:
         raise Error(
@@ -215,7 +219,7 @@ def _read(path: str | bytes | os.PathLike[str]) -> tuple[dict[str, Tensor], dict
         return tensors | {alias: tensors[name] for alias, name in aliases.items()}, dict(layers)
     except Error:
         raise
-    # The rest is what safetensors, torch or json say about bytes they cannot take.
+    # The rest is what safetensors, torch or json raise for bytes that they cannot read.
     except Exception as error:
         raise Error(
             "load", "a complete safetensors file", f"{type(error).__name__}: {error}", _REPLACE
@@ -296,7 +300,8 @@ def _require_fit(
 
 
 def _require_loaded(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
-    """Bitwise; it fails where two entries share memory in the model but differ in the file."""
+    """Raises Error unless the model holds the file's tensors bitwise, which fails where two entries share
+    memory in the model but differ in the file."""
     for name, tensor in state.items():
         mine, read = (
             t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (tensor, tensors[name])
@@ -314,7 +319,7 @@ def _ties(model: nn.Module) -> list[list[str]]:
 
 
 def _retie(model: nn.Module, ties: list[list[str]]) -> None:
-    """load_state_dict(assign=True) gives every name a Parameter of its own."""
+    """Ties the Parameters again: load_state_dict(assign=True) gives every name a Parameter of its own."""
     for first, *others in ties:
         for name in others:
             module, _, attribute = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""LoRA of the peft package on block-sparse layers. Needs peft; ``import sparseloom`` does not.
+"""LoRA from the peft package for block-sparse layers. This module needs peft; ``import sparseloom`` does not.
 
 >>> import peft, sparseloom.lora
 >>> config = sparseloom.lora.register_(peft.LoraConfig(target_modules=["query", "value"]))
@@ -25,8 +25,9 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
     """peft's LoRA layer around a BlockSparseLinear: y = layer(x) + B A x, with A and B dense. It trains,
     saves and loads.
 
-    It does not merge: B A has elements where no block is. Variants that change or read the base weight (DoRA,
-    PiSSA, OLoRA, ...) are an Error of ``layer.weight``.
+    It does not merge, because B A has elements where there is no block. Variants that change or read the base
+    weight (DoRA, PiSSA, OLoRA, ...) fail with the Error of ``layer.weight``. Raises Error for a layer with a
+    fused activation.
     """
 
     def __init__(self, base_layer: nn.Module, adapter_name: str, config: LoraConfig, **options: Any) -> None:
@@ -45,8 +46,8 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
         return module.in_features, module.out_features
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        """Raises Error where an adapter is left to merge: the sum with the pattern's blocks is no
-        block-sparse weight."""
+        """Raises Error where an adapter is left to merge: the sum of its product and the layer's blocks is
+        not a block-sparse weight."""
         if names := check_adapters_to_merge(self, adapter_names):
             expected, got = (
                 "a dense layer: B A has elements where no block is",
@@ -61,10 +62,10 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
 
 
 def register_(config: LoraConfig) -> LoraConfig:
-    """Lets adapters made from this config take block-sparse layers, too. Returns the config.
+    """Lets adapters made from this config take block-sparse layers too. Returns the config.
 
-    peft keeps this with the config object and not in the adapter's file: register the config that you load an
-    adapter with, too.
+    peft keeps this in the config object and not in the adapter's file: also register the config with which
+    you load an adapter.
     """
     config._register_custom_module({BlockSparseLinear: LoraBlockSparse})
     return config

@@ -1,5 +1,5 @@
-"""The operators as functions: products with and without gradients, plans, indices. All of the package
-computes through here."""
+"""The operators as functions: products with and without gradients, plans and indices. The whole package
+computes through this module."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from ._products import differentiated as differentiated
 from ._products import functorch_active
 from .errors import Error, translated, unsupported_layout
 
-_tracing_state = torch._C._get_tracing_state  # by a name of its own: ops.linear asks in every call
+_tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls it every time
 
-#: Version of an index that set_topology rewrites in place: its plans depend on shape and number of blocks
+#: The version of an index that set_topology rewrites in place: its plans depend on shape and number of blocks
 #: alone.
 DYNAMIC = -1
 
 
 class Index(NamedTuple):
-    """Where the blocks of a [rows, cols] weight lie: int32 index tensors of both directions over one list of
-    values."""
+    """Says where the blocks of a [rows, cols] weight lie: int32 index tensors by block rows and by block
+    columns, over one list of values."""
 
     crow: Tensor  # [block rows + 1]: blocks of row r are crow[r] .. crow[r + 1] - 1
-    col: Tensor  # [blocks], ascending inside a row
+    col: Tensor  # [blocks]: block column, ascending inside a block row
     ccol: Tensor  # [block columns + 1]
-    row: Tensor  # [blocks], ascending inside a column
-    slot: Tensor  # [blocks]: position in the row order
+    row: Tensor  # [blocks]: block row, ascending inside a block column
+    slot: Tensor  # [blocks]: position of the block in row order, as in values
     rows: int  # out features
     cols: int  # in features
-    bm: int
-    bn: int
+    bm: int  # rows (out features) of one block
+    bn: int  # columns (in features) of one block
     version: int  # content hash, or DYNAMIC: the key of cached plans
 
     def to(self, device: torch.device | str | int) -> Index:
-        """The same with its tensors on a device."""
+        """Returns the same index with its tensors on ``device``."""
         crow, col, ccol, row, slot = (
             tensor.to(device) for tensor in (self.crow, self.col, self.ccol, self.row, self.slot)
         )
@@ -71,19 +71,20 @@ def linear(
     residual: Tensor | None = None,
     main_grad_of: Tensor | None = None,
 ) -> Tensor:
-    """act(x W^T + bias) + residual, differentiable in x, values, bias and residual.
+    """Returns act(x W^T + bias) + residual, differentiable in x, values, bias and residual.
 
-    x [..., cols] of 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, residual [..., rows] or
-    None, all of one dtype and, with the index, on one device. The residual is added before the result is
-    rounded, but where a training step on the CPU has an activation. Returns [..., rows]. On CUDA the work is
-    queued on torch's current stream; float32 follows torch's TF32 switch. Kept for the gradient: x, values,
-    and relu's output or the other activations' input. ``kernel`` forces a candidate by name; ``strict``
-    forbids the dense and reference ones. Raises Error when a shape, dtype, device or index does not fit,
-    torch.OutOfMemoryError when a GPU is full.
+    x is [..., cols] with 1 to 4 dimensions, values [blocks, bm, bn], bias [rows] or None, residual [...,
+    rows] or None; all have one dtype and, with the index, one device. The result is [..., rows]. The residual
+    is added before the result is rounded, except in a training step with an activation on the CPU. On CUDA
+    the work is queued on torch's current stream; float32 follows torch's TF32 switch. Kept for the gradient
+    are x, values, and relu's output or the input of any other activation. ``kernel`` forces a candidate by
+    name; ``strict`` forbids the dense and reference kernels. Raises Error when a shape, dtype, device or
+    index does not fit, torch.OutOfMemoryError when a GPU is full.
 
-    ``main_grad_of``: the Parameter that values are, or were cast from, when their gradient is to be added to
-    its ``main_grad`` (float32, contiguous, shape and device of values) instead of to ``grad``, which stays
-    None: unrounded, in the product's own kernel. Not with create_graph; torch.compile breaks its graph there.
+    ``main_grad_of`` is the Parameter that values are, or were cast from, when their gradient is to be added
+    to its ``main_grad`` (float32, contiguous, shape and device of values) instead of to ``grad``, which stays
+    None. The gradient is added unrounded, in the product's own kernel. This does not work with create_graph,
+    and torch.compile breaks its graph there.
     """
     number = PLAN_CHOOSES if kernel is None else kernel_number(kernel)
     try:
@@ -97,7 +98,7 @@ def linear(
             weight = main_grad_of if needed and values.requires_grad else None
             how = _autograd.LayerHow(activation, strict, number, index, weight)
             return _autograd.by_parts(x, values, bias, how, residual)
-        # jit.trace records operators, and is at a loss with autograd Functions
+        # jit.trace records operators, but cannot record autograd Functions
         if needed and _tracing_state() is None:
             fused = activation if x.is_cuda or activation in _autograd.CPU_FUSES else None
             added = residual is not None and (x.is_cuda or activation is None)
@@ -114,7 +115,8 @@ def linear(
                 return y
             require_residual(residual, y)
             return y + residual
-        code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)  # no call on the CPU: .12 us of 15
+        # not called on the CPU: saves .12 us of 15
+        code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
         crow, col, rows, version = index.crow, index.col, index.rows, index.version
         x = _autograd.in_rows(x)
         return _operators.linear(
@@ -125,13 +127,14 @@ def linear(
         raise _explained(error, "linear", index, activation, operands) from None
 
 
-#: What an operand of another kind makes Python or torch raise: the routes above ask nothing beforehand, which
-#: every call would pay.
+#: What an operand of the wrong kind makes Python or torch raise. The routes above check nothing beforehand,
+#: because every call would pay for it.
 _REFUSED = (RuntimeError, AttributeError, TypeError, KeyError)
 
 
 def _explained(error: Exception, op: str, index: Any, activation: Any, operands: dict[str, Any]) -> Exception:
-    """Our Error for what a product was refused for; ``error`` itself when that is none of its arguments."""
+    """Returns our Error that says why a product was refused; ``error`` itself when none of the arguments is
+    the reason."""
     for name, operand in operands.items():
         if operand is not None and not isinstance(operand, Tensor):
             return Error(
@@ -159,7 +162,8 @@ def _explained(error: Exception, op: str, index: Any, activation: Any, operands:
 def linear_dx(
     dy: Tensor, values: Tensor, index: Index, strict: bool = False, kernel: str | None = None
 ) -> Tensor:
-    """dY W: dy [..., rows] -> [..., cols]; differentiable in dy and values. Raises Error as linear does."""
+    """Returns dY W: dy [..., rows] gives [..., cols]; differentiable in dy and values. Raises Error as linear
+    does."""
     try:
         return _products.product(
             _products.DX, dy, values, strict, index, PLAN_CHOOSES if kernel is None else kernel_number(kernel)
@@ -176,11 +180,12 @@ def linear_dw(
     kernel: str | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """dY^T X at the stored blocks: dy [..., rows], x [..., cols] -> [blocks, bm, bn], padding zero;
-    differentiable in both.
+    """Returns dY^T X at the stored blocks: dy [..., rows] and x [..., cols] give [blocks, bm, bn] with zero
+    padding; differentiable in both.
 
-    ``out``, float32 [blocks, bm, bn], is added to and returned: unrounded sums, nothing to padding. That is
-    not differentiable.
+    With ``out``, float32 [blocks, bm, bn], the unrounded sums are added to it (nothing to its padding) and it
+    is returned. That is not differentiable: operands that need a gradient then raise Error. Raises Error as
+    linear does.
     """
     if out is not None:
         asked = next((name for name, t in (("dy", dy), ("x", x), ("out", out)) if differentiated(t)), "")
@@ -222,19 +227,19 @@ def scaled_linear(
     kernel: str | None = None,
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """act(x_scale w_scale (x W^T) + bias) of 8-bit operands, for inference: no gradients.
+    """Returns act(x_scale w_scale (x W^T) + bias) of 8-bit operands, for inference: there are no gradients.
 
-    x [..., cols] and values [blocks, bm, bn], both int8 or both float8_e4m3fn; x_scale float32, one element
-    or one for each token; w_scale float32, one element or one for each output feature [rows]; bias [rows] of
-    ``out_dtype`` or None. Returns [..., rows] of ``out_dtype``, bfloat16 or float32. int8 sums are exact in
-    int32; y = act(fma(float(sum) * x_scale, w_scale, bias)) in float32, rounded once to ``out_dtype``, so
-    that every int8 kernel gives the same bits but for activations. Scales of zero, Inf and NaN multiply as
-    any number does.
+    x is [..., cols] and values [blocks, bm, bn], both int8 or both float8_e4m3fn. x_scale is float32, with
+    one element or one for each token; w_scale is float32, with one element or one for each output feature
+    [rows]; bias is [rows] of ``out_dtype``, or None. The result is [..., rows] of ``out_dtype``, bfloat16 or
+    float32. int8 sums are exact in int32; y = act(fma(float(sum) * x_scale, w_scale, bias)) is computed in
+    float32 and rounded once to ``out_dtype``, so every int8 kernel gives the same bits, except with an
+    activation. Scales of zero, Inf and NaN multiply as any number does.
 
-    ``use_fast_accum``, as torch._scaled_mm has it: float8_e4m3fn sums on CUDA may stay in the tensor cores,
-    which keep some 14 bits of them; without it no sum of theirs is longer than 128 products. It says nothing
-    of int8 and of other devices. ``kernel`` forces a candidate by name; ``strict`` forbids the dense one,
-    which multiplies float8_e4m3fn on CUDA by torch._scaled_mm, and the reference one, which runs 8-bit
+    ``use_fast_accum`` is as in torch._scaled_mm: float8_e4m3fn sums on CUDA may stay in the tensor cores,
+    which keep about 14 bits of them; without it, no sum there is longer than 128 products. It has no effect
+    on int8 or on other devices. ``kernel`` forces a candidate by name. ``strict`` forbids the dense kernel,
+    which multiplies float8_e4m3fn on CUDA with torch._scaled_mm, and the reference kernel, which runs 8-bit
     operands only when it is named. Raises Error when a shape, dtype, device or index does not fit, when a
     gradient is asked for, and when no kernel multiplies the dtype on that device (float8_e4m3fn on CPUs).
     """
@@ -266,50 +271,51 @@ def scaled_linear(
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """x [..., n] as 8 bits and the factors that it was divided by: x ~ quantized * scale.
+    """Returns x [..., n] in 8 bits and the factors that it was divided by: x ~ quantized * scale.
 
-    ``dtype``: int8, to -127 .. 127 by rounding to nearest even, or float8_e4m3fn, to at most 448. Without
-    ``scale`` each row has its own, [..., 1] float32, its largest |x| over 127 or 448; a row that holds NaN or
-    Inf gets that as its factor and so does not pass for a number. With ``scale`` (float32, broadcast against
-    x) what lies beyond is cut off.
+    ``dtype`` is int8, rounded to nearest even within -127 .. 127, or float8_e4m3fn, of at most 448. Without
+    ``scale``, each row has its own factor, [..., 1] float32: its largest |x| over 127 or 448. A row that
+    holds NaN or Inf gets that as its factor, and so does not pass for numbers. With ``scale`` (float32,
+    broadcast against x), values beyond the range are clipped.
     """
     most = 127.0 if dtype is torch.int8 else 448.0
     given = scale is not None
     if scale is None:
-        # torch.aminmax reads x once where this does twice, and takes five times as long on CPUs.
+        # torch.aminmax reads x once where this reads it twice, but takes five times as long on CPUs.
         largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
         scale = largest.float() / most
     inverse = scale.reciprocal()
-    inverse = torch.where(inverse.isfinite(), inverse, 0.0)  # of 0 and of what rounds to it
-    quotient = x * inverse  # in float32: inverse is
+    # a scale of 0, or one too small to invert, gives 0
+    inverse = torch.where(inverse.isfinite(), inverse, 0.0)
+    quotient = x * inverse  # in float32, as inverse is
     if given:
         quotient.clamp_(-most, most)
     return (quotient.round_() if dtype is torch.int8 else quotient).to(dtype), scale
 
 
 def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
-    """Validates crow and col (int32, contiguous, CPU) and adds the other direction. Raises Error naming the
-    first bad entry."""
+    """Validates crow and col (int32, contiguous, on the CPU) and adds the index by block columns. Raises
+    Error that names the first bad entry."""
     version = call("validate_index", crow, col, rows, cols, *block)
     ccol, row, slot = call("transpose_index", crow, col, rows, cols, *block)
     return Index(crow, col, ccol, row, slot, rows, cols, block[0], block[1], version)
 
 
 def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
-    """Rewrites the tensors of an index in place for another mask, on the CPU or, queued and capturable in a
-    graph, on CUDA.
+    """Rewrites the tensors of an index in place for another mask, on the CPU, or on CUDA, where the work is
+    queued and can be captured in a graph.
 
-    mask bool or uint8 [block rows, block columns]; moved int32 [blocks] becomes each block's slot before, -1
-    for a new one; requested int32 [1] the number of blocks that the mask names. There are exactly as many
-    blocks as before: of more named ones the first in row-major order, fewer are filled up with the first
-    other cells. The index has to be of version DYNAMIC from then on. Raises Error when a shape or dtype does
-    not fit.
+    mask is bool or uint8 [block rows, block columns]. moved, int32 [blocks], receives the slot where each
+    block lay before, -1 for a new one. requested, int32 [1], receives the number of blocks that the mask
+    names. There are exactly as many blocks as before: if the mask names more, the first in row-major order
+    are taken; if it names fewer, the first other cells are added. The index has to be of version DYNAMIC from
+    then on. Raises Error when a shape or dtype does not fit.
     """
     call("set_topology", mask, *index[:5], moved, requested)
 
 
 def move_blocks(values: Tensor, moved: Tensor) -> None:
-    """values[slot] <- values[moved[slot]], zero where moved is -1, in place: values [blocks, ...] and what
-    else has blocks as its first dimension, after set_topology. Any dtype, contiguous; on CUDA queued. Raises
-    Error when it does not fit."""
+    """Moves blocks in place after set_topology: values[slot] becomes what values[moved[slot]] was, or zero
+    where moved is -1. values is [blocks, ...], or anything else with blocks as its first dimension, of any
+    dtype and contiguous; on CUDA the work is queued. Raises Error when it does not fit."""
     call("move_blocks", values, moved)

@@ -1,4 +1,5 @@
-"""Pattern: which blocks of a weight exist; and the generators of patterns. Bits only: no values, no dtype."""
+"""Pattern, which says which blocks of a weight exist, and the generators of patterns. A pattern is bits only:
+it has no values and no dtype."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from .errors import Error
 
 Block: TypeAlias = int | tuple[int, int]
 Seed: TypeAlias = int | torch.Generator | None
-#: scope -> the operator that compares scores within it.
+#: scope -> the operator that compares scores within that scope.
 _SCOPES = {"layer": "pattern_top_k", "row": "pattern_top_k_by_row"}
 
 
 def block_shape(op: str, block: Block) -> tuple[int, int]:
-    """(rows, columns) of one block from an int or a pair. Raises Error on anything else; C++ checks the sides
-    themselves."""
+    """Returns (rows, columns) of one block, given as an int or a pair. Raises Error for anything else; C++
+    checks the values of the sides."""
     pair = tuple(block) if isinstance(block, (tuple, list)) else (block, block)
     try:
         bm, bn = (whole(op, "block", side, None) for side in pair)
@@ -37,8 +38,8 @@ def block_shape(op: str, block: Block) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class PatternStats:
-    """Counts of a pattern. ``elements`` leaves out the padding of ragged edges; row figures count blocks per
-    block row."""
+    """Counts of a pattern. ``elements`` leaves out the padding of ragged edges; the row figures count blocks
+    per block row."""
 
     blocks: int
     elements: int
@@ -50,10 +51,11 @@ class PatternStats:
 
 
 class Pattern:
-    """The present blocks of a [rows, cols] = [out features, in features] weight, cut into blocks; immutable.
+    """The present blocks of a weight of shape [rows, cols] = [out features, in features] that is cut into
+    blocks; immutable.
 
-    The last block row and column may be ragged. ``mask`` is bool [block rows, block columns]. Raises Error on
-    a negative size, a block side outside {8, 16, 32, 64, 128} or a mask of another shape.
+    The last block row and the last block column may be ragged. ``mask`` is bool [block rows, block columns].
+    Raises Error for a negative size, a block side outside {8, 16, 32, 64, 128} or a mask of another shape.
     """
 
     __slots__ = ("_bits", "_block", "_cols", "_rows")
@@ -71,7 +73,7 @@ class Pattern:
                 "pattern", "mask to be a bool tensor", got, "compare scores with a threshold, or use .bool()"
             )
         mask = mask.detach().to("cpu", copy=True).contiguous()
-        # A call that checks block and shape against the mask in C++, where the rules are.
+        # This call checks block and shape against the mask in C++, where the rules are.
         ops.call("pattern_stats", mask, rows, cols, bm, bn)
         for name, value in (("_rows", rows), ("_cols", cols), ("_block", (bm, bn)), ("_bits", mask)):
             object.__setattr__(self, name, value)
@@ -106,12 +108,12 @@ class Pattern:
 
     @property
     def blocks(self) -> int:
-        """Present blocks."""
+        """The number of present blocks."""
         return int(self._bits.sum())
 
     @property
     def density(self) -> float:
-        """Present blocks over blocks of the grid; 0 for an empty grid."""
+        """The number of present blocks over that of all blocks of the grid; 0 for an empty grid."""
         return self.blocks / max(1, self._bits.numel())
 
     @property
@@ -119,25 +121,25 @@ class Pattern:
         return (self._bits, self.rows, self.cols, *self.block)
 
     def stats(self) -> PatternStats:
-        """Counts, densities, and blocks per block row."""
+        """Returns counts, densities, and blocks per block row."""
         return PatternStats(**json.loads(ops.call("pattern_stats", *self._arguments)))
 
     def index(self) -> tuple[Tensor, Tensor]:
-        """crow int32 [block rows + 1] and col int32 [blocks], ascending inside each row."""
+        """Returns crow, int32 [block rows + 1], and col, int32 [blocks], ascending inside each block row."""
         crow, col = ops.call("mask_to_index", *self._arguments)
         return crow, col
 
     @classmethod
     def from_index(cls, crow: Tensor, col: Tensor, rows: int, cols: int, block: Block) -> Pattern:
-        """The pattern of a block row index (int32). Raises Error naming the first entry out of bounds, order,
-        or twice there."""
+        """Returns the pattern of a block row index (int32). Raises Error that names the first entry that is
+        out of bounds, out of order or repeated."""
         shape = block_shape("pattern", block)
         rows, cols = whole("pattern", "rows", rows), whole("pattern", "cols", cols)
         ops.call("validate_index", crow, col, rows, cols, *shape)
         return cls(rows, cols, shape, ops.call("index_to_mask", crow, col, rows, cols, *shape))
 
     def transposed(self) -> Pattern:
-        """The pattern of the transposed weight."""
+        """Returns the pattern of the transposed weight."""
         return Pattern(self.cols, self.rows, (self.block[1], self.block[0]), self._bits.t())
 
     def _combine(self, other: object, mask: Any) -> Pattern:
@@ -183,17 +185,17 @@ class Pattern:
         return self
 
     def __reduce__(self) -> tuple[Any, tuple[int, int, tuple[int, int], bytes]]:
-        """The bits as bytes: a tensor goes to other processes by shared memory, and a temporary one's is gone
-        when they look."""
+        """Pickles the bits as bytes: a tensor goes to other processes through shared memory, and that of a
+        temporary one is gone when they read it."""
         return _from_bytes, (self.rows, self.cols, self.block, self._bits.numpy().tobytes())
 
     def ascii(self, max_side: int = 64) -> str:
-        """'#' present, '.' absent; a grid larger than ``max_side`` is averaged into cells drawn "
-        .:-=+*#%@"."""
+        """Draws the pattern as text: '#' is a present block and '.' an absent one. A grid larger than
+        ``max_side`` is averaged into cells, drawn as a blank or one of .:-=+*#%@, from empty to full."""
         return str(ops.call("pattern_ascii", *self._arguments, whole("pattern", "max_side", max_side)))
 
     def svg(self, pixels: int = 256) -> str:
-        """A self-contained picture, at most ``pixels`` on its longer side."""
+        """Returns a self-contained picture, at most ``pixels`` on its longer side."""
         return str(ops.call("pattern_svg", *self._arguments, whole("pattern", "pixels", pixels)))
 
     def __repr__(self) -> str:
@@ -220,14 +222,14 @@ def _from_bytes(rows: int, cols: int, block: tuple[int, int], bits: bytes) -> Pa
 
 
 def draw_seed(seed: Seed) -> int:
-    """An int is itself; a generator, or torch's default one for None, gives its next 62 bits."""
+    """Returns an int as it is; a generator, or torch's default one for None, gives its next 62 bits."""
     if seed is not None and not isinstance(seed, torch.Generator):
         return whole("pattern", "seed", seed, None)
     return int(torch.randint(2**62, (), dtype=torch.int64, device="cpu", generator=seed))
 
 
 def _chosen(op: str, rows: int, cols: int, block: Block, scores: Tensor, count: int) -> Pattern:
-    """The pattern that an operator makes from scores."""
+    """Returns the pattern that an operator makes from scores."""
     shape = block_shape(op, block)
     return Pattern(rows, cols, shape, ops.call(op, scores, rows, cols, *shape, count))
 
@@ -235,56 +237,61 @@ def _chosen(op: str, rows: int, cols: int, block: Block, scores: Tensor, count: 
 def _generated(
     name: str, rows: int, cols: int, block: Block, *numbers: float, seed: int | None = None
 ) -> Pattern:
-    """The pattern of a generator: its name and numbers as ``pattern::generate`` of C++ takes them."""
+    """Returns the pattern of a generator; its name and numbers are as ``pattern::generate`` in C++ takes
+    them."""
     shape = block_shape(f"pattern_{name}", block)
     made = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed or 0)
     return Pattern(rows, cols, shape, made)
 
 
 def random(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
-    """round(density * grid) blocks, uniform without replacement. The same seed gives the same pattern on
-    every machine."""
+    """Draws round(density * grid) blocks uniformly without replacement; grid is the number of blocks in the
+    weight. The same seed gives the same pattern on every machine."""
     return _generated("random", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
 def balanced(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
-    """The same exact total as random, every block row with its floor or ceiling share."""
+    """Draws exactly as many blocks as random; every block row gets the floor or ceiling of its share."""
     return _generated("balanced", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
 def biregular(rows: int, cols: int, block: Block, density: float, seed: Seed = None) -> Pattern:
-    """The same exact total, every block row and every block column with the floor or ceiling of its share."""
+    """Draws exactly as many blocks as random; every block row and every block column gets the floor or
+    ceiling of its share."""
     return _generated("biregular", rows, cols, block, share("pattern", density), seed=draw_seed(seed))
 
 
 def banded(rows: int, cols: int, block: Block, bandwidth: int) -> Pattern:
-    """Blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 is the diagonal
-    alone."""
+    """Takes the blocks whose centre lies within ``bandwidth`` blocks of the stretched diagonal; 0 gives the
+    diagonal alone."""
     return _generated("banded", rows, cols, block, whole("pattern", "bandwidth", bandwidth))
 
 
 def block_diagonal(rows: int, cols: int, block: Block, groups: int) -> Pattern:
-    """``groups`` dense diagonal boxes, as even as the grid allows; 1 to the shorter side of the grid."""
+    """Takes ``groups`` dense boxes along the diagonal, as even as the grid allows; ``groups`` is 1 to the
+    shorter side of the grid."""
     return _generated("block_diagonal", rows, cols, block, whole("pattern", "groups", groups))
 
 
 def watts_strogatz(rows: int, cols: int, block: Block, k: int, p: float, seed: Seed = None) -> Pattern:
-    """A small world (Watts & Strogatz 1998) of n = block rows = block columns nodes, and the diagonal.
+    """Draws a small world (Watts & Strogatz 1998) of n = block rows = block columns nodes, plus the diagonal.
 
-    The nodes form a ring, each joined to its ``k`` nearest ones (even, below n); then each edge moves its far
-    end with probability ``p`` in [0, 1] to a node drawn uniformly. n (k + 1) blocks, symmetric: a few steps
-    join any two nodes. Raises Error on a grid that is not square.
+    The nodes form a ring, each joined to its ``k`` nearest ones (k even, below n); then each edge moves its
+    far end with probability ``p`` in [0, 1] to a node drawn uniformly. The pattern has n (k + 1) blocks and
+    is symmetric; a few steps join any two nodes. Raises Error for a grid that is not square.
     """
     numbers = whole("pattern", "k", k, None), share("pattern", p, "p")
     return _generated("watts_strogatz", rows, cols, block, *numbers, seed=draw_seed(seed))
 
 
 def barabasi_albert(rows: int, cols: int, block: Block, m: int, seed: Seed = None) -> Pattern:
-    """Preferential attachment (Barabasi & Albert 1999): a graph of n = block rows = block columns nodes that
-    grows from ``m``, each further one joined to m others in proportion to the edges they have.
+    """Draws a graph by preferential attachment (Barabasi & Albert 1999) with n = block rows = block columns
+    nodes. It grows from ``m`` nodes, and each further node is joined to m others in proportion to the edges
+    that they have.
 
-    With the diagonal, and the first m nodes all joined: 2 m (n - m) + n + m (m - 1) blocks, symmetric; a few
-    rows have many times the mean. Raises Error on a grid that is not square, or m outside [1, n - 1].
+    With the diagonal, and the first m nodes all joined to each other, the pattern has 2 m (n - m) + n + m (m
+    - 1) blocks. It is symmetric, and a few block rows have many times the mean. Raises Error for a grid that
+    is not square, or m outside [1, n - 1].
     """
     return _generated(
         "barabasi_albert", rows, cols, block, whole("pattern", "m", m, None), seed=draw_seed(seed)
@@ -292,7 +299,7 @@ def barabasi_albert(rows: int, cols: int, block: Block, m: int, seed: Seed = Non
 
 
 def full(rows: int, cols: int, block: Block) -> Pattern:
-    """Every block present."""
+    """Takes every block."""
     bm, bn = block_shape("pattern_full", block)
     rows, cols = whole("pattern_full", "rows", rows), whole("pattern_full", "cols", cols)
     _require_sides("pattern_full", bm, bn)
@@ -302,16 +309,16 @@ def full(rows: int, cols: int, block: Block) -> Pattern:
 
 
 def from_mask(rows: int, cols: int, block: Block, mask: Tensor) -> Pattern:
-    """The blocks where ``mask`` (bool [block rows, block columns]) is true."""
+    """Takes the blocks where ``mask`` (bool [block rows, block columns]) is true."""
     return Pattern(rows, cols, block, mask)
 
 
 def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int, scope: str = "layer") -> Pattern:
-    """The ``count`` highest of scores [block rows, block columns]; ties go to the lowest index, NaN is
-    refused.
+    """Takes the blocks with the ``count`` highest scores [block rows, block columns]; ties go to the lowest
+    index, and NaN raises Error.
 
-    ``scope``: "layer" compares all scores with each other; "row" gives every block row its floor or ceiling
-    share of the count, so that rows of small scores keep blocks too.
+    ``scope``: "layer" compares all scores with each other; "row" gives every block row the floor or ceiling
+    of its share of the count, so that block rows with small scores keep blocks too.
     """
     scores = _strided("pattern_top_k", "scores", scores).detach().to("cpu", torch.float32).contiguous()
     count = whole("pattern_top_k", "count", count)
@@ -321,8 +328,8 @@ def top_k(rows: int, cols: int, block: Block, scores: Tensor, count: int, scope:
 def from_dense(
     weight: Tensor, block: Block, density: float, norm: str = "l1", scope: str = "layer"
 ) -> Pattern:
-    """The round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum of
-    |w|), "l2" or "max". ``scope``: as in top_k."""
+    """Takes the round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum
+    of |w|), "l2" or "max". ``scope`` is as in top_k."""
     bm, bn = block_shape("pattern_from_dense", block)
     if _strided("pattern_from_dense", "weight", weight).dim() != 2:
         raise Error(
@@ -347,8 +354,9 @@ def _strided(op: str, name: str, tensor: Any) -> Tensor:
 
 
 def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
-    """A UserWarning where a pattern that was chosen by density has no block at all, or none in most block
-    rows: such outputs are their bias whatever x is. ``what``: the layer, for the text."""
+    """Emits a UserWarning where a pattern that was chosen by density has no block at all, or none in most
+    block rows: the outputs of those rows are their bias whatever x is. ``what`` names the layer in the
+    text."""
     filled, rows = int(pattern._bits.any(1).sum()), pattern._bits.shape[0]
     if 2 * filled >= rows:
         return
@@ -362,7 +370,7 @@ def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
 
 
 def _outside() -> int:
-    """The stack level of the first caller outside of this package, counted from the caller of this
+    """Returns the stack level of the first caller outside of this package, counted from the caller of this
     function."""
     package, level = __name__.partition(".")[0] + ".", 1
     frame = sys._getframe(1)
@@ -372,8 +380,8 @@ def _outside() -> int:
 
 
 def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: float) -> int:
-    """Blocks at that density of the grid, halves away from zero as in C++. Raises Error on a density outside
-    [0, 1]."""
+    """Returns the number of blocks at that density of the grid, with halves rounded away from zero as in C++.
+    Raises Error for a density outside [0, 1]."""
     density = share(op, density)
     if not 0 <= density <= 1:
         raise Error(op, "density in [0, 1]", str(density), "density is the share of blocks that stay")
@@ -381,7 +389,7 @@ def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: 
 
 
 def require_scope(op: str, scope: str) -> str:
-    """The operator that compares scores within a scope. Raises Error on a scope that there is not."""
+    """Returns the operator that compares scores within a scope. Raises Error for an unknown scope."""
     if scope not in tuple(_SCOPES):
         listed = " or ".join(repr(name) for name in _SCOPES)
         raise Error(
@@ -391,7 +399,8 @@ def require_scope(op: str, scope: str) -> str:
 
 
 def _require_sides(op: str, bm: int, bn: int) -> None:
-    """Before a division by them; the full rule is C++'s, applied when the Pattern is made."""
+    """Raises Error before anything is divided by the sides; the full rule is in C++ and is applied when the
+    Pattern is made."""
     if bm < 1 or bn < 1:
         raise Error(
             op, "block sides of {8, 16, 32, 64, 128}", f"{bm} x {bn}", "pass block=32 or block=(32, 64)"

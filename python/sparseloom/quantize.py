@@ -1,4 +1,4 @@
-"""quantize_: the block-sparse layers of a trained model become 8-bit ones, for inference."""
+"""quantize_ turns the block-sparse layers of a trained model into 8-bit ones, for inference."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .patch.sparsify import replace
 
 _OP = "quantize_"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_INT8_INPUTS = 2**17 - 1  # that int32 sums
+_INT8_INPUTS = 2**17 - 1  # the most inputs whose int8 products int32 can sum
 
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """One layer that changed. ``bytes`` of weights, factors and bias (before, after); ``error``: of the
-    rounded weights, their difference's norm over the weights' own."""
+    """One layer that changed. ``bytes`` counts weights, factors and bias (before, after); ``error`` is the
+    norm of the weights' rounding error over the norm of the weights."""
 
     names: tuple[str, ...]
     dtype: str
-    x_scale: float | None  # None: each token has its own
+    x_scale: float | None  # None: each token has its own factor
     shape: tuple[int, int]  # out features, in features
     block: tuple[int, int]
     blocks: int
@@ -42,15 +42,15 @@ class QuantizedLayer:
 
 @dataclass(repr=False)
 class Quantized:
-    """The changed layers and the skipped block-sparse and dense linear ones with their reasons; prints as a
-    table."""
+    """The changed layers, and the skipped ones (block-sparse and dense linear layers) with their reasons;
+    prints as a table."""
 
     changed: list[QuantizedLayer] = field(default_factory=list)
     skipped: list[Skip] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         return asdict(self)
 
     def __repr__(self) -> str:
@@ -94,21 +94,21 @@ def quantize_(
     """Replaces block-sparse linear layers, in place, by nn.QuantizedBlockSparseLinear: 8-bit weights and
     inputs, for inference.
 
-    Weights get a factor for each output feature, inputs one for each token, found in every call. Layers
-    inside a BlockSparseConv1x1 or BlockSparseMultiheadAttention are taken by their own names (conv.linear,
+    Weights get one factor per output feature, inputs one per token, found in every call. Layers inside a
+    BlockSparseConv1x1 or BlockSparseMultiheadAttention are taken by their own names (conv.linear,
     attn.in_proj).
 
     Args:
-        patterns: {regex: torch.int8 or torch.float8_e4m3fn}, names matched whole (re.fullmatch), the first
-            that matches counts; or one dtype for all block-sparse layers.
+        patterns: {regex: torch.int8 or torch.float8_e4m3fn}; names are matched whole (re.fullmatch), and the
+            first regex that matches counts. Or one dtype for all block-sparse layers.
         x_scale: factors for the inputs that were found beforehand, {regex: factor} or one for all: |x| beyond
-            127 (int8) or 448 (float8) times it is cut off.
-        use_fast_accum: what the layers' attribute of that name becomes: float8 sums on CUDA may stay in the
-            tensor cores, faster and with some 14 bits (see ``ops.scaled_linear``).
+            127 (int8) or 448 (float8) times the factor is clipped.
+        use_fast_accum: the value of the layers' attribute of that name. True lets float8 sums on CUDA stay in
+            the tensor cores, which is faster but keeps about 14 bits (see ``ops.scaled_linear``).
 
-    Returns what changed and what did not, with the reason, and prints it as sparsify_ does. Raises Error, the
-    model untouched, when a regex matches no block-sparse layer, when no matched layer can change, and when
-    ``model`` is such a layer itself.
+    Returns what changed, and what did not with the reason, and prints it as sparsify_ does. Raises Error,
+    with the model untouched, when a regex matches no block-sparse layer, when no matched layer can change,
+    and when ``model`` is such a layer itself.
     """
     if isinstance(patterns, torch.dtype):
         patterns = {".*": patterns}
@@ -227,7 +227,7 @@ def _require_matches(
 
 
 def _reason(module: nn.Module, regex: str | None, chosen: Mapping[str, tuple[re.Pattern[str], Any]]) -> str:
-    """Why a linear layer stays as it is; "" when it need not."""
+    """Returns why a linear layer stays as it is; "" when it is to change."""
     if isinstance(module, QuantizedBlockSparseLinear):
         return "it is quantized already"
     if not isinstance(module, BlockSparseLinear):

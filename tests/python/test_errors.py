@@ -39,11 +39,11 @@ GENERATE = ("generate_pattern",)
 @pytest.mark.parametrize(
     ("arguments", "op", "fragments"),
     [
-        (GENERATE + ("random", 64, 64, 12, 32, [0.5], 0), "block", ("12x32", "{8, 16, 32, 64, 128}")),
-        (GENERATE + ("random", 64, 64, 32, 32, [1.5], 0), "random", ("density in [0, 1]", "1.5")),
-        (GENERATE + ("block_diagonal", 64, 64, 32, 32, [9], 0), "block_diagonal", ("groups", "9")),
-        (GENERATE + ("random", 64, 64, 32, 32, [], 0), "generate", ("random", "density", "0 numbers")),
-        (GENERATE + ("rando", 64, 64, 32, 32, [0.5], 0), "generate", ("watts_strogatz", "rando")),
+        ((*GENERATE, "random", 64, 64, 12, 32, [0.5], 0), "block", ("12x32", "{8, 16, 32, 64, 128}")),
+        ((*GENERATE, "random", 64, 64, 32, 32, [1.5], 0), "random", ("density in [0, 1]", "1.5")),
+        ((*GENERATE, "block_diagonal", 64, 64, 32, 32, [9], 0), "block_diagonal", ("groups", "9")),
+        ((*GENERATE, "random", 64, 64, 32, 32, [], 0), "generate", ("random", "density", "0 numbers")),
+        ((*GENERATE, "rando", 64, 64, 32, 32, [0.5], 0), "generate", ("watts_strogatz", "rando")),
     ],
 )
 def test_cpp_errors_arrive_with_their_parts(arguments, op, fragments):

@@ -69,9 +69,9 @@ def expected(
     scale = x_scale.double().reshape(-1, 1) * w_scale.double().reshape(1, -1)
     x, w = of.x.double(), of.dense.double().t()
     z = (x @ w) * scale + (0 if bias is None else bias.double())
-    return ops.activate(z, activation), (x.abs() @ w.abs()) * scale.abs() + (
-        0 if bias is None else bias.double().abs()
-    )
+    magnitudes = (x.abs() @ w.abs()) * scale.abs() + (0 if bias is None else bias.double().abs())
+    slope = (2 * z).clamp(min=1) if activation == "relu2" else 1  # the others' is at most 1.2
+    return ops.activate(z, activation), magnitudes * slope
 
 
 def close(

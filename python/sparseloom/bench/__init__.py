@@ -1,2 +1,2 @@
-"""Benchmarks: kernels against torch's dense products and against the machine's peak, one JSON file per
-run."""
+"""Benchmarks our kernels against torch's dense products and the machine's peak; each run writes one JSON
+file."""

@@ -1,5 +1,4 @@
-"""The committed lists of what is measured. A suite is a list of cells; a cell is one product and its
-pattern."""
+"""Lists what the suites measure. A suite is a list of cells; a cell is one product with its pattern."""
 
 from __future__ import annotations
 
@@ -14,9 +13,9 @@ from ..testing import Case
 from .skewed import KINDS, STRUCTURED, SkewedCase
 
 DIRECTIONS = ("forward", "dx", "dw")
-#: tf32: fp32 operands that a GPU may round to TF32, under torch's own switch. fp8: e4m3 with a scale for each
-#: tensor, bf16 results and use_fast_accum; fp8_promoted: without it.
-#: int8: with a scale for each token and output, bf16 results.
+#: The dtypes of cells. tf32: operands are fp32, and torch's own switch lets a GPU round them to TF32. fp8:
+#: e4m3 with one scale per tensor, bf16 results and use_fast_accum; fp8_promoted is the same without
+#: use_fast_accum. int8: one scale per token and per output feature, bf16 results.
 DTYPES = {
     "f32": torch.float32,
     "bf16": torch.bfloat16,
@@ -40,7 +39,7 @@ class Cell:
     block: tuple[int, int]
     density: float
     pattern: str = "balanced"
-    rotated: bool = False  # CPU: as many weights in turn as it takes to find none of them in a cache
+    rotated: bool = False  # CPU: calls take turns over so many weights that none of them is still in a cache
 
     def __str__(self) -> str:
         bm, bn = self.block
@@ -52,14 +51,15 @@ class Cell:
         return self.dtype == "tf32"
 
     def case(self, device: str = "cpu") -> Case:
-        """The same as a row that testing can draw inputs for and check."""
+        """Returns the cell as a case of `sparseloom.testing`, which can draw its inputs and check its
+        results."""
         shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
         made = SkewedCase if self.pattern in (*KINDS, *STRUCTURED) else Case
         return made("bench", self.direction, DTYPES[self.dtype], *shape, device=device, tf32=self.tf32)
 
 
 def cell_of(record: dict[str, Any]) -> Cell:
-    """The cell that a record of a results file was measured on."""
+    """Returns the cell that a record of a results file was measured on."""
     return Cell(
         **{key: record[key] for key in ("direction", "dtype", "m", "k", "n", "density", "pattern")},
         block=tuple(record["block"]),
@@ -68,9 +68,11 @@ def cell_of(record: dict[str, Any]) -> Cell:
 
 
 def flagship() -> list[Cell]:
-    """The shape that the promises are about, a square MLP layer: at 1024 tokens forward at every density and
-    block, dx and dw at blocks of 32 and 64, skewed rows; int8 beside bf16; and 1 to 16 tokens with weights
-    beyond every cache."""
+    """Returns the cells that most CPU targets are about, on a square MLP layer of 4096 x 4096.
+
+    They are: 1024 tokens forward at every density and block; dx and dw at blocks of 32 and 64; skewed block
+    rows; int8 beside bf16; and 1 to 16 tokens with weights too large for every cache.
+    """
 
     def cells(
         direction: str, dtypes: str, blocks: tuple[int, ...], densities: tuple[float, ...]
@@ -84,7 +86,7 @@ def flagship() -> list[Cell]:
 
     densities = (0.05, 0.1, 0.2, 0.5, 0.8)
     found = cells("forward", "f32 bf16", (8, 16, 32, 64, 128), densities)
-    # its dense product takes seven times as long as fp32's
+    # Only one block: torch's dense f16 product takes seven times as long as its fp32 one.
     found += cells("forward", "f16", (32,), densities)
     found += [
         cell for direction in ("dx", "dw") for cell in cells(direction, "f32 bf16", (32, 64), densities[:-1])
@@ -105,8 +107,8 @@ def flagship() -> list[Cell]:
 
 
 def plan_cells() -> list[Cell]:
-    """Where the plan's choice is put to the test: few and many tokens, small and large layers, densities up
-    to where dense wins."""
+    """Returns the cells that test the plan's choice: small and large batches, small and large layers,
+    densities up to where dense is faster."""
     cells = [
         Cell(direction, "f32", m, k, n, (block, block), density)
         for m, k, n in ((16, 1024, 1024), (256, 768, 768), (512, 256, 1024), (1024, 1024, 1024))
@@ -138,7 +140,7 @@ def plan_cells() -> list[Cell]:
 
 
 def gpu() -> list[Cell]:
-    from .gpu.groups import gpu_cells  # which is made of this module's Cell
+    from .gpu.groups import gpu_cells  # imported here: that module imports Cell from this one
 
     return gpu_cells()
 
@@ -147,8 +149,10 @@ SUITES = {"cpu": flagship, "plan": plan_cells, "gpu": gpu}
 
 
 def select(suite: str, only: Iterable[str]) -> list[Cell]:
-    """The suite's cells whose name holds every text of `only`. Raises Error on an unknown suite, or when none
-    is left."""
+    """Returns the suite's cells whose names contain every text of `only`.
+
+    Raises Error when the suite is unknown or no cell is left.
+    """
     if suite not in SUITES:
         raise Error(
             "bench",

@@ -1,4 +1,4 @@
-"""`sparseloom bench SUITE`: measures, checks, prints a table and writes one JSON file."""
+"""Provides `sparseloom bench SUITE`, which measures, checks, prints a table and writes one JSON file."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from .peak import rates
 from .results import default_folder, header, write_results
 from .timing import busy_share, load_average
 
-#: Above this share of the CPUs' time taken by others, medians drift by more than the 10 % that the targets
-#: are about.
+#: When other processes take more than this share of the CPUs' time, medians drift by more than the 10 % that
+#: the targets are about.
 BUSY_LIMIT = 0.10
-#: gpu: the least rounds, some five minutes in all; models: of the report, for each layer.
+#: Default seconds of timing per cell. gpu: zero means the least rounds, which take some five minutes in all.
+#: models: seconds of the report for each layer.
 SECONDS = {"cpu": 1.0, "plan": 1.0, "gpu": 0.0, "models": 0.1}
 
 
@@ -70,7 +71,7 @@ def bench(
         bool, typer.Option("--resume", help="gpu: go on with the file of a run that was stopped")
     ] = False,
 ) -> None:
-    """Measure block-sparse products beside torch's dense ones; writes <results>/<device>/<name>.json."""
+    """Measures block-sparse products beside torch's dense ones and writes <results>/<device>/<name>.json."""
     wanted, groups = only or [], group or []
     try:
         models: list[Spec] = select_models(wanted) if suite == model_run.SUITE else []
@@ -113,7 +114,7 @@ def bench(
     if suite == "gpu":
         typer.echo("\n".join(gpu_table.summary(records)))
     typer.echo(f"results: {path.resolve()}")
-    # A wrong result is said also to those who did not ask.
+    # Wrong results are reported without --check too.
     broken = model_run.failed(records) if models else failed(records) if suite == "gpu" else []
     missed = targets.missed(suite, records) if check and not models else targets.wrong(records) + broken
     for sentence in missed:
@@ -125,8 +126,10 @@ def bench(
 def run(
     suite: str, cells: list[Cell], seconds: float, busy: bool
 ) -> tuple[dict[str, Any], list[measure.Record]]:
-    """The head and the records of a results file. Raises Error when the machine is busy and that was not
-    allowed."""
+    """Measures the cells and returns the head and the records of a results file.
+
+    Raises Error when the machine is busy and `busy` is false.
+    """
     taken = busy_share()
     if taken > BUSY_LIMIT and not busy:
         share = f"{100 * taken:.0f} % of its CPU time used by others"
@@ -158,7 +161,7 @@ def run(
 
 
 def table(suite: str, records: list[measure.Record]) -> Table:
-    """One row per cell."""
+    """Returns the table to print, with one row per cell."""
     if suite == model_run.SUITE:
         return model_run.table(records)
     if suite == "gpu":

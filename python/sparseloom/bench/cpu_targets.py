@@ -1,5 +1,5 @@
-"""What the CPU kernels promise, as tests of a run's records: shares of the peak, of torch's time, of
-forward's rate, of balance."""
+"""Checks the records of a CPU run against the CPU kernels' targets: their share of the peak, their speed-up
+over torch, the rate of dx and dw against forward's, and the time of skewed patterns against balanced ones."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from .skewed import KINDS
 Record = dict[str, Any]
 
 DENSITIES = (0.05, 0.1, 0.2, 0.5, 0.8)
-#: Percent of the register peak that forward reaches, by the peak it is held against and the block; columns
-#: are DENSITIES.
+#: Percent of the register peak that forward must reach, by the name of that peak and the block side; the
+#: columns are DENSITIES.
 SHARES: dict[str, dict[int, tuple[int, ...]]] = {
     "f32_avx512": {8: (55, 67, 75, 77, 77), 16: (60, 72, 80, 82, 82)},
     "f32_avx2": {8: (63, 72, 76, 79, 79), 16: (68, 77, 81, 84, 84)},
     "bf16_avx512": {8: (40, 50, 55, 55, 55), 16: (55, 70, 78, 82, 82)},
-    # none beyond 64
+    # blocks of 128 and more have no target
     "bf16_amx": {8: (5, 6, 7, 7, 7), 16: (11, 14, 16, 17, 18), 32: (22, 27, 30, 33, 35), 128: ()},
 }
-#: Of AMX's share, on more than two threads.
+#: On more than two threads, the AMX targets are multiplied by this.
 MANY_THREADS = 0.6
 SPEEDUPS = dict(zip(DENSITIES, (12.0, 7.5, 3.8, 1.5, 1.0), strict=True))
 SPEEDUP_BLOCK = 32
-#: dx and dw over forward's rate, for blocks of SPEEDUP_BLOCK and more.
+#: Rates of dx and dw over forward's, for blocks of SPEEDUP_BLOCK and more.
 OF_FORWARD = {"dx": 0.90, "dw": 0.75}
 OVER_BALANCED = 1.15
-#: int8 over our own bf16, x in int8 already.
+#: Speed of int8 over our own bf16, with x in int8 already, at these blocks and from this density on.
 OVER_BF16, OVER_BF16_BLOCKS, OVER_BF16_DENSITY = 1.6, (32, 64), 0.2
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What one record shows of what was promised."""
+    """A measured value of one record and the target that it is held to."""
 
     cell: Cell
     value: float
     target: float
-    words: str  #: with {value} and {target}
-    least: bool = True  #: the target is, or the most
+    words: str  #: a sentence with the fields {value} and {target}
+    least: bool = True  #: whether the target is a lower limit; else it is an upper one
 
     @property
     def reached(self) -> bool:
@@ -52,12 +52,12 @@ class Figure:
 
 
 def missed_cpu(records: list[Record]) -> list[str]:
-    """Sentences, none when all targets are met by these records."""
+    """Returns a sentence for every target that these records miss."""
     return [f"{figure.cell}: {figure.sentence}" for figure in promised_cpu(records) if not figure.reached]
 
 
 def promised_cpu(records: list[Record]) -> list[Figure]:
-    """Every figure of these records that has a target."""
+    """Returns every figure of these records that has a target."""
     return [figure for record in records for figure in _figures(cell_of(record), record)]
 
 
@@ -78,7 +78,7 @@ def _figures(cell: Cell, record: Record) -> list[Figure]:
             if "of_forward" in record
             else []
         )
-    if cell.density == DENSITIES[-1] and record["kernel"] == "dense":  # as fast as dense by being dense
+    if cell.density == DENSITIES[-1] and record["kernel"] == "dense":  # the plan chose dense itself
         return []
     found = []
     peak = record["peak"]
@@ -102,7 +102,8 @@ def _speedup(cell: Cell, record: Record, wanted: float | None) -> list[Figure]:
 
 
 def share_target(peak: str, block: int, density: float, threads: int) -> float | None:
-    """Percent of the peak, by the largest block listed that is not larger; None for a density without one."""
+    """Returns the target in percent of the peak, by the largest listed block that is not larger than `block`;
+    None when the density or the block has no target."""
     if density not in DENSITIES or peak not in SHARES:
         return None
     table = SHARES[peak]
@@ -114,5 +115,6 @@ def share_target(peak: str, block: int, density: float, threads: int) -> float |
 
 
 def decode_speedup(density: float) -> float | None:
-    """1 to 16 tokens, weights from memory: most of what reading so many fewer bytes allows."""
+    """Returns the speed-up wanted for 1 to 16 tokens with weights read from memory: most of what reading so
+    many fewer bytes allows. None for a density without a target."""
     return 0.7 / density if density == DENSITIES[0] else 0.85 / density if density in DENSITIES[1:4] else None

@@ -1,5 +1,8 @@
-"""int8 cells of the cpu suite: x in int8 already, factors for each token and output, bf16 out; beside our own
-bf16 product of the same blocks, and torch's dense int8 products of the same sizes."""
+"""Measures the int8 cells of the CPU suite.
+
+x is int8 already, with one scale per token and per output feature, and y is bf16. Beside it run our own bf16
+product of the same blocks and torch's dense int8 products of the same sizes.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ Record = dict[str, Any]
 
 
 def runs_here() -> bool:
-    """Whether a fast kernel multiplies int8 on this CPU."""
+    """Returns whether a fast kernel multiplies int8 on this CPU."""
     rates = ops.info()["rates"]
     return max(rates.get("i8_avx512", 0), rates.get("i8_amx", 0)) > 0
 
 
 class Int8Bench:
-    """The operands of one cell, drawn as bf16's and rounded, and the result that every int8 kernel has to
-    give."""
+    """Holds the operands of one cell, drawn as bf16 and quantized, and computes the result that every int8
+    kernel has to give."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell, self.case = cell, replace(cell, dtype="bf16").case()
@@ -53,18 +56,21 @@ class Int8Bench:
         return sparse_product(self.case, self.inputs, self.bf16_kernel)
 
     def expected(self) -> Tensor:
-        """Sums are below 2^53: exact in fp64, in any order."""
+        """Returns the exact result: the sums are below 2^53, so that fp64 holds them exactly in any order."""
         sums = (self.x.double() @ self.weight.double().t()).float()
         return ((sums * self.x_scale).double() * self.w_scale.flatten().double()).float().bfloat16()
 
     def dense(self) -> dict[str, Call]:
-        """torch's dense int8 products: the plain one into int32, and the quantized linear layer's of the
-        engine that torch prefers here, 8 bits in and out."""
+        """Returns torch's dense int8 products by name.
+
+        They are the plain one into int32, and the quantized linear layer of the engine that torch prefers
+        here, with 8-bit input and output.
+        """
         turned = self.weight.t()
         calls: dict[str, Call] = {"int_mm": lambda: torch._int_mm(self.x, turned)}
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "deprecated"
+                warnings.simplefilter("ignore")  # torch warns that it is deprecated
                 n = self.cell.n
                 scales, zeros = self.w_scale.flatten().double(), torch.zeros(n, dtype=torch.long)
                 weight = torch._make_per_channel_quantized_tensor(self.weight, scales, zeros, 0)
@@ -80,7 +86,10 @@ class Int8Bench:
 
 
 def measure_int8(cell: Cell, seconds: float) -> Record:
-    """All of them in turn for about ``seconds``; ``over_bf16`` is our bf16 product's time over int8's."""
+    """Times int8, our bf16 and torch's dense products in turn for about ``seconds``.
+
+    ``over_bf16`` is our bf16 product's time over int8's. Raises Error for another direction than forward.
+    """
     if cell.direction != "forward":
         raise Error(
             "bench", "int8 cells of the forward product", str(cell), "8-bit products have no gradients"
@@ -93,7 +102,7 @@ def measure_int8(cell: Cell, seconds: float) -> Record:
     times = dict(zip(dense, others, strict=True))
     best = min(times, key=lambda name: Spread.of(times[name]).median)
     check = {
-        # Exact by contract: one element of other bits is as wrong as all.
+        # int8 results are exact by contract: one element that differs is as wrong as all.
         "worst_tile_error": float(wrong > 0),
         "dense_tile_error": 0.0,
         "tile_excess": float("inf") if wrong else 0.0,

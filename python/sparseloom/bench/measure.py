@@ -1,4 +1,4 @@
-"""One cell measured and checked: a record of the results file."""
+"""Measures and checks one cell and makes its record of the results file."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from .skewed import KINDS
 from .timing import Call, Spread, interleaved, ratios
 
 Record = dict[str, Any]
-# A candidate that the plan expects to take longer is left out of the comparison: it could not be within 10 %
-# of any best.
+# A candidate that the plan expects to take this many times the fastest's time is left out of the comparison:
+# it could not be within 10 % of any best.
 HOPELESS = 30.0
 LEAST_CANDIDATES = 3
-# Of equal weights used in turn: three times the largest L3 that a development machine has shown, so that each
-# comes from memory.
+# Bytes of equal weights that are used in turn: three times the largest L3 that a development machine has
+# shown, so that each weight comes from memory.
 ROTATED_BYTES = 96 << 20
-# torch's own sparse product is timed here alone: it takes seconds a call at this size.
+# Only at this density torch's own sparse product is timed: it takes seconds a call at this size.
 PEER_DENSITY = 0.1
 
 
 class Bench:
-    """The operands of one cell, its exact result, and torch's dense product of the same operands."""
+    """Holds the operands of one cell, its exact result, and torch's dense product of the same operands."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell, self.case = cell, cell.case()
         self.inputs: Inputs = self.case.inputs()
         self.weight = self.inputs.weight()
         self.plan = ops.plan(self.inputs.index, cell.direction, self.case.dtype, cell.m)
-        # As published by the plan itself: 2 m flops per stored element, padding not counted.
+        # The flops as the plan itself counts them: 2 m per stored element, without padding.
         self.flops = 2.0 * cell.m * self.inputs.pattern.stats().elements
         self._check = Checker(self.case, self.inputs, self.weight)
 
@@ -57,18 +57,18 @@ class Bench:
         return dense_product(self.case, self.inputs.x, self.inputs.dy, next(self._weights), None)
 
     def check(self, kernel: str) -> TileCheck:
-        """The kernel's result against fp64, tile by tile: a wrong kernel's time means nothing."""
+        """Checks the kernel's result against fp64, tile by tile: a wrong kernel's time means nothing."""
         return self._check(self.sparse(kernel))
 
 
 def _copies(tensor: Tensor, least_bytes: int) -> list[Tensor]:
-    """The tensor itself, and equal ones until they hold ``least_bytes`` together."""
+    """Returns the tensor itself, and equal ones until they hold ``least_bytes`` together."""
     return [tensor] + [tensor.clone() for _ in range(-(-least_bytes // max(1, tensor.nbytes)) - 1)]
 
 
 class Checker:
-    """testing.check_product with what does not depend on the kernel computed once: at these sizes it costs
-    more than the timing."""
+    """Does what testing.check_product does, but computes once what does not depend on the kernel: at these
+    sizes that costs more than the timing."""
 
     def __init__(self, case: Case, inputs: Inputs, weight: Tensor) -> None:
         self.case, self.inputs = case, inputs
@@ -84,7 +84,7 @@ class Checker:
         ]
 
     def _tiles(self, matrix: Tensor) -> Tensor:
-        """dw: the stored blocks one under another, else the matrix itself."""
+        """Returns the stored blocks one under another for dw, else the matrix itself."""
         if self.case.direction != "dw":
             return matrix
         index = self.inputs.index
@@ -106,9 +106,12 @@ class Checker:
 
 
 def measure_choice(cell: Cell, seconds: float) -> Record:
-    """The plan's choice against torch's dense product, in turn for about `seconds`; and against what it is
-    promised beside: a skewed pattern's balanced one, dx's and dw's forward. Not against their own records: on
-    a shared host a core may run at a quarter of its pace for seconds."""
+    """Times the plan's choice and torch's dense product in turn for about `seconds`, and checks the choice.
+
+    It also times what a target compares the cell with: for a skewed pattern its balanced one, for dx and dw
+    their forward. The records of those cells would not do: on a shared host a core may run at a quarter of
+    its pace for seconds.
+    """
     bench = Bench(cell)
     kernel = bench.plan["kernel"]
     found = bench.check(kernel)
@@ -125,7 +128,7 @@ def measure_choice(cell: Cell, seconds: float) -> Record:
     sparse, dense, spun, *others = interleaved(calls, seconds)
     record = _record(bench, kernel, found, sparse, dense, Peak(spin, spun))
     if beside is not None:
-        # Per stored block: a grown graph's number of them is what it is.
+        # Times are compared per stored block: the number of blocks of a grown graph cannot be chosen.
         longer = [beside.flops / bench.flops * a / b for a, b in zip(sparse, others[0], strict=True)]
         if cell.pattern in KINDS:
             record["over_balanced"] = Spread.of(longer).rounded(3)
@@ -136,13 +139,13 @@ def measure_choice(cell: Cell, seconds: float) -> Record:
 
 
 def _balanced(cell: Cell, skewed: Bench) -> Cell:
-    """The same with even rows, of as nearly as many blocks."""
+    """Returns the same cell with a balanced pattern of as nearly as many blocks."""
     return replace(cell, pattern="balanced", density=skewed.inputs.pattern.density)
 
 
 def measure_candidates(cell: Cell, seconds: float) -> Record:
-    """Every candidate that does not refuse the cell, and torch's dense product, in turn for about `seconds`
-    in all."""
+    """Times every candidate that does not refuse the cell, and torch's dense product, in turn for about
+    `seconds` in all."""
     bench = Bench(cell)
     able = sorted((c for c in bench.plan["candidates"] if not c["refusal"]), key=lambda c: c["predicted_us"])
     hopeful = [
@@ -193,8 +196,11 @@ def timed_record(
     weight_bytes: int,
     check: Record,
 ) -> Record:
-    """What every timed cell tells. ``sparse``, ``dense``, ``peak``: microseconds a call, in turn; ``check``:
-    errors of a tile, by name."""
+    """Returns what the record of every timed cell has.
+
+    ``sparse``, ``dense``, ``peak``: microseconds of a call, taken in turn; ``check``: the errors of a tile,
+    by name.
+    """
     share = Spread.of([flops / a * (b / peak.spin.flops) for a, b in zip(sparse, peak.us, strict=True)])
     us, ratio = Spread.of(sparse), ratios(dense, sparse)
     rate = flops / us.median * 1e6
@@ -232,7 +238,7 @@ def _record(
     check = {
         "worst_tile_error": found.worst_tile_error,
         "dense_tile_error": found.dense_tile_error,
-        "tile_excess": round(found.excess, 4),  # over the allowed error; above 1 the kernel is wrong here
+        "tile_excess": round(found.excess, 4),  # of the error allowed; above 1 the kernel is wrong
     }
     weight_bytes = bench.inputs.values.nbytes
     return timed_record(
@@ -241,14 +247,17 @@ def _record(
 
 
 def torch_bsr_us(bench: Bench, seconds: float = 1.0) -> float | None:
-    """Median of torch's own product with the same weight as a sparse_bsr tensor; None where torch has none
-    (dx and dw have no sparse result or operand there, and some dtypes, blocks and builds are missing)."""
+    """Returns the median microseconds of torch's own product with the same weight as a sparse_bsr tensor.
+
+    Returns None where torch has no such product: dx and dw have no sparse result or operand there, and some
+    dtypes, blocks and builds are missing. Also when the first call takes more than ten times `seconds`.
+    """
     if bench.cell.direction != "forward":
         return None
     index = bench.inputs.index
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "beta state"
+            warnings.simplefilter("ignore")  # torch warns that BSR is in "beta state"
             size = (index.rows, index.cols)
             weight = torch.sparse_bsr_tensor(index.crow.long(), index.col.long(), bench.inputs.values, size)
             start = time.perf_counter()

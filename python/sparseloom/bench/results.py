@@ -1,5 +1,5 @@
-"""The form of all results: one JSON file per run, <folder>/<device>/<name>.json, with what it takes to judge
-and repeat it."""
+"""Writes results in their common form: one JSON file per run, <folder>/<device>/<name>.json, with what it
+takes to judge and repeat the run."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CORES = (
 
 
 def core_name(cpuinfo: str) -> str:
-    """ "A name as "zen4" or "sapphirerapids", or "family-model" when unknown; "" when the text holds neither
-    (not x86)."""
+    """Returns a name such as "zen4" or "sapphirerapids", or "family-model" when unknown; "" when the text has
+    neither (not x86)."""
 
     def entry(key: str) -> str:
         found = re.search(rf"^{key}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
@@ -52,7 +52,7 @@ def core_name(cpuinfo: str) -> str:
 
 
 def device_slug(threads: int | None = None) -> str:
-    """A folder name for this machine: CPU, core and threads used, as "amd-epyc-zen4-2c"."""
+    """Returns a folder name for this machine: CPU, core and threads used, such as "amd-epyc-zen4-2c"."""
     try:
         core = core_name(Path("/proc/cpuinfo").read_text())
     except OSError:
@@ -68,17 +68,18 @@ def device_slug(threads: int | None = None) -> str:
 
 
 def torch_isa() -> str:
-    """What torch's own CPU kernels may use: its vectors, and oneDNN's where the environment sets less than
-    the CPU has."""
+    """Returns what torch's own CPU kernels may use: its vectors, and oneDNN's limit where the environment
+    sets one."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
     return torch.backends.cpu.get_cpu_capability() + (f", oneDNN up to {limit}" if limit else "")
 
 
 def commit() -> str:
-    """The source tree's commit, "-dirty" appended when files differ from it; "unknown" outside a checkout.
+    """Returns the source tree's commit; "unknown" outside a checkout.
 
-    A copy of a checkout on a machine lent for a measurement, without its .git or with that of another commit,
-    brings its own in a file: `git rev-parse HEAD >.commit` in the copy.
+    "-dirty" is appended when files differ from the commit. A copy of a checkout on a machine lent for a
+    measurement has no .git, or that of another commit. It brings its own commit in a file: `git rev-parse
+    HEAD >.commit` in the copy.
     """
     folder = Path(__file__).resolve().parent
     brought = folder.parents[2] / ".commit"
@@ -91,7 +92,7 @@ def commit() -> str:
     if brought.is_file():
         return brought.read_text().strip()
     try:
-        # An environment inside somebody else's repository must not lend its commit.
+        # When this package is installed inside somebody else's repository, that commit is not ours.
         if not Path(
             git("rev-parse", "--show-toplevel").strip(), "include", "sparseloom", "version.h"
         ).is_file():
@@ -104,10 +105,10 @@ def commit() -> str:
 
 
 def header(mode: str, device: str | None = None) -> dict[str, Any]:
-    """device, commit, date (UTC), versions, mode, machine: what stands before the records. mode: "burst" or
-    "training".
+    """Returns what stands before the records: device, commit, date (UTC), versions, mode, machine.
 
-    ``device``: the results' folder, for what ran on a GPU; default: this machine's CPU.
+    ``mode``: "burst" or "training". ``device``: the results' folder, for what ran on a GPU; default: this
+    machine's CPU.
     """
     core = ops.info()
     return {
@@ -145,6 +146,6 @@ def write_results(folder: Path, name: str, head: dict[str, Any], records: list[d
 
 
 def default_folder(otherwise: Path) -> Path:
-    """bench/results of the checkout in the current folder, else `otherwise`."""
+    """Returns bench/results of the checkout in the current folder, else `otherwise`."""
     found = Path("bench/results")
     return found if Path("bench").is_dir() and Path("CMakeLists.txt").is_file() else otherwise

@@ -1,5 +1,8 @@
-"""Patterns that are not evenly random: rows that differ much in length, as trained and grown networks have
-them (a split by rows would be late with those), and structured ones."""
+"""Draws patterns that are not evenly random: skewed and structured ones.
+
+In skewed patterns the rows differ much in length, as trained and grown networks have them: kernels that split
+the work by rows would be slow with those.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ SIGMA = 1.0
 
 
 def row_lengths(rows: int, cols: int, total: int, generator: torch.Generator) -> Tensor:
-    """int64 [rows], log-normal with sigma 1, none above ``cols``, the sum exactly ``total`` (at most rows *
-    cols)."""
+    """Draws log-normal row lengths with sigma 1: int64 [rows], none above ``cols``, with the sum exactly
+    ``total`` (at most rows * cols)."""
     weight = torch.randn(rows, generator=generator, dtype=torch.float64).mul(SIGMA).exp()
     low, high = 0.0, float(cols * rows) / float(weight.min())
-    for _ in range(200):  # the scale at which the clipped rows hold the total
+    for _ in range(200):  # bisects for the scale at which the clipped rows hold the total
         scale = (low + high) / 2
         low, high = (scale, high) if (weight * scale).clamp(max=cols).sum() < total else (low, scale)
     exact = (weight * high).clamp(max=cols)
@@ -35,7 +38,8 @@ def row_lengths(rows: int, cols: int, total: int, generator: torch.Generator) ->
 
 
 def lognormal(grid: tuple[int, int], density: float, generator: torch.Generator) -> Tensor:
-    """bool [rows, cols] with row_lengths blocks a row, their columns drawn evenly."""
+    """Draws a mask, bool [rows, cols], with row_lengths blocks in each row, whose columns are evenly
+    random."""
     rows, cols = grid
     lengths = row_lengths(rows, cols, round(density * rows * cols), generator)
     rank = torch.rand(rows, cols, generator=generator).argsort(dim=1).argsort(dim=1)
@@ -43,12 +47,15 @@ def lognormal(grid: tuple[int, int], density: float, generator: torch.Generator)
 
 
 def barabasi(grid: tuple[int, int], density: float, generator: torch.Generator) -> Tensor:
-    """bool [rows, cols]: the adjacency of a Barabasi-Albert graph, each block of the diagonal beside it.
-    Every new node joins ``links`` others, drawn in proportion to their degree; both rows and columns have
-    hubs. The density is the nearest reached."""
+    """Draws the adjacency matrix of a Barabasi-Albert graph, with the diagonal: bool [rows, cols].
+
+    Every new node joins ``links`` others, drawn in proportion to their degree, so that both rows and columns
+    have hubs. The density is the nearest that a number of links reaches.
+    """
     rows, cols = grid
     nodes = max(grid)
-    # (2 links (nodes - links) + nodes) / nodes^2 blocks; the smaller root of the quadratic.
+    # The mask has (2 links (nodes - links) + nodes) / nodes^2 of its blocks; this is the smaller root of that
+    # quadratic.
     links = max(1, round((nodes - math.sqrt(max(0.0, nodes**2 - 2 * (density * nodes**2 - nodes)))) / 2))
     mask = torch.eye(nodes, dtype=torch.bool)
     ends = list(range(links))  # each node as often as its degree
@@ -64,11 +71,11 @@ def barabasi(grid: tuple[int, int], density: float, generator: torch.Generator) 
 
 
 def banded(rows: int, cols: int, block: tuple[int, int], density: float) -> Pattern:
-    """The band whose density is the nearest to the one asked for: the corners of the grid cut the outer
-    diagonals short."""
+    """Returns the band whose density is the nearest to the one asked for: the corners of the grid cut the
+    outer diagonals short."""
     widths = range(max(-(-rows // block[0]), -(-cols // block[1])))
-    # A wider band holds the narrower one, so that densities ascend: the first that reaches the one asked for,
-    # or the one before.
+    # A wider band holds the narrower one, so densities ascend. The nearest is the first that reaches the
+    # density asked for, or the one before.
     reaching = bisect.bisect_left(
         widths, density, key=lambda width: patterns.banded(rows, cols, block, width).density
     )
@@ -79,16 +86,16 @@ def banded(rows: int, cols: int, block: tuple[int, int], density: float) -> Patt
 
 
 def block_diagonal(rows: int, cols: int, block: tuple[int, int], density: float) -> Pattern:
-    """Dense boxes along the diagonal, as many as come nearest to the density."""
+    """Returns dense boxes along the diagonal, in the number that comes nearest to the density."""
     shorter = min(-(-rows // block[0]), -(-cols // block[1]))
     return patterns.block_diagonal(rows, cols, block, min(shorter, max(1, round(1 / density))))
 
 
 class SkewedCase(Case):
-    """A case of one of KINDS or STRUCTURED: ``pattern`` names it."""
+    """A case whose ``pattern`` is one of KINDS or STRUCTURED."""
 
     def make_pattern(self, seed: int = 0) -> Pattern:
-        """The same for the same seed, everywhere. Raises Error on another kind."""
+        """Returns the same pattern for the same seed, everywhere. Raises Error on another kind."""
         if self.pattern in STRUCTURED:
             made = banded if self.pattern == "banded" else block_diagonal
             return made(self.n, self.k, self.block, self.density)

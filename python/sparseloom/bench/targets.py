@@ -1,5 +1,4 @@
-"""What the project promises of its kernels, as tests of a run's records. Each returns the sentences of what
-was missed."""
+"""Checks a run's records against the targets of the kernels and returns sentences on what was missed."""
 
 from __future__ import annotations
 
@@ -16,17 +15,18 @@ WITHIN, IN_SHARE = 1.1, 0.8
 
 
 def missed(suite: str, records: list[Record]) -> list[str]:
-    """Sentences, none when all targets of the suite are met by these records."""
+    """Returns a sentence for every target of the suite that these records miss."""
     promised = {"cpu": missed_cpu, "plan": missed_plan, "gpu": missed_gpu}
     return wrong(records) + promised[suite](records)
 
 
 def wrong(records: list[Record]) -> list[str]:
-    """Results beyond the tolerance of sparseloom.testing, by any candidate that was timed."""
+    """Returns sentences on results beyond the tolerance of sparseloom.testing, for every candidate that was
+    timed."""
     sentences = []
     for record in records:
         for entry in record.get("candidates", [record]):
-            # a record without it is of something else, or says why it failed
+            # a record without it is of something else, or has the error why it failed
             if not entry.get("tile_excess", 0) <= 1:
                 sentences.append(
                     f"{cell_of(record)} by {entry['kernel']}: "
@@ -36,8 +36,8 @@ def wrong(records: list[Record]) -> list[str]:
 
 
 def missed_plan(records: list[Record]) -> list[str]:
-    """The choice within 10 % of the best candidate in 80 % of at least 40 cells of at least three
-    candidates."""
+    """Checks that the choice is within 10 % of the best candidate in 80 % of at least 40 cells, each with at
+    least three candidates."""
     sentences = []
     if len(records) < CELLS:
         sentences.append(f"{len(records)} cells measured, at least {CELLS} are needed")
@@ -56,5 +56,5 @@ def missed_plan(records: list[Record]) -> list[str]:
 
 
 def good_choices(records: list[Record]) -> int:
-    """In how many cells the plan's choice was within 10 % of the best."""
+    """Returns in how many cells the plan's choice was within 10 % of the best."""
     return sum(record["over_best"] <= WITHIN for record in records)

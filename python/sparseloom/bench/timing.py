@@ -1,5 +1,5 @@
-"""Timing that a noisy machine bends least: all contenders in turn, medians and spread, and how busy the
-machine was."""
+"""Times calls so that a noisy machine distorts the result least: all contenders in turn, medians and spread;
+and tells how busy the machine was."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from ..report.timing import ratios as ratios
 
 Call = Callable[[], object]
 
-# One sample lasts at least this long: the clock's own cost is 0.1 us, and a scheduler's slip some tens.
+# One sample lasts at least this long: the clock itself costs 0.1 us, and a scheduler's interruption some
+# tens.
 SAMPLE_SECONDS = 200e-6
 LEAST_ROUNDS = 7
 
 
 def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) -> list[list[float]]:
-    """Microseconds of one call, per call and round. Every round runs each call once (short ones repeatedly,
-    to fill a sample), so that samples of one index belong together: a clock change or a neighbour meets all
-    of them alike. The order is drawn anew each round: whoever always followed the dense product found its
-    caches emptied, and lost 10 to 30 % by that. At least `least` rounds.
+    """Times all calls in turn and returns the microseconds of one call, per call and round.
+
+    Every round runs each call once (short ones repeatedly, to fill a sample), so that samples of one index
+    belong together: a clock change or a neighbour affects all of them alike. The order is drawn anew each
+    round: a call that always followed the dense product found its caches emptied, and lost 10 to 30 % by
+    that. There are at least `least` rounds.
     """
     order = list(range(len(calls)))
     draw = random.Random(0)
     repeats = []
     for call in calls:
-        call()  # plans, pages, caches
+        call()  # makes plans, touches pages, fills caches
         start = time.perf_counter()
         call()
         repeats.append(max(1, round(SAMPLE_SECONDS / max(time.perf_counter() - start, 1e-7))))
@@ -46,8 +49,10 @@ def interleaved(calls: list[Call], seconds: float, least: int = LEAST_ROUNDS) ->
 
 
 def busy_share(seconds: float = 1.0) -> float:
-    """How much of this machine's CPU time others use, while this process sleeps: 0 to 1; time stolen by the
-    host counts. 0 where /proc is not there to say."""
+    """Returns how much of this machine's CPU time others use while this process sleeps: 0 to 1.
+
+    Time stolen by the host counts. Returns 0 where there is no /proc to say.
+    """
 
     def counters() -> tuple[int, int]:
         fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
@@ -63,5 +68,5 @@ def busy_share(seconds: float = 1.0) -> float:
 
 
 def load_average() -> float:
-    """Of the last minute."""
+    """Returns the load average of the last minute."""
     return os.getloadavg()[0]

@@ -1,2 +1,2 @@
-"""The main job: a byte-level transformer on real text, dense beside block-sparse, trained, saved, reloaded
-and measured."""
+"""The demo: trains a byte-level transformer on real text, dense and block-sparse, saves, reloads and measures
+it."""

@@ -1,5 +1,5 @@
-"""The checkpoint that an interrupted demo leaves: both models, their optimizers and curves, in one file,
-whole or absent."""
+"""Writes and reads the checkpoint that an interrupted demo leaves: both models, their optimizers and curves,
+in one file that is whole or absent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 def circumstances(settings: Settings, text: Text, trainers: list[Trainer]) -> dict[str, Any]:
-    """All that must be the same for a resumed run to go on bit for bit; JSON types only."""
+    """Returns all that must be the same for a resumed run to go on bit for bit; JSON types only."""
     kernels = {
         f"{trainer.kind}.{name} {direction}": layer.plan(settings.tokens_per_step, direction, settings.dtype)[
             "kernel"
@@ -46,8 +46,10 @@ def circumstances(settings: Settings, text: Text, trainers: list[Trainer]) -> di
 
 
 def write(folder: Path, settings: Settings, text: Text, trainers: list[Trainer]) -> Path:
-    """Writes folder/checkpoint.safetensors. Raises sparseloom.Error when that fails; an older checkpoint is
-    then still whole."""
+    """Writes folder/checkpoint.safetensors.
+
+    Raises sparseloom.Error when that fails; an older checkpoint is then still whole.
+    """
     tensors: dict[str, Tensor] = {}
     for trainer in trainers:
         for name, value in trainer.model.state_dict().items():
@@ -68,8 +70,11 @@ def write(folder: Path, settings: Settings, text: Text, trainers: list[Trainer])
 
 
 def read(folder: Path, settings: Settings, text: Text, trainers: list[Trainer]) -> None:
-    """Puts freshly made trainers where the checkpoint left them. Raises DemoError when there is none, when it
-    is foreign or damaged, or when it was made under other circumstances (the first difference is named)."""
+    """Restores freshly made trainers from the checkpoint.
+
+    Raises DemoError when there is none, when it is foreign or damaged, or when it was made under other
+    circumstances (the first difference is named).
+    """
     path = folder / NAME
     try:
         data = path.read_bytes()
@@ -105,7 +110,7 @@ def _fill(trainer: Trainer, tensors: dict[str, Tensor]) -> None:
             for key in ADAM_STATE
             if f"{trainer.kind}/{key}/{name}" in tensors
         }
-        if found:  # none before the first step
+        if found:  # there is no state before the first step
             trainer.optimizer.state[parameter] = {
                 key: tensor.to(parameter.device) for key, tensor in found.items()
             }

@@ -1,4 +1,4 @@
-"""`sparseloom demo`: the options, the table on the terminal, and every error as one line."""
+"""Provides `sparseloom demo`: its options, the table on the terminal, and every error as one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .measure import Outcome, rows
 from .presets import PRESETS, require_device
 from .train import Settings
 
-#: Seconds, for a first look and for CI: everything runs, nothing is learned to the end.
+#: Sizes of a run that takes seconds, for a first look and for CI: everything runs, but no model is fully
+#: trained.
 QUICK: dict[str, Any] = {
     "steps": 24,
     "width": 128,
@@ -71,7 +72,7 @@ def demo(
         typer.Option(help="results folder of the experiment and of h200; default: bench/results, else --out"),
     ] = None,
 ) -> None:
-    """Train a byte-level transformer on real text, dense and block-sparse, and compare them; ends within 4
+    """Trains a byte-level transformer on real text, dense and block-sparse, and compares them; ends within 4
     minutes on 2 cores."""
     given: dict[str, Any] = {
         "steps": steps,
@@ -101,7 +102,7 @@ def demo(
             console.print(_quality_table(summary))
             _say(f"results: {path.resolve()}")
             return
-        # A quick look is no result; the CPU's own are those of the experiment.
+        # A quick look gives no result to keep; the results for CPUs are those of the experiment.
         record = results or (None if quick or preset == "cpu" else default_folder(out))
         seconds = MEASURE_SECONDS_QUICK if quick else PRESETS[preset].seconds
         outcomes = job.run(settings, text, out, resume, seconds, _say, record if preset != "cpu" else None)
@@ -120,7 +121,7 @@ def demo(
 
 
 def _check(settings: Settings, resume_experiment: bool) -> None:
-    """What typer's ranges do not say. Raises DemoError (2)."""
+    """Checks what typer's ranges cannot express. Raises DemoError (2)."""
     if resume_experiment:
         raise DemoError("--resume and --seeds do not go together: the experiment keeps no checkpoint", 2)
     if not 0 < settings.density <= 1:

@@ -1,6 +1,6 @@
-"""Text for the demo: bytes in three parts (train, validation, held-out) and the batches cut from them.
+"""Reads text for the demo: bytes in three parts (train, validation, held-out), and the batches cut from them.
 
-The default text is the Python standard library's own sources: real, on every machine, and needing no
+The default text is the Python standard library's own sources: it is real, on every machine, and needs no
 download. Its bytes differ between Python versions, so the SHA-256 is printed beside every result.
 """
 
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import torch
 
-# A run reads a few MB of text at most; beyond this a folder was most likely named by mistake.
+# A run reads a few MB of text at most; when there is more, a folder was most likely named by mistake.
 MAX_BYTES = 256 << 20
-# Shares of the files (by hash), or of the bytes where files are too few. Validation draws the curves and
-# picks the learning rate; the held-out part is scored once, at the end.
+# Shares of the files (by hash), or of the bytes where files are too few. The validation part draws the curves
+# and picks the learning rate; the held-out part is scored once, at the end.
 HELD_OUT_SHARE = 0.05
 VALIDATION_SHARE = 0.05
-# Not source a person would read: other people's packages, test suites and their data, and files made by the
-# build.
+# These are not sources a person would read: other people's packages, test suites and their data, and files
+# made by the build.
 SKIPPED_FOLDERS = {
     "site-packages",
     "dist-packages",
@@ -36,8 +36,10 @@ SKIPPED_PREFIXES = ("_sysconfigdata", "config-")
 
 
 class DemoError(Exception):
-    """Something the user can put right; printed as one line, without a traceback. code: the exit status, 2
-    for wrong arguments."""
+    """Reports something that the user can put right; printed as one line, without a traceback.
+
+    code: the exit status, 2 for wrong arguments.
+    """
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -110,20 +112,23 @@ def load_text(source: Path | None, window: int) -> Text:
 
 
 def batch_offsets(part: torch.Tensor, steps: int, batch: int, context: int, seed: int) -> torch.Tensor:
-    """Where the windows of every step begin: int64 [steps, batch]. All drawn at once, so that a resumed run
-    needs no generator state and two models of one seed see the same bytes."""
+    """Draws where the windows of every step begin: int64 [steps, batch].
+
+    All are drawn at once, so that a resumed run needs no generator state and two models of one seed see the
+    same bytes.
+    """
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(part.numel() - context, (steps, batch), generator=generator)
 
 
 def windows(part: torch.Tensor, offsets: torch.Tensor, context: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets (the next byte), int64 [windows, context] each."""
+    """Returns inputs and targets (the next byte), int64 [windows, context] each."""
     rows = part[offsets[:, None] + torch.arange(context + 1)].long()
     return rows[:, :-1], rows[:, 1:]
 
 
 def even_offsets(part: torch.Tensor, count: int, context: int) -> torch.Tensor:
-    """Offsets of at most `count` windows spread evenly over the part, none overlapping; int64."""
+    """Returns offsets of at most `count` windows spread evenly over the part, none overlapping; int64."""
     fitting = (part.numel() - 1) // context
     count = min(count, fitting)
     return (torch.arange(count) * ((part.numel() - 1 - context) / max(count - 1, 1))).long()
@@ -157,7 +162,8 @@ def _all_files(root: Path) -> list[Path]:
 
 
 def _read(root: Path, paths: list[Path]) -> list[tuple[str, bytes]]:
-    """(relative path, content), sorted by path. Binary files of a folder (with a zero byte) are left out."""
+    """Returns (relative path, content), sorted by path. Leaves out binary files of a folder (those with a
+    zero byte)."""
     contents, total = [], 0
     for path in paths:
         relative = path.name if path == root else path.relative_to(root).as_posix()
@@ -176,7 +182,8 @@ def _read(root: Path, paths: list[Path]) -> list[tuple[str, bytes]]:
 
 
 def _split_by_file(contents: list[tuple[str, bytes]]) -> tuple[bytes, bytes, bytes]:
-    """A file's part depends on its relative path alone, so it stays in it when other files come and go."""
+    """Splits files into parts by their relative paths alone, so that a file stays in its part when others
+    come and go."""
     parts: tuple[list[bytes], ...] = ([], [], [])
     for relative, content in contents:
         place = int.from_bytes(hashlib.sha256(relative.encode()).digest()[:8], "big") / 2**64

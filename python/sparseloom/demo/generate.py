@@ -1,4 +1,4 @@
-"""Text from a trained model, byte by byte with a cache of keys and values."""
+"""Generates text from a trained model, byte by byte with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .model import ByteTransformer
 def generate(
     model: ByteTransformer, prompt: bytes, count: int, seed: int = 0, temperature: float = 0.7
 ) -> bytes:
-    """`count` bytes that follow `prompt` (at least one byte), drawn from the seed; the same seed and weights
-    give the same bytes.
+    """Returns `count` bytes that follow `prompt` (at least one byte), drawn from the seed.
 
-    When the context is full, the last half of it is read again and generation goes on from there.
+    The same seed and weights give the same bytes. When the context is full, the last half of it is read again
+    and generation goes on from there.
     """
     generator = torch.Generator().manual_seed(seed)
     context, device = model.shape.context, model.cos.device
     text = list(prompt)
     logits, cache = model.extend(torch.tensor([text[-context:]], device=device), None)
     for _ in range(count):
-        # On the CPU, wherever the model is: one generator, one seed.
+        # Bytes are drawn on the CPU, wherever the model is: one generator, one seed.
         probabilities = (logits[0, -1].float().cpu() / temperature).softmax(0)
         text.append(int(torch.multinomial(probabilities, 1, generator=generator)))
         if cache.seen == context:
@@ -32,7 +32,7 @@ def generate(
 
 
 def printable(text: bytes) -> str:
-    """As text for a terminal or a page: invalid UTF-8 and control characters (escape sequences) become the
-    replacement mark."""
+    """Decodes text for a terminal or a page: invalid UTF-8 and control characters (escape sequences) become
+    the replacement mark."""
     decoded = text.decode("utf-8", "replace").expandtabs(4)
     return "".join(c if c == "\n" or c.isprintable() else "\ufffd" for c in decoded)

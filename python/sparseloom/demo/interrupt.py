@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: noted and obeyed after the step under way, so that what is saved is a whole step."""
+"""Handles Ctrl-C and SIGTERM: they are noted and obeyed after the current step, so that what is saved is a
+whole step."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 
 class Interrupted(BaseException):
-    """A signal asked the demo to end. BaseException: no `except Exception` may swallow it."""
+    """Says that a signal asked the demo to end. It is a BaseException so that no `except Exception` swallows
+    it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -17,10 +19,11 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """Within `with Interrupts() as interrupts`: a signal sets `pending`; outside `deferring`, and at a second
-    one, it raises.
+    """Takes signals within `with Interrupts() as interrupts`.
 
-    Only the main thread can take signals; elsewhere (a test runner's worker) nothing is installed.
+    While `deferring`, the first signal only sets `pending`; a second one raises, and so does any signal while
+    not `deferring`. Only the main thread can take signals; elsewhere (a test runner's worker) nothing is
+    installed.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The demo from text to report: train both, pack, save, reload, compare, generate, measure."""
+"""Runs the demo from text to report: trains both models, saves and reloads them, generates and measures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from .train import KINDS, Settings, Trainer, build_model, inference_model
 
 Say = Callable[[str], None]
 SAMPLE_BYTES = 240
-# fp32 weights, two Adam moments each, of both models, the two model files, and the report with its curves.
+# Bytes per parameter of both models: the fp32 weights and two Adam moments of a checkpoint, and the weights
+# of the model files. SPACE_REPORT is for the report with its curves.
 SPACE_PER_PARAMETER = 4 * 3 + 4
 SPACE_REPORT = 4 << 20
 
@@ -43,10 +44,11 @@ def run(
     say: Say,
     record: Path | None = None,
 ) -> list[Outcome]:
-    """The whole job; files go to `out`: dense.safetensors, sparse.safetensors, results.json, report.html.
+    """Runs the whole job.
 
-    seconds: time for each measurement. record: folder of results files that shall have one of this run too.
-    Raises DemoError or sparseloom.Error, and Interrupted after leaving a checkpoint.
+    Files go to `out`: dense.safetensors, sparse.safetensors, results.json, report.html. seconds: time for
+    each measurement. record: a folder of results files that this run shall be added to. Raises DemoError or
+    sparseloom.Error, and Interrupted after leaving a checkpoint.
     """
     with repeatable(settings.device):
         return _run(settings, source, out, resume, seconds, say, record)
@@ -108,8 +110,8 @@ def _run(
 def train(
     trainers: list[Trainer], text: Text, settings: Settings, out: Path, interrupts: Interrupts, say: Say
 ) -> None:
-    """All models step by step, in turn on the same batch: the same bytes for all, and timings that a busy
-    machine bends alike."""
+    """Trains all models step by step, in turn on the same batch: all see the same bytes, and a busy machine
+    distorts their timings alike."""
     offsets = batch_offsets(text.train, settings.steps, settings.batch, settings.context, settings.seed)
     interrupts.deferring = True
     with progress(settings.steps, trainers[0].done) as advance:
@@ -157,15 +159,15 @@ def save_and_reload(
 
 
 def results_of(settings: Settings, text: Text, outcomes: list[Outcome]) -> dict[str, object]:
-    """The table and the curves as plain data."""
+    """Returns the table and the curves as plain data."""
     about = {"name": text.name, "sha256": text.sha256, "files": text.files}
     return {"settings": asdict(settings), "text": about, "models": [asdict(outcome) for outcome in outcomes]}
 
 
 @contextmanager
 def output_folder(out: Path, space: int, resume: bool) -> Iterator[None]:
-    """Makes sure, before minutes of training, that `out` can be written and has room; removes what it made
-    when the job fails and left nothing in it."""
+    """Makes sure, before minutes of training, that `out` can be written and has room; removes the folders it
+    made when the job fails and left nothing in them."""
     if resume and not out.is_dir():
         raise DemoError(f"--resume: no checkpoint in {out}; start without --resume", 2)
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
@@ -195,12 +197,12 @@ def _remove_empty(folders: list[Path]) -> None:
         try:
             folder.rmdir()
         except OSError:
-            return  # missing, or something was written into it
+            return  # the folder is missing, or something was written into it
 
 
 @contextmanager
 def progress(steps: int, done: int) -> Iterator[Callable[[list[Trainer]], None]]:
-    """A bar on a terminal, a line at every validation elsewhere."""
+    """Shows a bar on a terminal, a line at every validation elsewhere."""
     from tqdm import tqdm
 
     with tqdm(

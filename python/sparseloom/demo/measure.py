@@ -1,4 +1,4 @@
-"""What the demo's table says: sizes and speeds of the two trained models, measured in turn."""
+"""Measures what the demo's table says: sizes and speeds of the two trained models, timed in turn."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ GENERATED = 32  # bytes per timed generation
 
 @dataclass(frozen=True)
 class Outcome:
-    """One column of the table. Speeds in bytes (= tokens) per second."""
+    """One column of the table. Speeds are in bytes (= tokens) per second."""
 
     kind: str
     held_out: float  # bits per byte
     parameters: int
-    layer_parameters: int  # of the matrices that are sparse in the sparse model
+    layer_parameters: int  # those of the matrices that are sparse in the sparse model
     file_bytes: int
     training: float
     scoring: float
@@ -48,7 +48,7 @@ def measure(
     settings: Settings,
     seconds: float,
 ) -> list[Outcome]:
-    """Scores the held-out text with the trained models and times `models`, those of inference, in turn, for
+    """Scores the held-out text with the trained models and times `models`, made for inference, in turn for
     about `seconds` per kind of work."""
     context = settings.context
     held_out = [
@@ -67,14 +67,14 @@ def measure(
         generation = medians([partial(generate, model, prompt, GENERATED) for model in models], seconds)
     outcomes = []
     for i, trainer in enumerate(trainers):
-        # The first steps touch memory for the first time.
+        # The first steps are slower, because they touch memory for the first time.
         step = statistics.median(trainer.seconds[min(5, len(trainer.seconds) - 1) :])
         outcomes.append(
             Outcome(
                 kind=trainer.kind,
                 held_out=held_out[i],
                 parameters=_count(trainer.model),
-                # less the norms
+                # without the norms
                 layer_parameters=_count(trainer.model.layers) - 2 * settings.layers * settings.width,
                 file_bytes=files[i].stat().st_size,
                 training=settings.tokens_per_step / step,
@@ -88,7 +88,7 @@ def measure(
 
 
 def rows(outcomes: list[Outcome]) -> list[tuple[str, str, str, str]]:
-    """(figure, dense, sparse, sparse against dense) as text."""
+    """Returns (figure, dense, sparse, sparse against dense) as text."""
     dense, sparse = outcomes
 
     def row(name: str, attribute: str, form: str, faster: bool = False) -> tuple[str, str, str, str]:

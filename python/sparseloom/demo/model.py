@@ -1,5 +1,5 @@
-"""A byte-level decoder-only transformer whose layer matrices are made by a factory: dense or block-sparse,
-the rest is the same."""
+"""A byte-level decoder-only transformer whose layer matrices a factory makes, dense or block-sparse; the rest
+is the same."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Shape:
         return 4 * self.width
 
 
-# (in_features, out_features) -> a module mapping [..., in] to [..., out], without bias, initialised to
-# variance 1 / (3 fan-in) as nn.Linear is, fan-in counting the inputs an output really has.
+# Takes (in_features, out_features) and returns a module that maps [..., in] to [..., out], without bias. Its
+# weights have variance 1 / (3 fan-in) like nn.Linear's, where fan-in counts the inputs that an output really
+# has.
 LinearFactory = Callable[[int, int], nn.Module]
 
 KeysValues = tuple[Tensor, Tensor]  # of one attention, each [batch, heads, seen, head width]
@@ -47,13 +48,14 @@ class Cache:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions (Su et al. 2021) in the half-split form; x [batch, heads, time, head width]."""
+    """Applies rotary positions (Su et al. 2021) in the half-split form; x [batch, heads, time, head
+    width]."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
 
 
 class Attention(nn.Module):
-    """Causal self-attention; qkv and out are layers from the factory."""
+    """Causal self-attention; the factory makes the layers qkv and out."""
 
     def __init__(self, shape: Shape, linear: LinearFactory) -> None:
         super().__init__()
@@ -69,14 +71,17 @@ class Attention(nn.Module):
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if past is not None:
             k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
-        # One new byte sees everything before it; several at once only come with an empty past.
+        # One new byte attends to everything before it; several at once only come with an empty past.
         y = F.scaled_dot_product_attention(q, k, v, is_causal=time > 1)
         return self.out(y.transpose(1, 2).reshape(batch, time, width)), (k, v)
 
 
 class Layer(nn.Module):
-    """Pre-norm attention and MLP. Squared ReLU (So et al. 2021) is cheaper than GELU on a CPU and was never
-    worse here; at 400 steps it is 0.25 bits per byte better in the dense model."""
+    """Pre-norm attention and MLP.
+
+    Squared ReLU (So et al. 2021) is cheaper than GELU on a CPU and was never worse here; at 400 steps it is
+    0.25 bits per byte better in the dense model.
+    """
 
     def __init__(self, shape: Shape, linear: LinearFactory) -> None:
         super().__init__()
@@ -95,7 +100,7 @@ class Layer(nn.Module):
 
 
 class ByteTransformer(nn.Module):
-    """Bytes [batch, time] (int64) to logits [batch, time, 256]."""
+    """Maps bytes [batch, time] (int64) to logits [batch, time, 256]."""
 
     cos: Tensor
     sin: Tensor
@@ -104,9 +109,9 @@ class ByteTransformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(VOCABULARY, shape.width)
-        # A second look-up by the byte before: pairs of bytes are known from the first layer on, which a model
-        # of this size else spends most of a short training on (worth 0.2 to 0.3 bits per byte after 400
-        # steps).
+        # A second embedding looks up the byte before, so that pairs of bytes are known from the first layer
+        # on. Otherwise a model of this size spends most of a short training on them (worth 0.2 to 0.3 bits
+        # per byte after 400 steps).
         self.embedding_before = nn.Embedding(VOCABULARY, shape.width)
         self.layers = nn.ModuleList(Layer(shape, linear) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width, bias=False)
@@ -122,8 +127,8 @@ class ByteTransformer(nn.Module):
             self.head.weight.zero_()
             for layer in self.layers:
                 assert isinstance(layer, Layer)
-                # The residual stream's writers start small, so that depth does not grow its variance (GPT-2's
-                # rule).
+                # The layers that write to the residual stream start small, so that its variance does not grow
+                # with depth (GPT-2's rule).
                 for writer in (layer.attention.out, layer.down):
                     for parameter in writer.parameters():
                         parameter.mul_((2 * shape.layers) ** -0.5)
@@ -132,11 +137,14 @@ class ByteTransformer(nn.Module):
         return self.extend(tokens, None)[0]
 
     def extend(self, tokens: Tensor, cache: Cache | None) -> tuple[Tensor, Cache]:
-        """Logits of `tokens` [batch, time] that follow what `cache` has seen, and the cache grown by them.
-        time is 1 when something was seen before. At most shape.context bytes in all."""
+        """Returns the logits of `tokens` [batch, time] and the cache grown by them.
+
+        The tokens follow what `cache` has seen. time is 1 when something was seen before; at most
+        shape.context bytes are seen in all.
+        """
         seen = 0 if cache is None else cache.seen
         cos, sin = self.cos[seen : seen + tokens.shape[1]], self.sin[seen : seen + tokens.shape[1]]
-        # The first byte of a text has none before it: a zero byte stands there.
+        # The first byte of a text has none before it; a zero byte takes its place.
         before = torch.zeros_like(tokens[:, :1]) if cache is None else cache.last
         x = self.embedding(tokens) + self.embedding_before(torch.cat((before, tokens[:, :-1]), dim=1))
         grown: list[KeysValues] = []

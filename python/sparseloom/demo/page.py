@@ -1,4 +1,4 @@
-"""The demo's HTML report: one file, nothing fetched, pictures as inline SVG."""
+"""Makes the demo's HTML report: one file that fetches nothing, with pictures as inline SVG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .train import Settings
 
 WIDTH, HEIGHT = 860, 360
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 40
-SMOOTHING = 0.9  # weight of what came before, per step
+SMOOTHING = 0.9  # weight of the mean so far, per step
 
 
 def report_page(
@@ -27,8 +27,10 @@ def report_page(
     samples: dict[str, str],
     seconds: float,
 ) -> str:
-    """The page as one string. prompt and samples (by kind) are shown as they are; seconds: of the whole job
-    so far."""
+    """Returns the page as one string.
+
+    prompt and samples (by kind) are shown as they are; seconds: of the whole job so far.
+    """
     import jinja2
 
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
@@ -63,7 +65,7 @@ def report_page(
 
 
 def curves(outcomes: list[Outcome], steps: int) -> str:
-    """Training (smoothed, lines) and validation (dots) bits per byte over steps, as SVG."""
+    """Draws training (smoothed, lines) and validation (dots) bits per byte over steps, as SVG."""
     smooth = {outcome.kind: _smoothed(outcome.losses) for outcome in outcomes}
     shown = [
         bits
@@ -117,7 +119,7 @@ def curves(outcomes: list[Outcome], steps: int) -> str:
 
 
 def _smoothed(losses: list[float]) -> list[float]:
-    """Exponential mean, corrected for its start."""
+    """Returns the exponential mean, corrected for its start."""
     mean, smoothed = 0.0, []
     for i, loss in enumerate(losses):
         mean = SMOOTHING * mean + (1 - SMOOTHING) * loss

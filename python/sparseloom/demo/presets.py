@@ -1,4 +1,4 @@
-"""What a preset decides: where and how a run computes, and the sizes that suit the machine."""
+"""Defines what a preset decides: where and how a run computes, and the sizes that suit the machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from .data import DemoError
 
 @dataclass(frozen=True)
 class Preset:
-    """`sizes`: of train.Settings, what differs from its defaults. `seconds`: for each measurement at the
-    end."""
+    """A preset of the demo.
+
+    `sizes`: the fields of train.Settings that differ from their defaults. `seconds`: for each measurement at
+    the end.
+    """
 
     device: str = "cpu"
     amp: bool = False  # bf16 autocast in training and scoring, bf16 weights in inference
@@ -27,7 +30,7 @@ class Preset:
     sizes: dict[str, Any] = field(default_factory=dict)
 
 
-# 101 M parameters in the dense layers. 16 Ki tokens a step fill the GPU; 1000 steps read the standard
+# The dense layers have 101 M parameters. 16 Ki tokens a step fill the GPU; 1000 steps read the standard
 # library's text about one and a half times.
 H200 = {
     "width": 1024,
@@ -43,8 +46,8 @@ PRESETS = {"cpu": Preset(), "h200": Preset("cuda", amp=True, compiled=True, seco
 
 
 def require_device(name: str) -> None:
-    """Raises DemoError when a preset is unknown, Error when this machine or this build has no device for
-    it."""
+    """Raises DemoError when the preset is unknown, and Error when this machine or this build has no device
+    for it."""
     if name not in PRESETS:
         raise DemoError(f"--preset must be one of {', '.join(PRESETS)}, got {name}", 2)
     if PRESETS[name].device == "cpu":
@@ -72,27 +75,29 @@ def require_device(name: str) -> None:
 
 
 def device_name(device: str) -> str | None:
-    """The GPU's own name; None for the CPU."""
+    """Returns the GPU's own name; None for the CPU."""
     return None if device == "cpu" else torch.cuda.get_device_name()
 
 
 @contextmanager
 def repeatable(device: str) -> Iterator[None]:
-    """On a GPU: torch's own kernels give the same bits in every run, as ours do anyway, so that a resumed run
-    is bitwise the one that was not interrupted. All switches are as they were afterwards."""
+    """Makes torch's own kernels on a GPU give the same bits in every run, as ours always do.
+
+    A resumed run is then bitwise the one that was not interrupted. All switches are restored afterwards.
+    """
     if device == "cpu":
         yield
         return
     import torch._inductor.config as inductor
 
-    # cuBLAS asks for a fixed workspace, else deterministic mode refuses it.
+    # cuBLAS needs a fixed workspace; without it, torch's deterministic mode refuses cuBLAS.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     memory: Any = torch.utils.deterministic
     was, was_filled = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     memory.fill_uninitialized_memory = False  # filling every new tensor with NaN costs a pass over memory
-    # No choice of a kernel by timing where that changes bits; a torch without this option has at least its
-    # cache of choices.
+    # Inductor must not choose kernels by timing where that changes bits. A torch without this option has at
+    # least its cache of choices.
     choices = {"deterministic": True} if hasattr(inductor, "deterministic") else {}
     try:
         with inductor.patch(choices):
@@ -103,7 +108,7 @@ def repeatable(device: str) -> Iterator[None]:
 
 
 def finished(call: Callable[[], object], device: str) -> Callable[[], object]:
-    """The call, and on a GPU the wait until its work is done: what a clock must include."""
+    """Returns the call; on a GPU it also waits until the call's work is done, which a clock must include."""
     if device == "cpu":
         return call
 

@@ -1,4 +1,4 @@
-"""The experiment behind the demo's claim: some seeds, the same three learning rates for each model,
+"""Runs the experiment behind the demo's claim: some seeds, the same three learning rates for each model,
 medians."""
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .job import Say, output_folder, progress
 from .train import KINDS, LEARNING_RATES, Settings, Trainer, score
 
 Record = dict[str, Any]
-VALIDATION_BYTES = 64 << 10  # what picks a rate is scored on more than what draws a curve
+VALIDATION_BYTES = 64 << 10  # rates are picked on more bytes than draw the curves
 
 
 def run(
     settings: Settings, source: Path | None, folder: Path, seeds: int, say: Say, jobs: int = 1
 ) -> tuple[Path, list[Record]]:
-    """Trains 2 models x 3 rates x `seeds` seeds and writes folder/<device>/demo_quality.json; returns its
-    path and the summary.
+    """Trains 2 models x 3 rates x `seeds` seeds and writes folder/<device>/demo_quality.json.
 
-    `jobs` trainings run at once, in processes of their own with settings.threads threads each: the scores are
-    the same, the speeds in the records are not, since the trainings share memory and clocks.
+    Returns the file's path and the summary. `jobs` trainings run at once, in processes of their own with
+    settings.threads threads each. The scores are the same then; the speeds in the records are not, since the
+    trainings share memory and clocks.
 
     A rate is chosen by the median over seeds of the validation score; what is reported is the median of the
     held-out scores at that rate, which had no part in the choice.
@@ -70,8 +70,8 @@ def run(
 
 
 def summarise(records: list[Record]) -> list[Record]:
-    """Per model its best rate, the median held-out score there, and the sparse one's excess over dense in
-    percent."""
+    """Returns for each model its best rate and the median held-out score there, and the sparse one's excess
+    over dense in percent."""
     summary: list[Record] = []
     for kind in KINDS:
         mine = [record for record in records if record["model"] == kind]
@@ -91,7 +91,7 @@ def summarise(records: list[Record]) -> list[Record]:
 
 
 def _in_processes(trainings: list[Settings], source: Path | None, jobs: int) -> Iterator[list[Record]]:
-    # spawn: a forked child would inherit torch's thread pool without its threads.
+    # Processes are spawned: a forked child would inherit torch's thread pool without its threads.
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         try:
             yield from pool.map(partial(_pair_alone, source=source), trainings)
@@ -106,7 +106,7 @@ def _pair_alone(settings: Settings, source: Path | None) -> list[Record]:
 
 
 def _pair(settings: Settings, text: Text) -> list[Record]:
-    """Both models at one rate and seed, in turn on the same batches."""
+    """Trains both models at one rate and seed, in turn on the same batches."""
     trainers = [Trainer(kind, settings) for kind in KINDS]
     offsets = batch_offsets(text.train, settings.steps, settings.batch, settings.context, settings.seed)
     with progress(settings.steps, 0) as advance:

@@ -1,5 +1,5 @@
-"""A run on a GPU as a results file, <folder>/<gpu>/demo_<preset>.json, from which the README's table is
-made."""
+"""Writes the results file of a run on a GPU, <folder>/<gpu>/demo_<preset>.json, from which the README's table
+is made."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from .measure import Outcome, rows
 from .presets import device_name
 from .train import Settings
 
-#: What a README shows of an outcome; the curves stay in the run's own folder.
+#: The figures of an outcome that a README shows; the curves stay in the run's own folder.
 FIGURES = ("held_out", "parameters", "layer_parameters", "file_bytes", "training", "scoring", "generation")
 
 
 def write_record(
     folder: Path, settings: Settings, text: Text, outcomes: list[Outcome], layers: Report, seconds: float
 ) -> Path:
-    """The header of all results and: `preset`, `gpu`, `text`, `settings`, `seconds` (of the whole job),
+    """Writes the results file of a run and returns its path.
+
+    It has the header of all results and: `preset`, `gpu`, `text`, `settings`, `seconds` (of the whole job),
     `table` (rows of figure, dense, sparse, sparse against dense, as shown); records of op "demo", one for
     each model, and "demo_layer", one for each sparse layer with its kernels and times. Raises
-    sparseloom.Error when it cannot be written."""
+    sparseloom.Error when it cannot be written.
+    """
     gpu = device_name(settings.device)
     head = header("training", None if gpu is None else slug(gpu)) | {
         "preset": settings.preset,

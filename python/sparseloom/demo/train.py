@@ -1,5 +1,5 @@
-"""Training of one model: settings, optimizer, schedule, one step, scoring. Deterministic for its settings and
-threads."""
+"""Trains one model: settings, optimizer, schedule, one step, scoring. The result is deterministic for its
+settings and threads."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from .model import ByteTransformer, LinearFactory, Shape
 from .presets import PRESETS
 
 KINDS = ("dense", "sparse")
-# The experiment's three values, the same for both models (bench/results/*/demo_quality.json); the demo takes
+# The experiment tries these three rates for both models (bench/results/*/demo_quality.json); the demo uses
 # each one's best.
 LEARNING_RATES = (1e-3, 2e-3, 3e-3)
 BEST_RATE = {"dense": 1e-3, "sparse": 2e-3}
-# Embeddings and head: dense in both models. Seldom-touched rows need larger steps: at the dense model's layer
-# rate of 2e-3, this rate for the head is worth 0.1 bits per byte.
+# The rate of the embeddings and the head, which are dense in both models. Seldom-touched rows need larger
+# steps: at the dense model's layer rate of 2e-3, this rate for the head is worth 0.1 bits per byte.
 EMBEDDING_RATE = 4e-3
 WEIGHT_DECAY = 0.1
 BETAS = (0.9, 0.95)
 CLIP_NORM = 1.0
-# A fifth: a tenth costs the dense model 0.07 bits per byte at a layer rate of 2e-3, and gains 0.02 at 1e-3.
+# The warm-up takes a fifth: a tenth costs the dense model 0.07 bits per byte at a layer rate of 2e-3, and
+# gains 0.02 at 1e-3.
 WARMUP_SHARE = 0.2
 SCORE_BATCH = 16
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a run's outcome bit for bit, beside the text, the machine and torch's version."""
+    """The settings that decide a run's outcome bit for bit, beside the text, the machine and torch's
+    version."""
 
     steps: int = 640  # with the build, a fresh clone shows its table within 6 minutes on two cores
     seed: int = 0
@@ -67,7 +69,7 @@ class Settings:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the layers' products compute in; parameters and their gradients are float32."""
+        """The dtype in which the layers' products compute; parameters and their gradients are float32."""
         return torch.bfloat16 if self.amp else torch.float32
 
     @property
@@ -88,27 +90,30 @@ class Settings:
 
 
 def build_model(kind: str, settings: Settings) -> ByteTransformer:
-    """kind: "dense" or "sparse"; initialised from the seed, the same on every device. Raises sparseloom.Error
-    on an unusable block or density."""
+    """Builds the model of a kind, "dense" or "sparse", initialised from the seed, the same on every device.
+
+    Raises sparseloom.Error on an unusable block or density.
+    """
     generator = torch.Generator().manual_seed(settings.seed)
     factory = _dense_factory(generator) if kind == "dense" else _sparse_factory(generator, settings)
     model = ByteTransformer(settings.shape, factory, generator).to(settings.device)
     for layer in sparse_layers(model).values():
-        # A dense product inside the sparse model would not show what the demo is about, and whether the plan
-        # falls back to it may hang on rates measured anew in every process: a resumed run would no longer be
-        # bitwise the same.
+        # Sparse kernels are required where they can run. A dense product inside the sparse model would not
+        # show what the demo is about. And whether the plan falls back to dense may depend on rates measured
+        # anew in every process: a resumed run would no longer be bitwise the same.
         candidates = layer.plan(settings.tokens_per_step, dtype=settings.dtype)["candidates"]
         layer.strict = any(not entry["refusal"] for entry in candidates if entry["kernel"] not in _FALLBACKS)
     return model
 
 
 def sparse_layers(model: nn.Module) -> dict[str, BlockSparseLinear]:
-    """By name, in order."""
+    """Returns the sparse layers by name, in order."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, BlockSparseLinear)}
 
 
 def inference_model(model: ByteTransformer, settings: Settings) -> ByteTransformer:
-    """What would be deployed: the model itself, or its copy with bf16 weights where training casts them."""
+    """Returns what would be deployed: the model itself, or its copy with bf16 weights where training casts
+    them."""
     return copy.deepcopy(model).to(settings.dtype) if settings.amp else model
 
 
@@ -124,7 +129,7 @@ def _dense_factory(generator: torch.Generator) -> LinearFactory:
 
 def _sparse_factory(generator: torch.Generator, settings: Settings) -> LinearFactory:
     def linear(in_features: int, out_features: int) -> nn.Module:
-        # Even over columns too, so that no input feature is dropped or favoured by chance.
+        # The pattern is even over columns too, so that no input feature is dropped or favoured by chance.
         pattern = patterns.biregular(out_features, in_features, settings.block, settings.density, generator)
         if pattern.blocks == 0:
             raise DemoError(
@@ -140,16 +145,18 @@ _FALLBACKS = ("dense", "reference")
 
 
 def fan_in(layer: nn.Module) -> float:
-    """Mean number of inputs that an output of the layer really has."""
+    """Returns the mean number of inputs that an output of the layer really has."""
     if isinstance(layer, BlockSparseLinear):
         return layer.in_features * layer.density
     return float(layer.in_features)  # type: ignore[arg-type]
 
 
 def make_optimizer(model: ByteTransformer, lr: float) -> torch.optim.Optimizer:
-    """AdamW. A layer's rate goes with 1 / sqrt(true fan-in), relative to 256 inputs: sparser layers bear
-    larger steps. So the two models' best `lr` lie a factor of two apart; with one rate for all layers it is
-    four, and 0.2 bits per byte are lost."""
+    """Returns AdamW with a rate for each layer that goes with 1 / sqrt(true fan-in), relative to 256 inputs.
+
+    Sparser layers bear larger steps. With these rates the two models' best `lr` lie a factor of two apart;
+    with one rate for all layers it is a factor of four, and 0.2 bits per byte are lost.
+    """
     groups: list[dict[str, Any]] = []
 
     def add(parameters: list[nn.Parameter], rate: float, decay: float) -> None:
@@ -167,7 +174,7 @@ def make_optimizer(model: ByteTransformer, lr: float) -> torch.optim.Optimizer:
 
 
 def schedule(step: int, steps: int) -> float:
-    """Share of the peak rate: linear warm-up, then half a cosine to zero."""
+    """Returns the share of the peak rate: linear warm-up, then half a cosine to zero."""
     warmup = max(1, round(WARMUP_SHARE * steps))
     return (
         min(1.0, (step + 1) / warmup)
@@ -177,13 +184,13 @@ def schedule(step: int, steps: int) -> float:
 
 
 class Trainer:
-    """One model under training and what is known of its course."""
+    """Trains one model and keeps its losses, scores and times."""
 
     def __init__(self, kind: str, settings: Settings) -> None:
         self.kind, self.settings = kind, settings
         self.model = build_model(kind, settings)
-        # Whole models, not layers: each sparse layer's pattern is a constant of its graph. One shape: nothing
-        # is compiled twice.
+        # Whole models are compiled, not layers: each sparse layer's pattern is a constant of its graph. With
+        # one shape nothing is compiled twice.
         self._call = (
             torch.compile(self.model, fullgraph=True, dynamic=False) if settings.compiled else self.model
         )
@@ -197,8 +204,10 @@ class Trainer:
         return len(self.losses)
 
     def step(self, inputs: Tensor, targets: Tensor) -> None:
-        """One update; int64 [batch, context] each, on the CPU. Raises DemoError when the loss is no longer
-        finite."""
+        """Makes one update from int64 [batch, context] each, on the CPU.
+
+        Raises DemoError when the loss is no longer finite.
+        """
         start = time.perf_counter()
         device = self.settings.device
         inputs, targets = inputs.to(device), targets.to(device)
@@ -224,8 +233,10 @@ class Trainer:
 
 @torch.no_grad()
 def score(model: ByteTransformer, part: Tensor, size: int, amp: bool = False) -> float:
-    """Bits per byte on about `size` bytes of a part, in windows of the model's context spread evenly over it.
-    amp: with bf16 autocast."""
+    """Returns bits per byte on about `size` bytes of a part.
+
+    They are read in windows of the model's context, spread evenly over the part. amp: with bf16 autocast.
+    """
     context, device = model.shape.context, model.cos.device
     offsets = even_offsets(part, max(1, size // context), context)
     total, count = 0.0, 0

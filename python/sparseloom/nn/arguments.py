@@ -1,4 +1,4 @@
-"""What a block-sparse linear layer refuses: when it is made, and when it is called."""
+"""Checks the arguments of a block-sparse linear layer, when it is made and when it is called."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def checked(
     activation: str | None,
     where: Tensor,
 ) -> tuple[int, int, float | None]:
-    """Both feature counts and the density as Python's numbers. Raises Error unless a layer can be made of
-    these. ``where``: a tensor of its device and dtype."""
+    """Returns both feature counts and the density as Python numbers. Raises Error unless a layer can be made
+    of these arguments. ``where`` is a tensor with the layer's device and dtype."""
     ops.dtype_name(_OP, where.dtype)
     require_device(where.device)
     require_activation(activation)
@@ -45,7 +45,7 @@ def checked(
 
 
 def require_activation(activation: str | None) -> None:
-    """Raises Error unless products have that activation."""
+    """Raises Error unless the products have that activation."""
     if activation not in tuple(ops.ACTIVATIONS):
         names = ", ".join(repr(name) for name in ops.ACTIVATIONS)
         raise Error(
@@ -54,7 +54,8 @@ def require_activation(activation: str | None) -> None:
 
 
 def require_tensor(x: Any) -> Tensor:
-    """Raises Error unless it is one whose sizes can be asked for: a nested one's cannot."""
+    """Returns x. Raises Error unless it is a tensor whose sizes can be asked for, which those of a nested
+    tensor cannot."""
     if not isinstance(x, Tensor):
         raise Error("linear", "x to be a tensor", type(x).__name__, "convert it with torch.as_tensor")
     if x.is_nested:
@@ -63,9 +64,9 @@ def require_tensor(x: Any) -> Tensor:
 
 
 def recorded_by_fx(module: nn.Module, first: Any, **others: Any) -> Any:
-    """What torch.fx.symbolic_trace gets for a call with one of its proxies among the operands: a node that
-    calls the module, as torch.nn's own leave. None without a proxy. Raises Error when the first is no tensor,
-    or nothing but the module is traced."""
+    """Returns what torch.fx.symbolic_trace gets for a call with one of its proxies among the operands: a node
+    that calls the module, as for torch.nn's own leaf modules. Returns None without a proxy. Raises Error when
+    the first operand is not a tensor, or when the module is traced alone."""
     given = {name: operand for name, operand in others.items() if operand is not None}
     proxy = next((operand for operand in (first, *given.values()) if isinstance(operand, Proxy)), None)
     if proxy is not None:
@@ -80,13 +81,13 @@ def recorded_by_fx(module: nn.Module, first: Any, **others: Any) -> Any:
 
 
 def require_module(op: str, model: object) -> None:
-    """Raises Error for what is none."""
+    """Raises Error for anything that is not an nn.Module."""
     if not isinstance(model, nn.Module):
         raise Error(op, "an nn.Module", type(model).__name__, "pass the model")
 
 
 def require_device(device: torch.device) -> None:
-    """Raises Error unless layers can be made there."""
+    """Raises Error unless layers can be made on that device."""
     if not ops.has_kernels_for(device):
         raise Error(
             _OP, f"a device with kernels in this build ({_devices()}, meta)", str(device), "pass device='cpu'"
@@ -110,7 +111,7 @@ def require_shape(pattern: Pattern, out_features: int, in_features: int) -> None
 
 
 def refuse(layer: BlockSparseLinear, x: Tensor, values: Tensor) -> None:
-    """Raises the Error that says why x does not fit."""
+    """Raises the Error that says why x does not fit the layer."""
     if not ops.has_kernels_for(x.device):
         kernels = f"a device with kernels in this build ({_devices()})"
         raise Error("linear", kernels, str(x.device), "move x and layer with .to('cpu')")

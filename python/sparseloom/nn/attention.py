@@ -1,4 +1,4 @@
-"""BlockSparseMultiheadAttention: nn.MultiheadAttention whose projections are layers of their own."""
+"""BlockSparseMultiheadAttention: an nn.MultiheadAttention whose projections are layers of their own."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from .linear import BlockSparseLinear
 
 
 class BlockSparseMultiheadAttention(nn.Module):
-    """In the place of an nn.MultiheadAttention with one embed_dim for query, key and value; called as that
-    one.
+    """Replaces an nn.MultiheadAttention that has one embed_dim for query, key and value, and is called in the
+    same way.
 
     Args:
-        dense: what it replaces; its biases, and each projection that is not given, stay the same Parameters.
-        in_proj: query, key and value projection in one, [3 embed_dim, embed_dim]; None keeps the dense one.
-        out_proj: output projection [embed_dim, embed_dim]; None keeps the dense one.
+        dense: the module that it replaces; its biases, and each projection that is not given, stay the same
+            Parameters.
+        in_proj: the query, key and value projections in one, [3 embed_dim, embed_dim]; None keeps the dense
+            one.
+        out_proj: the output projection [embed_dim, embed_dim]; None keeps the dense one.
 
-    torch's own modules take a fused path around nn.MultiheadAttention in evaluation; this one is never taken
-    around.
+    In evaluation, torch's own modules take a fused path that bypasses nn.MultiheadAttention; they never
+    bypass this module.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class BlockSparseMultiheadAttention(nn.Module):
             dense.add_zero_attn,
         )
         self.kdim, self.vdim = dense.kdim, dense.vdim
-        # torch.nn.TransformerEncoderLayer asks this before it hands the projections' weights to a fused
+        # torch.nn.TransformerEncoderLayer reads this before it hands the projections' weights to a fused
         # operator.
         self._qkv_same_embed_dim = False
         assert dense.in_proj_weight is not None
@@ -63,8 +65,8 @@ class BlockSparseMultiheadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Arguments, shapes and results of nn.MultiheadAttention.forward; ``is_causal`` is a hint and needs
-        attn_mask there too."""
+        """Takes the arguments and returns the results of nn.MultiheadAttention.forward, with the same shapes.
+        ``is_causal`` is a hint that needs attn_mask, as there; without it, raises Error."""
         if isinstance(query, Proxy):
             masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
             how = {
@@ -101,8 +103,8 @@ class BlockSparseMultiheadAttention(nn.Module):
 
     @property
     def in_proj_weight(self) -> Tensor:
-        """The weight of the projection inside, for those who initialise it: of a sparse one as
-        BlockSparseLinear has it."""
+        """The weight of the projection inside, for code that initialises it; a sparse projection gives what
+        BlockSparseLinear.weight is."""
         weight = self.in_proj.weight
         assert isinstance(weight, Tensor)
         return weight
@@ -113,7 +115,8 @@ class BlockSparseMultiheadAttention(nn.Module):
         return self.in_proj._parameters["bias"]
 
     def to_dense(self) -> nn.Module:
-        """The nn.MultiheadAttention with the same values at their places, zero elsewhere (copied)."""
+        """Returns the nn.MultiheadAttention with the same values in their places and zero elsewhere
+        (copied)."""
         projections = [
             p.to_dense() if isinstance(p, BlockSparseLinear) else p for p in (self.in_proj, self.out_proj)
         ]
@@ -130,8 +133,8 @@ class BlockSparseMultiheadAttention(nn.Module):
         return dense.train(self.training)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One product for self-attention; otherwise the whole projection of each, of which a third is
-        used."""
+        """Computes one product for self-attention; otherwise the whole projection of each input, of which a
+        third is used."""
         if query is key and key is value:
             q, k, v = self.in_proj(query).chunk(3, -1)
             return q, k, v
@@ -153,14 +156,15 @@ class BlockSparseMultiheadAttention(nn.Module):
 def _each(
     view: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A view of all three; what was one tensor stays one, for the single product of self-attention."""
+    """Returns views of all three. Those that were one tensor stay one, so that self-attention keeps its
+    single product."""
     q = view(query)
     k = q if key is query else view(key)
     return q, k, k if value is key else view(value)
 
 
 def _linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """An nn.Linear that holds these Parameters."""
+    """Returns an nn.Linear that holds these Parameters."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], False, device="meta")
     assert isinstance(weight, nn.Parameter)
     linear.weight = weight
@@ -169,7 +173,8 @@ def _linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _mask(attn: Tensor | None, padding: Tensor | None, added: int, heads: int, q: Tensor) -> Tensor | None:
-    """Both masks, true or -inf where not to look, as one summand [batch or 1, heads or 1, queries, keys]."""
+    """Combines both masks, which are true or -inf where attention must not look, into one summand [batch or
+    1, heads or 1, queries, keys]."""
     found = None
     if attn is not None:
         found = _summand(attn, q.dtype)
@@ -188,7 +193,7 @@ def _summand(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _attention_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """A dense checkpoint's in_proj entries under the names of the layer inside."""
+    """Renames a dense checkpoint's in_proj entries to those of the layer inside."""
     for kind in ("weight", "bias"):
         if f"{prefix}in_proj_{kind}" in tensors:
             tensors[f"{prefix}in_proj.{kind}"] = tensors.pop(f"{prefix}in_proj_{kind}")

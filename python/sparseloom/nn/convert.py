@@ -1,4 +1,4 @@
-"""From and to dense layers and torch.sparse_bsr tensors."""
+"""Converts dense layers and torch.sparse_bsr tensors to block-sparse layers, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import state
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
 
-#: select -> block norm. Magnitude means |w|, summed over the block.
+#: select -> norm of a block. "magnitude" means |w|, summed over the block.
 SELECTS = {"magnitude": "l1", "l2": "l2", "max": "max"}
 
 
@@ -108,14 +108,14 @@ def to_dense(layer: BlockSparseLinear) -> nn.Module:
 
 
 class Activation(nn.Module):
-    """A layer's activation on its own, for its dense twin."""
+    """A layer's activation as a module, for the layer's dense twin."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Applies the activation to x of any shape."""
         return ops.activate(x, self.name)
 
     def extra_repr(self) -> str:
@@ -150,7 +150,7 @@ def from_torch_bsr(
         device="meta",
         dtype=values.dtype,
     )
-    layer.to_empty(device=values.device)  # index only matters; the values are replaced by the shared ones
+    layer.to_empty(device=values.device)  # only the index matters: the shared values replace these
     layer.values = nn.Parameter(values)
     if weight.crow_indices().dtype == torch.int32:
         layer.crow, layer.col = weight.crow_indices().contiguous(), weight.col_indices().contiguous()

@@ -1,4 +1,4 @@
-"""Layers made from weights that exist, and dense entries of a state_dict read into sparse layers."""
+"""Makes layers from existing weights, and reads dense entries of a state_dict into sparse layers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LOG = logging.getLogger("sparseloom")
 
 
 def packed_layer(cls: type[Layer], matrix: Tensor, pattern: Pattern) -> Layer:
-    """A layer without bias that holds the pattern's blocks of matrix [out, in], on its device and in its
-    dtype.
+    """Returns a layer without bias that holds the pattern's blocks of matrix [out, in], on the matrix's
+    device and in its dtype.
 
     Draws no random numbers and allocates nothing but the blocks; a matrix on meta gives a layer on meta.
     """
@@ -41,9 +41,9 @@ def accept_dense(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> 
     """Replaces a dense entry ``weight`` under prefix by values, crow and col; leaves a sparse checkpoint's
     entries alone.
 
-    A strided weight [out, in] is packed by the layer's pattern, and what lies outside the pattern is left
-    behind. A torch.sparse_bsr weight, and the entries that pytorch_block_sparse writes, bring their own
-    pattern. Raises Error when one does not fit the layer.
+    A strided weight [out, in] is packed by the layer's pattern, and what lies outside the pattern is dropped.
+    A torch.sparse_bsr weight, and the entries that pytorch_block_sparse writes, bring their own pattern.
+    Raises Error when one does not fit the layer.
     """
     accept_blocks(tensors, prefix)
     if prefix + "values" in tensors or values_are_computed(layer):
@@ -61,7 +61,7 @@ def accept_dense(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> 
 
 
 def accept_blocks(tensors: dict[str, Any], prefix: str) -> None:
-    """Gives blocks beside crow and col their name, ``values``: save_pretrained calls them ``weight``
+    """Renames blocks that come with crow and col to ``values``: save_pretrained calls them ``weight``
     (sparseloom.hf says why)."""
     weight = tensors.get(prefix + "weight")
     if (
@@ -110,11 +110,11 @@ def _from_bsr(layer: IndexedModule, weight: Tensor) -> tuple[Tensor, Tensor, Ten
 def _from_pytorch_block_sparse(
     layer: IndexedModule, tensors: dict[str, Any], prefix: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Its matrix: data [blocks * side, side], each block transposed; cols_a [blocks, 2] = (block column,
-    place of the block in data), in row order; row_start_ends_a [block rows + 1]; and indices of the other
-    direction, which are derived.
+    """Reads the matrix of a pytorch_block_sparse layer, which consists of data [blocks * side, side], each
+    block transposed; cols_a [blocks, 2] = (block column, place of the block in data), in row order;
+    row_start_ends_a [block rows + 1]; and the index by block columns, which is derived.
 
-    The places are 0, 1, 2, .. in a new layer and any permutation after block_replace, which its
+    The places are 0, 1, 2, ... in a new layer, and any permutation after block_replace, which its
     SparseOptimizer calls.
     """
     names = ("data", "cols_a", "row_start_ends_a", "rows_b", "col_start_ends_b", "blocks", "block_mask")

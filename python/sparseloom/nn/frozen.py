@@ -1,4 +1,4 @@
-"""A layer that multiplies with a dense copy of its weight, for inference where dense is faster."""
+"""Multiplies with a dense copy of a layer's weight, for inference where dense is faster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def freeze(layer: IndexedModule) -> None:
-    """Makes the copy. Raises Error where ``strict`` forbids it."""
+    """Makes the dense copy. Raises Error where ``strict`` forbids it, or where the values are computed."""
     require_own_values("freeze", layer)
     if layer.strict:
         raise Error(
@@ -32,10 +32,10 @@ def freeze(layer: IndexedModule) -> None:
 
 
 def forward(layer: BlockSparseLinear, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-    """act(x W^T + bias) + residual by torch's own product. Raises Error where values may have changed since,
-    or are to."""
-    # Others than the layer's own Parameter come from functional_call; compiled code has the version that it
-    # was compiled with.
+    """Returns act(x W^T + bias) + residual with torch's own product. Raises Error where values may have
+    changed since the copy was made, or are to be trained."""
+    # Values other than the layer's own Parameter come from functional_call. Compiled code keeps the version
+    # that it was compiled with.
     foreign = not isinstance(layer.values, nn.Parameter)
     changed = not torch.compiler.is_compiling() and (
         foreign or layer.values._version != layer._frozen_version

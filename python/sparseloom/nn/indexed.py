@@ -1,4 +1,4 @@
-"""IndexedModule: what every layer has whose blocks are said by index buffers, whatever it computes."""
+"""IndexedModule: what all layers with blocks given by index buffers have in common, whatever they compute."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Self = TypeVar("Self", bound="IndexedModule")
 
 
 class IndexedModule(nn.Module):
-    """A layer with ``values`` [blocks, bm, bn] and index buffers: its pattern, changes of it, its state dict.
+    """A layer with ``values`` [blocks, bm, bn] and index buffers: provides its pattern, changes of it, and
+    its state dict.
 
-    ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] are saved; ``ccol``, ``row`` and ``slot``, the
-    same by columns, are derived and not saved.
+    ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] are saved. ``ccol``, ``row`` and ``slot``, the
+    same by block columns, are derived and not saved.
     """
 
     in_features: int
@@ -40,31 +41,32 @@ class IndexedModule(nn.Module):
 
     @property
     def dense_shape(self) -> tuple[int, int]:
-        """The shape of the weight of the module this layer stands for."""
+        """The shape of the weight in the dense module that this layer stands for."""
         return self.out_features, self.in_features
 
     def dense_matrix(self, weight: Tensor) -> Tensor:
-        """The weight of the module this layer stands for, as [out_features, in_features] (a view)."""
+        """Returns the weight of the dense module that this layer stands for as [out_features, in_features] (a
+        view)."""
         return weight
 
     @property
     def pattern(self) -> Pattern:
-        """Which blocks exist; immutable. Of a dynamic layer (set_topology_) as it is now, which waits for the
-        device."""
+        """Which blocks exist; immutable. A dynamic layer (set_topology_) gives the pattern of this moment,
+        which waits for the device."""
         return topology.current_pattern(self) if self.dynamic else self._pattern
 
     @property
     def density(self) -> float:
-        """Present blocks over blocks of the grid."""
+        """The number of present blocks over that of all blocks of the grid."""
         return self._pattern.density
 
     @property
     def index(self) -> ops.Index:
         """The index tensors of both directions, as the operators take them."""
         b: dict[str, Any] = self._buffers
-        # Made once and kept while the buffers are the same objects: making it takes a tenth of a small
-        # product's host time. Not read when compiled: one eager call between steps would set it, and all of
-        # the model be compiled again with guards on it.
+        # The index is made once and kept while the buffers are the same objects: making it takes a tenth of a
+        # small product's host overhead. Compiled code does not read the kept one: an eager call between steps
+        # would set it, and the whole model would be compiled again with guards on it.
         compiling = torch.compiler.is_compiling()
         made: ops.Index | None = None if compiling else self._index
         if made is not None and made.crow is b["crow"] and made.slot is b["slot"]:
@@ -87,10 +89,10 @@ class IndexedModule(nn.Module):
         return made
 
     def freeze(self: Self) -> Self:
-        """Keeps a dense copy of the weight and multiplies with that, for inference where dense is faster;
+        """Keeps a dense copy of the weight and multiplies with it, for inference where dense is faster;
         returns self.
 
-        The copy is made once. Training the values, or changing them in place, is an Error until
+        The copy is made once. Training the values, or changing them in place, raises Error until
         ``unfreeze()``.
         """
         frozen.freeze(self)
@@ -109,7 +111,7 @@ class IndexedModule(nn.Module):
 
     @property
     def dynamic(self) -> bool:
-        """Whether set_topology_ was called: the index tensors, not a pattern on the host, then say which
+        """Whether set_topology_ was called. The index tensors, and not a pattern on the host, then say which
         blocks exist."""
         return self._version == ops.DYNAMIC
 
@@ -120,45 +122,46 @@ class IndexedModule(nn.Module):
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
         grown: Tensor | None = None,
     ) -> Tensor:
-        """Other blocks, as many as before, in place: on CUDA without a wait, and after a first call
-        capturable in a CUDA graph.
+        """Moves the layer to another set of as many blocks, in place. On CUDA this does not wait, and after a
+        first call it can be captured in a CUDA graph.
 
-        Blocks that stay keep values, gradient and state; new ones start at zero, or with their part of
-        ``grown``. Index tensors and ``values`` keep their place, so captured graphs and compiled code see the
-        new topology. The layer is ``dynamic`` from then on: ``pattern``, ``state_dict`` and ``save`` tell the
-        topology of that moment.
+        Blocks that stay keep their values, gradient and optimizer state; new ones start at zero, or with
+        their part of ``grown``. Index tensors and ``values`` keep their place in memory, so captured graphs
+        and compiled code see the new topology. The layer is ``dynamic`` from then on: ``pattern``,
+        ``state_dict`` and ``save`` give the topology of that moment.
 
         Args:
             mask: bool or uint8 [block rows, block columns], or a Pattern. It should name exactly the layer's
-                number of blocks. Nothing waits to count them: of more, the first in row-major order are
-                taken; fewer are filled up with the first other blocks, which start at zero.
-                ``requested_blocks`` (int32 [1], on the layer's device) has the mask's number.
-            optimizer: one or several whose state of ``values`` (moments, not step counts) moves with the
-                blocks.
+                number of blocks. Nothing waits to count them: if it names more, the first in row-major order
+                are taken; if it names fewer, the first other blocks are added, which start at zero.
+                ``requested_blocks`` (int32 [1], on the layer's device) holds the mask's number.
+            optimizer: one or several optimizers, whose state of ``values`` (moments, not step counts) moves
+                with the blocks.
             grown: [out_features, in_features] on the layer's device; new blocks take their values from it.
 
         Returns:
-            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one. ``ops.move_blocks``
-            moves anything else that has blocks as its first dimension (an average, a master copy) by it.
+            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one. With it,
+            ``ops.move_blocks`` moves anything else that has blocks as its first dimension (an average, a
+            master copy).
         """
         return topology.set_topology(self, mask, optimizer, grown)
 
     def fix_topology_(self: Self) -> Self:
-        """Ends ``dynamic`` with the topology of this moment (waits for the device), which plans may then look
-        at; returns self."""
+        """Ends ``dynamic`` with the topology of this moment (waits for the device), so that plans may look at
+        the pattern again; returns self."""
         if self.dynamic:
             pattern = self.pattern
             self._pattern, self._version, self._index = pattern, state.build_index(pattern).version, None
         return self
 
     def _cpu_index(self) -> ops.Index:
-        """The index on the CPU, wherever the layer is."""
+        """Returns the index on the CPU, wherever the layer is."""
         if self.crow.device.type == "cpu":
             return self.index
         return state.build_index(self.pattern)._replace(version=self._version)
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
-        """Makes ``pattern`` the layer's: fills all index buffers; leaves the values alone."""
+        """Makes ``pattern`` the layer's pattern: fills all index buffers and leaves the values alone."""
         index = state.build_index(pattern)
         if not topology.write_index(self, index):
             for name in state.INDEX_BUFFERS:
@@ -169,8 +172,8 @@ class IndexedModule(nn.Module):
         self._writes = state.writes(self)
 
     def train(self: Self, mode: bool = True) -> Self:
-        """As nn.Module's. Index buffers that something else has written to are as the pattern says again: an
-        average of the weights that takes buffers along, too, rounds them down."""
+        """Does what nn.Module.train does. Restores index buffers that something else has written to: an
+        average of the weights that also takes buffers rounds them down."""
         super().train(mode)
         state.mend_index(self)
         return self
@@ -180,8 +183,8 @@ class IndexedModule(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """.to(), .half(), .to_empty() and their like; memory that came from meta holds nothing, so the index
-        is written again."""
+        """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing, so
+        the index is written again."""
         was_meta = self.crow.is_meta
         super()._apply(fn, recurse)
         if (was_meta and not self.crow.is_meta) or self.crow.dtype != torch.int32:
@@ -194,7 +197,7 @@ class IndexedModule(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        """Checks indices and values before anything changes; another number of blocks gives ``values`` new
+        """Checks indices and values before anything changes. Another number of blocks gives ``values`` new
         memory."""
         try:
             state.require_strided(state_dict, prefix, ("values", "bias"))
@@ -205,7 +208,7 @@ class IndexedModule(nn.Module):
             return
         if pattern is not None and pattern != self.pattern:
             if pattern.blocks != self._pattern.blocks:
-                # Through .data, so that the Parameter stays the one that an optimizer made earlier holds.
+                # Assigned through .data, so that the Parameter stays the one that an earlier optimizer holds.
                 self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
                 self.values.grad = None
             self._set_index(pattern, self.crow.device)

@@ -1,4 +1,4 @@
-"""BlockSparseLinear: nn.Linear whose weight is a list of dense blocks."""
+"""BlockSparseLinear: an nn.Linear whose weight is a list of dense blocks."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from .weight import BlockSparseWeight, assigned
 
 
 class BlockSparseLinear(IndexedModule):
-    """y = activation(x W^T + bias), W [out_features, in_features] present only in the blocks of a pattern.
+    """Computes y = activation(x W^T + bias), where W [out_features, in_features] exists only in the blocks of
+    a pattern.
 
-    Parameters: ``values`` [blocks, bm, bn], row-major in each block, padding of ragged edges zero; ``bias``
-    [out_features]. Buffers: ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] say where the blocks
-    lie, and are saved with the parameters; ``ccol``, ``row`` and ``slot``, the same by columns, are derived
-    and not saved.
+    Parameters: ``values`` [blocks, bm, bn], row-major in each block, with zero padding at ragged edges;
+    ``bias`` [out_features]. Buffers: ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] say where the
+    blocks lie, and are saved with the parameters; ``ccol``, ``row`` and ``slot``, the same by block columns,
+    are derived and not saved.
 
     Args:
         in_features, out_features: any number >= 0; edges need not divide by the block.
         bias: whether to add a learned bias.
         density: share of blocks kept, in [0, 1]; the pattern is then exactly balanced over block rows.
         block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}.
-        pattern: which blocks, instead of density (its block counts, not ``block``).
-        activation: None, "relu", "gelu" (erf), "gelu_tanh", "silu" or "relu2" (squared ReLU); fused when
-            nothing needs a gradient.
+        pattern: which blocks exist, instead of density (its block counts, not ``block``).
+        activation: None, "relu", "gelu" (erf), "gelu_tanh", "silu" or "relu2" (squared ReLU); fused into the
+            product, except that a training step on the CPU fuses only "relu".
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
         generator: CPU torch.Generator for the pattern and the initial values; torch's default ones otherwise.
-        fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, float32, which
-            whoever trains provides (Megatron-LM's and Transformer Engine's protocol): in the product's own
-            kernel, unrounded. ``values.grad`` stays None.
+        fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, a float32 tensor
+            that the training framework provides (the protocol of Megatron-LM and Transformer Engine), in the
+            product's own kernel and unrounded. ``values.grad`` stays None.
 
-    ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run is then an
-    Error naming them. (float64 has the reference kernel alone: there it is the product, and ``strict``
-    forbids going dense.) All errors are ``sparseloom.Error``.
+    ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run then
+    raises an Error that names them. (float64 has only the reference kernel: there it is allowed, and
+    ``strict`` forbids the dense one.) All errors are ``sparseloom.Error``.
     """
 
     in_features: int
@@ -77,7 +78,7 @@ class BlockSparseLinear(IndexedModule):
         if pattern is None:
             assert density is not None
             pattern = patterns.balanced(out_features, in_features, block, density, generator)
-            if density > 0:  # zero is asked for
+            if density > 0:  # density 0 asks for no blocks
                 patterns.warn_of_empty_rows(
                     pattern, f"BlockSparseLinear({in_features}, {out_features}, density={density})"
                 )
@@ -100,10 +101,10 @@ class BlockSparseLinear(IndexedModule):
         self.reset_parameters(generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """nn.Linear's initial distribution, by the true fan-in: uniform within 1 / sqrt(stored inputs of the
-        output feature).
+        """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
+        of the output feature).
 
-        A row without blocks has no fan-in: its bias is zero.
+        A block row without blocks has no fan-in: its bias is zero.
         """
         if self.values.is_meta:
             return
@@ -118,14 +119,15 @@ class BlockSparseLinear(IndexedModule):
                 _uniform_(self.bias, generator).mul_(per_output.to(self.bias))
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """x [..., in_features] of one or more dimensions -> [..., out_features]. Autocast casts as it does
-        for nn.Linear.
+        """Maps x [..., in_features], of one or more dimensions, to [..., out_features]. Autocast casts as it
+        does for nn.Linear.
 
-        ``residual`` [..., out_features], of the result's dtype, is added behind the activation by the product
-        itself, where ``layer(x) + residual`` would read and write all outputs once more.
+        ``residual`` [..., out_features], of the result's dtype, is added after the activation by the product
+        itself; ``layer(x) + residual`` would read and write all outputs once more. Raises Error when x or
+        ``residual`` does not fit.
         """
-        # Every look-up here is paid by every call: nn.Module's own __getattr__ takes as long as the
-        # operator's argument checks.
+        # Every call pays for each look-up here: nn.Module's own __getattr__ takes as long as the operator's
+        # argument checks.
         if (
             x.__class__ is not Tensor
             and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
@@ -136,9 +138,9 @@ class BlockSparseLinear(IndexedModule):
         bias: Tensor | None
         try:
             values, bias = parameters["values"], parameters["bias"]  # type: ignore[assignment]
-        except KeyError:  # one of them is computed: parametrized, normed or pruned
+        except KeyError:  # one of them is computed: parametrized, weight-normed or pruned
             values, bias = self.values, self.bias
-        weight = values if self.fuse_wgrad_accumulation else None  # as it is before autocast's copy
+        weight = values if self.fuse_wgrad_accumulation else None  # the Parameter, before autocast copies it
         kind = "cuda" if x.is_cuda else x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
@@ -160,17 +162,17 @@ class BlockSparseLinear(IndexedModule):
         return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """As nn.Module's; torch.nn.utils.parametrize gets a place for its modules that takes one for
-        ``values``."""
+        """Does what nn.Module's does, but gives torch.nn.utils.parametrize a container that accepts a module
+        named ``values``."""
         if name == "parametrizations" and type(value) is nn.ModuleDict and not value:
             value = Parametrizations()
         super().__setattr__(name, value)
 
     @property
     def weight(self) -> BlockSparseWeight:
-        """For those who ask a dense layer's weight for dtype, device or shape, or initialise it, which acts
-        on ``values``. It is no Parameter, holds no dense tensor and refuses arithmetic: call the layer, or
-        copy with ``to_dense().weight``."""
+        """A stand-in for code that asks a dense layer's weight for dtype, device or shape, or initialises it,
+        which acts on ``values``. It is not a Parameter, holds no dense tensor and refuses arithmetic: call
+        the layer, or copy with ``to_dense().weight``."""
         return BlockSparseWeight.of(self, self.dense_shape)
 
     @weight.setter
@@ -178,8 +180,8 @@ class BlockSparseLinear(IndexedModule):
         raise assigned(self)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        """As nn.Module's; one that is assigned to ``weight``, to tie it for example, would be part of no
-        product."""
+        """Does what nn.Module's does, but raises Error for ``weight``: a Parameter assigned to it, to tie it
+        for example, would be part of no product."""
         if name == "weight":
             raise assigned(self)
         super().register_parameter(name, param)
@@ -194,12 +196,13 @@ class BlockSparseLinear(IndexedModule):
         residual: bool = False,
         accumulate: bool | None = None,
     ) -> dict[str, Any]:
-        """What would run for so many tokens, what it should take, and why: see ``ops.plan``. ``direction``:
-        forward, dx or dw; ``dtype`` and ``device``: the layer's own by default (on meta: the CPU).
-        ``residual``: forward is called with one; ``accumulate``: dw is added to main_grad, by default where
-        ``fuse_wgrad_accumulation`` says so. ``measure`` runs the candidates on the layer's device, for about
-        a second, and puts what they took beside what was predicted: ``measured_us``, and in the text. Raises
-        Error when no call has these arguments."""
+        """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
+        ``ops.plan``. ``direction`` is forward, dx or dw. ``dtype`` and ``device`` are the layer's own by
+        default (on meta: the CPU). ``residual`` says that forward is called with one; ``accumulate`` says
+        that dw is added to main_grad, by default where ``fuse_wgrad_accumulation`` is set. ``measure`` runs
+        the candidates on the layer's device, for about a second, and adds their times to the predicted ones:
+        as ``measured_us``, and in the text. Raises Error when no call has these arguments, or to measure on
+        another device than the layer's."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
         if measure and device is not None and ops.ordinal(device) != ops.ordinal(self.values.device):
@@ -244,8 +247,8 @@ class BlockSparseLinear(IndexedModule):
         bias: Tensor | None = None,
         activation: str | None = None,
     ) -> BlockSparseLinear:
-        """The blocks of ``pattern``, or the ``density`` of them with the largest ``select``, values kept in
-        their places (copied).
+        """Returns a layer with the blocks of ``pattern``, or the ``density`` of blocks with the largest
+        ``select``; the values keep their places (copied).
 
         Args:
             dense: an nn.Linear, or a weight [out_features, in_features] (then ``bias`` [out_features] may
@@ -259,21 +262,21 @@ class BlockSparseLinear(IndexedModule):
         return convert.from_dense(cls, dense, pattern, density, block, select, scope, bias, activation)
 
     def to_dense(self) -> nn.Module:
-        """An nn.Linear with the same values at their places, zero elsewhere (copied); with an activation,
-        both in a Sequential."""
+        """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an
+        activation, a Sequential of both."""
         return convert.to_dense(self)
 
     @classmethod
     def from_torch_bsr(
         cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
     ) -> BlockSparseLinear:
-        """Shares the values of a torch.sparse_bsr tensor [out_features, in_features] without a copy; int64
-        indices become int32."""
+        """Returns a layer that shares the values of a torch.sparse_bsr tensor [out_features, in_features]
+        without a copy; int64 indices become int32."""
         return convert.from_torch_bsr(cls, weight, bias, activation)
 
     def to_torch_bsr(self) -> Tensor:
-        """The weight as a torch.sparse_bsr tensor that shares values, crow and col with this layer. Ragged
-        sizes are refused."""
+        """Returns the weight as a torch.sparse_bsr tensor that shares values, crow and col with this layer.
+        Raises Error for sizes that the block does not divide."""
         return convert.to_torch_bsr(self)
 
     def extra_repr(self) -> str:
@@ -292,8 +295,8 @@ class BlockSparseLinear(IndexedModule):
 
 
 def _uniform_(tensor: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform in [-1, 1), in place; a generator draws on its own device, so that a seed means the same layer
-    everywhere."""
+    """Fills the tensor uniformly in [-1, 1), in place. A generator draws on its own device, so that a seed
+    gives the same layer on every device."""
     if generator is None or generator.device == tensor.device:
         return tensor.uniform_(-1, 1, generator=generator)
     return tensor.copy_(

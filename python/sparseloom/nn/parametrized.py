@@ -1,5 +1,5 @@
-"""Values that are computed: torch's parametrizations, weight norms and pruning put a layer's Parameter under
-other names."""
+"""Handles values that are computed: torch's parametrizations, weight norms and pruning put a layer's
+Parameter under other names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from ..errors import Error
 
 
 class Parametrizations(nn.ModuleDict):
-    """In the place of the nn.ModuleDict that torch.nn.utils.parametrize gives a layer. That one takes no
-    entry of the name ``values``, which is its own method's; here ``values`` is the entry, as
-    ``parametrizations.weight`` of other layers is.
-    """
+    """Replaces the nn.ModuleDict that torch.nn.utils.parametrize gives a layer. That one takes no entry named
+    ``values``, which is its own method; here ``values`` is the entry, as ``parametrizations.weight`` is in
+    other layers."""
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
         if name == "values":
@@ -31,12 +30,12 @@ class Parametrizations(nn.ModuleDict):
 
 
 def values_are_computed(layer: nn.Module) -> bool:
-    """Whether something else than a Parameter or buffer of the layer holds ``values``."""
+    """Returns whether something other than a Parameter or buffer of the layer holds ``values``."""
     return "values" not in layer._parameters and "values" not in layer._buffers
 
 
 def require_own_values(op: str, layer: nn.Module) -> None:
-    """Raises Error where ``values`` are computed: writing to them would be lost."""
+    """Raises Error where ``values`` are computed, because writes to them would be lost."""
     if values_are_computed(layer):
         remedy = "remove the parametrization, norm or pruning first"
         raise Error(op, "values that are the layer's own Parameter", "computed ones", remedy)

@@ -18,33 +18,33 @@ from .linear import BlockSparseLinear
 from .weight import BlockSparseWeight
 
 _OP = "QuantizedBlockSparseLinear"
-#: Kept in their dtype whatever the model is converted to.
+#: The buffers that keep their dtype whatever the model is converted to.
 _EXACT = ("values", "w_scale", "x_scale")
 
 
 class QuantizedBlockSparseLinear(nn.Module):
-    """y = activation(x W^T + bias) with x and W in int8 or float8_e4m3fn; made by ``from_sparse`` or
+    """Computes y = activation(x W^T + bias) with x and W in int8 or float8_e4m3fn; made by ``from_sparse`` or
     ``sparseloom.quantize_``.
 
-    Buffers, all saved but the derived index of the columns: ``values`` [blocks, bm, bn] in 8 bits;
-    ``w_scale`` float32 [out_features], the factor of each output's weights; ``x_scale`` float32 [1], or None
-    when every token gets a factor of its own in each call; ``bias`` [out_features] or None, in the dtype of
-    the layer it came from; ``crow`` and ``col`` as BlockSparseLinear has them. ``.to(dtype)``, ``.half()``
-    and their like change the bias alone.
+    Buffers, all saved except the derived index by block columns: ``values`` [blocks, bm, bn] in 8 bits;
+    ``w_scale`` float32 [out_features], the factor of each output feature's weights; ``x_scale`` float32 [1],
+    or None when every token gets a factor of its own in each call; ``bias`` [out_features] or None, in the
+    dtype of the layer it came from; ``crow`` and ``col`` as BlockSparseLinear has them. ``.to(dtype)``,
+    ``.half()`` and their like change the bias alone.
 
     Args:
-        pattern: which blocks.
+        pattern: which blocks exist.
         dtype: torch.int8 or torch.float8_e4m3fn.
         bias: whether there is one.
-        x_scale: a factor for x that was found beforehand, the largest |x| that should not be cut off over 127
-            (int8) or 448.
+        x_scale: a factor for x that was found beforehand: the largest |x| that should not be clipped, over
+            127 (int8) or 448 (float8).
         activation: None, "relu", "gelu" (erf), "gelu_tanh", "silu" or "relu2" (squared ReLU); fused.
-        device, bias_dtype: as in BlockSparseLinear.
+        device, bias_dtype: as device and dtype in BlockSparseLinear.
 
     ``strict = True`` forbids the dense and reference kernels; ``kernel`` (None: the plan's choice) forces one
     by name; ``use_fast_accum = True`` lets float8 sums on CUDA stay in the tensor cores (see
-    ``ops.scaled_linear``). On CPUs float8_e4m3fn has no fast kernel: there a call is an Error unless ``kernel
-    = "reference"``, which is slow. All errors are ``sparseloom.Error``.
+    ``ops.scaled_linear``). On CPUs float8_e4m3fn has no fast kernel: a call there raises Error unless
+    ``kernel = "reference"``, which is slow. All errors are ``sparseloom.Error``.
     """
 
     values: Tensor
@@ -95,11 +95,11 @@ class QuantizedBlockSparseLinear(nn.Module):
     def from_sparse(
         cls, layer: BlockSparseLinear, dtype: torch.dtype = torch.int8, *, x_scale: float | None = None
     ) -> QuantizedBlockSparseLinear:
-        """The layer's weights rounded, each output's by its own factor: its largest stored |w| over 127
-        (int8) or 448.
+        """Returns an 8-bit layer with the layer's weights rounded, those of each output feature by its own
+        factor: its largest stored |w| over 127 (int8) or 448 (float8).
 
-        The layer stays as it is. Raises Error for weights that hold NaN or Inf and, in int8, for more inputs
-        than int32 sums.
+        The given layer stays as it is. Raises Error for weights that hold NaN or Inf and for a dynamic layer.
+        An int8 layer with more inputs than int32 can sum (131071) raises Error when it is called.
         """
         options: dict[str, Any] = {"device": layer.values.device, "bias_dtype": layer.values.dtype}
         if layer.dynamic:
@@ -131,12 +131,13 @@ class QuantizedBlockSparseLinear(nn.Module):
         return made.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., in_features] of float32, bfloat16 or float16 -> [..., out_features] of x's dtype, under
-        autocast of its dtype.
+        """Maps x [..., in_features] of float32, bfloat16 or float16 to [..., out_features] of x's dtype, or
+        under autocast of autocast's dtype.
 
-        A bias of another dtype is rounded to the output's. float16 comes by way of a float32 product. A NaN
-        or Inf in x reaches all outputs of its token, by the token's factor (with a given ``x_scale`` it is
-        cut off like any large number, NaN is not a number any more). Raises Error when x needs a gradient.
+        A bias of another dtype is rounded to the output's. float16 outputs come from a float32 product. A NaN
+        or Inf in x reaches all outputs of its token through the token's factor; with a given ``x_scale``, Inf
+        is clipped like any large number, and in int8 NaN becomes an ordinary number. Raises Error when x does
+        not fit or needs a gradient.
         """
         if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
             return node  # type: ignore[no-any-return]
@@ -177,8 +178,8 @@ class QuantizedBlockSparseLinear(nn.Module):
 
     @property
     def weight(self) -> BlockSparseWeight:
-        """For those who ask a dense layer's weight for dtype (8 bits), device or shape [out_features,
-        in_features]; it refuses the rest: call the layer, or read ``dequantized()``."""
+        """A stand-in for code that asks a dense layer's weight for dtype (8 bits), device or shape
+        [out_features, in_features]. It refuses everything else: call the layer, or read ``dequantized()``."""
         return BlockSparseWeight.of(self, (self.out_features, self.in_features))
 
     @property
@@ -193,7 +194,7 @@ class QuantizedBlockSparseLinear(nn.Module):
 
     @property
     def density(self) -> float:
-        """Present blocks over blocks of the grid."""
+        """The number of present blocks over that of all blocks of the grid."""
         return self._pattern.density
 
     @property
@@ -206,7 +207,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         )
 
     def plan(self, tokens: int, out_dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
-        """What would run for so many tokens, what it should take, and why: see ``ops.plan``."""
+        """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
+        ``ops.plan``."""
         index, device = state.build_index(self.pattern), "cpu" if self.values.is_meta else self.values.device
         flags = self.bias is not None, self.activation, self.strict, self.kernel
         where: dict[str, Any] = {
@@ -217,8 +219,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         return ops.plan(index, "forward", self.dtype, tokens, *flags, **where)
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> BlockSparseLinear:
-        """A BlockSparseLinear with the rounded weights, in ``dtype``: what this layer computes but for the
-        rounding of x."""
+        """Returns a BlockSparseLinear with the rounded weights, in ``dtype``: it computes what this layer
+        does, except for the rounding of x."""
         options: dict[str, Any] = {"device": self.values.device, "dtype": dtype}
         layer = BlockSparseLinear(
             self.in_features,
@@ -258,7 +260,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         return self.pattern.mask.shape[0]
 
     def _block_rows(self) -> Tensor:
-        """The block row of each block, int64 [blocks]."""
+        """Returns the block row of each block, int64 [blocks]."""
         counts = self.crow.diff().long()
         return torch.repeat_interleave(
             torch.arange(len(counts), device=counts.device), counts, output_size=self.pattern.blocks
@@ -283,7 +285,8 @@ class QuantizedBlockSparseLinear(nn.Module):
         raise Error("linear", "x of float32, bfloat16 or float16, which the layer quantizes", got, remedy)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedBlockSparseLinear:
-        """.to(), .half(), .to_empty() and their like move everything and convert the bias alone."""
+        """Applies .to(), .half(), .to_empty() and their like: they move everything, and convert the bias
+        alone."""
         was_meta = self.crow.is_meta
         before = {name: self._buffers[name] for name in _EXACT}
         super()._apply(fn, recurse)
@@ -291,7 +294,7 @@ class QuantizedBlockSparseLinear(nn.Module):
             moved = self._buffers[name]
             if kept is not None and moved is not None and moved.dtype != kept.dtype:
                 self._buffers[name] = kept.to(moved.device)
-        if was_meta and not self.crow.is_meta:  # such memory holds nothing
+        if was_meta and not self.crow.is_meta:  # memory that came from meta holds nothing
             self._set_index(self._pattern, self.crow.device)
         return self
 
@@ -299,7 +302,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        """Checks indices and values before anything changes; another number of blocks gives ``values`` new
+        """Checks indices and values before anything changes. Another number of blocks gives ``values`` new
         memory."""
         dense_entries.accept_blocks(state_dict, prefix)
         try:
@@ -328,6 +331,6 @@ class QuantizedBlockSparseLinear(nn.Module):
                 str(values.dtype),
                 "load a float checkpoint before quantize_, or quantize to that dtype",
             )
-        if isinstance(values, Tensor):  # zero is zero in both, and float8 has few operators
+        if isinstance(values, Tensor):  # zero has the same bits in both, and float8 has few operators
             tensors = {**tensors, prefix + "values": values.view(torch.int8)}
         return state.read_pattern(self, tensors, prefix)

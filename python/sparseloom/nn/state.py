@@ -1,4 +1,4 @@
-"""What a layer's index and values must satisfy, and how they are read from a state_dict."""
+"""Checks what a layer's index and values must satisfy, and reads them from a state_dict."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _INT32_MAX = 2**31 - 1
 
 
 def build_index(pattern: Pattern) -> ops.Index:
-    """The index of a pattern, on the CPU."""
+    """Returns the index of a pattern, on the CPU."""
     return ops.make_index(*pattern.index(), pattern.rows, pattern.cols, pattern.block)
 
 
 def writes(layer: IndexedModule) -> int:
-    """How often the index buffers were written in place: torch's own count; -1 where it keeps none (inference
-    tensors)."""
+    """Returns how often the index buffers were written in place, by torch's own count; -1 where it keeps none
+    (inference tensors)."""
     buffers = [layer.get_buffer(name) for name in INDEX_BUFFERS]
     return (
         -1 if any(buffer.is_inference() for buffer in buffers) else sum(buffer._version for buffer in buffers)
@@ -38,8 +38,8 @@ def writes(layer: IndexedModule) -> int:
 
 
 def mend_index(layer: IndexedModule) -> None:
-    """Writes the index buffers again, in their place, where something else has changed them. Costs nothing
-    when nobody wrote."""
+    """Writes the index buffers again, in place, where something else has changed them. This costs nothing
+    when nobody wrote to them."""
     if layer.crow.is_meta or (count := writes(layer)) == layer._writes >= 0:
         return
     index = build_index(layer.pattern)
@@ -59,7 +59,8 @@ def mend_index(layer: IndexedModule) -> None:
 
 
 def fan_in(pattern: Pattern) -> Tensor:
-    """Stored inputs of each block row's outputs, padding left out: float32 [block rows]."""
+    """Returns the number of stored inputs of each block row's outputs, without padding: float32 [block
+    rows]."""
     width = torch.full((pattern.mask.shape[1],), float(pattern.block[1]), dtype=torch.float32, device="cpu")
     if len(width):
         width[-1] = pattern.cols - pattern.block[1] * (len(width) - 1)
@@ -67,8 +68,8 @@ def fan_in(pattern: Pattern) -> Tensor:
 
 
 def _padding(values: Tensor, pattern: Pattern) -> list[Tensor]:
-    """The parts of values [blocks, bm, bn] that lie outside the matrix, as views: below the last row, right
-    of the last column."""
+    """Returns the parts of values [blocks, bm, bn] that lie outside of the matrix, as views: those below the
+    last row and those right of the last column."""
     (bm, bn), (rows, cols) = pattern.block, (pattern.rows, pattern.cols)
     crow, col = pattern.index()
     pieces = []
@@ -81,13 +82,14 @@ def _padding(values: Tensor, pattern: Pattern) -> list[Tensor]:
 
 
 def zero_padding_(values: Tensor, pattern: Pattern) -> None:
-    """Writes zero into the part of edge blocks that lies outside the matrix."""
+    """Writes zero into the parts of edge blocks that lie outside of the matrix."""
     for piece in _padding(values, pattern):
         piece.zero_()
 
 
 def require_zero_padding(op: str, values: Tensor, pattern: Pattern) -> None:
-    """Padding never counts, but a NaN there would reach results. Raises Error when any of it is not zero."""
+    """Raises Error when any padding is not zero. Padding never counts, but a NaN in it would reach
+    results."""
     for piece in _padding(values, pattern):
         if bool((piece != 0).any()):
             got = f"{int((piece != 0).sum())} non-zero elements in the padding of a block"
@@ -105,8 +107,8 @@ def require_strided(tensors: Mapping[str, Any], prefix: str, names: tuple[str, .
 
 
 def int32_index(op: str, name: str, index: Tensor) -> Tensor:
-    """An index tensor from outside as contiguous int32 on the CPU; int64 is converted. Raises Error when it
-    does not fit."""
+    """Returns an index tensor from outside as contiguous int32 on the CPU; int64 is converted. Raises Error
+    when it does not fit."""
     strided = isinstance(index, Tensor) and index.layout == torch.strided and not index.is_meta
     if not strided or index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
         got = (
@@ -136,12 +138,13 @@ def int32_index(op: str, name: str, index: Tensor) -> Tensor:
 def read_pattern(
     layer: IndexedModule | QuantizedBlockSparseLinear, tensors: Mapping[str, Any], prefix: str
 ) -> Pattern | None:
-    """The pattern of the entries values, crow and col under ``prefix``, None when there are none of them.
+    """Returns the pattern of the entries values, crow and col under ``prefix``, or None when there are none
+    of them.
 
-    Raises Error when some are missing (values alone do not say where they go), do not fit the layer or do not
-    describe a pattern.
+    Raises Error when some of them are missing (values alone do not say where they go), do not fit the layer
+    or do not describe a pattern.
     """
-    computed = values_are_computed(layer)  # then they are no entry
+    computed = values_are_computed(layer)  # then they are not an entry
     names = ("crow", "col") if computed else ("values", "crow", "col")
     found = [name for name in names if prefix + name in tensors]
     if not found:

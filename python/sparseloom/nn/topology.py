@@ -1,9 +1,9 @@
-"""A layer whose blocks move while it trains: a new mask, and values, gradient and optimizer state that move
-with their blocks.
+"""Moves the blocks of a layer while it trains: sets a new mask, and moves values, gradient and optimizer
+state with their blocks.
 
-The number of blocks never changes, so neither does any tensor's place or size: CUDA graphs and compiled code
-that hold the layer see the next topology, and a plan, which for a dynamic index depends on shape and number
-of blocks alone, stays right.
+The number of blocks never changes, so no tensor changes its place in memory or its size. CUDA graphs and
+compiled code that hold the layer therefore see the next topology, and a plan, which for a dynamic index
+depends on shape and number of blocks alone, stays right.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def set_topology(
 
 
 def move_state(optimizers: Iterable[Optimizer], parameter: nn.Parameter, moved: Tensor) -> None:
-    """Every state tensor of the parameter that has its blocks as first dimension: kept blocks keep theirs,
-    new ones start at zero. Steps and other scalars stay."""
+    """Moves every state tensor of the parameter that has blocks as its first dimension: kept blocks keep
+    their state, new ones start at zero. Steps and other scalars stay."""
     for optimizer in optimizers:
         for value in optimizer.state.get(parameter, {}).values():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == parameter.shape[0]:
@@ -72,7 +72,7 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
     if tensor.is_contiguous() and tensor.device == moved.device:
         ops.move_blocks(tensor, moved)
         if not tensor.is_inference():
-            # else a backward pass over the old blocks would not be noticed
+            # otherwise autograd would not notice a backward pass that uses the old blocks
             torch.autograd.graph.increment_version(tensor)
     else:
         whole = tensor.contiguous().to(moved.device)
@@ -81,8 +81,8 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
 
 
 def make_dynamic(layer: IndexedModule) -> ops.Index:
-    """The layer's index under the version that names no content. Raises Error where the topology cannot
-    change."""
+    """Returns the layer's index with version DYNAMIC, which does not depend on its content. Raises Error
+    where the topology cannot change."""
     if layer.crow.is_meta:
         raise Error(
             _OP, "a layer with memory", "one on meta", "materialise it with .to_empty() and load it first"
@@ -102,8 +102,8 @@ def make_dynamic(layer: IndexedModule) -> ops.Index:
 
 
 def current_pattern(layer: IndexedModule) -> Pattern:
-    """What the index tensors say now, on the CPU: waits for the device. Logs when the last mask was not taken
-    as it was."""
+    """Returns what the index tensors say now, on the CPU: waits for the device. Logs a warning when the last
+    mask named another number of blocks."""
     crow, col = (state.int32_index("pattern", name, layer.get_buffer(name)) for name in ("crow", "col"))
     requested, blocks = int(layer.get_buffer("requested_blocks")), len(col)
     if requested != blocks:
@@ -117,8 +117,8 @@ def current_pattern(layer: IndexedModule) -> Pattern:
 
 
 def write_index(layer: IndexedModule, index: ops.Index) -> bool:
-    """Puts another index into a dynamic layer's own tensors; False when it is not dynamic or they do not hold
-    it."""
+    """Writes another index into the tensors of a dynamic layer. Returns False when the layer is not dynamic
+    or its tensors cannot hold the index."""
     if layer._version != ops.DYNAMIC or layer.crow.dtype != torch.int32 or layer.col.shape != index.col.shape:
         return False
     with torch.no_grad():

@@ -1,5 +1,5 @@
-"""Block-sparse layers in the place of other modules that multiply with a matrix: transformers' Conv1D, and
-1x1 convolutions."""
+"""Block-sparse layers that replace other modules that multiply with a matrix: transformers' Conv1D, and 1x1
+convolutions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from .weight import BlockSparseWeight
 
 
 class BlockSparseConv1D(BlockSparseLinear):
-    """In the place of transformers.pytorch_utils.Conv1D, a linear layer whose dense weight is stored [in,
-    out].
+    """Replaces transformers.pytorch_utils.Conv1D, a linear layer whose dense weight is stored as [in, out].
 
-    Differs from BlockSparseLinear in what dense form it goes back to and reads from checkpoints.
+    It differs from BlockSparseLinear in the dense form that it converts to and reads from checkpoints.
     """
 
     def dense_matrix(self, weight: Tensor) -> Tensor:
-        """The stored form [in, out] as [out, in]."""
+        """Returns the stored form [in, out] as [out, in]."""
         return weight.t()
 
     @property
     def dense_shape(self) -> tuple[int, int]:
-        """[in, out]."""
+        """The shape of the stored form, [in, out]."""
         return self.in_features, self.out_features
 
     def to_dense(self) -> nn.Module:
-        """A Conv1D with the same values at their places, zero elsewhere (copied)."""
-        from transformers.pytorch_utils import Conv1D  # it came from there
+        """Returns a Conv1D with the same values in their places and zero elsewhere (copied)."""
+        from transformers.pytorch_utils import Conv1D  # imported here: the dense module came from there
 
         linear = super().to_dense()
         assert isinstance(linear, nn.Linear)
@@ -47,11 +46,11 @@ class BlockSparseConv1D(BlockSparseLinear):
 
 
 class BlockSparseConv1x1(nn.Module):
-    """A convolution with kernel size 1: a block-sparse linear layer over the channels of every position.
+    """A convolution with kernel size 1: a block-sparse linear layer over the channels at every position.
 
-    x [batch, channels, *positions] or [channels, *positions], with ``dimensions`` position axes; a stride
-    takes every so manieth position. Entries of a dense checkpoint (weight [out, in, 1, ...], bias) are packed
-    when loaded.
+    x is [batch, channels, *positions] or [channels, *positions], with ``dimensions`` position axes; a stride
+    of n takes every n-th position. Entries of a dense checkpoint (weight [out, in, 1, ...], bias) are packed
+    when they are loaded.
     """
 
     def __init__(self, linear: BlockSparseLinear, dimensions: int, stride: tuple[int, ...]) -> None:
@@ -70,7 +69,7 @@ class BlockSparseConv1x1(nn.Module):
 
     @property
     def weight(self) -> BlockSparseWeight:
-        """As BlockSparseLinear's, of the convolution's shape [out, in, 1, ...]."""
+        """As BlockSparseLinear.weight, with the shape of the convolution's weight [out, in, 1, ...]."""
         return BlockSparseWeight.of(
             self.linear, (self.out_channels, self.in_channels, *(1,) * self.dimensions)
         )
@@ -81,7 +80,7 @@ class BlockSparseConv1x1(nn.Module):
         return self.linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in channels, *positions] -> [..., out channels, *positions / stride]."""
+        """Maps [..., in channels, *positions] to [..., out channels, *positions / stride]."""
         if any(step != 1 for step in self.stride):
             steps: tuple[Any, ...] = (..., *(slice(None, None, step) for step in self.stride))
             x = x[steps]
@@ -89,7 +88,7 @@ class BlockSparseConv1x1(nn.Module):
         return self.linear(x.movedim(channel, -1)).movedim(-1, channel)
 
     def to_dense(self) -> nn.Module:
-        """The convolution with the same values at their places, zero elsewhere (copied)."""
+        """Returns the convolution with the same values in their places and zero elsewhere (copied)."""
         linear = self.linear.to_dense()
         assert isinstance(linear, nn.Linear)
         cls = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[self.dimensions - 1]
@@ -107,10 +106,10 @@ class BlockSparseConv1x1(nn.Module):
 
 
 def _conv_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """Dense entries of a convolution under the names of the layer inside."""
+    """Renames the dense entries of a convolution to those of the layer inside."""
     weight = tensors.pop(prefix + "weight", None)
     if isinstance(weight, Tensor):
-        # as save_pretrained writes them, under the convolution's name
+        # save_pretrained writes blocks under the convolution's name
         blocks = f"{prefix}linear.crow" in tensors
         tensors[f"{prefix}linear.weight"] = weight.flatten(1) if weight.dim() > 2 and not blocks else weight
         if prefix + "bias" in tensors:

@@ -1,5 +1,5 @@
-"""``weight`` of a block-sparse layer: it answers dtype, device, shape and initialisers, and is nothing to
-compute with."""
+"""The ``weight`` of a block-sparse layer: it answers questions about dtype, device and shape and takes
+initialisers, but cannot be computed with."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .linear import BlockSparseLinear
     from .quantized import QuantizedBlockSparseLinear
 
-#: Answered by a tensor of the dense shape whose elements all lie in one place: a dense tensor's answers
-#: without its memory.
+#: Attributes and methods that a tensor of the dense shape answers; its elements all lie in one place, so it
+#: gives a dense tensor's answers without its memory.
 _ASKED = {
     *(
         "shape",
@@ -49,7 +49,7 @@ _ASKED = {
     ),
     *("is_floating_point", "is_complex", "is_signed", "is_inference", "__len__", "__hash__"),
 }
-#: Act on the stored elements, each by itself, when what comes with them are numbers and a generator.
+#: Functions that act on each stored element by itself when their other arguments are numbers and a generator.
 _ELEMENTWISE = {
     *("normal_", "uniform_", "zero_", "fill_", "exponential_", "bernoulli_", "erfinv_", "constant_"),
     *("mul_", "div_", "add_", "sub_", "clamp_", "clamp_min_", "clamp_max_"),
@@ -57,22 +57,22 @@ _ELEMENTWISE = {
 
 
 class BlockSparseWeight(Tensor):
-    """``layer.weight`` of a block-sparse layer: made when asked for, of the dense layer's shape, without its
-    memory.
+    """The ``layer.weight`` of a block-sparse layer. It is made when it is asked for, and has the dense
+    layer's shape without its memory.
 
-    It tells dtype, device, shape, size and ``requires_grad`` (which may be set), and takes the initialisers
-    of ``torch.nn.init`` and the in-place ones with numbers, also behind ``.data``: they write the layer's
-    ``values``, by the dense shape's fan-in, and leave those alone that transformers has marked as loaded.
-    Other attributes are those of ``values``. Everything else, arithmetic first of all, is an Error: there is
-    no dense tensor to give.
+    It answers dtype, device, shape, size and ``requires_grad`` (which may be set). It takes the initialisers
+    of ``torch.nn.init`` and in-place methods with numbers, also through ``.data``: they write the layer's
+    ``values``, using the fan-in of the dense shape, and skip values that transformers has marked as loaded.
+    Other attributes are those of ``values``. Everything else, above all arithmetic, raises Error, because
+    there is no dense tensor.
     """
 
     _layer: BlockSparseLinear | QuantizedBlockSparseLinear
-    _plain: Tensor  # the same without the class
+    _plain: Tensor  # the same tensor, but not of this class
 
     @staticmethod
     def of(layer: BlockSparseLinear | QuantizedBlockSparseLinear, shape: Sequence[int]) -> BlockSparseWeight:
-        """The weight of ``layer`` for those who expect a tensor of that shape."""
+        """Returns the weight of ``layer`` for code that expects a tensor of that shape."""
         place = torch.empty((), dtype=layer.values.dtype, device=layer.values.device)
         plain = place.expand(tuple(shape))
         made = plain.as_subclass(BlockSparseWeight)
@@ -95,8 +95,8 @@ class BlockSparseWeight(Tensor):
         others = [value for value in (*rest, *options.values()) if isinstance(value, Tensor)]
         if isinstance(weight, BlockSparseWeight) and not others:
             if name in _ASKED:
-                # Of the tensor without the class: Dynamo does not always see DisableTorchFunctionSubclass,
-                # and came back here.
+                # Asked of the plain tensor: Dynamo does not always see DisableTorchFunctionSubclass, and came
+                # back here.
                 return func(weight._plain, *rest, **options)
             if name == "detach" or (name == "data" and not rest):
                 return weight
@@ -113,7 +113,7 @@ class BlockSparseWeight(Tensor):
             and name == "copy_"
             and others[0].shape == weight._layer.values.shape
         ):
-            # trunc_normal_ writes back what normal_ has given it
+            # trunc_normal_ writes back what normal_ gave it
             return _write(weight, func, *rest, **options)
         raise _refusal(_found([*args, *(kwargs or {}).values()]), name)
 
@@ -133,7 +133,7 @@ class BlockSparseWeight(Tensor):
 
 
 def assigned(layer: BlockSparseLinear) -> Error:
-    """What an assignment to ``layer.weight`` raises."""
+    """Returns the Error that an assignment to ``layer.weight`` raises."""
     remedy = "load_state_dict({'weight': dense}, strict=False) packs a dense one by the layer's pattern"
     return Error(
         f"{type(layer).__name__}.weight", "to stay: the layer's Parameter is values", "an assignment", remedy
@@ -153,15 +153,15 @@ def _write(weight: BlockSparseWeight, func: Callable[..., Any], *rest: Any, **op
     layer, values = weight._layer, weight._layer.values
     if not isinstance(values, nn.Parameter):
         raise _refusal(weight, func.__name__)
-    # transformers' own initialisers ask too; those behind .data do not
+    # transformers' own initialisers check this mark too; those that go through .data do not
     loaded = getattr(values, "_is_hf_initialized", False)
     if not loaded:
         with torch.no_grad():
             func(values, *rest, **options)
             state.zero_padding_(values, layer.pattern)
-    if isinstance(func, FunctionType):  # of torch.nn.init
+    if isinstance(func, FunctionType):  # a function of torch.nn.init
         return weight
-    # A method's result is what trunc_normal_ looks at, to draw again what is out of bounds.
+    # trunc_normal_ looks at a method's result, to draw again what is out of bounds.
     return values.detach().clone() if loaded else values.detach()
 
 
@@ -178,7 +178,8 @@ def _kaiming_uniform(
 
 
 def _found(arguments: Iterable[Any]) -> BlockSparseWeight:
-    """The one among arguments, or in a list among them, for which a function of torch's came here."""
+    """Returns the BlockSparseWeight among the arguments, or in a list among them, for which torch called
+    __torch_function__."""
     flat = (y for x in arguments for y in (x if isinstance(x, (list, tuple)) else [x]))
     return next(x for x in flat if isinstance(x, BlockSparseWeight))
 

@@ -1,4 +1,4 @@
-"""Models of others made block-sparse in place, and dense again."""
+"""Makes existing models block-sparse in place, and dense again."""
 
 from .config import BlockSparse
 from .patcher import BlockSparseModelPatcher

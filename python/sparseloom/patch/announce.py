@@ -1,4 +1,4 @@
-"""Where the results of sparsify_ and densify_ are said aloud."""
+"""Announces the results of sparsify_, densify_, quantize_ and load(sparsify=True)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LOG = logging.getLogger("sparseloom")
 
 
 def announce(result: object) -> None:
-    """Logs at INFO. In a program that configured no logging the text goes to stderr, as Python itself does
-    with warnings there, on the first rank alone; a handler or a level on the logger "sparseloom", or on one
-    above it, decides otherwise."""
+    """Logs the result at INFO. In a program that configured no logging the text goes to stderr, as Python
+    itself does with warnings there, but only on the first rank. A handler or a level on the logger
+    "sparseloom", or on one above it, decides otherwise."""
     if _LOG.hasHandlers() or _LOG.level > logging.INFO or _LOG.disabled:
         _LOG.info("%s", result)
     elif not (dist.is_available() and dist.is_initialized() and dist.get_rank()):

@@ -1,5 +1,5 @@
-"""Which layers of a model the patterns choose, and why the others are left: everything is checked before
-anything changes."""
+"""Determines which layers of a model the patterns choose, and why the others stay. Everything is checked
+before anything changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_MATCH = "no pattern matches"
 
 @dataclass
 class Choice:
-    """Site and pattern of one layer that becomes sparse."""
+    """The site and the pattern of one layer that becomes sparse."""
 
     site: Site
     pattern: Pattern
@@ -34,7 +34,8 @@ class Choice:
 def choose(
     model: nn.Module, patterns: Mapping[str, BlockSparse], strict: bool
 ) -> tuple[list[Choice], list[Skip]]:
-    """The layers to change and those left, with reasons. Raises Error where a pattern would do nothing."""
+    """Returns the layers to change, and those that stay with their reasons. Raises Error where a pattern
+    would change nothing."""
     regexes = _compiled(patterns)
     found = survey(model)
     taken = _matches(found, regexes)
@@ -100,7 +101,8 @@ def _compiled(patterns: Mapping[str, BlockSparse]) -> dict[str, re.Pattern[str]]
 
 
 def _matches(found: Survey, regexes: Mapping[str, re.Pattern[str]]) -> dict[int, str]:
-    """id(site) -> the first regex that matches one of its names. Raises Error when a regex gets nothing."""
+    """Returns id(site) -> the first regex that matches one of its names. Raises Error when a regex gets no
+    site."""
     taken: dict[int, str] = {}
     for regex, compiled in regexes.items():
         got, lost = False, set()
@@ -147,8 +149,8 @@ def _raise_for_nothing(regex: str, refused: list[str]) -> None:
 
 
 def _reason(site: Site, config: BlockSparse, owners: list[Owner]) -> str:
-    """Why a matched layer stays dense; "" when it becomes sparse. Raises Error where leaving it would hide a
-    mistake."""
+    """Returns why a matched layer stays dense; "" when it becomes sparse. Raises Error where leaving it dense
+    would hide a mistake."""
     if site.name == "":
         return "it is the model itself: use BlockSparseLinear.from_dense"
     if any(is_lazy(parameter) for parameter in site.module.parameters()):

@@ -1,4 +1,4 @@
-"""BlockSparse: what a chosen layer becomes."""
+"""BlockSparse: describes what a chosen layer becomes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ RANDOM = "random"
 
 @dataclass(frozen=True)
 class BlockSparse:
-    """Which blocks of a layer's weight stay.
+    """Says which blocks of a layer's weight stay.
 
     Args:
-        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}; a pattern brings
+        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}; a Pattern brings
             its own.
-        density: share of blocks kept, in [0, 1]; needed unless ``select`` is a pattern.
+        density: share of blocks kept, in [0, 1]; needed unless ``select`` is a Pattern.
         select: "magnitude" (the blocks with the largest sum of |w|), "l2", "max", "random" (every block row
             with its exact share, values kept where they are), or a Pattern of the layer's size.
-        scope: within what blocks compete for their place: "layer", or "row", where every block row keeps its
-            exact share: for weights whose rows are of unlike scale, which would lose whole rows otherwise.
-            "random" does that anyway.
-        seed: of "random"; torch's default generator otherwise. Layers draw one after the other from one
-            generator.
+        scope: the scope within which blocks compete for their place. "layer" is the whole layer; with "row"
+            every block row keeps its exact share, for weights whose rows differ in scale, which would lose
+            whole rows otherwise. "random" does that anyway.
+        seed: the seed of "random"; torch's default generator otherwise. Layers draw one after the other from
+            one generator.
 
-    Raises Error on values outside these.
+    Raises Error for values outside these.
     """
 
     block: Block = 32
@@ -80,24 +80,25 @@ class BlockSparse:
 
     @property
     def needs_values(self) -> bool:
-        """Whether the choice looks at the weight."""
+        """Whether the choice depends on the weight's values."""
         return isinstance(self.select, str) and self.select != RANDOM
 
     def generator(self) -> torch.Generator | None:
-        """The generator that the layers of one sparsify_ call draw from; None is torch's default one."""
+        """Returns the generator that the layers of one sparsify_ call draw from; None stands for torch's
+        default one."""
         return (
             None if self.seed is None else torch.Generator().manual_seed(whole(_OP, "seed", self.seed, None))
         )
 
     def blocks(self, rows: int, cols: int) -> int:
-        """How many blocks of a [rows, cols] weight stay."""
+        """Returns how many blocks of a [rows, cols] weight stay."""
         if isinstance(self.select, Pattern):
             return self.select.blocks
         assert self.density is not None
         return patterns.block_count(_OP, rows, cols, self.shape, self.density)
 
     def pattern_of(self, matrix: Tensor, generator: torch.Generator | None = None) -> Pattern:
-        """The pattern for a weight [out features, in features]. Raises Error when a given pattern is of
+        """Returns the pattern for a weight [out features, in features]. Raises Error when a given pattern has
         another size."""
         rows, cols = matrix.shape
         if isinstance(self.select, Pattern):

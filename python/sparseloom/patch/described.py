@@ -1,5 +1,5 @@
-"""Which layers of a model are block-sparse, as plain data, and the model made sparse again from it. For
-transformers, whose checkpoints carry such data in config.json: sparseloom.hf."""
+"""Describes as plain data which layers of a model are block-sparse, and makes a model sparse again from it.
+This is for transformers, whose checkpoints carry such data in config.json: see sparseloom.hf."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DTYPES = {name: dtype for dtype, name in ops.SCALED_DTYPES.items()}
 
 
 class Part(NamedTuple):
-    """One layer: the name that sparsify_ matches, its own name in the model, and that of its weight in a
+    """One layer: the name that sparsify_ matches, its own name in the model, and the name of its weight in a
     dense model."""
 
     name: str
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
 
 def parts_of(model: nn.Module) -> list[Part]:
-    """Every block-sparse layer under each of its names."""
+    """Returns every block-sparse layer under each of its names."""
     modules = dict(model.named_modules(remove_duplicate=False))
     found = []
     for inner, layer in modules.items():
@@ -57,21 +57,22 @@ def parts_of(model: nn.Module) -> list[Part]:
 
 
 def described(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """{name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig."""
+    """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig."""
     return {part.name: _entry(part.layer) for part in parts_of(model)}
 
 
 def names_in_files(model: nn.Module) -> dict[str, str]:
-    """{name of the dense weight: name of the values that stand for it}."""
+    """Returns {name of the dense weight: name of the values that stand for it}."""
     return {part.weight: f"{part.inner}.values" for part in parts_of(model)}
 
 
 def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], base: str) -> None:
-    """Makes the layers that ``layers`` describes sparse, with some pattern of the right number of blocks.
+    """Makes the layers that ``layers`` describes sparse, each with some pattern of the right number of
+    blocks.
 
-    ``base`` is the name that the model without its head has in the one with it: one may be described and the
-    other be given. Layers of a head that the model lacks are left out, as transformers leaves out their
-    weights. Raises Error for other names that the model has no linear layer for.
+    ``base`` is the name that the model without its head has inside the one with the head: one may be
+    described and the other one given. Layers of a head that the model lacks are left out, as transformers
+    leaves out their weights. Raises Error for any other name that the model has no linear layer for.
     """
     left, present = dict(layers), {part.name: part.layer for part in parts_of(model)}
     wanted: dict[int, tuple[nn.Module, str, dict[str, Mapping[str, Any]]]] = {}
@@ -79,7 +80,7 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
         if (found := _taken(left, site.names, base)) is not None:
             entry = wanted.setdefault(id(site.module), (site.module, site.kind, {}))
             entry[2][site.weight] = {**found, "pattern": _any_pattern(*site.shape, found)}
-    for name, layer in present.items():  # of a model whose own code makes them
+    for name, layer in present.items():  # in a model whose own code makes sparse layers
         if (found := _taken(left, [name], base)) is not None:
             _resize(layer, _any_pattern(layer.out_features, layer.in_features, found))
     headed = any(name.startswith(f"{base}.") for name in layers)
@@ -93,8 +94,8 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
 
 
 def fill_indices(model: nn.Module) -> None:
-    """Checks indices that were put into layers from outside, and derives the others. Raises Error where they
-    are no pattern."""
+    """Checks indices that were put into layers from outside, and derives the other index buffers. Raises
+    Error where they are not a pattern."""
     for name, _, _, layer in parts_of(model):
         crow, col = (
             int32_index("load", f"{name}.crow", layer.crow),
@@ -118,15 +119,16 @@ def _entry(layer: Layer) -> dict[str, Any]:
 
 
 def _taken(left: dict[str, Mapping[str, Any]], names: Iterable[str], base: str) -> Mapping[str, Any] | None:
-    """Takes the entries of a layer out of ``left``, under all of its names, with and without the base
-    model's; returns one."""
+    """Takes the entries of a layer out of ``left``, under all of its names, with and without the base model's
+    prefix; returns one of them, or None."""
     variants = [v for name in names for v in (name, name.removeprefix(f"{base}."), f"{base}.{name}")]
     found = [left.pop(name) for name in variants if name in left]
     return found[0] if found else None
 
 
 def _any_pattern(rows: int, cols: int, entry: Mapping[str, Any]) -> Pattern:
-    """Some pattern with the right number of blocks; the indices that are loaded say where they lie."""
+    """Returns some pattern with the right number of blocks; the indices that are loaded later say where they
+    lie."""
     bm, bn = entry["block"]
     scores = torch.zeros(-(-rows // bm), -(-cols // bn), dtype=torch.float32, device="cpu")
     return patterns.top_k(rows, cols, (bm, bn), scores, int(entry["blocks"]))

@@ -1,5 +1,5 @@
-"""torch.nn.TransformerEncoder hands its layers' dense weights to fused operators in evaluation; with sparse
-layers it must not."""
+"""Turns off the fused operators to which torch.nn.TransformerEncoder hands its layers' dense weights in
+evaluation, while the encoder holds sparse layers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _holds_sparse(module: nn.Module) -> bool:
 
 
 def _fused_activation(layer: nn.TransformerEncoderLayer) -> int:
-    """The number that torch's fused operator has for the layer's activation; 0 turns the path off."""
+    """Returns the number that torch's fused operator has for the layer's activation; 0 turns the path off."""
     activation = layer.activation
     if activation is F.relu or isinstance(activation, nn.ReLU):
         return 1

@@ -1,4 +1,4 @@
-"""A dense model made block-sparse as a file says, for load(sparsify=True)."""
+"""Makes a dense model block-sparse as a file describes, for load(sparsify=True)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .survey import parameter_count, require_patchable, survey
 
 @contextmanager
 def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[None]:
-    """Inside, and from then on, the dense linear layers of these names are block-sparse. What changed is
-    announced once the body is done.
+    """Makes the dense linear layers of these names block-sparse, within the body and from then on. Announces
+    what changed once the body is done.
 
-    ``patterns``: by the names that block-sparse layers have in a file. A 1x1 convolution's is conv.linear; an
-    attention's projections are attn.in_proj and attn.out_proj. Raises Error, the model untouched, where the
-    model has no such layer or one that sparsify_ would not take. Puts the dense modules back where the body
-    raises.
+    ``patterns`` has the names that block-sparse layers have in a file: a 1x1 convolution's is conv.linear,
+    and an attention's projections are attn.in_proj and attn.out_proj. Raises Error, with the model untouched,
+    where the model has no such layer or one that sparsify_ would not take. Puts the dense modules back where
+    the body raises.
     """
     require_patchable("load", model)
     if not patterns:
@@ -54,7 +54,7 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[No
 
 
 def _by_site(model: nn.Module, patterns: Mapping[str, Pattern]) -> dict[str, BlockSparse]:
-    """The patterns as sparsify_ takes them. A shared module has several names in the file, and one
+    """Returns the patterns as sparsify_ takes them. A shared module has several names in the file, but one
     pattern."""
     left = dict(patterns)
     found: dict[str, BlockSparse] = {}

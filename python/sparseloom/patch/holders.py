@@ -1,4 +1,4 @@
-"""Models of transformers describe themselves when a part of them has changed; without importing
+"""Lets transformers models describe themselves when a part of them has changed, without importing
 transformers."""
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from torch import nn
 
 
 def describe_holders(model: nn.Module, changed: Iterable[nn.Module]) -> list[str]:
-    """Lets every transformers model that holds one of the changed modules describe itself: in ``model``, and
-    around it, where ``model`` is a part of one. Returns notes on what could not."""
+    """Updates the description in every transformers model that holds one of the changed modules: inside
+    ``model``, and around it, where ``model`` is a part of one. Returns notes on models that could not be
+    described."""
     library = sys.modules.get("transformers.modeling_utils")
-    base = getattr(library, "PreTrainedModel", None)  # such a model exists only where its module was imported
+    base = getattr(library, "PreTrainedModel", None)  # a model exists only if its module was imported
     if base is None:
         return []
     ids = {id(module) for module in changed}
-    # One after the other: a list of both would be among all objects itself, and keep what it lists until the
-    # next collection.
+    # The two are searched one after the other: a list of both would itself be among all objects, and would
+    # keep what it lists alive until the next garbage collection.
     models = {
         id(thing): thing
         for things in (model.modules(), gc.get_objects())

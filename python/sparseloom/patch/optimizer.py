@@ -1,8 +1,8 @@
-"""Optimizers of a patched model: re-pointed to the new Parameters with their state, or stopped at the next
-step.
+"""Handles the optimizers of a patched model: they are pointed to the new Parameters with their state, or
+stopped at the next step.
 
-An optimizer that still holds a replaced Parameter would go on without a word: that Parameter gets no gradient
-any more, and the one in its place is never updated.
+An optimizer that still holds a replaced Parameter would go on silently: that Parameter gets no gradient any
+more, and the one in its place is never updated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .. import ops
 from ..errors import Error
 
 _LOG = logging.getLogger("sparseloom")
-#: id -> Parameter that was replaced, while anything still holds it. Empty in a program that made its
-#: optimizer afterwards.
+#: id -> Parameter that was replaced, as long as anything still holds it. Empty in a program that makes its
+#: optimizer after patching.
 _replaced: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
 _hooked = False
 
 
 @dataclass(frozen=True)
 class Swap:
-    """A Parameter and what took its place. ``carry`` takes a tensor of the old one's shape to the new
-    one's."""
+    """A Parameter and the one that took its place. ``carry`` converts a tensor of the old one's shape to the
+    new one's."""
 
     name: str
     old: nn.Parameter
@@ -40,8 +40,9 @@ class Swap:
 
 
 def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
-    """One, several or none, checked before anything is changed. Raises Error for those whose state knows no
-    single parameters."""
+    """Returns one, several or no optimizers as a list, checked before anything is changed. Raises Error for
+    what is not an optimizer, and for those without state per parameter or that do not take 3-dimensional
+    values."""
     if optimizer is None:
         return []
     found = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
@@ -68,8 +69,8 @@ def as_optimizers(op: str, optimizer: Optimizer | Sequence[Optimizer] | None) ->
 
 
 def apply(swaps: Sequence[Swap], optimizers: Iterable[Optimizer]) -> list[str]:
-    """Carries gradients and optimizer state over; returns a note for each state that could not be. Guards all
-    other optimizers."""
+    """Carries gradients and optimizer state over, and guards all other optimizers. Returns a note for each
+    state that could not be carried over."""
     _guard()
     with torch.no_grad():
         for swap in swaps:
@@ -111,7 +112,7 @@ def _carried(value: Any, swap: Swap) -> Any:
 
 
 def _guard() -> None:
-    """One hook for every optimizer of the program, from the first replaced Parameter on."""
+    """Registers one hook for every optimizer of the program, when the first Parameter is replaced."""
     global _hooked
     if not _hooked:
         register_optimizer_step_pre_hook(_refuse_replaced)

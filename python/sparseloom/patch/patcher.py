@@ -1,4 +1,5 @@
-"""BlockSparseModelPatcher: sparsify_ in the words of pytorch_block_sparse, with the same errors."""
+"""BlockSparseModelPatcher: sparsify_ with the interface of pytorch_block_sparse, and with the same errors as
+sparsify_."""
 
 from __future__ import annotations
 
@@ -26,16 +27,17 @@ class BlockSparseModelPatcher:
     >>> patcher.add_pattern(r"encoder\\.layer\\.[0-9]+\\.output\\.dense", {"density": 0.5})
     >>> print(patcher.patch_model(model))
 
-    Unlike there, names are matched whole, any number of features is taken, kept blocks keep their values and
-    places, and a pattern that matches nothing raises.
+    Unlike in pytorch_block_sparse, names are matched whole, any number of features is taken, kept blocks keep
+    their values and places, and a pattern that matches nothing raises Error.
     """
 
     def __init__(self) -> None:
         self._patterns: dict[str, BlockSparse] = {}
 
     def add_pattern(self, pattern: str, pattern_info: Mapping[str, Any]) -> None:
-        """``pattern_info``: {"density": 0.5} and BlockSparse's other arguments. Raises Error on an option it
-        does not have."""
+        """Adds a regex for layer names. ``pattern_info`` is {"density": 0.5} with any other arguments of
+        BlockSparse. Raises Error for an option that BlockSparse does not have, and for a pattern that was
+        added before."""
         unknown = sorted(set(pattern_info) - set(_OPTIONS))
         if unknown:
             remedy = "pytorch_block_sparse's pseudo_linear has no counterpart: compare with densify_"
@@ -50,8 +52,8 @@ class BlockSparseModelPatcher:
         self._patterns[pattern] = BlockSparse(**pattern_info)
 
     def get_patchable_layers(self, model: nn.Module) -> list[dict[str, Any]]:
-        """[{"regexp", "layer"}] of every layer that a pattern could take; the expressions match one name
-        each."""
+        """Returns [{"regexp", "layer"}] for every layer that a pattern could take; each expression matches
+        one name."""
         return [
             {"regexp": re.escape(name), "layer": site.module}
             for site in survey(model).sites
@@ -62,7 +64,8 @@ class BlockSparseModelPatcher:
     def patch_model(
         self, model: nn.Module, strict: bool = False, optimizer: Optimizer | Sequence[Optimizer] | None = None
     ) -> Patched:
-        """Patches in place: see sparsify_ for the arguments, what is returned and what is raised."""
+        """Patches the model in place: see sparsify_ for the arguments, what is returned and what is raised.
+        Raises Error without a pattern."""
         if not self._patterns:
             raise Error("patch_model", "a pattern", "none", "call add_pattern first")
         return sparsify_(model, self._patterns, strict, optimizer)

@@ -1,4 +1,4 @@
-"""What sparsify_ and densify_ did: printable, and as plain data."""
+"""Reports what sparsify_ and densify_ did: printable, and as plain data."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a whole part of a module's name
+_NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a number that is a whole part of a module's name
 
 
 @dataclass(frozen=True)
 class Change:
-    """One layer that changed. ``names`` are all it has in the model; ``parameters`` counts (before,
+    """One layer that changed. ``names`` are all its names in the model; ``parameters`` counts (before,
     after)."""
 
     names: tuple[str, ...]
@@ -45,11 +45,11 @@ class Patched:
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Returns plain data for JSON."""
         return asdict(self)
 
     def __repr__(self) -> str:
-        # one line: sparsify_ has printed the table when a notebook shows this
+        # one line, because sparsify_ has already printed the table when a notebook shows this
         return f"<{str(self).splitlines()[0]}>"
 
     def __str__(self) -> str:
@@ -81,8 +81,8 @@ def _row(change: Change) -> list[str]:
 
 
 def _folded(names: list[str]) -> list[str]:
-    """Three names or more that differ in one number as one: layer.0-5.dense, layer.0,2,5.dense. A deep
-    model's list is unreadable otherwise."""
+    """Folds three names or more that differ in one number into one: layer.0-5.dense, layer.0,2,5.dense. The
+    list of a deep model would be unreadable otherwise."""
     groups: dict[str, list[int | None]] = {}
     for name in names:
         found = _NUMBER.findall(name)
@@ -101,7 +101,7 @@ def _folded(names: list[str]) -> list[str]:
 
 
 def aligned(rows: Iterable[list[str]]) -> list[str]:
-    """Rows of cells as lines of a table."""
+    """Returns rows of cells as lines of a table."""
     table = list(rows)
     if not table:
         return []

@@ -1,7 +1,7 @@
-"""Where a model keeps linear weights, and how each kind of module becomes sparse and dense again.
+"""Finds where a model keeps linear weights, and defines how each kind of module becomes sparse.
 
 A form is one kind of module: nn.Linear, transformers' Conv1D, a 1x1 convolution, nn.MultiheadAttention. It
-says why a module cannot be taken, which weights it has as [out features, in features] matrices, and what
+says why a module cannot be replaced, which weights it has as [out features, in features] matrices, and what
 takes its place.
 """
 
@@ -30,7 +30,7 @@ class Site:
 
     kind: str
     module: nn.Module
-    weight: str  # the Parameter's name below the module
+    weight: str  # the Parameter's name inside the module
     # every name the layer has in the model; several when a module is shared
     names: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)  # names of a module that holds this weight among others
@@ -50,7 +50,7 @@ class Site:
         return holder._parameters.get("in_proj_bias" if own == "in_proj_weight" else "bias")
 
     def matrix(self, like_weight: Tensor) -> Tensor:
-        """A tensor of the weight's shape as [out features, in features] (a view)."""
+        """Returns a tensor of the weight's shape as [out features, in features] (a view)."""
         if self.kind == "Conv1D":
             return like_weight.t()
         return like_weight.flatten(1) if like_weight.dim() > 2 else like_weight
@@ -63,7 +63,7 @@ class Site:
 
 
 def kind_of(module: nn.Module) -> str | None:
-    """The form of a module by name, None for what is not a linear."""
+    """Returns the name of a module's form, None for what is not a linear layer."""
     if isinstance(module, nn.MultiheadAttention):
         return "MultiheadAttention"
     if isinstance(module, nn.Linear):
@@ -78,14 +78,15 @@ def kind_of(module: nn.Module) -> str | None:
 
 
 def sites_of(module: nn.Module, kind: str) -> list[Site]:
-    """The weights of a module of that kind."""
+    """Returns the weights of a module of that kind."""
     if kind != "MultiheadAttention":
         return [Site(kind, module, "weight")]
     return [Site(kind, module, weight) for weight in _ATTENTION_WEIGHTS.values()]
 
 
 def names_of(site: Site, module_name: str) -> str:
-    """What a regex is matched with: the module's name, for attention name.in_proj and name.out_proj."""
+    """Returns what a regex is matched with: the module's name, or for attention name.in_proj and
+    name.out_proj."""
     if site.kind != "MultiheadAttention":
         return module_name
     return f"{module_name}." * bool(module_name) + next(
@@ -94,7 +95,7 @@ def names_of(site: Site, module_name: str) -> str:
 
 
 def refusal(module: nn.Module, kind: str) -> str:
-    """Why a module of that kind cannot be replaced; "" when it can."""
+    """Returns why a module of that kind cannot be replaced; "" when it can."""
     for part in [module, *module.children()]:
         if parametrize.is_parametrized(part):
             return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
@@ -127,8 +128,8 @@ def refusal(module: nn.Module, kind: str) -> str:
 def made_sparse(
     module: nn.Module, kind: str, patterns: Mapping[str, Pattern]
 ) -> tuple[nn.Module, dict[str, BlockSparseLinear]]:
-    """What takes the module's place, and its sparse layers by the weights' names. Biases are the same
-    Parameters as before."""
+    """Returns what takes the module's place, and its sparse layers by the names of the weights. Biases stay
+    the same Parameters."""
     layers = {}
     for site in sites_of(module, kind):
         if site.weight in patterns:
@@ -153,7 +154,7 @@ SPARSE = (BlockSparseLinear, BlockSparseConv1x1, BlockSparseMultiheadAttention)
 
 
 def unpack(layer: BlockSparseLinear, like_values: Tensor) -> Tensor:
-    """A tensor of values' shape as [out features, in features], zero where no block is."""
+    """Returns a tensor of values' shape as [out features, in features], zero where there is no block."""
     index = layer.index
     return torch.as_tensor(
         ops.call("unpack", like_values.contiguous(), index.crow, index.col, index.rows, index.cols)

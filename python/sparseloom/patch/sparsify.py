@@ -1,4 +1,4 @@
-"""sparsify_ and densify_: the chosen layers of a model become block-sparse in place, and dense again."""
+"""sparsify_ and densify_ make the chosen layers of a model block-sparse in place, and dense again."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ def sparsify_(
     """Replaces the linear layers whose names match by block-sparse ones that hold the chosen blocks of their
     weights.
 
-    Taken are nn.Linear, transformers' Conv1D, 1x1 convolutions, and the projections of nn.MultiheadAttention
-    (matched by its own name, or as name.in_proj and name.out_proj). A module used in several places is
-    replaced in all of them; biases stay the same Parameters; no random numbers are drawn but by
+    It takes nn.Linear, transformers' Conv1D, 1x1 convolutions, and the projections of nn.MultiheadAttention
+    (matched by its own name, or as name.in_proj and name.out_proj). A module that is used in several places
+    is replaced in all of them; biases stay the same Parameters; random numbers are drawn only by
     select="random".
 
     Args:
-        patterns: {regex: BlockSparse(...)}; names are matched whole (re.fullmatch), the first pattern that
-            matches counts.
-        strict: raises instead of skipping a matched layer, and forbids the new layers to run dense or
+        patterns: {regex: BlockSparse(...)}; names are matched whole (re.fullmatch), and the first pattern
+            that matches counts.
+        strict: raises Error instead of skipping a matched layer, and forbids the new layers to run dense or
             reference kernels.
         optimizer: one or several that hold the model's parameters: they get the new ones, with the state of
-            the kept blocks. Any other optimizer that holds a replaced Parameter raises at its next step.
+            the kept blocks. Any other optimizer that holds a replaced Parameter raises Error at its next
+            step.
 
-    Returns what changed and every linear layer that did not, with the reason, and prints it: to the log at
-    INFO, to stderr in a program that configured no logging. Raises Error, the model untouched, when a
+    Returns what changed, and every linear layer that did not with the reason, and prints it: to the log at
+    INFO, or to stderr in a program that configured no logging. Raises Error, with the model untouched, when a
     pattern matches nothing or only layers that cannot change (tied, too small, ...), for a model under
     DistributedDataParallel or fully_shard, and for a choice by magnitude on the meta device.
     """
@@ -70,7 +71,7 @@ def sparsify_(
 
 @dataclass
 class Prepared:
-    """What takes the places of the chosen modules; the model is untouched."""
+    """What takes the places of the chosen modules, while the model is still untouched."""
 
     # (the dense one, the sparse one)
     modules: list[tuple[nn.Module, nn.Module]] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Prepared:
 
 
 def prepare(choices: list[Choice], strict: bool = False) -> Prepared:
-    """The sparse modules of the choices. ``strict``: what the layers' attribute becomes."""
+    """Makes the sparse modules for the choices. ``strict`` is what the layers' attribute becomes."""
     prepared = Prepared()
     for module, mine in _by_module(choices):
         patterns = {choice.site.weight: choice.pattern for choice in mine}
@@ -96,11 +97,11 @@ def prepare(choices: list[Choice], strict: bool = False) -> Prepared:
 def densify_(
     model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:
-    """The inverse: block-sparse layers become what they were made from, zero where no block was. See
-    sparsify_ for the rest.
+    """Undoes sparsify_: block-sparse layers become what they were made from, with zero where there was no
+    block. See sparsify_ for the rest.
 
-    A layer with a fused activation becomes a Sequential of both. ``names``: a regex, matched whole with the
-    layers' names. Raises Error when no block-sparse layer matches.
+    A layer with a fused activation becomes a Sequential of both. ``names`` is a regex that is matched whole
+    with the layers' names. Raises Error when no block-sparse layer matches.
     """
     model = _unwrapped(model)
     require_patchable("densify_", model)
@@ -153,7 +154,7 @@ def densify_(
 
 
 def sparse_modules(model: nn.Module) -> dict[nn.Module, list[str]]:
-    """The outermost block-sparse modules of a model, each with all its names."""
+    """Returns the outermost block-sparse modules of a model, each with all its names."""
     found: dict[nn.Module, list[str]] = {}
     inside: set[nn.Module] = set()
     for name, module in model.named_modules(remove_duplicate=False):
@@ -172,7 +173,8 @@ def replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """What torch.compile wraps: names without _orig_mod. It compiles again by itself."""
+    """Returns the module that torch.compile wraps, so that names have no _orig_mod. The wrapper compiles
+    again by itself."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
 
@@ -186,7 +188,7 @@ def _by_module(choices: list[Choice]) -> list[tuple[nn.Module, list[Choice]]]:
 
 def _packing(site: Site, layer: BlockSparseLinear) -> Swap:
     old = site.parameter
-    vars(layer.values).update(vars(old))  # marks that users and frameworks put on Parameters
+    vars(layer.values).update(vars(old))  # keeps the marks that users and frameworks put on Parameters
 
     def carry(like_weight: Tensor) -> Tensor:
         return packed_layer(BlockSparseLinear, site.matrix(like_weight), layer.pattern).values.detach()
@@ -206,7 +208,7 @@ def _unpacking(site: Site, layer: BlockSparseLinear, name: str) -> Swap:
 
 
 def _pairs(sparse: nn.Module, dense: nn.Module) -> list[tuple[Site, BlockSparseLinear]]:
-    """The dense module's weights beside the sparse layers they came from."""
+    """Returns the dense module's weights with the sparse layers that they came from."""
     if isinstance(dense, nn.Sequential) and isinstance(dense[1], Activation):
         dense = dense[0]
     kind = kind_of(dense)
@@ -221,7 +223,7 @@ def _pairs(sparse: nn.Module, dense: nn.Module) -> list[tuple[Site, BlockSparseL
 
 
 def _same_bias(site: Site, layer: BlockSparseLinear) -> None:
-    """The sparse layer's bias Parameter itself, so that optimizers need not change it."""
+    """Gives the dense module the sparse layer's own bias Parameter, so that optimizers need not change it."""
     if layer.bias is None:
         return
     if site.weight == "in_proj_weight":

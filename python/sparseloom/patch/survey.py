@@ -1,4 +1,4 @@
-"""What a model consists of: linear weights under all their names, who else holds them, and what forbids a
+"""Surveys a model: its linear weights under all their names, what else holds them, and what forbids a
 change."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Owner = tuple[str, int, str, nn.Parameter]
 
 @dataclass
 class Survey:
-    """Every name of a model: those of linear weights, of other modules with parameters of their own, and of
+    """Every name of a model, in three groups: linear weights, other modules with parameters of their own, and
     containers."""
 
     sites: list[Site] = field(default_factory=list)
@@ -31,7 +31,8 @@ class Survey:
 
 
 def survey(model: nn.Module) -> Survey:
-    """Modules used in several places give one site with all its names."""
+    """Returns the names of a model. A module used in several places gives its sites once, with all their
+    names."""
     found, by_module = Survey(), dict[int, list[Site]]()
     for name, module in _walk(model, ""):
         kind = None if isinstance(module, SPARSE) else kind_of(module)
@@ -51,13 +52,13 @@ def survey(model: nn.Module) -> Survey:
 
 
 def require_patchable(op: str, model: nn.Module) -> None:
-    """Raises Error for what is no module, or is wrapped by something that has already taken note of the
-    Parameters."""
+    """Raises Error for anything that is not a module, or that is wrapped by something that has already
+    registered the Parameters."""
     require_module(op, model)
     wrapper = nn.parallel.DistributedDataParallel
     wrapped = any(isinstance(module, wrapper) for module in model.modules())
     if not wrapped and torch.distributed.is_available() and torch.distributed.is_initialized():
-        # the wrapper is outside when its inner module was passed
+        # when the inner module was passed, the wrapper lies outside of it
         mine = {id(module) for module in model.modules()}
         wrapped = any(
             issubclass(type(thing), wrapper) and id(thing.module) in mine for thing in gc.get_objects()
@@ -69,7 +70,7 @@ def require_patchable(op: str, model: nn.Module) -> None:
         )
         raise Error(op, "a model that is not wrapped", "one under DistributedDataParallel", remedy)
     for name, parameter in model.named_parameters():
-        # by name: importing the class takes longer than the check
+        # checked by name, because importing the class takes longer than the check
         if type(parameter.data).__name__ == "DTensor":
             raise Error(
                 op, "whole parameters", f"{name} sharded as a DTensor", f"call {op} first, then fully_shard"
@@ -77,12 +78,13 @@ def require_patchable(op: str, model: nn.Module) -> None:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Elements of the model's parameters, shared ones once."""
+    """Returns the number of elements in the model's parameters; shared ones count once."""
     return sum(0 if is_lazy(parameter) else parameter.numel() for parameter in model.parameters())
 
 
 def tied_to(site: Site, owners: list[Owner]) -> str:
-    """The name of another Parameter with the same memory as the site's weight; "" when there is none."""
+    """Returns the name of another Parameter that shares memory with the site's weight; "" when there is
+    none."""
     inner, _, own = site.weight.rpartition(".")
     holder = id(site.module.get_submodule(inner) if inner else site.module)
     for name, module, attribute, other in owners:
@@ -92,7 +94,7 @@ def tied_to(site: Site, owners: list[Owner]) -> str:
 
 
 def owners_of(model: nn.Module) -> list[Owner]:
-    """Every Parameter in every module, shared modules once."""
+    """Returns every Parameter of every module; shared modules count once."""
     found: list[Owner] = []
     for prefix, module in model.named_modules():
         for attribute, parameter in module._parameters.items():
@@ -119,14 +121,14 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
-    """First byte and the one after the last."""
+    """Returns the address of the first byte and the one after the last."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """Each module under each of its names; what lies inside a form or a sparse layer is that one's own
-    affair."""
+    """Yields each module under each of its names, but nothing inside a linear layer of any form or a sparse
+    layer."""
     yield name, module
     if isinstance(module, SPARSE) or kind_of(module) is not None:
         return

@@ -1,5 +1,5 @@
-"""report(model, example_input): what every layer is, which kernel it runs, and its measured time against a
-dense twin."""
+"""report(model, example_input) tells what every layer is, which kernel it runs, and its measured time against
+a dense twin."""
 
 from .measure import report
 from .result import LayerReport, ModelReport, Report, Times, Totals

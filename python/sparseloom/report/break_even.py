@@ -1,4 +1,4 @@
-"""The density above which dense is faster, from the plans of balanced patterns."""
+"""Finds the density above which dense is faster, from the plans of balanced patterns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .. import ops
 from .. import pattern as patterns
 from ..nn.state import build_index
 
-LADDER = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # where the crossing is looked for
-#: Candidates that are no sparse kernel.
+LADDER = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # densities between which the crossing is interpolated
+#: Candidates that are not sparse kernels.
 FALLBACKS = ("dense", "reference")
 
 
@@ -30,8 +30,9 @@ class Size(NamedTuple):
 def predicted(
     size: Size, block: tuple[int, int], density: float, directions: Sequence[str]
 ) -> tuple[float | None, dict[str, str]]:
-    """Microseconds of the sparse kernels that a balanced pattern would run, all directions together, and
-    their names."""
+    """Returns the predicted microseconds of the sparse kernels that a balanced pattern would run, all
+    directions together, and the kernels' names by direction; (None, {}) where every sparse kernel refuses a
+    direction."""
     index = build_index(patterns.balanced(*size.shape, block, density, 0))
     total, kernels = 0.0, {}
     for direction in directions:
@@ -44,7 +45,8 @@ def predicted(
 
 
 def chosen(size: Size, block: tuple[int, int], density: float, directions: Sequence[str]) -> dict[str, str]:
-    """The kernels that the plans themselves choose for a balanced pattern, dense and reference ones too."""
+    """Returns the kernels that the plans themselves choose for a balanced pattern, dense and reference ones
+    included."""
     index = build_index(patterns.balanced(*size.shape, block, density, 0))
     return {direction: str(_plan(index, size, direction)["kernel"]) for direction in directions}
 
@@ -55,8 +57,8 @@ def _plan(index: ops.Index, size: Size, direction: str) -> dict[str, Any]:
 
 
 def fastest_sparse(plan: dict[str, Any]) -> dict[str, Any] | None:
-    """The plan's fastest candidate by prediction, dense and reference kernels apart; None where every other
-    one refuses."""
+    """Returns the plan's fastest candidate by prediction, without dense and reference kernels; None where
+    every other one refuses."""
     sparse = [row for row in plan["candidates"] if not row["refusal"] and row["kernel"] not in FALLBACKS]
     return min(sparse, key=lambda row: float(row["predicted_us"]), default=None)
 
@@ -64,14 +66,15 @@ def fastest_sparse(plan: dict[str, Any]) -> dict[str, Any] | None:
 def break_even(
     size: Size, block: tuple[int, int], directions: Sequence[str], dense_us: float, scale: float = 1.0
 ) -> float | None:
-    """The density at which the predicted time, times ``scale``, meets dense; None when dense is faster
-    everywhere."""
+    """Returns the density at which the predicted time, times ``scale``, meets dense; None when dense is
+    faster everywhere."""
     curve = [(density, predicted(size, block, density, directions)[0]) for density in LADDER]
     return crossing([(density, None if us is None else scale * us) for density, us in curve], dense_us)
 
 
 def crossing(curve: Sequence[tuple[float, float | None]], dense_us: float) -> float | None:
-    """Where a line through (density, us) meets dense; None when dense is faster everywhere."""
+    """Returns the density where a line through (density, us) meets dense; None when dense is faster
+    everywhere."""
     known = [(density, us) for density, us in curve if us is not None]
     if not known or known[0][1] >= dense_us:
         return None

@@ -1,9 +1,9 @@
-"""Whether a measurement had the machine to itself: a fixed loop on torch's threads, timed before, between and
-after it.
+"""Tells whether a measurement had the machine to itself.
 
-Not the load average, nor /proc/stat: inside a container both are the host's, the first still counts what
-ended a minute ago, and neither sees a limit on the container's own CPU time. The loop sees what the products
-see. What slows every round of it alike, a neighbour on the same physical core, say, is seen by none of them.
+It times a fixed loop on torch's threads before, between and after the measurement. Neither the load average
+nor /proc/stat would do: inside a container both are the host's, the first still counts what ended a minute
+ago, and neither sees a limit on the container's own CPU time. The loop sees what the products see. It cannot
+see what slows every round of it alike, such as a neighbour on the same physical core.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from functools import partial
 
 from .. import ops
 
-#: Of registers multiplied, a millisecond on every thread: shorter than a time slice, so that some rounds are
-#: undisturbed.
+#: Rounds of multiplying registers, which take a millisecond on every thread: shorter than a time slice, so
+#: that some rounds are undisturbed.
 _SPIN = 300_000
 _ROUNDS = 20
-#: Above this share medians move by more than what layers differ by. Two processes that spin beside two
-#: threads take half.
+#: Above this share medians move by more than layers differ by. Two processes that spin beside two threads
+#: take half.
 BUSY = 0.2
 
 
 class Watch:
-    """Looks at the machine when made and whenever asked to."""
+    """Times the loop when made and whenever asked to."""
 
     def __init__(self) -> None:
         rate = next(
             (name for name in ("f32_avx512", "f32_avx2") if ops.info()["rates"].get(name, 0) > 0), None
         )
-        # Elsewhere the calling thread alone is watched.
+        # Without these rates, the loop runs on the calling thread alone.
         self._loop: Callable[[], object] = (
             partial(sum, range(50_000)) if rate is None else partial(ops.call, "spin_registers", rate, _SPIN)
         )
@@ -40,7 +40,7 @@ class Watch:
         self.look()
 
     def look(self) -> None:
-        """Some twenty milliseconds of the loop."""
+        """Times some twenty milliseconds of the loop."""
         for _ in range(_ROUNDS):
             start = time.perf_counter()
             self._loop()
@@ -54,7 +54,7 @@ class Watch:
 
 
 def loud(lost: float) -> str:
-    """What stands above figures of a busy machine; "" where it was not."""
+    """Returns the line that stands above figures of a busy machine; "" where it was not busy."""
     if lost <= BUSY:
         return ""
     return (

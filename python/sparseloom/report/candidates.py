@@ -1,4 +1,4 @@
-"""What each candidate of a plan takes, beside what was predicted for it."""
+"""Measures the time of each candidate of a plan, beside its prediction."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .timing import Spread, in_turn, ratios
 if TYPE_CHECKING:
     from ..nn import BlockSparseLinear
 
-#: Candidates predicted to take so many times the fastest one are not run: the reference one would take
-#: seconds.
+#: Candidates predicted to take more than this many times the fastest one's time are not run: the reference
+#: one would take seconds.
 _SLOWEST = 10.0
 
 
@@ -33,14 +33,16 @@ def measure(
     accumulate: bool = False,
     seconds: float = 1.0,
 ) -> dict[str, Any]:
-    """The plan with what its candidates took (None where they were not run), in their entries and beside the
-    predictions of its text: ``measured_us``, the median, ``measured_spread`` (median, p20 and p80) and
-    ``over_chosen``, the time over the chosen kernel's, round by round. ``lost``: the share of CPU time that
-    other work took; the text begins with a loud line when that is much.
+    """Returns the plan with the measured times of its candidates (None where they were not run).
 
-    Calls in turn on random operands, on the layer's device, for about ``seconds`` in all. The calls follow
-    each other on the same operands, so that what fits into a cache stays there; plans predict for operands
-    outside of it. Raises Error where the layer has no values (device meta).
+    The candidates' entries get ``measured_us``, the median, ``measured_spread`` (median, p20 and p80) and
+    ``over_chosen``, the time over the chosen kernel's, round by round; the plan's text shows them beside the
+    predictions. ``lost`` is the share of CPU time that other work took; the text begins with a loud line when
+    that is much.
+
+    Candidates are called in turn on random operands, on the layer's device, for about ``seconds`` in all. The
+    calls follow each other on the same operands, so that what fits into a cache stays there; plans predict
+    for operands outside of it. Raises Error where the layer has no values (device meta).
     """
     device = layer.values.device
     if device.type == "meta":
@@ -87,14 +89,15 @@ def measure(
 
 
 def _figures(us: Spread | None, over: Spread | None) -> dict[str, Any]:
-    """Of one candidate, as plain data."""
+    """Returns the figures of one candidate as plain data."""
     if us is None or over is None:
         return {"measured_us": None, "measured_spread": None, "over_chosen": None}
     return {"measured_us": us.median, "measured_spread": asdict(us), "over_chosen": asdict(over)}
 
 
 def _told(text: str, chosen: str, measured: dict[str, Spread], over: dict[str, Spread]) -> str:
-    """Every line of a candidate that was run, with its time and what that is of the chosen one's."""
+    """Returns the text with the measured time in every line of a candidate that was run, and its ratio to the
+    chosen one's."""
     lines = text.split("\n")
     for kernel, us in measured.items():
         digits = 1 if us.median < 100 else 0

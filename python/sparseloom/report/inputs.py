@@ -1,4 +1,4 @@
-"""Example inputs: how a model is called with one, and the same input at another batch size."""
+"""Handles example inputs: calls a model with one, and makes the same input at another batch size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def run(model: nn.Module, example_input: Any) -> Any:
-    """The model on a tensor, a tuple or list of arguments, or a mapping of keywords."""
+    """Calls the model on a tensor, a tuple or list of arguments, or a mapping of keywords."""
     if isinstance(example_input, Mapping):
         return model(**example_input)
     if isinstance(example_input, (tuple, list)):
@@ -21,7 +21,7 @@ def run(model: nn.Module, example_input: Any) -> Any:
 
 @contextmanager
 def evaluated(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards every module as it was."""
+    """Puts the model in evaluation mode, and afterwards restores the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -34,9 +34,11 @@ def evaluated(model: nn.Module) -> Iterator[None]:
 def watched(
     model: nn.Module, modules: Sequence[nn.Module], example_input: Any, see: Callable[..., None]
 ) -> None:
-    """Runs the model once, in evaluation and without gradients; ``see(module, arguments, keywords, result)``
-    is called after each call of one of the modules. The hooks are gone afterwards, whatever the model
-    raises."""
+    """Runs the model once, in evaluation and without gradients.
+
+    ``see(module, arguments, keywords, result)`` is called after each call of one of the modules. The hooks
+    are removed afterwards, whatever the model raises.
+    """
     hooks = [module.register_forward_hook(see, with_kwargs=True) for module in dict.fromkeys(modules)]
     try:
         with evaluated(model), torch.no_grad():
@@ -47,13 +49,13 @@ def watched(
 
 
 def gpus_of(model: nn.Module) -> list[int]:
-    """Ordinals of the GPUs that hold its parameters: whose random numbers a measurement must give back,
-    too."""
+    """Returns the ordinals of the GPUs that hold the model's parameters: a measurement must restore their
+    random number generators too."""
     return sorted({parameter.device.index for parameter in model.parameters() if parameter.is_cuda})
 
 
 def tensors_in(thing: Any) -> Iterator[Tensor]:
-    """The tensors of nested mappings, tuples and lists, in order."""
+    """Yields the tensors of nested mappings, tuples and lists, in order."""
     if isinstance(thing, Tensor):
         yield thing
     elif isinstance(thing, Mapping):
@@ -65,13 +67,13 @@ def tensors_in(thing: Any) -> Iterator[Tensor]:
 
 
 def batch_of(example_input: Any) -> int | None:
-    """First dimension of the first tensor that has one."""
+    """Returns the first dimension of the first tensor that has one."""
     return next((tensor.shape[0] for tensor in tensors_in(example_input) if tensor.dim()), None)
 
 
 def resized(example_input: Any, batch: int, wanted: int) -> Any:
-    """The input with every tensor whose first dimension is ``batch`` at ``wanted`` rows: its own in turn, as
-    often as needed."""
+    """Returns the input with every tensor whose first dimension is ``batch`` at ``wanted`` rows: its own rows
+    in turn, as often as needed."""
     if isinstance(example_input, Tensor):
         if not example_input.dim() or example_input.shape[0] != batch:
             return example_input

@@ -1,4 +1,4 @@
-"""One sparse layer: its figures, its kernels, and its times beside nn.Linear of the same size."""
+"""Reports on one sparse layer: its figures, its kernels, and its times beside nn.Linear of the same size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .break_even import FALLBACKS, Size, break_even, fastest_sparse
 from .result import LayerReport, Ratios, Times
 from .timing import Spread, in_turn, ratios
 
-#: What the plans of a direction's time are: "backward" is both products.
+#: The products that a direction's time consists of: "backward" is both of its products.
 _PRODUCTS = {"forward": ("forward",), "backward": ("dx", "dw")}
 _FROZEN = "dense (frozen)"
 
 
 def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerReport:
-    """All but the times."""
+    """Returns the layer's report, all but the times."""
     weight = layer.values
     saved = [weight, layer.crow, layer.col] + ([] if layer.bias is None else [layer.bias])
     elements = layer.in_features * layer.out_features + (0 if layer.bias is None else layer.out_features)
@@ -52,7 +52,8 @@ def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerR
 
 
 def dense_kernels(entry: LayerReport, layer: BlockSparseLinear) -> str:
-    """The directions in which a layer runs no sparse kernel, with what it runs; "" when there is none."""
+    """Names the directions in which a layer runs no sparse kernel, with what it runs; "" when there is
+    none."""
     trains = layer.values.requires_grad
     found = [
         f"{direction} {kernel}"
@@ -63,7 +64,7 @@ def dense_kernels(entry: LayerReport, layer: BlockSparseLinear) -> str:
 
 
 def require_sparse(entries: list[tuple[LayerReport, BlockSparseLinear]]) -> None:
-    """Raises Error naming every layer that would run a dense or reference kernel."""
+    """Raises Error that names every layer that would run a dense or reference kernel."""
     if found := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
         remedy = "layer.plan(tokens)['text'] says why; lower the density, or leave strict out"
         raise Error("report", "sparse kernels in every layer (strict=True)", ", ".join(found), remedy)
@@ -79,7 +80,7 @@ def measure(entry: LayerReport, layer: BlockSparseLinear, seconds: float) -> Non
 
 
 def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float | None]:
-    """By direction, of a measured layer."""
+    """Returns the break-even densities of a measured layer, by direction."""
     if entry.times is None or entry.dense_times is None or entry.tokens is None or layer.frozen:
         return {}
     weight = layer.values
@@ -94,8 +95,8 @@ def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float
     for direction, us in entry.times.items():
         products = _PRODUCTS[direction]
         own = [fastest_sparse(layer.plan(entry.tokens, product, size.dtype)) for product in products]
-        # Where the layer itself runs dense its time says nothing about the sparse kernels': the bare
-        # prediction is left.
+        # Where the layer itself runs dense, its time says nothing about the sparse kernels' time: the bare
+        # prediction is used.
         sparse = all(
             row is not None and row["kernel"] == entry.kernels[p]
             for row, p in zip(own, products, strict=True)
@@ -107,7 +108,7 @@ def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:
-    """What the layer multiplies in here and now: autocast casts all but float64."""
+    """Returns the dtype in which the layer multiplies here and now: autocast casts all but float64."""
     kind = weight.device.type
     if kind == "meta" or weight.dtype == torch.float64 or not torch.is_autocast_enabled(kind):
         return weight.dtype
@@ -115,11 +116,11 @@ def product_dtype(weight: Tensor) -> torch.dtype:
 
 
 def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Times, Times, Ratios]:
-    """Median times of the layer and of its dense twin, and the rounds' ratios."""
+    """Returns the median times of the layer and of its dense twin, and the rounds' ratios."""
     device, dtype = layer.values.device, layer.values.dtype
     linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
     generator = torch.Generator().manual_seed(0)
-    # whatever torch's defaults
+    # explicit, whatever torch's defaults are
     drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
     x = torch.randn(tokens, layer.in_features, **drawn).to(device, dtype)
 
@@ -148,7 +149,7 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
 
 
 def _summed_up(samples: dict[str, list[list[float]]]) -> tuple[Times, Times, Ratios]:
-    """Of the layer's samples and its twin's, by direction."""
+    """Summarizes the samples of the layer and of its twin, by direction."""
     medians = [
         {direction: Spread.of(pair[i]).median for direction, pair in samples.items()} for i in range(2)
     ]

@@ -1,4 +1,4 @@
-"""report: the layers of a model and the model itself, each beside a dense twin."""
+"""Implements `report`: the layers of a model and the model itself, each beside a dense twin."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def report(
     inner = getattr(model, "_orig_mod", model)
     model = inner if isinstance(inner, nn.Module) else model
     with torch.random.fork_rng(devices=gpus_of(model)), without_cast_cache():
-        # The dense twins draw initial values; the caller's random numbers go on untouched.
+        # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
         tokens = _tokens_seen(model, example_input)
         entries = []
         sparse: list[tuple[LayerReport, BlockSparseLinear]] = []
@@ -89,7 +89,7 @@ def report(
 
 
 def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:
-    """The most rows that each sparse layer saw in one call."""
+    """Returns the most rows that each sparse layer saw in one call."""
     tokens: dict[nn.Module, int] = {}
 
     def see(

@@ -1,4 +1,4 @@
-"""A report as HTML: the tables and a picture of every pattern."""
+"""Renders a report as HTML: the tables and a picture of every pattern."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .table import Rows, batch_table, legend, table
 
 
 def fragment(report: Report) -> str:
-    """One <section>, self-contained: no scripts, nothing fetched."""
+    """Returns one <section>, self-contained: it has no scripts and fetches nothing."""
     figures = "".join(
         f"<figure style='display:inline-block;margin:8px'>{layer.pattern.svg(160)}"
         f"<figcaption>{html.escape(layer.name or 'model')}, density "

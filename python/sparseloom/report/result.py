@@ -1,4 +1,4 @@
-"""What report found: printable, as HTML, and as plain data."""
+"""Holds what report found: printable, as HTML, and as plain data."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from .busy import loud
 from .timing import Spread
 
 Times = dict[str, float]  # "forward" and "backward": median microseconds of one call
-Ratios = dict[str, Spread]  # by direction, the dense twin's time over this one's, round by round
+Ratios = dict[str, Spread]  # by direction: the dense twin's time over this one's, round by round
 
 
 @dataclass
 class LayerReport:
-    """One layer. Sizes in bytes, times in microseconds; times are None for layers that are not measured."""
+    """One layer. Sizes are in bytes, times in microseconds; times are None for layers that are not
+    measured."""
 
     name: str
     kind: str
     shape: tuple[int, ...]  # out features, in features for linear layers
     bytes: int  # parameters and saved buffers as they are
-    dense_bytes: int  # the same layer dense
+    dense_bytes: int  # the bytes of the same layer, dense
     block: tuple[int, int] | None = None
     density: float | None = None
     tokens: int | None = None  # rows of the largest input seen
-    dtype: str | None = None  # of the products: the autocast one where that is on
+    dtype: str | None = None  # of the products: autocast's where autocast is on
     kernels: dict[str, str] = field(default_factory=dict)  # forward, dx, dw
     times: Times | None = None
     dense_times: Times | None = None
     ratios: Ratios = field(default_factory=dict)
-    #: By direction the density above which dense is faster, from the plan's predictions scaled to the time
-    #: measured here; None where dense is faster at every density, 1.0 where block-sparse is.
+    #: By direction, the density above which dense is faster, from the plan's predictions scaled to the time
+    #: measured here. None where dense is faster at every density, 1.0 where block-sparse is.
     break_even: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
     pattern: Pattern | None = None
@@ -43,7 +44,7 @@ class LayerReport:
 
     @property
     def slower(self) -> list[str]:
-        """The directions in which dense is faster, and that was shown."""
+        """The directions in which dense was shown to be faster."""
         return [
             direction
             for direction, speedup in self.speedups.items()
@@ -56,7 +57,7 @@ class LayerReport:
         return undecided(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, without the pattern's bits."""
+        """Returns plain data, without the pattern's bits."""
         plain = {key: value for key, value in asdict(self).items() if key != "pattern"}
         return plain | {
             "speedups": self.speedups,
@@ -70,7 +71,7 @@ class ModelReport:
     """The whole model at one batch size, beside its dense twin: the same model with every block-sparse layer
     dense."""
 
-    batch: int | None  # first dimension of the input; None when that holds no tensor
+    batch: int | None  # first dimension of the input; None when that has no tensor
     times: Times | None = None  # "backward" is missing where the model does not train
     dense_times: Times | None = None
     note: str = ""  # what could not be measured, and why
@@ -87,13 +88,13 @@ class ModelReport:
         return undecided(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Returns plain data."""
         return asdict(self) | {"speedups": self.speedups, "no_difference_shown": self.undecided}
 
 
 @dataclass(frozen=True)
 class Totals:
-    """The whole model and its dense twin; what is shared counts once."""
+    """Sizes of the whole model and of its dense twin; what is shared counts once."""
 
     parameters: int
     dense_parameters: int
@@ -121,8 +122,8 @@ class Report:
         return bool(loud(self.lost))
 
     def to_dict(self) -> dict[str, Any]:
-        """{"machine", "threads", "lost", "busy", "layers": [...], "totals", "model", "batches": [...]}: plain
-        data for JSON."""
+        """Returns plain data for JSON: {"machine", "threads", "lost", "busy", "layers": [...], "totals",
+        "model", "batches": [...]}."""
         return {
             "machine": self.machine,
             "threads": self.threads,
@@ -135,13 +136,13 @@ class Report:
         }
 
     def __str__(self) -> str:
-        from .table import text  # the tables read this module's classes
+        from .table import text  # the tables import this module's classes
 
         return text(self)
 
     def to_html(self) -> str:
-        """A self-contained fragment: the tables and a picture of every pattern; no scripts, nothing
-        fetched."""
+        """Returns a self-contained fragment with the tables and a picture of every pattern; it has no scripts
+        and fetches nothing."""
         from .page import fragment
 
         return fragment(self)
@@ -151,7 +152,8 @@ class Report:
 
 
 def speedups(entry: LayerReport | ModelReport) -> Times:
-    """Dense over sparse, by direction, the median of the rounds; empty where either was not measured."""
+    """Returns dense over sparse, by direction, as the median of the rounds; empty where either was not
+    measured."""
     if entry.times is None or entry.dense_times is None:
         return {}
     both = [each for each in entry.times if each in entry.dense_times]
@@ -160,5 +162,5 @@ def speedups(entry: LayerReport | ModelReport) -> Times:
 
 
 def undecided(entry: LayerReport | ModelReport) -> list[str]:
-    """The directions in which neither side was shown to be faster."""
+    """Returns the directions in which neither side was shown to be faster."""
     return [direction for direction, ratio in entry.ratios.items() if ratio.shows_none]

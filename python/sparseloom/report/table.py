@@ -1,4 +1,4 @@
-"""The tables of a report as rows of cells, and as text."""
+"""Makes the tables of a report, as rows of cells and as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BATCH_HEAD = ["first dimension", "forward us", "backward us", "note"]
 
 
 def text(report: Report) -> str:
-    """All tables and the legend, with rich where it is installed."""
+    """Returns all tables and the legend, with rich where it is installed."""
     parts = [loud(report.lost), _drawn(*table(report))]
     if report.batches:
         parts.append(_drawn(*batch_table(report)))
@@ -37,7 +37,7 @@ def text(report: Report) -> str:
 
 
 def table(report: Report) -> tuple[list[str], Rows]:
-    """Head and rows: the layers, then the whole model."""
+    """Returns head and rows: the layers, then the whole model."""
     rows = [_layer_row(layer) for layer in report.layers]
     if report.totals is not None:
         rows.append(_total_row(report))
@@ -45,17 +45,17 @@ def table(report: Report) -> tuple[list[str], Rows]:
 
 
 def batch_table(report: Report) -> tuple[list[str], Rows]:
-    """Head and rows: the whole model by batch size."""
+    """Returns head and rows: the whole model by batch size."""
     return _BATCH_HEAD, [_batch_row(batch) for batch in report.batches]
 
 
 def spread_words(ratio: Spread) -> str:
-    """What stands behind a ratio."""
+    """Returns the spread that is printed after a ratio."""
     return f" ({ratio.p20:.2f} to {ratio.p80:.2f})" + (", no difference shown" if ratio.shows_none else "")
 
 
 def legend(report: Report) -> str:
-    """What the columns mean, and where it was measured."""
+    """Says what the columns mean, and where they were measured."""
     words = (
         f"{report.machine}, {report.threads} CPU threads. us: median of "
         "one call, sparse / dense twin, interleaved, warm; "
@@ -129,7 +129,7 @@ def _of(ours: str, dense: str) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in words."""
+    """Formats a number of bytes."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -169,7 +169,7 @@ def _rich_table(head: list[str], rows: Rows) -> str:
         drawn.add_row(
             *row, style="yellow" if row[-1].startswith("slower") else "bold" if row[0] == "total" else None
         )
-    # Wide enough for every cell: a cut kernel name says nothing.
+    # The table is wide enough for every cell: a cut kernel name says nothing.
     buffer = io.StringIO()
     Console(
         file=buffer, width=sum(max(len(row[i]) for row in [head, *rows]) + 3 for i in range(len(head))) + 1

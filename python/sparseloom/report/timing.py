@@ -1,5 +1,5 @@
-"""Times of calls taken in turn, on the CPU by the clock and on a GPU between events, and their ratios round
-by round."""
+"""Times calls in turn, on the CPU by the clock and on a GPU between events, and takes their ratios round by
+round."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..errors import Error
 
 #: Calls between two events on a GPU: one alone would measure the events.
 _GPU_CALLS = 10
-#: A call so slow that the least rounds would take this many times what was asked for, and these seconds, gets
-#: fewer.
+#: A call gets fewer rounds when the least number of them would take more than _PATIENCE times the seconds
+#: asked for, and more than _PATIENCE_SECONDS.
 _PATIENCE, _PATIENCE_SECONDS = 20.0, 5.0
-#: Of calls on the CPU, in seconds. tools/check_advice.py puts time.thread_time here, which a busy machine
-#: bends less.
+#: The clock for calls on the CPU, in seconds. tools/check_advice.py replaces it by time.thread_time, which a
+#: busy machine distorts less.
 clock: Callable[[], float] = time.perf_counter
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Of repeated samples; microseconds, or a ratio."""
+    """The spread of repeated samples: microseconds, or a ratio."""
 
     median: float
     p20: float
@@ -42,19 +42,19 @@ class Spread:
 
     @property
     def shows_none(self) -> bool:
-        """Of a ratio: its middle 60 % holds 1, so that neither side was shown to be faster."""
+        """Whether, for a ratio, the middle 60 % holds 1, so that neither side was shown to be faster."""
         return self.p20 <= 1 <= self.p80
 
 
 def ratios(numerator: list[float], denominator: list[float]) -> Spread:
-    """Of the samples taken in the same round."""
+    """Returns the spread of the ratios of samples taken in the same round."""
     return Spread.of([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
 def medians(
     calls: list[Callable[[], object]], seconds: float, gpu: torch.device | None = None
 ) -> list[float]:
-    """Median microseconds of each call: see in_turn."""
+    """Returns the median microseconds of each call; see in_turn."""
     return [statistics.median(times) for times in in_turn(calls, seconds, gpu)]
 
 
@@ -66,19 +66,20 @@ def in_turn(
     least: int = 5,
     gpu_calls: int = _GPU_CALLS,
 ) -> list[list[float]]:
-    """Microseconds of each call, run in turn for about ``seconds`` together, at least ``least`` times each
-    (once, where that would take far longer than asked for). Samples of one index are of the same round.
+    """Returns the microseconds of each call, run in turn for about ``seconds`` together.
 
-    In turn, so that a clock change or a neighbour on the machine meets all of them alike, and what they say
-    of each other is in the rounds' ratios. On a GPU between events of its current stream, ``gpu_calls`` at a
-    time: what an eager loop sees, the launches included where they take longer than the work.
+    Each call runs at least ``least`` times (once, where that would take far longer than asked for). Samples
+    of one index are of the same round. The calls take turns so that a clock change or a neighbour on the
+    machine affects all of them alike; compare them by the rounds' ratios. On a GPU they are timed between
+    events of its current stream, ``gpu_calls`` at a time: this is what an eager loop sees, with the launches
+    included where they take longer than the work. Raises Error when there is no call.
     """
     if not calls:
         raise Error("medians", "at least one call", "none", "pass the functions to time")
     patience = max(_PATIENCE * seconds, _PATIENCE_SECONDS)
     first = {call: _wall_us(call) for call in dict.fromkeys(calls)}
     if gpu is None and sum(first.values()) > 1e6 * patience:
-        # torch's naive 16-bit products: what a first call has to load is nothing beside
+        # torch's naive 16-bit products are so slow; what a first call has to load is nothing beside that
         return [[first[call]] for call in calls]
     measure = _wall_us if gpu is None else lambda call: _gpu_us(call, gpu, gpu_calls)
     samples: list[list[float]] = [[] for _ in calls]
@@ -92,8 +93,11 @@ def in_turn(
 
 @contextmanager
 def without_cast_cache() -> Iterator[None]:
-    """Under autocast torch keeps the cast weights of its own layers until the context ends; a loop in one
-    context would then time dense layers without the cast that every training step makes."""
+    """Turns off autocast's cache of cast weights.
+
+    Torch keeps the cast weights of its own layers until an autocast context ends; a loop in one context would
+    then time dense layers without the cast that every training step makes.
+    """
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:

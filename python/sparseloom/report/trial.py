@@ -1,4 +1,4 @@
-"""One layer called as a model calls it, and what such a call costs beside its products."""
+"""Times one layer called as a model calls it, and the overhead of such a call beside its products."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .timing import Spread, in_turn
 
 
 class Trial:
-    """Forward, and with ``training`` backward to the input and all parameters, of one layer on random
-    data."""
+    """Calls one layer on random data: forward, and with ``training`` backward to the input and all
+    parameters."""
 
     def __init__(self, layer: nn.Module, tokens: int, training: bool) -> None:
         weight = next(layer.parameters())
@@ -37,8 +37,8 @@ class Trial:
 
 
 def sparse_trial(size: Size, block: tuple[int, int], density: float, training: bool) -> Trial:
-    """Of a balanced layer of that size by its sparse kernels: where its plan goes dense, that time would pass
-    for theirs."""
+    """Returns a trial of a balanced layer of that size that runs sparse kernels only: where its plan goes
+    dense, the dense time would pass for theirs."""
     (rows, cols), pattern = size.shape, patterns.balanced(*size.shape, block, density, 0)
     layer = BlockSparseLinear(cols, rows, size.bias, pattern=pattern, device=size.device, dtype=size.dtype)
     layer.strict = True
@@ -46,13 +46,17 @@ def sparse_trial(size: Size, block: tuple[int, int], density: float, training: b
 
 
 def bare_rows(shape: tuple[int, int], block: tuple[int, int], density: float) -> int:
-    """Block rows that a balanced pattern leaves without a block: their outputs would be the bias alone."""
+    """Returns how many block rows a balanced pattern leaves without a block: their outputs would be the bias
+    alone."""
     return int((patterns.balanced(*shape, block, density, 0).mask.sum(1) == 0).sum())
 
 
 def overhead(dtype: torch.dtype, device: torch.device, training: bool) -> float:
-    """Microseconds of a module call beside its products: Python, autograd, torch's dispatch and the results'
-    memory. Measured once in a process, on a layer so small that little else is left."""
+    """Returns the microseconds of a module call beside its products.
+
+    They go into Python, autograd, torch's dispatch and the results' memory. They are measured once in a
+    process, on a layer so small that little else is left.
+    """
     return _overhead(dtype, device, training, torch.get_num_threads())
 
 
@@ -62,15 +66,17 @@ def _overhead(dtype: torch.dtype, device: torch.device, training: bool, threads:
     us, _ = predicted(size, block, density, ops.DIRECTIONS if training else ops.DIRECTIONS[:1])
     trial = sparse_trial(size, block, density, training)
     (samples,) = in_turn([trial.call], 0.03, device if device.type == "cuda" else None)
-    taken = Spread.of(samples).p20  # what disturbs a call this short only makes it longer
+    taken = Spread.of(samples).p20  # disturbances only make so short a call longer
     return taken if device.type == "cuda" else max(0.0, taken - (us or 0.0))
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """A layer that was timed, from which others of its size and block are predicted: what the plan does not
-    know, the sums of the bias's gradient, say, or a cache that the model's other layers leave to it, shows in
-    its time."""
+    """A layer that was timed, from which others of its size and block are predicted.
+
+    Its time shows what the plan does not know, such as the sums of the bias's gradient, or a cache that the
+    model's other layers leave to it.
+    """
 
     us: float
     planned_us: float  # of its products, by their plans
@@ -79,7 +85,7 @@ class Anchor:
     queued: bool
 
     def predicted(self, planned_us: float) -> float:
-        """Microseconds of a call whose plans say so."""
+        """Returns the microseconds of a call whose products the plans predict to take ``planned_us``."""
         if self.queued:
             slope = self.us / self.planned_us if self.us > _HOST_BOUND * self.overhead_us else 1.0
             return max(self.overhead_us, slope * planned_us)
@@ -87,12 +93,12 @@ class Anchor:
         return max(self.overhead_us, self.us + _BY_BLOCKS * slope * (planned_us - self.planned_us))
 
 
-#: An anchor on a GPU that takes less times the host's own part says nothing about its kernels.
+#: An anchor on a GPU that takes less than this many times the host's own part says nothing about its kernels.
 _HOST_BOUND = 1.2
-#: Where an anchor is nearly all overhead the rest of it is noise: products take half to four times of what is
-#: planned.
+#: Limits of an anchor's time over the planned time, both without overhead. Where an anchor is nearly all
+#: overhead, the rest of it is noise: products take half to four times what is planned.
 _SLOPES = (0.5, 4.0)
-#: The share of an anchor's time beside the overhead that grows with its blocks: what else a call does is by
-#: tokens. Fitted to 141 layers of which .25 foretold .1 and .5; without it .1 was foretold 12 % too fast and
-#: .5 as much too slow.
+#: The share of an anchor's time beside the overhead that grows with its blocks: what else a call does depends
+#: on the tokens. It was fitted to 141 layers of which density .25 predicted .1 and .5; without it, .1 was
+#: predicted 12 % too fast and .5 as much too slow.
 _BY_BLOCKS = 0.85

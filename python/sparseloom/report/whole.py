@@ -1,4 +1,4 @@
-"""The whole model beside its dense twin, at one batch size or several."""
+"""Times the whole model beside its dense twin, at one batch size or several."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .inputs import batch_of, evaluated, resized, run, tensors_in
 from .result import ModelReport, Totals
 from .timing import Spread, in_turn, ratios
 
-#: Rounds at least, and calls between two events: a model's call is long.
+#: The least rounds, and the calls between two events: a model's call is long.
 _ROUNDS, _GPU_CALLS = 3, 3
 
 
 def totals(model: nn.Module) -> Totals:
-    """Of the model as it is, and of its dense twin."""
+    """Returns the totals of the model as it is, and of its dense twin."""
     weights = {id(layer.values): layer for layer in model.modules() if isinstance(layer, BlockSparseLinear)}
     unique = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
     parameters = sum(parameter.numel() for parameter in unique)
@@ -42,7 +42,7 @@ def totals(model: nn.Module) -> Totals:
 
 
 def dense_twin(model: nn.Module) -> nn.Module:
-    """A copy with every block-sparse layer dense, absent blocks zero."""
+    """Returns a copy with every block-sparse layer dense, absent blocks zero."""
     twin = copy.deepcopy(model)
     if isinstance(twin, SPARSE):
         dense: nn.Module = twin.to_dense()
@@ -56,8 +56,10 @@ def dense_twin(model: nn.Module) -> nn.Module:
 def measured(
     model: nn.Module, example_input: Any, batch_sizes: Sequence[int], seconds: float
 ) -> tuple[ModelReport, list[ModelReport]]:
-    """At the example's own size, and at each of batch_sizes. What cannot be measured is noted: the twin may
-    not fit beside the model, a copy may be impossible."""
+    """Measures the model at the example's own size, and at each of batch_sizes.
+
+    What cannot be measured is noted: the twin may not fit beside the model, or a copy may be impossible.
+    """
     batch = batch_of(example_input)
     sizes = _checked(batch_sizes, batch)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -69,7 +71,7 @@ def measured(
             with evaluated(twin), torch.no_grad():
                 run(twin, example_input)
             models.append(twin)
-        # whatever the model's own parts raise when copied, or called with dense layers inside
+        # The error is whatever the model's own parts raise when copied, or called with dense layers inside.
         except Exception as error:
             note = f"no dense twin: {_line(error)}"
     own = _measured(models, example_input, batch, seconds, note)
@@ -103,7 +105,7 @@ def _measured(
     for direction, calls_of in (("forward", _forwards), ("backward", _backwards)):
         try:
             samples = _samples(models, example_input, seconds / 2, calls_of)
-        # no memory for both graphs; a module without a backward pass in evaluation
+        # There may be no memory for both graphs, or a module may have no backward pass in evaluation.
         except RuntimeError as error:
             entry.note = "; ".join(
                 part for part in (entry.note, f"{direction} not measured: {_line(error)}") if part
@@ -139,8 +141,8 @@ def _forwards(models: list[nn.Module], example_input: Any) -> Calls:
 
 
 def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
-    """None where the model does not train: no parameter, or no result, needs a gradient, or a frozen layer
-    would refuse."""
+    """Returns the backward calls; none where the model does not train: no parameter, or no result, needs a
+    gradient, or a frozen layer would refuse."""
     if any(isinstance(module, BlockSparseLinear) and module.frozen for module in models[0].modules()):
         return []
     calls: Calls = []
@@ -160,7 +162,7 @@ def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
 
 def _backward(outputs: list[Tensor], inputs: list[nn.Parameter]) -> Callable[[], object]:
     generator = torch.Generator().manual_seed(0)
-    # whatever torch's defaults
+    # explicit, whatever torch's defaults are
     drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
     gradients = [torch.randn(tensor.shape, **drawn).to(tensor.device, tensor.dtype) for tensor in outputs]
     return lambda: torch.autograd.grad(outputs, inputs, gradients, retain_graph=True, allow_unused=True)

@@ -1,4 +1,5 @@
-"""The case list and the tolerance rule: shared by the tests, the benchmarks and the support table."""
+"""Provides the list of cases and the tolerance rule, shared by the tests, the benchmarks and the support
+table."""
 
 from .cases import (
     BLOCK_SIDES,

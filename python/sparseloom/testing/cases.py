@@ -1,8 +1,7 @@
-"""THE case list: every op x direction x dtype x block x device that the library advertises, on shapes where
-sparse kernels break.
+"""THE case list: every op x direction x dtype x block x device that the library advertises.
 
-A row that is not here is not supported; a row that is here is checked against fp64 for every kernel that does
-not refuse it.
+The shapes are those on which sparse kernels break. What is not in this list is not supported; what is in it
+is checked against fp64 for every kernel that does not refuse it.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from ..pattern import Pattern
 
 BLOCK_SIDES = (8, 16, 32, 64, 128)
 DEVICES = ("cpu", "cuda")
-#: fp64 on CUDA is refused by name.
+#: The dtypes of each device; CUDA refuses fp64 with an error that names it.
 DTYPES = {
     "cpu": (torch.float32, torch.bfloat16, torch.float16, torch.float64),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
 }
-#: Token counts around the kernels' panel widths, and the two that torch users meet first. On CUDA: around the
-#: fragments of 8 and 16, the decode kernels' last count (64) and the tiles of 128.
+#: Token counts on the CPU: around the kernels' panel widths, and the two that torch users meet first. On
+#: CUDA: around the fragments of 8 and 16, the decode kernels' last count (64) and the tiles of 128.
 TOKEN_COUNTS = {
     "cpu": (0, 1, 7, 16, 31, 48, 65, 130),
     "cuda": (0, 1, 2, 5, 8, 9, 16, 17, 33, 63, 64, 65, 129, 257),
@@ -39,8 +38,8 @@ TOKEN_COUNTS = {
 
 @dataclass(frozen=True)
 class Case:
-    """One product. ``pattern`` is a key of the table in make_pattern; ``name`` says why the case is in the
-    list."""
+    """One product to check. ``pattern`` is a kind that make_pattern knows; ``name`` says why the case is in
+    the list."""
 
     name: str
     direction: str
@@ -55,7 +54,8 @@ class Case:
     activation: str | None = None
     op: str = "linear"
     device: str = "cpu"
-    # float32 on CUDA with torch's switch on; the operands are drawn as TF32, so that products are exact
+    # float32 on CUDA with torch's TF32 switch on; the operands are drawn as TF32 numbers, so that products
+    # are exact
     tf32: bool = False
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Case:
         return f"{self.name}-{self.direction}-{dtype}-{self.block[0]}x{self.block[1]}-{size}{extra}{where}"
 
     def make_pattern(self, seed: int = 0) -> Pattern:
-        """The case's pattern of an [n, k] weight. Raises Error on an unknown kind."""
+        """Returns the case's pattern of an [n, k] weight. Raises Error on an unknown kind."""
         arguments = (self.n, self.k, self.block)
         if self.pattern in ("random", "balanced", "biregular"):
             return getattr(patterns, self.pattern)(*arguments, self.density, seed)
@@ -76,10 +76,10 @@ class Case:
         )
         if self.pattern == "none":
             return Pattern(*arguments, grid)
-        if self.pattern == "corner":  # one block, and the ragged one in both directions
+        if self.pattern == "corner":  # one block, which is ragged in both directions
             grid[-1:, -1:] = True
             return Pattern(*arguments, grid)
-        # a full row, an empty row and an empty column beside random ones, ragged corner present
+        # A full row, an empty row and an empty column beside random ones; the ragged corner is present.
         if self.pattern == "skewed":
             grid = patterns.random(*arguments, self.density, seed).mask
             grid[:1], grid[1:2], grid[:, 1:2], grid[-1:, -1:] = True, False, False, True
@@ -87,10 +87,10 @@ class Case:
         raise Error("case", "a known kind of pattern", repr(self.pattern), "see Case.make_pattern")
 
     def inputs(self, seed: int = 0, integers: bool = False) -> Inputs:
-        """Random operands of the case, rounded to its dtype: normal, or integers in [-2, 2] whose products
-        are exact everywhere.
+        """Draws random operands of the case, rounded to its dtype.
 
-        Drawn on the CPU: every device gets the same bits.
+        They are normal, or integers in [-2, 2] whose products are exact everywhere. They are drawn on the
+        CPU, so that every device gets the same bits.
         """
         generator = torch.Generator().manual_seed(seed)
         pattern = self.make_pattern(seed)
@@ -121,26 +121,26 @@ class Inputs:
     index: ops.Index
 
     def weight(self) -> Tensor:
-        """The dense weight [n, k]."""
+        """Returns the dense weight [n, k]."""
         index = self.index
         return ops.call("unpack", self.values, index.crow, index.col, index.rows, index.cols)
 
     def to(self, device: str) -> Inputs:
-        """The same operands on another device."""
+        """Returns the same operands on another device."""
         bias = None if self.bias is None else self.bias.to(device)
         x, dy, values = (operand.to(device) for operand in (self.x, self.dy, self.values))
         return Inputs(x, dy, values, bias, self.pattern, self.index.to(device))
 
 
 def round_to_tf32(x: Tensor) -> Tensor:
-    """float32 rounded to the nearest value of 10 explicit mantissa bits, ties to even."""
+    """Rounds float32 to the nearest value of 10 explicit mantissa bits, ties to even."""
     bits = x.view(torch.int32)
     return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
 
 
 @contextmanager
 def tf32_switch(on: bool) -> Iterator[None]:
-    """torch's own switch for float32 products on CUDA, as it was again afterwards."""
+    """Sets torch's own switch for TF32 in float32 products on CUDA, and restores it afterwards."""
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
     matmul.allow_tf32 = on
@@ -151,14 +151,17 @@ def tf32_switch(on: bool) -> Iterator[None]:
 
 
 def _numerics(case: Case) -> AbstractContextManager[None]:
-    """Turns no switch where none is read: the benchmarks time what runs inside."""
+    """Sets torch's TF32 switch only where it has an effect: the benchmarks time what runs inside."""
     reads = case.dtype == torch.float32 and case.device != "cpu"
     return tf32_switch(case.tf32) if reads else nullcontext()
 
 
 def cases(device: str = "cpu") -> Iterator[Case]:
-    """The list of one of DEVICES. Every dtype, block and direction on a ragged shape; the edge shapes at some
-    blocks; the fused epilogues. On CUDA, float32 twice: with TF32 and without."""
+    """Yields the cases of one of DEVICES.
+
+    They are every dtype, block and direction on a ragged shape, the edge shapes at some blocks, and the fused
+    epilogues. On CUDA, float32 comes twice: with TF32 and without.
+    """
     numerics = [(dtype, False) for dtype in DTYPES[device]] + [(torch.float32, True)] * (device == "cuda")
     for dtype, tf32 in numerics:
         where = {"dtype": dtype, "tf32": tf32, "device": device}
@@ -191,8 +194,8 @@ def _edges(direction: str, block: tuple[int, int], where: dict[str, Any]) -> Ite
     yield case("no_blocks", 21, k, n, "none")
     yield case("no_inputs", 5, 0, n, "none")
     yield case("no_outputs", 5, k, 0, "none")
-    # Sums long enough to be cut into pieces: a 1 MB L2 holds some 60 tokens of 4000 fp32 inputs. dw on CUDA
-    # cuts 2003 tokens too, with few blocks to occupy it otherwise.
+    # These sums are long enough to be cut into pieces: a 1 MB L2 holds some 60 tokens of 4000 fp32 inputs. dw
+    # on CUDA cuts 2003 tokens too, because its few blocks alone would not occupy the GPU.
     deep = {"forward": (201, 4000 + bn // 2, n), "dx": (201, k, 4000 + bm // 2), "dw": (2003, k, n)}[
         direction
     ]
@@ -202,7 +205,7 @@ def _edges(direction: str, block: tuple[int, int], where: dict[str, Any]) -> Ite
 
 
 def kernels_for(case: Case, inputs: Inputs | None = None) -> list[str]:
-    """The kernels of this build that do not refuse the case, in registry order."""
+    """Returns the kernels of this build that do not refuse the case, in registry order."""
     index = build_index(inputs.pattern if inputs else case.make_pattern())
     with _numerics(case):
         plan = ops.plan(
@@ -212,7 +215,8 @@ def kernels_for(case: Case, inputs: Inputs | None = None) -> list[str]:
 
 
 def sparse_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Tensor:
-    """The case by one kernel, or by the plan's choice: y [m, n], dx [m, k] or dvalues [blocks, bm, bn]."""
+    """Computes the case by one kernel, or by the plan's choice: y [m, n], dx [m, k] or dvalues [blocks, bm,
+    bn]."""
     with _numerics(case):
         if case.direction == "forward":
             return ops.linear(
@@ -224,7 +228,8 @@ def sparse_product(case: Case, inputs: Inputs, kernel: str | None = None) -> Ten
 
 
 def dense_product(case: Case, x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """torch's dense product of the same operands and dtype: y [m, n], dx [m, k] or the whole dW [n, k]."""
+    """Computes torch's dense product of the same operands and dtype: y [m, n], dx [m, k] or the whole dW [n,
+    k]."""
     with _numerics(case):
         if case.direction == "forward":
             return ops.activate(F.linear(x, weight, bias), case.activation)
@@ -234,6 +239,6 @@ def dense_product(case: Case, x: Tensor, dy: Tensor, weight: Tensor, bias: Tenso
 
 
 def exact_product(case: Case, inputs: Inputs) -> Tensor:
-    """The dense product in fp64 of the operands as rounded to the case's dtype."""
+    """Computes the dense product in fp64 of the operands as rounded to the case's dtype."""
     bias = None if inputs.bias is None else inputs.bias.double()
     return dense_product(case, inputs.x.double(), inputs.dy.double(), inputs.weight().double(), bias)

@@ -1,7 +1,7 @@
-"""The tolerance rule: per output tile, error <= 2 x that of torch's dense op of the same dtype, plus a norm x
-eps floor.
+"""Checks results against the tolerance rule, which applies to each output tile.
 
-Errors are against fp64 on the same rounded operands. Per tile, because the typical bug of a sparse kernel is
+The rule: error <= 2 x that of torch's dense op of the same dtype, plus a norm x eps floor. Errors are against
+fp64 on the same rounded operands. They are compared per tile because the typical bug of a sparse kernel is
 one lost or doubled block, which a norm over the whole result hides.
 """
 
@@ -16,24 +16,24 @@ from torch import Tensor
 from ..pattern import Pattern
 from .cases import Case, Inputs, dense_product, exact_product, sparse_product
 
-#: Tokens in one tile of y and dx; the other side is the block's.
+#: Tokens in one tile of y and dx; the tile's other side is the block's.
 TILE_TOKENS = 16
-#: Tensor cores cut off where a fused multiply-add rounds, so errors of a sum lean one way and grow with its
-#: steps instead of with their root. It shows only where the result keeps all bits of the accumulator: TF32
-#: operands, fp32 result.
+#: The accumulation factor for TF32. Tensor cores truncate where a fused multiply-add rounds, so that the
+#: errors of a sum lean one way and grow with its number of steps instead of with the root of that number. It
+#: shows only where the result keeps all bits of the accumulator: TF32 operands, fp32 result.
 TRUNCATION = 8.0
 
 
 @dataclass(frozen=True)
 class TileCheck:
-    """The outcome over all tiles. Errors are the largest of any element of a tile, over the largest exact
-    element of the result."""
+    """The outcome over all tiles. A tile's error is that of its worst element, over the largest exact element
+    of the result."""
 
     ok: bool
     worst_tile_error: float
     dense_tile_error: float
-    excess: float  # largest error / allowed over the tiles; ok means <= 1
-    tile: tuple[int, int]  # where
+    excess: float  # the largest error / allowed error over the tiles; ok means <= 1
+    tile: tuple[int, int]  # the tile with that excess
 
     def __str__(self) -> str:
         verdict = "within" if self.ok else "beyond"
@@ -44,7 +44,8 @@ class TileCheck:
 
 
 def tile_maxima(values: Tensor, tile: tuple[int, int]) -> Tensor:
-    """Largest |element| of each tile of a matrix; the last tiles may be ragged. NaN counts as infinite."""
+    """Returns the largest |element| of each tile of a matrix; the last tiles may be ragged. NaN counts as
+    infinite."""
     values = values.abs().nan_to_num(nan=torch.inf)
     pad = (0, -values.shape[1] % tile[1], 0, -values.shape[0] % tile[0])
     padded = F.pad(values, pad)
@@ -93,13 +94,15 @@ def check_tiles(
 
 
 def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
-    """Checks one result of the case; padding of dvalues must be exactly zero."""
+    """Checks one result of the case; the padding of dvalues must be exactly zero."""
     weight = inputs.weight()
     exact = exact_product(case, inputs)
     dense = dense_product(case, inputs.x, inputs.dy, weight, inputs.bias)
     absolute = Case(case.name, case.direction, torch.float64, case.block, case.m, case.k, case.n)
     x, dy, w = (operand.double().abs() for operand in (inputs.x, inputs.dy, weight))
     magnitude = dense_product(absolute, x, dy, w, None if inputs.bias is None else inputs.bias.double().abs())
+    if case.activation == "relu2":  # of slope 2 z, z the root of its output; the others' is at most 1.2
+        magnitude *= (2 * exact.sqrt()).clamp(min=1)
     accumulation = TRUNCATION if case.tf32 else 2.0
     if case.direction != "dw":
         side = case.block[0] if case.direction == "forward" else case.block[1]
@@ -115,8 +118,10 @@ def check_product(case: Case, inputs: Inputs, actual: Tensor) -> TileCheck:
 
 
 def packed(matrix: Tensor, pattern: Pattern) -> Tensor:
-    """The blocks of a matrix that the pattern names, [blocks, bm, bn], padding zero: by torch's means alone,
-    on any device."""
+    """Returns the blocks of a matrix that the pattern names, [blocks, bm, bn], with zero padding.
+
+    It uses torch's own indexing alone, on any device.
+    """
     (bm, bn), (block_rows, block_cols) = pattern.block, pattern.mask.shape
     padded = F.pad(matrix, (0, block_cols * bn - pattern.cols, 0, block_rows * bm - pattern.rows))
     grid = padded.view(block_rows, bm, block_cols, bn).transpose(1, 2)
@@ -124,8 +129,10 @@ def packed(matrix: Tensor, pattern: Pattern) -> Tensor:
 
 
 def require_product(case: Case, inputs: Inputs, kernel: str | None = None) -> TileCheck:
-    """Runs the case by one kernel and checks it. Raises AssertionError naming case, kernel and tile when it
-    is beyond tolerance."""
+    """Runs the case by one kernel and checks it.
+
+    Raises AssertionError that names case, kernel and tile when the result is beyond tolerance.
+    """
     found = check_product(case, inputs, sparse_product(case, inputs, kernel))
     if not found.ok:
         raise AssertionError(f"{case} by {kernel or 'the plan'}: {found}")

@@ -115,7 +115,7 @@ TEST_F(AmxEmulated, ChunksOfTokensUnderManyThreads) {
   check(c, {3});
 }
 
-// Outputs past the caches: the bytes of those that stay in them, where rows begin at a block row and where
+// Outputs past the caches: the bytes of those that stay in them, where rows begin at a cache line and where
 // not.
 void streams_the_same_bytes(const kernels::cpu::TileOps& ops, DType dtype, DType out_dtype) {
   constexpr std::int64_t kSide = 32, kStride = 64;

@@ -91,6 +91,10 @@ double activate(Activation activation, double x) {
   return x;
 }
 
+double slope(Activation activation, double x) {
+  return activation == Activation::relu2 ? std::max(1.0, 2 * x) : 1;
+}
+
 float to_tf32(float x) {
   std::uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
@@ -130,9 +134,9 @@ Instance::Answer Instance::answer() {
       const double b = c.bias ? bias.at(0, static_cast<std::int64_t>(i) % c.rows) : 0;
       const auto at = static_cast<std::int64_t>(i);
       const double more = c.residual ? residual.at(at / c.rows, at % c.rows) : 0;
+      a.magnitude[i] = (a.magnitude[i] + std::abs(b)) * slope(c.activation, a.exact[i] + b) + std::abs(more);
       a.exact[i] = activate(c.activation, a.exact[i] + b) + more;
       a.plain[i] = activate(c.activation, a.plain[i] + b) + more;
-      a.magnitude[i] += std::abs(b) + std::abs(more);
     }
     if (c.accumulate) {
       const double old = before.at(static_cast<std::int64_t>(i) / bn, static_cast<std::int64_t>(i) % bn);

@@ -33,6 +33,8 @@ struct Case {
 std::string describe(const Case& c);
 
 double activate(Activation activation, double x);
+/// By how much an error of x grows through the activation, at least 1; only relu2 is steeper than 1.2.
+double slope(Activation activation, double x);
 
 /// x with 10 explicit mantissa bits, to nearest, ties away from zero: what cvt.rna.tf32.f32 does. Inf and NaN
 /// stay.

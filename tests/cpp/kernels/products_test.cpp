@@ -135,7 +135,7 @@ TEST(KTiles, OfDepth) {
         }
 }
 
-// Outputs that outgrow L2 leave past the caches, where their rows are whole block rows
+// Outputs that outgrow L2 leave past the caches, where their rows are whole cache lines
 // (deferred_lines.h).
 TEST(PastTheCaches, Outputs) {
   for (const Direction direction : {Direction::forward, Direction::dx})

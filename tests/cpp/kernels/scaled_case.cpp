@@ -176,11 +176,12 @@ void ScaledInstance::expect_right(const Matrix& out) {
         store(c.out, element, 0, c.activation == Activation::relu ? std::max(scaled, 0.0f) : scaled);
         ASSERT_EQ(actual, load(c.out, element, 0)) << describe(c) << " at " << t << ", " << o;
       }
-      // Every activation's slope is below 1.2; its exponential and quotient cost a few ulp, and f8's sums
-      // round at each addition, in the worst order by some hundred ulp of the norm here.
-      const double exact = activate(c.activation, static_cast<double>(xs) * ws * sum + b);
-      const double terms =
+      // Every activation's slope but relu2's is below 1.2; its exponential and quotient cost a few ulp, and
+      // f8's sums round at each addition, in the worst order by some hundred ulp of the norm here.
+      const double z = static_cast<double>(xs) * ws * sum + b, exact = activate(c.activation, z);
+      const double magnitude =
           std::abs(static_cast<double>(xs) * ws) * (exact_sums ? std::abs(sum) : norm) + std::abs(b);
+      const double terms = magnitude * slope(c.activation, z);
       ASSERT_LE(std::abs(actual - exact),
                 out_ulp * std::abs(exact) + (exact_sums ? 8 : 100) * kUlp * terms + 1e-37)
           << describe(c) << " at " << t << ", " << o;

@@ -79,7 +79,7 @@ struct Buffer {
   Buffer() { std::fill_n(bytes, sizeof bytes, kPoison); }
 };
 
-// Rows of one or two block rows, sent all at once, a few at a time, or when the next ones come.
+// Rows of one or two cache lines, sent all at once, a few at a time, or when the next ones come.
 TEST(DeferredLines, ReachTheirRowsAndNothingElse) {
   for (const std::int64_t bytes : {64, 128})
     for (const std::int64_t count : {1, 47, 64})

@@ -21,7 +21,7 @@ using test::row_counts;
 constexpr BlockShape kBlock{8, 8};
 
 BlockPattern watts_strogatz(std::int64_t nodes, std::int64_t k, double p, std::uint64_t seed) {
-  return pattern::watts_strogatz(nodes * 8 - 3, nodes * 8, kBlock, k, p, seed);
+  return pattern::watts_strogatz(std::max<std::int64_t>(0, nodes * 8 - 3), nodes * 8, kBlock, k, p, seed);
 }
 
 BlockPattern barabasi_albert(std::int64_t nodes, std::int64_t m, std::uint64_t seed) {

@@ -1,2 +1,2 @@
-"""The suite `gpu`: CUDA-graph replays, operands rotated past the L2, dense and peers in the same rounds,
-every result checked."""
+"""Runs the suite `gpu`: it replays CUDA graphs with operands rotated past the L2, times dense and peers in
+the same rounds, and checks every result."""

@@ -1,5 +1,5 @@
-"""cuSPARSE's Blocked-ELL product, called in the library that torch itself has loaded: the strongest peer at
-small blocks."""
+"""Calls cuSPARSE's Blocked-ELL product, the strongest peer at small blocks, in the library that torch itself
+has loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .operands import Call, Operands
 
-# Values of cusparse.h and library_types.h.
+# These values come from cusparse.h and library_types.h.
 INDEX_32I, INDEX_BASE_ZERO = 2, 0
 ORDER_COL = 1
 NON_TRANSPOSE = 0
@@ -40,8 +40,10 @@ _PROTOTYPES: dict[str, Sequence[Any]] = {
 
 
 def find_library(maps: str = "/proc/self/maps") -> str:
-    """The cuSPARSE in this process, else the one installed beside torch. Raises OSError when there is
-    none."""
+    """Returns the path of the cuSPARSE in this process, else of the one installed beside torch.
+
+    Raises OSError when there is none.
+    """
     try:
         lines = Path(maps).read_text().splitlines()
     except OSError:
@@ -57,7 +59,7 @@ def find_library(maps: str = "/proc/self/maps") -> str:
 
 
 class Library:
-    """The functions with their types, and one handle."""
+    """Holds cuSPARSE's functions with their argument types, and one handle."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -70,7 +72,7 @@ class Library:
         self.call("cusparseCreate", ctypes.byref(self.handle))
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Raises RuntimeError with cuSPARSE's own words when the function fails."""
+        """Calls a function. Raises RuntimeError with cuSPARSE's own message when it fails."""
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             raise RuntimeError(
@@ -84,10 +86,11 @@ def library() -> Library:
 
 
 def padded_ell(values: Tensor, crow: Tensor, col: Tensor) -> tuple[Tensor, Tensor]:
-    """Blocks [blocks, b, b] as Blocked-ELL's row-major matrix [rows, width * b], and int32 column indices
-    [block rows, width].
+    """Returns the blocks in the Blocked-ELL format.
 
-    Every row is as long as the longest: zeros, and the format's own mark -1, where it has no block.
+    Takes blocks [blocks, b, b]; returns a row-major matrix [rows, width * b] and int32 column indices [block
+    rows, width]. Every block row is as long as the longest one: where it has no block, it has zeros and the
+    format's own mark -1.
     """
     _, bm, bn = values.shape
     counts = crow.diff().long()
@@ -102,7 +105,10 @@ def padded_ell(values: Tensor, crow: Tensor, col: Tensor) -> tuple[Tensor, Tenso
 
 
 class BlockedEll:
-    """One set: y^T [n, m] = W [n, k] x^T [k, m], which is y = x W^T with every matrix where it lies."""
+    """Runs the product for one set of operands: y^T [n, m] = W [n, k] x^T [k, m].
+
+    This is y = x W^T without copies: x and y in row-major order are x^T and y^T in column-major order.
+    """
 
     def __init__(self, x: Tensor, values: Tensor, crow: Tensor, col: Tensor, rows: int, cols: int) -> None:
         m, side = x.shape[0], values.shape[1]
@@ -156,7 +162,8 @@ class BlockedEll:
 
 
 def blocked_ell_calls(operands: Operands) -> list[Call]:
-    """One call for each set. Raises ValueError saying why the format cannot hold the cell."""
+    """Returns one call for each set of operands. Raises ValueError that says why the format cannot hold the
+    cell."""
     cell = operands.cell
     if cell.block[0] != cell.block[1]:
         raise ValueError("Blocked-ELL has square blocks only")

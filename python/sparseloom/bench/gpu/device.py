@@ -1,5 +1,5 @@
-"""The GPU of a run: its name in results, its L2, and its clock and driver through the driver's own management
-library."""
+"""Describes the GPU of a run: its name in results, its L2, and its clock, power and driver as NVML reports
+them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ _SM_CLOCK = 1  # NVML_CLOCK_SM
 
 
 def slug(name: str) -> str:
-    """A folder name for a GPU: "NVIDIA H200" -> "h200", "NVIDIA H100 80GB HBM3" -> "h100"."""
+    """Returns a folder name for a GPU: "NVIDIA H200" -> "h200", "NVIDIA H100 80GB HBM3" -> "h100"."""
     words = re.sub(r"\b(nvidia|geforce|tesla|quadro|\d+gb|hbm\d*e?|sxm\d*|pcie|nvl)\b", " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "gpu"
 
 
 def require_gpu(suite: str = "gpu") -> torch.device:
-    """The current CUDA device. Raises Error when torch sees none, or when this build has no kernels for
-    it."""
+    """Returns the current CUDA device.
+
+    Raises Error when torch sees none, or when this build has no kernels for it.
+    """
     if not torch.cuda.is_available():
         why = "no CUDA in this torch" if torch.version.cuda is None else "no CUDA device that torch can see"
         raise Error(
@@ -41,7 +43,10 @@ def require_gpu(suite: str = "gpu") -> torch.device:
 
 
 class Monitor:
-    """Clock, power and driver of one device, None where they cannot be read; `reason` then says why."""
+    """Reads clock, power and driver of one device; a method returns None when its value cannot be read.
+
+    When NVML cannot be used at all, `reason` says why.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.reason = ""
@@ -51,7 +56,7 @@ class Monitor:
             self._ask("nvmlInit_v2")
             uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
             handle = ctypes.byref(self._handle)
-            try:  # by name first: CUDA_VISIBLE_DEVICES renumbers
+            try:  # by UUID first: CUDA_VISIBLE_DEVICES renumbers the devices
                 self._ask("nvmlDeviceGetHandleByUUID", f"GPU-{uuid.removeprefix('GPU-')}".encode(), handle)
             except OSError:
                 self._ask("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(device.index or 0), handle)
@@ -74,11 +79,11 @@ class Monitor:
         return found.value
 
     def clock_mhz(self) -> int | None:
-        """Of the multiprocessors, now."""
+        """Returns the present clock of the multiprocessors in MHz."""
         return self._number("nvmlDeviceGetClockInfo", ctypes.c_int(_SM_CLOCK))
 
     def power_watts(self) -> float | None:
-        """Of the card, the driver's average."""
+        """Returns the power of the card in watts, as averaged by the driver."""
         milliwatts = self._number("nvmlDeviceGetPowerUsage")
         return None if milliwatts is None else milliwatts / 1000
 
@@ -94,7 +99,7 @@ class Monitor:
 
 
 def describe(device: torch.device, monitor: Monitor) -> dict[str, Any]:
-    """What a results file says of the GPU."""
+    """Returns what a results file says about the GPU."""
     found = torch.cuda.get_device_properties(device)
     return {
         "name": found.name,
@@ -110,7 +115,8 @@ def describe(device: torch.device, monitor: Monitor) -> dict[str, Any]:
 
 
 def alive() -> bool:
-    """Whether the context still answers: after an illegal access every later call fails, whoever makes it."""
+    """Returns whether the CUDA context still works: after an illegal memory access every later call fails,
+    whoever makes it."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:

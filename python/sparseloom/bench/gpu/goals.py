@@ -1,8 +1,7 @@
-"""Every figure that the GPU suite is held to: speed-ups over the dense product of the same dtype and shape,
-and the other limits.
+"""Lists every figure that the GPU suite is held to: speed-ups over dense, and the other limits.
 
-Form: SPEEDUPS[direction, dtype, (tokens, in, out)][block side] = one figure per density of DENSITIES, in
-bursts.
+Speed-ups are over the dense product of the same dtype and shape, in bursts: SPEEDUPS[direction, dtype,
+(tokens, in, out)][block side] has one figure per density of DENSITIES.
 """
 
 from __future__ import annotations
@@ -49,34 +48,39 @@ SPEEDUPS: dict[tuple[str, str, Shape], dict[int, Row]] = {
     ("dw", "tf32", SQUARE): {128: _TF32_DW, 64: _TF32_DW},
     ("forward", "f32", SQUARE): {128: _FP32, 64: _FP32, 32: (17, 11, 6.5, 2.8, 1.8)},
 }
-#: dx: of the speed-up that the forward cell of the same size reached in the same run.
+#: dx must reach this share of the speed-up that the forward cell of the same size reached in the same run.
 DX_OF_FORWARD = {"bf16": 0.93, "tf32": 0.85}
-#: "As fast as dense" leaves room for what a call costs beside the product; for dw, which dense writes whole
-#: and gathers, more.
+#: "As fast as dense" (a figure of 1.0) passes from here on, which leaves room for the overhead of a call
+#: beside the product. dw gets more room: its dense kernel writes the whole dW and then gathers the blocks.
 EVEN, EVEN_DW = 0.97, 0.95
-#: Under load without a pause, of the burst's figure: the power cap lowers the clock for both.
+#: Under load without a pause, this share of the burst's figure passes: the power cap lowers the clock for
+#: both sides.
 SUSTAINED = 0.92
 
-#: Time of a skewed pattern over a balanced one's, per stored element and against the dense product beside
-#: each.
+#: The most time of a skewed pattern over a balanced one's, per stored element and each against the dense
+#: product beside it.
 OVER_BALANCED = 1.15
-#: Candidates timed where so many can run; the plan's choice within this of the fastest, in this share of the
-#: cells.
+#: At least CANDIDATES candidates must be timed where so many can run. The plan's choice must take at most
+#: WITHIN times the fastest's time in at least IN_SHARE of the cells.
 CANDIDATES, WITHIN, IN_SHARE = 4, 1.05, 0.90
-#: fp32: errors over cuBLAS fp32's of the same matrix: rms of a tile (the worst one may have its sampling
-#: noise more); the largest.
+#: fp32: the most that our errors may be over those of cuBLAS fp32, on the same matrix. The first limits the
+#: rms of a tile (the worst tile may have its sampling noise more), the second the largest error.
 RMS_OVER_DENSE, MAX_OVER_DENSE = 1.0, 2.0
-#: A layer's training step beyond the sum of its three products; the GPT MLP's forward and backward against
-#: dense, both compiled.
+#: The most microseconds that a layer's training step may take beyond the sum of its three products; and the
+#: least speed-up of the GPT MLP's forward and backward over dense, both compiled.
 STEP_BEYOND_US, MLP_SPEEDUP = 75.0, 3.0
-#: A changed topology, 4096 x 4096 in blocks of 32: index and plan on the host; tables by the device planner.
+#: The most microseconds for a changed topology, 4096 x 4096 in blocks of 32: index and plan on the host;
+#: tables by the device planner.
 HOST_PLAN_US, DEVICE_PLAN_US = 1000.0, 30.0
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Of one cell. `figure`: the table's speed-up, or with `of_forward` the share of the forward cell's.
-    `least` is what passes."""
+    """The target of one cell.
+
+    `figure` is the table's speed-up or, with `of_forward`, the share of the forward cell's speed-up. `least`
+    is the smallest value that passes.
+    """
 
     figure: float
     least: float
@@ -92,7 +96,7 @@ class Goal:
 
 
 def goal(cell: Cell) -> Goal | None:
-    """None for a cell that is measured without a promise."""
+    """Returns the goal of the cell; None for a cell that is measured without a target."""
     if cell.pattern != "balanced" or cell.density not in DENSITIES or cell.block[0] != cell.block[1]:
         return None
     shape, side = (cell.m, cell.k, cell.n), cell.block[0]

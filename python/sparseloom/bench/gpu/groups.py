@@ -1,5 +1,5 @@
-"""The suite's cells by group, so that a part can be run alone: `--group dw`. The committed list that tests
-read too."""
+"""Lists the suite's cells by group, so that a part can be run alone: `--group dw`. Tests read this list
+too."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..cells import DIRECTIONS, Cell
 from ..skewed import KINDS, STRUCTURED
 from .goals import DECODE, DECODE_SMALL, DENSITIES, SPEEDUPS, SQUARE, VIT_DOWN, VIT_UP, WIDE, Shape
 
-#: Shapes that peers are compared on, and the block sides: what torch BSR and cuSPARSE both take.
+#: Shapes that peers are compared on, and the block sides that torch BSR and cuSPARSE both take.
 SMALL_BATCH: Shape = (256, 4096, 4096)
 PEER_SHAPES = (SQUARE, WIDE, DECODE, VIT_UP, VIT_DOWN, SMALL_BATCH, DECODE_SMALL)
 PEER_BLOCKS = (16, 32, 64, 128)
 PEER_DENSITIES = (0.1, 0.2, 0.5)
-#: Layers of BERT-base (32 texts of 128 tokens) and ViT-B (64 images), and one of 2048 features: products of 5
-#: to 40 us, where what a kernel does before and after them decides.
+#: Layers of BERT-base (32 texts of 128 tokens) and ViT-B (64 images), and one of 2048 features. Their
+#: products take 5 to 40 us, so that what a kernel does before and after its main loop decides.
 LAYERS: tuple[Shape, ...] = (
     (4096, 768, 768),
     (4096, 768, 3072),
@@ -29,7 +29,8 @@ TRAINED = (SQUARE, WIDE, VIT_UP, VIT_DOWN)
 def cells(
     direction: str, dtype: str, shape: Shape, blocks: Iterable[int], densities: Iterable[float] = DENSITIES
 ) -> list[Cell]:
-    """Square blocks, every block with every density, floor or ceiling of its share in each block row."""
+    """Returns cells of square blocks, every block with every density; each block row stores the floor or the
+    ceiling of its share."""
     return [Cell(direction, dtype, *shape, (side, side), density) for side in blocks for density in densities]
 
 
@@ -81,7 +82,7 @@ def fp32() -> list[Cell]:
 
 
 def patterns() -> list[Cell]:
-    """Skewed and structured ones, each beside the balanced pattern that it is compared with."""
+    """Returns skewed and structured patterns, each beside the balanced pattern that it is compared with."""
     return [
         Cell("forward", "bf16", *SQUARE, (64, 64), density, kind)
         for density in (0.1, 0.2)
@@ -90,7 +91,7 @@ def patterns() -> list[Cell]:
 
 
 def layers() -> list[Cell]:
-    """Without figures of their own: for the plan's choice."""
+    """Returns layers that have no targets of their own; they test the plan's choice."""
     return [
         cell
         for way in DIRECTIONS
@@ -100,8 +101,8 @@ def layers() -> list[Cell]:
 
 
 def others() -> list[Cell]:
-    """Where peers are compared beyond the cells above, and dtypes and block shapes that are promised to be
-    right, not fast."""
+    """Returns the cells where peers are compared beyond those above, and dtypes and block shapes that are
+    promised to be right but not fast."""
     found = [
         cell for shape in PEER_SHAPES for cell in cells("forward", "bf16", shape, PEER_BLOCKS, PEER_DENSITIES)
     ]
@@ -132,12 +133,12 @@ GROUPS: dict[str, Callable[[], list[Cell]]] = {
 
 
 def gpu_cells(groups: Iterable[str] = GROUPS) -> list[Cell]:
-    """Of these groups, each cell once, where it comes first."""
+    """Returns the cells of these groups; a cell of several groups appears once, where it comes first."""
     return list(dict.fromkeys(cell for name in groups for cell in GROUPS[name]()))
 
 
 def compared(cell: Cell) -> bool:
-    """Whether peers take part in the cell."""
+    """Returns whether peers take part in the cell."""
     known = (
         (cell.m, cell.k, cell.n) in PEER_SHAPES
         and cell.block[0] == cell.block[1]

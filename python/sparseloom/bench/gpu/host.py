@@ -1,5 +1,5 @@
-"""What a module call costs the host: from the call until it returns, launches included, with nothing to wait
-for."""
+"""Measures the host overhead of a module call: the time from the call until it returns, launches included,
+with nothing to wait for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..timing import Spread
 
 TOKENS, FEATURES, BLOCK, DENSITY = 16, 4096, 32, 0.1
 CALLS = 10_000
-#: Calls between two waits, which are outside the clock: the launch queue holds about 1000 and must never
+#: Calls between two waits; the waits are not timed. The launch queue holds about 1000 launches and must never
 #: fill.
 BATCH = 100
 
 
 def per_call_us(call: Callable[[], object], calls: int, wait: Callable[[], None]) -> Spread:
-    """Microseconds of single calls; `wait` is called after every BATCH of them."""
+    """Times single calls in microseconds and calls `wait` after every BATCH of them."""
     for _ in range(BATCH):
         call()
     wait()
@@ -44,8 +44,8 @@ def per_call_us(call: Callable[[], object], calls: int, wait: Callable[[], None]
 
 
 def host_cost(device: torch.device, calls: int = CALLS) -> dict[str, Any]:
-    """A record of op "host": BlockSparseLinear and F.linear of one size, without and with gradients to
-    keep."""
+    """Returns a record of op "host": the times of BlockSparseLinear and F.linear of one size, first under
+    no_grad, then with gradients."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     generator = torch.Generator().manual_seed(0)
     layer = BlockSparseLinear(

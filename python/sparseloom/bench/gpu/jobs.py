@@ -1,4 +1,4 @@
-"""What a run does, one record each: the cells, and what is timed that is no single product."""
+"""Lists what a run does, with one record each: the cells, and what is timed beyond single products."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from .measure import DeadContext, Record, Settings, cell_fields, measure, one_li
 
 @dataclass(frozen=True)
 class Job:
-    """`fields` stand in the record and tell it from all others; a record of an error has no more than these
-    and the error."""
+    """One part of a run.
+
+    `fields` stand in its record and tell it from all others; the record of an error has these and the error.
+    """
 
     name: str
     group: str
@@ -38,7 +40,8 @@ def of_cell(cell: Cell) -> Job:
 
 
 def _guarded(fields: Record, one: Callable[[Settings], Record]) -> Callable[[Settings], Record]:
-    """What it raises becomes its record; DeadContext is raised when it took the context with it."""
+    """Returns a run that turns what `one` raises into its record, or raises DeadContext when the CUDA context
+    broke."""
 
     def run(settings: Settings) -> Record:
         try:
@@ -57,7 +60,8 @@ def _extra(group: str, fields: Record, one: Callable[[Settings], Record]) -> Job
 
 
 def extras() -> list[Job]:
-    """Training steps, the MLP, plans of a changed topology, and what a module call costs the host."""
+    """Returns the jobs that are not cells: training steps, the MLP, plans of a changed topology, and the host
+    overhead of a module call."""
 
     def layer(block: int, density: float) -> Callable[[Settings], Record]:
         return lambda settings: training.layer_step(settings, block, density)
@@ -79,13 +83,15 @@ def extras() -> list[Job]:
 
 
 def names() -> list[str]:
-    """Of the groups, in the order of a run."""
+    """Returns the names of the groups, in the order of a run."""
     return list(dict.fromkeys([*GROUPS, *(job.group for job in extras())]))
 
 
 def choose(groups: list[str], only: list[str]) -> list[Job]:
-    """Of these groups (none: all), what has every text of `only` in its name. Raises Error on an unknown
-    group, or when none."""
+    """Returns the jobs of these groups (none: all) whose names contain every text of `only`.
+
+    Raises Error when a group is unknown or no job is left.
+    """
     known = names()
     for group in groups:
         if group not in known:

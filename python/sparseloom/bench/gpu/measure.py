@@ -1,5 +1,5 @@
-"""One cell on the GPU: every candidate, torch's dense product and the peers, checked and timed in turn; a
-record of the results."""
+"""Measures one cell on the GPU: checks every candidate and peer, times them and torch's dense product in
+turn, and returns a record of the results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from .peers import PEERS, enter
 from .replay import Replay, pause_after
 
 Record = dict[str, Any]
-#: Candidates that are no sparse kernel.
+#: Candidates that are not sparse kernels.
 NOT_SPARSE = ("dense", "reference")
-#: Rounds of ours and of dense: five where the speed-ups of those agree within 1 %, else up to nine. Most
-#: samples of an H200 agree within .3 %.
+#: Rounds of ours and of dense: CALM_ROUNDS when their speed-ups agree within CALM, else up to MOST_ROUNDS.
+#: Most samples of an H200 agree within 0.3 %.
 CALM_ROUNDS, MOST_ROUNDS, CALM = 5, 9, 0.01
-#: Rounds of peers, and of candidates that are behind the fastest by more than this; a first round shows who
-#: is far behind. The pauses between bursts are what a run of the suite waits for.
+#: Rounds of peers, and of candidates that take more than OUT_OF_REACH times the fastest's time. Candidates
+#: that take more than FAR times its time get only the first round. Fewer rounds pay: most of a suite's run
+#: goes into the pauses between bursts.
 SHORT_ROUNDS, OUT_OF_REACH, FAR = 3, 1.15, 2.0
 
 
@@ -43,18 +44,18 @@ class DeadContext(RuntimeError):
 
 @dataclass
 class Candidate:
-    """One kernel of ours in this cell."""
+    """One of our kernels in this cell."""
 
     kernel: str
     predicted_us: float
     replay: Replay | None = None
     found: TileCheck | None = None
-    accuracy: dict[str, float] | None = None  # fp32: beside cuBLAS fp32's
+    accuracy: dict[str, float] | None = None  # fp32 forward: errors over those of cuBLAS fp32
     error: str = ""
 
 
 class Stopwatch:
-    """Seconds of a cell's parts, in order: what the suite's time goes into."""
+    """Records the seconds of a cell's parts, in order, to show what the suite's time goes into."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -67,8 +68,8 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Settings:
-    """Of a run: where, the L2 to get past, timing per cell beyond the least rounds, and whether peers take
-    part."""
+    """The settings of a run: the device, its L2 size, the seconds of timing per cell beyond the least rounds,
+    whether peers take part, and the monitor."""
 
     device: torch.device
     l2_bytes: int
@@ -78,26 +79,28 @@ class Settings:
 
 
 def cell_fields(cell: Cell) -> Record:
-    """What cell_of needs to read the cell back, and the op."""
+    """Returns the op and the fields that cell_of needs to read the cell back."""
     fields = ("direction", "dtype", "m", "k", "n", "density", "pattern")
     return {"op": "linear"} | {name: getattr(cell, name) for name in fields} | {"block": list(cell.block)}
 
 
 def failed_record(cell: Cell, error: str) -> Record:
-    """Of a cell that could not be measured; its goal is missed."""
+    """Returns the record of a cell that could not be measured; its goal counts as missed."""
     promised = goals.goal(cell)
     return cell_fields(cell) | {"goal": promised.record() if promised else None, "error": error}
 
 
 def one_line(error: BaseException) -> str:
-    """The kind of error and its first line: torch appends advice and stacks."""
+    """Returns the kind of the error and the first line of its message: torch appends advice and stacks."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"
 
 
 def measure(cell: Cell, settings: Settings) -> Record:
-    """The cell's record; one with `error` when it could not be measured. Raises DeadContext when no other
-    cell can be either."""
+    """Returns the cell's record, which has `error` when the cell could not be measured.
+
+    Raises DeadContext when no other cell can be measured either.
+    """
     try:
         with torch.no_grad(), tf32_switch(cell.tf32):
             return _measure(cell, settings)
@@ -185,7 +188,7 @@ def _measure(cell: Cell, settings: Settings) -> Record:
 
 
 def plan_of(operands: Operands) -> Record:
-    """What the plan says of the cell on the current device, under torch's switches as they stand."""
+    """Returns the plan for the cell on the current CUDA device, under torch's switches as they stand."""
     cell = operands.cell
     how: Record = {"out_dtype": fp8.OUT, "use_fast_accum": operands.fast_accum}
     return ops.plan(operands.host_index, cell.direction, operands.case.dtype, cell.m, device="cuda", **how)
@@ -194,8 +197,11 @@ def plan_of(operands: Operands) -> Record:
 def entered(
     candidate: Candidate, operands: Operands, reference: Reference, accuracy: bool = True
 ) -> Candidate:
-    """The candidate ready to be timed and checked, or with its error; `accuracy`: compared with cuBLAS's too,
-    where there is a figure for it. Raises DeadContext when it took the context with it."""
+    """Makes the candidate ready to be timed and checks its result, or notes its error.
+
+    With `accuracy`, its errors are compared with cuBLAS's too, in fp32 forward. Raises DeadContext when the
+    candidate broke the CUDA context.
+    """
     try:
         replay = Replay(operands.calls(candidate.kernel))
         result = replay.poisoned()
@@ -215,7 +221,7 @@ def entered(
 def _peers(
     operands: Operands, reference: Reference, settings: Settings
 ) -> tuple[dict[str, Replay], dict[str, str]]:
-    """The peers that take part, and why the others do not."""
+    """Returns the peers that take part, and the reasons why the others do not."""
     cell, present, absent = operands.cell, {}, {}
     for name in PEERS:
         if not compared(cell):
@@ -240,9 +246,12 @@ def rounds(
     least: int = CALM_ROUNDS,
     most: int = MOST_ROUNDS,
 ) -> tuple[dict[str, list[float]], int | None]:
-    """Microseconds of a call by contender and round; one burst of each in a new order every round, so that
-    samples of one round belong together: `least` rounds where the speed-ups of those agree, else up to
-    `most`. And the clock right after the last burst of ours or dense's."""
+    """Times one burst of each contender in every round, in a new order each round.
+
+    Samples of one round thus belong together. There are `least` rounds when the speed-ups of those agree,
+    else up to `most`. Returns the microseconds of a call by contender and round, and the clock in MHz right
+    after the last burst of ours or of dense.
+    """
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     draw, order, spent, clock = random.Random(0), list(contenders), 0.0, None
     end, done = time.perf_counter() + settings.seconds, 0
@@ -263,14 +272,14 @@ def rounds(
 
 
 def _calm(samples: dict[str, list[float]], chosen: str) -> bool:
-    """Whether the speed-ups of all rounds so far agree."""
+    """Returns whether the speed-ups of all rounds so far agree."""
     found = ratios(samples[DENSE], samples[chosen])
     return found.p80 - found.p20 <= CALM * found.median
 
 
 def _in_reach(samples: dict[str, list[float]], chosen: str, peers: set[str], times: float) -> list[str]:
-    """Who is timed on: dense, the plan's choice, and what of ours is within `times` the fastest or the
-    fastest sparse kernel."""
+    """Returns who is timed further: dense, the plan's choice, those of ours within `times` the fastest's
+    time, and the fastest sparse kernel."""
     dense = [name for name in (DENSE, DENSE_FAST) if name in samples]
     ours = {
         name: Spread.of(found).median
@@ -287,8 +296,8 @@ def _in_reach(samples: dict[str, list[float]], chosen: str, peers: set[str], tim
 def _sustained(
     contenders: dict[str, Replay], monitor: Monitor
 ) -> tuple[dict[str, float], int | None, float | None]:
-    """Median microseconds of a call under load without a pause, by contender; clock and power while the last
-    one ran."""
+    """Returns the median microseconds of a call under load without a pause, by contender, and the clock in
+    MHz and the power in watts while the last one ran."""
     found: list[tuple[int | None, float | None]] = []
     medians = {}
     for name, replay in contenders.items():

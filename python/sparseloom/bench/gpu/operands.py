@@ -1,5 +1,5 @@
-"""What a cell's calls read, on the GPU: in as many copies as it takes that none of them is still in the L2
-when its turn comes."""
+"""Makes the operands of a cell's calls on the GPU, in so many copies that none is still in the L2 when its
+turn comes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from ..cells import Cell
 from . import fp8
 
 Call = Callable[[], Tensor]
-#: The dense contenders' names; the second sums fp8 products in shorter accumulators.
+#: Names of the dense contenders; the second sums fp8 products in shorter accumulators.
 DENSE, DENSE_FAST = "torch", "torch_fast_accum"
-#: Tokens in one tile whose rms error is compared: with blocks of 32 and more, thousands of errors each.
+#: Tokens in one tile whose rms error is compared; with blocks of 32 and more, a tile has thousands of errors.
 RMS_TOKENS = 128
 
 
 def sets_needed(bytes_of_one: int, l2_bytes: int) -> int:
-    """Copies of what one call touches, so that twice the L2 is touched between two uses of the same copy; at
-    least two."""
+    """Returns how many copies of a call's operands to make, at least two: enough that twice the L2 is touched
+    between two uses of the same copy."""
     return 1 + max(1, math.ceil(2 * l2_bytes / max(1, bytes_of_one)))
 
 
 def scatter(values: Tensor, row: Tensor, col: Tensor, rows: int, cols: int) -> Tensor:
-    """The dense matrix [rows, cols] by torch's own indexing, not by the kernels under test. row, col: of each
-    block, int64."""
+    """Returns the dense matrix [rows, cols], built by torch's own indexing and not by the kernels under test.
+
+    values is [blocks, bm, bn]; row and col are int64 [blocks] and give the place of each block.
+    """
     _, bm, bn = values.shape
     kind = values.dtype
     if kind.itemsize == 1:  # torch indexes bytes, but not every 8-bit float
@@ -50,7 +52,7 @@ def scatter(values: Tensor, row: Tensor, col: Tensor, rows: int, cols: int) -> T
 
 
 def gather(matrix: Tensor, row: Tensor, col: Tensor, block: tuple[int, int]) -> Tensor:
-    """The blocks [blocks, bm, bn] of a dense matrix; what lies outside it is zero."""
+    """Returns the blocks [blocks, bm, bn] of a dense matrix; what lies outside the matrix is zero."""
     bm, bn = block
     padded = F.pad(matrix, (0, -matrix.shape[1] % bn, 0, -matrix.shape[0] % bm))
     grid = padded.reshape(padded.shape[0] // bm, bm, padded.shape[1] // bn, bn).transpose(1, 2)
@@ -59,7 +61,7 @@ def gather(matrix: Tensor, row: Tensor, col: Tensor, block: tuple[int, int]) -> 
 
 @dataclass(frozen=True)
 class Copy:
-    """One set of the operands of ours. x [m, k], dy [m, n]; empty where the direction does not read it."""
+    """One set of our operands: x [m, k], dy [m, n]; a tensor is empty when the direction does not read it."""
 
     x: Tensor
     dy: Tensor
@@ -68,7 +70,8 @@ class Copy:
 
 
 class Operands:
-    """A cell's random operands, its dense twin, and the calls that take turns over copies of either."""
+    """Holds a cell's random operands, those of its dense counterpart, and the calls that take turns over
+    copies of either."""
 
     def __init__(self, cell: Cell, device: torch.device, l2_bytes: int, seed: int = 0) -> None:
         self.cell, self.case = cell, cell.case(device.type)
@@ -86,7 +89,7 @@ class Operands:
             normal = torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(
                 self.case.dtype
             )
-            # products are then exact, and a check sees the sums
+            # Products of TF32 numbers are exact, so that a check sees the errors of the sums alone.
             return round_to_tf32(normal) if cell.tf32 else normal
 
         values = draw(pattern.blocks, *cell.block)
@@ -100,23 +103,24 @@ class Operands:
         self._fp8, self.fast_accum = cell.dtype.startswith("fp8"), cell.dtype == "fp8"
         self._scales = fp8.scales(device)
         size = self.case.dtype.itemsize
-        ours = (x.nbytes + dy.nbytes) + values.nbytes  # dw writes values' size, forward and dx read it
+        # For dw: it writes as many bytes as values has, which forward and dx read.
+        ours = (x.nbytes + dy.nbytes) + values.nbytes
         written = fp8.OUT.itemsize if self._fp8 else size
         out = {"forward": cell.m * cell.n * written, "dx": cell.m * cell.k * size, "dw": 0}[cell.direction]
         copies = sets_needed(ours + out, l2_bytes) - 1
         self.copies = [first] + [
             Copy(x.clone(), dy.clone(), values.clone(), self.host_index.to(device)) for _ in range(copies)
         ]
-        # The dense layer that ours replaces has no zeros: cuBLAS on the scattered weight of density .05 took
-        # 311 us where random data took 345 (H200, 8192 x 4096 x 4096: zeros toggle less, and the clock stays
-        # higher).
+        # Like the dense layer that ours replaces, this weight has no zeros. Zeros would flatter dense: cuBLAS
+        # took 311 us on the scattered weight of density .05 and 345 us on random data (H200, 8192 x 4096 x
+        # 4096), because zeros toggle fewer bits and the clock stays higher.
         full = none if cell.direction == "dw" else draw(cell.n, cell.k)
         others = sets_needed(x.nbytes + dy.nbytes + cell.n * cell.k * size + out, l2_bytes) - 1
         #: x, dy and weight of the dense product, one for each copy.
         self.dense_sets = [(x, dy, full)] + [(x.clone(), dy.clone(), full.clone()) for _ in range(others)]
 
     def calls(self, kernel: str) -> list[Call]:
-        """Ours by that kernel, one call for each copy."""
+        """Returns our calls by that kernel, one for each copy."""
 
         def one(copy: Copy) -> Tensor:
             if self._fp8:
@@ -130,11 +134,11 @@ class Operands:
         return [lambda copy=copy: one(copy) for copy in self.copies]  # type: ignore[misc]
 
     def dense_calls(self) -> dict[str, list[Call]]:
-        """torch's product of the same x or dy with a weight that has no zeros (dw: the whole dW), one call
-        for each copy.
+        """Returns the calls of torch's dense product by contender, one for each copy.
 
-        By contender: fp8 has two ways of adding up, of which the faster is the one to beat (fp8_promoted: the
-        exact one).
+        They multiply the same x or dy by a weight that has no zeros (dw: they compute the whole dW). fp8 has
+        two contenders, without and with fast accumulation, of which the faster is the one to beat
+        (fp8_promoted: only the first).
         """
 
         def turns(product: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Call]:
@@ -148,7 +152,7 @@ class Operands:
         }
 
     def dense(self, x: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
-        """torch's product in the dtype under test, of operands as calls have them; fp8's without fast
+        """Computes torch's product in the dtype under test, of the operands of a call; fp8 runs without fast
         accumulation."""
         return (
             fp8.dense(x, weight, self._scales) if self._fp8 else dense_product(self.case, x, dy, weight, None)
@@ -156,13 +160,13 @@ class Operands:
 
     @property
     def scale(self) -> float:
-        """What the product of the stored numbers is multiplied by."""
+        """The factor on the product of the stored numbers."""
         return fp8.X_SCALE * fp8.W_SCALE if self._fp8 else 1.0
 
 
 class Reference:
-    """The cell's exact result in fp64, torch's dense one of the dtype under test, and the tiles that results
-    are compared by."""
+    """Holds the cell's exact result in fp64 and torch's dense one in the dtype under test, and compares
+    results with them by tiles."""
 
     def __init__(self, operands: Operands) -> None:
         self._operands, case, first = operands, operands.case, operands.copies[0]
@@ -175,14 +179,15 @@ class Reference:
         )
 
     def _tiled(self, matrix: Tensor) -> Tensor:
-        """dw: the stored blocks one under another, else the matrix itself."""
+        """Returns the stored blocks one under another for dw, else the matrix itself."""
         if self._operands.cell.direction != "dw":
             return matrix
         blocks = gather(matrix, self._operands.block_row, self._operands.block_col, self._operands.cell.block)
         return blocks.reshape(-1, self._operands.cell.block[1])
 
     def check(self, actual: Tensor) -> TileCheck:
-        """Per output tile by the tolerance of sparseloom.testing; a NaN counts as infinitely wrong."""
+        """Checks each output tile by the tolerance of sparseloom.testing; a NaN counts as infinitely
+        wrong."""
         direction, (bm, bn) = self._operands.cell.direction, self._operands.cell.block
         tile = (bm, bn) if direction == "dw" else (TILE_TOKENS, bm if direction == "forward" else bn)
         shaped = actual.reshape(-1, bn) if direction == "dw" else actual
@@ -190,10 +195,10 @@ class Reference:
         return check_tiles(shaped, self._dense, self._exact, self._magnitude, tile, accumulation)
 
     def accuracy(self, actual: Tensor) -> dict[str, float]:
-        """Errors of a forward result over those of torch's dense one, on the same matrix.
+        """Returns the errors of a forward result over those of torch's dense one, on the same matrix.
 
-        Rms in the median and in the worst tile of RMS_TOKENS tokens by one block row, the largest anywhere;
-        elements of a tile.
+        The entries are the rms ratio in the median and in the worst tile of RMS_TOKENS tokens by one block
+        row, the ratio of the largest errors anywhere, and the elements of a tile.
         """
         side = self._operands.cell.block[0]
         rms, dense_rms = (
@@ -213,7 +218,7 @@ class Reference:
 
 
 def _rms(errors: Tensor, tile: tuple[int, int]) -> Tensor:
-    """Of each whole tile of a matrix; a matrix smaller than one tile is one."""
+    """Returns the rms of each whole tile of a matrix; a matrix smaller than one tile counts as one."""
     height, width = min(tile[0], errors.shape[0]), min(tile[1], errors.shape[1])
     whole = errors[: errors.shape[0] // height * height, : errors.shape[1] // width * width]
     grid = whole.reshape(whole.shape[0] // height, height, whole.shape[1] // width, width)

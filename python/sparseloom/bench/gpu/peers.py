@@ -1,5 +1,5 @@
-"""Others' block-sparse products on the operands of a cell, ready to be timed in its rounds; who cannot take
-part says why."""
+"""Makes others' block-sparse products ready to be timed in the rounds of a cell, on its operands; a peer that
+cannot take part says why."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from .replay import Replay, synchronises
 
 
 def torch_bsr_calls(operands: Operands) -> list[Call]:
-    """F.linear with the same weight as a torch.sparse_bsr_tensor, one call for each set. Raises what torch
-    raises."""
+    """Returns calls of F.linear with the weight as a torch.sparse_bsr_tensor, one per set of operands.
+
+    Raises what torch raises.
+    """
     size = (operands.cell.n, operands.cell.k)
     weights = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "beta state"
+        warnings.simplefilter("ignore")  # torch warns that BSR is in "beta state"
         for copy in operands.copies:
             index = copy.index.crow.long(), copy.index.col.long()
             weights.append(torch.sparse_bsr_tensor(*index, copy.values, size))
@@ -36,17 +38,20 @@ PEERS: dict[str, Callable[[Operands], list[Call]]] = {
 
 
 def enter(name: str, operands: Operands, reference: Reference) -> Replay:
-    """The peer ready to be timed, its result checked like ours. Raises what says why it cannot take part."""
+    """Makes the peer ready to be timed and checks its result like ours.
+
+    Raises an error that says why the peer cannot take part.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         calls = PEERS[name](operands)
-        calls[0]()  # compiles, allocates
+        calls[0]()  # the first call compiles and allocates
         try:
             replay = Replay(calls, graphed=not synchronises(calls[0]))
         except RuntimeError:
             if not alive():
                 raise
-            replay = Replay(calls, graphed=False)  # waits for the device in a way that torch cannot see
+            replay = Replay(calls, graphed=False)  # waits in a way that torch cannot see
         found = reference.check(replay.poisoned())
     if not found.ok:
         raise RuntimeError(f"its result is wrong: {found}")

@@ -1,5 +1,5 @@
-"""Calls captured in a CUDA graph and timed by events on the device: the host's time for a launch does not
-enter."""
+"""Captures calls in a CUDA graph and times them by events on the device, so that the host's time for a launch
+does not count."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from torch import Tensor
 
 from .operands import Call
 
-#: One burst: about so many calls, more where they are short (two events and a graph's start cost some 5 us),
+#: Calls of one burst: about CALLS, more where they are short (two events and a graph's start cost some 5 us),
 #: fewer where a slow peer would take the suite's whole time.
 CALLS, MOST_CALLS, LEAST_CALLS = 10, 200, 3
 SHORT_US, LONG_US = 2_000.0, 15_000.0
 WARM_UP = 3
-#: The pause before a burst in lengths of the one before, within these seconds: the card's power then stays
-#: far below its cap, as in a burst of 20 calls after a long idle. 100 calls in a row lose 13 % of the clock
-#: to that cap (dense bf16 on an H200).
+#: The pause before a burst is PAUSE_LENGTHS times the length of the burst before, within the other two, in
+#: seconds. The card's power then stays far below its cap, as in a burst of 20 calls after a long idle time.
+#: 100 calls in a row lose 13 % of the clock to that cap (dense bf16 on an H200).
 PAUSE_LENGTHS, PAUSE_LEAST, PAUSE_MOST = 4.0, 0.005, 0.06
-#: "Sustained": so many calls at least, or this long where they are long, after so much of the same load. The
-#: power cap takes 75 to 100 ms to settle the clock: dense bf16 begins at 344 us on a cool H200 and takes 404
-#: from then on; what followed it within 20 ms ran at the clock that dense had left behind, 200 us for 177.
+#: "Sustained" means at least so many calls, or this long where they are long, after HEAT_US of the same load.
+#: The power cap takes 75 to 100 ms to settle the clock: dense bf16 begins at 344 us on a cool H200 and takes
+#: 404 us from then on. A kernel that followed it within 20 ms ran at the clock that dense had left behind, in
+#: 200 us instead of 177 us.
 SUSTAINED_CALLS, SUSTAINED_US, SUSTAINED_REPLAYS, HEAT_US = 100, 100_000.0, 7, 125_000.0
-#: Cycles of a kernel that does nothing, some 0.2 ms: the host queues a whole burst behind it, so that no gap
-#: is timed.
+#: Cycles of a kernel that does nothing for some 0.2 ms: the host queues a whole burst behind it, so that no
+#: gap is timed.
 SPIN = 400_000
 
 
 def launches_for(us: float, sets: int) -> int:
-    """Calls of one burst for a product that takes about `us`: whole turns over the sets."""
+    """Returns the calls of one burst for a product that takes about `us`, in whole turns over the sets."""
     wanted = min(max(CALLS, SHORT_US / us), MOST_CALLS)
     wanted = min(wanted, max(LEAST_CALLS, LONG_US / us))
     return max(1, math.ceil(wanted / sets)) * sets
 
 
 def pause_after(seconds: float) -> float:
-    """Seconds to sleep after a burst of that length."""
+    """Returns the seconds to sleep after a burst of that length."""
     return min(max(PAUSE_LENGTHS * seconds, PAUSE_LEAST), PAUSE_MOST)
 
 
@@ -53,8 +54,10 @@ def _capture_stream(device: int) -> torch.cuda.Stream:
 
 
 def capture(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """A graph of what body queues. torch.cuda.graph empties the allocator's cache each time: minutes for this
-    suite."""
+    """Captures what body queues in a graph.
+
+    torch.cuda.graph would empty the allocator's cache each time, which takes minutes for this suite.
+    """
     device, pool = torch.cuda.current_device(), torch.cuda.graph_pool_handle()
     graph, stream = torch.cuda.CUDAGraph(), _capture_stream(device)
     stream.wait_stream(torch.cuda.current_stream())
@@ -64,8 +67,8 @@ def capture(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
             body()
             graph.capture_end()
         except BaseException:
-            # A capture that ends broken leaves torch's allocator recording, and every later one would fail
-            # with it.
+            # A capture that fails leaves torch's allocator recording, and every later capture would fail with
+            # it.
             for end in (graph.capture_end, lambda: torch._C._cuda_endAllocateToPool(device, pool)):
                 with contextlib.suppress(RuntimeError):
                     end()
@@ -75,7 +78,8 @@ def capture(body: Callable[[], None]) -> torch.cuda.CUDAGraph:
 
 
 def estimate_us(call: Call) -> float:
-    """Of a warm call, launched from the host: an upper bound that only decides how many are timed."""
+    """Returns the microseconds of a warm call launched from the host: an upper bound that only decides how
+    many calls are timed."""
     call()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -86,7 +90,7 @@ def estimate_us(call: Call) -> float:
 
 
 def synchronises(call: Call) -> bool:
-    """Whether torch waits for the device inside the call, which no capture survives."""
+    """Returns whether torch waits for the device inside the call, which no capture survives."""
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -101,15 +105,17 @@ def synchronises(call: Call) -> bool:
 
 
 class Replay:
-    """One contender: its calls, one for each set, taking turns; in a graph, or launched one by one when
-    `graphed` is false."""
+    """Runs one contender: its calls, one for each set of operands, take turns.
+
+    They run in a graph, or are launched one by one when `graphed` is false.
+    """
 
     def __init__(self, calls: Sequence[Call], graphed: bool = True) -> None:
         self._calls = calls
         #: The last result of each set. A call gets the memory of the set's former result, so outputs rotate
         #: as inputs do.
         self.outputs: deque[Tensor] = deque()
-        #: Of a call: an upper bound until the first burst, then what the last one took.
+        #: Microseconds of a call: an upper bound until the first burst, then the last burst's time.
         self.us = estimate_us(calls[0])
         self.launches = launches_for(self.us, len(calls))
         with torch.cuda.stream(_capture_stream(torch.cuda.current_device())):
@@ -136,8 +142,10 @@ class Replay:
             self._graph.replay()
 
     def poisoned(self) -> Tensor:
-        """The first set's result after every output was NaN. Without a graph the allocator is handed NaN to
-        give out again."""
+        """Fills every output with NaN, replays, and returns the first set's result.
+
+        Without a graph, the outputs' memory goes back to the allocator, which hands the NaN out again.
+        """
         if self._graph is None:
             self._queue()
         for output in self.outputs:
@@ -147,13 +155,13 @@ class Replay:
         return self.outputs[0]
 
     def same_bits(self) -> bool:
-        """Whether the last results of all sets, whose operands are copies of one another, are equal in every
-        bit."""
+        """Returns whether the last results of all sets, whose operands are copies of one another, are equal
+        in every bit."""
         first, *others = (output.contiguous().view(torch.uint8) for output in self.outputs)
         return all(torch.equal(other, first) for other in others)
 
     def burst(self) -> float:
-        """Microseconds of one call among `launches`, after a few to warm up."""
+        """Times one burst after a few calls to warm up; returns the microseconds of one of its calls."""
         torch.cuda._sleep(SPIN)
         for i in range(WARM_UP):
             self._calls[i % len(self._calls)]()
@@ -165,8 +173,8 @@ class Replay:
         return self.us
 
     def sustained(self, during: Callable[[], None] = lambda: None) -> list[float]:
-        """Microseconds of one call in each of several replays without a pause; `during` is called while they
-        run."""
+        """Times several replays without a pause and returns the microseconds of one call in each; calls
+        `during` while they run."""
         wanted = min(SUSTAINED_CALLS, SUSTAINED_US / self.us)
         replays = max(SUSTAINED_REPLAYS, math.ceil(wanted / self.launches))
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
@@ -182,8 +190,8 @@ class Replay:
 
 
 def in_turn(contenders: dict[str, Replay], rounds: int) -> dict[str, list[float]]:
-    """Microseconds of a call by contender and round; one burst of each in a new order every round, after a
-    pause."""
+    """Times one burst of each contender in every round, in a new order each round and after a pause; returns
+    the microseconds of a call by contender and round."""
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     draw, order, spent = random.Random(0), list(contenders), 0.0
     for _ in range(rounds):

@@ -1,5 +1,5 @@
-"""The suite as a whole: jobs in order, a results file that grows with them, a new process where a kernel
-broke the old one's."""
+"""Runs the suite as a whole: it runs the jobs in order, writes a results file that grows with them, and
+starts a new process when a kernel broke the CUDA context."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from .measure import DeadContext, Record, Settings
 #: Seconds between two writes of the growing results file: a run that is stopped from outside loses no more
 #: than these.
 SAVE_EVERY = 15.0
-#: Seconds after which a cell is given up: a kernel that never ends would otherwise take the whole run with
-#: it. The slowest part, the compiled MLP, should take some forty.
+#: Seconds after which a cell is given up: a kernel that never ends would otherwise block the whole run. The
+#: slowest part, the compiled MLP, should take some forty.
 CELL_LIMIT = 120.0
-#: Share of the GPU's memory above which what graphs of former cells kept is given back; doing it always costs
-#: 0.1 s a cell.
+#: When torch has reserved more than this share of the GPU's memory, what graphs of former cells kept is given
+#: back. Doing so always would cost 0.1 s a cell.
 RESERVED_LIMIT = 0.3
 
 
 class Run:
-    """One results file in the making."""
+    """Runs jobs and writes their records to one results file."""
 
     def __init__(self, folder: Path, name: str, seconds: float, peers: bool, resume: bool) -> None:
         device = require_gpu()
@@ -52,7 +52,10 @@ class Run:
             self._resume(folder / str(self.head["device"]) / f"{name}.json")
 
     def _resume(self, path: Path) -> None:
-        """Takes up the records of that file. Raises Error when there is none, or it is of another commit."""
+        """Takes up the records of that file.
+
+        Raises Error when there is none, or when it is of another commit.
+        """
         if not path.is_file():
             raise Error("bench", "a results file to go on with", f"no {path}", "run without --resume")
         before = json.loads(path.read_text())
@@ -67,8 +70,11 @@ class Run:
         self.head = before
 
     def measure(self, jobs: list[Job]) -> None:
-        """All that has no record yet. Raises DeadContext after its record was saved; a job that does not end
-        is recorded, and a new process goes on."""
+        """Runs every job that has no record yet.
+
+        Raises DeadContext after its record was saved. A job that does not end is recorded, and a new process
+        goes on.
+        """
         start = time.monotonic()
         with tqdm([job for job in jobs if not job.done(self.records)], unit="cell", disable=None) as bar:
             for job in bar:
@@ -89,7 +95,8 @@ class Run:
             torch.cuda.empty_cache()
 
     def _give_up(self, job: Job) -> None:
-        """In another thread, while the measuring one waits for the GPU."""
+        """Records that the job did not end and starts again; runs in another thread, while the measuring one
+        waits for the GPU."""
         death = DeadContext(job.fields | {"error": f"did not end within {CELL_LIMIT:.0f} s"})
         self.records.append(death.record)
         self.save()
@@ -106,14 +113,16 @@ class Run:
             self.save()
 
     def save(self) -> Path:
-        """Writes what there is. Raises Error when that fails."""
+        """Writes the records so far. Raises Error when that fails."""
         self._saved = time.monotonic()
         return write_results(self._folder, self._name, self.head, self.records)
 
 
 def start_again(death: DeadContext, arguments: list[str] | None = None) -> None:
-    """Replaces this process, whose GPU context is gone, by one that goes on with the next cell: with these
-    arguments, by default its own with --resume. Does not return."""
+    """Replaces this process, whose CUDA context is unusable, by one that goes on with the next cell.
+
+    `arguments` are the new process's, by default this one's with --resume. Does not return.
+    """
     print(
         f"sparseloom bench: the GPU context died and a new process goes on: {death}",
         file=sys.stderr,

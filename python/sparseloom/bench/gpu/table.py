@@ -1,4 +1,4 @@
-"""The suite's records on the terminal."""
+"""Formats the suite's records for the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ HEAD = (
 
 
 def table(records: list[dict[str, Any]]) -> Table:
-    """One row per cell; under it what a module call costs the host, when that was measured."""
+    """Returns one row per cell, and as the caption the host overhead of a module call, when that was
+    measured."""
     out = Table("cell", *HEAD)
     for column in out.columns:
         column.no_wrap = True
@@ -47,7 +48,7 @@ def table(records: list[dict[str, Any]]) -> Table:
 
 
 def row(record: dict[str, Any]) -> list[str]:
-    """HEAD's columns of one cell."""
+    """Returns HEAD's columns for one cell."""
     if "error" in record:
         return [record["error"], *[""] * (len(HEAD) - 1)]
     peers = [
@@ -69,7 +70,7 @@ def row(record: dict[str, Any]) -> list[str]:
 
 
 def host_line(record: dict[str, Any]) -> str:
-    """A record of op "host" in words."""
+    """Puts a record of op "host" in words."""
     modes = []
     for mode in ("without_gradients", "with_gradients"):
         ours, linear = record[mode]["us"]["median"], record[mode]["linear_us"]["median"]
@@ -78,14 +79,15 @@ def host_line(record: dict[str, Any]) -> str:
 
 
 def target(record: dict[str, Any]) -> str:
-    """The promised speed-up, of dense or of the forward cell."""
+    """Returns the target speed-up, over dense or as a share of the forward cell's ("of F"); empty when there
+    is none."""
     goal = record["goal"]
     return "" if goal is None else f"{goal['figure']:g} of F" if goal["of_forward"] else f"{goal['figure']:g}"
 
 
 def summary(records: list[dict[str, Any]]) -> list[str]:
-    """How the plan did over the cells, and where the time of a run went; sentences, none when no cell was
-    measured."""
+    """Returns sentences on how the plan did over the cells and where the time of a run went; none when no
+    cell was measured."""
     cells = [record for record in records if record["op"] == "linear" and "error" not in record]
     if not cells:
         return []

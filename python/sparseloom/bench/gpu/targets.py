@@ -1,5 +1,5 @@
-"""What the project promises of its GPU kernels, as sentences on what a run's records miss. The figures are in
-goals.py."""
+"""Checks the records of a GPU run against the targets of the GPU kernels and returns sentences on what they
+miss. The figures are in goals.py."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from .groups import compared
 
 Record = dict[str, Any]
 
-#: Above this density any candidate counts against torch BSR, below it sparse kernels alone.
+#: Above this density any candidate counts against torch BSR; up to it, only sparse kernels do.
 SPARSE_UP_TO = 0.3
 DECODE_TOKENS = 64
-#: Of torch BSR's speed: blocks of 16 and 32 and every decode cell, and the larger blocks.
+#: The least speed over torch BSR's: FASTER for blocks of 16 and 32 and for every decode cell, COARSE_AT_LEAST
+#: for the larger blocks.
 FASTER, COARSE_AT_LEAST, COARSE_BLOCK = 1.0, 0.7, 64
-SPARSER_AT_MOST = 0.6  # time at density .05 over time at .2
+SPARSER_AT_MOST = 0.6  # the most time at density .05 over the time at .2
 OF_DENSE = 0.95
-#: Of the predicted time of dense products with many tokens: sound GPUs took .88 to 1.14, one under a power
-#: brake 2.3 in the median, at its full clock.
+#: The most time of dense products over the predicted one, in the median of at least LEAST_CELLS cells with
+#: MANY_TOKENS tokens or more. Sound GPUs took .88 to 1.14 of the predicted time; one under a power brake took
+#: 2.3 times as long in the median, while it reported its full clock.
 DENSE_AT_MOST, MANY_TOKENS, LEAST_CELLS = 1.5, 4096, 3
 HOST_US = {"without_gradients": 10.0, "with_gradients": 18.0}
-#: Of a training step's results against fp32: bf16 rounds each of them, and the activation's input, once.
+#: The largest relative error of a training step's results against fp32: bf16 rounds each result once, and the
+#: activation's input once.
 STEP_ERROR = 0.02
-#: The rms over a tile's n errors is itself uncertain by 1 / sqrt(2 n), the ratio of two by 1 / sqrt(n); of
-#: 10^4 tiles the worst one lies 4 of these above.
+#: The rms over a tile's n errors is itself uncertain by 1 / sqrt(2 n), and the ratio of two by 1 / sqrt(n).
+#: The worst of 10^4 tiles lies 4 of these above.
 NOISE = 5.0
 
 
 def missed_gpu(records: list[Record]) -> list[str]:
-    """Sentences, none when these records keep every promise."""
+    """Returns a sentence for every target that these records miss."""
     cells = [record for record in records if record["op"] == "linear" and "error" not in record]
     return [
         *slowed(cells),
@@ -59,7 +62,7 @@ def name_of(record: Record) -> str:
 
 
 def failed(records: Iterable[Record]) -> list[str]:
-    """Cells and candidates that raised."""
+    """Returns sentences on cells and candidates that raised an error."""
     sentences = []
     for record in records:
         if "error" in record:
@@ -71,8 +74,8 @@ def failed(records: Iterable[Record]) -> list[str]:
 
 
 def slowed(cells: Iterable[Record]) -> list[str]:
-    """Whether the GPU itself is too slow for this run to count: dense products, the yardstick, take far
-    longer than they should."""
+    """Returns a sentence when the GPU itself is too slow for the run to count: dense products, the yardstick,
+    take far longer than they should."""
     ratios = [
         each["us"]["median"] / each["predicted_us"]
         for record in cells
@@ -92,8 +95,8 @@ def slowed(cells: Iterable[Record]) -> list[str]:
 
 
 def not_repeated(cells: Iterable[Record]) -> list[str]:
-    """Sparse kernels whose results on equal operands differ. cuBLAS, which `dense` calls, is not ours to
-    promise."""
+    """Returns sentences on sparse kernels whose results on equal operands differ. `dense` is exempt: it calls
+    cuBLAS, which promises no equal bits."""
     return [
         f"{cell_of(record)} by {each['kernel']}: results of equal operands differ"
         for record in cells
@@ -103,8 +106,10 @@ def not_repeated(cells: Iterable[Record]) -> list[str]:
 
 
 def below_goal(cells: list[Record]) -> list[str]:
-    """The table of speed-ups: in bursts, and what is left of them under load. dx is held against the forward
-    cell of the same run, and says nothing where that was not measured."""
+    """Returns sentences on cells that miss their speed-up in the table of goals, in bursts or under load.
+
+    dx is compared with the forward cell of the same run and is skipped where that was not measured.
+    """
     speeds = {cell_of(record): record["speedup"] for record in cells}
     sentences = []
     for record in cells:
@@ -134,7 +139,7 @@ def below_goal(cells: list[Record]) -> list[str]:
 
 
 def less_accurate(cells: Iterable[Record]) -> list[str]:
-    """fp32 against cuBLAS fp32's errors on the same matrix, where a record has them."""
+    """Compares fp32 errors with those of cuBLAS fp32 on the same matrix, where a record has them."""
     sentences = []
     for record in cells:
         found = record.get("accuracy")
@@ -152,14 +157,14 @@ def less_accurate(cells: Iterable[Record]) -> list[str]:
 
 
 def over_balanced(record: Record, balanced: Record) -> float:
-    """Time per stored element over that of the balanced pattern, each in units of the dense product timed
-    beside it."""
+    """Returns the time per stored element over that of the balanced pattern, each relative to the dense
+    product timed beside it."""
     cost, base = (each["us"]["median"] / each["dense_us"] / each["stored"] for each in (record, balanced))
     return float(cost / base)
 
 
 def unbalanced(cells: list[Record]) -> list[str]:
-    """Skewed rows against balanced ones of the same density."""
+    """Compares skewed rows with balanced ones of the same density."""
     by_cell = {cell_of(record): record for record in cells}
     sentences = []
     for cell, record in by_cell.items():
@@ -174,7 +179,8 @@ def unbalanced(cells: list[Record]) -> list[str]:
 
 
 def behind_torch_bsr(cells: Iterable[Record]) -> list[str]:
-    """bf16 forward in square blocks of the compared sides, on the compared shapes."""
+    """Compares bf16 forward with torch BSR, in square blocks of the compared sides and on the compared
+    shapes."""
     sentences = []
     for record in cells:
         cell = cell_of(record)
@@ -203,7 +209,7 @@ def behind_torch_bsr(cells: Iterable[Record]) -> list[str]:
 
 
 def not_sparser(cells: Iterable[Record]) -> list[str]:
-    """bf16 forward at density .05 against .2, by sparse kernels, in the layers of 8192 tokens."""
+    """Compares sparse kernels' bf16 forward at density .05 with density .2, in the layers of 8192 tokens."""
     times = {cell_of(record): record["sparse_us"] for record in cells}
     sentences = []
     for low, us in times.items():
@@ -219,7 +225,8 @@ def not_sparser(cells: Iterable[Record]) -> list[str]:
 
 
 def slower_than_dense(cells: Iterable[Record]) -> list[str]:
-    """The plan's choice against torch's dense product, in bursts, where the table asks for nothing of it."""
+    """Compares the plan's choice with torch's dense product, in bursts, in cells for which the table asks for
+    no speed-up."""
     sentences = []
     for record in cells:
         goal = goals.goal(cell_of(record))
@@ -234,12 +241,13 @@ def timed(record: Record) -> int:
 
 
 def well_chosen(cells: Iterable[Record]) -> int:
-    """In how many cells the plan's choice was within 5 % of the fastest."""
+    """Returns in how many cells the plan's choice was within 5 % of the fastest."""
     return sum(record["over_best"] <= goals.WITHIN for record in cells)
 
 
 def badly_planned(cells: list[Record]) -> list[str]:
-    """Too few candidates timed where more can run, and too many choices that were not among the fastest."""
+    """Returns sentences where fewer candidates were timed than should be, and when too few choices were among
+    the fastest."""
     sentences = []
     for record in cells:
         can_run = len(record["candidates"])
@@ -254,7 +262,7 @@ def badly_planned(cells: list[Record]) -> list[str]:
 
 
 def host_over(records: Iterable[Record]) -> list[str]:
-    """Of module calls; says nothing about a run that did not measure them."""
+    """Checks the host overhead of module calls, when the run measured it."""
     return [
         f"a module call {mode.replace('_', ' ')}: "
         f"{record[mode]['us']['median']:.1f} us of the host, target {most:g}"
@@ -266,7 +274,7 @@ def host_over(records: Iterable[Record]) -> list[str]:
 
 
 def steps_over(records: Iterable[Record]) -> list[str]:
-    """A layer's training step and the compiled MLP."""
+    """Checks a layer's training step and the compiled MLP."""
     sentences = []
     for record in records:
         if record["op"] not in ("step", "mlp") or "error" in record:
@@ -288,7 +296,7 @@ def steps_over(records: Iterable[Record]) -> list[str]:
 
 
 def plans_over(records: Iterable[Record]) -> list[str]:
-    """A changed topology's plan, on the host and on the device."""
+    """Checks the time of a changed topology's plan, on the host and on the device."""
     return [
         f"{name_of(record)}: {record['us']['median']:.0f} us, target {record['target_us']:g}"
         for record in records

@@ -1,5 +1,5 @@
-"""What a changed topology costs: a new index and its plans on the host, and index tables rewritten in place
-on the device."""
+"""Measures what a changed topology costs: a new index and its plans on the host, and index tables rewritten
+in place on the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = ("crow", "col", "ccol", "row", "slot")
 
 
 def fields(where: str) -> Record:
-    """What names a record; where: "host" or "device"."""
+    """Returns the fields that name a record. `where` is "host" or "device"."""
     size = {"m": TOKENS, "k": FEATURES, "n": FEATURES, "block": [BLOCK, BLOCK], "density": DENSITY}
     return {
         "op": "plan",
@@ -36,8 +36,11 @@ def fields(where: str) -> Record:
 
 
 def host_plan(device: torch.device | str) -> Record:
-    """Microseconds from a pattern's mask to an index of both directions and plans of all three products, for
-    patterns never seen before; and of its parts, medians."""
+    """Measures a new index and its plans on the host, for patterns never seen before.
+
+    The time runs from a pattern's mask to an index of both directions and plans of all three products.
+    Returns microseconds of the whole, and medians of its parts.
+    """
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     parts: dict[str, list[float]] = {"index": [], "forward": [], "dx": [], "dw": []}
     for seed in range(WARM_UP + CHANGES):
@@ -63,10 +66,10 @@ def host_plan(device: torch.device | str) -> Record:
 
 
 def device_plan(device: torch.device) -> Record:
-    """Microseconds of one rewriting of the tables of both directions, in a CUDA graph: what needs the host
-    could not be captured.
+    """Measures one rewriting of the tables of both directions, in microseconds.
 
-    Raises RuntimeError when tables differ from those that the host makes of the same mask.
+    It runs in a CUDA graph: what needs the host could not be captured. Raises RuntimeError when the tables
+    differ from those that the host makes of the same mask.
     """
     changes = [patterns.balanced(FEATURES, FEATURES, BLOCK, DENSITY, seed) for seed in range(MASKS)]
     masks = [pattern.mask.to(device) for pattern in changes]

@@ -1,5 +1,5 @@
-"""Training as a user runs it: one layer's step by autograd beside the three products it is made of, and a
-compiled GPT MLP."""
+"""Measures training as a user runs it: one layer's step by autograd beside the three products it consists of,
+and a compiled GPT MLP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MLP_DENSITY, MLP_BLOCK, TOKENS, WIDTH, HIDDEN = 0.2, 64, 8192, 4096, 16384
 
 
 def step_fields(block: int, density: float) -> Record:
-    """What names a layer's record."""
+    """Returns the fields that name a layer's record."""
     m, k, n = goals.SQUARE
     name = f"step-bf16-{m}x{k}x{n}-{block}x{block}-d{density:g}"
     return {
@@ -42,7 +42,7 @@ def step_fields(block: int, density: float) -> Record:
 
 
 def mlp_fields() -> Record:
-    """What names the MLP's record."""
+    """Returns the fields that name the MLP's record."""
     name = f"mlp-bf16-{TOKENS}x{WIDTH}x{HIDDEN}-{MLP_BLOCK}x{MLP_BLOCK}-d{MLP_DENSITY:g}"
     block = [MLP_BLOCK, MLP_BLOCK]
     return {
@@ -60,8 +60,8 @@ def mlp_fields() -> Record:
 def operands(
     m: int, k: int, n: int, sets: int, device: torch.device, seed: int = 0
 ) -> list[tuple[Tensor, Tensor]]:
-    """Copies of x [m, k], which wants a gradient, and dy [m, n]: taken in turn, twice the L2 lies between two
-    uses of one."""
+    """Returns copies of x [m, k], which requires grad, and dy [m, n], to be used in turn, so that twice the
+    L2 is touched between two uses of one copy."""
     generator = torch.Generator(device).manual_seed(seed)
     x, dy = (torch.randn(m, width, generator=generator, device=device).to(DTYPE) for width in (k, n))
     return [(x.clone().requires_grad_(), dy.clone()) for _ in range(sets)]
@@ -70,7 +70,7 @@ def operands(
 def step(
     module: Callable[[Tensor], Tensor], parameters: list[Tensor], x: Tensor, dy: Tensor
 ) -> tuple[Tensor, ...]:
-    """y, then the gradients of x and of the parameters."""
+    """Returns y, then the gradients of x and of the parameters."""
     y = module(x)
     return y, *torch.autograd.grad(y, [x, *parameters], dy)
 
@@ -78,12 +78,12 @@ def step(
 def steps(
     module: Callable[[Tensor], Tensor], parameters: list[Tensor], data: list[tuple[Tensor, Tensor]]
 ) -> list[Call]:
-    """One call for each copy; each returns dx, the rest is freed."""
+    """Returns one call for each copy; a call returns dx, and the rest is freed."""
     return [lambda own=own: step(module, parameters, *own)[1] for own in data]  # type: ignore[misc]
 
 
 def compared(names: list[str], ours: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> dict[str, float]:
-    """|ours - exact| / |exact| in the Frobenius norm, by name."""
+    """Returns |ours - exact| / |exact| in the Frobenius norm, by name."""
     found = zip(names, ours, exact, strict=True)
     return {
         name: round(float((a.detach().float() - b.detach()).norm() / b.detach().norm().clamp(min=1e-30)), 6)
@@ -92,14 +92,14 @@ def compared(names: list[str], ours: tuple[Tensor, ...], exact: tuple[Tensor, ..
 
 
 def blocks_of(matrix: Tensor, layer: BlockSparseLinear) -> Tensor:
-    """A dense gradient at the layer's blocks."""
+    """Returns the blocks of a dense gradient that the layer stores."""
     row = torch.arange(len(layer.crow) - 1, device=matrix.device).repeat_interleave(layer.crow.diff().long())
     return gather(matrix, row, layer.col.long(), layer.block)
 
 
 def layer_step(settings: Settings, block: int, density: float) -> Record:
-    """A layer with bias and GELU: its step launched from the host as users do, in a CUDA graph, and the three
-    products alone."""
+    """Measures the training step of a layer with bias and GELU: launched from the host as users do, in a CUDA
+    graph, and its three products alone."""
     m, k, n = goals.SQUARE
     cells = {direction: Cell(direction, "bf16", m, k, n, (block, block), density) for direction in DIRECTIONS}
     pattern = cells["forward"].case().make_pattern(0)
@@ -143,7 +143,7 @@ def layer_step(settings: Settings, block: int, density: float) -> Record:
 
 
 def _graphed(calls: list[Call]) -> Iterator[tuple[str, Replay]]:
-    """The step in a graph, where it can be captured."""
+    """Yields the step in a CUDA graph, where it can be captured."""
     try:
         yield "graph", Replay(calls)
     except RuntimeError:
@@ -151,7 +151,7 @@ def _graphed(calls: list[Call]) -> Iterator[tuple[str, Replay]]:
 
 
 class Mlp(nn.Module):
-    """down(gelu(up(x))) of a GPT block."""
+    """Computes down(gelu(up(x))) of a GPT block."""
 
     def __init__(self, up: nn.Module, down: nn.Module, fused: bool) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Mlp(nn.Module):
 
 
 def mlps(device: torch.device, width: int, hidden: int) -> tuple[Mlp, Mlp]:
-    """The block-sparse one, and one of the same sizes with weights that have no zeros."""
+    """Returns the block-sparse MLP, and one of the same sizes with weights that have no zeros."""
     generator = torch.Generator().manual_seed(0)
     kept: dict[str, Any] = {
         "density": MLP_DENSITY,
@@ -181,8 +181,8 @@ def mlps(device: torch.device, width: int, hidden: int) -> tuple[Mlp, Mlp]:
 
 
 def mlp_error(mlp: Mlp, x: Tensor, dy: Tensor, run: Callable[[Tensor], Tensor]) -> dict[str, float]:
-    """Of y and dx of `run`, which is the block-sparse MLP or a compiled form of it, against its scattered
-    weights in fp32."""
+    """Returns the errors of y and dx of `run`, against the scattered weights in fp32. `run` is the
+    block-sparse MLP or a compiled form of it."""
     layers = [each for each in (mlp.up, mlp.down) if isinstance(each, BlockSparseLinear)]
     twin = nn.Sequential(*(layer.to_dense().float() for layer in layers))
     exact = step(twin, [], x.detach().float().requires_grad_(), dy.float())
@@ -190,7 +190,7 @@ def mlp_error(mlp: Mlp, x: Tensor, dy: Tensor, run: Callable[[Tensor], Tensor]) 
 
 
 def compiled_mlp(settings: Settings, backend: str = "inductor") -> Record:
-    """Forward and backward of the MLP, both under torch.compile, one by one in turn."""
+    """Measures forward and backward of the MLP, sparse and dense in turn, both under torch.compile."""
     sparse, dense = mlps(settings.device, WIDTH, HIDDEN)
     data = operands(TOKENS, WIDTH, WIDTH, 2, settings.device)
     models = {"sparse": sparse, "dense": dense}
@@ -201,7 +201,7 @@ def compiled_mlp(settings: Settings, backend: str = "inductor") -> Record:
     errors = mlp_error(sparse, *data[0], compiled["sparse"])
     samples = in_turn({name: Replay(each, graphed=False) for name, each in calls.items()}, ROUNDS)
     us = {name: Spread.of(times) for name, times in samples.items()}
-    torch._dynamo.reset()  # its compiled graphs hold the models
+    torch._dynamo.reset()  # torch.compile's graphs hold the models
     return mlp_fields() | {
         "us": us["sparse"].rounded(1),
         "dense_us": round(us["dense"].median, 1),

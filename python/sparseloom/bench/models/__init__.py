@@ -1,1 +1,2 @@
-"""Whole models of other packages, patched, trained, saved, reloaded and timed against their dense selves."""
+"""Patches, trains, saves and reloads whole models of other packages, and times them against their dense
+selves."""

@@ -1,4 +1,5 @@
-"""The suite as a whole: every model in order, its results file, its table, and what must hold."""
+"""Runs the suite as a whole: every model in order, its results file, its table, and the checks of what must
+hold."""
 
 from __future__ import annotations
 
@@ -19,8 +20,10 @@ SUITE = "models"
 
 
 def run(specs: list[Spec], seconds: float) -> tuple[dict[str, Any], list[Record]]:
-    """Head and records of a results file. A model that fails leaves its error and does not take the others
-    with it."""
+    """Returns the head and the records of a results file.
+
+    A model that fails gets a record with its error, and the others still run.
+    """
     device = require_gpu(SUITE)
     for spec in specs:
         spec.require()
@@ -39,14 +42,14 @@ def run(specs: list[Spec], seconds: float) -> tuple[dict[str, Any], list[Record]
             traceback.print_exc(file=sys.stderr)
             words = (str(error).strip().splitlines() or [""])[0][:300]
             records.append({"op": "model", "model": spec.name, "error": f"{type(error).__name__}: {words}"})
-        torch._dynamo.reset()  # its compiled graphs hold the model
+        torch._dynamo.reset()  # torch.compile's graphs hold the model
         torch.cuda.empty_cache()
     return head | {"seconds": round(time.perf_counter() - start, 1)}, records
 
 
 def failed(records: list[Record]) -> list[str]:
-    """Sentences on what does not hold: an error, a loss that did not fall, no CUDA graphs, a model that came
-    back another one."""
+    """Returns a sentence for everything that does not hold: an error, a loss that did not fall, parts without
+    CUDA graphs, or a reloaded model that computes something else."""
     sentences = []
     for record in records:
         name = record["model"]
@@ -70,7 +73,7 @@ def failed(records: list[Record]) -> list[str]:
 
 
 def table(records: list[Record]) -> Table:
-    """One row per model."""
+    """Returns the table to print, with one row per model."""
     out = Table(
         "model",
         "parameters",

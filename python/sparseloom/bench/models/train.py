@@ -1,4 +1,4 @@
-"""One model patched, trained, saved, reloaded and timed: a record of the results file."""
+"""Patches, trains, saves, reloads and times one model: a record of the results file."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Record = dict[str, Any]
 Say = Callable[[str], None]
 
 STEPS = 20
-#: AdamW without warm-up: what a random transformer of this size bears.
+#: The learning rate of AdamW without warm-up that a random transformer of this size bears.
 LEARNING_RATE = 1e-4
-#: Steps of one timed round, rounds, and steps before: both models take turns, so that a clock change meets
-#: both.
+#: Steps of one timed round, rounds, and steps before the first. Both models take turns, so that a clock
+#: change affects both.
 ROUND, ROUNDS, WARM_UP = 10, 9, 3
 
 
-#: torch.compile's mode that replays CUDA graphs, so that a step waits for the host no more.
+#: torch.compile's mode that replays CUDA graphs, so that a step no longer waits for the host.
 GRAPHED = "reduce-overhead"
 
 
 class Trainer:
-    """A model under torch.compile, bf16 autocast and fused AdamW, on one batch."""
+    """Trains a model under torch.compile, bf16 autocast and fused AdamW on one batch."""
 
     def __init__(
         self, model: nn.Module, data: tuple[Tensor, Tensor], backend: str, mode: str = "default"
@@ -45,7 +45,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=True)
 
     def step(self) -> Tensor:
-        """One step; the loss before it, still on the device."""
+        """Takes one step; returns the loss before it, still on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.x.device.type, torch.bfloat16):
             loss = F.cross_entropy(logits(self.compiled(self.x)), self.target)
@@ -55,13 +55,14 @@ class Trainer:
 
 
 def logits(result: Any) -> Tensor:
-    """Of what timm (a tensor) or transformers (an object that has them) returns."""
+    """Returns the logits from the result of a timm model (a tensor) or a transformers model (an object that
+    has them)."""
     found: Tensor = getattr(result, "logits", result)
     return found
 
 
 def evaluated(model: nn.Module, x: Tensor) -> Tensor:
-    """The eager model's logits under bf16 autocast."""
+    """Returns the eager model's logits under bf16 autocast; leaves the model in eval mode."""
     model.eval()
     with torch.no_grad(), torch.autocast(x.device.type, torch.bfloat16):
         return logits(model(x))
@@ -70,11 +71,12 @@ def evaluated(model: nn.Module, x: Tensor) -> Tensor:
 def measure(
     spec: Spec, device: torch.device, seconds: float, say: Say = print, backend: str = "inductor"
 ) -> Record:
-    """The whole course. ``seconds``: of the report, for each layer and batch size."""
+    """Measures the model from patching to the report. ``seconds`` is the report's, for each layer and batch
+    size."""
     memory = _Memory(device)
     data = spec.data(device)
     model = spec.make(0, device)
-    # What a user writes: this call, and the optimizer after it.
+    # This is what a user writes: this call, and the optimizer after it.
     patched = sparsify_(model, spec.patterns)
     say(f"{spec}: {str(patched).splitlines()[0]}")
     sparse = Trainer(model, data, backend)
@@ -128,9 +130,9 @@ def measure(
 
 
 def trained(trainer: Trainer, device: torch.device) -> tuple[list[float], float, int]:
-    """STEPS losses, the seconds that the first step took (nearly all of them compiling), and the graphs that
-    it was cut into."""
-    from torch._dynamo.utils import counters  # all of dynamo: a second that only this suite pays
+    """Trains STEPS steps; returns the losses, the seconds of the first step (nearly all of them compiling),
+    and the graphs that it was cut into."""
+    from torch._dynamo.utils import counters  # imports all of dynamo: a second that only this suite pays
 
     before = counters["stats"]["unique_graphs"]
     _wait(device)
@@ -143,8 +145,11 @@ def trained(trainer: Trainer, device: torch.device) -> tuple[list[float], float,
 
 
 def reloaded(spec: Spec, model: nn.Module, x: Tensor) -> tuple[int, bool, bool]:
-    """Saves, and loads into a model made anew from other random weights: the file's size, whether both then
-    have the same tensors and give the same logits in every bit, and whether they did not before."""
+    """Saves the model and loads it into one made anew from other random weights.
+
+    Returns the file's size in bytes, whether both models then have the same tensors and give the same logits
+    in every bit, and whether their logits differed before.
+    """
     expected = evaluated(model, x)
     fresh = spec.make(1, x.device)
     sparsify_(fresh, spec.patterns)
@@ -162,7 +167,7 @@ def reloaded(spec: Spec, model: nn.Module, x: Tensor) -> tuple[int, bool, bool]:
 
 
 def steps_per_second(trainers: list[Trainer], device: torch.device) -> list[Spread]:
-    """Of each, in rounds taken in turn."""
+    """Returns the steps per second of each trainer, in rounds taken in turn."""
     for trainer in trainers:
         for _ in range(WARM_UP):
             trainer.step()
@@ -179,8 +184,8 @@ def steps_per_second(trainers: list[Trainer], device: torch.device) -> list[Spre
 
 
 def _graphs_skipped() -> int:
-    """Compiled parts that inductor would not put into a CUDA graph, so far."""
-    from torch._dynamo.utils import counters  # as trained does
+    """Returns how many compiled parts inductor has not put into a CUDA graph so far."""
+    from torch._dynamo.utils import counters  # imported here for the reason that `trained` gives
 
     return int(counters["inductor"]["cudagraph_skips"])
 
@@ -194,7 +199,8 @@ def _beside(speeds: list[Spread]) -> Record:
 
 
 class _Memory:
-    """What torch allocated at most since then, beyond what was there; None on the CPU."""
+    """Measures how many bytes torch allocated at most since it was made, beyond those allocated then; None on
+    the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._gpu = device if device.type == "cuda" else None

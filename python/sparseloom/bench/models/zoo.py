@@ -1,5 +1,5 @@
-"""The models: the packages' own definitions with random weights, random data, and which layers become
-sparse."""
+"""Lists the models: the packages' own definitions with random weights, random data, and the layers that
+become sparse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ...patch import BlockSparse
 
 @dataclass(frozen=True)
 class Spec:
-    """One model of the suite. ``build`` and ``inputs`` get the package and the sizes."""
+    """One model of the suite. ``build`` gets the package and the sizes, ``inputs`` the sizes and a
+    generator."""
 
     name: str
     package: str  # imported only when the model is measured
@@ -28,8 +29,8 @@ class Spec:
     inputs: Callable[[Mapping[str, Any], torch.Generator], Tensor]
     classes: int
     patterns: Mapping[str, BlockSparse]
-    batches: tuple[int, ...]  # the last one is trained with; the report has all
-    sizes: Mapping[str, Any] = field(default_factory=dict)  # what differs from the package's defaults
+    batches: tuple[int, ...]  # the last one is used for training; the report has all
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # what differs from the defaults
 
     def __str__(self) -> str:
         return self.name
@@ -50,13 +51,13 @@ class Spec:
         return f"{self.package} {importlib.metadata.version(self.package)}"
 
     def make(self, seed: int, device: torch.device) -> nn.Module:
-        """The dense model with random weights, in training mode."""
+        """Returns the dense model with random weights, in training mode."""
         self.require()
         torch.manual_seed(seed)
         return self.build(importlib.import_module(self.package), self.sizes).to(device).train()
 
     def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """One random batch and its random classes."""
+        """Returns one random batch and its random classes."""
         generator = torch.Generator().manual_seed(0)
         x = self.inputs(dict(self.sizes) | {"batch": self.batch}, generator)
         target = torch.randint(self.classes, (self.batch,), generator=generator)
@@ -82,15 +83,15 @@ def _bert(transformers: ModuleType, sizes: Mapping[str, Any]) -> nn.Module:
 
 
 def _texts(sizes: Mapping[str, Any], generator: torch.Generator) -> Tensor:
-    # From 1 on: 0 pads, and the model would warn that no mask was given.
+    # Tokens start at 1: token 0 is padding, and the model would warn that no mask was given.
     return torch.randint(
         1, sizes.get("vocab_size", 30522), (sizes["batch"], sizes.get("tokens", 128)), generator=generator
     )
 
 
 BERT_CLASSES = 16
-#: The wide layers of the MLP keep a quarter of their blocks, the projections of attention, which suffer
-#: first, 30 %.
+#: The wide layers of the MLP keep a quarter of their blocks. The projections of attention, which suffer
+#: first, keep 30 %.
 MLP, ATTENTION = BlockSparse(block=64, density=0.25), BlockSparse(block=64, density=0.3)
 VIT_PATTERNS = {r".*\.mlp\.fc[12]": MLP, r".*\.attn\.(qkv|proj)": ATTENTION}
 BERT_PATTERNS = {
@@ -105,7 +106,7 @@ SPECS = (
 
 
 def select(only: list[str]) -> list[Spec]:
-    """The models whose name holds every text of ``only``. Raises Error when there is none."""
+    """Returns the models whose names contain every text of ``only``. Raises Error when there is none."""
     found = [spec for spec in SPECS if all(text in spec.name for text in only)]
     if not found:
         raise Error(

@@ -1,2 +1,2 @@
-"""`sparseloom bench sweep`: random problems that nobody picked, each beside torch's dense product; see
-docs/sweep.md."""
+"""Measures random problems that nobody picked, each beside torch's dense product (`sparseloom bench sweep`);
+see docs/sweep.md."""

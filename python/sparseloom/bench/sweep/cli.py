@@ -1,4 +1,4 @@
-"""`sparseloom bench sweep`: the options, what is printed, and every error as one line."""
+"""Provides `sparseloom bench sweep`: its options, what it prints, and every error as one line."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def sweep(
         str | None, typer.Option(help="of the results file; default: sweep-SEED, with --compare OLD-again")
     ] = None,
 ) -> None:
-    """Measure random problems beside torch's dense product; writes <results>/<device>/<name>.json. A file of
-    the same seed and commit is gone on with."""
+    """Measures random problems beside torch's dense product and writes <results>/<device>/<name>.json. When
+    that file exists and has the same seed and commit, the run continues it."""
     try:
         old = _read(compare) if compare else None
         if old:
@@ -71,7 +71,8 @@ def sweep(
         typer.echo(f"seed {seed}, {problems} problems on {made.device.slug}{before}")
 
         def again(left: float) -> list[str]:
-            """Of a process that goes on; one that has no time left prints what there is."""
+            """Returns the arguments of a process that goes on; one that has no time left prints what there
+            is."""
             options: dict[str, Any] = {"seed": seed, "problems": problems, "device": device, "kernel": kernel}
             options |= {"compare": compare, "results": folder, "name": name or stem}
             options["seconds"] = max(0.0, left) if math.isfinite(left) else None
@@ -96,7 +97,7 @@ def sweep(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A sweep's results file. Raises Error when it is none."""
+    """Reads a sweep's results file. Raises Error when it is none."""
     wanted, remedy = "a results file of a sweep", "name a file that `bench sweep` wrote"
     try:
         found = json.loads(path.read_text())
@@ -108,7 +109,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def show(records: list[dict[str, Any]]) -> None:
-    """Tables, the ten worst with their plans, sentences."""
+    """Prints the tables, the ten worst problems with their plans, and the sentences."""
     console = Console()
     console.width = max(console.width, 160)
     table = Table(*summary.HEAD)

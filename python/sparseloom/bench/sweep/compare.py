@@ -1,4 +1,4 @@
-"""The same problems measured twice: what moved between two results files."""
+"""Compares two results files of the same problems and says what moved."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 from .record import Record
 from .summary import MUCH_SLOWER, SLOWER, SLOWER_US, commit, measured, quantile, share, slower, title
 
-#: Moved: by more than this share of the speed-up, and more than this of the time.
+#: A problem has moved when its speed-up changed by more than this share, and its time by more than this many
+#: microseconds.
 MOVED, MOVED_US = 0.03, SLOWER_US
 SHOWN = 10
 Pair = tuple[Record, Record]
 
 
 def pairs(old: list[Record], new: list[Record]) -> list[Pair]:
-    """Records of one problem, where both were measured, in the order of the new ones."""
+    """Returns the pairs of records of one problem, where both were measured, in the order of the new ones."""
     before = {record["index"]: record for record in measured(old)}
     return [(before[record["index"]], record) for record in measured(new) if record["index"] in before]
 
 
 def change(pair: Pair) -> float:
-    """The new speed-up over the old."""
+    """Returns the new speed-up over the old."""
     return float(pair[1]["speedup"] / pair[0]["speedup"])
 
 
@@ -29,12 +30,12 @@ def percent(ratio: float) -> str:
 
 
 def moved(pair: Pair) -> bool:
-    """Whether the speed-up changed by more than 3 %, and that is more than .5 us of the new time."""
+    """Returns whether the speed-up changed by more than 3 %, and by more than .5 us of the new time."""
     return abs(change(pair) - 1) > MOVED and pair[1]["us"]["median"] * abs(change(pair) - 1) > MOVED_US
 
 
 def sentences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """`old`, `new`: whole results files."""
+    """Returns what to print of two whole results files."""
     both = pairs(old["records"], new["records"])
     lines = [f"{len(both)} problems measured in both: {commit(old)} and {commit(new)}"]
     if old["device"] != new["device"]:

@@ -1,5 +1,5 @@
-"""A problem on the CPU: fewer tokens where the dense product takes too long, and once more where the rounds
-do not agree."""
+"""Measures a problem on the CPU: with fewer tokens where the dense product takes too long, and once more
+where the rounds do not agree."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from .record import Record, Timed, named, record_of, spread
 
 #: Tokens are halved until the dense product takes at most this.
 MOST_DENSE_SECONDS = 0.05
-#: Of timing, the first and the second time; seven rounds at least where those take longer.
+#: Seconds of timing, the first and the second time; there are seven rounds at least where those take longer.
 SECONDS = (0.15, 0.4)
-#: Rounds where dense takes long even for one token: torch's fp16 and bf16 without instructions for them need
-#: half a second for the largest layers, a hundred times as long as ours, and most of a sweep's time if it
-#: were seven times.
+#: Rounds where dense takes long even for one token. torch's fp16 and bf16 without instructions for them need
+#: half a second for the largest layers, a hundred times as long as ours; seven rounds of them would take most
+#: of a sweep's time.
 LONG_ROUNDS = 3
-#: Where the speed-up of a third of the rounds lies further from that of all, the problem is timed once more
-#: and then counts as unmeasured.
+#: When the speed-up of a third of the rounds is further than this from that of all, the problem is timed once
+#: more and then counts as unmeasured.
 MOST_SPREAD = 0.05
 
 
 class Cpu:
-    """This machine's CPU, with torch's number of threads."""
+    """Measures on this machine's CPU, with torch's number of threads."""
 
     def __init__(self) -> None:
         self.slug = device_slug()
@@ -42,13 +42,13 @@ class Cpu:
         self.plan_device = "cpu"
 
     def fitted(self, problem: Problem) -> Problem:
-        """The same with its tokens halved until torch's dense product takes at most MOST_DENSE_SECONDS, or
-        one is left."""
+        """Returns the problem with its tokens halved until torch's dense product takes at most
+        MOST_DENSE_SECONDS, or one token is left."""
         tokens = [problem.m >> halvings for halvings in range(problem.m.bit_length())][::-1]
         at, seconds = 0, dense_seconds(replace(problem, m=tokens[0]))
         while seconds <= MOST_DENSE_SECONDS and at + 1 < len(tokens):
-            # From few tokens up, in strides that twice the time for twice the tokens allows: from above, fp16
-            # would take minutes to get there.
+            # The search goes up from one token, in strides that fit if twice the tokens take twice the time:
+            # going down from many tokens, fp16 would take minutes.
             stride = max(1, int(math.log2(MOST_DENSE_SECONDS / max(seconds, 1e-6))))
             ahead = min(at + stride, len(tokens) - 1)
             took = dense_seconds(replace(problem, m=tokens[ahead]))
@@ -61,8 +61,10 @@ class Cpu:
         return replace(problem, m=tokens[at])
 
     def measure(self, problem: Problem, forced: str | None = None) -> Record:
-        """The record; with `unmeasured` where the rounds did not agree, or others were at work, twice.
-        `forced`: a kernel to time beside all others."""
+        """Returns the record, with `unmeasured` when twice the rounds did not agree or others used the CPU.
+
+        `forced`: a kernel to time, with every other candidate.
+        """
         every = problem.all_candidates or forced is not None
         with torch.no_grad():
             bench = Bench(problem)
@@ -91,8 +93,10 @@ class Cpu:
 
 
 def dense_seconds(problem: Problem) -> float:
-    """Of one warm dense product. Of constants: no product of this size depends on the values, and drawing
-    them takes longer."""
+    """Returns the seconds of one warm dense product.
+
+    The operands are constants: no product of this size depends on the values, and drawing them takes longer.
+    """
     case = problem.case()
     x, dy, weight = (
         torch.full(shape, 0.5, dtype=case.dtype)
@@ -103,6 +107,6 @@ def dense_seconds(problem: Problem) -> float:
             start = time.perf_counter()
             dense_product(case, x, dy, weight, None)
             took = time.perf_counter() - start
-            if took > 2 * MOST_DENSE_SECONDS:  # what a first call costs more is less than that
+            if took > 2 * MOST_DENSE_SECONDS:  # more than what a first call costs extra
                 break
     return took

@@ -1,5 +1,5 @@
-"""A problem on the GPU: graph replays past the L2 beside dense's, as the suite `gpu` times them; some
-launched eagerly too."""
+"""Measures a problem on the GPU: replays CUDA graphs with operands rotated past the L2, ours and dense's, as
+the suite `gpu` does; some problems are launched eagerly too."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ..gpu.replay import Replay, pause_after
 from .problems import Problem
 from .record import Record, Timed, named, predicted_us, record_of
 
-#: Rounds: three where the speed-ups of those agree within 1 %, else up to seven. 300 problems then take two
-#: to three minutes.
+#: Rounds: three when the speed-ups of those agree within 1 %, else up to seven. 300 problems then take two to
+#: three minutes.
 LEAST_ROUNDS, MOST_ROUNDS = 3, 7
-#: Eager calls of one sample: about EAGER_US of them, never more than a launch queue holds.
+#: Eager calls of one sample: so many that they take about EAGER_US, and never more than a launch queue holds.
 EAGER_US, LEAST_CALLS, MOST_CALLS, EAGER_ROUNDS = 5_000.0, 5, 200, 3
-#: Share of the GPU's memory above which what graphs of former problems kept is given back, before a problem
-#: is drawn.
+#: When torch has reserved more than this share of the GPU's memory, what graphs of former problems kept is
+#: given back before a problem is measured.
 RESERVED_LIMIT = 0.3
 
 
 class Gpu:
-    """The current CUDA device. Raises Error where torch sees none."""
+    """Measures on the current CUDA device. Raises Error where torch sees none."""
 
     plan_device = "cuda"
 
@@ -42,12 +42,15 @@ class Gpu:
         self._memory = int(gpu["memory_bytes"])
 
     def fitted(self, problem: Problem) -> Problem:
-        """As drawn: no product is too long for a GPU."""
+        """Returns the problem as drawn: no product is too long for a GPU."""
         return problem
 
     def measure(self, problem: Problem, forced: str | None = None) -> Record:
-        """The record. `forced`: a kernel to time beside all others. Raises what a product raised, and
-        DeadContext, with a record of the problem, when no other can be measured in this process."""
+        """Returns the record of the problem. `forced`: a kernel to time, with every other candidate.
+
+        Raises what a product raised; raises DeadContext, with a record of the problem, when no other problem
+        can be measured in this process.
+        """
         if torch.cuda.memory_reserved() > RESERVED_LIMIT * self._memory:
             torch.cuda.empty_cache()
         try:
@@ -58,7 +61,7 @@ class Gpu:
         except Exception as error:
             if not alive():
                 raise DeadContext(problem.fields() | {"error": one_line(error)}) from error
-            torch.cuda.empty_cache()  # it may have been memory that was missing
+            torch.cuda.empty_cache()  # memory may be what was missing
             raise
 
     def _measure(self, problem: Problem, forced: str | None) -> Record:
@@ -86,8 +89,8 @@ class Gpu:
 
 
 def plain(operands: Operands) -> list[Call]:
-    """torch's product as a user writes it, one call for each copy: what checks it beside ours costs the host
-    more."""
+    """Returns torch's product as a user writes it, one call for each copy: the calls that are checked beside
+    ours cost the host more."""
     product = {
         "forward": lambda x, dy, weight: F.linear(x, weight),
         "dx": lambda x, dy, weight: dy @ weight,
@@ -97,9 +100,11 @@ def plain(operands: Operands) -> list[Call]:
 
 
 def eager(ours: list[Call], dense: list[Call], device_us: float) -> Record:
-    """Launched one after another from the host, as a model without graphs does, ours and dense in turn.
-    `host_us`: of a call until it returns; `host_share`: of the time that ours takes, what the device was not
-    at work; `device_us`: of ours in a graph."""
+    """Times calls launched one after another from the host, as a model without graphs launches them.
+
+    Ours and dense take turns. `host_us` is the time of a call until it returns. `host_share` is the share of
+    our time in which the device was idle, given `device_us`, our time in a graph.
+    """
     found: dict[str, list[tuple[float, float]]] = {"ours": [], "dense": []}
     for calls in (ours, dense):
         calls[0]()
@@ -120,8 +125,8 @@ def eager(ours: list[Call], dense: list[Call], device_us: float) -> Record:
 
 
 def back_to_back(calls: list[Call], us: float) -> tuple[float, float]:
-    """Microseconds of one call of many without a wait: until all are done, and until the last one
-    returned."""
+    """Times many calls without a wait between them; returns the microseconds of one call until all are done,
+    and until the last one returned."""
     many = round(min(max(EAGER_US / max(us, 0.1), LEAST_CALLS), MOST_CALLS))
     torch.cuda.synchronize()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The masks of the sweep: which blocks exist, as a pruner, a generator or chance would leave them."""
+"""Draws the masks of the sweep: which blocks exist, as a pruner, a generator or chance would leave them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from .. import skewed
 from .scores import demo_scores
 
 MASKS = ("balanced", "bernoulli", "trained", "demo", "banded")
-#: The trained mask's scores: |U V^T| of this rank, rows and columns scaled by exp(SIGMA normal), and NOISE
-#: times a normal's magnitude.
+#: The trained mask's scores are |U V^T| of this rank, with rows and columns scaled by exp(SIGMA normal), plus
+#: NOISE times a normal's magnitude.
 RANK, SIGMA, NOISE = 8, 0.6, 0.25
 
 
 def trained_scores(grid: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """fp32 [block rows, block columns]: low-rank, as the products of few features are, with rows and columns
-    that matter unequally, as training leaves them. A global top-k of it has rows, and columns, of very
-    different lengths."""
+    """Draws scores like those of a trained weight: fp32 [block rows, block columns].
+
+    They are low-rank, as the products of few features are, and rows and columns matter unequally, as training
+    leaves them. Their global top-k has rows, and columns, of very different lengths.
+    """
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
@@ -35,8 +37,8 @@ def trained_scores(grid: tuple[int, int], generator: torch.Generator) -> Tensor:
 
 
 def bernoulli(grid: tuple[int, int], density: float, generator: torch.Generator) -> Tensor:
-    """bool [block rows, block columns]: each block by its own coin; one at least, so that there is a
-    product."""
+    """Draws each block by its own coin: bool [block rows, block columns]. At least one block is set, so that
+    there is a product."""
     draws = torch.rand(grid, generator=generator)
     mask = draws < density
     mask.view(-1)[draws.argmin()] = True
@@ -45,16 +47,19 @@ def bernoulli(grid: tuple[int, int], density: float, generator: torch.Generator)
 
 @dataclass(frozen=True)
 class MaskedCase(Case):
-    """A case whose mask is one of MASKS, drawn from `mask_seed`; `layer` names the demo's layer where it is
-    the demo's."""
+    """A case whose mask is one of MASKS, drawn from `mask_seed`; for the demo's masks, `layer` names the
+    demo's layer."""
 
     mask_seed: int = 0
     layer: str = ""
 
     def make_pattern(self, seed: int = 0) -> Pattern:
-        """One mask of the problem; `seed` 0 is its own. Exactly block_count(density) blocks and at least one,
-        but where chance (bernoulli) or the width of a band decides. Raises Error on another kind of mask, or
-        another layer than the demo's."""
+        """Draws one mask of the problem; `seed` 0 gives its own.
+
+        The mask has exactly block_count(density) blocks and at least one, unless chance (bernoulli) or the
+        width of a band decides. Raises Error on another kind of mask, or on a layer that the demo does not
+        have.
+        """
         rows, cols, block = self.n, self.k, self.block
         grid = -(-rows // block[0]), -(-cols // block[1])
         generator = torch.Generator().manual_seed(self.mask_seed + seed)

@@ -1,5 +1,8 @@
-"""The distribution that problems are drawn from: fixed here, described in docs/sweep.md. A change makes older
-records incomparable: `--compare` still replays theirs, which are read from the file."""
+"""Defines the distribution that problems are drawn from. It is fixed here and described in docs/sweep.md.
+
+A change makes older records incomparable; `--compare` still replays their problems, which it reads from the
+file.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ T = TypeVar("T")
 
 
 class Layer(NamedTuple):
-    """A linear layer of known models. Each shape stands here once, whoever shares it."""
+    """A linear layer of known models. Each shape is listed once, whichever models share it."""
 
     models: str
     k: int  # in features
@@ -61,21 +64,21 @@ RECTANGULAR_SHARE = 0.1
 DENSITIES = (0.03, 0.7)
 SWEPT_DTYPES = ("bf16", "f16", "f32")
 #: In every tenth problem all candidates are timed, and in another tenth the product is launched eagerly too.
-#: What a problem is has nothing to do with its index, so that these tenths are as random as the rest.
+#: A problem does not depend on its index otherwise, so that these tenths are as random as the rest.
 EVERY, ALL_CANDIDATES, EAGER = 10, 0, 5
-#: Of a record, beside the block: what tells a problem from all others.
+#: The fields of a record that, with the block, tell a problem from all others.
 NAMES = ("index", "direction", "dtype", "m", "drawn", "k", "n", "density", "pattern", "mask_seed", "layer")
 
 
 @dataclass(frozen=True)
 class Problem(Cell):
-    """A cell of the sweep. `m` tokens are multiplied; `drawn` were drawn, more where the CPU's dense product
-    took too long."""
+    """A cell of the sweep. `m` tokens are multiplied; `drawn` were drawn, which are more where the CPU's
+    dense product took too long."""
 
     index: int = 0
     drawn: int = 0
     mask_seed: int = 0
-    layer: str = ""  # of the zoo: the models; with a mask of the demo: the demo's layer
+    layer: str = ""  # the models of the zoo that have it; with a mask of the demo, the demo's layer
 
     def case(self, device: str = "cpu") -> MaskedCase:
         shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
@@ -91,18 +94,19 @@ class Problem(Cell):
         return self.index % EVERY == EAGER
 
     def fields(self) -> dict[str, Any]:
-        """What a record says of it, and problem_of reads back."""
+        """Returns the fields by which a record names its problem; problem_of reads them back."""
         return {"op": "sweep"} | {name: getattr(self, name) for name in NAMES} | {"block": list(self.block)}
 
 
 def problem_of(record: dict[str, Any]) -> Problem:
-    """The problem that a record was measured on, tokens as they were halved then."""
+    """Returns the problem that a record was measured on, with the tokens halved as they were then."""
     return Problem(**{name: record[name] for name in NAMES}, block=tuple(record["block"]))
 
 
 def draw(seed: int, index: int) -> Problem:
-    """Problem `index` of that seed: the same on every machine, however many others are drawn."""
-    # A text is seeded by its SHA-512; of the generator's methods random() alone is the same in every Python.
+    """Returns problem `index` of the seed: the same on every machine, however many others are drawn."""
+    # random.Random seeds from a text by its SHA-512. Of the generator's methods, only random() gives the same
+    # values in every Python.
     rng = random.Random(f"{seed}/{index}")
 
     def pick(choices: Sequence[T]) -> T:

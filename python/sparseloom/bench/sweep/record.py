@@ -1,4 +1,5 @@
-"""One problem's record, however it was timed; and the seam where the sweep takes the plan's choice."""
+"""Makes the record of one problem, however it was timed, and chooses the kernel that the sweep times as
+ours."""
 
 from __future__ import annotations
 
@@ -14,37 +15,40 @@ from ..timing import Spread, ratios
 from .problems import Problem
 
 Record = dict[str, Any]
-#: Candidates that the plan expects to take longer than this many times the fastest are not timed, nor is the
-#: reference, which is there to be right: a hundred times as long as the fastest, seconds each, and no
-#: surprise.
+#: Candidates that the plan expects to take more than this many times the fastest's time are not timed. Nor is
+#: the reference kernel, which is there to be right: it takes a hundred times as long as the fastest, seconds
+#: each, and would be no surprise.
 HOPELESS, REFERENCE = 30.0, "reference"
 #: The choice counts as good when it takes at most this many times as long as the fastest.
 WITHIN = 1.05
 
 
 def by_plan(plan: Record) -> str:
-    """The plan's own choice."""
+    """Returns the plan's own choice."""
     return str(plan["kernel"])
 
 
-#: Which kernel is timed as ours. A test puts the second best candidate here, to see that the sweep notices.
+#: Which kernel is timed as ours. A test replaces it by the second best candidate, to see that the sweep
+#: notices.
 choice: Callable[[Record], str] = by_plan
 
 
 def able(plan: Record) -> list[Record]:
-    """The candidates that can run, the fastest by the plan's own prediction first."""
+    """Returns the candidates that can run, the fastest by the plan's own prediction first."""
     can_run = (each for each in plan["candidates"] if not each["refusal"])
     return sorted(can_run, key=lambda each: float(each["predicted_us"]))
 
 
 def predicted_us(plan: Record, kernel: str) -> float:
-    """What the plan expects of a kernel that can run."""
+    """Returns the microseconds that the plan predicts for a kernel that can run."""
     return next(float(each["predicted_us"]) for each in plan["candidates"] if each["kernel"] == kernel)
 
 
 def named(plan: Record, every: bool, forced: str | None = None) -> list[str]:
-    """The kernels to time, the choice first: alone, or with every other candidate that is not hopeless, and
-    `forced` always."""
+    """Returns the kernels to time, the choice first.
+
+    With `every`, these are all candidates that are not hopeless, and `forced`; else the choice alone.
+    """
     candidates = [each for each in able(plan) if every and each["kernel"] != REFERENCE]
     limit = HOPELESS * candidates[0]["predicted_us"] if candidates else 0.0
     hopeful = [each["kernel"] for each in candidates if each["predicted_us"] <= limit]
@@ -53,8 +57,11 @@ def named(plan: Record, every: bool, forced: str | None = None) -> list[str]:
 
 @dataclass
 class Timed:
-    """What was seen of one problem: by kernel microseconds a call, round by round, and the check of its
-    result; dense's times of the same rounds; kernels that failed, with the reason."""
+    """What was seen of one problem.
+
+    `samples`: microseconds of a call, by kernel and round; `checks`: the check of each kernel's result;
+    `dense`: dense's times of the same rounds; `failed`: kernels that failed, with the reason.
+    """
 
     samples: dict[str, list[float]]
     checks: dict[str, TileCheck]
@@ -63,7 +70,8 @@ class Timed:
 
 
 def record_of(problem: Problem, plan: Record, timed: Timed, stored: float) -> Record:
-    """`stored`: the share of the weight's elements that exist, ragged edges and all."""
+    """Returns the record of a problem. `stored` is the share of the weight's elements that exist, with ragged
+    edges taken into account."""
     chosen = choice(plan)
     us, speedup = Spread.of(timed.samples[chosen]), ratios(timed.dense, timed.samples[chosen])
     medians = {kernel: Spread.of(times).median for kernel, times in timed.samples.items()}
@@ -77,7 +85,7 @@ def record_of(problem: Problem, plan: Record, timed: Timed, stored: float) -> Re
         "speedup_spread": speedup.rounded(4),
         "predicted_us": round(predicted_us(plan, chosen), 2),
         "worst_tile_error": found.worst_tile_error,
-        "tile_excess": round(max(each.excess for each in timed.checks.values()), 4),  # of every kernel timed
+        "tile_excess": round(max(each.excess for each in timed.checks.values()), 4),  # the worst kernel
         "samples": len(timed.dense),
         "plan": portable(plan["text"]),
     }
@@ -97,16 +105,22 @@ def record_of(problem: Problem, plan: Record, timed: Timed, stored: float) -> Re
 
 
 def portable(text: str) -> str:
-    """A plan's text without the place of the file that its rates are kept in, which is this machine's own
-    affair, and without the kernels of another kind of device, which say nothing of the choice."""
+    """Returns a plan's text without what depends on this machine alone.
+
+    It leaves out the path of the file that the rates are kept in, and the kernels of another kind of device,
+    which say nothing about the choice.
+    """
     text = re.sub(r"\n *not \w+: runs on the CPU, the operands are on[^\n]*", "", text)
     return re.sub(r"; rates [^\n]*", "", text).rstrip()
 
 
 def spread(timed: Timed, kernel: str) -> float:
-    """How far the speed-up's median of a third of the rounds lies from that of all, the furthest of the
-    three, over it. That is what a repetition would find; single rounds, from the 20th to the 80th percentile,
-    lie 10 % apart in half of all problems on a virtual machine of two cores, whatever is measured."""
+    """Returns how far the median speed-up of a third of the rounds lies from that of all, relatively.
+
+    It is the largest of the three distances: what a repetition would find. The spread of single rounds would
+    not do: on a virtual machine of two cores, their 20th and 80th percentiles lie 10 % apart in half of all
+    problems, whatever is measured.
+    """
     speedups = [dense / ours for dense, ours in zip(timed.dense, timed.samples[kernel], strict=True)]
     cuts = [round(third * len(speedups) / 3) for third in range(4)]
     middle = statistics.median(speedups)

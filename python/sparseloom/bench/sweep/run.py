@@ -1,5 +1,5 @@
-"""A sweep as a whole: problems in turn until they are done or the time is up, and a results file that grows
-with them."""
+"""Runs a sweep as a whole: measures problems in turn until they are done or the time is up, and writes a
+results file that grows with them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .record import Record
 from .scores import digest
 from .summary import WORST, worst
 
-#: With --kernel: problems drawn for each one wanted before the kernel counts as one that takes none of them.
+#: With --kernel: how many problems in a row the kernel may refuse before it counts as one that takes none.
 MOST_DRAWS = 200
 
 
 class Device(Protocol):
-    """What times a problem: Cpu or Gpu."""
+    """The device that times a problem: Cpu or Gpu."""
 
     slug: str
     about: Record
@@ -43,8 +43,10 @@ class Device(Protocol):
 
 
 class Sweep:
-    """One results file in the making. A file that is there already, of the same seed, kernel, commit, choice
-    and masks, is gone on with."""
+    """Measures problems and writes their records to one results file.
+
+    A file that already exists is continued when it has the same seed, kernel, commit, choice and masks.
+    """
 
     def __init__(self, device: Device, seed: int, kernel: str | None, folder: Path, name: str) -> None:
         self.device, self._folder, self._name = device, folder, name
@@ -61,8 +63,11 @@ class Sweep:
                 self.head = before
 
     def drawn(self) -> Iterator[Problem]:
-        """The problems of the seed, in order, from where the records end, with as many tokens as the device
-        is given; with a kernel, those that it takes. Raises Error when it takes none of very many."""
+        """Yields the problems of the seed, in order, from where the records end.
+
+        Their tokens are fitted to the device; with a kernel, only those that it takes are yielded. Raises
+        Error when it refuses MOST_DRAWS of them in a row.
+        """
         seed, kernel = self.head["seed"], self.head["kernel"]
         refused = 0
         for index in count(1 + max((each["index"] for each in self.records), default=-1)):
@@ -78,7 +83,7 @@ class Sweep:
                 raise Error("bench sweep", f"a problem that {kernel} takes", got, remedy)
 
     def _refusal(self, problem: Problem, kernel: str) -> str:
-        """Why the kernel does not take it; empty where it does."""
+        """Returns why the kernel does not take the problem; empty when it does."""
         index = build_index(problem.case().make_pattern())
         what = (problem.direction, DTYPES[problem.dtype], problem.m)
         plan = ops.plan(index, *what, device=self.device.plan_device)
@@ -88,8 +93,11 @@ class Sweep:
     def measure(
         self, problems: Iterable[Problem], wanted: int, seconds: float, again: Callable[[float], list[str]]
     ) -> None:
-        """Until there are `wanted` records or `seconds` have passed. `again`: the arguments of a process that
-        goes on, with so many seconds left, where this one's GPU context died."""
+        """Measures problems until there are `wanted` records or `seconds` have passed.
+
+        When the CUDA context of this process breaks, a new process goes on: `again` returns its arguments,
+        given the seconds left.
+        """
         start = time.monotonic()
 
         def left() -> float:
@@ -107,7 +115,7 @@ class Sweep:
                 never_ended = problem.fields() | {"error": f"did not end within {CELL_LIMIT:.0f} s"}
                 watch = threading.Timer(CELL_LIMIT, go_on, [DeadContext(never_ended)])
                 watch.daemon = True
-                if self.device.plan_device != "cpu":  # a CPU's kernel that never ends can be interrupted
+                if self.device.plan_device != "cpu":  # a CPU kernel that never ends can be interrupted
                     watch.start()
                 try:
                     self._add(self._measured(problem))
@@ -121,7 +129,8 @@ class Sweep:
         self.head["seconds"] = round(self.head.get("seconds", 0.0) + time.monotonic() - start, 1)
 
     def _measured(self, problem: Problem) -> Record:
-        """The record, or one with the `error` of a problem that could not be measured. Raises DeadContext."""
+        """Returns the record, or one with the `error` of a problem that could not be measured. Raises
+        DeadContext."""
         began = time.monotonic()
         try:
             found = self.device.measure(problem, self.head["kernel"])
@@ -132,8 +141,8 @@ class Sweep:
         return found | {"seconds": round(time.monotonic() - began, 3)}
 
     def _add(self, found: Record) -> None:
-        """Plans' texts stay with the worst problems only: they are what a text explains, and all the others
-        would fill the file."""
+        """Adds a record and keeps plans' texts with the worst problems only: those are what a text explains,
+        and the texts of all the others would fill the file."""
         self.records.append(found)
         kept = {each["index"] for each in worst(self.records, WORST)}
         for each in self.records:
@@ -141,13 +150,14 @@ class Sweep:
                 each.pop("plan", None)
 
     def save(self) -> Path:
-        """Writes what there is. Raises Error when that fails."""
+        """Writes the records so far. Raises Error when that fails."""
         self._saved = time.monotonic()
         return write_results(self._folder, self._name, self.head, self.records)
 
 
 def replayed(records: Iterable[Record], done: Iterable[Record]) -> Iterator[Problem]:
-    """The problems of another sweep's records, with the tokens they had there, that have no record yet."""
+    """Yields the problems of another sweep's records that have no record yet, with the tokens they had
+    there."""
     there = {each["index"] for each in done}
     for each in records:
         if each["index"] not in there:

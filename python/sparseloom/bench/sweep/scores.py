@@ -1,5 +1,5 @@
-"""Block magnitudes of the demo's own trained weights, of which its masks keep the largest; trained once, then
-cached."""
+"""Computes block magnitudes of the demo's own trained weights, of which the demo's masks keep the largest;
+the weights are trained once, then cached."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ...demo.data import batch_offsets, load_text, windows
 from ...demo.train import Settings, Trainer
 from ...errors import Error
 
-#: The demo's dense model, twice as wide as its preset for CPUs so that a layer is worth a kernel, and few
-#: steps: by then the largest fifth of the blocks lies so unevenly that rows hold up to three times the mean.
-#: (Twice as wide again, 100 steps cost four times as much, and leave rows as even as chance does.)
+#: The sweep trains the demo's dense model, twice as wide as its preset for CPUs so that a layer is worth a
+#: kernel, for few steps: by then the largest fifth of the blocks is spread so unevenly that rows hold up to
+#: three times the mean. (Twice as wide again, 100 steps cost four times as much and leave rows as even as
+#: chance does.)
 WIDTH, DEPTH, STEPS = 512, 2, 100
 SETTINGS = Settings(steps=STEPS, width=WIDTH, layers=DEPTH, context=64)
-#: Every side of a block is a multiple of it, and a block's l1 norm the sum of its cells': 100 KB instead of
-#: 25 MB.
+#: Magnitudes are kept for cells of this side, 100 KB instead of 25 MB: every side of a block is a multiple of
+#: it, and a block's l1 norm is the sum of its cells'.
 CELL = 16
 #: Layer -> (in features, out features).
 LAYERS = {
@@ -42,8 +43,8 @@ LAYERS = {
 
 
 def cache_folder() -> Path | None:
-    """Where the library keeps its rates (runtime/cache_file.h has the same rules); None where it keeps
-    nothing."""
+    """Returns the folder where the library keeps its rates, by the rules of runtime/cache_file.h; None where
+    it keeps nothing."""
     own = os.environ.get("SPARSELOOM_CACHE")
     if own:
         return None if own == "off" else Path(own)
@@ -54,8 +55,10 @@ def cache_folder() -> Path | None:
 
 
 def demo_scores(layer: str, block: tuple[int, int]) -> Tensor:
-    """fp32 [block rows, block columns]: each block's sum of |w|. Raises Error on a layer that the demo's
-    model does not have."""
+    """Returns each block's sum of |w|: fp32 [block rows, block columns].
+
+    Raises Error on a layer that the demo's model does not have.
+    """
     cells = magnitudes().get(layer)
     if cells is None:
         raise Error(
@@ -66,7 +69,7 @@ def demo_scores(layer: str, block: tuple[int, int]) -> Tensor:
 
 
 def digest() -> str:
-    """Of the magnitudes, 16 digits: masks of the demo are the same where it is."""
+    """Returns 16 digits of the magnitudes' SHA-256: where they are the same, so are the demo's masks."""
     found = hashlib.sha256()
     for name, cells in sorted(magnitudes().items()):
         found.update(name.encode() + cells.numpy().tobytes())
@@ -75,7 +78,8 @@ def digest() -> str:
 
 @cache
 def magnitudes() -> dict[str, Tensor]:
-    """Layer -> fp32 [out / CELL, in / CELL], sums of |w|: from the cache, else trained now and kept there."""
+    """Returns layer -> fp32 [out / CELL, in / CELL], sums of |w|, from the cache; else trains the model now
+    and caches them."""
     key = hashlib.sha256(repr(SETTINGS).encode()).hexdigest()[:16]
     folder = cache_folder()
     path = folder / f"demo-scores-{key}.safetensors" if folder else None
@@ -86,14 +90,14 @@ def magnitudes() -> dict[str, Tensor]:
     if path is not None:
         with contextlib.suppress(
             OSError, Error
-        ):  # a folder that cannot be written costs each process its own training
+        ):  # when the folder cannot be written, each process trains for itself
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, safetensors.torch.save(made))
     return made
 
 
 def train() -> dict[str, Tensor]:
-    """The demo's own training of its dense model, on the CPU; then the magnitudes of its layers."""
+    """Trains the demo's dense model on the CPU as the demo does, and returns the magnitudes of its layers."""
     text = load_text(None, SETTINGS.context + 1)
     trainer = Trainer("dense", SETTINGS)
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""What a sweep says: figures of its records, in tables that the terminal and docs/sweep.md both show."""
+"""Summarizes a sweep: figures of its records, in tables that the terminal and docs/sweep.md both show."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any
 
 from .record import WITHIN, Record, by_plan, portable
 
-#: Slower than dense: by more than this share of its time, and by more than what a clock or a launch may
-#: account for.
+#: A problem counts as slower than dense when its speed-up is below SLOWER and it loses more than SLOWER_US
+#: microseconds, which a clock or a launch may account for.
 SLOWER, SLOWER_US = 0.97, 0.5
 MUCH_SLOWER = 0.9
 WORST = 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-#: Last token count of each group.
+#: The last token count of each group.
 TOKEN_GROUPS = (8, 32, 128, 1024, 8192, 65536)
 HEAD = ["", "problems", "below .97", "below .9", *(f"p{100 * at:.0f}" for at in QUANTILES)]
 HEAD += ["of 1/density, p25", "median", "p75"]
 
 
 def measured(records: Iterable[Record]) -> list[Record]:
-    """Those that have a figure that counts."""
+    """Returns the records that have a figure that counts."""
     return [record for record in records if "error" not in record and "unmeasured" not in record]
 
 
 def slower(record: Record, than: float = SLOWER) -> bool:
-    """Whether ours takes longer than dense by so much, in both senses."""
+    """Returns whether ours is slower than dense, both by the speed-up and by microseconds."""
     return bool(record["speedup"] < than and record["us"]["median"] * (1 - record["speedup"]) > SLOWER_US)
 
 
 def worst(records: Iterable[Record], many: int) -> list[Record]:
-    """The slowest against dense, the worst first."""
+    """Returns the records that are slowest against dense, the worst first."""
     return sorted(measured(records), key=lambda record: float(record["speedup"]))[:many]
 
 
 def quantile(values: list[float], at: float) -> float:
-    """Between the nearest two, in proportion."""
+    """Interpolates linearly between the nearest two values."""
     ordered = sorted(values)
     place = at * (len(ordered) - 1)
     low = int(place)
@@ -72,7 +72,7 @@ GROUPS: dict[str, Callable[[Record], str]] = {
 
 
 def row(name: str, records: list[Record]) -> list[str]:
-    """HEAD's columns of some records, at least one."""
+    """Returns HEAD's columns for some records, at least one."""
     speedups = [record["speedup"] for record in records]
     of_ideal = [record["speedup"] * record["stored"] for record in records]
     behind = (sum(slower(record, than) for record in records) for than in (SLOWER, MUCH_SLOWER))
@@ -86,7 +86,7 @@ def row(name: str, records: list[Record]) -> list[str]:
 
 
 def rows(records: Iterable[Record]) -> list[list[str]]:
-    """All, then by each of GROUPS in a settled order."""
+    """Returns one row for all records, then rows for each of GROUPS in a fixed order."""
     found = measured(records)
     if not found:
         return []
@@ -100,20 +100,20 @@ def rows(records: Iterable[Record]) -> list[list[str]]:
 
 
 def in_order(value: str) -> tuple[float, str]:
-    """By the number that a group's name begins with, before those without one."""
+    """Sorts by the number that a group's name begins with; names without one come last."""
     digits = re.match(r"\d*", value)
     return (float(digits[0]) if digits and digits[0] else math.inf), value
 
 
 def well_chosen(records: Iterable[Record]) -> tuple[int, int]:
-    """Of the problems in which candidates were timed: how many had a choice within 5 % of the fastest, and
-    how many there are."""
+    """Returns in how many problems the choice was within 5 % of the fastest, and how many had their
+    candidates timed."""
     found = [record for record in measured(records) if "over_best" in record]
     return sum(record["over_best"] <= WITHIN for record in found), len(found)
 
 
 def sentences(records: list[Record]) -> list[str]:
-    """What the table cannot say."""
+    """Returns sentences on what the table cannot say."""
     found = measured(records)
     return [*(_of_measured(found) if found else []), *_of_others(records)]
 
@@ -144,7 +144,7 @@ def _of_measured(found: list[Record]) -> list[str]:
 
 
 def _of_others(records: list[Record]) -> list[str]:
-    """Results that are wrong, and problems without a figure: each by name."""
+    """Returns sentences that name wrong results and problems without a figure."""
 
     def listed(what: str, some: list[Record], why: Callable[[Record], str]) -> str:
         return f"{what}: {len(some)}" + "".join(f"\n  {title(record)}: {why(record)}" for record in some)
@@ -160,7 +160,7 @@ def _of_others(records: list[Record]) -> list[str]:
 
 
 def title(record: Record) -> str:
-    """One problem in a few words."""
+    """Describes one problem in a few words."""
     size = "{m} x {k} x {n}".format(**record)
     block = "{} x {}".format(*record["block"])
     mask = f"density {record.get('stored', record['density']):.3f} {record['pattern']}"
@@ -168,7 +168,7 @@ def title(record: Record) -> str:
 
 
 def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
-    """Of the ten worst: a title with the figures, and the plan's text."""
+    """Returns for each of the ten worst problems a title with the figures, and the plan's text."""
     found = []
     for record in worst(records, WORST):
         times = f"{record['us']['median']:.1f} us by {record['kernel']}, dense {record['dense_us']:.1f}"
@@ -178,15 +178,15 @@ def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
 
 
 def about(head: dict[str, Any]) -> str:
-    """Which sweep: seed, device, commit, date."""
+    """Says which sweep it was: seed, device, commit, date, versions."""
     kernel = f", problems that {head['kernel']} takes" if head.get("kernel") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
-    chosen = head.get("choice", by_plan.__name__)  # the first records do not say
+    chosen = head.get("choice", by_plan.__name__)  # the first records do not have it
     kernel += "" if chosen == by_plan.__name__ else f", kernels chosen by {chosen}"
     return f"seed {head['seed']}{kernel}; {head['device']}; {commit(head)}, {head['date']}; {versions}"
 
 
 def commit(head: dict[str, Any]) -> str:
-    """The commit in short, and whether the tree had changes of its own."""
+    """Returns the short commit, and "-dirty" when the tree had changes of its own."""
     name, *changed = str(head["commit"]).split("-")
     return "-".join((f"commit {name[:12]}", *changed))

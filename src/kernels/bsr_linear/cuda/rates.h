@@ -47,8 +47,8 @@ std::string gpu_rates_text(const plan::GpuRates& rates, const std::string& key);
 /// again.
 KnownGpuRates gpu_rates(int device, void* stream);
 
-/// Runs the probes (kernels/shared/probes/rate_probes.cu) and reports the best of many short runs. `device` must be the
-/// thread's current one. Returns 0 or a cudaError_t.
+/// Runs the probes (kernels/shared/probes/rate_probes.cu) and reports the best of many short runs. `device`
+/// must be the thread's current one. Returns 0 or a cudaError_t.
 int sm80_measure_rates(const runtime::CudaDevice& device, plan::GpuRates& rates) noexcept;
 
 }  // namespace sparseloom::kernels::cuda
