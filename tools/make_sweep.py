@@ -59,10 +59,16 @@ def record_part(run: Record, others: list[Record]) -> str:
     return "\n\n".join(parts)
 
 
+#: Of a list of problems, the page shows so many; the file has all.
+SHOWN = 5
+
+
 def listed(sentence: str) -> str:
-    """Formats a sentence as a list item, with what it names one level below."""
+    """Formats a sentence as a list item, with the first SHOWN of what it names one level below."""
     first, *others = sentence.splitlines()
-    return "\n".join([f"- {first}", *(f"  - {line.strip().lstrip('#')}" for line in others)])
+    more = [f"and {len(others) - SHOWN} more, in the file"] if len(others) > SHOWN + 1 else []
+    shown = others[:SHOWN] + more if more else others
+    return "\n".join([f"- {first}", *(f"  - {line.strip().lstrip('#')}" for line in shown)])
 
 
 def repeats(run: Record, other: Record) -> bool:
