@@ -37,6 +37,7 @@ PYTHON_BASE = {
     *(
         "errors",
         "_numbers",
+        "_empty_rows",
         "_library",
         "_fakes",
         "_flops",

@@ -17,12 +17,18 @@ namespace {
 
 using torch::stable::detail::from;
 
+[[noreturn]] void refuse_gradient(const char* op, const Tensor& dy) {
+  core::fail(op, "a gradient of floating point", name_of(dtype_of(op, "dy", dy)),
+             "8-bit products are forward only");
+}
+
 // result[i] = rounded(function(dy[i], saved[i])), element by element: for what torch has no operator of.
 template <class Function>
 Tensor each_element(const char* op, const Tensor& given_dy, const Tensor& given_saved, Function function) {
   const Tensor dy = torch::stable::contiguous(given_dy), saved = torch::stable::contiguous(given_saved);
   const Tensor result = new_like(op, dy, {dy.sizes().begin(), dy.sizes().end()});
   const DType dtype = dtype_of(op, "saved", saved);
+  if (dtype == DType::i8 || dtype == DType::f8e4m3) refuse_gradient(op, dy);
   const void *gradient = dy.const_data_ptr(), *kept = saved.const_data_ptr();
   void* out = result.mutable_data_ptr();
   torch::stable::parallel_for(0, dy.numel(), 1 << 13, [=](std::int64_t begin, std::int64_t end) {
@@ -73,9 +79,7 @@ Tensor cpu_relu_gradient(const char* op, const Tensor& given_dy, const Tensor& g
     case DType::f16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7c00); break;
     case DType::bf16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7f80); break;
     case DType::f64: relu_gradient<std::uint64_t>(dy, y, dz, 0x7ff0000000000000u); break;
-    default:
-      core::fail(op, "a gradient of floating point", name_of(dtype_of(op, "dy", dy)),
-                 "8-bit products are forward only");
+    default: refuse_gradient(op, dy);
   }
   return dz;
 }

@@ -136,7 +136,7 @@ SPARSELOOM_API BlockPattern top_k_by_row(std::int64_t rows, std::int64_t cols, B
 /// A generator by its name, with its numbers in the order of its parameters: "random", "balanced" and
 /// "biregular" take a density, "banded" a bandwidth, "block_diagonal" a number of groups, "watts_strogatz" k
 /// and p, "barabasi_albert" m. A generator that draws nothing ignores the seed. Throws Error on an unknown
-/// name or another count of numbers, and what the generator throws.
+/// name, another count of numbers or a count that is no whole number, and what the generator throws.
 SPARSELOOM_API BlockPattern generate(std::string_view name, std::int64_t rows, std::int64_t cols,
                                      BlockShape block, std::span<const double> arguments, std::uint64_t seed);
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 import html
 import json
 import math
-import sys
-import warnings
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -234,13 +232,11 @@ def _chosen(op: str, rows: int, cols: int, block: Block, scores: Tensor, count: 
     return Pattern(rows, cols, shape, ops.call(op, scores, rows, cols, *shape, count))
 
 
-def _generated(
-    name: str, rows: int, cols: int, block: Block, *numbers: float, seed: int | None = None
-) -> Pattern:
+def _generated(name: str, rows: int, cols: int, block: Block, *numbers: float, seed: int = 0) -> Pattern:
     """Returns the pattern of a generator; its name and numbers are as ``pattern::generate`` in C++ takes
     them."""
     shape = block_shape(f"pattern_{name}", block)
-    made = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed or 0)
+    made = ops.call("generate_pattern", name, rows, cols, *shape, [float(n) for n in numbers], seed)
     return Pattern(rows, cols, shape, made)
 
 
@@ -351,32 +347,6 @@ def _strided(op: str, name: str, tensor: Any) -> Tensor:
         got = str(tensor.layout) if isinstance(tensor, Tensor) else type(tensor).__name__
         raise Error(op, f"{name} as a strided tensor", got, "convert it with torch.as_tensor or .to_dense()")
     return tensor
-
-
-def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
-    """Emits a UserWarning where a pattern that was chosen by density has no block at all, or none in most
-    block rows: the outputs of those rows are their bias whatever x is. ``what`` names the layer in the
-    text."""
-    filled, rows = int(pattern._bits.any(1).sum()), pattern._bits.shape[0]
-    if 2 * filled >= rows:
-        return
-    if filled:
-        said = f"{rows - filled} of {rows} block rows have no block: their outputs are the bias alone"
-        remedy = 'scope="row" gives every row its share; or take a higher density or smaller blocks'
-    else:
-        said = f"0 of {pattern._bits.numel()} blocks are stored: its outputs are the bias alone"
-        remedy = "take a higher density or smaller blocks"
-    warnings.warn(f"{what}: {said}; {remedy}", stacklevel=_outside())
-
-
-def _outside() -> int:
-    """Returns the stack level of the first caller outside of this package, counted from the caller of this
-    function."""
-    package, level = __name__.partition(".")[0] + ".", 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def block_count(op: str, rows: int, cols: int, block: tuple[int, int], density: float) -> int:

@@ -2,7 +2,7 @@
 // line.
 #include <array>
 #include <cmath>
-#include <limits>
+#include <string>
 
 #include "core/check.h"
 #include "pattern/grid.h"
@@ -20,11 +20,11 @@ struct Generator {
                        std::uint64_t seed);
 };
 
-/// A count that came as a double. Out of an int64's range it becomes the nearest one, which every generator
-/// refuses.
+/// A count that came as a double. Throws Error on a fraction, NaN, or more than an int64 holds.
 std::int64_t whole(double number) {
-  constexpr double kMost = 9.2e18;
-  return static_cast<std::int64_t>(std::isnan(number) ? -1 : std::fmin(kMost, std::fmax(-kMost, number)));
+  if (std::abs(number) < 0x1p63 && std::trunc(number) == number) return static_cast<std::int64_t>(number);
+  core::fail("pattern.generate", "a whole number for a bandwidth, groups, k or m", std::to_string(number),
+             "pass an integer");
 }
 
 template <BlockPattern (*make)(std::int64_t, std::int64_t, BlockShape, double, std::uint64_t)>

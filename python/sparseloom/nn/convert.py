@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from .. import pattern as patterns
+from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
 from ..pattern import Block, Pattern
 from . import state
@@ -62,7 +63,7 @@ def from_dense(
         assert density is not None
         pattern = patterns.from_dense(weight, block, density, SELECTS[select], scope)
         if density > 0:
-            patterns.warn_of_empty_rows(
+            warn_of_empty_rows(
                 pattern, f"from_dense of {weight.shape[0]} x {weight.shape[1]}, density={density}"
             )
     rows, cols = weight.shape

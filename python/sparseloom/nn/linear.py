@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from .. import pattern as patterns
+from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
 from ..pattern import Block, Pattern
 from . import arguments, convert, frozen, state
@@ -79,7 +80,7 @@ class BlockSparseLinear(IndexedModule):
             assert density is not None
             pattern = patterns.balanced(out_features, in_features, block, density, generator)
             if density > 0:  # density 0 asks for no blocks
-                patterns.warn_of_empty_rows(
+                warn_of_empty_rows(
                     pattern, f"BlockSparseLinear({in_features}, {out_features}, density={density})"
                 )
         arguments.require_shape(pattern, out_features, in_features)

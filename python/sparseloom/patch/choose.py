@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from .. import ops
+from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
-from ..pattern import Pattern, warn_of_empty_rows
+from ..pattern import Pattern
 from .config import BlockSparse
 from .result import Skip
 from .sites import SPARSE, Site, refusal

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -120,6 +120,8 @@ TEST(GraphPatterns, EveryGeneratorHasItsName) {
   EXPECT_EQ(by_name("watts_strogatz", {4, 0.2}), pattern::watts_strogatz(64, 64, kBlock, 4, 0.2, 9));
   EXPECT_EQ(by_name("barabasi_albert", {2}), pattern::barabasi_albert(64, 64, kBlock, 2, 9));
   expect_error("pattern.generate", {"barabasi_albert", "spiral"}, [&] { by_name("spiral", {1}); });
+  for (const double wrong : {1.5, std::nan(""), 1e300})
+    expect_error("pattern.generate", {"a whole number"}, [&] { by_name("banded", {wrong}); });
   expect_error("pattern.generate", {"k, p", "1 numbers"}, [&] { by_name("watts_strogatz", {1}); });
 }
 

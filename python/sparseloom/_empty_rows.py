@@ -1,0 +1,34 @@
+"""The warning about patterns that leave outputs without a block."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from .pattern import Pattern
+
+
+def warn_of_empty_rows(pattern: Pattern, what: str) -> None:
+    """Emits a UserWarning where a pattern that was chosen by density has no block at all, or none in most
+    block rows: the outputs of those rows are their bias whatever x is. ``what`` names the layer in the
+    text."""
+    filled, rows = int(pattern._bits.any(1).sum()), pattern._bits.shape[0]
+    if 2 * filled >= rows:
+        return
+    if filled:
+        said = f"{rows - filled} of {rows} block rows have no block: their outputs are the bias alone"
+        remedy = 'scope="row" gives every row its share; or take a higher density or smaller blocks'
+    else:
+        said = f"0 of {pattern._bits.numel()} blocks are stored: its outputs are the bias alone"
+        remedy = "take a higher density or smaller blocks"
+    warnings.warn(f"{what}: {said}; {remedy}", stacklevel=_outside())
+
+
+def _outside() -> int:
+    """Returns the stack level of the first caller outside of this package, counted from the caller of this
+    function."""
+    package, level = __name__.partition(".")[0] + ".", 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
