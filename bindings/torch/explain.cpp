@@ -40,7 +40,7 @@ Executor planner(std::int64_t device) {
 
 std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
                       std::int64_t bm, std::int64_t bn, std::string direction, std::string dtype,
-                      std::int64_t m, bool bias, std::int64_t activation, std::int64_t version, bool strict,
+                      std::int64_t m, bool bias, std::int64_t activation, std::int64_t digest, bool strict,
                       bool tf32, std::int64_t device, std::int64_t kernel, bool residual, bool accumulate,
                       bool use_fast_accum) {
   const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
@@ -48,14 +48,14 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   const std::string kTo = " to ";
   const std::size_t to = dtype.find(kTo);
   Problem problem =
-      problem_of(direction_of(direction), dtype_named(dtype.substr(0, to)), m, index, strict, tf32);
+      problem_of(direction_of(direction), dtype_named(dtype.substr(0, to)), m, index, digest, strict, tf32);
   if (to != std::string::npos) problem.out = dtype_named(dtype.substr(to + kTo.size()));
   problem.bias = bias;
   problem.activation = activation_of("plan", activation);
   problem.residual = residual;
   problem.accumulate = accumulate;
   problem.fast_accum = use_fast_accum;
-  const auto plan = make_plan(problem, index, version, planner(device), kernel_name("plan", kernel));
+  const auto plan = make_plan(problem, index, planner(device), kernel_name("plan", kernel));
   std::string text = "{\"kernel\": " + json_string(plan->kernel_name) + ", \"predicted_us\": " +
                      json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +
                      ", \"workspace_bytes\": " + std::to_string(plan->workspace_bytes) +

@@ -1,4 +1,4 @@
-// The operators pack, unpack, block_scores, validate_index, transpose_index and index_to_mask.
+// The operators pack, unpack, block_scores, and those of index tensors.
 #include "sparseloom/layout.h"
 
 #include <span>
@@ -61,23 +61,40 @@ Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, std::string
   return out;
 }
 
+// A valid index on the CPU. The operators that read one by positions check it, since they also serve programs
+// that never called validate_index.
+IndexView valid_index(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
+                      std::int64_t cols, std::int64_t bm, std::int64_t bn) {
+  const BlockShape block = block_of(op, rows, cols, bm, bn);
+  validate_index(op, rows, cols, block, span_of(op, "crow", crow), span_of(op, "col", col));
+  return index_of(op, crow, col, rows, cols, block);
+}
+
 std::int64_t validate(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
                       std::int64_t bm, std::int64_t bn) {
-  const BlockShape block = block_of("validate_index", rows, cols, bm, bn);
-  validate_index("validate_index", rows, cols, block, span_of("validate_index", "crow", crow),
-                 span_of("validate_index", "col", col));
-  const IndexView index = index_of("validate_index", crow, col, rows, cols, block);
-  const std::int64_t version = pattern_version(index);
-  remember_index(version, index);
-  return version;
+  return pattern_version(valid_index("validate_index", crow, col, rows, cols, bm, bn));
+}
+
+std::int64_t index_digest(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
+                          std::int64_t bm, std::int64_t bn) {
+  return facts_of(valid_index("index_digest", crow, col, rows, cols, bm, bn)).digest();
+}
+
+void remember(const Tensor& crow, const Tensor& col, const Tensor& crow_there, std::int64_t rows,
+              std::int64_t cols, std::int64_t bm, std::int64_t bn) {
+  constexpr const char* op = "remember_index";
+  const IndexView index = valid_index(op, crow, col, rows, cols, bm, bn);
+  const int device = device_of(op, "crow_there", crow_there);
+  if (device < 0)
+    core::fail(op, "crow_there on a CUDA device", "the CPU", "products on the CPU read the index itself");
+  IndexView there = index;
+  there.crow = indices_of(op, "crow_there", crow_there, index.block_rows() + 1, device, "crow_there");
+  remember_index(index, there, device);
 }
 
 std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& crow, const Tensor& col, std::int64_t rows,
                                              std::int64_t cols, std::int64_t bm, std::int64_t bn) {
-  const BlockShape block = block_of("transpose_index", rows, cols, bm, bn);
-  validate_index("transpose_index", rows, cols, block, span_of("transpose_index", "crow", crow),
-                 span_of("transpose_index", "col", col));
-  const IndexView index = index_of("transpose_index", crow, col, rows, cols, block);
+  const IndexView index = valid_index("transpose_index", crow, col, rows, cols, bm, bn);
   Tensor ccol = new_cpu({index.block_cols() + 1}, ScalarType::Int),
          row = new_cpu({index.blocks}, ScalarType::Int), slot = new_cpu({index.blocks}, ScalarType::Int);
   transpose_index(index, static_cast<std::int32_t*>(ccol.mutable_data_ptr()),
@@ -103,6 +120,8 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("unpack", TORCH_BOX(&unpack));
   m.impl("block_scores", TORCH_BOX(&scores));
   m.impl("validate_index", TORCH_BOX(&validate));
+  m.impl("index_digest", TORCH_BOX(&index_digest));
+  m.impl("remember_index", TORCH_BOX(&remember));
   m.impl("transpose_index", TORCH_BOX(&transpose));
   m.impl("index_to_mask", TORCH_BOX(&index_to_mask));
 }

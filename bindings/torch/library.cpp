@@ -1,7 +1,8 @@
 // All operator schemas in one place. Every tensor is an ordinary strided tensor, index tensors are int32,
 // masks are bool [block rows, block cols].
 // `activation`: 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu, 5 relu2.
-// `version`: the pattern's content hash from validate_index, which is the key of its plans.
+// `digest`: what plans may know of the pattern, from index_digest; -1 if nobody knows it. Programs that were
+// exported with a content hash in its place run with unknown facts.
 // `tf32`: whether float32 on CUDA may round its operands to TF32.
 // `device` of plan: a CUDA ordinal, or -1 for the CPU.
 // `kernel`: a row of info's "kernels", or -1 for the plan's own choice.
@@ -12,20 +13,20 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // linear: act(x W^T + bias) + residual; the residual has the shape and dtype of the result.
   m.def(
       "linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int "
-      "activation, int version, "
+      "activation, int digest, "
       "bool strict, bool tf32, int kernel, Tensor? residual=None) -> Tensor");
   m.def(
       "linear_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, Tensor ccol, Tensor row, Tensor slot, "
       "SymInt in_features, "
-      "int version, bool strict, bool tf32, int kernel) -> Tensor");
+      "int digest, bool strict, bool tf32, int kernel) -> Tensor");
   m.def(
-      "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int version, "
+      "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int digest, "
       "bool strict, bool "
       "tf32, int kernel) -> Tensor");
   // dvalues += dW. dvalues are float32 whatever dtype the operands have; the sums are not rounded before they
   // are added.
   m.def(
-      "linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor crow, Tensor col, int version, bool "
+      "linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor crow, Tensor col, int digest, bool "
       "strict, bool tf32, "
       "int kernel) -> ()");
 
@@ -38,11 +39,11 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "linear_train(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int "
       "activation, "
-      "int version, bool strict, bool tf32, int kernel, Tensor? residual=None) -> (Tensor y, Tensor z)");
+      "int digest, bool strict, bool tf32, int kernel, Tensor? residual=None) -> (Tensor y, Tensor z)");
   m.def(
       "linear_backward(Tensor dy, Tensor? saved, Tensor? x, Tensor? values, Tensor crow, Tensor col, Tensor "
       "ccol, Tensor row, "
-      "Tensor slot, SymInt in_features, int block_rows, int block_cols, int activation, int version, bool "
+      "Tensor slot, SymInt in_features, int block_rows, int block_cols, int activation, int digest, bool "
       "strict, bool tf32, "
       "bool need_bias, Tensor(a!)? main_grad=None) -> (Tensor dx, Tensor dvalues, Tensor dbias)");
 
@@ -51,14 +52,21 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "scaled_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor x_scale, Tensor w_scale, "
       "Tensor? bias, SymInt "
-      "out_features, ScalarType out_dtype, int activation, int version, bool strict, int kernel, bool "
+      "out_features, ScalarType out_dtype, int activation, int digest, bool strict, int kernel, bool "
       "use_fast_accum=False) -> "
       "Tensor");
 
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
   m.def("block_scores(Tensor dense, int block_rows, int block_cols, str norm) -> Tensor");
+  // Returns the pattern's content hash.
   m.def("validate_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> int");
+  m.def("index_digest(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> int");
+  // Tells products which index (crow and col, on the CPU) lies at the address of crow_there on its CUDA
+  // device.
+  m.def(
+      "remember_index(Tensor crow, Tensor col, Tensor crow_there, int rows, int cols, int block_rows, int "
+      "block_cols) -> ()");
   m.def(
       "transpose_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> "
       "(Tensor ccol, Tensor row, "
@@ -93,7 +101,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str "
       "dtype, int m, "
-      "bool bias, int activation, int version, bool strict, bool tf32, int device, int kernel, bool "
+      "bool bias, int activation, int digest, bool strict, bool tf32, int device, int kernel, bool "
       "residual=False, "
       "bool accumulate=False, bool use_fast_accum=False) -> str");
   m.def("info() -> str");

@@ -32,9 +32,10 @@ Activation activation_of(const char* op, std::int64_t code) {
   return static_cast<Activation>(code);
 }
 
-Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index, bool strict,
-                   bool tf32) {
+Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index,
+                   std::int64_t digest, bool strict, bool tf32) {
   Problem problem = describe(index, dtype, direction, m);
+  problem.facts = Facts::of_digest(digest);
   problem.strict = strict;
   problem.tf32 = tf32;
   return problem;
@@ -83,7 +84,7 @@ Tensor as_contiguous(const Tensor& tensor) {
 
 Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
                const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
-               std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+               std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
                const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
   constexpr const char* op = "linear";
   const int device = device_of(op, "x", x);
@@ -113,12 +114,15 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
     addend = matrix_of(op, "residual", *residual);
   }
   const Executor executor = torch_executor(device);
-  Problem problem = problem_of(Direction::forward, input.view.dtype, input.view.rows, index, strict, tf32);
+  Problem problem =
+      problem_of(Direction::forward, input.view.dtype, input.view.rows, index, digest, strict, tf32);
   problem.bias = bias.has_value();
   problem.residual = residual.has_value();
   problem.activation = activation_of(op, activation);
   const void* data = values_of(op, values, index);
-  const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
+  problem.aligned = is_aligned(input.view) && is_aligned(addend.view) && is_aligned(data) &&
+                    is_aligned({nullptr, input.view.dtype, input.view.rows, out_features, out_features});
+  const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
   const Tensor y = new_like(op, x, with_features(x, out_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
   const Addends addends(dense_bias ? dense_bias->const_data_ptr() : nullptr, addend.view);
@@ -137,15 +141,15 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
 
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
               std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation,
-              std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+              std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
               std::optional<Tensor> residual) {
-  return forward(x, values, crow, col, bias, out_features, activation, version, strict, tf32, kernel,
-                 residual, nullptr);
+  return forward(x, values, crow, col, bias, out_features, activation, digest, strict, tf32, kernel, residual,
+                 nullptr);
 }
 
 Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col,
                  const Tensor& ccol, const Tensor& row, const Tensor& slot, std::int64_t in_features,
-                 std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
+                 std::int64_t digest, bool strict, bool tf32, std::int64_t kernel) {
   constexpr const char* op = "linear_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
@@ -159,8 +163,10 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
                                   indices_of(op, "slot", slot, index.blocks, device, "dy")};
   const Executor executor = torch_executor(device);
   const void* data = values_of(op, values, index);
-  const auto plan = make_plan(problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, strict, tf32),
-                              index, version, executor, kernel_name(op, kernel));
+  Problem problem = problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
+  problem.aligned = is_aligned(grad.view) && is_aligned(data) &&
+                    is_aligned({nullptr, grad.view.dtype, grad.view.rows, in_features, in_features});
+  const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
   const Tensor dx = new_like(op, dy, with_features(dy, in_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
   sparseloom::linear_dx(*plan, grad.view, index, transposed, data,
@@ -174,7 +180,7 @@ namespace {
 // dW as a new tensor, or added to `sum`, which the caller calls `name`; returns the tensor written.
 Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& crow,
                        const Tensor& col, std::int64_t block_rows, std::int64_t block_cols,
-                       std::int64_t version, bool strict, bool tf32, std::int64_t kernel,
+                       std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
                        const Tensor* sum = nullptr, const char* name = nullptr) {
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
@@ -187,9 +193,11 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
                "pass the gradient of this x's output");
   if (sum != nullptr) require_gradient(op, name, *sum, index, device);
   const Executor executor = torch_executor(device);
-  Problem problem = problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, strict, tf32);
+  Problem problem = problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
   problem.accumulate = sum != nullptr;
-  const auto plan = make_plan(problem, index, version, executor, kernel_name(op, kernel));
+  problem.aligned = is_aligned(grad.view) && is_aligned(input.view) &&
+                    (sum == nullptr || is_aligned(sum->const_data_ptr()));
+  const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
   const Tensor dvalues = sum != nullptr ? *sum : new_like(op, x, {index.blocks, block.rows, block.cols});
   const Scratch workspace(op, plan->workspace_bytes, device);
   sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(),
@@ -200,25 +208,24 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
 }  // namespace
 
 Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col,
-                 std::int64_t block_rows, std::int64_t block_cols, std::int64_t version, bool strict,
+                 std::int64_t block_rows, std::int64_t block_cols, std::int64_t digest, bool strict,
                  bool tf32, std::int64_t kernel) {
-  return weight_gradient("linear_dw", dy, x, crow, col, block_rows, block_cols, version, strict, tf32,
-                         kernel);
+  return weight_gradient("linear_dw", dy, x, crow, col, block_rows, block_cols, digest, strict, tf32, kernel);
 }
 
 void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy,
-                         const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t version,
+                         const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t digest,
                          bool strict, bool tf32, std::int64_t kernel) {
   if (dvalues.dim() != 3)
     core::fail(op, std::string(name) + " of shape [blocks, block rows, block cols]", shape_of(dvalues),
                "make it like the values");
-  weight_gradient(op, dy, x, crow, col, dvalues.size(1), dvalues.size(2), version, strict, tf32, kernel,
+  weight_gradient(op, dy, x, crow, col, dvalues.size(1), dvalues.size(2), digest, strict, tf32, kernel,
                   &dvalues, name);
 }
 
 void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, const Tensor& crow,
-                   const Tensor& col, std::int64_t version, bool strict, bool tf32, std::int64_t kernel) {
-  add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, crow, col, version, strict, tf32, kernel);
+                   const Tensor& col, std::int64_t digest, bool strict, bool tf32, std::int64_t kernel) {
+  add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, crow, col, digest, strict, tf32, kernel);
 }
 
 }  // namespace sparseloom::binding

@@ -61,7 +61,7 @@ void check_bias(const Tensor& bias, std::int64_t rows, DType out, int device) {
 Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
                      const Tensor& x_scale, const Tensor& w_scale, std::optional<Tensor> bias,
                      std::int64_t out_features, ScalarType out_dtype, std::int64_t activation,
-                     std::int64_t version, bool strict, std::int64_t kernel, bool use_fast_accum) {
+                     std::int64_t digest, bool strict, std::int64_t kernel, bool use_fast_accum) {
   const int device = device_of(kOp, "x", x);
   const DType dtype = operand_of(x), out = out_of(out_dtype);
   const Matrix input = matrix_of(kOp, "x", x);
@@ -80,13 +80,15 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
     dense_bias = bias->is_contiguous() ? *bias : torch::stable::contiguous(*bias);
   }
   const Executor executor = torch_executor(device);
-  Problem problem = problem_of(Direction::forward, dtype, input.view.rows, index, strict, false);
+  Problem problem = problem_of(Direction::forward, dtype, input.view.rows, index, digest, strict, false);
   problem.out = out;
   problem.fast_accum = use_fast_accum;
   problem.bias = bias.has_value();
   problem.activation = activation_of(kOp, activation);
   const void* data = values_of(kOp, values, index);
-  const auto plan = make_plan(problem, index, version, executor, kernel_name(kOp, kernel));
+  problem.aligned = is_aligned(input.view) && is_aligned(data) &&
+                    is_aligned({nullptr, out, input.view.rows, out_features, out_features});
+  const auto plan = make_plan(problem, index, executor, kernel_name(kOp, kernel));
   std::vector<std::int64_t> sizes(x.sizes().begin(), x.sizes().end());
   sizes.back() = out_features;
   const Tensor y = new_tensor(kOp, sizes, out_dtype, device);

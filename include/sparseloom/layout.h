@@ -52,10 +52,6 @@ SPARSELOOM_API void transpose_index(const IndexView& index, std::int32_t* ccol, 
 /// the same version in every process. Never negative.
 SPARSELOOM_API std::int64_t pattern_version(const IndexView& index);
 
-/// The version of every index whose tables are rewritten in place: its plans depend on shape and number of
-/// blocks alone.
-inline constexpr std::int64_t kDynamicVersion = -1;
-
 /// Row index and column index of a grid of block_rows x block_cols cells, in arrays that keep their address
 /// and size while the topology changes. There are always exactly `capacity` blocks, so every plan, launch
 /// grid and workspace made for that number stays valid.

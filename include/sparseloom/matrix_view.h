@@ -1,6 +1,7 @@
 // Non-owning views of row-major matrices. Dense memory enters and leaves the library only through them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -28,6 +29,15 @@ struct MatrixView {
 
   operator ConstMatrixView() const noexcept { return {data, dtype, rows, cols, stride}; }
 };
+
+/// Whether an address, or the base of a matrix and the distance between its rows, are multiples of 16 bytes.
+/// Null is.
+inline bool is_aligned(const void* address) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
+}
+inline bool is_aligned(const ConstMatrixView& matrix) noexcept {
+  return is_aligned(matrix.data) && static_cast<std::size_t>(matrix.stride) * size_of(matrix.dtype) % 16 == 0;
+}
 
 /// A view of float or double memory. Its rows lie `stride` elements apart, or follow each other when stride <
 /// 0.

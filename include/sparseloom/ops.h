@@ -16,28 +16,31 @@
 
 namespace sparseloom {
 
-/// Chooses a kernel for this problem and pattern, or returns the cached plan (key: version, problem and
-/// `kernel`). It runs on the host only; a cached plan costs microseconds. `kernel` forces a candidate by name
-/// (for tests and benchmarks).
-/// Throws Error listing every refusal when no candidate can run, and when the device has no kernels.
-/// With a CUDA executor the index arrays lie on the device, and make_plan does not read them: validate them
-/// on the host before. pattern_version gives `version`; call remember_index if the plan is to order the block
-/// rows. A plan of kDynamicVersion depends on nothing of the pattern but its number of blocks.
+/// Chooses a kernel for this problem, or returns the cached plan (key: the problem and `kernel`). It runs on
+/// the host only; a cached plan costs microseconds. `kernel` forces a candidate by name (for tests and
+/// benchmarks). Throws Error listing every refusal when no candidate can run, and when the device has no
+/// kernels. On the CPU it validates an index that it has not seen before. With a CUDA executor the index
+/// arrays lie on the device, and make_plan does not read them: validate them on the host before, and set
+/// problem.facts from facts_of. A problem without facts is planned as one with even block rows.
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const IndexView& index,
-                                                     std::int64_t version, const Executor& executor,
+                                                     const Executor& executor,
                                                      const std::string& kernel = {});
 
-/// Copies a valid index in host memory for plans on CUDA devices, which look it up by `version` (from
-/// pattern_version). Block rows or block columns that read the same parts of the dense operand are then
-/// multiplied together, which was measured faster on random patterns. The bits of a product do not depend on
-/// it. The latest 64 MB of indices are kept. Does nothing in a build without CUDA kernels.
-SPARSELOOM_API void remember_index(std::int64_t version, const IndexView& index);
+/// Tells products on CUDA device `device` which index lies at the addresses of `on_device`: `host`, a valid
+/// index of the same pattern in host memory, which is copied. Block rows or block columns that read the same
+/// parts of the dense operand are then multiplied together, which was measured faster on random patterns. It
+/// is a hint: the bits of a product do not depend on it, nor does the choice of the kernel. The latest 64 MB
+/// of indices are kept. Does nothing in a build without CUDA kernels.
+SPARSELOOM_API void remember_index(const IndexView& host, const IndexView& on_device, int device);
 
-/// A problem of m tokens with this index. Set bias, activation, strict and the other fields before planning.
+/// A problem of m tokens with this index, whose arrays are not read, and of matrices without gaps between
+/// their rows. Set facts (facts_of), bias, activation, strict and the other fields before planning. The
+/// second one knows the facts.
 SPARSELOOM_API Problem describe(const IndexView& index, DType dtype, Direction direction, std::int64_t m);
 
-/// The same two functions for a BsrMatrix. make_plan throws Error on a CUDA executor.
 SPARSELOOM_API Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m);
+
+/// make_plan for a BsrMatrix. Throws Error on a CUDA executor.
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w,
                                                      const Executor& executor,
                                                      const std::string& kernel = {});
@@ -119,8 +122,9 @@ SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables&
 SPARSELOOM_API void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::int32_t> moved,
                                 std::span<std::byte> workspace, const Executor& executor);
 
-/// The products of a BsrMatrix, on the CPU. dw must have w's pattern and the plan's dtype (f32 where the plan
-/// accumulates); its padding becomes zero. Throws Error otherwise, and on a CUDA executor.
+/// The products of a BsrMatrix, on the CPU. dw has a pattern of the plan's shape and number of blocks, at
+/// which the gradient is computed, and the plan's dtype (f32 where the plan accumulates); its padding becomes
+/// zero. Throws Error otherwise, and on a CUDA executor.
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w,
                            const Addends& addends, const MatrixView& y, Workspace& workspace,
                            const Executor& executor);

@@ -13,6 +13,8 @@
 
 namespace sparseloom {
 
+struct IndexView;
+
 /// Which of a linear layer's three products. W is [rows, cols] = [out features, in features]:
 /// forward: Y [m, rows] = act(X [m, cols] W^T + bias) + residual
 /// dx: dX [m, cols] = dY [m, rows] W
@@ -26,7 +28,26 @@ enum class Activation : std::uint8_t { none, relu, gelu_erf, gelu_tanh, silu, re
 SPARSELOOM_API const char* name_of(Direction direction) noexcept;
 SPARSELOOM_API const char* name_of(Activation activation) noexcept;
 
-/// Everything that the choice of a kernel depends on, except the pattern itself.
+/// What the choice of a kernel may know of a pattern beside its shape and its number of blocks: only what
+/// some kernel's row reads, because layers of one shape share a plan, and a graph that was compiled for one
+/// of them serves the others, where these agree. (Classes of block columns and of groups of block rows were
+/// tried here: 24 balanced patterns of one shape then fell into several.)
+struct Facts {
+  bool known = false;        // false: nobody looked at the pattern, and the members below are false too
+  bool uneven_rows = false;  // some block row has more than 1.5 times the mean number of blocks
+
+  /// The facts as a number that a program can carry: kUnknownDigest, 0 or 1. of_digest reads it, and takes
+  /// any other number as unknown facts.
+  SPARSELOOM_API std::int64_t digest() const noexcept;
+  SPARSELOOM_API static Facts of_digest(std::int64_t digest) noexcept;
+  friend bool operator==(const Facts&, const Facts&) = default;
+};
+inline constexpr std::int64_t kUnknownDigest = -1;
+
+/// The facts of a valid index in host memory, in O(blocks).
+SPARSELOOM_API Facts facts_of(const IndexView& index);
+
+/// Everything that the choice of a kernel depends on. The positions of the blocks enter as Facts only.
 struct Problem {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
@@ -35,6 +56,10 @@ struct Problem {
   std::int64_t cols = 0;  // in features
   BlockShape block;
   std::int64_t blocks = 0;  // stored blocks
+  Facts facts;              // facts_of the index; the CPU kernels need none
+  // The base of every operand, and the distance between its rows, are multiples of 16 bytes, which Hopper's
+  // copy engine (TMA) needs. A call with other operands is refused if the planned kernel needs it.
+  bool aligned = true;
   bool bias = false;
   Activation activation = Activation::none;
   // Forward only: a matrix of the shape and dtype of y is added after the activation.
@@ -64,11 +89,23 @@ struct Candidate {
   double predicted_us = 0;  // meaningful only if it can run
 };
 
-/// The decision: immutable, shareable between threads, valid for every matrix with the pattern it was made
-/// for.
+/// How a kernel reads the dense operand. It multiplies a group of `block_rows` block rows (dx: block columns)
+/// at a time. Along the reduction it reads the operand in units of `span` blocks, each of which it reads if
+/// any block row of the group stores a block there.
+struct BlockRowGroups {
+  // block_rows = 0: the order must not change.
+  int block_rows = 1, span = 1;
+  // Groups i, i + step, .. are multiplied one after the other, for each i < step; these sequences run side by
+  // side.
+  int step = 1;
+  // Consecutive block rows of W that form one block row of the kernel and of the order (merged blocks).
+  int fold = 1;
+  friend auto operator<=>(const BlockRowGroups&, const BlockRowGroups&) = default;
+};
+
+/// The decision: immutable, shareable between threads, valid for every matrix that the problem describes.
 struct Plan {
   Problem problem;
-  std::int64_t pattern_version = 0;
   int kernel = -1;  // row of the kernel registry
   std::string kernel_name;
   std::vector<Candidate> candidates;  // all of them, in registry order
@@ -78,15 +115,9 @@ struct Plan {
   std::string caveat;
   // One line of text: the instruction set in force or the GPU, the rates that decided, and their origin.
   std::string machine;
-  // CPU: running cost [n + 1] over block rows (forward) or block columns (dx), which the threads divide
-  // evenly. Empty for dw and on CUDA.
-  std::vector<std::int64_t> cost_prefix;
-  // CUDA: the order in which block rows (forward) or block columns (dx) are multiplied; those that read the
-  // same parts stand together. Empty: the order of the index.
-  std::vector<std::uint16_t> block_row_order;
-  // CUDA: some block rows (dx: block columns) have more blocks than the kernel is made for: 1.5 times the
-  // mean, or the limit in its registry row.
-  bool uneven_block_rows = false;
+  // CUDA: how the kernel groups block rows. A call whose index was remembered (remember_index) multiplies
+  // those that read the same parts of the dense operand together.
+  BlockRowGroups groups{0};
 
   /// A few lines of text: the problem, the choice and its prediction, and why each other candidate was not
   /// chosen.

@@ -70,7 +70,7 @@ class Layer(torch.autograd.Function):
             bias,
             index.rows,
             code,
-            index.version,
+            index.digest,
             strict,
             tf32,
             kernel,
@@ -102,7 +102,7 @@ class Layer(torch.autograd.Function):
         needs = need_x, need_values, need_bias
         if again:
             return *_by_products(dy, x, values, needs, strict, index), None, dresidual
-        crow, col, ccol, row, slot, _, cols, bm, bn, version = index
+        crow, col, ccol, row, slot, _, cols, bm, bn, digest = index
         code, tf32 = ACTIVATIONS[activation], tf32_of(dy)
         wanted = x if weight is None or main_grad is not None else None
         operands = (
@@ -119,7 +119,7 @@ class Layer(torch.autograd.Function):
             bm,
             bn,
             code,
-            version,
+            digest,
             strict,
             tf32,
             need_bias,

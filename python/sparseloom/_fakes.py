@@ -53,7 +53,7 @@ def _linear_train_fake(
 def _linear_backward_fake(
     dy: Tensor, saved: Tensor | None, x: Tensor | None, values: Tensor | None, crow: Tensor, col: Tensor,
     ccol: Tensor, row: Tensor, slot: Tensor, in_features: int, block_rows: int, block_cols: int,
-    activation: int, version: int, strict: bool, tf32: bool, need_bias: bool, main_grad: Tensor | None = None,
+    activation: int, digest: int, strict: bool, tf32: bool, need_bias: bool, main_grad: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dx = dy.new_empty((0,) if values is None else (*dy.shape[:-1], in_features))
     dvalues = dy.new_empty(

@@ -73,7 +73,7 @@ def plan(
         *(
             bias,
             ACTIVATIONS[activation],
-            index.version,
+            index.digest,
             strict,
             dtype is torch.float32 and tf32_allowed(),
             ordinal(device),
@@ -93,7 +93,7 @@ def _planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:
 
 @cache
 def info() -> dict[str, Any]:
-    """Returns what the C++ core reports about the machine and the build: version, compiler, ISA, the kernels
+    """Returns what the C++ core reports about the machine and the build: digest, compiler, ISA, the kernels
     compiled in, and why a part is missing."""
     return dict(json.loads(call("info")))
 

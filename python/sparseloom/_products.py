@@ -21,7 +21,7 @@ FORWARD, DX, DW = range(3)
 #: Tells whether torch.func, or a backward pass with batched gradients, is active.
 functorch_active = torch._C._are_functorch_transforms_active
 _BATCHED = torch._C._dispatch_key_parse("Batched")  # parsed by name because the enum leaves it out
-_DYNAMIC = -1  # the value of ops.DYNAMIC: such plans depend on shape and number of blocks alone
+_UNKNOWN = -1  # the value of ops.UNKNOWN: such plans depend on shape and number of blocks alone
 
 
 class How(NamedTuple):
@@ -181,14 +181,14 @@ def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tenso
 
 
 def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
-    direction, strict, kernel, (crow, col, ccol, row, slot, rows, cols, bm, bn, version) = how
+    direction, strict, kernel, (crow, col, ccol, row, slot, rows, cols, bm, bn, digest) = how
     if direction == FORWARD:
-        return _operators.linear(a, b, crow, col, bias, rows, 0, version, strict, tf32_of(a), kernel)
+        return _operators.linear(a, b, crow, col, bias, rows, 0, digest, strict, tf32_of(a), kernel)
     if direction == DX:
         return _operators.linear_dx(
-            a, b, crow, col, ccol, row, slot, cols, version, strict, tf32_of(a), kernel
+            a, b, crow, col, ccol, row, slot, cols, digest, strict, tf32_of(a), kernel
         )
-    return _operators.linear_dw(a, b, crow, col, bm, bn, version, strict, tf32_of(a), kernel)
+    return _operators.linear_dw(a, b, crow, col, bm, bn, digest, strict, tf32_of(a), kernel)
 
 
 def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
@@ -234,4 +234,4 @@ def _diagonal_index(index: Index, dims: Index, count: int) -> Index:
         (of + place * step).flatten() for of, step in ((col, block_cols), (row, block_rows), (slot, blocks))
     )
     sizes = {"rows": count * block_rows * index.bm, "cols": count * block_cols * index.bn}
-    return index._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot, version=_DYNAMIC, **sizes)
+    return index._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot, digest=_UNKNOWN, **sizes)

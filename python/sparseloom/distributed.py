@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .errors import Error
 from .nn import BlockSparseLinear
-from .nn.state import INDEX_BUFFERS
+from .nn.state import INDEX_BUFFERS, content_hash
 
 
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
@@ -30,7 +30,7 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
         for name, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, BlockSparseLinear)
     }
-    mine = {name: layer.index.version for name, layer in layers.items()}
+    mine = {name: content_hash(layer.pattern) for name, layer in layers.items()}
     if dist.is_available() and dist.is_initialized():
         gathered: list[dict[str, int]] = [{} for _ in range(dist.get_world_size(process_group))]
         dist.all_gather_object(gathered, mine, process_group)

@@ -32,9 +32,9 @@ from .errors import Error, translated, unsupported_layout
 
 _tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls it every time
 
-#: The version of an index that set_topology rewrites in place: its plans depend on shape and number of blocks
-#: alone.
-DYNAMIC = -1
+#: The digest of an index whose pattern the host does not know, because set_topology rewrites it in place: its
+#: plans depend on shape and number of blocks alone.
+UNKNOWN = -1
 
 
 class Index(NamedTuple):
@@ -50,13 +50,16 @@ class Index(NamedTuple):
     cols: int  # in features
     bm: int  # rows (out features) of one block
     bn: int  # columns (in features) of one block
-    version: int  # content hash, or DYNAMIC: the key of cached plans
+    #: What plans may know of the pattern (whether its block rows are even), as a number that equal layers
+    #: with different blocks share; UNKNOWN if nobody knows.
+    digest: int
 
     def to(self, device: torch.device | str | int) -> Index:
         """Returns the same index with its tensors on ``device``."""
         crow, col, ccol, row, slot = (
             tensor.to(device) for tensor in (self.crow, self.col, self.ccol, self.row, self.slot)
         )
+        remember(self, crow)
         return self._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot)
 
 
@@ -117,10 +120,10 @@ def linear(
             return y + residual
         # not called on the CPU: saves .12 us of 15
         code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
-        crow, col, rows, version = index.crow, index.col, index.rows, index.version
+        crow, col, rows, digest = index.crow, index.col, index.rows, index.digest
         x = _autograd.in_rows(x)
         return _operators.linear(
-            x, values, crow, col, bias, rows, code, version, strict, tf32, number, residual
+            x, values, crow, col, bias, rows, code, digest, strict, tf32, number, residual
         )
     except _REFUSED as error:
         operands = {"x": x, "values": values, "bias": bias, "residual": residual}
@@ -197,7 +200,7 @@ def linear_dw(
                 "use torch.no_grad()",
             )
         arguments = (
-            index.version,
+            index.digest,
             strict,
             tf32_of(x),
             PLAN_CHOOSES if kernel is None else kernel_number(kernel),
@@ -259,7 +262,7 @@ def scaled_linear(
         index.rows,
         out_dtype,
         ACTIVATIONS[activation],
-        index.version,
+        index.digest,
         strict,
         number,
         use_fast_accum,
@@ -296,9 +299,21 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
 def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
     """Validates crow and col (int32, contiguous, on the CPU) and adds the index by block columns. Raises
     Error that names the first bad entry."""
-    version = call("validate_index", crow, col, rows, cols, *block)
+    digest = call("index_digest", crow, col, rows, cols, *block)
     ccol, row, slot = call("transpose_index", crow, col, rows, cols, *block)
-    return Index(crow, col, ccol, row, slot, rows, cols, block[0], block[1], version)
+    return Index(crow, col, ccol, row, slot, rows, cols, block[0], block[1], digest)
+
+
+def remember(index: Index, crow: Tensor) -> None:
+    """Tells products on CUDA that the pattern of ``index``, which is on the CPU, lies at the address of
+    ``crow``: they then multiply block rows that read the same inputs together.
+
+    It is a hint, which changes no result. Does nothing for a ``crow`` on another device, and for an index
+    that set_topology rewrites.
+    """
+    on_cpu = index.crow.device.type == "cpu"
+    if on_cpu and crow.is_cuda and type(crow) is Tensor and index.digest != UNKNOWN:
+        call("remember_index", index.crow, index.col, crow, index.rows, index.cols, index.bm, index.bn)
 
 
 def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
@@ -308,8 +323,8 @@ def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -
     mask is bool or uint8 [block rows, block columns]. moved, int32 [blocks], receives the slot where each
     block lay before, -1 for a new one. requested, int32 [1], receives the number of blocks that the mask
     names. There are exactly as many blocks as before: if the mask names more, the first in row-major order
-    are taken; if it names fewer, the first other cells are added. The index has to be of version DYNAMIC from
-    then on. Raises Error when a shape or dtype does not fit.
+    are taken; if it names fewer, the first other cells are added. The digest of the index has to be UNKNOWN
+    from then on. Raises Error when a shape or dtype does not fit.
     """
     call("set_topology", mask, *index[:5], moved, requested)
 

@@ -59,13 +59,12 @@ struct MatmulArgs {
   const float* w_scale = nullptr;  // [rows] when w_scale_each, else [1]
   bool a_scale_each = false;       // one scale for each token, else one for all
   bool w_scale_each = false;       // one scale for each output feature, else one for all
-  /// [n + 1] running cost over block rows (forward) or block columns (dx). Tasks cut [0, cost_prefix[n])
-  /// evenly. Null for dw and on CUDA.
-  const std::int64_t* cost_prefix = nullptr;
   /// CUDA, forward and dx: the order in which to take block rows or block columns, one uint16 each, in host
   /// memory. Null: in ascending order.
   const std::uint16_t* block_row_order = nullptr;
-  bool uneven_block_rows = false;  // Plan::uneven_block_rows
+  /// Hints of the same origin: some block row (dx: block column) is much longer than the mean, and some group
+  /// of them is (plan/evenness.h).
+  bool uneven_block_rows = false, uneven_groups = false;
   /// CUDA kernels that merge blocks: where the list of each block row (forward: of index) or block column
   /// (dx: of transposed) ends; it begins where crow or ccol says. index.blocks is then the capacity, and
   /// likely_blocks the expected number. Null and 0: each list ends where the next one begins.

@@ -1,11 +1,12 @@
 // The products linear, linear_dx and linear_dw: checks the arguments once at the boundary, fills the kernel's
 // arguments and launches it.
 #include <algorithm>
+#include <initializer_list>
 
 #include "core/check.h"
 #include "kernels/registry.h"
 #include "ops/activation.h"
-#include "plan/schedule.h"
+#include "ops/block_row_hints.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
@@ -58,6 +59,20 @@ void check_call(const char* op, Direction direction, const Plan& plan, const Ind
                "make the plan with this executor");
 }
 
+// Refuses operands that are less aligned than planned, if the kernel depends on it.
+void check_aligned(const char* op, const Plan& plan, const void* values,
+                   std::initializer_list<ConstMatrixView> matrices) {
+  if (!plan.problem.aligned || plan.problem.device < 0 ||
+      !kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].needs_aligned)
+    return;
+  const bool all = std::all_of(matrices.begin(), matrices.end(),
+                               [](const ConstMatrixView& matrix) { return is_aligned(matrix); });
+  if (!all || !is_aligned(values))
+    core::fail(
+        op, "operands whose base and rows lie at multiples of 16 bytes, as planned for " + plan.kernel_name,
+        "one that does not", "set Problem::aligned to false before make_plan, or align it");
+}
+
 kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a,
                               std::span<std::byte> workspace, const Executor& executor) {
   kernels::MatmulArgs args;
@@ -68,9 +83,6 @@ kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const Co
   args.a = a.data;
   args.a_stride = a.stride;
   args.index = index;
-  args.cost_prefix = plan.cost_prefix.empty() ? nullptr : plan.cost_prefix.data();
-  args.block_row_order = plan.block_row_order.empty() ? nullptr : plan.block_row_order.data();
-  args.uneven_block_rows = plan.uneven_block_rows;
   args.workspace = workspace.data();
   args.device = executor.device;
   args.stream = executor.stream;
@@ -80,8 +92,14 @@ kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const Co
   return args;
 }
 
-void launch(const char* op, const Plan& plan, const kernels::MatmulArgs& args, const Executor& executor) {
+void launch(const char* op, const Plan& plan, kernels::MatmulArgs args, const Executor& executor) {
   const runtime::CudaDeviceScope scope(executor.device);
+  const auto hints = ops::block_row_hints(plan, args.index);
+  if (hints != nullptr) {
+    args.block_row_order = hints->order.empty() ? nullptr : hints->order.data();
+    args.uneven_block_rows = hints->uneven;
+    args.uneven_groups = hints->uneven_groups;
+  }
   const int error = kernels::registry()[static_cast<std::size_t>(plan.kernel)].launch(args, executor);
   if (error != 0)
     core::fail(op, plan.kernel_name + " to be queued on " + place(executor.device),
@@ -123,10 +141,9 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
     core::fail("linear", p.residual ? "a residual, as planned" : "no residual, as planned",
                residual.data ? "one" : "none", "plan for what the call passes");
   if (p.residual) check_matrix("linear", "residual", residual, p.m, p.rows, p.out);
+  check_aligned("linear", plan, values, {x, y, residual, pre != nullptr ? *pre : MatrixView{}});
   // Fill the arguments of the kernel.
   kernels::MatmulArgs args = arguments(plan, index, x, workspace, executor);
-  if (plan.pattern_version == kDynamicVersion)
-    args.cost_prefix = plan::live_prefix(plan, index.crow, workspace.data());
   args.values = values;
   args.bias = bias;
   args.residual = residual.data;
@@ -184,9 +201,8 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& ind
   check_matrix("linear_dx", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
+  check_aligned("linear_dx", plan, values, {dy, dx});
   kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
-  if (plan.pattern_version == kDynamicVersion)
-    args.cost_prefix = plan::live_prefix(plan, transposed.ccol, workspace.data());
   args.transposed = transposed;
   args.values = values;
   args.out = dx.data;
@@ -201,6 +217,7 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   check_matrix("linear_dw", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dw", "x", x, p.m, p.cols, p.dtype);
   if (p.blocks == 0 || (p.m == 0 && p.accumulate)) return;
+  check_aligned("linear_dw", plan, dvalues, {dy, x});
   kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.b = x.data;
   args.b_stride = x.stride;

@@ -1,7 +1,4 @@
-// make_plan: checks the problem, looks in the cache, measures the machine, chooses a kernel and adds the
-// schedule.
-#include <pthread.h>
-
+// make_plan: checks the problem, looks in the cache, measures the machine and chooses a kernel.
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -12,9 +9,9 @@
 #include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/registry.h"
 #include "ops/gemm_rate.h"
+#include "ops/shared_by_threads.h"
 #include "plan/cache.h"
-#include "plan/known_indices.h"
-#include "plan/schedule.h"
+#include "plan/seen_indices.h"
 #include "plan/select.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
@@ -22,19 +19,6 @@
 
 namespace sparseloom {
 namespace {
-
-// One object shared by all threads, safe around fork. It is leaked: plans may outlive static destruction in a
-// host's worker threads.
-template <class Shared>
-Shared& shared_by_threads() {
-  static Shared* shared = [] {
-    static Shared* made = new Shared;
-    pthread_atfork([] { made->lock_for_fork(); }, [] { made->unlock_after_fork(); },
-                   [] { made->unlock_after_fork(); });
-    return made;
-  }();
-  return *shared;
-}
 
 // Upper bound on the flops of any dense product in this dtype, all threads together. 16-bit products may run
 // on AMX behind the lent GEMM, which nothing here can time; it was measured at 13 times the fp32 FMA rate,
@@ -155,6 +139,16 @@ std::string gpu_line(int device, const kernels::cuda::KnownGpuRates& known) {
   return text + numbers + known.origin;
 }
 
+// Validates an index of host memory that this thread has not seen. It throws Error.
+void require_valid(const IndexView& index) {
+  static thread_local plan::SeenIndices seen;
+  if (seen.contains(index)) return;
+  validate_index("plan", index.rows, index.cols, index.block,
+                 {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
+                 {index.col, static_cast<std::size_t>(index.blocks)});
+  seen.add(index);
+}
+
 // The measured rates and limits that the rows' refusals and predictions need.
 plan::Machine machine_for(const Problem& problem, const plan::GpuRates& gpu, const Executor& executor,
                           const std::string& kernel) {
@@ -181,11 +175,17 @@ Problem describe(const IndexView& index, DType dtype, Direction direction, std::
   problem.cols = index.cols;
   problem.block = index.block;
   problem.blocks = index.blocks;
+  // The matrices [m, cols] and [m, rows] with nothing between their rows. 8-bit products write bf16 or f32.
+  const DType written = is_scaled(dtype) ? DType::bf16 : dtype;
+  const bool forward = direction == Direction::forward;
+  problem.aligned =
+      is_aligned({nullptr, direction == Direction::dx ? written : dtype, m, index.cols, index.cols}) &&
+      is_aligned({nullptr, forward ? written : dtype, m, index.rows, index.rows});
   return problem;
 }
 
-std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& index, std::int64_t version,
-                                      const Executor& executor, const std::string& kernel) {
+std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& index, const Executor& executor,
+                                      const std::string& kernel) {
   // Complete the problem, which is part of the cache key, from the executor.
   Problem problem = given;
   problem.device = executor.device;
@@ -195,43 +195,26 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   // Ignore these flags where they have no effect, so that there is one plan and not two.
   problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;
   problem.fast_accum = given.fast_accum && problem.device >= 0 && problem.dtype == DType::f8e4m3;
+  if (problem.device < 0) problem.facts = {}, problem.aligned = true;
   check_problem(problem, index);
-  return shared_by_threads<plan::Cache>().get({version, problem, kernel}, [&] {
+  // Validate on the CPU, so that indices which do not fit the problem (an x with other features, say) cannot
+  // reach a kernel. On a device that would take a copy and a wait, also inside the capture of a graph: there
+  // the index was validated before.
+  if (problem.device < 0) require_valid(index);
+  return shared_by_threads<plan::Cache>().get({problem, kernel}, [&] {
     check_device(problem);
     const bool on_cpu = problem.device < 0;
-    // Validate on the CPU, once for each new key, so that indices which do not fit the problem (an x with
-    // other features, say) cannot reach a kernel. On a device that would take a copy and a wait, also inside
-    // the capture of a graph: there `version` stands for indices that were validated before.
-    if (on_cpu)
-      validate_index("plan", index.rows, index.cols, index.block,
-                     {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
-                     {index.col, static_cast<std::size_t>(index.blocks)});
     // Choose the kernel.
     const auto gpu =
         on_cpu ? kernels::cuda::KnownGpuRates{} : kernels::cuda::gpu_rates(problem.device, executor.stream);
     const plan::Machine machine = machine_for(problem, gpu.rates, executor, kernel);
     Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
-    plan.pattern_version = version;
     plan.machine = on_cpu ? machine_line(kernels::machine_rates()) : gpu_line(problem.device, gpu);
-    // Add the schedule: a running cost on the CPU, the order of block rows on CUDA.
-    if (version == kDynamicVersion)
-      plan.workspace_bytes = plan::with_live_prefix(plan.workspace_bytes, problem);
-    else if (on_cpu)
-      plan.cost_prefix = plan::cost_prefix(problem.direction, index);
-    else if (problem.direction != Direction::dw) {
-      auto& known = shared_by_threads<plan::KnownIndices>();
-      const plan::KernelInfo& row = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)];
-      plan.uneven_block_rows = known.uneven(version, index, problem.direction, row.even);
-      if (row.block_row_groups != nullptr)
-        plan.block_row_order =
-            known.block_row_order(version, index, problem.direction, row.block_row_groups(problem, machine));
-    }
+    const plan::KernelInfo& row = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)];
+    if (problem.direction != Direction::dw && row.block_row_groups != nullptr)
+      plan.groups = row.block_row_groups(problem, machine);
     return plan;
   });
-}
-
-void remember_index(std::int64_t version, const IndexView& index) {
-  if (runtime::cuda_compiled()) shared_by_threads<plan::KnownIndices>().remember(version, index);
 }
 
 std::vector<std::string> kernel_names() {

@@ -6,28 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "sparseloom/plan.h"
+
 namespace sparseloom::plan {
-
-/// How a kernel reads the dense operand. It multiplies a group of `block_rows` block rows at a time. Along
-/// the reduction it reads the operand in units of `span` blocks, each of which it reads if any block row of
-/// the group stores a block there.
-struct BlockRowGroups {
-  // block_rows = 0: the order must not change.
-  int block_rows = 1, span = 1;
-  // Groups i, i + step, .. are multiplied one after the other, for each i < step; these sequences run side by
-  // side.
-  int step = 1;
-  // Consecutive block rows of W that form one block row of the kernel and of the order (merged blocks).
-  int fold = 1;
-  friend auto operator<=>(const BlockRowGroups&, const BlockRowGroups&) = default;
-};
-
-/// How even a kernel expects block rows to be: `block_rows` consecutive ones, which it takes together, may
-/// have at most `most` times the mean number of blocks.
-struct Evenness {
-  int block_rows = 1;
-  double most = 1.5;
-};
 
 /// The block rows as sorted lists of blocks: along[begin[i]] .. along[begin[i + 1] - 1] are the positions of
 /// the blocks of block row i along the reduction, in 0 .. extent - 1.

@@ -9,7 +9,6 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
   const auto mix = [&hash](std::uint64_t word) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
   };
-  mix(static_cast<std::uint64_t>(key.version));
   mix(static_cast<std::uint64_t>(p.m));
   mix(static_cast<std::uint64_t>(p.rows) << 32 ^ static_cast<std::uint64_t>(p.cols));
   mix(static_cast<std::uint64_t>(p.blocks) << 16 ^ static_cast<std::uint64_t>(p.block.rows) << 8 ^
@@ -21,7 +20,8 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
       static_cast<std::uint64_t>(p.threads) << 32);
   mix(static_cast<std::uint64_t>(static_cast<std::uint32_t>(p.device)) |
       static_cast<std::uint64_t>(p.residual) << 32 | static_cast<std::uint64_t>(p.accumulate) << 33 |
-      static_cast<std::uint64_t>(p.fast_accum) << 34);
+      static_cast<std::uint64_t>(p.fast_accum) << 34 | static_cast<std::uint64_t>(p.aligned) << 35 |
+      static_cast<std::uint64_t>(p.facts.digest() + 1) << 36);
   mix(std::hash<std::string>{}(key.forced));
   return hash;
 }

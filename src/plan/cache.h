@@ -1,5 +1,5 @@
-// The plan cache, keyed by pattern version and problem. A change of topology makes a new key; there is no
-// flag that invalidates a plan.
+// The plan cache, keyed by problem. A pattern enters the key by its facts only, so layers of one shape share
+// plans, and a topology that moves keeps its own.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,6 @@
 namespace sparseloom::plan {
 
 struct CacheKey {
-  std::int64_t version = 0;
   Problem problem;
   std::string forced;  // kernel name, empty when the plan chooses
   friend bool operator==(const CacheKey&, const CacheKey&) = default;
@@ -24,8 +23,8 @@ struct CacheKeyHash {
   std::size_t operator()(const CacheKey& key) const noexcept;
 };
 
-/// Thread-safe and bounded: when `capacity` is reached, the oldest plan is dropped (training that changes its
-/// topology would otherwise grow the cache for ever).
+/// Thread-safe and bounded: when `capacity` is reached, the oldest plan is dropped (each number of
+/// tokens makes a plan, and would otherwise grow the cache for ever).
 class Cache {
  public:
   explicit Cache(std::size_t capacity = 4096) : capacity_(capacity) {}

@@ -65,13 +65,13 @@ struct KernelInfo {
   /// unasked.
   bool scaled_by_name = false;
   /// How the kernel groups block rows (forward) or block columns (dx), whose order it takes from
-  /// Plan::block_row_order. Null: the kernel takes them in the order of the index.
+  /// MatmulArgs::block_row_order. Null: the kernel takes them in the order of the index.
   BlockRowGroups (*block_row_groups)(const Problem& problem, const Machine& machine) = nullptr;
   /// What describe() says about the kernel's products if their NaN rule differs from that of the sparse
   /// kernels; or null.
   const char* caveat = nullptr;
-  /// The limit beyond which Plan::uneven_block_rows tells the kernel to expect block rows of unlike length.
-  Evenness even = {};
+  /// The kernel reads or writes operands by TMA. select() refuses it for problems that are not `aligned`.
+  bool needs_aligned = false;
 };
 
 }  // namespace sparseloom::plan

@@ -42,11 +42,13 @@ std::string to_string(const Problem& p) {
   if (p.bias) text += " bias";
   if (p.activation != Activation::none) text += std::string(" ") + name_of(p.activation);
   if (p.residual) text += " residual";
+  if (p.facts.uneven_rows) text += " uneven_rows";
   if (p.accumulate) text += " accumulate";
   if (p.tf32) text += " tf32";
   if (p.fast_accum) text += " fast_accum";
   text +=
       p.device >= 0 ? " device=cuda:" + std::to_string(p.device) : " threads=" + std::to_string(p.threads);
+  if (!p.aligned) text += " misaligned";
   if (p.strict) text += " strict";
   return text;
 }
@@ -62,7 +64,7 @@ std::string Plan::describe() const {
                      std::to_string(workspace_bytes) + " bytes\n";
   if (!machine.empty()) text += "  on " + machine + "\n";
   if (!caveat.empty()) text += "  " + kernel_name + ": " + caveat + "\n";
-  if (!block_row_order.empty())
+  if (groups.block_rows > 0 && problem.facts.known)
     text += std::string("  takes block ") + (problem.direction == Direction::dx ? "columns" : "rows") +
             " in an order of its own: those that read the same parts together, costly ones first\n";
   for (const Candidate& c : candidates) {

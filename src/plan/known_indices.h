@@ -1,13 +1,12 @@
-// Patterns by version, for plans on CUDA devices, whose index arrays lie where the host does not read them.
+// Patterns of CUDA devices, whose index arrays lie where the host does not read them, and what kernels are
+// told of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -17,25 +16,30 @@
 
 namespace sparseloom::plan {
 
+/// What a kernel is told of the block rows (forward) or block columns (dx) of a pattern. Nothing of it
+/// changes a result.
+struct BlockRowHints {
+  std::vector<std::uint16_t> order;  // block_row_order; empty: the order of the index
+  bool uneven = false;               // by kUnevenRow
+  bool uneven_groups = false;        // by kUnevenGroup
+};
+
 /// Thread-safe. It holds at most `capacity_bytes` of indices; when it is full, the oldest are dropped.
 class KnownIndices {
  public:
   explicit KnownIndices(std::size_t capacity_bytes = std::size_t{64} << 20) : capacity_(capacity_bytes) {}
 
-  /// Copies a valid index in host memory. Does nothing if the version is known already or the index alone is
-  /// larger than the capacity.
-  void remember(std::int64_t version, const IndexView& index);
+  /// Where an index lies on a device: the address of its crow.
+  using Place = std::pair<int, const void*>;
 
-  /// block_row_order of the pattern's block rows (forward) or block columns (dx), made once. It is also empty
-  /// if the version is unknown, or if the remembered index has another shape than `index`: a caller who
-  /// passes versions by hand may pass the version of another pattern.
-  std::vector<std::uint16_t> block_row_order(std::int64_t version, const IndexView& index,
-                                             Direction direction, BlockRowGroups groups);
+  /// Copies a valid index in host memory as the one at `place`; what was remembered there before is
+  /// forgotten. Does nothing if the index alone is larger than the capacity.
+  void remember(Place place, const IndexView& index);
 
-  /// Whether some even.block_rows consecutive block rows (dx: block columns), counted from a multiple of that
-  /// number, have more than even.most times the mean number of blocks. False if the version is unknown or the
-  /// shape differs, as above.
-  bool uneven(std::int64_t version, const IndexView& index, Direction direction, Evenness even);
+  /// The hints for kernels with these groups, made once. Null if no index was remembered there, or one of
+  /// another shape than `index`: memory that was freed may be in use again.
+  std::shared_ptr<const BlockRowHints> hints(Place place, const IndexView& index, Direction direction,
+                                             BlockRowGroups groups);
 
   std::size_t size() const;
 
@@ -48,16 +52,15 @@ class KnownIndices {
   struct Known {
     std::vector<std::int32_t> crow, col;
     std::int64_t block_cols = 0;
-    std::map<std::pair<Direction, BlockRowGroups>, std::vector<std::uint16_t>> orders;
+    std::uint64_t age = 0;
+    std::map<std::pair<Direction, BlockRowGroups>, std::shared_ptr<const BlockRowHints>> hints;
     std::size_t bytes() const { return (crow.size() + col.size()) * sizeof(std::int32_t); }
   };
-  /// Null if the version is unknown or has another shape. Call it with the lock held.
-  Known* find(std::int64_t version, const IndexView& index);
 
   mutable std::mutex mutex_;
   std::size_t capacity_, bytes_ = 0;
-  std::unordered_map<std::int64_t, Known> known_;
-  std::deque<std::int64_t> age_;
+  std::uint64_t next_age_ = 0;
+  std::map<Place, Known> known_;
 };
 
 }  // namespace sparseloom::plan

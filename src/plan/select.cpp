@@ -29,6 +29,8 @@ std::string refusal_of(const KernelInfo& row, const Problem& problem, const Mach
   if (std::string why = refuse_side(problem, row.side); !why.empty()) return why;
   if (is_scaled(problem.dtype) && !row.scaled)
     return std::string("multiplies no 8-bit operands, the dtype is ") + name_of(problem.dtype);
+  if (row.needs_aligned && !problem.aligned)
+    return "needs operands whose base and rows lie at multiples of 16 bytes (TMA), and one does not";
   std::string why = row.refusal(problem, machine);
   if (why.empty() && is_scaled(problem.dtype) && row.scaled_by_name && forced != row.name)
     why = std::string("multiplies ") + name_of(problem.dtype) +

@@ -1,11 +1,16 @@
 """torch.compile, export and opcheck: the operators are ordinary ones to torch's compilers."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from sparseloom import _autograd
 from sparseloom.nn import BlockSparseLinear
+from sparseloom.nn.state import content_hash
+from sparseloom.pattern import Pattern
 
 
 @pytest.fixture(autouse=True)
@@ -117,9 +122,73 @@ def test_export_with_a_dynamic_batch():
     assert "sparseloom.linear" in exported.graph_module.code
 
 
+class Block(nn.Module):
+    """A residual block, as transformers repeat it."""
+
+    def __init__(self, seed):
+        super().__init__()
+        of = {"density": 0.2, "block": 8, "generator": torch.Generator().manual_seed(seed)}
+        self.up = BlockSparseLinear(96, 192, activation="gelu", **of)
+        self.down = BlockSparseLinear(192, 96, **of)
+
+    def forward(self, x):
+        return self.down(self.up(x), residual=x)
+
+
+def test_equal_blocks_with_different_patterns_compile_once():
+    blocks = [Block(seed) for seed in range(24)]
+    assert len({content_hash(block.up.pattern) for block in blocks}) == 24
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    x = torch.randn(5, 96)
+    for block in blocks:
+        expected = block(x)
+        block.compile(backend=counter, fullgraph=True)
+        y = block(x)
+        torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-5)
+        y.sum().backward()
+    assert counter.frame_count == 1
+
+
+EXPORTED_ELSEWHERE = """
+import sys, torch
+from sparseloom import ops
+program = torch.export.load(sys.argv[1])
+node, = [n for n in program.graph.nodes if "sparseloom.linear" in str(n.target)]
+print(node.args[7])  # the digest
+torch.save(program.module()(torch.load(sys.argv[2])), sys.argv[3])
+"""
+
+
+def test_an_exported_program_carries_what_its_plans_know(tmp_path):
+    even = BlockSparseLinear(64, 48, density=0.5, block=8)
+    mask = torch.zeros(6, 8, dtype=torch.bool)
+    mask[0] = mask[1:, 0] = True
+    uneven = BlockSparseLinear(64, 48, pattern=Pattern(48, 64, 8, mask))
+    assert (even.index.digest, uneven.index.digest) == (0, 1)
+    x = torch.randn(4, 64)
+    torch.save(x, tmp_path / "x")
+    for layer in (even, uneven):
+        torch.export.save(torch.export.export(layer, (x,)), tmp_path / "program.pt2")
+        names = [str(tmp_path / name) for name in ("program.pt2", "x", "y")]
+        run = subprocess.run(
+            [sys.executable, "-c", EXPORTED_ELSEWHERE, *names], capture_output=True, text=True, check=True
+        )
+        assert int(run.stdout) == layer.index.digest
+        torch.testing.assert_close(torch.load(tmp_path / "y"), layer(x), rtol=0, atol=0)
+
+
+def test_a_program_with_a_content_hash_in_the_digest_s_place_runs():
+    layer = BlockSparseLinear(64, 48, density=0.5, block=8)
+    x, index = torch.randn(4, 64), layer.index
+    y = torch.ops.sparseloom.linear(
+        x, layer.values, index.crow, index.col, layer.bias, 48, 0, 0x5BBBC74D4A57DE7B, False, False, -1
+    )
+    torch.testing.assert_close(y, layer(x), rtol=0, atol=0)
+
+
 def samples():
     layer = BlockSparseLinear(37, 27, density=0.5, block=8)
-    crow, col, ccol, row, slot, rows, cols, bm, bn, version = layer.index
+    crow, col, ccol, row, slot, rows, cols, bm, bn, digest = layer.index
     x, dy, values = torch.randn(5, 37), torch.randn(5, 27), layer.values.detach()
     raw, strided = torch.ops.sparseloom, torch.randn(37, 5).t()
 
@@ -139,7 +208,7 @@ def samples():
             bm,
             bn,
             activation,
-            version,
+            digest,
             False,
             False,
             need_bias,
@@ -150,28 +219,28 @@ def samples():
     return {
         "linear": (
             raw.linear.default,
-            (x, values, crow, col, layer.bias.detach(), rows, 1, version, False, False, -1),
+            (x, values, crow, col, layer.bias.detach(), rows, 1, digest, False, False, -1),
         ),
         "linear_1d": (
             raw.linear.default,
-            (x[0], values, crow, col, None, rows, 0, version, False, False, -1),
+            (x[0], values, crow, col, None, rows, 0, digest, False, False, -1),
         ),
         "linear_strided": (
             raw.linear.default,
-            (strided, values, crow, col, None, rows, 0, version, False, False, -1),
+            (strided, values, crow, col, None, rows, 0, digest, False, False, -1),
         ),
         "linear_dx": (
             raw.linear_dx.default,
-            (dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1),
+            (dy, values, crow, col, ccol, row, slot, cols, digest, False, False, -1),
         ),
-        "linear_dw": (raw.linear_dw.default, (dy, x, crow, col, bm, bn, version, False, False, -1)),
+        "linear_dw": (raw.linear_dw.default, (dy, x, crow, col, bm, bn, digest, False, False, -1)),
         "linear_dw_add": (
             raw.linear_dw_add.default,
-            (torch.ones(values.shape), dy, x, crow, col, version, False, False, -1),
+            (torch.ones(values.shape), dy, x, crow, col, digest, False, False, -1),
         ),
         "linear_train": (
             raw.linear_train.default,
-            (x, values, crow, col, layer.bias.detach(), rows, 2, version, False, False, -1),
+            (x, values, crow, col, layer.bias.detach(), rows, 2, digest, False, False, -1),
         ),
         "linear_backward": backward(dy, x, values, 2, True),
         "linear_backward_relu_dx": backward(dy, None, values, 1, False),

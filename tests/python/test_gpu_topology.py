@@ -63,7 +63,7 @@ def test_every_kernel_right_after_a_change_has_the_bits_of_a_fixed_index(directi
     for kernel in kernels_for(case, inputs):
         expected = sparse_product(case, inputs, kernel)
         tables = [tensor.clone() for tensor in before[:5]]
-        index = before._replace(**dict(zip(before._fields, tables, strict=False)), version=ops.DYNAMIC)
+        index = before._replace(**dict(zip(before._fields, tables, strict=False)), digest=ops.UNKNOWN)
         changing = replace(inputs, index=index)
         sparse_product(case, changing, kernel)
         ops.set_topology(index, mask, torch.empty_like(index.col), index.col.new_zeros(1))

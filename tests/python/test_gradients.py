@@ -211,7 +211,7 @@ import torch, sparseloom
 layer = sparseloom.nn.BlockSparseLinear(64, 64, density=0.5)
 i = layer.index
 x = torch.ones(2, 64)
-y = torch.ops.sparseloom.linear(x, layer.values, i.crow, i.col, None, 64, 0, i.version, False, False, -1)
+y = torch.ops.sparseloom.linear(x, layer.values, i.crow, i.col, None, 64, 0, i.digest, False, False, -1)
 try:
     y.sum().backward()
 except UserWarning as error:

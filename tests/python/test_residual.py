@@ -118,7 +118,7 @@ def test_the_operator_keeps_no_activation_s_input_beside_a_residual_on_the_cpu()
             None,
             72,
             2,
-            index.version,
+            index.digest,
             False,
             False,
             -1,

@@ -174,7 +174,7 @@ def test_gradients_through_the_raw_operator_are_an_error() -> None:
         40,
         torch.float32,
         0,
-        index.version,
+        index.digest,
         False,
     )
     y = torch.ops.sparseloom.scaled_linear(
@@ -200,7 +200,7 @@ def test_opcheck_and_compile() -> None:
             40,
             out_dtype,
             0,
-            index.version,
+            index.digest,
             False,
         )
         torch.library.opcheck(torch.ops.sparseloom.scaled_linear.default, (*arguments, number))

@@ -34,7 +34,7 @@ class IndexedModule(nn.Module):
     strict: bool
     frozen_weight: Tensor | None
     _pattern: Pattern
-    _version: int
+    _digest: int
     _index: ops.Index | None
     _frozen_version: int
     _writes: int
@@ -82,10 +82,11 @@ class IndexedModule(nn.Module):
             self.in_features,
             bm,
             bn,
-            self._version,
+            self._digest,
         )
         if not compiling:
             self._index = made
+            state.remember(self)
         return made
 
     def freeze(self: Self) -> Self:
@@ -113,7 +114,7 @@ class IndexedModule(nn.Module):
     def dynamic(self) -> bool:
         """Whether set_topology_ was called. The index tensors, and not a pattern on the host, then say which
         blocks exist."""
-        return self._version == ops.DYNAMIC
+        return self._digest == ops.UNKNOWN
 
     def set_topology_(
         self,
@@ -151,14 +152,14 @@ class IndexedModule(nn.Module):
         the pattern again; returns self."""
         if self.dynamic:
             pattern = self.pattern
-            self._pattern, self._version, self._index = pattern, state.build_index(pattern).version, None
+            self._pattern, self._digest, self._index = pattern, state.build_index(pattern).digest, None
         return self
 
     def _cpu_index(self) -> ops.Index:
         """Returns the index on the CPU, wherever the layer is."""
         if self.crow.device.type == "cpu":
             return self.index
-        return state.build_index(self.pattern)._replace(version=self._version)
+        return state.build_index(self.pattern)._replace(digest=self._digest)
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
         """Makes ``pattern`` the layer's pattern: fills all index buffers and leaves the values alone."""
@@ -168,7 +169,8 @@ class IndexedModule(nn.Module):
                 self.register_buffer(
                     name, getattr(index, name).to(device), persistent=name in ("crow", "col")
                 )
-            self._pattern, self._version, self._index = pattern, index.version, None
+            self._pattern, self._digest, self._index = pattern, index.digest, None
+            state.remember(self)
         self._writes = state.writes(self)
 
     def train(self: Self, mode: bool = True) -> Self:
@@ -189,9 +191,20 @@ class IndexedModule(nn.Module):
         super()._apply(fn, recurse)
         if (was_meta and not self.crow.is_meta) or self.crow.dtype != torch.int32:
             self._set_index(self._pattern if was_meta else self.pattern, self.crow.device)
+        else:
+            state.remember(self)
         if self.frozen:
             self._frozen_version = self.values._version
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the kept index, so that a copy makes its own."""
+        return {**self.__dict__, "_index": None}
+
+    def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
+        """Also takes layers that were pickled when they kept a hash in place of the digest."""
+        super().__setstate__(state_of_copy)
+        state.complete(self)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,

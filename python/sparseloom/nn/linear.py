@@ -88,7 +88,7 @@ class BlockSparseLinear(IndexedModule):
         self.activation, self.strict = activation, False
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self._frozen_version = -1
-        self._version = 0
+        self._digest = 0  # _set_index sets it
         self._index: ops.Index | None = None
         self._writes = 0
         self._set_index(pattern, where.device)

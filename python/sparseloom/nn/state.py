@@ -28,6 +28,31 @@ def build_index(pattern: Pattern) -> ops.Index:
     return ops.make_index(*pattern.index(), pattern.rows, pattern.cols, pattern.block)
 
 
+def content_hash(pattern: Pattern) -> int:
+    """Returns a hash of where the pattern's blocks lie, the same in every process."""
+    return int(ops.call("validate_index", *pattern.index(), pattern.rows, pattern.cols, *pattern.block))
+
+
+def remember(layer: IndexedModule | QuantizedBlockSparseLinear) -> None:
+    """Tells products on CUDA where the layer's pattern lies (see ops.remember). It costs one comparison when
+    they know."""
+    crow = layer._buffers["crow"]
+    # a fake tensor has no address
+    if type(crow) is not Tensor or not crow.is_cuda or layer._digest == ops.UNKNOWN:
+        return
+    address = crow.data_ptr()
+    if address != layer.__dict__.get("_remembered"):
+        ops.remember(build_index(layer._pattern), crow)
+        layer.__dict__["_remembered"] = address
+
+
+def complete(layer: IndexedModule | QuantizedBlockSparseLinear) -> None:
+    """Adds what a layer that an older version pickled does not have."""
+    old = layer.__dict__.pop("_version", None)
+    if old is not None:
+        layer._digest = ops.UNKNOWN if old == -1 else build_index(layer._pattern).digest
+
+
 def writes(layer: IndexedModule) -> int:
     """Returns how often the index buffers were written in place, by torch's own count; -1 where it keeps none
     (inference tensors)."""

@@ -81,7 +81,7 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
 
 
 def make_dynamic(layer: IndexedModule) -> ops.Index:
-    """Returns the layer's index with version DYNAMIC, which does not depend on its content. Raises Error
+    """Returns the layer's index with digest UNKNOWN, since its content will change. Raises Error
     where the topology cannot change."""
     if layer.crow.is_meta:
         raise Error(
@@ -94,10 +94,10 @@ def make_dynamic(layer: IndexedModule) -> ops.Index:
         raise Error(
             _OP, "whole values", "values that fully_shard has cut up", "change the topology before sharding"
         )
-    if layer._version != ops.DYNAMIC:
+    if layer._digest != ops.UNKNOWN:
         count = torch.full((1,), layer.values.shape[0], dtype=torch.int32, device=layer.crow.device)
         layer.register_buffer("requested_blocks", count, persistent=False)
-        layer._version, layer._index = ops.DYNAMIC, None
+        layer._digest, layer._index = ops.UNKNOWN, None
     return layer.index
 
 
@@ -119,7 +119,7 @@ def current_pattern(layer: IndexedModule) -> Pattern:
 def write_index(layer: IndexedModule, index: ops.Index) -> bool:
     """Writes another index into the tensors of a dynamic layer. Returns False when the layer is not dynamic
     or its tensors cannot hold the index."""
-    if layer._version != ops.DYNAMIC or layer.crow.dtype != torch.int32 or layer.col.shape != index.col.shape:
+    if layer._digest != ops.UNKNOWN or layer.crow.dtype != torch.int32 or layer.col.shape != index.col.shape:
         return False
     with torch.no_grad():
         for name in state.INDEX_BUFFERS:

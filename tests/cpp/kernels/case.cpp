@@ -11,7 +11,6 @@
 #include "core/rng.h"
 #include "kernels/amx_emulated.h"
 #include "kernels/bsr_linear/cpu/kernels.h"
-#include "plan/schedule.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::testing {
@@ -71,7 +70,6 @@ Instance::Instance(const Case& c_)
   row.resize(col.size());
   slot.resize(col.size());
   transpose_index(index(), ccol.data(), row.data(), slot.data());
-  cost_prefix = plan::cost_prefix(c.direction, index());
   values =
       Matrix(c.dtype, static_cast<std::int64_t>(col.size()) * c.block.rows, c.block.cols, 0, c.values_shift);
   fill(x, rng.split(1), c.integers);
@@ -160,7 +158,6 @@ Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
   std::fill_n(workspace.get(), allocated, kPoison);
   kernels::MatmulArgs call = args();
   call.out = out.data(), call.out_stride = out.stride;
-  call.cost_prefix = c.direction == Direction::dw ? nullptr : cost_prefix.data();
   call.workspace = workspace.get();
   EXPECT_EQ(kernel.launch(call, executor), 0) << kernel.info.name;
   EXPECT_TRUE(out.padding_untouched()) << kernel.info.name << " wrote outside the output: " << describe(c);

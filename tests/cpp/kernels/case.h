@@ -43,7 +43,6 @@ float to_tf32(float x);
 struct Instance {
   Case c;
   std::vector<std::int32_t> crow, col, ccol, row, slot;
-  std::vector<std::int64_t> cost_prefix;
   Matrix x, dy, values, bias, residual;
   Matrix before;  // accumulate: the output, fp32, before the call; padding zero
 

@@ -193,7 +193,7 @@ TEST(CpuIdentity, HoldsWhatChangesSpeed) {
 TEST(MachineLine, StandsInThePlansDescription) {
   const BlockIndex index(pattern::full(64, 64, {32, 32}));
   const auto plan = make_plan(describe(index.view(), DType::f32, Direction::forward, 16), index.view(),
-                              index.version(), Executor::serial(), "reference");
+                              Executor::serial(), "reference");
   const std::string text = plan->describe();
   EXPECT_NE(text.find(std::string("on ") + runtime::name_of(runtime::active_isa())), std::string::npos)
       << text;

@@ -13,7 +13,6 @@
 #include "kernels/amx_emulated.h"
 #include "kernels/bsr_linear/cpu/kernels.h"
 #include "kernels/bsr_linear/reference/reference.h"
-#include "plan/schedule.h"
 #include "runtime/cpu.h"
 
 namespace sparseloom::testing {
@@ -73,7 +72,6 @@ ScaledInstance::ScaledInstance(const ScaledCase& c_)
       if (picks.uniform() < density) col.push_back(static_cast<std::int32_t>(b));
     crow.push_back(static_cast<std::int32_t>(col.size()));
   }
-  cost_prefix = plan::cost_prefix(Direction::forward, index());
   values =
       Matrix(c.dtype, static_cast<std::int64_t>(col.size()) * c.block.rows, c.block.cols, 0, c.values_shift);
   fill(x, rng.split(1));
@@ -109,7 +107,6 @@ kernels::MatmulArgs ScaledInstance::args() {
   args.bias = c.bias ? bias.data() : nullptr;
   args.a_scale = x_scale.data(), args.a_scale_each = c.x_each && c.m > 1;
   args.w_scale = w_scale.data(), args.w_scale_each = c.w_each && c.rows > 1;
-  args.cost_prefix = cost_prefix.data();
   args.fast_accum = c.fast_accum;
   return args;
 }

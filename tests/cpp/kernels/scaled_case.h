@@ -31,7 +31,6 @@ std::string describe(const ScaledCase& c);
 struct ScaledInstance {
   ScaledCase c;
   std::vector<std::int32_t> crow, col;
-  std::vector<std::int64_t> cost_prefix;
   Matrix x, values, bias;
   std::vector<float> x_scale, w_scale;
 

@@ -21,7 +21,7 @@ TEST(Device, ADeviceThatIsNotThereIsNamed) {
   const BlockIndex index = index_of_one_layer();
   const Problem problem = describe(index.view(), DType::bf16, Direction::forward, 8);
   expect_error("plan", {"cuda:63", runtime::cuda_compiled() ? "compute capability 8.0" : "build without"},
-               [&] { make_plan(problem, index.view(), index.version(), Executor::cuda(kAbsent)); });
+               [&] { make_plan(problem, index.view(), Executor::cuda(kAbsent)); });
 }
 
 TEST(Device, BsrMatrixIsRefusedOnADevice) {
@@ -74,7 +74,7 @@ TEST(Device, PlansForADeviceNameItsKernelsAndRefuseTheCpus) {
   const auto kernel = [&](DType dtype, Direction direction, std::int64_t m, bool tf32) {
     Problem problem = describe(index.view(), dtype, direction, m);
     problem.tf32 = tf32;
-    return make_plan(problem, index.view(), index.version(), cuda)->kernel_name;
+    return make_plan(problem, index.view(), cuda)->kernel_name;
   };
   EXPECT_EQ(kernel(DType::bf16, Direction::forward, 4096, false), "sm80_mma");
   EXPECT_EQ(kernel(DType::f32, Direction::dx, 4096, true), "sm80_mma");

@@ -68,7 +68,7 @@ struct Case {
     return p;
   }
   std::shared_ptr<const Plan> plan(const Problem& p, const std::string& kernel) {
-    return make_plan(p, index.view(), index.version(), executor, kernel);
+    return make_plan(p, index.view(), executor, kernel);
   }
 };
 

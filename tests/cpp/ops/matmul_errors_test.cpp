@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/expect_error.h"
 #include "ops/matmul_case.h"
 
 namespace sparseloom {
@@ -24,12 +25,36 @@ TEST(Plan, StrictForbidsDenseAndReference) {
   }
 }
 
-TEST(Plan, IsCachedByVersionAndProblem) {
+TEST(Plan, IsCachedByProblem) {
   Case c;
   const auto plan = c.plan(c.problem(Direction::dx), "");
   EXPECT_EQ(c.plan(c.problem(Direction::dx), ""), plan);
-  EXPECT_NE(make_plan(c.problem(Direction::dx), c.index.view(), c.index.version() ^ 1, c.executor), plan);
-  EXPECT_EQ(plan->pattern_version, c.index.version());
+  EXPECT_NE(c.plan(c.problem(Direction::dw), ""), plan);
+}
+
+// Facts and alignment choose among CUDA kernels. On the CPU they would only double the plans.
+TEST(Plan, OnTheCpuKnowsNoFacts) {
+  Case c;
+  Problem p = c.problem(Direction::forward);
+  const auto plan = c.plan(p, "");
+  p.facts = Facts::of_digest(3);
+  p.aligned = false;
+  EXPECT_EQ(c.plan(p, ""), plan);
+}
+
+// An index is looked at once for each of its addresses and contents, whatever plan it asks for.
+TEST(Plan, AnIndexRewrittenInPlaceIsValidatedAgain) {
+  Case c;
+  const IndexView view = c.index.view();
+  std::vector<std::int32_t> crow(view.crow, view.crow + view.block_rows() + 1),
+      col(view.col, view.col + view.blocks);
+  const IndexView own{view.rows, view.cols, view.block, view.blocks, crow.data(), col.data()};
+  const Problem p = c.problem(Direction::forward);
+  const auto plan = make_plan(p, own, c.executor);
+  col.back() = 1 << 20;
+  test::expect_error("plan", {"col"}, [&] { make_plan(p, own, c.executor); });
+  col.back() = view.col[view.blocks - 1];
+  EXPECT_EQ(make_plan(p, own, c.executor), plan);
 }
 
 TEST(Errors, NameWhatIsWrong) {

@@ -117,9 +117,9 @@ TEST(ScaledLinear, Int8SumsThatCouldOverflowAreRefused) {
   p.dtype = DType::i8, p.m = 1, p.rows = 8, p.cols = 131072, p.block = {8, 8};
   std::vector<std::int32_t> crow{0, 0};
   const IndexView index{8, 131072, {8, 8}, 0, crow.data(), nullptr};
-  expect_error("plan", {"131071", "131072"}, [&] { make_plan(p, index, 0, Executor::serial()); });
+  expect_error("plan", {"131071", "131072"}, [&] { make_plan(p, index, Executor::serial()); });
   p.dtype = DType::f8e4m3;
-  EXPECT_EQ(make_plan(p, index, 0, Executor::serial(), "reference")->kernel_name, "reference");
+  EXPECT_EQ(make_plan(p, index, Executor::serial(), "reference")->kernel_name, "reference");
 }
 
 // The only kernel for f8 on a CPU: nobody gets it by accident.
@@ -136,9 +136,9 @@ TEST(ScaledLinear, TheGemmThatAPlanCountsOnHasToBeLentToTheCall) {
   call.problem.dtype = DType::f8e4m3;
   Executor lends = Executor::serial();
   lends.gemm = [](void*, const Gemm&) {};
-  EXPECT_FALSE(make_plan(call.problem, call.w.index().view(), 0, lends, "reference")->problem.can_gemm);
+  EXPECT_FALSE(make_plan(call.problem, call.w.index().view(), lends, "reference")->problem.can_gemm);
   lends.scaled_gemm = [](void*, const ScaledGemm&) {};
-  const auto plan = make_plan(call.problem, call.w.index().view(), 0, lends, "reference");
+  const auto plan = make_plan(call.problem, call.w.index().view(), lends, "reference");
   EXPECT_TRUE(plan->problem.can_gemm);
   EXPECT_NE(plan->describe().find("not dense: multiplies float8_e4m3fn on CUDA devices only"),
             std::string::npos)

@@ -45,24 +45,22 @@ class Dynamic : public ::testing::Test {
   }
   TransposedView transposed() const { return {tables.ccol.data(), tables.row.data(), tables.slot.data()}; }
 
-  std::vector<float> product(Direction direction, std::int64_t version, const Executor& executor,
-                             const std::string& kernel) {
-    const auto plan =
-        make_plan(describe(index(), DType::f32, direction, kTokens), index(), version, executor, kernel);
-    EXPECT_EQ(plan->cost_prefix.empty(), version == kDynamicVersion || direction == Direction::dw);
+  std::vector<float> product(Direction direction, const IndexView& index, const TransposedView& transposed,
+                             const Executor& executor, const std::string& kernel) {
+    const auto plan = make_plan(describe(index, DType::f32, direction, kTokens), index, executor, kernel);
     const std::span<std::byte> scratch = workspace.at_least(plan->workspace_bytes);
     std::vector<float> out(
         direction == Direction::dw
             ? values.size()
             : static_cast<std::size_t>(kTokens * (direction == Direction::dx ? kCols : kRows)));
     if (direction == Direction::forward)
-      linear(*plan, view(x.data(), kTokens, kCols), index(), values.data(), nullptr,
+      linear(*plan, view(x.data(), kTokens, kCols), index, values.data(), nullptr,
              view(out.data(), kTokens, kRows), scratch, executor);
     else if (direction == Direction::dx)
-      linear_dx(*plan, view(dy.data(), kTokens, kRows), index(), transposed(), values.data(),
+      linear_dx(*plan, view(dy.data(), kTokens, kRows), index, transposed, values.data(),
                 view(out.data(), kTokens, kCols), scratch, executor);
     else
-      linear_dw(*plan, view(dy.data(), kTokens, kRows), view(x.data(), kTokens, kCols), index(), out.data(),
+      linear_dw(*plan, view(dy.data(), kTokens, kRows), view(x.data(), kTokens, kCols), index, out.data(),
                 scratch, executor);
     return out;
   }
@@ -73,23 +71,22 @@ TEST_F(Dynamic, OnePlanServesEveryTopologyWithTheBitsOfAFixedIndex) {
     for (int change = 0; change < 3; ++change) {
       shuffle(rng, mask);
       set_topology(mask.data(), tables.view());
-      const std::int64_t version = pattern_version(index());
+      const BlockIndex fixed(kRows, kCols, kBlock, tables.crow, tables.col);
       for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw}) {
-        const auto open =
-            make_plan(describe(index(), DType::f32, direction, kTokens), index(), version, executor);
+        const auto open = make_plan(describe(index(), DType::f32, direction, kTokens), index(), executor);
         for (const Candidate& candidate : open->candidates) {
           if (!candidate.refusal.empty()) continue;
-          EXPECT_EQ(product(direction, kDynamicVersion, executor, candidate.kernel),
-                    product(direction, version, executor, candidate.kernel))
+          EXPECT_EQ(product(direction, index(), transposed(), executor, candidate.kernel),
+                    product(direction, fixed.view(), fixed.transposed(), executor, candidate.kernel))
               << candidate.kernel << ' ' << name_of(direction);
         }
       }
     }
   const Problem problem = describe(index(), DType::f32, Direction::forward, kTokens);
-  const auto plan = make_plan(problem, index(), kDynamicVersion, Executor::serial());
+  const auto plan = make_plan(problem, index(), Executor::serial());
   shuffle(rng, mask);
   set_topology(mask.data(), tables.view());
-  EXPECT_EQ(make_plan(problem, index(), kDynamicVersion, Executor::serial()), plan);
+  EXPECT_EQ(make_plan(problem, index(), Executor::serial()), plan);
 }
 
 TEST_F(Dynamic, BlocksMoveWithTheirValues) {

@@ -190,64 +190,62 @@ TEST(BlockRowOrder, IsEmptyWhereNothingIsToBeOrdered) {
   EXPECT_TRUE(block_row_order(same.view(), {4, 1}).empty());  // as they lie
 }
 
+// Where an index lies on device 0, as far as the table can tell.
+KnownIndices::Place place_of(const BlockIndex& index) { return {0, index.view().crow}; }
+
+std::vector<std::uint16_t> order_of(KnownIndices& known, const BlockIndex& index, Direction direction,
+                                    BlockRowGroups groups = {4, 1}) {
+  const auto hints = known.hints(place_of(index), index.view(), direction, groups);
+  return hints == nullptr ? std::vector<std::uint16_t>{} : hints->order;
+}
+
 TEST(KnownIndices, OrdersRowsAndColumnsOfWhatTheyRemember) {
   const BlockIndex index(pattern::balanced(1024, 512, {32, 32}, 0.2, 5));
   KnownIndices known;
-  EXPECT_TRUE(known.block_row_order(index.version(), index.view(), Direction::forward, {4, 1}).empty());
-  known.remember(index.version(), index.view());
-  known.remember(index.version(), index.view());
+  EXPECT_EQ(known.hints(place_of(index), index.view(), Direction::forward, {4, 1}), nullptr);
+  known.remember(place_of(index), index.view());
+  known.remember(place_of(index), index.view());
   EXPECT_EQ(known.size(), 1u);
   const IndexView view = index.view();
   const auto n = static_cast<std::size_t>(view.blocks);
   const BlockRows rows{{view.crow, 33}, {view.col, n}, 16},
       columns{{index.transposed().ccol, 17}, {index.transposed().row, n}, 32};
-  EXPECT_EQ(known.block_row_order(index.version(), index.view(), Direction::forward, {4, 1}),
-            block_row_order(rows, {4, 1}));
-  EXPECT_EQ(known.block_row_order(index.version(), index.view(), Direction::dx, {4, 1}),
-            block_row_order(columns, {4, 1}));
-  EXPECT_EQ(known.block_row_order(index.version(), index.view(), Direction::dx, {2, 1}),
-            block_row_order(columns, {2, 1}));
-  EXPECT_TRUE(known.block_row_order(index.version() + 1, index.view(), Direction::forward, {4, 1}).empty());
+  EXPECT_EQ(order_of(known, index, Direction::forward), block_row_order(rows, {4, 1}));
+  EXPECT_EQ(order_of(known, index, Direction::dx), block_row_order(columns, {4, 1}));
+  EXPECT_EQ(order_of(known, index, Direction::dx, {2, 1}), block_row_order(columns, {2, 1}));
+  EXPECT_EQ(known.hints({1, view.crow}, view, Direction::forward, {4, 1}), nullptr);
 }
 
-TEST(KnownIndices, TellUnevenBlockRows) {
-  const auto index_of = [](std::vector<std::int32_t> crow, std::vector<std::int32_t> col) {
-    return BlockIndex(128, 128, {32, 32}, crow, col);
-  };
-  const BlockIndex mild = index_of({0, 2, 4, 6, 8}, {0, 1, 0, 1, 0, 1, 2, 3}),
-                   skewed = index_of({0, 1, 2, 3, 4}, {0, 0, 1, 1}), empty = index_of({0, 0, 0, 0, 0}, {}),
-                   unknown = index_of({0, 1, 1, 1, 1}, {0}),
-                   other(pattern::balanced(256, 128, {32, 32}, 0.5, 1));
+TEST(KnownIndices, TellUnevenBlockRowsAndColumns) {
+  // Columns of 2 and 0 blocks where the mean is 1.
+  const BlockIndex index(128, 128, {32, 32}, std::vector<std::int32_t>{0, 1, 2, 3, 4},
+                         std::vector<std::int32_t>{0, 0, 1, 1});
   KnownIndices known;
-  for (const BlockIndex* index : {&mild, &skewed, &empty}) known.remember(index->version(), index->view());
-  const auto uneven = [&](const BlockIndex& index, Direction direction, Evenness even = {}) {
-    return known.uneven(index.version(), index.view(), direction, even);
-  };
-  EXPECT_FALSE(uneven(mild, Direction::forward));
-  EXPECT_FALSE(uneven(mild, Direction::dx));  // 3 of a mean of 2: as many as may be
-  EXPECT_FALSE(uneven(skewed, Direction::forward));
-  EXPECT_TRUE(uneven(skewed, Direction::dx));  // 2 of a mean of 1
-  EXPECT_FALSE(uneven(empty, Direction::dx));
-  EXPECT_FALSE(uneven(unknown, Direction::forward));
-  EXPECT_FALSE(known.uneven(skewed.version(), other.view(), Direction::dx, {}));
-  // Two columns together: 6 and 2 blocks where 4 are the mean; 4 and 0 where it is 2.
-  EXPECT_FALSE(uneven(mild, Direction::dx, {2, 1.5}));
-  EXPECT_TRUE(uneven(mild, Direction::dx, {2, 1.49}));
-  EXPECT_TRUE(uneven(skewed, Direction::dx, {2, 1.9}));
-  EXPECT_FALSE(uneven(skewed, Direction::dx, {2, 2}));
-  EXPECT_FALSE(uneven(skewed, Direction::forward, {3, 1.1}));  // the last group is smaller
-  EXPECT_FALSE(uneven(skewed, Direction::dx, {8, 1.1}));       // all of them
+  known.remember(place_of(index), index.view());
+  const auto rows = known.hints(place_of(index), index.view(), Direction::forward, {0}),
+             columns = known.hints(place_of(index), index.view(), Direction::dx, {0});
+  EXPECT_FALSE(rows->uneven);
+  EXPECT_TRUE(columns->uneven);
+  EXPECT_FALSE(columns->uneven_groups);  // all of them are one group
+  EXPECT_TRUE(columns->order.empty());
 }
 
-// A version that belongs to a matrix of another shape: its order would not fit.
-TEST(KnownIndices, GiveNoOrderOfAnotherShape) {
+// Memory that was freed and taken again: by an index of another shape, then by one that was announced.
+TEST(KnownIndices, GiveTheOrderOfWhatLiesThereNow) {
   const BlockIndex index(pattern::balanced(1024, 512, {32, 32}, 0.2, 5)),
-      other(pattern::balanced(512, 512, {32, 32}, 0.2, 5));
+      shorter(pattern::balanced(512, 512, {32, 32}, 0.2, 5)),
+      same_shape(pattern::balanced(1024, 512, {32, 32}, 0.2, 6));
   KnownIndices known;
-  known.remember(index.version(), index.view());
-  EXPECT_FALSE(known.block_row_order(index.version(), index.view(), Direction::forward, {4, 1}).empty());
-  EXPECT_TRUE(known.block_row_order(index.version(), other.view(), Direction::forward, {4, 1}).empty());
-  EXPECT_TRUE(known.block_row_order(index.version(), other.view(), Direction::dx, {4, 1}).empty());
+  known.remember(place_of(index), index.view());
+  const auto order = order_of(known, index, Direction::forward);
+  EXPECT_FALSE(order.empty());
+  for (const Direction direction : {Direction::forward, Direction::dx})
+    EXPECT_EQ(known.hints(place_of(index), shorter.view(), direction, {4, 1}), nullptr);
+  known.remember(place_of(index), same_shape.view());
+  EXPECT_EQ(known.size(), 1u);
+  const auto after = order_of(known, index, Direction::forward);
+  EXPECT_FALSE(after.empty());
+  EXPECT_NE(after, order);
 }
 
 TEST(KnownIndices, ForgetTheOldest) {
@@ -258,11 +256,11 @@ TEST(KnownIndices, ForgetTheOldest) {
   const std::size_t each = (17 + static_cast<std::size_t>(first.view().blocks)) * sizeof(std::int32_t);
   KnownIndices known(2 * each);
   for (const BlockIndex* index : {&first, &second, &large, &third})
-    known.remember(index->version(), index->view());
+    known.remember(place_of(*index), index->view());
   EXPECT_EQ(known.size(), 2u);
-  EXPECT_TRUE(known.block_row_order(first.version(), first.view(), Direction::forward, {4, 1}).empty());
-  EXPECT_FALSE(known.block_row_order(second.version(), second.view(), Direction::forward, {4, 1}).empty());
-  EXPECT_FALSE(known.block_row_order(third.version(), third.view(), Direction::forward, {4, 1}).empty());
+  EXPECT_TRUE(order_of(known, first, Direction::forward).empty());
+  EXPECT_FALSE(order_of(known, second, Direction::forward).empty());
+  EXPECT_FALSE(order_of(known, third, Direction::forward).empty());
 }
 
 }  // namespace

@@ -9,31 +9,36 @@
 namespace sparseloom::plan {
 namespace {
 
-CacheKey key(std::int64_t version, std::int64_t m = 1) {
+CacheKey key(std::int64_t blocks, std::int64_t m = 1) {
   CacheKey k;
-  k.version = version;
+  k.problem.blocks = blocks;
   k.problem.m = m;
   return k;
 }
 
-TEST(Cache, MakesOncePerVersionAndProblem) {
+TEST(Cache, MakesOncePerProblem) {
   Cache cache;
   int made = 0;
   const auto make = [&] { return ++made, Plan{}; };
   const auto first = cache.get(key(7), make);
   EXPECT_EQ(cache.get(key(7), make), first);
   EXPECT_EQ(made, 1);
-  EXPECT_NE(cache.get(key(8), make), first);     // the topology changed
+  EXPECT_NE(cache.get(key(8), make), first);     // the number of blocks changed
   EXPECT_NE(cache.get(key(7, 2), make), first);  // the problem changed
   EXPECT_EQ(made, 3);
 }
 
-TEST(Cache, ASumIsAnotherProblem) {
+TEST(Cache, WhatAChoiceDependsOnMakesAnotherProblem) {
   Cache cache;
-  CacheKey sum = key(7);
+  const auto plain = cache.get(key(7), [] { return Plan{}; });
+  CacheKey sum = key(7), misaligned = key(7), uneven = key(7);
   sum.problem.accumulate = true;
-  EXPECT_NE(CacheKeyHash{}(sum), CacheKeyHash{}(key(7)));
-  EXPECT_NE(cache.get(sum, [] { return Plan{}; }), cache.get(key(7), [] { return Plan{}; }));
+  misaligned.problem.aligned = false;
+  uneven.problem.facts = Facts::of_digest(1);
+  for (const CacheKey& other : {sum, misaligned, uneven}) {
+    EXPECT_NE(CacheKeyHash{}(other), CacheKeyHash{}(key(7)));
+    EXPECT_NE(cache.get(other, [] { return Plan{}; }), plain);
+  }
 }
 
 TEST(Cache, ForgetsTheOldestAtCapacity) {

@@ -73,7 +73,7 @@ def device_plan(device: torch.device) -> Record:
     """
     changes = [patterns.balanced(FEATURES, FEATURES, BLOCK, DENSITY, seed) for seed in range(MASKS)]
     masks = [pattern.mask.to(device) for pattern in changes]
-    index = build_index(changes[0]).to(device)._replace(version=ops.DYNAMIC)
+    index = build_index(changes[0]).to(device)._replace(digest=ops.UNKNOWN)
     moved, requested = torch.empty_like(index.col), index.col.new_zeros(1)
 
     def rewrite(mask: Tensor) -> Tensor:

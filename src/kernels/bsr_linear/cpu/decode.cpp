@@ -19,8 +19,9 @@ void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& ex
   const double elements = static_cast<double>(w.blocks * w.block_elements() + w.rows + w.cols);
   const std::int64_t tasks = std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1,
                                                       std::max(1, executor.num_threads));
+  const RunningCosts costs(args);
   runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
-    const Range units = units_of_part(args.cost_prefix, blocks, subs, task, tasks);
+    const Range units = units_of_part(costs, blocks, subs, task, tasks);
     function(args, {units.begin, units.end});
   });
 }

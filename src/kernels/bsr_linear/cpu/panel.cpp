@@ -51,6 +51,7 @@ class PanelRun {
       : ops_(ops),
         executor_(executor),
         job_(panel_job(args)),
+        costs_(args),
         memory_(ops, problem_of(args)),
         subs_(job_.output_block / kGroup),
         workspace_(args.workspace),
@@ -152,7 +153,7 @@ class PanelRun {
   // Computes the row sums once for all panels. In a call of one panel each strip computes its own instead,
   // from weights that it has just read.
   void sum_rows(std::int64_t task) {
-    const Range mine = units_of_part(job_.cost_prefix, job_.output_blocks, subs_, task, tasks_);
+    const Range mine = units_of_part(costs_, job_.output_blocks, subs_, task, tasks_);
     for (std::int64_t unit = mine.begin; unit < mine.end; ++unit)
       ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
   }
@@ -166,8 +167,7 @@ class PanelRun {
     for (std::int64_t i = 0; i < groups; ++i) {
       const std::int64_t group = (task * groups / tasks_ + i) % groups;
       for (std::int64_t part; (part = claims_[group].take()) < parts;) {
-        const Range units =
-            units_of_part(job_.cost_prefix, job_.output_blocks, subs_, part, parts, together_);
+        const Range units = units_of_part(costs_, job_.output_blocks, subs_, part, parts, together_);
         for (std::int64_t k_tile = 0; k_tile < memory_.k_tiles; ++k_tile)
           multiply_k_tile(panels, share(panels.count, group, groups), units, first_vector, k_tile,
                           streams_ ? &lines : nullptr);
@@ -204,6 +204,7 @@ class PanelRun {
   const PanelOps& ops_;
   const Executor& executor_;
   PanelJob job_;
+  RunningCosts costs_;
   PanelMemory memory_;
   std::int64_t subs_, tasks_ = 1, chunk_ = 0;
   std::int64_t together_ = 1;  // strips whose outputs are written together: as many as fill a cache line
@@ -245,7 +246,6 @@ PanelJob panel_job(const MatmulArgs& args) {
   job.residual = args.residual, job.residual_stride = args.residual_stride;
   job.values = args.values;
   job.block_cols = w.block.cols, job.block_elements = w.block_elements();
-  job.cost_prefix = args.cost_prefix;
   job.out_dtype = is_scaled(args.dtype) ? args.out_dtype : args.dtype;
   job.token_scale = args.a_scale, job.token_scale_each = args.a_scale_each;
   job.output_scale = args.w_scale, job.output_scale_each = args.w_scale_each;

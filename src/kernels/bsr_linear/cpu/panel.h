@@ -41,7 +41,6 @@ struct PanelJob {
   /// The stored elements. For dx by dot products of bf16 pairs: of transposed blocks, in list order.
   const void* values = nullptr;
   std::int64_t block_cols = 0, block_elements = 0;  // elements of a row of a block in `values`; of the block
-  const std::int64_t* cost_prefix = nullptr;
   // For 8-bit products, see MatmulArgs. For all others out_dtype is dtype.
   DType out_dtype = DType::f32;
   const float *token_scale = nullptr, *output_scale = nullptr;

@@ -73,8 +73,11 @@ std::string refuse_odd_columns(const Problem& p) {
 }
 
 std::string refuse_decode_block_rows(const Problem& p, const Machine& machine) {
-  std::string why = refuse_decode90(p, machine, cuda::kNarrowBlockRowTokens);
-  return why.empty() ? refuse_odd_columns(p) : why;
+  if (std::string why = refuse_decode90(p, machine, cuda::kNarrowBlockRowTokens); !why.empty()) return why;
+  if (p.facts.uneven_rows)
+    return "gives each block row warps of its own, and some have more than 1.5 times the mean number of "
+           "blocks";
+  return refuse_odd_columns(p);
 }
 
 std::string refuse_hopper_decode(const Problem& p, const Machine& machine) {
@@ -235,11 +238,6 @@ std::size_t merged_workspace(const Problem& p, const Machine&) {
   return cuda::Merging(p.direction, p.rows, p.cols, p.block, kLeast).workspace_bytes();
 }
 
-/// A group of block rows is the tile of a thread block. Every further group costs the thread block a new
-/// table, which was measured to matter at low density.
-constexpr plan::Evenness kMmaEven{cuda::mma_dds::kTileBlockRows, 1.2},
-    kMmaMergedEven{2 * cuda::mma_dds::kTileBlockRows, 1.2};
-
 std::size_t no_workspace(const Problem&, const Machine&) { return 0; }
 
 std::size_t wgmma_workspace_of(const Problem& p, const Machine& machine, bool narrow) {
@@ -291,12 +289,12 @@ std::span<const Kernel> cuda_kernels() {
        true},
       {{"sm90_mma", plan::Side::cuda, Isa::generic, refuse_sm90_mma,
         [](const Problem& p, const Machine& machine) { return cuda::predict_sm90_mma_us(p, machine); },
-        no_workspace, false, false, nullptr, nullptr, kMmaEven},
+        no_workspace},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_mma_dds(args); },
        true},
       {{"sm90_mma_merged", plan::Side::cuda, Isa::generic, refuse_sm90_mma_merged,
         [](const Problem& p, const Machine& machine) { return cuda::predict_sm90_mma_merged_us(p, machine); },
-        merged_workspace<cuda::Merging::kMmaLeast>, false, false, nullptr, kMmaMergedCaveat, kMmaMergedEven},
+        merged_workspace<cuda::Merging::kMmaLeast>, false, false, nullptr, kMmaMergedCaveat},
        [](const MatmulArgs& args, const Executor&) { return cuda::sm90_mma_merged(args); },
        true},
       {{"sm80_mma", plan::Side::cuda, Isa::generic, refuse_mma,

@@ -93,8 +93,9 @@ int sm90_decode(const MatmulArgs& args) noexcept;
 
 /// The same with a group of warps for each strip of 32 outputs of a block row (blocks of 16 x 16: for each
 /// block row). Takes any number of rows, a multiple of 8 columns, and m <= kDecodeTokens (16 x 16:
-/// kNarrowBlockRowTokens). With args.uneven_block_rows it passes the call to sm90_decode. For many blocks of
-/// 16 x 16 and more than 16 tokens it streams X through shared memory (decode_x_streamed/entry.h).
+/// kNarrowBlockRowTokens). A long block row keeps its warps busy when the others are done: for uneven ones
+/// there is sm90_decode. For many blocks of 16 x 16 and more than 16 tokens it streams X through shared
+/// memory (decode_x_streamed/entry.h).
 inline constexpr int kNarrowBlockRowTokens = 32;
 int sm90_decode_lines(const MatmulArgs& args) noexcept;
 

@@ -53,8 +53,8 @@ class DeviceCall {
   void poison(const Stream& stream);
   /// Block rows in this order from now on, see MatmulArgs; borrowed.
   void order_block_rows(const std::vector<std::uint16_t>& order) { args_.block_row_order = order.data(); }
-  /// As a plan says whose index some block rows hold more blocks of than others.
-  void block_rows_are_uneven() { args_.uneven_block_rows = true; }
+  /// As a call is told whose index has some block rows and groups of them much longer than others.
+  void block_rows_are_uneven() { args_.uneven_block_rows = args_.uneven_groups = true; }
   /// Asks for the pre-activation too, laid out as the output: of kernels with stores_pre, once.
   void save_pre(const Stream& stream);
   /// Waits, and returns it; fails the test when anything between its rows or behind it was written.

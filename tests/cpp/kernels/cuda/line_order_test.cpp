@@ -83,7 +83,6 @@ TEST_P(CudaBlockRowOrder, UnevenGroupsGiveTheSameBits) {
     c.density = density, c.skewed = density == 0.9;
     Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
-      if (kernel->info.even.block_rows == 1) continue;
       const Matrix even = run_on_device(instance, *kernel, Memory::exact);
       expect_accurate(instance, even, instance.answer());
       const Stream stream;

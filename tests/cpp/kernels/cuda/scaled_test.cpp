@@ -56,7 +56,6 @@ Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) 
   args.bias = instance.c.bias ? bias.at<std::byte>(instance.bias.offset * size) : nullptr;
   args.index.crow = crow.at<std::int32_t>(), args.index.col = col.at<std::int32_t>();
   args.a_scale = x_scale.at<float>(), args.w_scale = w_scale.at<float>();
-  args.cost_prefix = nullptr;
   args.out = out.at<std::byte>(result.offset * size), args.out_stride = result.stride;
   // An order of the block rows, where the kernel takes one, must not show.
   std::vector<std::uint16_t> order(static_cast<std::size_t>(args.index.block_rows()));

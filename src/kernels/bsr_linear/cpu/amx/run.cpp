@@ -57,6 +57,7 @@ class TileRun {
         args_(args),
         executor_(executor),
         job_(panel_job(args)),
+        costs_(args),
         panels_(ops.per_cell, args.m, job_.output_block, job_.depth_block, job_.depth),
         buffer_(reinterpret_cast<float*>(args.workspace)) {
     const double m = static_cast<double>(args.m);
@@ -182,7 +183,7 @@ class TileRun {
   std::int64_t parts() const { return tasks_ == 1 ? 1 : std::max(kParts, kPartsOfTask * tasks_); }
   /// The units of one part. Parts have equal costs and whole cache lines of outputs.
   Range units_of(std::int64_t part) const {
-    return units_of_part(job_.cost_prefix, job_.output_blocks, subs(), part, parts(), together());
+    return units_of_part(costs_, job_.output_blocks, subs(), part, parts(), together());
   }
 
   void strips(Range group, const float* buffer, Range units, DeferredLines& lines) const {
@@ -212,6 +213,7 @@ class TileRun {
   const MatmulArgs& args_;
   const Executor& executor_;
   PanelJob job_;
+  RunningCosts costs_;
   Panels panels_;
   std::int64_t tasks_ = 1;
   bool streams_ = false;  // outputs are stored past the caches

@@ -41,7 +41,6 @@ int sm90_decode(const MatmulArgs& args) noexcept {
 
 int sm90_decode_lines(const MatmulArgs& args) noexcept {
   if (!takes(args, kNarrowBlockRowTokens)) return cudaErrorInvalidValue;
-  if (args.uneven_block_rows) return sm90_decode(args);
   const int status =
       args.dtype == DType::bf16 ? decode90::rows::launch_bf16(args) : decode90::rows::launch_f16(args);
   return status == kCannotTake ? sm80_decode(args) : status;

@@ -57,7 +57,7 @@ int launch(const MatmulArgs& args) noexcept {
   if (m_tiles * groups >= std::int64_t{1} << 31) return kCannotTake;
   params.groups = static_cast<unsigned>(groups);
   params.tiles = static_cast<unsigned>(m_tiles * groups);
-  params.rotated = args.uneven_block_rows;
+  params.rotated = args.uneven_groups;
 
   // An output that would fill much of L2 is evicted first.
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);

@@ -1,0 +1,23 @@
+// Announced indices of CUDA devices, shared by all threads.
+#include "ops/block_row_hints.h"
+
+#include "ops/shared_by_threads.h"
+#include "runtime/cuda.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom {
+
+void remember_index(const IndexView& host, const IndexView& on_device, int device) {
+  if (runtime::cuda_compiled())
+    shared_by_threads<plan::KnownIndices>().remember({device, on_device.crow}, host);
+}
+
+std::shared_ptr<const plan::BlockRowHints> ops::block_row_hints(const Plan& plan, const IndexView& index) {
+  const Problem& p = plan.problem;
+  // Unknown facts: a topology that moves, whose order of a moment ago helps nobody.
+  if (p.device < 0 || p.direction == Direction::dw || !p.facts.known) return nullptr;
+  return shared_by_threads<plan::KnownIndices>().hints({p.device, index.crow}, index, p.direction,
+                                                       plan.groups);
+}
+
+}  // namespace sparseloom

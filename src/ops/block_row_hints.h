@@ -1,0 +1,16 @@
+// What a call on a CUDA device is told of its block rows.
+#pragma once
+
+#include <memory>
+
+#include "plan/known_indices.h"
+#include "sparseloom/layout.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::ops {
+
+/// The hints for this plan of the index that remember_index announced at the addresses of `index`. Null if
+/// none was announced.
+std::shared_ptr<const plan::BlockRowHints> block_row_hints(const Plan& plan, const IndexView& index);
+
+}  // namespace sparseloom::ops
