@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/bsr_linear/cpu/kernels.h"
-#include "kernels/bsr_linear/cuda/kernels.h"
+#include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/dense/dense.h"
 #include "kernels/bsr_linear/reference/reference.h"
 #include "runtime/cache_file.h"

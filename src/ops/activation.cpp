@@ -4,7 +4,8 @@
 #include <string>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/shared/activation/activate.h"
+#include "kernels/shared/activation/activation_gradient.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::ops {

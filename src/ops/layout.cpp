@@ -2,7 +2,8 @@
 #include <string>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/shared/bsr/pack.h"
+#include "kernels/shared/bsr/unpack.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 

@@ -1,9 +1,10 @@
 // set_topology and move_blocks on the executor's device.
+#include "kernels/shared/bsr/topology.h"
+
 #include <cstring>
 #include <string>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 

@@ -1,5 +1,8 @@
-// The terms that the parts of the cost model share.
+// The terms that the rows' predictions share.
 #include "kernels/bsr_linear/cuda/cost_terms.h"
+
+#include <algorithm>
+#include <cmath>
 
 #include "kernels/bsr_linear/cuda/rates.h"
 
@@ -8,6 +11,18 @@ namespace {
 
 // An H200 streams 4.2 TB/s of its memory's nominal 4.8.
 constexpr double kMemoryShare = 0.87;
+
+// A tile's first copies, its stores and its start on the multiprocessor, in addition to its products.
+constexpr double kTileUs = 1.3;
+constexpr double kTilesAtOnce[] = {3, 3, 2, 2, 2};  // of a multiprocessor, by block side
+// Tokens of a tile in large batches, by block side.
+constexpr double kWideTokens[] = {128, 128, 256, 256, 128};
+
+// By the length of a gathered row. Rows of 16 and 32 bytes, which 16-bit blocks of 8 and 16 gather, use half
+// or less of the sectors that L2 sends.
+constexpr double kNarrowGather[] = {0.45, 0.57, 1, 1, 1, 1};
+
+int log2_of(int side) { return std::max(0, 31 - __builtin_clz(static_cast<unsigned>(side)) - 3); }
 
 }  // namespace
 
@@ -38,6 +53,42 @@ double memory_seconds(double bytes, const Device& device) {
 
 double useful_flops(const Problem& p, double tokens) {
   return 2.0 * tokens * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
+}
+
+double dense_peak(const Problem& p, const Device& device) {
+  // Flops per clock and multiprocessor of 8-bit, 16-bit, TF32 and FFMA on sm_80 and sm_90. Consumer GPUs have
+  // less, in the same order.
+  const double tensor = device.sm >= 90 ? 8192 : 4096;
+  return (is_scaled(p.dtype)      ? 2 * tensor
+          : p.dtype != DType::f32 ? tensor
+          : p.tf32                ? tensor / 2
+                                  : 512) /
+         2 * device.clocks();
+}
+
+double tiled_us(const Problem& p, const Device& device, const FlopsBySide& dds, const FlopsBySide& sdd,
+                double scale, int widest, double least) {
+  const bool dw = p.direction == Direction::dw;
+  const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
+  const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
+  const double m = static_cast<double>(p.m);
+  const int row_bytes = gathered * static_cast<int>(size_of(p.dtype));
+  const double rate =
+      (dw ? sdd : dds)[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * device.clocks();
+  const Bytes bytes = bytes_of(p);
+  const double memory = memory_seconds(bytes.stored + bytes.tokens, device);
+  if (dw) return kLaunchUs + us(0.5 * memory + std::max(useful_flops(p, m) / rate, least));
+  // Small batches leave multiprocessors with one tile or none, and nothing hides the latency of that tile.
+  const double width = static_cast<double>(p.direction == Direction::forward ? p.rows : p.cols),
+               block_rows = std::ceil(width / side);
+  const double wide = kWideTokens[log2_of(side)],
+               places = kTilesAtOnce[log2_of(side)] * device.multiprocessors;
+  const double tokens = std::ceil(m / wide) * block_rows >= places ? wide : 64;
+  const double tiles = std::ceil(m / tokens) * block_rows, slices = std::ceil(width / std::min(side, widest));
+  const double few =
+      tokens < wide ? 0.75 * std::min(1.0, std::ceil(m / tokens) * slices / device.multiprocessors) : 1;
+  return kLaunchUs + tiles * kTileUs / places +
+         us(memory + useful_flops(p, std::ceil(m / tokens) * tokens) / (rate * few));
 }
 
 }  // namespace sparseloom::kernels::cuda

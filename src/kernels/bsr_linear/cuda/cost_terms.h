@@ -1,5 +1,5 @@
-// What the parts of the cost model share: the device with its measured rates, and the bytes that a product
-// moves.
+// What the rows' predictions share: the device with its measured rates, the bytes that a product moves, and
+// constants that were fitted for several kernels.
 #pragma once
 
 #include "plan/candidate.h"
@@ -13,6 +13,17 @@ constexpr double kLaunchUs = 3;
 
 // Flops per clock and multiprocessor that FFMA kernels reach, of the 256 that the hardware has.
 constexpr double kFfmaFlops = 175;
+
+// The share of the peak that cuBLAS reached on an H200 in every dtype: 796 of 1070 TF/s bf16, 400 of 535
+// TF32, 49 of 67 fp32.
+constexpr double kVendorShare = 0.74;
+
+// L2 to the multiprocessors for K tiles of 128-byte rows, with thread blocks in step: 10 TB/s on an H200.
+constexpr double kWgmmaL2BytesPerClock = 38.5;
+
+// dW by sm80_mma and sm80_ffma with the tokens cut: partial sums are written, and a launch of their own adds
+// them up (fitted to layers of 768 to 2048 features).
+constexpr double kPiecesUs = 9;
 
 /// The device. If its rates were measured, they replace what its clocks and widths would allow.
 struct Device : runtime::CudaDevice {
@@ -33,7 +44,18 @@ Bytes bytes_of(const Problem& problem);
 double written_size(const Problem& problem);
 double memory_seconds(double bytes, const Device& device);
 double useful_flops(const Problem& problem, double tokens);
+/// Flops per second of the device's widest instructions for the dtype.
+double dense_peak(const Problem& problem, const Device& device);
 
 inline double us(double seconds) { return 1e6 * seconds; }
+
+/// Useful flops per clock and multiprocessor on long reductions, by the block's side along the outputs: 8,
+/// 16, 32, 64, 128.
+using FlopsBySide = double[5];
+
+/// Microseconds of the sm_80 tile kernels. widest: the most outputs of a tile in small batches. least:
+/// seconds that the work items of dW take in any case.
+double tiled_us(const Problem& problem, const Device& device, const FlopsBySide& dds, const FlopsBySide& sdd,
+                double scale, int widest, double least = 0);
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,9 +1,9 @@
 // A GPU's rates. They are measured once and kept in a file of the cache folder, which every later process
 // reads on a GPU of this kind with this driver.
 //
-// The cost model (cost.h) is fitted to one H200. On another GPU, or one whose clocks drop earlier, it is
-// scaled by what the probes reach there over what they would reach on the H200 at that GPU's clocks and
-// widths.
+// The cost model (cost_terms.h and the rows' predictions) is fitted to one H200. On another GPU, or one whose
+// clocks drop earlier, it is scaled by what the probes reach there over what they would reach on the H200 at
+// that GPU's clocks and widths.
 #pragma once
 
 #include <functional>

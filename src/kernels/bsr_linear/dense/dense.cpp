@@ -13,9 +13,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/bsr_linear/cuda/cost.h"
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/bsr_linear/dense/predict.h"
 #include "kernels/scalar.h"
+#include "kernels/shared/activation/activate.h"
+#include "kernels/shared/bsr/pack.h"
+#include "kernels/shared/bsr/unpack.h"
 #include "layout/unpack_rows.h"
 #include "runtime/parallel.h"
 
@@ -54,20 +56,6 @@ std::string refusal(const Problem& p, const plan::Machine& machine) {
     return "the lent GEMM was not measured: sparse wins even against the machine's peak, or another kernel "
            "was forced";
   return {};
-}
-
-// The scatter writes every element of D once, and the GEMM reads it once. The stored values are read once.
-double predict_us(const Problem& p, const plan::Machine& machine) {
-  if (p.device >= 0) return cuda::predict_dense_us(p, machine);
-  const double bytes =
-      static_cast<double>(p.rows) * static_cast<double>(p.cols) * static_cast<double>(size_of(p.dtype));
-  const double product =
-      2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  double us = 1e6 * (bytes / (machine.rates.copy_bytes * std::max(1, p.threads)) +
-                     product / machine.rates.gemm_flops);
-  if (p.activation != Activation::none || p.residual)
-    us += 1e6 * static_cast<double>(p.m) * static_cast<double>(p.rows) * 10e-9 / std::max(1, p.threads);
-  return us;
 }
 
 std::size_t workspace_bytes(const Problem& p, const plan::Machine&) {
@@ -183,10 +171,10 @@ int launch(const MatmulArgs& args, const Executor& executor) {
 }  // namespace
 
 Kernel dense_kernel() {
-  return {
-      {"dense", plan::Side::any, runtime::Isa::generic, refusal, predict_us, workspace_bytes, true, false,
-       nullptr, "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output"},
-      launch};
+  return {{"dense", plan::Side::any, runtime::Isa::generic, refusal, dense::predict_us, workspace_bytes, true,
+           false, nullptr,
+           "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output"},
+          launch};
 }
 
 }  // namespace sparseloom::kernels

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/vector.cuh"
 
 namespace sparseloom::kernels::cuda {

@@ -3,8 +3,8 @@
 #include <bit>
 #include <utility>
 
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/shared/bsr/topology.cuh"
+#include "kernels/shared/bsr/topology.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda {

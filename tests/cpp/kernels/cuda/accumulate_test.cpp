@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/bsr_linear/cuda/kernels.h"
+#include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/cuda/device_call.h"
 
 namespace sparseloom::testing {

@@ -1,5 +1,7 @@
 // The pass before a backward pass's products, against fp64: dz, its column sums, what it may write, and its
 // bits in every run.
+#include "kernels/shared/activation/activation_gradient.h"
+
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/cuda/device_call.h"
 
 namespace sparseloom::testing {

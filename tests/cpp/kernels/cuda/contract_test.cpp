@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/bsr_linear/cuda/kernels.h"
+#include "kernels/bsr_linear/cuda/rows.h"
 
 namespace sparseloom::testing {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/bsr_linear/cuda/kernels.h"
+#include "kernels/bsr_linear/cuda/rows.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::testing {

@@ -1,4 +1,6 @@
 // The device's index tables and moved values against their twins on the host, bit for bit.
+#include "kernels/shared/bsr/topology.h"
+
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +14,6 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/cuda/device_call.h"
 #include "layout/topology_tables.h"
 #include "runtime/cuda.h"

@@ -1,5 +1,7 @@
 // pack, its sum, unpack and activate on the device against their twins on the host: bit for bit, for every
 // element size, edge and alignment.
+#include "kernels/shared/bsr/unpack.h"
+
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +13,9 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/cuda/device_call.h"
+#include "kernels/shared/activation/activate.h"
+#include "kernels/shared/bsr/pack.h"
 #include "sparseloom/layout.h"
 
 namespace sparseloom::testing {

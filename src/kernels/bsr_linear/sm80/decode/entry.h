@@ -1,21 +1,23 @@
-// Launch functions of the decode kernels by arithmetic, one file each so that they compile in parallel.
+// The entry of decode, and the instances of kernel.cuh by arithmetic, one translation unit each so that they
+// compile in parallel. cuda/rows.h has the contract of entries.
 #pragma once
 
 #include "kernels/args.h"
 
-namespace sparseloom::kernels::cuda::decode {
+namespace sparseloom::kernels::cuda {
+
+/// Forward and dX of small batches, limited by the bytes of the stored blocks: m <= kDecodeTokens; bf16, f16,
+/// and f32 with or without args.tf32.
+inline constexpr int kDecodeTokens = 64;
+int sm80_decode(const MatmulArgs& args) noexcept;
+
+namespace decode {
 
 int launch_bf16(const MatmulArgs& args) noexcept;
 int launch_f16(const MatmulArgs& args) noexcept;
 int launch_tf32(const MatmulArgs& args) noexcept;
 int launch_ffma(const MatmulArgs& args) noexcept;
 
-namespace staged {
+}  // namespace decode
 
-/// For forward, blocks of 8 and 16, and values aligned to 16 bytes.
-int launch_bf16(const MatmulArgs& args) noexcept;
-int launch_f16(const MatmulArgs& args) noexcept;
-
-}  // namespace staged
-
-}  // namespace sparseloom::kernels::cuda::decode
+}  // namespace sparseloom::kernels::cuda

@@ -1,5 +1,5 @@
 // How the tensor-core dW kernel cuts the tokens into pieces (split-K), on the host. The launcher, the
-// workspace size and the cost model use this; builds without CUDA also have the latter.
+// workspace size and the prediction (../forward_mma/row.cpp) use this.
 #pragma once
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // dW on tensor cores, host side: workspace size and launches.
 #include <cstdint>
 
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/bsr_linear/sm80/dw_mma/cut.h"
 #include "kernels/bsr_linear/sm80/dw_mma/entry.h"
+#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
 #include "kernels/bsr_linear/sm80/dw_mma/sdd_host.h"
 #include "runtime/cuda.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/dw_mma/entry.h"
+#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
 
 namespace sparseloom::kernels::cuda::mma_sdd {
 

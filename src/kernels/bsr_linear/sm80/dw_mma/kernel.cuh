@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/dw_mma/entry.h"
+#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
 #include "kernels/bsr_linear/sm80/dw_mma/item.cuh"
 #include "kernels/bsr_linear/sm80/dw_mma/operands.cuh"
 #include "kernels/bsr_linear/sm80/dw_mma/tile.cuh"

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/sm80/dw_mma/entry.h"
+#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda::sdd {

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/dw_mma/entry.h"
+#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/bsr_linear/sm80/forward_f8/entry.h"
 #include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/convert.cuh"
 

@@ -1,7 +1,6 @@
 // sm80_mma_dds: selects the instance of forward_mma/kernel.cuh for the dtype and the direction.
 #include <cuda_runtime.h>
 
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/bsr_linear/sm80/forward_mma/entry.h"
 
 namespace sparseloom::kernels::cuda {

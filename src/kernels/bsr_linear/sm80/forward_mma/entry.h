@@ -1,10 +1,15 @@
-// Instances of forward_mma/kernel.cuh, one per translation unit so that they compile in parallel. Contract:
-// launch.h.
+// The entry of forward_mma, and the instances of kernel.cuh, one per translation unit so that they compile in
+// parallel. cuda/rows.h has the contract of entries.
 #pragma once
 
 #include "kernels/args.h"
 
-namespace sparseloom::kernels::cuda::dds {
+namespace sparseloom::kernels::cuda {
+
+/// Forward and dX on tensor cores: bf16, f16, and f32 with args.tf32. Takes any m >= 1, block and alignment.
+int sm80_mma_dds(const MatmulArgs& args) noexcept;
+
+namespace dds {
 
 int forward_bf16(const MatmulArgs& args) noexcept;
 int forward_f16(const MatmulArgs& args) noexcept;
@@ -13,4 +18,6 @@ int dx_bf16(const MatmulArgs& args) noexcept;
 int dx_f16(const MatmulArgs& args) noexcept;
 int dx_tf32(const MatmulArgs& args) noexcept;
 
-}  // namespace sparseloom::kernels::cuda::dds
+}  // namespace dds
+
+}  // namespace sparseloom::kernels::cuda

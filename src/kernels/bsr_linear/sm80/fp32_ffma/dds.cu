@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/dds.h"
+#include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda {

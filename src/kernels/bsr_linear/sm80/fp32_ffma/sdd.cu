@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/bsr_linear/sm80/dw_mma/sdd_host.h"
+#include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
 #include "runtime/cuda.h"

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/bsr_linear/sm80/dw_mma/entry.h"
+#include "kernels/bsr_linear/sm80/dw_mma/instances.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
 
 namespace sparseloom::kernels::cuda::ffma {

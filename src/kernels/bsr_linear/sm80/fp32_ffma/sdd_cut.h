@@ -1,5 +1,5 @@
 // How the fp32 dW kernel by FFMA cuts the tokens into pieces (split-K), on the host. The launcher, the
-// workspace size and the cost model use this; builds without CUDA also have the latter.
+// workspace size and the prediction of row.cpp use this.
 #pragma once
 
 #include <algorithm>

@@ -11,7 +11,6 @@
 #include <limits>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/bsr_linear/sm90/decode/config.cuh"
 #include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"

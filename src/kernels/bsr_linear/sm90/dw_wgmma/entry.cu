@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/bsr_linear/sm80/dw_mma/entry.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/entry.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/instances.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
 #include "runtime/cuda.h"
 

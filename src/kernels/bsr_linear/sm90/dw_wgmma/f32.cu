@@ -9,9 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/cuda/launch.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma/entry.h"
+#include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/instances.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
+#include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/tokens.h"
 #include "kernels/bsr_linear/sm90/operands/transpose_tokens.h"
 #include "runtime/cuda.h"

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/sm90/dw_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/host.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/instances.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/kernel.cuh"
 #include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"

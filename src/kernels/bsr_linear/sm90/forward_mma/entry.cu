@@ -2,7 +2,6 @@
 // direction.
 #include <cuda_runtime.h>
 
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/bsr_linear/sm90/forward_mma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_mma/operands.h"
 #include "kernels/bsr_linear/sm90/merged/merged_product.h"

@@ -2,7 +2,6 @@
 // kernel.cuh.
 #include <cuda_runtime.h>
 
-#include "kernels/bsr_linear/cuda/launch.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
 #include "kernels/bsr_linear/sm90/forward_wgmma/residual_behind.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/shared/activation/activate.h"
 
 namespace sparseloom::kernels::cuda {
 

@@ -1,10 +1,11 @@
 // Entry of the kernels sm90_split and sm90_split_narrow: it splits the values into planes and runs the
 // forward product over them. For dx, these are the planes of the transposed blocks.
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
 #include "kernels/bsr_linear/sm90/forward_wgmma/residual_behind.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/blocks.h"
+#include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
 
 namespace sparseloom::kernels::cuda {
 namespace wgmma_dds {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/cuda/launch.h"
+#include "kernels/bsr_linear/sm80/forward_f8/entry.h"
+#include "kernels/bsr_linear/sm80/forward_mma/entry.h"
+#include "kernels/shared/activation/activate.h"
 
 namespace sparseloom::kernels::cuda {
 

@@ -1,0 +1,28 @@
+// The words of refusals that the rows of several methods share.
+#include "kernels/bsr_linear/cuda/refusals.h"
+
+namespace sparseloom::kernels::cuda {
+
+std::string refuse_other_than_hopper(const plan::Machine& machine) {
+  if (machine.cuda.sm == 90) return {};
+  return "needs a Hopper GPU (compute capability 9.0): its instructions exist nowhere else";
+}
+
+std::string refuse_other_than_16_bits(const Problem& p) {
+  if (size_of(p.dtype) == 2) return {};
+  return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+}
+
+std::string refuse_unasked_tf32(const Problem& p) {
+  if (p.dtype != DType::f32 || p.tf32) return {};
+  return "would round f32 operands to TF32, which torch.backends.cuda.matmul.allow_tf32 (or Problem::tf32) "
+         "does not allow";
+}
+
+std::string refuse_16_bit_dds(const Problem& p, const plan::Machine& machine) {
+  if (std::string why = refuse_other_than_hopper(machine); !why.empty()) return why;
+  if (p.direction == Direction::dw) return "does forward and dx only";
+  return refuse_other_than_16_bits(p);
+}
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,18 @@
+// Refusals that the rows of several methods share. Each returns the reason, or nothing if it has none.
+#pragma once
+
+#include <string>
+
+#include "plan/candidate.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cuda {
+
+std::string refuse_other_than_hopper(const plan::Machine& machine);
+std::string refuse_other_than_16_bits(const Problem& problem);
+/// For kernels that read f32 operands as TF32.
+std::string refuse_unasked_tf32(const Problem& problem);
+/// For the Hopper kernels for forward and dX of 16-bit types.
+std::string refuse_16_bit_dds(const Problem& problem, const plan::Machine& machine);
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,23 @@
+// The list of the CUDA kernels' rows. A row's number never changes.
+#include "kernels/bsr_linear/cuda/rows.h"
+
+namespace sparseloom::kernels {
+
+std::span<const Kernel> cuda_kernels() {
+#ifdef SPARSELOOM_HAVE_CUDA
+  static const Kernel kernels[] = {
+      cuda::sm90_wgmma_row(),        cuda::sm90_wgmma_narrow_row(),
+      cuda::sm90_wgmma_merged_row(), cuda::sm90_wgmma_merged_narrow_row(),
+      cuda::sm90_mma_row(),          cuda::sm90_mma_merged_row(),
+      cuda::sm80_mma_row(),          cuda::sm80_ffma_row(),
+      cuda::sm90_split_row(),        cuda::sm90_split_narrow_row(),
+      cuda::sm80_decode_row(),       cuda::sm80_decode_staged_row(),
+      cuda::sm90_decode_row(),       cuda::sm90_decode_lines_row(),
+  };
+  return kernels;
+#else
+  return {};
+#endif
+}
+
+}  // namespace sparseloom::kernels

@@ -1,0 +1,41 @@
+// The registry rows of this family's CUDA kernels. Each is in row.cpp of its method's folder: what it
+// refuses, its predicted time, its workspace, how it groups block rows, and its launch.
+//
+// A launch calls the entry that entry.h of the method declares, in plain C++ without CUDA headers. All
+// entries are asynchronous, return 0 or a cudaError_t, allocate nothing, never wait, and may be captured in a
+// CUDA graph. args.device must be the thread's current device. Predictions are in microseconds, with inputs
+// outside L2; they use the problem's density, and the positions of the blocks do not matter.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/args.h"
+
+namespace sparseloom::kernels {
+
+/// In order of preference at equal predictions. Empty in a build without CUDA.
+std::span<const Kernel> cuda_kernels();
+
+namespace cuda {
+
+/// For rows that need none.
+inline std::size_t no_workspace(const Problem&, const plan::Machine&) { return 0; }
+
+Kernel sm90_wgmma_row();
+Kernel sm90_wgmma_narrow_row();
+Kernel sm90_wgmma_merged_row();
+Kernel sm90_wgmma_merged_narrow_row();
+Kernel sm90_mma_row();
+Kernel sm90_mma_merged_row();
+Kernel sm80_mma_row();
+Kernel sm80_ffma_row();
+Kernel sm90_split_row();
+Kernel sm90_split_narrow_row();
+Kernel sm80_decode_row();
+Kernel sm80_decode_staged_row();
+Kernel sm90_decode_row();
+Kernel sm90_decode_lines_row();
+
+}  // namespace cuda
+}  // namespace sparseloom::kernels

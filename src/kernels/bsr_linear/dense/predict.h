@@ -1,0 +1,12 @@
+// Predicted time of the dense row.
+#pragma once
+
+#include "plan/candidate.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::dense {
+
+/// Microseconds of the scatter of W (dW: the gather) and the vendor's dense product.
+double predict_us(const Problem& problem, const plan::Machine& machine);
+
+}  // namespace sparseloom::kernels::dense

@@ -1,0 +1,104 @@
+// The row of sm90_decode: wide blocks by decode, blocks of 16 x 16 by decode_x_in_shared.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/cuda/refusals.h"
+#include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm90/decode/entry.h"
+#include "kernels/bsr_linear/sm90/decode/row_parts.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+using plan::Machine;
+
+// The time from the launch to the first bytes and from the last bytes to the end, and the time for each byte
+// of X. Fitted on an H200 to 32 x 12288 x 12288, 16 x 4096 x 16384 and, with blocks of 16, 256 x 4096 x 4096.
+constexpr double kStartUs = 4.6, kXUs = 6.1e-6;
+// From L2 to a multiprocessor: W, and the tokens for every 32 rows of a block.
+constexpr double kBytesPerClock = 32;
+// Blocks of 16: the share of the memory's nominal rate; W and 32 tokens that come from shared memory, per
+// byte of W; and the sums from other thread blocks of a cluster.
+constexpr double kXInSharedStream = 0.86, kXInSharedBytesPerClock = 17, kSumBytesPerClock = 14;
+
+std::string refusal(const Problem& p, const Machine& machine) {
+  if (std::string why = decode90::refusal_of_both(p, machine, kXInSharedTokens); !why.empty()) return why;
+  const bool narrow = p.block == BlockShape{16, 16};
+  if (const std::int64_t rows = (p.rows + p.block.rows - 1) / p.block.rows; rows > kHopperDecodeRows)
+    return "takes at most " + std::to_string(kHopperDecodeRows) + " block rows, there are " +
+           std::to_string(rows);
+  if (!narrow)
+    if (std::string why = decode90::refuse_odd_columns(p); !why.empty()) return why;
+  const std::int64_t column_bytes = p.m <= 8    ? 16
+                                    : p.m <= 16 ? 32
+                                                : 64,
+                     most_cols = kXInSharedBytes / column_bytes * 8;
+  if (narrow && p.cols > most_cols)
+    return "keeps an eighth of the tokens' columns in shared memory: at most " + std::to_string(most_cols) +
+           " columns, there are " + std::to_string(p.cols);
+  return {};
+}
+
+double predict_us(const Problem& p, const Machine& machine) {
+  const Device device(machine);
+  const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
+  const double start = kStartUs + kXUs * static_cast<double>(p.m * p.cols) * 2;
+  if (p.block.rows == 16) {
+    // X stays in shared memory, cut into as many ranges as its size requires, whose sums are added up.
+    const double groups = std::ceil(tokens / 32), cols = static_cast<double>(p.cols),
+                 rows = static_cast<double>(p.rows);
+    const double ranges =
+        std::clamp(std::exp2(std::ceil(std::log2(std::min(tokens, 32.0) * cols * 2 / 96e3))), 1.0, 8.0);
+    const double passes = std::ceil(rows / 16 * groups * ranges / (64.0 * device.multiprocessors));
+    const double sums = rows * tokens * 4 * (ranges - 1) / (kSumBytesPerClock * device.clocks());
+    const double multiplied = groups * stored / (kXInSharedBytesPerClock * device.clocks());
+    return start + 1 + 3 * (passes - 1) +
+           us(std::max(stored / (kXInSharedStream * device.memory_bytes), multiplied) + sums);
+  }
+  const double moved = stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks());
+  return start + us(std::max(stored / (decode90::kStream * device.memory_bytes), moved));
+}
+
+}  // namespace
+
+namespace decode90 {
+
+std::string refusal_of_both(const Problem& p, const plan::Machine& machine, int narrow_tokens) {
+  if (std::string why = refuse_other_than_hopper(machine); !why.empty()) return why;
+  if (p.direction != Direction::forward) return "does forward only";
+  if (std::string why = refuse_other_than_16_bits(p); !why.empty()) return why;
+  const bool narrow = p.block == BlockShape{16, 16};
+  if (!narrow && std::min(p.block.rows, p.block.cols) < 32)
+    return "needs blocks of 16x16, or of 32 or more on both sides, the block is " + to_string(p.block);
+  if (const int most = narrow ? narrow_tokens : kDecodeTokens; p.m > most)
+    return "takes at most " + std::to_string(most) + " tokens with such blocks, the call has " +
+           std::to_string(p.m);
+  return {};
+}
+
+std::string refuse_odd_columns(const Problem& p) {
+  if (p.cols % 8 == 0) return {};
+  return "reads tokens 8 columns at a time: columns must be a multiple of 8, there are " +
+         std::to_string(p.cols);
+}
+
+}  // namespace decode90
+
+Kernel sm90_decode_row() {
+  return {{.name = "sm90_decode",
+           .side = plan::Side::cuda,
+           .isa = runtime::Isa::generic,
+           .refusal = refusal,
+           .predict_us = predict_us,
+           .workspace_bytes = no_workspace},
+          [](const MatmulArgs& args, const Executor&) { return sm90_decode(args); }};
+}
+
+}  // namespace sparseloom::kernels::cuda
+
+#endif

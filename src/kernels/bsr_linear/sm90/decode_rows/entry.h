@@ -1,0 +1,25 @@
+// The entry of decode_rows, and the instances of kernel.cuh, one translation unit for each dtype so that they
+// compile in parallel. cuda/rows.h has the contract of entries.
+#pragma once
+
+#include "kernels/args.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// Forward of small batches on Hopper (compute capability 9.0 only), with a group of warps for each strip of
+/// 32 outputs of a block row (blocks of 16 x 16: for each block row): bf16 and f16, with the blocks of
+/// sm90_decode. Takes any number of rows, a multiple of 8 columns, and m <= kDecodeTokens (16 x 16:
+/// kNarrowBlockRowTokens). A long block row keeps its warps busy when the others are done: for uneven ones
+/// there is sm90_decode. For many blocks of 16 x 16 and more than 16 tokens it streams X through shared memory (decode_x_streamed/entry.h).
+inline constexpr int kNarrowBlockRowTokens = 32;
+int sm90_decode_lines(const MatmulArgs& args) noexcept;
+
+namespace decode90::rows {
+
+/// Blocks of 32, 64 and 128 on either side, and of 16 x 16.
+int launch_bf16(const MatmulArgs& args) noexcept;
+int launch_f16(const MatmulArgs& args) noexcept;
+
+}  // namespace decode90::rows
+
+}  // namespace sparseloom::kernels::cuda

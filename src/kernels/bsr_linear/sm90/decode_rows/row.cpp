@@ -1,0 +1,68 @@
+// The row of sm90_decode_lines: decode_rows, and decode_x_streamed for many blocks of 16 x 16.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm90/decode/row_parts.h"
+#include "kernels/bsr_linear/sm90/decode_rows/entry.h"
+#include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+using plan::Machine;
+
+// The times that sm90_decode has (../decode/row.cpp), then the rate from L2 to a multiprocessor, and the rate
+// at which memory serves one strip if there are few. With blocks of 16, the rate at which L2 answers requests
+// of all multiprocessors together; a token is one request and a block's values are four.
+constexpr double kStartUs = 2.2, kXUs = 2.6e-6, kBytesPerClock = 38, kStripBytes = 60e9, kRequests = 150e9;
+
+// The same with X streamed (../decode_x_streamed/kernel.cuh), fitted to 32 x 12288 x 12288 and 24 x 4096 x
+// 16384.
+constexpr double kXStreamedUs = 3.9, kXStreamedStream = 0.88, kXStreamedBytesPerClock = 48;
+
+std::string refusal(const Problem& p, const Machine& machine) {
+  if (std::string why = decode90::refusal_of_both(p, machine, kNarrowBlockRowTokens); !why.empty())
+    return why;
+  if (p.facts.uneven_rows)
+    return "gives each block row warps of its own, and some have more than 1.5 times the mean number of blocks";
+  return decode90::refuse_odd_columns(p);
+}
+
+double predict_us(const Problem& p, const Machine& machine) {
+  const Device device(machine);
+  const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
+  const double block_rows = static_cast<double>(p.rows) / std::min(p.block.rows, 32);
+  const double x_us = kXUs * static_cast<double>(p.m * p.cols) * 2;
+  const std::int64_t pairs = device.multiprocessors / 2;
+  if (p.block.rows == 16 && decode90::x_streamed::passes(p.m, p.rows, p.cols, p.blocks, pairs)) {
+    const double moved = decode90::x_streamed::moved_bytes(p.rows, p.cols, p.blocks, pairs) /
+                         (kXStreamedBytesPerClock * device.clocks());
+    return kXStreamedUs + x_us + us(std::max(stored / (kXStreamedStream * device.memory_bytes), moved));
+  }
+  const double memory = std::min(decode90::kStream * device.memory_bytes, block_rows * kStripBytes);
+  const double tokens_us = p.block.rows == 16
+                               ? us(static_cast<double>(p.blocks) * (4 + tokens) / kRequests)
+                               : us(stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks()));
+  return kStartUs + x_us + std::max(us(stored / memory), tokens_us);
+}
+
+}  // namespace
+
+Kernel sm90_decode_lines_row() {
+  return {{.name = "sm90_decode_lines",
+           .side = plan::Side::cuda,
+           .isa = runtime::Isa::generic,
+           .refusal = refusal,
+           .predict_us = predict_us,
+           .workspace_bytes = no_workspace},
+          [](const MatmulArgs& args, const Executor&) { return sm90_decode_lines(args); }};
+}
+
+}  // namespace sparseloom::kernels::cuda
+
+#endif

@@ -1,0 +1,29 @@
+// Predicted time of dW by wgmma, by block rows and by regions.
+#include "kernels/bsr_linear/sm90/dw_wgmma/predict.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
+
+namespace sparseloom::kernels::cuda::wgmma_sdd {
+
+double predict_us(const Problem& p, const Device& device, const StepShape& step, bool narrow) {
+  if (p.blocks == 0) return kLaunchUs;
+  const std::int64_t block_rows = (p.rows + p.block.rows - 1) / p.block.rows,
+                     block_columns = (p.cols + p.block.cols - 1) / p.block.cols;
+  const Size size = size_of_product(step, p.block, block_rows, p.blocks, p.m, device.multiprocessors);
+  const Way way = choose_way(size, block_rows, block_columns, narrow);
+  const Bytes bytes = bytes_of(p);
+  const double read =
+      bytes.tokens * step.column_bytes / (step.tokens * static_cast<double>(size_of(p.dtype)));
+  // The first work items of all thread blocks read the same tokens for the first time, in bursts.
+  const double memory = memory_seconds(1.1 * std::max(1.0, way.rounds()) * read + bytes.stored, device);
+  // Operands of fp32 are rewritten before, at five sixths of the memory's rate.
+  const double preparing =
+      p.dtype == DType::f32 ? kLaunchUs + us(1.2 * memory_seconds(bytes.tokens + read, device)) : 0;
+  // The constant covers finding the work item, the first copies and the last stores.
+  return kLaunchUs + 4 + preparing + us(std::max(way.clocks() / device.clock_hz, memory));
+}
+
+}  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -1,0 +1,14 @@
+// Predicted time of dW by wgmma, for the rows that it serves.
+#pragma once
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/deal.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cuda::wgmma_sdd {
+
+/// Microseconds: the time that the launcher expects for the work items it deals out, or that of the memory
+/// traffic if it is longer.
+double predict_us(const Problem& problem, const Device& device, const StepShape& step, bool narrow);
+
+}  // namespace sparseloom::kernels::cuda::wgmma_sdd

@@ -1,0 +1,70 @@
+// The row of sm90_mma.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/cuda/refusals.h"
+#include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm90/forward_mma/entry.h"
+#include "kernels/bsr_linear/sm90/forward_mma/row_parts.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda {
+namespace mma_dds {
+namespace {
+
+// Clocks of a thread block: for a K tile of 64, which all warps wait for and pass over, and for a block times
+// 64 tokens.
+constexpr double kMmaStepClocks = 225, kMmaBlockClocks = 21;
+
+}  // namespace
+
+std::string refusal(const Problem& p, const plan::Machine& machine) {
+  if (std::string why = refuse_16_bit_dds(p, machine); !why.empty()) return why;
+  if (p.block != BlockShape{16, 16}) return "needs blocks of 16x16, the block is " + to_string(p.block);
+  const std::int64_t along = ((p.direction == Direction::dx ? p.rows : p.cols) + 15) / 16;
+  if (along > kMmaAlong)
+    return "keeps a table of at most " + std::to_string(kMmaAlong) +
+           " places along the reduction, there are " + std::to_string(along);
+  return {};
+}
+
+// The kernel is limited by L2, from which every 512 outputs read X and every 64 tokens read the values, or
+// with many blocks by mma.sync and what feeds it.
+double predict_us(const Problem& p, const plan::Machine& machine) {
+  const Device device(machine);
+  const bool dx = p.direction == Direction::dx;
+  const double out = static_cast<double>(dx ? p.cols : p.rows),
+               depth = static_cast<double>(dx ? p.rows : p.cols);
+  const double m_tiles = std::ceil(static_cast<double>(p.m) / kTileTokens),
+               tiles = m_tiles * std::ceil(out / kTileOutputs);
+  // Figures of a whole tile; the last tile of a row of tiles may have fewer.
+  const double k_tiles = std::ceil(depth / kKTile),
+               blocks = static_cast<double>(p.blocks) * std::min(1.0, kTileOutputs / out);
+  const double rounds = std::ceil(tiles / device.multiprocessors);
+  const double read = tiles * 2 * (k_tiles * kTileTokens * kKTile + blocks * kSide * kSide);
+  const double l2 = read / (device.l2_share * kWgmmaL2BytesPerClock * device.clocks());
+  const double steps = rounds * (k_tiles * kMmaStepClocks + blocks * kMmaBlockClocks) / device.clock_hz;
+  const Bytes bytes = bytes_of(p);
+  return 2 * kLaunchUs + us(std::max({l2, steps, memory_seconds(bytes.stored + bytes.tokens, device)}));
+}
+
+}  // namespace mma_dds
+
+Kernel sm90_mma_row() {
+  return {{.name = "sm90_mma",
+           .side = plan::Side::cuda,
+           .isa = runtime::Isa::generic,
+           .refusal = mma_dds::refusal,
+           .predict_us = mma_dds::predict_us,
+           .workspace_bytes = no_workspace},
+          [](const MatmulArgs& args, const Executor&) { return sm90_mma_dds(args); },
+          true};
+}
+
+}  // namespace sparseloom::kernels::cuda
+
+#endif

@@ -1,0 +1,14 @@
+// What the row of sm90_mma shares with that of sm90_mma_merged.
+#pragma once
+
+#include <string>
+
+#include "plan/candidate.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cuda::mma_dds {
+
+std::string refusal(const Problem& problem, const plan::Machine& machine);
+double predict_us(const Problem& problem, const plan::Machine& machine);
+
+}  // namespace sparseloom::kernels::cuda::mma_dds

@@ -1,0 +1,205 @@
+// The rows of sm90_wgmma and sm90_wgmma_narrow: forward and dX by forward_wgmma, dW by dw_wgmma and
+// dw_wgmma_regions.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/cuda/refusals.h"
+#include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/entry.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/predict.h"
+#include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+using plan::Machine;
+
+// L2 to one multiprocessor of an H200, with one thread block and with two.
+constexpr double kPortBytesPerClock[] = {43, 54};
+
+std::string refuse_wide(const Problem& p, const Machine& machine) {
+  if (std::string why = refuse_other_than_hopper(machine); !why.empty()) return why;
+  if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
+  if (std::string why = refuse_unasked_tf32(p); !why.empty()) return why;
+  if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
+    if (sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, false)) return {};
+    return "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 "
+           "stay below 12288, with "
+           "block rows of 16 x cols / 768; the block is " +
+           to_string(p.block) + ", the matrix " + std::to_string(p.rows) + " x " + std::to_string(p.cols);
+  }
+  const int least =
+      p.dtype == DType::f8e4m3 ? 64 : 32;  // rows of 32 bytes move at a third of the copy engine's rate
+  if (std::min(p.block.rows, p.block.cols) < least)
+    return "needs blocks of " + std::to_string(least) + " or more on both sides, the block is " +
+           to_string(p.block);
+  return {};
+}
+
+std::string refuse_narrow(const Problem& p, const Machine& machine) {
+  if (std::string why = refuse_wide(p, machine); !why.empty() || p.direction != Direction::dw) return why;
+  if (size_of(p.dtype) != 2)
+    return std::string("does dw of f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+  if (!sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, true))
+    return "does dw by items of half the size, which would hold no block of " + to_string(p.block);
+  return {};
+}
+
+// For every group of block rows a tile reads those K tiles, 128 bytes along the reduction, in which the group
+// stores anything. Blocks are assumed to lie at random. Reads from L2, products and reads from memory
+// overlap.
+double predict_dds_us(const Problem& p, const Device& device, bool narrow) {
+  const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
+  const bool promotes = f8 && !p.fast_accum;
+  const double out = static_cast<double>(dx ? p.cols : p.rows),
+               depth = static_cast<double>(dx ? p.rows : p.cols);
+  const double size = static_cast<double>(size_of(p.dtype)), out_size = written_size(p);
+  const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
+  const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
+  // Half a K tile: 16-bit blocks of 32 share a K tile with their neighbours if there are many of them.
+  // Otherwise these blocks, and 8-bit blocks of 64, have K tiles of 64 bytes, two to a step.
+  const bool half = gathered * size == 64, own = half && (f8 || wgmma_dds::narrow_k_tiles(p));
+  const double row = own ? 64 : 128, k_tiles = std::ceil(depth * size / row);
+  const wgmma_dds::TileShape tile = narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
+  const double m = static_cast<double>(p.m), tokens = tile.tokens, outputs = tile.outputs;
+  const double density = static_cast<double>(p.blocks) / grid;
+  const double k_tile = half && !own ? 1 - (1 - density) * (1 - density) : density;
+  // Similar block rows are multiplied together (plan/block_row_order.h). That saves less if most K tiles are
+  // read in any case.
+  const double at_random = 1 - std::pow(1 - k_tile, std::max(1.0, outputs / side));
+  const double touched =
+      side < 128 && !promotes ? at_random * (1 - 0.14 * std::min(1.0, (1 - at_random) / 0.2)) : at_random;
+  const double m_tiles = std::ceil(m / tokens), tiles = m_tiles * std::ceil(out / outputs);
+  const Bytes bytes = bytes_of(p);
+  const double reads = tiles * k_tiles * touched * tokens * row + m_tiles * bytes.stored;
+  // The last round of wide tiles takes as long with half of the multiprocessors idle. The constant includes
+  // the loss over 8 rounds.
+  const double rounds = tiles / device.multiprocessors;
+  const double last_round = narrow || rounds < 1 ? 1 : std::max(1.0, std::ceil(rounds) / rounds / 1.03);
+  const double l2 =
+      last_round * reads / ((own ? 0.87 : 1.0) * device.l2_share * kWgmmaL2BytesPerClock * device.clocks());
+  const double product = useful_flops(p, m_tiles * tokens) / (kVendorShare * 0.95 * dense_peak(p, device));
+  const double each = k_tiles * touched * std::ceil(tiles / ((narrow ? 2.0 : 1.0) * device.multiprocessors));
+  // Few tiles leave multiprocessors idle, and each is limited by its own port to L2, through which a step
+  // copies X and the blocks.
+  const double turns = std::ceil(tiles / device.multiprocessors);
+  const double copied = (tokens + outputs * std::min(1.0, density / touched)) * row;
+  const double port =
+      k_tiles * touched * turns * copied / (kPortBytesPerClock[narrow && turns > 1] * device.clock_hz);
+  // A step's latency, with the test and wait of each block row. Promoted sums also pass through registers.
+  const double block_rows = std::ceil(outputs / side);
+  const double latency =
+      (200 + (narrow ? 300 : 100) * block_rows) * (promotes ? 1.7 : 1.0) * (own ? 0.5 : 1.0);
+  const double steps = each * (latency + 256.0 * (row / 128) * density / touched) / device.clock_hz;
+  // Stores of 16-bit outputs overlap in part with the next tile's products, and deferred stores
+  // (kDeferredStore) overlap more, but neither overlaps with reads from memory. Other outputs and narrow
+  // tiles overlap with nothing.
+  const double stores = memory_seconds(m * out * out_size, device),
+               loads = memory_seconds(bytes.stored + m * depth * size, device);
+  const bool wide_halves = (size == 2 || (f8 && !promotes)) && out_size == 2 && !narrow;
+  const double behind = !wide_halves ? 1.1 : size == 2 && side >= 64 ? 0.45 : 0.6;
+  // Corrections fitted to measurements on an H200: slices of 32 lose to their many short wgmma if many blocks
+  // are stored (16-bit ones less since X is in registers), tiles most of whose tokens are absent take twice
+  // the time of their bytes, and promoted sums are added up in registers.
+  const bool short_slice = std::min(side, gathered) == 32;
+  const double of_16_bits =
+      own ? (dx ? 1.07 : 1.01) : (dx ? 1.03 : 1) * (0.86 - 0.18 * density + 0.7 * density * density);
+  const double short_slices = !short_slice ? 1
+                              : size == 2  ? (narrow ? 0.8 : 1) * of_16_bits
+                                           : 1 + 0.45 * std::max(0.0, density - 0.15);
+  const double empty_tiles = p.m <= 64 ? 2 : 1, promoted = promotes ? 1.07 : 1;
+  // With swap-AB fewer steps wait, and each for less.
+  const double swap_ab = wide_halves && side >= 64 ? 0.95 : 1;
+  // Two narrow tiles, of half a block row each, read the same X side by side.
+  const double half_block_rows = narrow && side == 128 ? 0.87 : 1;
+  // The first copies and the last stores of a thread block.
+  const double ends = narrow ? 0.9 : 1.6;
+  const double transposing =
+      dx && p.dtype == DType::f32 ? kLaunchUs + us(2 * memory_seconds(bytes.stored, device)) : 0;
+  const double products = short_slices * empty_tiles * promoted * swap_ab * half_block_rows *
+                          std::max({l2, product, steps, port});
+  // Narrow tiles read X for half as many outputs, which shows when memory is the limit.
+  const double memory = 1.1 * stores + (narrow ? 1.05 : 1) * empty_tiles * loads;
+  return kLaunchUs + ends + transposing + us(std::max(memory, behind * stores + products));
+}
+
+template <bool kNarrow>
+std::size_t workspace_bytes(const Problem& p, const Machine& machine) {
+  return p.direction == Direction::dw ? sm90_wgmma_sdd_workspace(p, machine.cuda.multiprocessors, kNarrow)
+                                      : sm90_wgmma_dds_workspace(p);
+}
+
+template <bool kNarrow>
+int launch(const MatmulArgs& args, const Executor&) {
+  return args.direction == Direction::dw ? sm90_wgmma_sdd(args, kNarrow) : sm90_wgmma_dds(args, kNarrow);
+}
+
+template <bool kNarrow>
+Kernel row(const char* name, std::string (*refusal)(const Problem&, const Machine&)) {
+  return {
+      {.name = name,
+       .side = plan::Side::cuda,
+       .isa = runtime::Isa::generic,
+       .refusal = refusal,
+       .predict_us = [](const Problem& p, const Machine& m) { return wgmma_dds::predict_us(p, m, kNarrow); },
+       .workspace_bytes = workspace_bytes<kNarrow>,
+       .scaled = true,
+       .block_row_groups =
+           [](const Problem& p, const Machine& m) {
+             return wgmma_dds::block_row_groups(p, m,
+                                                kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+           }},
+      launch<kNarrow>,
+      true};
+}
+
+}  // namespace
+
+namespace wgmma_dds {
+
+double predict_us(const Problem& p, const plan::Machine& machine, bool narrow) {
+  const Device device(machine);
+  if (p.direction != Direction::dw) return predict_dds_us(p, device, narrow);
+  const wgmma_sdd::StepShape& step = p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16;
+  return wgmma_sdd::predict_us(p, device, step, narrow);
+}
+
+plan::BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
+  // Two K tiles of 8-bit blocks share a stage and, with promotion, a sum before it is rounded to fp32. The
+  // block rows of the tile decide which two, so they keep their order.
+  if (p.direction == Direction::dw || (is_scaled(p.dtype) && !p.fast_accum)) return {0, 1};
+  const bool dx = p.direction == Direction::dx;
+  const bool halves = size_of(p.dtype) == 2 && (dx ? p.block.rows : p.block.cols) == 32 && !narrow_k_tiles(p);
+  int step = 1;  // narrow tiles take many rounds
+  if (tile.outputs > kNarrowTile.outputs) {
+    const auto number_of = [](std::int64_t size, int each) {
+      return static_cast<unsigned>(std::clamp<std::int64_t>((size + each - 1) / each, 1, 1 << 15));
+    };
+    const unsigned m_tiles = number_of(p.m, tile.tokens),
+                   groups = number_of(dx ? p.cols : p.rows, tile.outputs);
+    const auto multiprocessors = static_cast<unsigned>(std::max(1, machine.cuda.multiprocessors));
+    const auto bytes = static_cast<std::int64_t>(size_of(p.dtype));
+    const std::int64_t value_bytes = tile.value_bytes > 0 ? tile.value_bytes : bytes;
+    const WalkBytes walked{p.blocks * p.block.rows * p.block.cols * value_bytes,
+                           p.m * (dx ? p.rows : p.cols) * bytes,
+                           static_cast<std::int64_t>(machine.cuda.l2_bytes)};
+    if (chunk_of(m_tiles, groups, multiprocessors, walked) == groups)
+      step = static_cast<int>(walk_over(m_tiles, groups, multiprocessors).step);
+  }
+  return {std::max(1, tile.outputs / (dx ? p.block.cols : p.block.rows)), halves ? 2 : 1, step};
+}
+
+}  // namespace wgmma_dds
+
+Kernel sm90_wgmma_row() { return row<false>("sm90_wgmma", refuse_wide); }
+Kernel sm90_wgmma_narrow_row() { return row<true>("sm90_wgmma_narrow", refuse_narrow); }
+
+}  // namespace sparseloom::kernels::cuda
+
+#endif

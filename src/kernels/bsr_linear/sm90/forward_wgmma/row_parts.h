@@ -1,0 +1,17 @@
+// What the rows of sm90_wgmma share with those that run its kernel on prepared operands.
+#pragma once
+
+#include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
+#include "plan/candidate.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::kernels::cuda::wgmma_dds {
+
+double predict_us(const Problem& problem, const plan::Machine& machine, bool narrow);
+
+/// The block rows of a tile, the blocks in a K tile along the reduction, and which tiles a thread block
+/// takes.
+plan::BlockRowGroups block_row_groups(const Problem& problem, const plan::Machine& machine,
+                                      const TileShape& tile);
+
+}  // namespace sparseloom::kernels::cuda::wgmma_dds

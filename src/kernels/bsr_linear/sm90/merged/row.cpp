@@ -1,0 +1,125 @@
+// The rows that merge small blocks: sm90_wgmma_merged and sm90_wgmma_merged_narrow, whose units forward_wgmma
+// multiplies, and sm90_mma_merged, whose units forward_mma multiplies. All predictions assume as many units
+// as blocks that lie at random fall into.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/cuda/refusals.h"
+#include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm90/forward_mma/entry.h"
+#include "kernels/bsr_linear/sm90/forward_mma/row_parts.h"
+#include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
+#include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
+#include "kernels/bsr_linear/sm90/merged/merge_blocks.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+using plan::Machine;
+
+// Merging has to find the units, with three dependent reads of the index.
+constexpr double kMergeUs = 3;
+
+constexpr const char* kMmaCaveat =
+    "blocks are merged into units of 16 in every call, zeros between, so a NaN in x spreads to the outputs "
+    "of the units above it";
+constexpr const char* kWgmmaCaveat =
+    "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs "
+    "of the units above it";
+
+/// Refusals of kernels that merge blocks into units, where a block side is below `least`.
+std::string refuse_merging(const Problem& p, std::int32_t least) {
+  if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
+  if (!Merging(p.direction, p.rows, p.cols, p.block, least).possible())
+    return "keeps a table of a row's blocks in shared memory, which " + std::to_string(p.rows) + " x " +
+           std::to_string(p.cols) + " in blocks of " + to_string(p.block) + " do not fit";
+  return {};
+}
+
+std::string refuse_for_wgmma(const Problem& p, const Machine& machine) {
+  if (std::string why = refuse_16_bit_dds(p, machine); !why.empty()) return why;
+  if (std::min(p.block.rows, p.block.cols) >= Merging::kWgmmaLeast)
+    return "merges blocks with a side below 32, the block is " + to_string(p.block);
+  return refuse_merging(p, Merging::kWgmmaLeast);
+}
+
+std::string refuse_for_mma(const Problem& p, const Machine& machine) {
+  const int least = std::min(p.block.rows, p.block.cols), most = std::max(p.block.rows, p.block.cols);
+  if (least >= Merging::kMmaLeast || most > Merging::kMmaLeast)
+    return "merges blocks of 8 and 16, with an 8 on one side or both, the block is " + to_string(p.block);
+  if (std::string why = mma_dds::refusal(merged(p, Merging::kMmaLeast), machine); !why.empty()) return why;
+  return refuse_merging(p, Merging::kMmaLeast);
+}
+
+// The units are written once, from blocks read once, and are read back while L2 has them.
+double predict_merging_us(const Problem& blocks, const Problem& units, const Machine& machine) {
+  const Device device(machine);
+  return kLaunchUs + kMergeUs + us(memory_seconds(bytes_of(blocks).stored + bytes_of(units).stored, device));
+}
+
+template <bool kNarrow>
+double predict_for_wgmma_us(const Problem& p, const Machine& machine) {
+  const Problem units = merged(p, Merging::kWgmmaLeast);
+  return predict_merging_us(p, units, machine) + wgmma_dds::predict_us(units, machine, kNarrow);
+}
+
+double predict_for_mma_us(const Problem& p, const Machine& machine) {
+  const Problem units = merged(p, Merging::kMmaLeast);
+  return predict_merging_us(p, units, machine) + mma_dds::predict_us(units, machine);
+}
+
+template <std::int32_t kLeast>
+std::size_t workspace_bytes(const Problem& p, const Machine&) {
+  return Merging(p.direction, p.rows, p.cols, p.block, kLeast).workspace_bytes();
+}
+
+template <bool kNarrow>
+plan::BlockRowGroups groups_of_units(const Problem& p, const Machine& machine) {
+  const Merging merging(p.direction, p.rows, p.cols, p.block, Merging::kWgmmaLeast);
+  const bool dx = p.direction == Direction::dx;
+  plan::BlockRowGroups groups = wgmma_dds::block_row_groups(
+      merged(p, Merging::kWgmmaLeast), machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+  groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
+  groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
+  return groups;
+}
+
+template <bool kNarrow>
+Kernel wgmma_row(const char* name) {
+  return {{.name = name,
+           .side = plan::Side::cuda,
+           .isa = runtime::Isa::generic,
+           .refusal = refuse_for_wgmma,
+           .predict_us = predict_for_wgmma_us<kNarrow>,
+           .workspace_bytes = workspace_bytes<Merging::kWgmmaLeast>,
+           .block_row_groups = groups_of_units<kNarrow>,
+           .caveat = kWgmmaCaveat},
+          [](const MatmulArgs& args, const Executor&) { return sm90_wgmma_merged(args, kNarrow); },
+          true};
+}
+
+}  // namespace
+
+Kernel sm90_wgmma_merged_row() { return wgmma_row<false>("sm90_wgmma_merged"); }
+Kernel sm90_wgmma_merged_narrow_row() { return wgmma_row<true>("sm90_wgmma_merged_narrow"); }
+
+Kernel sm90_mma_merged_row() {
+  return {{.name = "sm90_mma_merged",
+           .side = plan::Side::cuda,
+           .isa = runtime::Isa::generic,
+           .refusal = refuse_for_mma,
+           .predict_us = predict_for_mma_us,
+           .workspace_bytes = workspace_bytes<Merging::kMmaLeast>,
+           .caveat = kMmaCaveat},
+          [](const MatmulArgs& args, const Executor&) { return sm90_mma_merged(args); },
+          true};
+}
+
+}  // namespace sparseloom::kernels::cuda
+
+#endif

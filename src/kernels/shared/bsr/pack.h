@@ -1,0 +1,15 @@
+// The blocks of a dense matrix on the device: the device version of sparseloom::pack.
+#pragma once
+
+#include "sparseloom/layout.h"
+#include "sparseloom/matrix_view.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// values <- the blocks of dense that the index names, with zeros as padding. `stream` is a cudaStream_t.
+/// Queues one launch and returns its cudaError_t.
+int sm80_bsr_pack(const ConstMatrixView& dense, const IndexView& index, void* values, void* stream) noexcept;
+/// values += those blocks. dense and values must be f32.
+int sm80_bsr_add(const ConstMatrixView& dense, const IndexView& index, void* values, void* stream) noexcept;
+
+}  // namespace sparseloom::kernels::cuda

@@ -1,0 +1,25 @@
+// A change of topology on the device. The functions queue one launch each on `stream`, a cudaStream_t, and
+// return its cudaError_t.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "sparseloom/layout.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// sparseloom::set_topology on the device, in one launch, for grids of fewer than 2^28 cells. workspace:
+/// sm80_set_topology_workspace bytes, which is 0 if the grid's bits fit into `shared_bytes`, the most that
+/// the device has per thread block.
+std::size_t sm80_set_topology_workspace(std::int64_t block_rows, std::int64_t block_cols,
+                                        std::size_t shared_bytes) noexcept;
+int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::byte* workspace,
+                      int device, void* stream) noexcept;
+
+/// values[slot] <- values[source[slot]], or zero if source names no block. A block is block_bytes long.
+/// workspace: as long as values.
+int sm80_move_blocks(void* values, const std::int32_t* source, std::int64_t blocks, std::int64_t block_bytes,
+                     std::byte* workspace, void* stream) noexcept;
+
+}  // namespace sparseloom::kernels::cuda

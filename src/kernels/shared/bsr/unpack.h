@@ -1,0 +1,14 @@
+// A dense matrix of stored blocks on the device: the device version of sparseloom::unpack.
+#pragma once
+
+#include "sparseloom/layout.h"
+#include "sparseloom/matrix_view.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// dense <- values at their places, zero elsewhere. `stream` is a cudaStream_t. Queues one launch and returns
+/// its cudaError_t.
+int sm80_bsr_unpack(const IndexView& index, const void* values, const MatrixView& dense,
+                    void* stream) noexcept;
+
+}  // namespace sparseloom::kernels::cuda
