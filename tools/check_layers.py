@@ -23,7 +23,7 @@ CPP_ARROWS = {
 }
 # Public headers count as the folder that implements them; those not named here count as a folder of their own
 # name.
-PUBLIC = dict.fromkeys(("error", "dtype", "matrix_view", "export", "version"), "core") | {
+PUBLIC = dict.fromkeys(("error", "activation", "dtype", "matrix_view", "export", "version"), "core") | {
     "executor": "runtime"
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library

@@ -1,5 +1,5 @@
-// The operators plan, info and spin_registers: what would run and why, what this build and machine have, and
-// what rate the CPU reaches.
+// The operators plan, info, activation_names and spin_registers: what would run and why, what this build and
+// machine have, and what rate the CPU reaches.
 #include "convert.h"
 #include "core/check.h"
 #include "core/json.h"
@@ -72,6 +72,13 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
 
 std::string info() { return info_json(); }
 
+std::string activation_names() {
+  std::string names;
+  for (const ActivationRow& row : kActivations)
+    names += (names.empty() ? "" : " ") + std::string(row.torch_name);
+  return names;
+}
+
 std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
   return ops::spin_registers(rate, rounds, torch_executor());
 }
@@ -82,5 +89,6 @@ std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("plan", TORCH_BOX(&sparseloom::binding::plan_json));
   m.impl("info", TORCH_BOX(&sparseloom::binding::info));
+  m.impl("activation_names", TORCH_BOX(&sparseloom::binding::activation_names));
   m.impl("spin_registers", TORCH_BOX(&sparseloom::binding::spin_registers));
 }

@@ -1,6 +1,6 @@
 // All operator schemas in one place. Every tensor is an ordinary strided tensor, index tensors are int32,
 // masks are bool [block rows, block cols].
-// `activation`: 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu, 5 relu2.
+// `activation`: a code of sparseloom::Activation, whose torch names activation_names lists.
 // `digest`: what plans may know of the pattern, from index_digest; -1 if nobody knows it. Programs that were
 // exported with a content hash in its place run with unknown facts.
 // `tf32`: whether float32 on CUDA may round its operands to TF32.
@@ -105,6 +105,9 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "residual=False, "
       "bool accumulate=False, bool use_fast_accum=False) -> str");
   m.def("info() -> str");
+  // The torch names of the activations, in the order of their codes, separated by spaces. Python asks for
+  // them at import, so they are no part of info, which may measure rates.
+  m.def("activation_names() -> str");
   // Returns the flops that torch's threads did in registers alone. `rate` is one of info's "rates".
   m.def("spin_registers(str rate, int rounds) -> int");
 }

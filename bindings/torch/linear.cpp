@@ -26,9 +26,15 @@ std::string kernel_name(const char* op, std::int64_t kernel) {
 }
 
 Activation activation_of(const char* op, std::int64_t code) {
-  if (code < 0 || code > static_cast<std::int64_t>(Activation::relu2))
-    core::fail(op, "activation 0 none, 1 relu, 2 gelu_erf, 3 gelu_tanh, 4 silu or 5 relu2",
-               std::to_string(code), "pass one of them");
+  if (code < 0 || code >= kActivationCount) {
+    std::string rows;
+    for (int row = 0; row < kActivationCount; ++row)
+      rows += (row == 0                     ? ""
+               : row + 1 < kActivationCount ? ", "
+                                            : " or ") +
+              std::to_string(row) + " " + kActivations[row].name;
+    core::fail(op, "activation " + rows, std::to_string(code), "pass one of them");
+  }
   return static_cast<Activation>(code);
 }
 

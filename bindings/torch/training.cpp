@@ -39,18 +39,29 @@ Tensor each_element(const char* op, const Tensor& given_dy, const Tensor& given_
   return result;
 }
 
-// On the CPU torch's own vectorised passes are as good as any, and inductor calls the same ones.
-Tensor cpu_activate(const char* op, const Tensor& z, Activation activation) {
-  if (activation == Activation::relu2)
-    return each_element(op, z, z, [](double x, double) { return kernels::activate(Activation::relu2, x); });
-  std::array<StableIValue, 2> stack{from(z), 0};
-  const char* name = activation == Activation::relu   ? "aten::relu"
-                     : activation == Activation::silu ? "aten::silu"
-                                                      : "aten::gelu";
-  if (activation == Activation::gelu_erf || activation == Activation::gelu_tanh)
-    stack[1] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
+// Calls an operator of torch. `approximate` is the argument that only gelu has, its last; null: none.
+template <std::size_t kTensors>
+Tensor call_torch(const char* name, const std::array<Tensor, kTensors>& tensors,
+                  const char* approximate = nullptr) {
+  std::array<StableIValue, kTensors + 1> stack{};
+  for (std::size_t i = 0; i < kTensors; ++i) stack[i] = from(tensors[i]);
+  if (approximate != nullptr) stack[kTensors] = from(std::string(approximate));
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION));
   return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+// On the CPU torch's own vectorised passes are as good as any, and inductor calls the same ones. What torch
+// has no operator of is computed element by element.
+Tensor cpu_activate(const char* op, const Tensor& z, Activation activation) {
+  const std::array<Tensor, 1> operands{z};
+  switch (activation) {
+    case Activation::relu: return call_torch("aten::relu", operands);
+    case Activation::gelu_erf: return call_torch("aten::gelu", operands, "none");
+    case Activation::gelu_tanh: return call_torch("aten::gelu", operands, "tanh");
+    case Activation::silu: return call_torch("aten::silu", operands);
+    default:
+      return each_element(op, z, z, [=](double x, double) { return kernels::activate(activation, x); });
+  }
 }
 
 // dz = y <= 0 ? 0 : dy, computed on the bits: aten::threshold_backward takes a Scalar, which the stable ABI
@@ -85,15 +96,16 @@ Tensor cpu_relu_gradient(const char* op, const Tensor& given_dy, const Tensor& g
 }
 
 Tensor cpu_gradient(const char* op, const Tensor& dy, const Tensor& saved, Activation activation) {
-  if (activation == Activation::relu) return cpu_relu_gradient(op, dy, saved);
-  if (activation == Activation::relu2)
-    return each_element(op, dy, saved, [](double d, double z) { return d * (z < 0 ? 0 : 2 * z); });
-  std::array<StableIValue, 3> stack{from(dy), from(saved), 0};
-  const bool silu = activation == Activation::silu;
-  if (!silu) stack[2] = from(std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(silu ? "aten::silu_backward" : "aten::gelu_backward", "",
-                                               stack.data(), TORCH_ABI_VERSION));
-  return torch::stable::detail::to<Tensor>(stack[0]);
+  const std::array<Tensor, 2> operands{dy, saved};
+  switch (activation) {
+    case Activation::relu: return cpu_relu_gradient(op, dy, saved);
+    case Activation::gelu_erf: return call_torch("aten::gelu_backward", operands, "none");
+    case Activation::gelu_tanh: return call_torch("aten::gelu_backward", operands, "tanh");
+    case Activation::silu: return call_torch("aten::silu_backward", operands);
+    default:
+      return each_element(op, dy, saved,
+                          [=](double d, double z) { return d * kernels::slope(activation, z); });
+  }
 }
 
 Tensor cpu_column_sums(const Tensor& dz) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "sparseloom/activation.h"
 #include "sparseloom/dtype.h"
 #include "sparseloom/export.h"
 #include "sparseloom/pattern.h"
@@ -20,10 +21,6 @@ struct IndexView;
 /// dx: dX [m, cols] = dY [m, rows] W
 /// dw: dW = dY^T X at the stored blocks
 enum class Direction : std::uint8_t { forward, dx, dw };
-
-/// relu is max(x, 0); gelu_erf is x Phi(x) and gelu_tanh its tanh form (Hendrycks & Gimpel 2016); silu is x
-/// sigmoid(x); relu2 is max(x, 0)^2 (So et al. 2021). Forward only.
-enum class Activation : std::uint8_t { none, relu, gelu_erf, gelu_tanh, silu, relu2 };
 
 SPARSELOOM_API const char* name_of(Direction direction) noexcept;
 SPARSELOOM_API const char* name_of(Activation activation) noexcept;
@@ -61,7 +58,7 @@ struct Problem {
   // copy engine (TMA) needs. A call with other operands is refused if the planned kernel needs it.
   bool aligned = true;
   bool bias = false;
-  Activation activation = Activation::none;
+  Activation activation = Activation::none;  // forward only
   // Forward only: a matrix of the shape and dtype of y is added after the activation.
   bool residual = false;
   // dw of f32, f16 and bf16 only: dW is added to dvalues, which are then fp32, instead of written.

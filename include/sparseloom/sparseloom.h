@@ -14,6 +14,7 @@
 #include "sparseloom/layout.h"
 #include "sparseloom/pattern.h"
 // Decide once, run many.
+#include "sparseloom/activation.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/ops.h"
 #include "sparseloom/plan.h"

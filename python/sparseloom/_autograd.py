@@ -3,6 +3,7 @@ words the errors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -270,27 +271,35 @@ def between_graphs(*operands: Any) -> Any:
 def _activation_gradient(dy: Tensor, saved: Tensor, activation: str) -> Tensor:
     """Returns dy act'(z), computed by torch's operators, which are differentiable. ``saved`` is the
     pre-activation z; for relu it may be the output instead."""
-    aten = torch.ops.aten
-    if activation == "relu":
-        return aten.threshold_backward(dy, saved, 0)
-    if activation == "silu":
-        share = torch.sigmoid(saved)  # aten's silu_backward has no derivative
-        return dy * share * (1 + saved * (1 - share))
-    if activation == "relu2":
-        return dy * (2 * F.relu(saved))
-    return aten.gelu_backward(dy, saved, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return _BY_TORCH[activation].gradient(dy, saved)
 
 
 def activate(y: Tensor, activation: str | None) -> Tensor:
     """Applies torch's own activation, for the differentiable route and for dense twins. ``activation`` is a
     key of ACTIVATIONS."""
-    if activation is None:
-        return y
-    if activation == "relu":
-        return F.relu(y)
-    if activation == "silu":
-        return F.silu(y)
-    if activation == "relu2":
-        return F.relu(y).square()
-    ACTIVATIONS[activation]  # raises KeyError for an unknown name, which would otherwise pass for gelu
-    return F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return y if activation is None else _BY_TORCH[activation].value(y)
+
+
+class _ByTorch(NamedTuple):
+    """An activation by torch's operators: its value at z, and its gradient of dy and ``saved``."""
+
+    value: Callable[[Tensor], Tensor]
+    gradient: Callable[[Tensor, Tensor], Tensor]
+
+
+def _silu_gradient(dy: Tensor, z: Tensor) -> Tensor:
+    share = torch.sigmoid(z)  # aten's silu_backward has no derivative
+    return dy * share * (1 + z * (1 - share))
+
+
+#: Every activation of ACTIVATIONS but None.
+_BY_TORCH = {
+    "relu": _ByTorch(F.relu, lambda dy, y: torch.ops.aten.threshold_backward(dy, y, 0)),
+    "gelu": _ByTorch(F.gelu, lambda dy, z: torch.ops.aten.gelu_backward(dy, z)),
+    "gelu_tanh": _ByTorch(
+        lambda z: F.gelu(z, approximate="tanh"),
+        lambda dy, z: torch.ops.aten.gelu_backward(dy, z, approximate="tanh"),
+    ),
+    "silu": _ByTorch(F.silu, _silu_gradient),
+    "relu2": _ByTorch(lambda z: F.relu(z).square(), lambda dy, z: dy * (2 * F.relu(z))),
+}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import _flops, _library
-from .errors import translated
+from .errors import Error, translated
 
 _library.load()
 from . import _fakes as _fakes  # noqa: E402 - the operators must exist
@@ -27,9 +27,6 @@ _flops.register(torch.ops.sparseloom)
 
 warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not registered")
 
-#: The activations that a forward product can fuse, by name, with the operators' code for each. "gelu" is the
-#: erf form.
-ACTIVATIONS: dict[str | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3, "silu": 4, "relu2": 5}
 PLAN_CHOOSES = -1
 
 # Overloads are looked up once: the packet's own resolution costs about a microsecond per call.
@@ -47,6 +44,21 @@ def call(name: str, *arguments: Any) -> Any:
         return getattr(torch.ops.sparseloom, name).default(*arguments)
     except RuntimeError as error:
         raise translated(error) from None
+
+
+#: The activations that a forward product can fuse, by name, with the operators' code for each. "gelu" is the
+#: erf form. include/sparseloom/activation.h has the table.
+ACTIVATIONS: dict[str | None, int] = {
+    None if name == "none" else name: code for code, name in enumerate(call("activation_names").split())
+}
+
+
+def unknown_activation(op: str, activation: object, remedy: str) -> Error | None:
+    """Returns the Error for an activation that the products do not have, else None."""
+    if activation in tuple(ACTIVATIONS):  # a tuple, because the activation may not be hashable
+        return None
+    names = ", ".join(map(repr, ACTIVATIONS))
+    return Error(op, f"activation to be one of {names}", repr(activation), remedy)
 
 
 def tf32_allowed() -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ._numbers import whole
-from ._operators import ACTIVATIONS, PLAN_CHOOSES, call, tf32_allowed
+from ._operators import ACTIVATIONS, PLAN_CHOOSES, call, tf32_allowed, unknown_activation
 from .errors import Error
 
 if TYPE_CHECKING:
@@ -50,13 +50,8 @@ def plan(
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
     m = whole("plan", "m", m)
-    if activation not in tuple(ACTIVATIONS):
-        raise Error(
-            "plan",
-            f"activation to be one of {', '.join(map(repr, ACTIVATIONS))}",
-            repr(activation),
-            "choose one of them",
-        )
+    if unknown := unknown_activation("plan", activation, "choose one of them"):
+        raise unknown
     text = call(
         "plan",
         *(

@@ -16,6 +16,7 @@ from ._operators import ACTIVATIONS as ACTIVATIONS
 from ._operators import PLAN_CHOOSES, tf32_of
 from ._operators import call as call
 from ._operators import tf32_allowed as tf32_allowed
+from ._operators import unknown_activation as unknown_activation
 from ._plans import DIRECTIONS as DIRECTIONS
 from ._plans import DTYPES as DTYPES
 from ._plans import OUT_DTYPES as OUT_DTYPES
@@ -154,12 +155,8 @@ def _explained(error: Exception, op: str, index: Any, activation: Any, operands:
             type(index).__name__,
             "pass layer.index, or what make_index returns",
         )
-    if activation not in tuple(ACTIVATIONS):
-        names = ", ".join(repr(name) for name in ACTIVATIONS)
-        return Error(
-            op, f"activation to be one of {names}", repr(activation), "apply any other one after the product"
-        )
-    return translated(error) if isinstance(error, RuntimeError) else error
+    unknown = unknown_activation(op, activation, "apply any other one after the product")
+    return unknown or (translated(error) if isinstance(error, RuntimeError) else error)
 
 
 def linear_dx(

@@ -1,4 +1,4 @@
-// Loads, stores and activates one element at a time in any dtype, for the reference kernel and for epilogues
+// Loads, stores and activates one element at a time in any dtype, for the reference kernel and for passes
 // outside a fast kernel.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 #include "core/float8.h"
 #include "core/half.h"
+#include "sparseloom/activation.h"
 #include "sparseloom/dtype.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels {
 
@@ -47,6 +47,27 @@ inline double activate(Activation activation, double x) noexcept {
     case Activation::relu2: return x < 0 ? 0 : x * x;
   }
   return x;
+}
+
+/// The derivative of activate at x. As in torch, relu's is 0 at 0.
+inline double slope(Activation activation, double x) noexcept {
+  constexpr double kSqrtHalf = 0.70710678118654752440, kSqrt2OverPi = 0.79788456080286535588;
+  switch (activation) {
+    case Activation::none: return 1;
+    case Activation::relu: return x <= 0 ? 0 : 1;
+    case Activation::gelu_erf:
+      return 0.5 * (1 + std::erf(x * kSqrtHalf)) + 0.5 * kSqrt2OverPi * x * std::exp(-x * x / 2);
+    case Activation::gelu_tanh: {
+      const double t = std::tanh(kSqrt2OverPi * (x + 0.044715 * x * x * x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kSqrt2OverPi * (1 + 3 * 0.044715 * x * x);
+    }
+    case Activation::silu: {
+      const double s = 1 / (1 + std::exp(-x));
+      return s * (1 + x * (1 - s));
+    }
+    case Activation::relu2: return x < 0 ? 0 : 2 * x;
+  }
+  return 1;
 }
 
 }  // namespace sparseloom::kernels

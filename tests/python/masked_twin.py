@@ -6,7 +6,7 @@ from torch import nn
 from sparseloom import ops
 from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear
 
-ACTIVATIONS = [None, "relu", "gelu", "gelu_tanh", "silu", "relu2"]
+ACTIVATIONS = list(ops.ACTIVATIONS)
 F64 = {"dtype": torch.float64}
 
 

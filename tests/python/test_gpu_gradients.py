@@ -20,7 +20,7 @@ def close(a, b, tolerance=1e-4):
     torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu", "relu2"])
+@pytest.mark.parametrize("activation", ops.ACTIVATIONS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_gradients_equal_those_of_the_dense_twin(activation, bias):
     layer = make(activation=activation, bias=bias)

@@ -46,11 +46,8 @@ def checked(
 
 def require_activation(activation: str | None) -> None:
     """Raises Error unless the products have that activation."""
-    if activation not in tuple(ops.ACTIVATIONS):
-        names = ", ".join(repr(name) for name in ops.ACTIVATIONS)
-        raise Error(
-            _OP, f"activation to be one of {names}", repr(activation), "apply any other one after the layer"
-        )
+    if unknown := ops.unknown_activation(_OP, activation, "apply any other one after the layer"):
+        raise unknown
 
 
 def require_tensor(x: Any) -> Tensor:

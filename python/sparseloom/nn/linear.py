@@ -33,8 +33,8 @@ class BlockSparseLinear(IndexedModule):
         density: share of blocks kept, in [0, 1]; the pattern is then exactly balanced over block rows.
         block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}.
         pattern: which blocks exist, instead of density (its block counts, not ``block``).
-        activation: None, "relu", "gelu" (erf), "gelu_tanh", "silu" or "relu2" (squared ReLU); fused into the
-            product, except that a training step on the CPU fuses only "relu".
+        activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, such as "relu" or "gelu" (erf); fused
+            into the product, except that a training step on the CPU fuses only "relu".
         device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
         generator: CPU torch.Generator for the pattern and the initial values; torch's default ones otherwise.
         fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, a float32 tensor

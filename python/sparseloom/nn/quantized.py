@@ -38,7 +38,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         bias: whether there is one.
         x_scale: a factor for x that was found beforehand: the largest |x| that should not be clipped, over
             127 (int8) or 448 (float8).
-        activation: None, "relu", "gelu" (erf), "gelu_tanh", "silu" or "relu2" (squared ReLU); fused.
+        activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, such as "relu" or "gelu" (erf); fused.
         device, bias_dtype: as device and dtype in BlockSparseLinear.
 
     ``strict = True`` forbids the dense and reference kernels; ``kernel`` (None: the plan's choice) forces one

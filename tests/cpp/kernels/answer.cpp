@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -76,6 +77,16 @@ struct Sums {
 };
 
 }  // namespace
+
+std::span<const Activation> activations() {
+  static const auto all = [] {
+    std::array<Activation, kActivationCount> codes{};
+    for (int code = 0; code < kActivationCount; ++code) codes[code] = kActivations[code].activation;
+    return codes;
+  }();
+  return all;
+}
+std::span<const Activation> functions() { return activations().subspan(1); }
 
 double activate(Activation activation, double x) {
   switch (activation) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,10 @@ struct Case {
 };
 
 std::string describe(const Case& c);
+
+/// Every activation, and those that are functions: all but `none`.
+std::span<const Activation> activations();
+std::span<const Activation> functions();
 
 double activate(Activation activation, double x);
 /// By how much an error of x grows through the activation, at least 1; only relu2 is steeper than 1.2.

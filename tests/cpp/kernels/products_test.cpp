@@ -171,8 +171,7 @@ INSTANTIATE_TEST_SUITE_P(CpuSums, Products,
 
 TEST(Epilogue, BiasAndActivations) {
   for (const DType dtype : kTypes)
-    for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_erf,
-                                        Activation::gelu_tanh, Activation::silu, Activation::relu2})
+    for (const Activation activation : activations())
       for (const std::int64_t m : {4, 70}) {
         Case c;
         c.dtype = dtype, c.activation = activation, c.bias = true;

@@ -47,8 +47,7 @@ TEST(Scaled, EveryScaleOutputBiasAndActivation) {
       for (const bool x_each : {false, true})
         for (const bool w_each : {false, true})
           for (const bool bias : {false, true})
-            for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_erf,
-                                                Activation::gelu_tanh, Activation::silu, Activation::relu2}) {
+            for (const Activation activation : activations()) {
               ScaledCase c;
               c.dtype = dtype, c.out = out, c.x_each = x_each, c.w_each = w_each, c.bias = bias,
               c.activation = activation;

@@ -53,8 +53,7 @@ TEST(WriteTile, Avx512WritesWhatAvx2Writes) {
     for (std::int64_t t = 0; t < kTokens; ++t)
       for (std::int64_t o = 0; o < kStride; ++o)
         residual.set(t, o, static_cast<double>(t) - static_cast<double>(o) * 0.5);
-    for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_erf,
-                                        Activation::gelu_tanh, Activation::silu, Activation::relu2})
+    for (const Activation activation : activations())
       for (const std::int64_t tokens : {1, 7, 16, 43, 48})
         for (const std::int64_t outputs : {1, 8, 13, 16, 31, 32, 40})
           for (const bool all : {false, true}) {

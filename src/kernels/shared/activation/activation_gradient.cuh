@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "kernels/shared/activation/row.cuh"
-#include "kernels/shared/epilogue/activation_gradient.cuh"
+#include "kernels/shared/epilogue/activation.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 #include "kernels/shared/ptx/ld_global.cuh"
 

@@ -6,32 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numbers>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/device_call.h"
+#include "kernels/scalar.h"
 
 namespace sparseloom::testing {
 namespace {
 
 namespace cuda = kernels::cuda;
-
-double derivative(Activation activation, double saved) {
-  const double normal = std::exp(-saved * saved / 2) / std::sqrt(2 * std::numbers::pi),
-               share = 1 / (1 + std::exp(-saved));
-  const double k = 2 * std::sqrt(2 / std::numbers::pi),
-               s = 1 / (1 + std::exp(-k * (saved + 0.044715 * saved * saved * saved)));
-  switch (activation) {
-    case Activation::none: return 1;
-    case Activation::relu: return saved <= 0 ? 0 : 1;
-    case Activation::gelu_erf: return std::erfc(-saved / std::numbers::sqrt2) / 2 + saved * normal;
-    case Activation::gelu_tanh: return s + saved * s * (1 - s) * k * (1 + 3 * 0.044715 * saved * saved);
-    case Activation::silu: return share * (1 + saved * (1 - share));
-    case Activation::relu2: return saved < 0 ? 0 : 2 * saved;
-  }
-  return 0;
-}
 
 /// A matrix's image, its guards and gaps among it, on the device.
 class OnTheDevice {
@@ -109,7 +93,7 @@ void check(DType dtype, Activation activation, const Shape& shape, bool with_bia
   for (std::int64_t c = 0; c < shape.cols; ++c) {
     double sum = 0, magnitude = 0;
     for (std::int64_t r = 0; r < shape.rows; ++r) {
-      const double expected = dy.at(r, c) * derivative(activation, saved.at(r, c));
+      const double expected = dy.at(r, c) * kernels::slope(activation, saved.at(r, c));
       sum += expected, magnitude += std::abs(dy.at(r, c));
       if (with_dz) {
         ASSERT_NEAR(dz.at(r, c), expected,
@@ -133,8 +117,7 @@ TEST_P(CudaSmallGradient, MatchesFp64AndWritesNothingElse) {
   // start.
   for (const Shape& shape : {Shape{1, 8, 0, 0}, Shape{5, 1, 0, 0}, Shape{9, 77, 3, 3}, Shape{128, 264, 0, 8},
                              Shape{129, 256, 0, 0}, Shape{1000, 520, 8, 0}, Shape{1000, 519, 0, 1}})
-    for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_erf,
-                                        Activation::gelu_tanh, Activation::silu, Activation::relu2})
+    for (const Activation activation : activations())
       for (const bool with_bias : {true, false})
         if (with_bias || activation != Activation::none) check(GetParam(), activation, shape, with_bias);
 }

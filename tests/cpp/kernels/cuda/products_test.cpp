@@ -204,8 +204,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaProducts);
 class CudaEpilogue : public OnDevice {};
 
 TEST_P(CudaEpilogue, BiasAndActivations) {
-  for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu_erf,
-                                      Activation::gelu_tanh, Activation::silu, Activation::relu2})
+  for (const Activation activation : activations())
     for (const bool bias : {false, true})
       for (const std::int64_t m : {4, 37, 130}) {
         Case c = base();
@@ -287,8 +286,7 @@ TEST_P(CudaEpilogue, PreActivationOfManyTiles) {
 // percent of half an ulp. The left tails are not held to relative accuracy, as on the CPU: torch's own forms
 // cancel there.
 TEST_P(CudaEpilogue, ActivationsOverTheirRange) {
-  for (const Activation activation :
-       {Activation::relu, Activation::gelu_erf, Activation::gelu_tanh, Activation::silu, Activation::relu2})
+  for (const Activation activation : functions())
     for (const std::int64_t m : {3, 70}) {
       Case c = base();
       c.m = m, c.rows = 400, c.cols = 8, c.block = {8, 8}, c.density = 0, c.bias = true,

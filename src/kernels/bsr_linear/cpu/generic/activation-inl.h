@@ -1,5 +1,6 @@
-// Activations on eight lanes, to a few ulp. Included inside an instruction set's region, after avx2/simd.h. A
-// NaN stays a NaN: min and max return their second operand when either is a NaN, so x is always the second.
+// Activations on eight lanes, to a few ulp: a function of Vec8 for each row of the table, under the row's
+// name. Included inside an instruction set's region, after avx2/simd.h. A NaN stays a NaN: min and max return
+// their second operand when either is a NaN, so x is always the second.
 
 [[gnu::always_inline]] inline Vec8 all8(float x) { return _mm256_set1_ps(x); }
 
@@ -68,11 +69,9 @@ template <class Use>
 [[gnu::always_inline]] inline void with_activation(Activation activation, Use use) {
   switch (activation) {
     case Activation::none: return;
-    case Activation::relu: return use([&](Vec8 x) __attribute__((always_inline)) { return relu(x); });
-    case Activation::gelu_erf: return use([&](Vec8 x) __attribute__((always_inline)) { return gelu_erf(x); });
-    case Activation::gelu_tanh:
-      return use([&](Vec8 x) __attribute__((always_inline)) { return gelu_tanh(x); });
-    case Activation::silu: return use([&](Vec8 x) __attribute__((always_inline)) { return silu(x); });
-    case Activation::relu2: return use([&](Vec8 x) __attribute__((always_inline)) { return relu2(x); });
+#define SPARSELOOM_ROW(name, torch_name) \
+  case Activation::name: return use([&](Vec8 x) __attribute__((always_inline)) { return name(x); });
+      SPARSELOOM_ACTIVATION_FUNCTIONS(SPARSELOOM_ROW)
+#undef SPARSELOOM_ROW
   }
 }
