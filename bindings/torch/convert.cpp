@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/check.h"
+#include "ops/checks.h"
 
 namespace sparseloom::binding {
 
@@ -15,8 +16,6 @@ std::string shape_of(const Tensor& tensor) {
 }
 
 namespace {
-
-std::string place(int device) { return device < 0 ? "the CPU" : "cuda:" + std::to_string(device); }
 
 // Allocates through the C shim directly: the operators empty and new_empty go through the boxed dispatcher,
 // which was measured slower.
@@ -37,7 +36,7 @@ Tensor allocate(const char* op, const std::vector<std::int64_t>& sizes, ScalarTy
   // memory is what is left.
   if (error != 0)
     core::fail(op,
-               "memory on " + place(device) + " for " + std::to_string(elements) +
+               "memory on " + ops::place(device) + " for " + std::to_string(elements) +
                    " elements of a result or scratch",
                "out of memory", "use fewer tokens at a time, or free tensors that are no longer needed");
   return Tensor(handle);
@@ -56,7 +55,7 @@ int device_of(const char* op, const char* name, const Tensor& tensor) {
 void require_device(const char* op, const char* name, const Tensor& tensor, int device, const char* first) {
   const int actual = device_of(op, name, tensor);
   if (actual != device)
-    core::fail(op, std::string(name) + " on " + place(device) + ", as " + first, place(actual),
+    core::fail(op, std::string(name) + " on " + ops::place(device) + ", as " + first, ops::place(actual),
                "move the module and its inputs to one device with .to()");
 }
 

@@ -2,12 +2,12 @@
 // (cached), and runs it on torch's threads or stream in torch's memory.
 #include "linear.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "operands.h"
 #include "ops/activation.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
@@ -47,47 +47,6 @@ Problem problem_of(Direction direction, DType dtype, std::int64_t m, const Index
   return problem;
 }
 
-namespace {
-
-void require_same_dtype(const char* op, DType expected, const char* name, const Tensor& tensor) {
-  const DType actual = dtype_of(op, name, tensor);
-  if (actual != expected)
-    core::fail(op, std::string(name) + " of x's dtype " + name_of(expected), name_of(actual),
-               "convert the input or the module with .to(dtype)");
-}
-
-std::vector<std::int64_t> with_features(const Tensor& like, std::int64_t features) {
-  std::vector<std::int64_t> sizes(like.sizes().begin(), like.sizes().end());
-  sizes.back() = features;
-  return sizes;
-}
-
-MatrixView writable(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols) {
-  return {tensor.mutable_data_ptr(), dtype, rows, cols, cols};
-}
-
-// Checks a gradient that dW is to be added to: contiguous float32, with the index's blocks.
-void require_gradient(const char* op, const char* name, const Tensor& gradient, const IndexView& index,
-                      int device) {
-  require_device(op, name, gradient, device, "x");
-  const bool fits = gradient.dim() == 3 && gradient.size(0) == index.blocks &&
-                    gradient.size(1) == index.block.rows && gradient.size(2) == index.block.cols;
-  if (!fits || gradient.scalar_type() != ScalarType::Float || !gradient.is_contiguous())
-    core::fail(op,
-               std::string(name) + " to add to as contiguous float32 of shape [" +
-                   std::to_string(index.blocks) + ", " + std::to_string(index.block.rows) + ", " +
-                   std::to_string(index.block.cols) + "]",
-               "torch.ScalarType " + std::to_string(static_cast<int>(gradient.scalar_type())) + " of shape " +
-                   shape_of(gradient) + (gradient.is_contiguous() ? "" : ", not contiguous"),
-               "make it with torch.zeros(values.shape, dtype=torch.float32, device=values.device)");
-}
-
-Tensor as_contiguous(const Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
-}
-
-}  // namespace
-
 Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
                const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
                std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
@@ -100,25 +59,8 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
   const BlockShape block = block_of_values(op, values);
   const IndexView index = index_of(op, crow, col, out_features, input.view.cols, block, device, "x");
   require_same_dtype(op, input.view.dtype, "values", values);
-  std::optional<Tensor> dense_bias;
-  if (bias) {
-    require_device(op, "bias", *bias, device, "x");
-    require_same_dtype(op, input.view.dtype, "bias", *bias);
-    if (bias->dim() != 1 || bias->size(0) != out_features)
-      core::fail(op, "bias of shape [" + std::to_string(out_features) + "]", shape_of(*bias),
-                 "one value for each output feature");
-    dense_bias = as_contiguous(*bias);
-  }
-  Matrix addend{x, {}};
-  if (residual) {
-    require_device(op, "residual", *residual, device, "x");
-    require_same_dtype(op, input.view.dtype, "residual", *residual);
-    const auto sizes = with_features(x, out_features);
-    if (!std::equal(sizes.begin(), sizes.end(), residual->sizes().begin(), residual->sizes().end()))
-      core::fail(op, "a residual of y's shape, x's with " + std::to_string(out_features) + " features",
-                 shape_of(*residual), "expand it to that shape");
-    addend = matrix_of(op, "residual", *residual);
-  }
+  const std::optional<Tensor> dense_bias = bias_of(op, bias, out_features, input.view.dtype, device);
+  const Matrix addend = residual_of(op, residual, x, out_features, input.view.dtype, device);
   const Executor executor = torch_executor(device);
   Problem problem =
       problem_of(Direction::forward, input.view.dtype, input.view.rows, index, digest, strict, tf32);

@@ -41,14 +41,16 @@ Tensor generate(const std::string& name, std::int64_t rows, std::int64_t cols, s
                                    static_cast<std::uint64_t>(seed)));
 }
 
-template <BlockPattern (*choose)(std::int64_t, std::int64_t, BlockShape, std::span<const float>,
-                                 std::int64_t)>
+constexpr char kTopK[] = "pattern_top_k", kTopKByRow[] = "pattern_top_k_by_row";
+
+template <const char* op, BlockPattern (*choose)(std::int64_t, std::int64_t, BlockShape,
+                                                 std::span<const float>, std::int64_t)>
 Tensor by_scores(const Tensor& given, std::int64_t rows, std::int64_t cols, std::int64_t bm, std::int64_t bn,
                  std::int64_t count) {
-  const BlockShape block = block_of("pattern_top_k", rows, cols, bm, bn);
-  require_cpu("pattern_top_k", "scores", given);
+  const BlockShape block = block_of(op, rows, cols, bm, bn);
+  require_cpu(op, "scores", given);
   if (given.scalar_type() != ScalarType::Float)
-    core::fail("pattern_top_k", "float32 scores", "another dtype", "pass scores.float()");
+    core::fail(op, "float32 scores", "another dtype", "pass scores.float()");
   const Tensor scores = torch::stable::contiguous(given);
   const auto* first = static_cast<const float*>(scores.const_data_ptr());
   return mask_of(
@@ -114,8 +116,8 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   using namespace sparseloom;
   using namespace sparseloom::binding;
   m.impl("generate_pattern", TORCH_BOX(&generate));
-  m.impl("pattern_top_k", TORCH_BOX(&by_scores<pattern::top_k>));
-  m.impl("pattern_top_k_by_row", TORCH_BOX(&by_scores<pattern::top_k_by_row>));
+  m.impl(kTopK, TORCH_BOX((&by_scores<kTopK, pattern::top_k>)));
+  m.impl(kTopKByRow, TORCH_BOX((&by_scores<kTopKByRow, pattern::top_k_by_row>)));
   m.impl("pattern_stats", TORCH_BOX(&stats));
   m.impl("pattern_ascii", TORCH_BOX(&ascii));
   m.impl("pattern_svg", TORCH_BOX(&svg));

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "executor.h"
 #include "linear.h"
+#include "operands.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
 
@@ -45,7 +46,7 @@ Factors factors_of(const char* name, const Tensor& tensor, std::int64_t count, c
                "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " +
                    shape_of(tensor),
                "pass the factors that the operand was divided by");
-  Tensor owner = tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+  Tensor owner = as_contiguous(tensor);
   const auto* const data = static_cast<const float*>(owner.const_data_ptr());
   return {std::move(owner), {data, static_cast<std::size_t>(tensor.numel())}};
 }
@@ -66,7 +67,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
   const DType dtype = operand_of(x), out = out_of(out_dtype);
   const Matrix input = matrix_of(kOp, "x", x);
   require_device(kOp, "values", given_values, device, "x");
-  const Tensor values = given_values.is_contiguous() ? given_values : torch::stable::contiguous(given_values);
+  const Tensor values = as_contiguous(given_values);
   if (dtype_of(kOp, "values", values) != dtype)
     core::fail(kOp, std::string("values of x's dtype ") + name_of(dtype),
                name_of(dtype_of(kOp, "values", values)), "quantize both operands to one dtype");
@@ -77,7 +78,7 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
   std::optional<Tensor> dense_bias;
   if (bias) {
     check_bias(*bias, out_features, out, device);
-    dense_bias = bias->is_contiguous() ? *bias : torch::stable::contiguous(*bias);
+    dense_bias = as_contiguous(*bias);
   }
   const Executor executor = torch_executor(device);
   Problem problem = problem_of(Direction::forward, dtype, input.view.rows, index, digest, strict, false);
@@ -89,14 +90,11 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
   problem.aligned = is_aligned(input.view) && is_aligned(data) &&
                     is_aligned({nullptr, out, input.view.rows, out_features, out_features});
   const auto plan = make_plan(problem, index, executor, kernel_name(kOp, kernel));
-  std::vector<std::int64_t> sizes(x.sizes().begin(), x.sizes().end());
-  sizes.back() = out_features;
-  const Tensor y = new_tensor(kOp, sizes, out_dtype, device);
+  const Tensor y = new_tensor(kOp, with_features(x, out_features), out_dtype, device);
   const Scratch workspace(kOp, plan->workspace_bytes, device);
   sparseloom::linear(*plan, input.view, index, data, {of_x.span, of_w.span},
                      dense_bias ? dense_bias->const_data_ptr() : nullptr,
-                     {y.mutable_data_ptr(), out, input.view.rows, out_features, out_features},
-                     workspace.span(), executor);
+                     writable(y, out, input.view.rows, out_features), workspace.span(), executor);
   return y;
 }
 

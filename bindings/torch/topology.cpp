@@ -1,10 +1,9 @@
 // The operators set_topology and move_blocks: in place, in torch's memory and on torch's stream.
-#include <optional>
-#include <span>
-
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
+#include "operands.h"
+#include "scratch.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
@@ -17,21 +16,6 @@ std::int32_t* written(const char* op, const char* name, const Tensor& tensor, st
   indices_of(op, name, tensor, expected, device, "crow");
   return static_cast<std::int32_t*>(tensor.mutable_data_ptr());
 }
-
-// Workspace from torch's allocator for one call.
-class Lent {
- public:
-  Lent(const char* op, std::size_t bytes, int device) {
-    if (bytes == 0) return;
-    memory_ = new_bytes(op, static_cast<std::int64_t>(bytes), device);
-    span_ = {static_cast<std::byte*>(memory_->mutable_data_ptr()), bytes};
-  }
-  std::span<std::byte> span() const { return span_; }
-
- private:
-  std::optional<Tensor> memory_;
-  std::span<std::byte> span_;
-};
 
 void set_topology(const Tensor& given, const Tensor& crow, const Tensor& col, const Tensor& ccol,
                   const Tensor& row, const Tensor& slot, const Tensor& moved, const Tensor& requested) {
@@ -58,8 +42,8 @@ void set_topology(const Tensor& given, const Tensor& crow, const Tensor& col, co
   tables.moved = written(op, "moved", moved, tables.capacity, device);
   tables.requested = written(op, "requested", requested, 1, device);
   const Executor executor = torch_executor(device);
-  const Tensor mask = given.is_contiguous() ? given : torch::stable::contiguous(given);
-  const Lent workspace(op, set_topology_workspace(tables, executor), device);
+  const Tensor mask = as_contiguous(given);
+  const Scratch workspace(op, set_topology_workspace(tables, executor), device);
   sparseloom::set_topology(static_cast<const std::uint8_t*>(mask.const_data_ptr()), tables, workspace.span(),
                            executor);
 }
@@ -74,7 +58,7 @@ void move_blocks(const Tensor& values, const Tensor& moved) {
   const auto count = static_cast<std::size_t>(moved.numel());
   const std::int64_t size =
       count ? values.numel() / static_cast<std::int64_t>(count) * values.element_size() : 0;
-  const Lent workspace(op, count * static_cast<std::size_t>(size), device);
+  const Scratch workspace(op, count * static_cast<std::size_t>(size), device);
   sparseloom::move_blocks(values.mutable_data_ptr(), size, {from, count}, workspace.span(),
                           torch_executor(device));
 }

@@ -10,7 +10,9 @@
 #include "executor.h"
 #include "kernels/scalar.h"
 #include "linear.h"
+#include "operands.h"
 #include "ops/activation.h"
+#include "scratch.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -26,7 +28,7 @@ using torch::stable::detail::from;
 template <class Function>
 Tensor each_element(const char* op, const Tensor& given_dy, const Tensor& given_saved, Function function) {
   const Tensor dy = torch::stable::contiguous(given_dy), saved = torch::stable::contiguous(given_saved);
-  const Tensor result = new_like(op, dy, {dy.sizes().begin(), dy.sizes().end()});
+  const Tensor result = new_like(op, dy, sizes_of(dy));
   const DType dtype = dtype_of(op, "saved", saved);
   if (dtype == DType::i8 || dtype == DType::f8e4m3) refuse_gradient(op, dy);
   const void *gradient = dy.const_data_ptr(), *kept = saved.const_data_ptr();
@@ -83,8 +85,7 @@ void relu_gradient(const Tensor& dy, const Tensor& y, const Tensor& dz, Bits inf
 
 Tensor cpu_relu_gradient(const char* op, const Tensor& given_dy, const Tensor& given_y) {
   const Tensor dy = torch::stable::contiguous(given_dy), y = torch::stable::contiguous(given_y);
-  const std::vector<std::int64_t> sizes(dy.sizes().begin(), dy.sizes().end());
-  Tensor dz = new_like(op, dy, sizes);
+  Tensor dz = new_like(op, dy, sizes_of(dy));
   switch (dtype_of(op, "dy", dy)) {
     case DType::f32: relu_gradient<std::uint32_t>(dy, y, dz, 0x7f800000u); break;
     case DType::f16: relu_gradient<std::uint16_t>(dy, y, dz, 0x7c00); break;
@@ -115,14 +116,6 @@ Tensor cpu_column_sums(const Tensor& dz) {
   return torch::stable::sum(matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
 }
 
-MatrixView writable(const Tensor& tensor, const ConstMatrixView& like) {
-  return {tensor.mutable_data_ptr(), like.dtype, like.rows, like.cols, like.cols};
-}
-
-std::vector<std::int64_t> sizes_of(const Tensor& tensor) {
-  return {tensor.sizes().begin(), tensor.sizes().end()};
-}
-
 struct Gradient {
   Tensor dz;
   std::optional<Tensor> dbias;
@@ -139,20 +132,14 @@ Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Ten
   if (activation != Activation::none) {
     kept = matrix_of(op, "saved", *saved);
     result.dz = new_like(op, dy, sizes_of(dy));
-    dz_view = writable(result.dz, grad.view);
+    dz_view = writable(result.dz, grad.view.dtype, grad.view.rows, grad.view.cols);
   }
-  std::optional<Tensor> memory;
-  std::span<std::byte> workspace;
-  if (need_bias) {
-    result.dbias = new_like(op, dy, {grad.view.cols});
-    const std::size_t bytes = ops::activation_gradient_workspace(grad.view, executor);
-    if (bytes > 0) {
-      memory = new_bytes(op, static_cast<std::int64_t>(bytes), device);
-      workspace = {static_cast<std::byte*>(memory->mutable_data_ptr()), bytes};
-    }
-  }
+  if (need_bias) result.dbias = new_like(op, dy, {grad.view.cols});
+  const Scratch workspace(op, need_bias ? ops::activation_gradient_workspace(grad.view, executor) : 0,
+                          device);
   ops::activation_gradient(grad.view, activation, kept.view, dz_view,
-                           need_bias ? result.dbias->mutable_data_ptr() : nullptr, workspace, executor);
+                           need_bias ? result.dbias->mutable_data_ptr() : nullptr, workspace.span(),
+                           executor);
   return result;
 }
 

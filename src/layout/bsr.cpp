@@ -37,8 +37,8 @@ void require_values(const char* op, const IndexView& index, const void* values) 
 /// Calls copy(byte offset in dense, byte offset in values, bytes present, bytes of padding) for each row of
 /// each stored block in the block rows [begin, end). A row below the matrix's edge has no bytes present.
 template <class Copy>
-void for_each_block_row(const ConstMatrixView& dense, const IndexView& index, std::int64_t begin,
-                        std::int64_t end, Copy copy) {
+void for_each_row(const ConstMatrixView& dense, const IndexView& index, std::int64_t begin, std::int64_t end,
+                  Copy copy) {
   const auto element = static_cast<std::int64_t>(size_of(dense.dtype));
   const std::int64_t row_bytes = index.block.cols * element;
   for (std::int64_t r = begin; r < end; ++r) {
@@ -67,7 +67,7 @@ void pack(const ConstMatrixView& dense, const IndexView& index, void* values) {
     if (present) std::memcpy(target + in_values, source + in_dense, static_cast<std::size_t>(present));
     if (padding) std::memset(target + in_values + present, 0, static_cast<std::size_t>(padding));
   };
-  for_each_block_row(dense, index, 0, index.block_rows(), copy);
+  for_each_row(dense, index, 0, index.block_rows(), copy);
 }
 
 void layout::unpack_rows(const IndexView& index, const void* values, const MatrixView& dense,
@@ -82,12 +82,11 @@ void layout::unpack_rows(const IndexView& index, const void* values, const Matri
       std::memset(target + r * dense.stride * element, 0, static_cast<std::size_t>(index.cols * element));
     }
   }
-  for_each_block_row(dense, index, begin, end,
-                     [&](std::int64_t in_dense, std::int64_t in_values, std::int64_t present, std::int64_t) {
-                       if (present)
-                         std::memcpy(target + in_dense, source + in_values,
-                                     static_cast<std::size_t>(present));
-                     });
+  for_each_row(dense, index, begin, end,
+               [&](std::int64_t in_dense, std::int64_t in_values, std::int64_t present, std::int64_t) {
+                 if (present)
+                   std::memcpy(target + in_dense, source + in_values, static_cast<std::size_t>(present));
+               });
 }
 
 void unpack(const IndexView& index, const void* values, const MatrixView& dense) {

@@ -6,31 +6,14 @@
 #include "core/check.h"
 #include "kernels/shared/activation/activate.h"
 #include "kernels/shared/activation/activation_gradient.h"
+#include "ops/checks.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::ops {
-namespace {
-
-const runtime::CudaDevice& require_device(const char* op, const Executor& executor) {
-  const runtime::CudaDevice& device = runtime::cuda_device(executor.device);
-  if (device.sm < 80)
-    core::fail(op, "a GPU of compute capability 8.0 or newer, and a build with CUDA kernels",
-               "cuda:" + std::to_string(executor.device), "copy it to the CPU");
-  return device;
-}
-
-[[maybe_unused]] void require_queued(const char* op, int error, const Executor& executor) {
-  if (error != 0)
-    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device),
-               runtime::cuda_error_text(error),
-               "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
-}
-
-}  // namespace
 
 void activate(const ConstMatrixView& z, Activation activation, const ConstMatrixView& residual,
               const MatrixView& y, const Executor& executor) {
-  require_device("linear", executor);
+  require_gpu("linear", executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
   require_queued("linear", kernels::cuda::sm80_activate(z, activation, residual, y, executor.stream),
@@ -44,7 +27,7 @@ void activation_gradient(const ConstMatrixView& dy, Activation activation, const
                          const MatrixView& dz, void* dbias, std::span<std::byte> workspace,
                          const Executor& executor) {
   constexpr const char* op = "linear_backward";
-  const runtime::CudaDevice& device = require_device(op, executor);
+  const runtime::CudaDevice& device = require_gpu(op, executor);
   const auto same = [&](const ConstMatrixView& m) {
     return m.rows == dy.rows && m.cols == dy.cols && m.dtype == dy.dtype;
   };

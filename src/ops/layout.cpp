@@ -1,9 +1,8 @@
 // pack and unpack on the executor's device: the CPU's copies, or CUDA kernels.
-#include <string>
-
 #include "core/check.h"
 #include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/bsr/unpack.h"
+#include "ops/checks.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
@@ -17,16 +16,7 @@ void check(const char* op, const ConstMatrixView& dense, const IndexView& index,
   if (is_scaled(dense.dtype))
     core::fail(op, "elements of 16, 32 or 64 bits on a CUDA device", name_of(dense.dtype),
                "pack on the host, or before quantizing");
-  if (runtime::cuda_device(executor.device).sm < 80)
-    core::fail(op, "a GPU of compute capability 8.0 or newer, and a build with CUDA kernels",
-               "cuda:" + std::to_string(executor.device), "copy it to the CPU");
-}
-
-[[maybe_unused]] void require_queued(const char* op, int error, const Executor& executor) {
-  if (error != 0)
-    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device),
-               runtime::cuda_error_text(error),
-               "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
+  ops::require_gpu(op, executor);
 }
 
 }  // namespace
@@ -36,7 +26,7 @@ void pack(const ConstMatrixView& dense, const IndexView& index, void* values, co
   check("pack", dense, index, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  require_queued("pack", kernels::cuda::sm80_bsr_pack(dense, index, values, executor.stream), executor);
+  ops::require_queued("pack", kernels::cuda::sm80_bsr_pack(dense, index, values, executor.stream), executor);
 #endif
 }
 
@@ -45,7 +35,8 @@ void unpack(const IndexView& index, const void* values, const MatrixView& dense,
   check("unpack", dense, index, executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  require_queued("unpack", kernels::cuda::sm80_bsr_unpack(index, values, dense, executor.stream), executor);
+  ops::require_queued("unpack", kernels::cuda::sm80_bsr_unpack(index, values, dense, executor.stream),
+                      executor);
 #endif
 }
 

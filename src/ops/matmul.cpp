@@ -7,6 +7,7 @@
 #include "kernels/registry.h"
 #include "ops/activation.h"
 #include "ops/block_row_hints.h"
+#include "ops/checks.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
@@ -28,8 +29,6 @@ void check_matrix(const char* op, const char* name, const ConstMatrixView& matri
     core::fail(op, std::string("memory behind ") + name, "null", "pass its data");
 }
 
-std::string place(int device) { return device < 0 ? "the CPU" : "cuda:" + std::to_string(device); }
-
 void check_call(const char* op, Direction direction, const Plan& plan, const IndexView& index,
                 std::span<std::byte> workspace, const Executor& executor) {
   const Problem& p = plan.problem;
@@ -43,7 +42,7 @@ void check_call(const char* op, Direction direction, const Plan& plan, const Ind
                core::shape(index.rows, index.cols) + ", " + std::to_string(index.blocks) + " blocks",
                "make a plan for this index");
   if (p.device != executor.device)
-    core::fail(op, "an executor on " + place(p.device) + ", as planned", place(executor.device),
+    core::fail(op, "an executor on " + ops::place(p.device) + ", as planned", ops::place(executor.device),
                "make the plan with the executor of the call");
   const std::size_t alignment = p.device >= 0 ? 256 : 64;  // alignment of cudaMalloc, and a cache line
   if (workspace.size() < plan.workspace_bytes ||
@@ -101,10 +100,7 @@ void launch(const char* op, const Plan& plan, kernels::MatmulArgs args, const Ex
     args.uneven_groups = hints->uneven_groups;
   }
   const int error = kernels::registry()[static_cast<std::size_t>(plan.kernel)].launch(args, executor);
-  if (error != 0)
-    core::fail(op, plan.kernel_name + " to be queued on " + place(executor.device),
-               runtime::cuda_error_text(error),
-               "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
+  ops::require_queued(op, error, executor, plan.kernel_name);
 }
 
 void check_scale(const char* name, std::span<const float> scale, std::int64_t each, const char* of) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "ops/checks.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
@@ -13,23 +14,10 @@ namespace {
 
 constexpr std::int64_t kMostCells = std::int64_t{1} << 28;
 
-void require_device(const char* op, const Executor& executor) {
-  if (executor.device >= 0 && runtime::cuda_device(executor.device).sm < 80)
-    core::fail(op, "a GPU of compute capability 8.0 or newer, and a build with CUDA kernels",
-               "cuda:" + std::to_string(executor.device), "copy it to the CPU");
-}
-
 void require_workspace(const char* op, std::size_t bytes, std::span<std::byte> workspace) {
   if (workspace.size() < bytes || reinterpret_cast<std::uintptr_t>(workspace.data()) % 16 != 0)
     core::fail(op, std::to_string(bytes) + " bytes of workspace, aligned to 16",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
-}
-
-[[maybe_unused]] void require_queued(const char* op, int error, const Executor& executor) {
-  if (error != 0)
-    core::fail(op, "the kernel to be queued on cuda:" + std::to_string(executor.device),
-               runtime::cuda_error_text(error),
-               "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
 void check(const TopologyTables& tables) {
@@ -45,7 +33,7 @@ void check(const TopologyTables& tables) {
 
 std::size_t set_topology_workspace([[maybe_unused]] const TopologyTables& tables, const Executor& executor) {
   check(tables);
-  require_device("set_topology", executor);
+  if (executor.device >= 0) ops::require_gpu("set_topology", executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   if (executor.device >= 0)
     return kernels::cuda::sm80_set_topology_workspace(tables.block_rows, tables.block_cols,
@@ -60,7 +48,7 @@ void set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::s
   if (executor.device < 0) return set_topology(mask, tables);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  require_queued(
+  ops::require_queued(
       "set_topology",
       kernels::cuda::sm80_set_topology(mask, tables, workspace.data(), executor.device, executor.stream),
       executor);
@@ -71,7 +59,7 @@ void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::in
                  std::span<std::byte> workspace, const Executor& executor) {
   const auto size = static_cast<std::size_t>(block_bytes), bytes = moved.size() * size;
   require_workspace("move_blocks", bytes, workspace);
-  require_device("move_blocks", executor);
+  if (executor.device >= 0) ops::require_gpu("move_blocks", executor);
   if (bytes == 0) return;
   if (executor.device < 0) {
     std::memcpy(workspace.data(), values, bytes);
@@ -87,7 +75,7 @@ void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::in
   }
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
-  require_queued(
+  ops::require_queued(
       "move_blocks",
       kernels::cuda::sm80_move_blocks(values, moved.data(), static_cast<std::int64_t>(moved.size()),
                                       block_bytes, workspace.data(), executor.stream),

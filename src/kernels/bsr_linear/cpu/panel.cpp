@@ -28,9 +28,9 @@ constexpr double kPanelsInL2 = 0.78;
 
 // Divides `vectors` vectors into panels of at most three, as evenly as possible: 4 are 2 + 2, since a panel
 // of one vector gets too few products from each broadcast.
-struct Panels {
+struct PanelCut {
   std::int64_t vectors, count;
-  explicit Panels(std::int64_t n) : vectors(n), count(ceil_div(n, kMaxVectors)) {}
+  explicit PanelCut(std::int64_t n) : vectors(n), count(ceil_div(n, kMaxVectors)) {}
   std::int64_t first(std::int64_t panel) const {
     return vectors / count * panel + std::min(panel, vectors % count);
   }
@@ -84,7 +84,7 @@ class PanelRun {
   void run() {
     const std::int64_t vectors = ceil_div(job_.tokens, ops_.lanes);
     for (std::int64_t first = 0; first < vectors; first += chunk_) {
-      const Panels panels(std::min(chunk_, vectors - first));
+      const PanelCut panels(std::min(chunk_, vectors - first));
       for (std::int64_t group = 0; group < groups_of(panels); ++group) new (claims_ + group) Claims;
       // Pack the chunk.
       each_task([&](std::int64_t task) {
@@ -97,16 +97,16 @@ class PanelRun {
   }
 
  private:
-  std::int64_t groups_of(const Panels& panels) const { return ceil_div(panels.count, panels_at_once_); }
+  std::int64_t groups_of(const PanelCut& panels) const { return ceil_div(panels.count, panels_at_once_); }
 
   template <class T>
   T* in_workspace(std::int64_t at) const {
     return reinterpret_cast<T*>(workspace_ + at);
   }
-  float* panel(const Panels& panels, std::int64_t p) const {
+  float* panel(const PanelCut& panels, std::int64_t p) const {
     return in_workspace<float>(0) + panels.first(p) * ops_.lanes * memory_.steps;
   }
-  float* sums(const Panels& panels, std::int64_t p, std::int64_t unit) const {
+  float* sums(const PanelCut& panels, std::int64_t p, std::int64_t unit) const {
     const std::int64_t outputs = job_.output_blocks * job_.output_block;
     return in_workspace<float>(memory_.sums) +
            (panels.first(p) * outputs + unit * kGroup * panels.width(p)) * ops_.lanes;
@@ -139,7 +139,7 @@ class PanelRun {
 
   // Packs this task's share of the chunk. A work item is 256 steps of a panel, so that all threads share in
   // packing even a single panel.
-  void pack(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
+  void pack(const PanelCut& panels, std::int64_t first_vector, std::int64_t task) {
     constexpr std::int64_t kRun = 256;
     const std::int64_t runs = ceil_div(memory_.steps, kRun);
     const Range mine = share(panels.count * runs, task, tasks_);
@@ -160,7 +160,7 @@ class PanelRun {
 
   // Panels are multiplied in groups that fit into L2, and the outputs of a group in work items of equal cost.
   // A task begins with the group that it packed itself and goes on with items that the others have left.
-  void multiply(const Panels& panels, std::int64_t first_vector, std::int64_t task) {
+  void multiply(const PanelCut& panels, std::int64_t first_vector, std::int64_t task) {
     DeferredLines lines;
     const std::int64_t groups = groups_of(panels);
     const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfGroup * ceil_div(tasks_, std::min(groups, tasks_));
@@ -177,7 +177,7 @@ class PanelRun {
   }
 
   // Multiplies one K tile: the strips of `units` with each panel of the group `together`.
-  void multiply_k_tile(const Panels& panels, Range together, Range units, std::int64_t first_vector,
+  void multiply_k_tile(const PanelCut& panels, Range together, Range units, std::int64_t first_vector,
                        std::int64_t k_tile, DeferredLines* leaving) {
     const PanelJob job = k_tile_job(k_tile);
     const std::int64_t last = std::min(units.end, ceil_div(job.outputs, kGroup));

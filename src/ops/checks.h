@@ -1,0 +1,23 @@
+// Checks that operations of every kind share, and their errors.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/cuda.h"
+#include "sparseloom/executor.h"
+
+namespace sparseloom::ops {
+
+/// What errors call an Executor's device: "the CPU" or "cuda:1".
+std::string place(int device);
+
+/// The executor's CUDA device. Throws Error unless its GPU is of compute capability 8.0 or newer and this
+/// build has CUDA kernels.
+const runtime::CudaDevice& require_gpu(const char* op, const Executor& executor);
+
+/// Throws Error if a launch returned a CUDA error. `kernel` is what the error calls it.
+void require_queued(const char* op, int error, const Executor& executor,
+                    std::string_view kernel = "the kernel");
+
+}  // namespace sparseloom::ops
