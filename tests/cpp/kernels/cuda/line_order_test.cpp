@@ -29,7 +29,7 @@ class CudaBlockRowOrder : public OnDevice {
     const plan::Machine machine{runtime::Isa::generic, {}, runtime::cuda_device(0)};
     for (const kernels::Kernel* kernel : runnable_on_device(problem)) {
       if (kernel->info.block_row_groups == nullptr) continue;
-      const plan::BlockRowGroups groups = kernel->info.block_row_groups(problem, machine);
+      const BlockRowGroups groups = kernel->info.block_row_groups(problem, machine);
       if (groups.block_rows == 0) continue;
       const Matrix as_they_lie = run_on_device(instance, *kernel, Memory::exact);
       expect_accurate(instance, as_they_lie, instance.answer());

@@ -170,7 +170,7 @@ double predict_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   return wgmma_sdd::predict_us(p, device, step, narrow);
 }
 
-plan::BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
+BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
   // Two K tiles of 8-bit blocks share a stage and, with promotion, a sum before it is rounded to fp32. The
   // block rows of the tile decide which two, so they keep their order.
   if (p.direction == Direction::dw || (is_scaled(p.dtype) && !p.fast_accum)) return {0, 1};

@@ -11,7 +11,6 @@ double predict_us(const Problem& problem, const plan::Machine& machine, bool nar
 
 /// The block rows of a tile, the blocks in a K tile along the reduction, and which tiles a thread block
 /// takes.
-plan::BlockRowGroups block_row_groups(const Problem& problem, const plan::Machine& machine,
-                                      const TileShape& tile);
+BlockRowGroups block_row_groups(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

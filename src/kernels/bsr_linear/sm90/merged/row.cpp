@@ -79,10 +79,10 @@ std::size_t workspace_bytes(const Problem& p, const Machine&) {
 }
 
 template <bool kNarrow>
-plan::BlockRowGroups groups_of_units(const Problem& p, const Machine& machine) {
+BlockRowGroups groups_of_units(const Problem& p, const Machine& machine) {
   const Merging merging(p.direction, p.rows, p.cols, p.block, Merging::kWgmmaLeast);
   const bool dx = p.direction == Direction::dx;
-  plan::BlockRowGroups groups = wgmma_dds::block_row_groups(
+  BlockRowGroups groups = wgmma_dds::block_row_groups(
       merged(p, Merging::kWgmmaLeast), machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
   groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
   groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
