@@ -14,7 +14,10 @@ def exported(library: str) -> list[str]:
     """Returns the demangled names of strong symbols, and of our own weak ones. Weak std:: instances are the
     compiler's."""
     text = subprocess.run(
-        ["nm", "-DC", "--defined-only", library], check=True, capture_output=True, text=True
+        ["nm", "-DC", "--defined-only", "--without-symbol-versions", library],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
     names = set()
     for line in text.splitlines():

@@ -3,7 +3,7 @@
 Usage: tools/gpu_check [--steps build,cpp,...]. Without arguments it runs all steps in order except the sweep.
 It prints a summary and writes a results file; the exit status is 1 when a step failed.
 
-What is built already is used: python/sparseloom/libsparseloom_torch.so, and the C++ tests of
+What is built already is used: both libraries in python/sparseloom, and the C++ tests of
 SPARSELOOM_TEST_BINARY or build/*/tests/cpp/sparseloom_tests (the newest). It needs this Python with torch,
 pytest, typer, rich and tqdm; cmake and nvcc only for what is missing; compute-sanitizer of the CUDA toolkit.
 It writes bench/results/<gpu>/gpu.json and check.json, and the step sweep writes sweep-<seed>.json, with a
@@ -31,7 +31,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARY = ROOT / "python" / "sparseloom" / "libsparseloom_torch.so"
+LIBRARIES = tuple(
+    ROOT / "python" / "sparseloom" / name for name in ("libsparseloom.so", "libsparseloom_torch.so")
+)
 BUILD = ROOT / "build" / "gpu"
 #: GoogleTest filters: the tests that need a GPU, and the cases small enough for a sanitizer.
 GPU_TESTS, SMALL_TESTS = "Cuda*", "CudaSmall*"
@@ -118,8 +120,9 @@ def test_binary() -> Path | None:
 def build() -> Step:
     """Builds what is missing."""
     tests = test_binary()
-    if LIBRARY.is_file() and tests is not None:
-        return Step("build", True, f"built before: {LIBRARY.name}, {tests.name}")
+    if all(library.is_file() for library in LIBRARIES) and tests is not None:
+        names = ", ".join(path.name for path in (*LIBRARIES, tests))
+        return Step("build", True, f"built before: {names}")
     options = {
         "SPARSELOOM_CUDA": "ON",
         "SPARSELOOM_TESTS": "ON",

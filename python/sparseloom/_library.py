@@ -1,4 +1,5 @@
-"""Loads the shared object with the operators, and gives a clear reason when that fails."""
+"""Loads the shared object with the operators, which brings the core library along, and gives a clear reason
+when that fails."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 import torch
 
 LIBRARY = Path(__file__).resolve().parent / "libsparseloom_torch.so"
+CORE = LIBRARY.with_name("libsparseloom.so")  # where LIBRARY's run path has the loader look
 OLDEST_TORCH = (2, 11)  # the release whose stable ABI the object is built against
 
 
@@ -18,9 +20,10 @@ def load() -> None:
         raise ImportError(
             f"sparseloom needs torch >= 2.11, this is {torch.__version__}: pip install -U torch"
         )
-    if not LIBRARY.exists():
+    missing = [str(path) for path in (CORE, LIBRARY) if not path.exists()]
+    if missing:
         raise ImportError(
-            f"sparseloom's operators are not built: {LIBRARY} is missing. In a "
+            f"sparseloom's operators are not built: {' and '.join(missing)} missing. In a "
             "source tree run `make build` (or configure CMake "
             "with -DSPARSELOOM_INPLACE=ON); an installed package without it was "
             "built with no torch at hand: install torch, then "

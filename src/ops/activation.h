@@ -7,6 +7,7 @@
 #include <span>
 
 #include "sparseloom/executor.h"
+#include "sparseloom/export.h"
 #include "sparseloom/layout.h"
 #include "sparseloom/matrix_view.h"
 #include "sparseloom/ops.h"
@@ -16,9 +17,10 @@ namespace sparseloom::ops {
 
 /// sparseloom::linear that also writes pre <- x W^T + bias. The kernel's own epilogue writes both where it
 /// can; else the kernel writes pre and a second pass makes y from it.
-void linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
-                   const Addends& addends, const MatrixView& pre, const MatrixView& y,
-                   std::span<std::byte> workspace, const Executor& executor);
+SPARSELOOM_API void linear_saving(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
+                                  const void* values, const Addends& addends, const MatrixView& pre,
+                                  const MatrixView& y, std::span<std::byte> workspace,
+                                  const Executor& executor);
 
 /// y <- activation(z) + residual, all of one shape and dtype; a residual with null data adds nothing. Queued
 /// on the executor's stream. Throws Error if that fails.
@@ -29,9 +31,9 @@ void activate(const ConstMatrixView& z, Activation activation, const ConstMatrix
 /// null. `saved` is the output of relu, and the pre-activation for the other activations. workspace:
 /// activation_gradient_workspace bytes, aligned to 256. Queued on the executor's stream. Throws Error if that
 /// fails.
-void activation_gradient(const ConstMatrixView& dy, Activation activation, const ConstMatrixView& saved,
-                         const MatrixView& dz, void* dbias, std::span<std::byte> workspace,
-                         const Executor& executor);
-std::size_t activation_gradient_workspace(const ConstMatrixView& dy, const Executor& executor);
+SPARSELOOM_API void activation_gradient(const ConstMatrixView& dy, Activation activation,
+                                        const ConstMatrixView& saved, const MatrixView& dz, void* dbias,
+                                        std::span<std::byte> workspace, const Executor& executor);
+SPARSELOOM_API std::size_t activation_gradient_workspace(const ConstMatrixView& dy, const Executor& executor);
 
 }  // namespace sparseloom::ops

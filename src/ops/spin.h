@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "sparseloom/executor.h"
+#include "sparseloom/export.h"
 
 namespace sparseloom::ops {
 
@@ -13,6 +14,7 @@ namespace sparseloom::ops {
 /// the flops of all threads together. A stored rate is the best of one core while the others idle. Benchmarks
 /// time this in turn with the products, so that a share of the peak means the same on a busy machine. Throws
 /// Error if `rate` is no peak of this CPU (or of what SPARSELOOM_ISA leaves of it), or if rounds < 1.
-std::int64_t spin_registers(std::string_view rate, std::int64_t rounds, const Executor& executor);
+SPARSELOOM_API std::int64_t spin_registers(std::string_view rate, std::int64_t rounds,
+                                           const Executor& executor);
 
 }  // namespace sparseloom::ops
