@@ -16,7 +16,7 @@ namespace sparseloom::binding {
 
 std::string kernel_name(const char* op, std::int64_t kernel) {
   if (kernel == -1) return {};
-  static const std::vector<std::string> names = kernel_names();
+  const std::vector<std::string> names = kernel_names();  // not kept: kernels from outside may be added
   if (kernel < 0 || kernel >= static_cast<std::int64_t>(names.size()))
     core::fail(op,
                "kernel = -1 (the plan's choice) or a row of sparseloom.info's kernels, 0.." +

@@ -45,7 +45,8 @@ SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, con
                                                      const Executor& executor,
                                                      const std::string& kernel = {});
 
-/// Names of all kernels in this build, in registry order; `reference` is last.
+/// Names of all kernels in registry order: those of this build, of which `reference` is the last, and those
+/// from outside (extension.h).
 SPARSELOOM_API std::vector<std::string> kernel_names();
 
 /// What a forward product adds: bias [rows], contiguous, before the activation, and residual [m, rows] after
@@ -78,7 +79,7 @@ struct Scales {
 };
 
 /// The 8-bit product: y[t, o] = act(scales.x[t] scales.w[o] sum_i x[t, i] W[o, i] + bias[o]);
-/// src/kernels/args.h fixes the order of the roundings. x [m, cols] and values [blocks, bm, bn] are of the
+/// extension.h fixes the order of the roundings. x [m, cols] and values [blocks, bm, bn] are of the
 /// plan's dtype (i8 or f8e4m3), y [m, rows] and bias [rows] (or null) of plan.problem.out. Throws Error as
 /// linear above does.
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index,

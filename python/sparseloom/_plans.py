@@ -97,6 +97,9 @@ def info() -> dict[str, Any]:
 def kernel_number(name: str) -> int:
     """Returns the row of a kernel in the registry. Raises Error for a name that is not compiled in."""
     names = info()["kernels"]
+    if name not in names:  # a kernel from outside may have come since
+        info.cache_clear()
+        names = info()["kernels"]
     if name not in names:
         raise Error(
             "kernel",

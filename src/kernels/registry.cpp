@@ -1,6 +1,10 @@
-// Assembles the list of all kernels, and keeps this machine's measured rates.
+// Assembles the list of all kernels, takes those from outside, and keeps this machine's measured rates.
 #include "kernels/registry.h"
 
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "kernels/bsr_linear/cpu/kernels.h"
@@ -10,27 +14,66 @@
 #include "runtime/cache_file.h"
 
 namespace sparseloom::kernels {
+namespace {
 
-std::span<const Kernel> registry() {
-  static const std::vector<Kernel> kernels = [] {
+/// Rows are added at the end only, in memory that never moves, so that readers need no lock.
+class Registry {
+ public:
+  static constexpr std::size_t kMostFromOutside = 64;
+
+  Registry() {
     const auto cpu = cpu_kernels(), cuda = cuda_kernels();
-    std::vector<Kernel> all(cpu.begin(), cpu.end());
-    all.insert(all.end(), cuda.begin(), cuda.end());
-    all.push_back(dense_kernel());
-    all.push_back(reference_kernel());
-    return all;
-  }();
-  return kernels;
+    kernels_.reserve(cpu.size() + cuda.size() + 2 + kMostFromOutside);
+    kernels_.insert(kernels_.end(), cpu.begin(), cpu.end());
+    kernels_.insert(kernels_.end(), cuda.begin(), cuda.end());
+    kernels_.push_back(dense_kernel());
+    kernels_.push_back(reference_kernel());
+    infos_.reserve(kernels_.capacity());
+    for (const Kernel& kernel : kernels_) infos_.push_back(kernel.info);
+    count_ = own_ = kernels_.size();
+  }
+
+  int add(const SparseloomKernel& outside) {
+    Kernel kernel{};
+    kernel.info.name = outside.name;
+    kernel.info.side = outside.on_cuda != 0 ? plan::Side::cuda : plan::Side::cpu;
+    kernel.info.needs_aligned = outside.needs_aligned != 0;
+    kernel.info.outside = &outside;
+    std::lock_guard lock(mutex_);
+    const std::size_t row = count_.load(std::memory_order_relaxed);
+    const auto same_name = [&](const Kernel& other) {
+      return std::string_view(other.info.name) == outside.name;
+    };
+    if (std::any_of(kernels_.begin(), kernels_.end(), same_name)) return SPARSELOOM_NAME_TAKEN;
+    if (row == own_ + kMostFromOutside) return SPARSELOOM_FULL;
+    kernels_.push_back(kernel);
+    infos_.push_back(kernel.info);
+    count_.store(row + 1, std::memory_order_release);
+    return static_cast<int>(row);
+  }
+
+  std::span<const Kernel> kernels() const { return {kernels_.data(), count()}; }
+  std::span<const plan::KernelInfo> infos() const { return {infos_.data(), count()}; }
+
+ private:
+  std::size_t count() const { return count_.load(std::memory_order_acquire); }
+
+  std::mutex mutex_;
+  std::vector<Kernel> kernels_;
+  std::vector<plan::KernelInfo> infos_;
+  std::size_t own_ = 0;
+  std::atomic<std::size_t> count_{0};
+};
+
+Registry& all() {
+  static Registry registry;
+  return registry;
 }
 
-std::span<const plan::KernelInfo> registry_info() {
-  static const std::vector<plan::KernelInfo> rows = [] {
-    std::vector<plan::KernelInfo> infos;
-    for (const Kernel& kernel : registry()) infos.push_back(kernel.info);
-    return infos;
-  }();
-  return rows;
-}
+}  // namespace
+
+std::span<const Kernel> registry() { return all().kernels(); }
+std::span<const plan::KernelInfo> registry_info() { return all().infos(); }
 
 namespace {
 
@@ -45,3 +88,14 @@ const plan::MachineRates& machine_rates() { return machine().rates; }
 const std::string& machine_rates_origin() { return machine().origin; }
 
 }  // namespace sparseloom::kernels
+
+int sparseloom_register_kernel(const SparseloomKernel* kernel) {
+  if (kernel == nullptr || kernel->size != sizeof(SparseloomKernel) || kernel->abi != SPARSELOOM_KERNEL_ABI ||
+      kernel->problem_size != sizeof(sparseloom::Problem) ||
+      kernel->args_size != sizeof(sparseloom::MatmulArgs))
+    return SPARSELOOM_OTHER_ABI;
+  if (kernel->name == nullptr || kernel->name[0] == 0 || kernel->refusal == nullptr ||
+      kernel->predict_us == nullptr || kernel->launch == nullptr)
+    return SPARSELOOM_INCOMPLETE;
+  return sparseloom::kernels::all().add(*kernel);
+}

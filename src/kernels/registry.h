@@ -8,7 +8,9 @@
 
 namespace sparseloom::kernels {
 
-/// The fast kernels, then `dense`, then `reference`. Plan::candidates and kernel_names() keep this order.
+/// The fast kernels, then `dense`, then `reference`, then those from outside (sparseloom/extension.h). Rows
+/// keep their number; Plan::candidates and kernel_names() have this order. A span that was returned stays
+/// valid.
 std::span<const Kernel> registry();
 
 /// The KernelInfo of the same rows, in the same order: all that the plan reads.

@@ -6,11 +6,12 @@
 
 #include "runtime/cuda.h"
 #include "sparseloom/executor.h"
+#include "sparseloom/export.h"
 
 namespace sparseloom::ops {
 
 /// What errors call an Executor's device: "the CPU" or "cuda:1".
-std::string place(int device);
+SPARSELOOM_API std::string place(int device);
 
 /// The executor's CUDA device. Throws Error unless its GPU is of compute capability 8.0 or newer and this
 /// build has CUDA kernels.

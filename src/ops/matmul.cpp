@@ -72,9 +72,9 @@ void check_aligned(const char* op, const Plan& plan, const void* values,
         "one that does not", "set Problem::aligned to false before make_plan, or align it");
 }
 
-kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a,
-                              std::span<std::byte> workspace, const Executor& executor) {
-  kernels::MatmulArgs args;
+MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a,
+                     std::span<std::byte> workspace, const Executor& executor) {
+  MatmulArgs args;
   args.direction = plan.problem.direction;
   args.dtype = plan.problem.dtype;
   args.activation = plan.problem.activation;
@@ -91,7 +91,7 @@ kernels::MatmulArgs arguments(const Plan& plan, const IndexView& index, const Co
   return args;
 }
 
-void launch(const char* op, const Plan& plan, kernels::MatmulArgs args, const Executor& executor) {
+void launch(const char* op, const Plan& plan, MatmulArgs args, const Executor& executor) {
   const runtime::CudaDeviceScope scope(executor.device);
   const auto hints = ops::block_row_hints(plan, args.index);
   if (hints != nullptr) {
@@ -99,7 +99,9 @@ void launch(const char* op, const Plan& plan, kernels::MatmulArgs args, const Ex
     args.uneven_block_rows = hints->uneven;
     args.uneven_groups = hints->uneven_groups;
   }
-  const int error = kernels::registry()[static_cast<std::size_t>(plan.kernel)].launch(args, executor);
+  const kernels::Kernel& kernel = kernels::registry()[static_cast<std::size_t>(plan.kernel)];
+  const int error = kernel.info.outside != nullptr ? kernel.info.outside->launch(&args, &executor)
+                                                   : kernel.launch(args, executor);
   ops::require_queued(op, error, executor, plan.kernel_name);
 }
 
@@ -139,7 +141,7 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
   if (p.residual) check_matrix("linear", "residual", residual, p.m, p.rows, p.out);
   check_aligned("linear", plan, values, {x, y, residual, pre != nullptr ? *pre : MatrixView{}});
   // Fill the arguments of the kernel.
-  kernels::MatmulArgs args = arguments(plan, index, x, workspace, executor);
+  MatmulArgs args = arguments(plan, index, x, workspace, executor);
   args.values = values;
   args.bias = bias;
   args.residual = residual.data;
@@ -198,7 +200,7 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& ind
   check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
   check_aligned("linear_dx", plan, values, {dy, dx});
-  kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
+  MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.transposed = transposed;
   args.values = values;
   args.out = dx.data;
@@ -214,7 +216,7 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   check_matrix("linear_dw", "x", x, p.m, p.cols, p.dtype);
   if (p.blocks == 0 || (p.m == 0 && p.accumulate)) return;
   check_aligned("linear_dw", plan, dvalues, {dy, x});
-  kernels::MatmulArgs args = arguments(plan, index, dy, workspace, executor);
+  MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.b = x.data;
   args.b_stride = x.stride;
   args.out = dvalues;

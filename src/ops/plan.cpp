@@ -40,7 +40,7 @@ bool dense_could_win(const Problem& problem, const plan::Machine& machine, const
   double best = std::numeric_limits<double>::infinity();
   for (const plan::KernelInfo& row : kernels::registry_info())
     if (plan::refusal_of(row, problem, machine).empty())
-      best = std::min(best, row.predict_us(problem, machine));
+      best = std::min(best, plan::predicted_us(row, problem, machine));
   const double peak = peak_flops(problem, machine.rates);
   if (peak <= 0) return true;
   return best > 1e6 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.rows) *
@@ -201,7 +201,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   // reach a kernel. On a device that would take a copy and a wait, also inside the capture of a graph: there
   // the index was validated before.
   if (problem.device < 0) require_valid(index);
-  return shared_by_threads<plan::Cache>().get({problem, kernel}, [&] {
+  return shared_by_threads<plan::Cache>().get({problem, kernel, kernels::registry().size()}, [&] {
     check_device(problem);
     const bool on_cpu = problem.device < 0;
     // Choose the kernel.

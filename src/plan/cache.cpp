@@ -22,7 +22,7 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
       static_cast<std::uint64_t>(p.residual) << 32 | static_cast<std::uint64_t>(p.accumulate) << 33 |
       static_cast<std::uint64_t>(p.fast_accum) << 34 | static_cast<std::uint64_t>(p.aligned) << 35 |
       static_cast<std::uint64_t>(p.facts.digest() + 1) << 36);
-  mix(std::hash<std::string>{}(key.forced));
+  mix(std::hash<std::string>{}(key.forced) ^ key.rows);
   return hash;
 }
 

@@ -15,7 +15,8 @@ namespace sparseloom::plan {
 
 struct CacheKey {
   Problem problem;
-  std::string forced;  // kernel name, empty when the plan chooses
+  std::string forced;    // kernel name, empty when the plan chooses
+  std::size_t rows = 0;  // of the registry: a kernel from outside makes new plans
   friend bool operator==(const CacheKey&, const CacheKey&) = default;
 };
 

@@ -9,6 +9,7 @@
 #include "plan/block_row_order.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
+#include "sparseloom/extension.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::plan {
@@ -72,6 +73,8 @@ struct KernelInfo {
   const char* caveat = nullptr;
   /// The kernel reads or writes operands by TMA. select() refuses it for problems that are not `aligned`.
   bool needs_aligned = false;
+  /// A kernel from outside, whose functions stand in for the ones above (which are null); or null.
+  const SparseloomKernel* outside = nullptr;
 };
 
 }  // namespace sparseloom::plan

@@ -31,11 +31,24 @@ std::string refusal_of(const KernelInfo& row, const Problem& problem, const Mach
     return std::string("multiplies no 8-bit operands, the dtype is ") + name_of(problem.dtype);
   if (row.needs_aligned && !problem.aligned)
     return "needs operands whose base and rows lie at multiples of 16 bytes (TMA), and one does not";
+  if (row.outside != nullptr) {
+    const char* const why = row.outside->refusal(&problem);
+    return why != nullptr ? why : "";
+  }
   std::string why = row.refusal(problem, machine);
   if (why.empty() && is_scaled(problem.dtype) && row.scaled_by_name && forced != row.name)
     why = std::string("multiplies ") + name_of(problem.dtype) +
           " a thousand times slower than a fast kernel, so only by name: kernel=" + row.name;
   return why;
+}
+
+double predicted_us(const KernelInfo& row, const Problem& problem, const Machine& machine) {
+  return row.outside != nullptr ? row.outside->predict_us(&problem) : row.predict_us(problem, machine);
+}
+
+std::size_t workspace_of(const KernelInfo& row, const Problem& problem, const Machine& machine) {
+  if (row.outside == nullptr) return row.workspace_bytes(problem, machine);
+  return row.outside->workspace_bytes != nullptr ? row.outside->workspace_bytes(&problem) : 0;
 }
 
 Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Machine& machine,
@@ -45,7 +58,7 @@ Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Mach
   for (const KernelInfo& row : rows) {
     Candidate candidate{row.name, refusal_of(row, problem, machine, forced), 0};
     if (candidate.refusal.empty()) {
-      candidate.predicted_us = row.predict_us(problem, machine);
+      candidate.predicted_us = predicted_us(row, problem, machine);
       const bool wanted = forced.empty() ? plan.kernel < 0 || candidate.predicted_us <
                                                                   plan.candidates[plan.kernel].predicted_us
                                          : forced == row.name;
@@ -64,7 +77,7 @@ Plan select(const Problem& problem, std::span<const KernelInfo> rows, const Mach
   const KernelInfo& chosen = rows[plan.kernel];
   plan.kernel_name = chosen.name;
   if (chosen.caveat != nullptr) plan.caveat = chosen.caveat;
-  plan.workspace_bytes = chosen.workspace_bytes(problem, machine);
+  plan.workspace_bytes = workspace_of(chosen, problem, machine);
   return plan;
 }
 

@@ -2,6 +2,7 @@
 // refusal.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 
@@ -14,6 +15,10 @@ namespace sparseloom::plan {
 /// only if `forced` names it), or its own refusal. Empty if it can.
 std::string refusal_of(const KernelInfo& row, const Problem& problem, const Machine& machine,
                        const std::string& forced = {});
+
+/// The row's prediction, and the bytes of workspace that it asks for, for a problem that it does not refuse.
+double predicted_us(const KernelInfo& row, const Problem& problem, const Machine& machine);
+std::size_t workspace_of(const KernelInfo& row, const Problem& problem, const Machine& machine);
 
 /// Plans the row with the lowest predicted time that does not refuse, or the row named `forced` if that is
 /// not empty. Fills kernel, kernel_name, candidates, caveat and workspace_bytes; ties go to the earlier row.

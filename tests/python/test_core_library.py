@@ -1,14 +1,14 @@
-"""One core library in a process: C++ beside torch sees the same plans, built with what the package ships."""
+"""One core library in a process: a kernel that C++ adds serves torch too, built with what the package ships."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import sparseloom
 from sparseloom import _library, ops
@@ -24,18 +24,78 @@ SOURCE = """
 #include "sparseloom/sparseloom.h"
 namespace sl = sparseloom;
 
-extern "C" int kernels() { return static_cast<int>(sl::kernel_names().size()); }
+namespace {
 
-// The cost of the first block row in the plan of a 32 x 32 weight with two 16 x 16 blocks.
-extern "C" std::int64_t first_cost(const std::int32_t* crow, const std::int32_t* col, std::int64_t version,
-                                   int threads) {
-  const sl::IndexView index{32, 32, {16, 16}, 2, crow, col};
-  sl::Executor executor = sl::Executor::serial();
-  executor.num_threads = threads;
-  executor.gemm = [](void*, const sl::Gemm&) {};  // torch lends one, and the problem says so
-  const sl::Problem problem = sl::describe(index, sl::DType::f32, sl::Direction::forward, 7);
-  return sl::make_plan(problem, index, version, executor)->cost_prefix[1];
+const char* refusal(const sl::Problem* p) {
+  if (p->direction != sl::Direction::forward || p->dtype != sl::DType::f32) return "does forward of f32 only";
+  if (p->activation != sl::Activation::none || p->residual) return "adds a bias and nothing else";
+  return p->m == 3 ? nullptr : "takes 3 tokens";
 }
+
+double predict_us(const sl::Problem*) { return 1e-3; }
+
+int launch(const sl::MatmulArgs* args, const sl::Executor*) {
+  const sl::IndexView& w = args->index;
+  const auto *x = static_cast<const float*>(args->a), *values = static_cast<const float*>(args->values),
+             *bias = static_cast<const float*>(args->bias);
+  for (std::int64_t t = 0; t < args->m; ++t)
+    for (std::int64_t o = 0; o < w.rows; ++o) {
+      float sum = bias ? bias[o] : 0;
+      const std::int64_t r = o / w.block.rows;
+      for (std::int64_t b = w.crow[r]; b < w.crow[r + 1]; ++b)
+        for (std::int64_t i = 0; i < w.block.cols && w.col[b] * w.block.cols + i < w.cols; ++i)
+          sum += x[t * args->a_stride + w.col[b] * w.block.cols + i] *
+                 values[(b * w.block.rows + o % w.block.rows) * w.block.cols + i];
+      static_cast<float*>(args->out)[t * args->out_stride + o] = sum;
+    }
+  ++*reinterpret_cast<int*>(args->workspace);  // it was lent
+  return 0;
+}
+
+SparseloomKernel kernel{sizeof(SparseloomKernel), SPARSELOOM_KERNEL_ABI, sizeof(sl::Problem),
+                        sizeof(sl::MatmulArgs), "from_outside", 0, 0, refusal, predict_us,
+                        [](const sl::Problem*) { return sizeof(int); }, launch};
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+EXPORT int kernels() { return static_cast<int>(sl::kernel_names().size()); }
+EXPORT int add() { return sparseloom_register_kernel(&kernel); }
+EXPORT int add_of_other_headers() {
+  static SparseloomKernel other = kernel;
+  other.args_size += 8;
+  return sparseloom_register_kernel(&other);
+}
+EXPORT int add_without_launch() {
+  static SparseloomKernel other = kernel;
+  other.name = "without_launch", other.launch = nullptr;
+  return sparseloom_register_kernel(&other);
+}
+"""
+#: Runs in a process of its own, because a kernel that was added stays.
+USE = """
+import ctypes, sys, torch
+import sparseloom
+from sparseloom import ops
+from sparseloom.nn import BlockSparseLinear
+
+extension = ctypes.CDLL(sys.argv[1])
+layer, x = BlockSparseLinear(40, 24, density=0.5, block=8), torch.randn(3, 40)
+with torch.no_grad():
+    before = layer(x)
+rows = len(ops.info()["kernels"])
+assert extension.add_of_other_headers() == -1 and extension.add_without_launch() == -2
+assert extension.kernels() == rows
+assert extension.add() == rows and extension.add() == -3
+assert extension.kernels() == rows + 1
+plan = layer.plan(3)
+assert plan["kernel"] == "from_outside", plan["text"]
+assert layer.plan(4)["kernel"] != "from_outside" and "takes 3 tokens" in layer.plan(4)["text"]
+with torch.no_grad():
+    torch.testing.assert_close(layer(x), before)
+    named = ops.linear(x, layer.values, layer.index, layer.bias, kernel="from_outside")
+torch.testing.assert_close(named, before)
+print("used")
 """
 
 
@@ -43,27 +103,26 @@ extern "C" std::int64_t first_cost(const std::int32_t* crow, const std::int32_t*
 def extension(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("extension")
     (folder / "extension.cpp").write_text(SOURCE)
-    compiler = [os.environ.get("CXX", "g++"), "-std=c++20", "-Wall", "-Werror", "-shared", "-fPIC"]
+    compiler = [
+        os.environ.get("CXX", "g++"),
+        "-std=c++20",
+        "-Wall",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+    ]
     paths = [f"-I{HEADERS}", "extension.cpp", f"-L{PACKAGE}", "-lsparseloom", f"-Wl,-rpath,{PACKAGE}"]
     subprocess.run([*compiler, *paths, "-o", "extension.so"], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "extension.so"))
 
 
-def test_cpp_and_torch_share_one_plan_cache(extension: ctypes.CDLL) -> None:
-    first_cost = extension.first_cost
-    first_cost.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
-    first_cost.restype = ctypes.c_int64
-    col = torch.tensor([0, 1], dtype=torch.int32)
-    # Both blocks lie in the first block row of torch's pattern, and in the second one of C++'s.
-    upper, lower = (torch.tensor(crow, dtype=torch.int32) for crow in ([0, 2, 2], [0, 0, 2]))
-    threads, shared, apart = torch.get_num_threads(), 0x5EED0001, 0x5EED0002
-    ops.call("plan", upper, col, 32, 32, 16, 16, "forward", "f32", 7, False, 0, shared, False, False, -1, -1)
+def test_a_kernel_of_another_library_serves_torch(extension: ctypes.CDLL) -> None:
+    run = subprocess.run([sys.executable, "-c", USE, extension._name], capture_output=True, text=True)
+    assert run.stdout == "used\n", run.stderr
 
-    def cost(crow: torch.Tensor, version: int) -> int:
-        return int(first_cost(crow.data_ptr(), col.data_ptr(), version, threads))
 
-    # A plan is known by its version: under torch's, C++ gets the plan of torch's pattern.
-    assert cost(lower, shared) > cost(lower, apart)
+def test_cpp_and_torch_see_one_registry(extension: ctypes.CDLL) -> None:
     assert extension.kernels() == len(ops.info()["kernels"])
 
 

@@ -129,8 +129,8 @@ Matrix Instance::poisoned_output() const {
   return {c.dtype, out_rows(), out_cols(), dw ? 0 : c.stride_padding, dw ? c.values_shift : c.stride_padding};
 }
 
-kernels::MatmulArgs Instance::args() {
-  kernels::MatmulArgs args;
+MatmulArgs Instance::args() {
+  MatmulArgs args;
   args.direction = c.direction;
   args.dtype = c.dtype;
   args.activation = c.activation;
@@ -156,7 +156,7 @@ Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
   const std::unique_ptr<std::byte, decltype(&std::free)> workspace(
       static_cast<std::byte*>(std::aligned_alloc(64, allocated)), &std::free);
   std::fill_n(workspace.get(), allocated, kPoison);
-  kernels::MatmulArgs call = args();
+  MatmulArgs call = args();
   call.out = out.data(), call.out_stride = out.stride;
   call.workspace = workspace.get();
   EXPECT_EQ(kernel.launch(call, executor), 0) << kernel.info.name;

@@ -58,7 +58,7 @@ struct Instance {
   /// The same on a CUDA device.
   Problem cuda_problem(int device) const;
   /// The call on this instance's own memory, less output and workspace.
-  kernels::MatmulArgs args();
+  MatmulArgs args();
 
   /// [m, rows], [m, cols] or [blocks * bm, bn]: the answer of this case's direction.
   std::int64_t out_rows() const;

@@ -63,7 +63,7 @@ void Image::refresh() {
     if (p.source && p.bytes) std::memcpy(bytes_.data() + p.offset, p.source, p.bytes);
 }
 
-kernels::MatmulArgs Image::args(std::span<std::byte* const> addresses) const {
+MatmulArgs Image::args(std::span<std::byte* const> addresses) const {
   // Pointers into the instance's memory, moved along with the place that they lie in.
   const auto moved = [&]<class T>(T* host) -> T* {
     const auto* at = reinterpret_cast<const std::byte*>(host);
@@ -73,7 +73,7 @@ kernels::MatmulArgs Image::args(std::span<std::byte* const> addresses) const {
         return reinterpret_cast<T*>(addresses[i] + (at - places_[i].source));
     return nullptr;
   };
-  kernels::MatmulArgs args = instance_.args();
+  MatmulArgs args = instance_.args();
   args.a = moved(args.a);
   args.b = moved(args.b);
   args.values = moved(args.values);
@@ -91,7 +91,7 @@ kernels::MatmulArgs Image::args(std::span<std::byte* const> addresses) const {
   return args;
 }
 
-kernels::MatmulArgs Image::args(std::byte* base) const {
+MatmulArgs Image::args(std::byte* base) const {
   std::vector<std::byte*> addresses;
   for (const Place& p : places_) addresses.push_back(base + p.offset);
   return args(addresses);

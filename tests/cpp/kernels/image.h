@@ -33,9 +33,9 @@ class Image {
   const std::vector<Place>& places() const { return places_; }
 
   /// The call with its places at these addresses; empty ones and those that the call has not are null.
-  kernels::MatmulArgs args(std::span<std::byte* const> addresses) const;
+  MatmulArgs args(std::span<std::byte* const> addresses) const;
   /// The same when the whole image was copied to `base`.
-  kernels::MatmulArgs args(std::byte* base) const;
+  MatmulArgs args(std::byte* base) const;
 
   /// The output in an image that came back from a call.
   Matrix output(std::span<const std::byte> after) const;

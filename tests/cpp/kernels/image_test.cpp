@@ -66,7 +66,7 @@ TEST(Image, PointersThatTheCallHasNotAreNull) {
   Instance instance(c);
   const Image image(instance, 0);
   std::vector<std::byte> copy = image.bytes();
-  const kernels::MatmulArgs args = image.args(copy.data());
+  const MatmulArgs args = image.args(copy.data());
   EXPECT_EQ(args.b, nullptr);
   EXPECT_EQ(args.bias, nullptr);
   EXPECT_EQ(args.index.col, nullptr);

@@ -98,8 +98,8 @@ Problem ScaledInstance::problem(int threads) const {
   return p;
 }
 
-kernels::MatmulArgs ScaledInstance::args() {
-  kernels::MatmulArgs args;
+MatmulArgs ScaledInstance::args() {
+  MatmulArgs args;
   args.dtype = c.dtype, args.out_dtype = c.out, args.activation = c.activation, args.m = c.m;
   args.a = x.data(), args.a_stride = x.stride;
   args.index = index();
@@ -133,7 +133,7 @@ Matrix ScaledInstance::run(const kernels::Kernel& kernel, const Executor& execut
   const std::unique_ptr<std::byte, decltype(&std::free)> workspace(
       static_cast<std::byte*>(std::aligned_alloc(64, allocated)), &std::free);
   std::fill_n(workspace.get(), allocated, kPoison);
-  kernels::MatmulArgs call = args();
+  MatmulArgs call = args();
   call.out = out.data(), call.out_stride = out.stride;
   call.workspace = workspace.get();
   EXPECT_EQ(kernel.launch(call, executor), 0) << kernel.info.name;

@@ -1,5 +1,5 @@
 // One 8-bit product as the kernel tests see it: random operands of the whole range, scales of either kind,
-// and the answer twice: bit for bit as kernels/args.h rounds it, and in fp64.
+// and the answer twice: bit for bit as extension.h says, and in fp64.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct ScaledInstance {
   IndexView index() const;
   Problem problem(int threads) const;
   /// The call on this instance's own memory, less output and workspace.
-  kernels::MatmulArgs args();
+  MatmulArgs args();
 
   /// Every element of x, of values (padding stays zero).
   void fill_x(double value);

@@ -204,7 +204,7 @@ TEST_P(CudaAbsent, LaunchesReportAnError) {
           if (!kernel.info.refusal(instance.cuda_problem(0), h200).empty()) continue;
           const Image image(instance, kernel.info.workspace_bytes(instance.cuda_problem(0), h200));
           std::vector<std::byte> memory = image.bytes();
-          kernels::MatmulArgs args = image.args(memory.data());
+          MatmulArgs args = image.args(memory.data());
           args.device = 0;
           EXPECT_NE(kernel.launch(args, Executor::cuda(0)), 0) << kernel.info.name << " " << describe(c);
           EXPECT_EQ(memory, image.bytes()) << kernel.info.name;

@@ -75,7 +75,7 @@ class DeviceCall {
   Image image_;
   std::vector<std::byte*> addresses_;  // of each place
   std::vector<void*> allocations_;
-  kernels::MatmulArgs args_;
+  MatmulArgs args_;
   std::byte* pre_ = nullptr;
 };
 

@@ -106,7 +106,7 @@ struct Full {
         d_row(row),
         d_slot(slot) {}
 
-  void set(kernels::MatmulArgs& args) const {
+  void set(MatmulArgs& args) const {
     args.index = host;
     args.index.crow = d_crow.get(), args.index.col = d_col.get();
     if (args.direction == Direction::dx) args.transposed = {d_ccol.get(), d_row.get(), d_slot.get()};
@@ -131,7 +131,7 @@ struct Full {
   }
 };
 
-Problem problem_of(const kernels::MatmulArgs& args) {
+Problem problem_of(const MatmulArgs& args) {
   Problem p;
   p.direction = args.direction, p.dtype = args.dtype, p.tf32 = args.tf32, p.device = 0;
   p.m = args.m, p.rows = args.index.rows, p.cols = args.index.cols, p.block = args.index.block,
@@ -139,7 +139,7 @@ Problem problem_of(const kernels::MatmulArgs& args) {
   return p;
 }
 
-void run(const kernels::Kernel& kernel, kernels::MatmulArgs args) {
+void run(const kernels::Kernel& kernel, MatmulArgs args) {
   const std::size_t bytes =
       kernel.info.workspace_bytes(problem_of(args), {runtime::Isa::generic, {}, runtime::cuda_device(0)});
   const Array workspace(DType::f32, static_cast<std::int64_t>((bytes + 3) / 4), 0xff);
@@ -153,8 +153,8 @@ void run(const kernels::Kernel& kernel, kernels::MatmulArgs args) {
 
 class CudaLarge : public OnDevice {
  protected:
-  kernels::MatmulArgs call(std::int64_t m) const {
-    kernels::MatmulArgs args;
+  MatmulArgs call(std::int64_t m) const {
+    MatmulArgs args;
     args.direction = GetParam().direction, args.dtype = GetParam().dtype, args.tf32 = GetParam().tf32,
     args.m = m;
     return args;
@@ -170,7 +170,7 @@ TEST_P(CudaLarge, Values) {
   const Full full(kWidth, kWidth, {kSide, kSide});
   const std::vector<std::int64_t> slots = {0, kPast / kElements - 1, kPast / kElements, kGrid * kGrid - 1};
   for (const std::int64_t m : {5, 150}) {
-    kernels::MatmulArgs args = call(m);
+    MatmulArgs args = call(m);
     full.set(args);
     const std::vector<double> left = integers(m * kWidth, 1), right = integers(m * kWidth, 2);
     Array a(dtype, m * kWidth, 0), b(dtype, m * kWidth, 0), values(dtype, kWidth * kWidth, dw() ? 0xff : 0);
@@ -228,7 +228,7 @@ TEST_P(CudaLarge, Tokens) {
   for (const bool wide_in : {true, false}) {
     const std::int64_t rows = wide_in ? kNarrow : kWide, cols = wide_in ? kWide : kNarrow;
     const Full full(rows, cols, {64, 32});
-    kernels::MatmulArgs args = call(m);
+    MatmulArgs args = call(m);
     full.set(args);
     const std::int64_t a_width = forward() ? cols : rows, out_width = forward() ? rows : cols;
     const std::vector<double> left = integers(kLast * a_width, 1), right = integers(kLast * cols, 2),

@@ -50,7 +50,7 @@ Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) 
   Matrix result(instance.c.out, instance.c.m, instance.c.rows, instance.c.stride_padding);
   const Copy out = copy_of(result);
   const auto size = static_cast<std::int64_t>(size_of(instance.c.out));
-  kernels::MatmulArgs args = instance.args();
+  MatmulArgs args = instance.args();
   args.a = x.at<std::byte>(instance.x.offset);
   args.values = values.at<std::byte>(instance.values.offset);
   args.bias = instance.c.bias ? bias.at<std::byte>(instance.bias.offset * size) : nullptr;
