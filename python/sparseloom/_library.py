@@ -33,5 +33,6 @@ def load() -> None:
         torch.ops.load_library(str(LIBRARY))
     except OSError as error:
         raise ImportError(
-            f"sparseloom's operators do not load with torch {torch.__version__}: {error}"
+            # torch says which file; its cause, the loader's own words, says why.
+            f"sparseloom's operators do not load with torch {torch.__version__}: {error.__cause__ or error}"
         ) from error
