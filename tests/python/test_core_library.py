@@ -1,4 +1,4 @@
-"""One core library in a process: a kernel that C++ adds serves torch too, built with what the package ships."""
+"""One core library in a process: a kernel that C++ adds serves torch too, built with what is shipped."""
 
 from __future__ import annotations
 
