@@ -143,8 +143,7 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
   const Executor executor = torch_executor(device);
   Problem problem = problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
   problem.accumulate = sum != nullptr;
-  problem.aligned = is_aligned(grad.view) && is_aligned(input.view) &&
-                    (sum == nullptr || is_aligned(sum->const_data_ptr()));
+  problem.aligned = is_aligned(grad.view) && is_aligned(input.view);
   const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
   const Tensor dvalues = sum != nullptr ? *sum : new_like(op, x, {index.blocks, block.rows, block.cols});
   const Scratch workspace(op, plan->workspace_bytes, device);

@@ -31,12 +31,15 @@ struct MatrixView {
 };
 
 /// Whether an address, or the base of a matrix and the distance between its rows, are multiples of 16 bytes.
-/// Null is.
+/// Null is. A matrix of at most 64 rows must also lie within 2 GB, since kernels for small batches count its
+/// bytes in 32 bits.
 inline bool is_aligned(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
 }
 inline bool is_aligned(const ConstMatrixView& matrix) noexcept {
-  return is_aligned(matrix.data) && static_cast<std::size_t>(matrix.stride) * size_of(matrix.dtype) % 16 == 0;
+  const auto bytes = static_cast<std::int64_t>(size_of(matrix.dtype));
+  return is_aligned(matrix.data) && matrix.stride * bytes % 16 == 0 &&
+         (matrix.rows > 64 || matrix.rows * matrix.stride * bytes < std::int64_t{1} << 31);
 }
 
 /// A view of float or double memory. Its rows lie `stride` elements apart, or follow each other when stride <

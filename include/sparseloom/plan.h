@@ -55,7 +55,8 @@ struct Problem {
   std::int64_t blocks = 0;  // stored blocks
   Facts facts;              // facts_of the index; the CPU kernels need none
   // The base of every operand, and the distance between its rows, are multiples of 16 bytes, which Hopper's
-  // copy engine (TMA) needs. A call with other operands is refused if the planned kernel needs it.
+  // copy engine (TMA) needs (is_aligned in matrix_view.h); the sums of dw with `accumulate` may lie anywhere.
+  // A call with other operands is refused if the planned kernel needs it.
   bool aligned = true;
   bool bias = false;
   Activation activation = Activation::none;  // forward only

@@ -17,6 +17,9 @@ struct Kernel {
   /// Whether the kernel writes args.pre. A caller that needs `pre` of another kernel has it write `pre` as
   /// its output and applies the activation in a pass of its own.
   bool stores_pre = false;
+  /// Whether forward of f32 adds args.residual. Otherwise args has none, and the caller adds it to y in a
+  /// pass of its own, which rounds as often: y is fp32.
+  bool adds_f32_residual = true;
 };
 
 }  // namespace sparseloom::kernels

@@ -61,9 +61,8 @@ void check_call(const char* op, Direction direction, const Plan& plan, const Ind
 // Refuses operands that are less aligned than planned, if the kernel depends on it.
 void check_aligned(const char* op, const Plan& plan, const void* values,
                    std::initializer_list<ConstMatrixView> matrices) {
-  if (!plan.problem.aligned || plan.problem.device < 0 ||
-      !kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].needs_aligned)
-    return;
+  const auto needs = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].needs_aligned;
+  if (!plan.problem.aligned || needs == nullptr || !needs(plan.problem)) return;
   const bool all = std::all_of(matrices.begin(), matrices.end(),
                                [](const ConstMatrixView& matrix) { return is_aligned(matrix); });
   if (!all || !is_aligned(values))
@@ -155,20 +154,22 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
     args.w_scale = scales->w.data(), args.w_scale_each = scales->w.size() > 1;
   }
   // Launch. If the kernel cannot store the pre-activation, let it write that alone and activate in a second
-  // pass.
-  if (pre == nullptr) return launch("linear", plan, args, executor);
-  check_matrix("linear", "pre", *pre, p.m, p.rows, p.out);
-  if (kernels::registry()[static_cast<std::size_t>(plan.kernel)].stores_pre) {
-    args.pre = pre->data;
-    args.pre_stride = pre->stride;
-    return launch("linear", plan, args, executor);
+  // pass; if it cannot add the residual, add it to y in a second pass.
+  const kernels::Kernel& kernel = kernels::registry()[static_cast<std::size_t>(plan.kernel)];
+  if (pre != nullptr) check_matrix("linear", "pre", *pre, p.m, p.rows, p.out);
+  if (pre != nullptr && !kernel.stores_pre) {
+    args.activation = Activation::none;
+    args.residual = nullptr;
+    args.out = pre->data;
+    args.out_stride = pre->stride;
+    launch("linear", plan, args, executor);
+    return ops::activate(*pre, p.activation, residual, y, executor);
   }
-  args.activation = Activation::none;
-  args.residual = nullptr;
-  args.out = pre->data;
-  args.out_stride = pre->stride;
+  if (pre != nullptr) args.pre = pre->data, args.pre_stride = pre->stride;
+  const bool adds = p.dtype != DType::f32 || kernel.adds_f32_residual;
+  if (!adds) args.residual = nullptr;
   launch("linear", plan, args, executor);
-  ops::activate(*pre, p.activation, residual, y, executor);
+  if (p.residual && !adds) ops::activate(y, Activation::none, residual, y, executor);
 }
 
 }  // namespace
@@ -215,7 +216,7 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   check_matrix("linear_dw", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dw", "x", x, p.m, p.cols, p.dtype);
   if (p.blocks == 0 || (p.m == 0 && p.accumulate)) return;
-  check_aligned("linear_dw", plan, dvalues, {dy, x});
+  check_aligned("linear_dw", plan, p.accumulate ? nullptr : dvalues, {dy, x});
   MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.b = x.data;
   args.b_stride = x.stride;

@@ -71,8 +71,10 @@ struct KernelInfo {
   /// What describe() says about the kernel's products if their NaN rule differs from that of the sparse
   /// kernels; or null.
   const char* caveat = nullptr;
-  /// The kernel reads or writes operands by TMA. select() refuses it for problems that are not `aligned`.
-  bool needs_aligned = false;
+  /// Whether the kernel needs the problem's operands `aligned`, for TMA or loads of 16 bytes. select() then
+  /// refuses a problem that is not, and a call refuses operands that are less aligned than planned. Null: it
+  /// takes any.
+  bool (*needs_aligned)(const Problem& problem) = nullptr;
   /// A kernel from outside, whose functions stand in for the ones above (which are null); or null.
   const SparseloomKernel* outside = nullptr;
 };

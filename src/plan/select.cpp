@@ -29,8 +29,8 @@ std::string refusal_of(const KernelInfo& row, const Problem& problem, const Mach
   if (std::string why = refuse_side(problem, row.side); !why.empty()) return why;
   if (is_scaled(problem.dtype) && !row.scaled)
     return std::string("multiplies no 8-bit operands, the dtype is ") + name_of(problem.dtype);
-  if (row.needs_aligned && !problem.aligned)
-    return "needs operands whose base and rows lie at multiples of 16 bytes (TMA), and one does not";
+  if (!problem.aligned && row.needs_aligned != nullptr && row.needs_aligned(problem))
+    return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
   if (row.outside != nullptr) {
     const char* const why = row.outside->refusal(&problem);
     return why != nullptr ? why : "";

@@ -58,8 +58,8 @@ def test_b1_b2_operands_of_any_memory_layout(how, dtype, direction, m):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("direction", ops.DIRECTIONS)
 def test_operands_off_by_one_element(direction, dtype, block):
-    """Divisible sizes whose base and rows are not aligned to 16 bytes, and aligned ones beside them: both
-    ways of loading."""
+    """Divisible sizes whose base and rows are not aligned to 16 bytes, and aligned ones beside them: the plan
+    chooses a kernel that takes them, and one that is named takes or refuses them."""
     case = Case(
         "alignment", direction, dtype, block, 130, 4 * block[1], 3 * block[0], "random", device="cuda"
     )
@@ -76,7 +76,15 @@ def test_operands_off_by_one_element(direction, dtype, block):
         moved = replace(
             inputs, x=shifted(inputs.x, by), dy=shifted(inputs.dy, by), values=shifted(inputs.values, by)
         )
-        require(case, moved)
+        for kernel in [None, *kernels_for(case, inputs)]:
+            try:
+                product = poisoned_product(case, moved, kernel)
+            except RuntimeError as error:  # the kernel was named, and needs TMA
+                assert kernel is not None and by * dtype.itemsize % 16 != 0, error
+                assert "multiples of 16 bytes" in str(error)
+                continue
+            found = check_product(case, moved, product)
+            assert found.ok, f"{kernel}: {found}"
 
 
 @pytest.mark.parametrize("direction", ops.DIRECTIONS)

@@ -115,6 +115,15 @@ Problem Instance::cuda_problem(int device) const {
   Problem p = problem(1);
   p.device = device;
   p.tf32 = c.tf32;
+  // Whether the operands of args() and the output are aligned in memory whose places are.
+  const auto aligned = [](DType dtype, std::int64_t offset, std::int64_t rows, std::int64_t stride) {
+    return offset * static_cast<std::int64_t>(size_of(dtype)) % 16 == 0 &&
+           is_aligned({nullptr, dtype, rows, stride, stride});
+  };
+  const std::int64_t padding = c.stride_padding;
+  const bool by_rows = aligned(c.dtype, padding, c.m, c.rows + padding),
+             by_cols = aligned(c.dtype, padding, c.m, c.cols + padding);
+  p.aligned = by_rows && by_cols && (c.accumulate || aligned(c.dtype, c.values_shift, 0, 0));
   return p;
 }
 

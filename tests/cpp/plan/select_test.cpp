@@ -59,6 +59,21 @@ TEST(Select, EightBitOperandsGoToRowsThatTakeThem) {
   EXPECT_EQ(select(Problem{}, rows, {}, "by_name").kernel_name, "by_name");
 }
 
+TEST(Select, MisalignedOperandsGoToRowsThatTakeThem) {
+  KernelInfo always = row<1>("always"), dx_only = row<2>("dx_only");
+  always.needs_aligned = [](const Problem&) { return true; };
+  dx_only.needs_aligned = [](const Problem& p) { return p.direction == Direction::dx; };
+  const KernelInfo rows[] = {always, dx_only, row<3>("any")};
+  Problem p;
+  EXPECT_EQ(select(p, rows, {}).kernel_name, "always");
+  p.aligned = false;
+  const Plan plan = select(p, rows, {});
+  EXPECT_EQ(plan.kernel_name, "dx_only");
+  EXPECT_NE(plan.candidates[0].refusal.find("multiples of 16 bytes"), std::string::npos);
+  p.direction = Direction::dx;
+  EXPECT_EQ(select(p, rows, {}).kernel_name, "any");
+}
+
 TEST(Select, NothingToRunNamesEveryRefusal) {
   const KernelInfo rows[] = {refusing("a"), refusing("b")};
   Problem strict;

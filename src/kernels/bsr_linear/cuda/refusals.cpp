@@ -1,7 +1,14 @@
 // The words of refusals that the rows of several methods share.
 #include "kernels/bsr_linear/cuda/refusals.h"
 
+#include <algorithm>
+
 namespace sparseloom::kernels::cuda {
+namespace {
+
+constexpr std::int64_t kCounted = std::int64_t{1} << 31;
+
+}  // namespace
 
 std::string refuse_other_than_hopper(const plan::Machine& machine) {
   if (machine.cuda.sm == 90) return {};
@@ -11,6 +18,22 @@ std::string refuse_other_than_hopper(const plan::Machine& machine) {
 std::string refuse_other_than_16_bits(const Problem& p) {
   if (size_of(p.dtype) == 2) return {};
   return std::string("multiplies f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+}
+
+std::string refuse_empty_or_huge(const Problem& p) {
+  if (p.blocks == 0) return "reads the stored blocks by TMA, and no block is stored";
+  const std::int64_t most = std::max({p.m, p.rows, p.cols, p.blocks * std::max(p.block.rows, p.block.cols)});
+  if (most >= kCounted)
+    return "counts tokens, rows, columns and rows of all blocks in 31 bits, and there are " +
+           std::to_string(most);
+  return {};
+}
+
+std::string refuse_too_many_tiles(std::int64_t m, std::int64_t outputs, int tile_tokens, int tile_outputs) {
+  const std::int64_t tiles =
+      ((m + tile_tokens - 1) / tile_tokens) * ((outputs + tile_outputs - 1) / tile_outputs);
+  if (tiles < kCounted) return {};
+  return "counts its tiles in 31 bits, and there are " + std::to_string(tiles);
 }
 
 std::string refuse_unasked_tf32(const Problem& p) {

@@ -22,6 +22,9 @@ namespace cuda {
 /// For rows that need none.
 inline std::size_t no_workspace(const Problem&, const plan::Machine&) { return 0; }
 
+/// For rows that need all operands aligned.
+inline bool always_aligned(const Problem&) { return true; }
+
 Kernel sm90_wgmma_row();
 Kernel sm90_wgmma_narrow_row();
 Kernel sm90_wgmma_merged_row();

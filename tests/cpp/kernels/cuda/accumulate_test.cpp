@@ -62,8 +62,8 @@ TEST_P(CudaAccumulate, NoTokensChangeNothing) {
   }
 }
 
-// TMA's kernels take an aligned product however the gradient lies; without accumulate an odd address would
-// send them elsewhere.
+// TMA's kernels take an aligned product however the gradient lies; without accumulate they refuse an odd
+// address.
 TEST_P(CudaAccumulate, EveryDwKernelIsExercised) {
   std::set<std::string> seen, expected;
   for (const BlockShape block : kBlocks) {

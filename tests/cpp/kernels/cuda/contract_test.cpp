@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/bsr_linear/cuda/rows.h"
+#include "plan/select.h"
 
 namespace sparseloom::testing {
 namespace {
@@ -130,6 +131,27 @@ TEST_P(CudaContract, GraphReplaysOnNewOperands) {
   }
 }
 
+// What a plan never lets pass: operands that are less aligned than the row asks for. The launcher reports
+// them and leaves the output alone.
+TEST_P(CudaContract, MisalignedOperandsAreReported) {
+  for (const std::int64_t m : {20, 300})
+    for (const std::int32_t side : {8, 16, 64}) {
+      Case c = base();
+      c.m = m, c.rows = 256, c.cols = 320, c.block = {side, side}, c.stride_padding = 3, c.values_shift = 1;
+      Instance instance(c);
+      Problem aligned = instance.cuda_problem(0);
+      aligned.aligned = true;
+      for (const kernels::Kernel* kernel : runnable_on_device(aligned)) {
+        if (kernel->info.needs_aligned == nullptr || !kernel->info.needs_aligned(aligned)) continue;
+        const Stream stream;
+        DeviceCall call(instance, *kernel);
+        call.upload(stream);
+        EXPECT_EQ(call.launch(stream.get()), cudaErrorInvalidValue) << kernel->info.name << describe(c);
+        EXPECT_EQ(call.download(stream).bytes, instance.poisoned_output().bytes) << kernel->info.name;
+      }
+    }
+}
+
 // A launch on the legacy stream while another stream is being captured is refused by CUDA: the one impossible
 // call that needs no broken arguments. The code must come back, and nothing of it may stay for the next call.
 TEST_P(CudaContract, ARefusedLaunchIsReported) {
@@ -201,7 +223,7 @@ TEST_P(CudaAbsent, LaunchesReportAnError) {
         Instance instance(c);
         const plan::Machine h200{runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}};
         for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {
-          if (!kernel.info.refusal(instance.cuda_problem(0), h200).empty()) continue;
+          if (!plan::refusal_of(kernel.info, instance.cuda_problem(0), h200).empty()) continue;
           const Image image(instance, kernel.info.workspace_bytes(instance.cuda_problem(0), h200));
           std::vector<std::byte> memory = image.bytes();
           MatmulArgs args = image.args(memory.data());

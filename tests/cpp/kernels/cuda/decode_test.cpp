@@ -78,7 +78,7 @@ TEST_P(CudaSmallDecode, NoBlocks) {
   check_on_device(c, Memory::exact);
 }
 
-TEST_P(CudaSmallDecode, MisalignedOperandsAreHandedOver) {
+TEST_P(CudaSmallDecode, MisalignedOperands) {
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}}) {
     Case c = base();
     c.m = 17, c.rows = 96, c.cols = 160, c.block = block, c.density = 0.5, c.stride_padding = 3;
@@ -174,24 +174,10 @@ TEST_P(CudaHopperDecode, UnevenBlockRowsGoToTheEvenCut) {
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {64, 64}}) {
     Case c = base();
     c.m = 20, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3, c.skewed = true;
-    Instance instance(c);
-    const kernels::Kernel *even = runnable(instance, "sm90_decode"),
-                          *block_rows = runnable(instance, "sm90_decode_lines");
-    if (even == nullptr || block_rows == nullptr) continue;
-    const auto result_of = [&](const kernels::Kernel& kernel, bool uneven) {
-      const Stream stream;
-      DeviceCall call(instance, kernel);
-      if (uneven) call.block_rows_are_uneven();
-      call.upload(stream);
-      EXPECT_CUDA(call.launch(stream.get()));
-      return call.download(stream).bytes;
-    };
-    const auto expected = result_of(*even, false);
-    EXPECT_TRUE(result_of(*block_rows, true) == expected);
-    // Another order of sums, which rounding to bf16 may hide: else the test would not see which kernel ran.
-    if (c.dtype == DType::f16) {
-      EXPECT_FALSE(result_of(*block_rows, false) == expected);
-    }
+    Problem problem = Instance(c).cuda_problem(0);
+    problem.facts = {.known = true, .uneven_rows = true};
+    for (const kernels::Kernel* kernel : runnable_on_device(problem))
+      EXPECT_STRNE(kernel->info.name, "sm90_decode_lines");
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/rows.h"
+#include "plan/select.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::testing {
@@ -165,8 +166,10 @@ Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory m
 
 std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem) {
   std::vector<const kernels::Kernel*> list;
-  for (const kernels::Kernel& kernel : kernels::cuda_kernels())
-    if (kernel.info.refusal(problem, machine_of(problem.device)).empty()) list.push_back(&kernel);
+  for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {
+    if (problem.residual && problem.dtype == DType::f32 && !kernel.adds_f32_residual) continue;
+    if (plan::refusal_of(kernel.info, problem, machine_of(problem.device)).empty()) list.push_back(&kernel);
+  }
   return list;
 }
 

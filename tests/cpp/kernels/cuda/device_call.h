@@ -83,7 +83,7 @@ class DeviceCall {
 Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory memory = Memory::guarded,
                      int device = 0);
 
-/// The CUDA kernels that do not refuse the problem.
+/// The CUDA kernels that do not refuse the problem, less those that leave its residual to their caller.
 std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem);
 
 /// Every such kernel against the answer, per tile. Fails when there is none: the GPU takes every shape.

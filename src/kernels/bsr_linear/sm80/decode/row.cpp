@@ -32,6 +32,7 @@ double predict_us(const Problem& p, const Machine& machine) {
 
 std::string refuse_decode(const Problem& p, const plan::Machine&) {
   if (p.direction == Direction::dw) return "does forward and dx only: dw reads both operands whole";
+  if (p.m == 0) return "takes at least one token";
   if (p.m > kDecodeTokens)
     return "takes at most " + std::to_string(kDecodeTokens) + " tokens, the call has " + std::to_string(p.m);
   return {};

@@ -28,6 +28,9 @@ std::string refusal(const Problem& p, const Machine& machine) {
   if (std::max(p.block.rows, p.block.cols) > kStagedBlock)
     return "takes blocks of at most " + std::to_string(kStagedBlock) + " on each side, the block is " +
            to_string(p.block);
+  if (p.cols > kStagedColumns)
+    return "takes at most " + std::to_string(kStagedColumns) + " columns, there are " +
+           std::to_string(p.cols);
   return {};
 }
 
@@ -49,7 +52,8 @@ Kernel sm80_decode_staged_row() {
            .isa = runtime::Isa::generic,
            .refusal = refusal,
            .predict_us = predict_us,
-           .workspace_bytes = no_workspace},
+           .workspace_bytes = no_workspace,
+           .needs_aligned = always_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm80_decode_staged(args); }};
 }
 

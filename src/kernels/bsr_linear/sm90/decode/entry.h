@@ -3,21 +3,24 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 #include "kernels/args.h"
 #include "kernels/bsr_linear/sm80/decode/entry.h"
-#include "kernels/bsr_linear/sm90/operands/cannot_take.h"
 
 namespace sparseloom::kernels::cuda {
 
 /// Forward of small batches on Hopper (compute capability 9.0 only), with the stored blocks divided evenly:
 /// bf16 and f16, at most kHopperDecodeRows block rows. Takes blocks of 32, 64 and 128 in any pairing with m
 /// <= kDecodeTokens and a multiple of 8 columns; or blocks of 16 x 16 with m <= kXInSharedTokens, if an
-/// eighth of the columns of 32 tokens fits into kXInSharedBytes of shared memory. What the copy engine cannot
-/// address goes to an sm_80 kernel.
+/// eighth of the columns of up to 32 tokens fits into x_in_shared_bytes of shared memory. Operands are
+/// aligned and some block is stored.
 inline constexpr int kHopperDecodeRows = 8192;
 inline constexpr int kXInSharedTokens = 256;
-inline constexpr int kXInSharedBytes = 96 * 1024;
+/// What the ring of W and the row pointers leave for X. tokens: 8, 16 or 32; of 8 the masks of columns are
+/// longer.
+constexpr int x_in_shared_bytes(int tokens) { return (tokens <= 8 ? 95 : 96) * 1024; }
 int sm90_decode(const MatmulArgs& args) noexcept;
 
 namespace decode90 {
@@ -31,6 +34,15 @@ inline bool takes(const MatmulArgs& args, int narrow_tokens) {
   return args.m >= 1 && args.m <= (narrow ? narrow_tokens : kDecodeTokens) &&
          args.direction == Direction::forward && halves &&
          (narrow || std::min(args.index.block.rows, args.index.block.cols) >= 32);
+}
+
+/// Whether the kernels' 32-bit counts hold these sizes.
+constexpr bool counts_fit(std::int64_t rows, std::int64_t cols, BlockShape block, std::int64_t blocks) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  const std::int64_t block_rows = (rows + block.rows - 1) / block.rows,
+                     strips = std::max<std::int64_t>(block.rows / 32, 1);
+  return std::max(rows, cols) <= kMost && (blocks + block_rows) * strips <= kMost &&
+         blocks * block.rows <= kMost;
 }
 
 /// Blocks of 32, 64 and 128 on either side.

@@ -62,18 +62,18 @@ inline bool multiple_of(const void* pointer, std::int64_t stride, int bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0 && stride * 2 % bytes == 0;
 }
 
-/// Fills what does not depend on the kernel. Returns false if a count does not fit 32 bits or an operand is
-/// not aligned to 16 bytes.
+/// Fills what does not depend on the kernel. Returns false for what the rows refuse: a count that does not
+/// fit 32 bits, an operand that is not aligned.
 inline bool fill(Params& params, const MatmulArgs& args) {
   const IndexView& index = args.index;
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
   const std::int64_t block_rows = index.block_rows(), strips = std::max(index.block.rows / kStrip, 1);
   if (!multiple_of(args.a, args.a_stride, 16) || !multiple_of(args.values, 0, 16) || index.blocks == 0)
     return false;
-  if (std::max(index.cols, index.rows) > kMost || (index.blocks + block_rows) * strips > kMost ||
-      index.blocks * index.block.rows > kMost || (args.m - 1) * args.a_stride + index.cols > kMost) {
+  // The kernels that read X without TMA take at most 64 tokens, of which is_aligned bounds the bytes.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 2;
+  if (!counts_fit(index.rows, index.cols, index.block, index.blocks) ||
+      (args.m <= kDecodeTokens && (args.m - 1) * args.a_stride + index.cols > kMost))
     return false;
-  }
   params.values = args.values;
   params.crow = index.crow;
   params.col = index.col;

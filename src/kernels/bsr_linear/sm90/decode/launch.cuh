@@ -67,9 +67,9 @@ int launch(const MatmulArgs& args) noexcept {
   const IndexView& index = args.index;
   Params params{};
   if (index.cols % 8 != 0 || index.block_rows() > kHopperDecodeRows || !fill(params, args))
-    return kCannotTake;
+    return cudaErrorInvalidValue;
   if (index.block.cols == 32) return launch_tokens<Mma, false>(params, args);
-  return encode_values(params.w, args) ? launch_tokens<Mma, true>(params, args) : kCannotTake;
+  return encode_values(params.w, args) ? launch_tokens<Mma, true>(params, args) : cudaErrorInvalidValue;
 }
 
 }  // namespace sparseloom::kernels::cuda::decode90

@@ -34,10 +34,8 @@ std::string refusal(const Problem& p, const Machine& machine) {
            std::to_string(rows);
   if (!narrow)
     if (std::string why = decode90::refuse_odd_columns(p); !why.empty()) return why;
-  const std::int64_t column_bytes = p.m <= 8    ? 16
-                                    : p.m <= 16 ? 32
-                                                : 64,
-                     most_cols = kXInSharedBytes / column_bytes * 8;
+  const int tokens = p.m <= 8 ? 8 : p.m <= 16 ? 16 : 32;
+  const std::int64_t most_cols = std::int64_t{x_in_shared_bytes(tokens) / (tokens * 2)} * 8;
   if (narrow && p.cols > most_cols)
     return "keeps an eighth of the tokens' columns in shared memory: at most " + std::to_string(most_cols) +
            " columns, there are " + std::to_string(p.cols);
@@ -78,6 +76,10 @@ std::string refusal_of_both(const Problem& p, const plan::Machine& machine, int 
   if (const int most = narrow ? narrow_tokens : kDecodeTokens; p.m > most)
     return "takes at most " + std::to_string(most) + " tokens with such blocks, the call has " +
            std::to_string(p.m);
+  if (p.m == 0) return "takes at least one token";
+  if (std::string why = refuse_empty_or_huge(p); !why.empty()) return why;
+  if (!counts_fit(p.rows, p.cols, p.block, p.blocks))
+    return "counts columns, outputs and the rows of all blocks in 30 bits, which the matrix does not fit";
   return {};
 }
 
@@ -95,7 +97,8 @@ Kernel sm90_decode_row() {
            .isa = runtime::Isa::generic,
            .refusal = refusal,
            .predict_us = predict_us,
-           .workspace_bytes = no_workspace},
+           .workspace_bytes = no_workspace,
+           .needs_aligned = always_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_decode(args); }};
 }
 

@@ -77,9 +77,9 @@ int launch_tokens(const Params& params, const MatmulArgs& args) noexcept {
 
 template <class Mma>
 int launch_narrow(const Params& params, const MatmulArgs& args) noexcept {
-  if (args.m >= x_streamed::kLeastTokens) {
-    if (const int status = x_streamed::launch<Mma>(params, args); status != kCannotTake) return status;
-  }
+  const std::int64_t pairs = runtime::cuda_device(args.device).multiprocessors / 2;
+  if (x_streamed::passes(args.m, params.rows, params.cols, params.blocks, pairs))
+    return x_streamed::launch<Mma>(params, args, pairs);
   if (args.m <= 8) return launch_instance<NarrowConfig<Mma, 1>, NarrowWalk>(params, args);
   if (args.m <= 16) return launch_instance<NarrowConfig<Mma, 2>, NarrowWalk>(params, args);
   return launch_instance<NarrowConfig<Mma, 4>, NarrowWalk>(params, args);
@@ -89,10 +89,10 @@ template <class Mma>
 int launch(const MatmulArgs& args) noexcept {
   const IndexView& index = args.index;
   Params params{};
-  if (index.cols % 8 != 0 || !fill(params, args)) return kCannotTake;
+  if (index.cols % 8 != 0 || !fill(params, args)) return cudaErrorInvalidValue;
   if (index.block.cols == 16) return launch_narrow<Mma>(params, args);
   if (index.block.cols == 32) return launch_tokens<Mma, false>(params, args);
-  return encode_values(params.w, args) ? launch_tokens<Mma, true>(params, args) : kCannotTake;
+  return encode_values(params.w, args) ? launch_tokens<Mma, true>(params, args) : cudaErrorInvalidValue;
 }
 
 }  // namespace sparseloom::kernels::cuda::decode90::rows

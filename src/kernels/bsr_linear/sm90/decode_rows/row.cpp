@@ -29,7 +29,8 @@ std::string refusal(const Problem& p, const Machine& machine) {
   if (std::string why = decode90::refusal_of_both(p, machine, kNarrowBlockRowTokens); !why.empty())
     return why;
   if (p.facts.uneven_rows)
-    return "gives each block row warps of its own, and some have more than 1.5 times the mean number of blocks";
+    return "gives each block row warps of its own, and some have more than 1.5 times the mean number of "
+           "blocks";
   return decode90::refuse_odd_columns(p);
 }
 
@@ -59,7 +60,8 @@ Kernel sm90_decode_lines_row() {
            .isa = runtime::Isa::generic,
            .refusal = refusal,
            .predict_us = predict_us,
-           .workspace_bytes = no_workspace},
+           .workspace_bytes = no_workspace,
+           .needs_aligned = always_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_decode_lines(args); }};
 }
 

@@ -32,7 +32,7 @@ int cluster_log2(const ClusterCounts& counts, std::int64_t groups, std::int64_t 
   double best_clocks = std::numeric_limits<double>::infinity();
   for (unsigned i = 0; i < counts.size(); ++i) {
     const std::int64_t x_bytes = range_of<C>(cols, i) * (C::kTokens * 2);
-    if (counts[i] == 0 || x_bytes > kXInSharedBytes) continue;
+    if (counts[i] == 0 || x_bytes > x_in_shared_bytes(C::kTokens)) continue;
     const std::int64_t each = ceil_div(strips, clusters_of(counts[i], groups, strips)),
                        passes = ceil_div(each, C::kPassStrips);
     const double sums = static_cast<double>(each * C::kSlotFours * 16) * (1 - 1.0 / (1 << i));
@@ -54,14 +54,15 @@ int launch_x_in_shared(Params& params, const MatmulArgs& args) noexcept {
   if (ready != cudaSuccess) return ready;
   const std::int64_t groups = ceil_div(args.m, C::kTokens);
   const int log2 = cluster_log2<C>(counts, groups, params.block_rows, params.cols);
-  if (log2 < 0) return kCannotTake;
+  static_assert(Layout<C>(x_in_shared_bytes(C::kTokens) / (C::kTokens * 2), kHopperDecodeRows).bytes <= kMost,
+                "what the row does not refuse fits");
+  if (log2 < 0) return cudaErrorInvalidValue;
   Cut cut;
   cut.range = static_cast<int>(range_of<C>(params.cols, static_cast<unsigned>(log2)));
   const TensorMapMatrix x{args.a, args.dtype, args.m, args.index.cols, args.a_stride * 2};
   if (!tensor_map_possible(x) || !encode_tensor_map(cut.x, x, {C::kTokens, kBox, kBox * 2}))
-    return kCannotTake;
+    return cudaErrorInvalidValue;
   const std::size_t bytes = Layout<C>(cut.range, params.block_rows).bytes;
-  if (bytes > kMost) return kCannotTake;
   const auto clusters = static_cast<unsigned>(clusters_of(counts[log2], groups, params.block_rows));
   set_clusters(params, args, clusters, static_cast<unsigned>(log2), C::kWarps);
   return launch_kernel({.grid = dim3(clusters << log2, static_cast<unsigned>(groups)),
@@ -77,7 +78,7 @@ template <class Mma>
 int launch(const MatmulArgs& args) noexcept {
   Params params{};
   if (args.m > kXInSharedTokens || args.index.block_rows() > kHopperDecodeRows || !fill(params, args))
-    return kCannotTake;
+    return cudaErrorInvalidValue;
   if (args.m <= 8) return launch_x_in_shared<Config<Mma, 1>>(params, args);
   if (args.m <= 16) return launch_x_in_shared<Config<Mma, 2>>(params, args);
   return launch_x_in_shared<Config<Mma, 4>>(params, args);

@@ -31,19 +31,16 @@ int launch_instance(const Params& params, const MatmulArgs& args, Cut& cut) noex
                        decode_x_streamed_kernel<C>, params, cut);
 }
 
-/// Returns kCannotTake for a product that it is not meant for; the other kernel of sm90_decode_lines then
-/// takes it.
+/// For products that pass (entry.h). pairs: clusters that run at once.
 template <class Mma>
-int launch(const Params& params, const MatmulArgs& args) noexcept {
+int launch(const Params& params, const MatmulArgs& args, std::int64_t pairs) noexcept {
   using Few = Config<Mma, 12, 6>;
   using Many = Config<Mma, kMostStrips, 4>;
-  const std::int64_t pairs = runtime::cuda_device(args.device).multiprocessors / 2;
-  if (!passes(args.m, params.rows, params.cols, params.blocks, pairs)) return kCannotTake;
   const TensorMapMatrix x{args.a, args.dtype, args.m, args.index.cols, args.a_stride * 2};
   Cut cut{};
   if (!tensor_map_possible(x) ||
       !encode_tensor_map(cut.x, x, {kTokens, x_in_shared::kBox, x_in_shared::kBox * 2}))
-    return kCannotTake;
+    return cudaErrorInvalidValue;
   cut.strips = static_cast<int>(strips_each(params.block_rows, pairs));
   cut.chunks = static_cast<int>(ceil_div(params.cols, Few::kChunkBoxes * x_in_shared::kBox));
   cut.row_blocks_32 =

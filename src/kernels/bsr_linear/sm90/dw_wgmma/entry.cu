@@ -1,11 +1,9 @@
 // Entry points of sm90_wgmma_sdd: they choose between block rows and regions, and the instance by dtype.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/dw_mma/entry.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/instances.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
@@ -30,14 +28,14 @@ Way way_of(const Problem& p, const Size& size, bool narrow) {
 
 int launch(const MatmulArgs& args, bool narrow) noexcept {
   const IndexView& index = args.index;
-  if (index.blocks == 0) return cudaSuccess;
+  if (index.blocks == 0) return cudaErrorInvalidValue;
   if (args.dtype == DType::f32)
     return args.tf32 ? wgmma_sdd::dw_transposed(args) : cudaErrorInvalidValue;  // no rounding unasked
   const Size size =
       wgmma_sdd::size_of_product(wgmma_sdd::kStep16, index.block, index.block_rows(), index.blocks, args.m,
                                  runtime::cuda_device(args.device).multiprocessors);
   const Way way = choose_way(size, index.block_rows(), index.block_cols(), narrow);
-  if (!way.exists()) return kCannotTake;
+  if (!way.exists()) return cudaErrorInvalidValue;
   switch (args.dtype) {
     case DType::bf16:
       return way.by_regions ? wgmma_sdd::dw_region_bf16(args, way.regions)
@@ -52,22 +50,17 @@ int launch(const MatmulArgs& args, bool narrow) noexcept {
 }  // namespace
 
 std::size_t sm90_wgmma_sdd_workspace(const Problem& p, int multiprocessors, bool narrow) noexcept {
-  if (p.blocks == 0) return 0;
+  if (p.dtype == DType::f32) return wgmma_sdd::transposed_workspace(p, multiprocessors);
   const Size size = size_of_problem(p, multiprocessors);
-  const std::size_t own = p.dtype == DType::f32 ? wgmma_sdd::transposed_workspace(p, multiprocessors)
-                                                : wgmma_sdd::workspace_bytes(size, way_of(p, size, narrow));
-  return std::max(own, sm80_mma_sdd_workspace(p, multiprocessors));
+  return wgmma_sdd::workspace_bytes(size, way_of(p, size, narrow));
 }
 
 bool sm90_wgmma_sdd_takes(const Problem& p, int multiprocessors, bool narrow) noexcept {
-  return p.blocks == 0 || way_of(p, size_of_problem(p, multiprocessors), narrow).exists();
+  return way_of(p, size_of_problem(p, multiprocessors), narrow).exists();
 }
 
 int sm90_wgmma_sdd(const MatmulArgs& args, bool narrow) noexcept {
-  if (args.direction != Direction::dw) return cudaErrorInvalidValue;
-  // A plan sees sizes, not pointers, so whether TMA can address the operands is only known here.
-  const int status = launch(args, narrow);
-  return status == kCannotTake ? sm80_mma_sdd(args) : status;
+  return args.direction == Direction::dw ? launch(args, narrow) : cudaErrorInvalidValue;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -9,9 +9,9 @@ namespace sparseloom::kernels::cuda {
 
 /// dW by Hopper's wgmma and TMA (compute capability 9.0 only): bf16, f16 and f32 with args.tf32 in block
 /// sides 32, 64, 128 in any pairing; with bf16 and f16 also blocks of 16 on either or both sides, paired with
-/// 16 and 32, where mma.sync multiplies block rows of 16. Fallback: sm80_mma_sdd. The workspace of either
-/// kernel holds partial sums if the tokens are cut, and for f32 both operands, transposed. narrow: uses
-/// smaller work items, for bf16 and f16.
+/// 16 and 32, where mma.sync multiplies block rows of 16. Takes some blocks, m >= 1 and, of bf16 and f16,
+/// aligned operands. The workspace of either kernel holds partial sums if the tokens are cut, and for f32
+/// both operands, transposed. narrow: uses smaller work items, for bf16 and f16.
 int sm90_wgmma_sdd(const MatmulArgs& args, bool narrow) noexcept;
 std::size_t sm90_wgmma_sdd_workspace(const Problem& problem, int multiprocessors, bool narrow) noexcept;
 /// Whether these block sides are taken, and with blocks of 16 this many block rows.

@@ -5,11 +5,9 @@
 //                           product, another pass adds the values that the planes cannot hold.
 //
 // Both passes read operands of any alignment, which TMA does not.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/instances.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
@@ -79,7 +77,7 @@ int transposed(const MatmulArgs& args) noexcept {
   const Operands operands{{to[0], DType::f32, index.rows, args.m, stride * 4, true},
                           {to[1], DType::f32, index.cols, args.m, stride * 4, true}};
   if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x))
-    return kCannotTake;  // nothing has been launched yet
+    return cudaErrorInvalidValue;  // nothing has been launched yet
   // Transpose, then multiply.
   const TokenMatrix from[2] = {matrix(args.a, index.rows, args.a_stride),
                                matrix(args.b, index.cols, args.b_stride)};
@@ -100,7 +98,7 @@ int bf16x3(const MatmulArgs& args) noexcept {
   const Operands operands{{planes[0], DType::bf16, space.dy.rows(), index.rows, space.dy.stride() * 2},
                           {planes[1], DType::bf16, space.x.rows(), index.cols, space.x.stride() * 2}};
   if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x))
-    return kCannotTake;  // nothing has been launched yet
+    return cudaErrorInvalidValue;  // nothing has been launched yet
   auto* const dy_marks = reinterpret_cast<std::uint32_t*>(workspace.take(space.dy.marks_bytes()));
   auto* const x_marks = reinterpret_cast<std::uint32_t*>(workspace.take(space.x.marks_bytes()));
   auto* const any = reinterpret_cast<std::uint32_t*>(workspace.take(kAligned));
@@ -125,7 +123,7 @@ std::size_t parts_bytes(const StepShape& step, const Problem& p, int multiproces
 
 }  // namespace
 
-int dw_transposed(const MatmulArgs& args) noexcept { return args.m == 0 ? kCannotTake : transposed(args); }
+int dw_transposed(const MatmulArgs& args) noexcept { return transposed(args); }
 
 std::size_t transposed_workspace(const Problem& p, int multiprocessors) noexcept {
   return TransposedSpace({p.m, p.rows, p.cols}).bytes() + parts_bytes(kStepTf32, p, multiprocessors);
@@ -135,16 +133,17 @@ std::size_t transposed_workspace(const Problem& p, int multiprocessors) noexcept
 
 int sm90_bf16x3_sdd(const MatmulArgs& args) noexcept {
   if (args.direction != Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
-  if (args.index.blocks == 0) return cudaSuccess;
-  const int status = args.m == 0 ? kCannotTake : wgmma_sdd::bf16x3(args);
-  return status == kCannotTake ? sm80_ffma_sdd(args) : status;
+  if (args.index.blocks == 0) return cudaErrorInvalidValue;
+  return wgmma_sdd::bf16x3(args);
 }
 
 std::size_t sm90_bf16x3_sdd_workspace(const Problem& p, int multiprocessors) noexcept {
-  if (p.blocks == 0) return 0;
-  const std::size_t own = wgmma_sdd::Bf16x3Space({p.m, p.rows, p.cols}).bytes() +
-                          wgmma_sdd::parts_bytes(wgmma_sdd::kStepBf16x3, p, multiprocessors);
-  return std::max(own, sm80_ffma_sdd_workspace(p, multiprocessors));
+  return wgmma_sdd::Bf16x3Space({p.m, p.rows, p.cols}).bytes() +
+         wgmma_sdd::parts_bytes(wgmma_sdd::kStepBf16x3, p, multiprocessors);
+}
+
+bool sm90_bf16x3_sdd_takes(const Problem& p) noexcept {
+  return Bf16x3Tokens{p.rows, p.m}.rows() < std::int64_t{1} << 31;
 }
 
 }  // namespace sparseloom::kernels::cuda

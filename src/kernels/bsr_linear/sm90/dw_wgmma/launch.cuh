@@ -26,7 +26,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
     return status;
   if (!encode_tensor_map(params.dy, operands.dy, T::Element::box(T::kStep, T::kDyBoxColumns)) ||
       !encode_tensor_map(params.x, operands.x, T::Element::box(T::kStep, T::kBoxColumns))) {
-    return kCannotTake;
+    return cudaErrorInvalidValue;
   }
   wgmma_sdd_kernel<T>
       <<<static_cast<unsigned>(grid), T::kThreads, kSharedBytes, static_cast<cudaStream_t>(args.stream)>>>(
@@ -59,7 +59,7 @@ template <class Element>
 int launch(const MatmulArgs& args, const Operands& operands, std::byte* workspace, int most_blocks) noexcept {
   const IndexView& index = args.index;
   if (!tensor_map_possible(operands.dy) || !tensor_map_possible(operands.x) || !out_possible(args))
-    return kCannotTake;
+    return cudaErrorInvalidValue;
   const Size size = size_of_product(Element::kStep, index.block, index.block_rows(), index.blocks, args.m,
                                     runtime::cuda_device(args.device).multiprocessors);
   Params params{};

@@ -38,15 +38,16 @@ int launch_region_rows(const RegionParams& params, const MatmulArgs& args, int g
 template <class Element>
 int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
   const IndexView& index = args.index;
-  if (index.blocks == 0) return cudaSuccess;
   const TensorMapMatrix dy{args.a, args.dtype, args.m, index.rows, args.a_stride * 2};
   const TensorMapMatrix x{args.b, args.dtype, args.m, index.cols, args.b_stride * 2};
-  if (!tensor_map_possible(dy) || !tensor_map_possible(x) || !out_possible(args)) return kCannotTake;
+  if (!tensor_map_possible(dy) || !tensor_map_possible(x) || !out_possible(args))
+    return cudaErrorInvalidValue;
   const Size size = size_of_product(kStep16, index.block, index.block_rows(), index.blocks, args.m,
                                     runtime::cuda_device(args.device).multiprocessors);
   RegionParams params{};
   const TensorMapBox box{region_stage_tokens(index.block.rows), kBoxSide, kBoxSide * 2};
-  if (!encode_tensor_map(params.dy, dy, box) || !encode_tensor_map(params.x, x, box)) return kCannotTake;
+  if (!encode_tensor_map(params.dy, dy, box) || !encode_tensor_map(params.x, x, box))
+    return cudaErrorInvalidValue;
   params.crow = index.crow;
   params.col = index.col;
   params.out = args.out;

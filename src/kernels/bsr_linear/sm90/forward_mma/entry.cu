@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 
 #include "kernels/bsr_linear/sm90/forward_mma/entry.h"
-#include "kernels/bsr_linear/sm90/forward_mma/operands.h"
 #include "kernels/bsr_linear/sm90/merged/merged_product.h"
 
 namespace sparseloom::kernels::cuda {
@@ -21,14 +20,12 @@ bool takes(const MatmulArgs& args) { return args.direction != Direction::dw && s
 
 int sm90_mma_dds(const MatmulArgs& args) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
-  const int status = launch(args);
-  return status == kCannotTake ? fallback(args) : status;
+  return launch(args);
 }
 
 int sm90_mma_merged(const MatmulArgs& args) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
-  const auto possible = [](const MatmulArgs& product) { return mma_dds::Operands(product).possible(); };
-  return merged_product(args, Merging::kMmaLeast, possible, launch);
+  return merged_product(args, Merging::kMmaLeast, launch);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -3,13 +3,13 @@
 #pragma once
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/sm90/operands/cannot_take.h"
 
 namespace sparseloom::kernels::cuda {
 
 /// Forward and dX of bf16 and f16 in blocks of 16 x 16 on Hopper (compute capability 9.0 only), by mma.sync
 /// for 512 outputs at a time, fed by TMA. Takes any m >= 1 and at most kMmaAlong block columns (dX: block
-/// rows), for which a table takes 24 KB of shared memory. Fallback: sm80_mma_dds.
+/// rows), for which a table takes 24 KB of shared memory. Operands are
+/// aligned.
 inline constexpr int kMmaAlong = 1024;
 int sm90_mma_dds(const MatmulArgs& args) noexcept;
 

@@ -36,9 +36,10 @@ int launch(const MatmulArgs& args) noexcept {
   const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t out_width = dx ? index.cols : index.rows;
   if (args.m == 0 || out_width == 0) return cudaSuccess;
-  // Operands that TMA or cp.async cannot address go to the fallback.
+  // The row refuses what TMA and cp.async cannot address.
   const Operands operands(args);
-  if (!operands.possible() || reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0) return kCannotTake;
+  if (!operands.possible() || reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0)
+    return cudaErrorInvalidValue;
   Params params{};
   params.list_begin = dx ? args.transposed.ccol : index.crow;
   params.list_end = args.block_row_end != nullptr ? args.block_row_end : params.list_begin + 1;
@@ -54,7 +55,7 @@ int launch(const MatmulArgs& args) noexcept {
   params.add_residual = operands.residual.data != nullptr;
   const std::int64_t m_tiles = ceil_div(args.m, T::kTokens),
                      groups = ceil_div(params.block_rows, T::kBlockRows);
-  if (m_tiles * groups >= std::int64_t{1} << 31) return kCannotTake;
+  if (m_tiles * groups >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
   params.groups = static_cast<unsigned>(groups);
   params.tiles = static_cast<unsigned>(m_tiles * groups);
   params.rotated = args.uneven_groups;
@@ -77,7 +78,7 @@ int launch(const MatmulArgs& args) noexcept {
       !encode_tensor_map(params.out, operands.out, kOutBox) ||
       (params.store_pre && !encode_tensor_map(params.pre, operands.pre, kOutBox)) ||
       (params.add_residual && !encode_tensor_map(params.residual, operands.residual, kOutBox))) {
-    return kCannotTake;
+    return cudaErrorInvalidValue;
   }
   if (const cudaError_t status = allow_shared_memory<mma_dds_kernel<T>>(kAll, args.device);
       status != cudaSuccess)

@@ -22,14 +22,15 @@ constexpr double kMmaStepClocks = 225, kMmaBlockClocks = 21;
 
 }  // namespace
 
-std::string refusal(const Problem& p, const plan::Machine& machine) {
+std::string refusal_of_shape(const Problem& p, const plan::Machine& machine) {
   if (std::string why = refuse_16_bit_dds(p, machine); !why.empty()) return why;
   if (p.block != BlockShape{16, 16}) return "needs blocks of 16x16, the block is " + to_string(p.block);
   const std::int64_t along = ((p.direction == Direction::dx ? p.rows : p.cols) + 15) / 16;
   if (along > kMmaAlong)
     return "keeps a table of at most " + std::to_string(kMmaAlong) +
            " places along the reduction, there are " + std::to_string(along);
-  return {};
+  return refuse_too_many_tiles(p.m, p.direction == Direction::dx ? p.cols : p.rows, kTileTokens,
+                               kTileOutputs);
 }
 
 // The kernel is limited by L2, from which every 512 outputs read X and every 64 tokens read the values, or
@@ -54,13 +55,23 @@ double predict_us(const Problem& p, const plan::Machine& machine) {
 
 }  // namespace mma_dds
 
+namespace {
+
+std::string refusal(const Problem& p, const plan::Machine& machine) {
+  if (std::string why = mma_dds::refusal_of_shape(p, machine); !why.empty()) return why;
+  return refuse_empty_or_huge(p);
+}
+
+}  // namespace
+
 Kernel sm90_mma_row() {
   return {{.name = "sm90_mma",
            .side = plan::Side::cuda,
            .isa = runtime::Isa::generic,
-           .refusal = mma_dds::refusal,
+           .refusal = refusal,
            .predict_us = mma_dds::predict_us,
-           .workspace_bytes = no_workspace},
+           .workspace_bytes = no_workspace,
+           .needs_aligned = always_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_mma_dds(args); },
           true};
 }

@@ -8,7 +8,8 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-std::string refusal(const Problem& problem, const plan::Machine& machine);
+/// What the kernel refuses of a problem, whatever the number of blocks.
+std::string refusal_of_shape(const Problem& problem, const plan::Machine& machine);
 double predict_us(const Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::cuda::mma_dds

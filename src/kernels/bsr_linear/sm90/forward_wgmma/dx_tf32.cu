@@ -17,7 +17,8 @@ int dx_tf32(const MatmulArgs& args, TileSize size) noexcept {
   forward.values = args.workspace;
   forward.bias = nullptr;
   forward.activation = Activation::none;
-  if (!possible(operands_of<Forward, Tf32>(forward))) return kCannotTake;  // before anything is launched
+  if (!possible(operands_of<Forward, Tf32>(forward)))
+    return cudaErrorInvalidValue;  // before anything is launched
   const cudaError_t status = transpose_blocks(
       reinterpret_cast<float*>(args.workspace), static_cast<const float*>(args.values), args.transposed.slot,
       index.blocks, index.block, static_cast<cudaStream_t>(args.stream));

@@ -3,8 +3,6 @@
 #include <cuda_runtime.h>
 
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
-#include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/residual_behind.h"
 #include "kernels/bsr_linear/sm90/merged/merged_product.h"
 
 namespace sparseloom::kernels::cuda {
@@ -37,24 +35,15 @@ int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
 
 int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw) return cudaErrorInvalidValue;
-  // TMA wants bases and rows in multiples of 16 bytes. A plan sees sizes, not pointers, so a view whose base
-  // or stride is no such multiple is detected only here, and the fallback, which takes any alignment, runs
-  // instead.
-  const auto product = [narrow](const MatmulArgs& call) {
-    const int status = launch(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-    return status == kCannotTake ? fallback(call) : status;
-  };
-  return args.dtype == DType::f32 ? with_residual_behind(args, product) : product(args);
+  // An epilogue of fp32 that adds a residual would make ptxas serialise the wgmma, so the row says that the
+  // caller adds it.
+  if (args.dtype == DType::f32 && args.residual != nullptr) return cudaErrorInvalidValue;
+  return launch(args, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
 }
 
 int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
   if (args.direction == Direction::dw || size_of(args.dtype) != 2) return cudaErrorInvalidValue;
-  const auto possible = [](const MatmulArgs& product) {
-    return wgmma_dds::possible(product.direction == Direction::dx
-                                   ? wgmma_dds::operands_of<wgmma_dds::Dx, wgmma_dds::Bf16>(product)
-                                   : wgmma_dds::operands_of<wgmma_dds::Forward, wgmma_dds::Bf16>(product));
-  };
-  return merged_product(args, Merging::kWgmmaLeast, possible, [narrow](const MatmulArgs& product) {
+  return merged_product(args, Merging::kWgmmaLeast, [narrow](const MatmulArgs& product) {
     return launch(product, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
   });
 }

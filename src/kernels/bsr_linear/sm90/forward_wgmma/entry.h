@@ -8,22 +8,21 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/sm90/operands/cannot_take.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 
 /// Forward and dX by Hopper's wgmma and TMA (compute capability 9.0 only): bf16, f16 and f32 with args.tf32
-/// in block sides 32, 64, 128 in any pairing; forward of f8e4m3 in sides 64 and 128; any m >= 1. If TMA
-/// cannot address an operand (a base or row is not a multiple of 16 bytes, or no block is stored),
-/// sm80_mma_dds or sm80_f8_dds is the fallback. narrow: uses tiles with a quarter of the outputs, for
-/// products that have too few of the wide ones. The workspace serves dX of f32, which transposes the values.
+/// in block sides 32, 64, 128 in any pairing; forward of f8e4m3 in sides 64 and 128; any m >= 1.
+/// Operands are aligned, some block is stored, and f32 comes without a residual. narrow: uses tiles with a
+/// quarter of the outputs, for products that have too few of the wide ones. The workspace serves dX of f32,
+/// which transposes the values.
 int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept;
 std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept;
 
 /// The same for bf16 and f16 blocks with a side below 32. It first merges them into units of 32 on that side
-/// with zeros in between (merged/merge_blocks.h), so what x holds under those zeros is multiplied. Fallback:
-/// sm80_mma_dds. The workspace holds the units and may be as large as the whole W.
+/// with zeros in between (merged/merge_blocks.h), so what x holds under those zeros is multiplied. The
+/// workspace holds the units and may be as large as the whole W.
 int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept;
 
 namespace wgmma_dds {

@@ -95,7 +95,7 @@ template <class T>
 int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
   const unsigned places = static_cast<unsigned>(std::max(device.multiprocessors, 1) * T::kBlocksPerSm);
-  if (!prepare<T>(params, args, operands, places, device.l2_bytes)) return kCannotTake;
+  if (!prepare<T>(params, args, operands, places, device.l2_bytes)) return cudaErrorInvalidValue;
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024 && T::kBlocksPerSm * (kSharedBytes + 1024) <= 228 * 1024,
                 "what sm_90 has");
@@ -196,7 +196,7 @@ int launch(const MatmulArgs& args, TileSize size) noexcept {
   const IndexView& index = args.index;
   const Operands operands = operands_of<Direction, Element>(args);
   if (args.m == 0 || operands.out.width == 0) return cudaSuccess;
-  if (!possible(operands)) return kCannotTake;
+  if (!possible(operands)) return cudaErrorInvalidValue;
   const int block_row_side = dx ? index.block.cols : index.block.rows,
             side = dx ? index.block.rows : index.block.cols;
   // Forward walks the lists of W's block rows, dx those of its block columns in the transposed index.

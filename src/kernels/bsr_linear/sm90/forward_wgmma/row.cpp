@@ -23,10 +23,13 @@ using plan::Machine;
 // L2 to one multiprocessor of an H200, with one thread block and with two.
 constexpr double kPortBytesPerClock[] = {43, 54};
 
-std::string refuse_wide(const Problem& p, const Machine& machine) {
+/// What both rows refuse; sizes are in the tiles of `narrow`.
+std::string refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
   if (std::string why = refuse_other_than_hopper(machine); !why.empty()) return why;
   if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
   if (std::string why = refuse_unasked_tf32(p); !why.empty()) return why;
+  if (std::string why = refuse_empty_or_huge(p); !why.empty()) return why;
+  if (p.direction == Direction::dw && p.m == 0) return "sums over tokens by TMA, and there are none";
   if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
     if (sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, false)) return {};
     return "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 "
@@ -39,11 +42,17 @@ std::string refuse_wide(const Problem& p, const Machine& machine) {
   if (std::min(p.block.rows, p.block.cols) < least)
     return "needs blocks of " + std::to_string(least) + " or more on both sides, the block is " +
            to_string(p.block);
-  return {};
+  if (p.direction == Direction::dw) return {};
+  return wgmma_dds::refuse_tiles(p, narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+}
+
+std::string refuse_wide(const Problem& p, const Machine& machine) {
+  return refusal_of_both(p, machine, false);
 }
 
 std::string refuse_narrow(const Problem& p, const Machine& machine) {
-  if (std::string why = refuse_wide(p, machine); !why.empty() || p.direction != Direction::dw) return why;
+  if (std::string why = refusal_of_both(p, machine, true); !why.empty() || p.direction != Direction::dw)
+    return why;
   if (size_of(p.dtype) != 2)
     return std::string("does dw of f16 and bf16 only, the dtype is ") + name_of(p.dtype);
   if (!sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, true))
@@ -143,25 +152,37 @@ int launch(const MatmulArgs& args, const Executor&) {
 template <bool kNarrow>
 Kernel row(const char* name, std::string (*refusal)(const Problem&, const Machine&)) {
   return {
-      {.name = name,
-       .side = plan::Side::cuda,
-       .isa = runtime::Isa::generic,
-       .refusal = refusal,
-       .predict_us = [](const Problem& p, const Machine& m) { return wgmma_dds::predict_us(p, m, kNarrow); },
-       .workspace_bytes = workspace_bytes<kNarrow>,
-       .scaled = true,
-       .block_row_groups =
-           [](const Problem& p, const Machine& m) {
-             return wgmma_dds::block_row_groups(p, m,
-                                                kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
-           }},
-      launch<kNarrow>,
-      true};
+      .info = {.name = name,
+               .side = plan::Side::cuda,
+               .isa = runtime::Isa::generic,
+               .refusal = refusal,
+               .predict_us = [](const Problem& p,
+                                const Machine& m) { return wgmma_dds::predict_us(p, m, kNarrow); },
+               .workspace_bytes = workspace_bytes<kNarrow>,
+               .scaled = true,
+               .block_row_groups =
+                   [](const Problem& p, const Machine& m) {
+                     return wgmma_dds::block_row_groups(
+                         p, m, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+                   },
+               // A pass prepares f32 operands of dW, and takes any alignment.
+               .needs_aligned =
+                   [](const Problem& p) { return p.direction != Direction::dw || p.dtype != DType::f32; }},
+      .launch = launch<kNarrow>,
+      .stores_pre = true,
+      .adds_f32_residual = false};
 }
 
 }  // namespace
 
 namespace wgmma_dds {
+
+// With an order of block rows, outputs are counted in whole block rows.
+std::string refuse_tiles(const Problem& p, const TileShape& tile) {
+  const bool dx = p.direction == Direction::dx;
+  const std::int64_t outputs = dx ? p.cols : p.rows, side = dx ? p.block.cols : p.block.rows;
+  return refuse_too_many_tiles(p.m, (outputs + side - 1) / side * side, tile.tokens, tile.outputs);
+}
 
 double predict_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   const Device device(machine);

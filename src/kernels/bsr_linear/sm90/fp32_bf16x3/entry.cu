@@ -1,9 +1,7 @@
 // Entry of the kernels sm90_split and sm90_split_narrow: it splits the values into planes and runs the
 // forward product over them. For dx, these are the planes of the transposed blocks.
-#include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
-#include "kernels/bsr_linear/sm90/forward_wgmma/residual_behind.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/blocks.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
 
@@ -25,7 +23,8 @@ int bf16x3(const MatmulArgs& args, TileSize size) noexcept {
     forward.bias = nullptr;
     forward.activation = Activation::none;
   }
-  if (!possible(operands_of<Forward, Bf16x3>(forward))) return kCannotTake;  // before anything is launched
+  if (!possible(operands_of<Forward, Bf16x3>(forward)))
+    return cudaErrorInvalidValue;  // before anything is launched
   const cudaError_t status =
       bf16x3_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
                     index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
@@ -36,12 +35,9 @@ int bf16x3(const MatmulArgs& args, TileSize size) noexcept {
 }  // namespace wgmma_dds
 
 int sm90_bf16x3_dds(const MatmulArgs& args, bool narrow) noexcept {
-  if (args.direction == Direction::dw || args.dtype != DType::f32) return cudaErrorInvalidValue;
-  return with_residual_behind(args, [narrow](const MatmulArgs& call) {
-    const int status =
-        wgmma_dds::bf16x3(call, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-    return status == kCannotTake ? sm80_ffma_dds(call) : status;
-  });
+  if (args.direction == Direction::dw || args.dtype != DType::f32 || args.residual != nullptr)
+    return cudaErrorInvalidValue;
+  return wgmma_dds::bf16x3(args, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
 }
 
 std::size_t sm90_bf16x3_workspace(const Problem& problem) noexcept {

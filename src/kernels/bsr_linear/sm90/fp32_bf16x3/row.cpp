@@ -19,20 +19,23 @@ namespace {
 
 using plan::Machine;
 
-std::string refuse_wide(const Problem& p, const Machine& machine) {
+template <bool kNarrow>
+constexpr wgmma_dds::TileShape kTile = kNarrow ? wgmma_dds::kNarrowBf16x3Tile : wgmma_dds::kBf16x3Tile;
+
+template <bool kNarrow>
+std::string refusal(const Problem& p, const Machine& machine) {
   if (std::string why = refuse_other_than_hopper(machine); !why.empty()) return why;
   if (p.dtype != DType::f32) return std::string("multiplies f32 only, the dtype is ") + name_of(p.dtype);
   if (std::min(p.block.rows, p.block.cols) < 32)
     return "needs blocks of 32 or more on both sides, the block is " + to_string(p.block);
+  if (std::string why = refuse_empty_or_huge(p); !why.empty()) return why;
+  if (p.direction != Direction::dw) return wgmma_dds::refuse_tiles(p, kTile<kNarrow>);
+  if (kNarrow) return "does forward and dx only";
+  if (p.m == 0) return "sums over tokens by TMA, and there are none";
+  if (!sm90_bf16x3_sdd_takes(p))
+    return "counts the rows of three bf16 planes in 31 bits, for " + std::to_string(p.m) + " tokens";
   return {};
 }
-
-std::string refuse_narrow(const Problem& p, const Machine& machine) {
-  return p.direction == Direction::dw ? "does forward and dx only" : refuse_wide(p, machine);
-}
-
-template <bool kNarrow>
-constexpr wgmma_dds::TileShape kTile = kNarrow ? wgmma_dds::kNarrowBf16x3Tile : wgmma_dds::kBf16x3Tile;
 
 // Tiles step through K tiles of 32 along the reduction. An fp32 product is six 16-bit products.
 template <bool kNarrow>
@@ -84,24 +87,27 @@ int launch(const MatmulArgs& args, const Executor&) {
 }
 
 template <bool kNarrow>
-Kernel row(const char* name, std::string (*refusal)(const Problem&, const Machine&)) {
-  return {{.name = name,
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refusal,
-           .predict_us = predict_us<kNarrow>,
-           .workspace_bytes = workspace_bytes,
-           .block_row_groups =
-               [](const Problem& p, const Machine& m) {
-                 return wgmma_dds::block_row_groups(p, m, kTile<kNarrow>);
-               }},
-          launch<kNarrow>};
+Kernel row(const char* name) {
+  return {.info = {.name = name,
+                   .side = plan::Side::cuda,
+                   .isa = runtime::Isa::generic,
+                   .refusal = refusal<kNarrow>,
+                   .predict_us = predict_us<kNarrow>,
+                   .workspace_bytes = workspace_bytes,
+                   .block_row_groups =
+                       [](const Problem& p, const Machine& m) {
+                         return wgmma_dds::block_row_groups(p, m, kTile<kNarrow>);
+                       },
+                   // A pass prepares both operands of dW, and takes any alignment.
+                   .needs_aligned = [](const Problem& p) { return p.direction != Direction::dw; }},
+          .launch = launch<kNarrow>,
+          .adds_f32_residual = false};
 }
 
 }  // namespace
 
-Kernel sm90_split_row() { return row<false>("sm90_split", refuse_wide); }
-Kernel sm90_split_narrow_row() { return row<true>("sm90_split_narrow", refuse_narrow); }
+Kernel sm90_split_row() { return row<false>("sm90_split"); }
+Kernel sm90_split_narrow_row() { return row<true>("sm90_split_narrow"); }
 
 }  // namespace sparseloom::kernels::cuda
 

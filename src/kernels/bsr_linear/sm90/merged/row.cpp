@@ -38,21 +38,25 @@ std::string refuse_merging(const Problem& p, std::int32_t least) {
   if (!Merging(p.direction, p.rows, p.cols, p.block, least).possible())
     return "keeps a table of a row's blocks in shared memory, which " + std::to_string(p.rows) + " x " +
            std::to_string(p.cols) + " in blocks of " + to_string(p.block) + " do not fit";
-  return {};
+  return refuse_empty_or_huge(p);
 }
 
+template <bool kNarrow>
 std::string refuse_for_wgmma(const Problem& p, const Machine& machine) {
   if (std::string why = refuse_16_bit_dds(p, machine); !why.empty()) return why;
   if (std::min(p.block.rows, p.block.cols) >= Merging::kWgmmaLeast)
     return "merges blocks with a side below 32, the block is " + to_string(p.block);
-  return refuse_merging(p, Merging::kWgmmaLeast);
+  if (std::string why = refuse_merging(p, Merging::kWgmmaLeast); !why.empty()) return why;
+  return wgmma_dds::refuse_tiles(merged(p, Merging::kWgmmaLeast),
+                                 kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
 }
 
 std::string refuse_for_mma(const Problem& p, const Machine& machine) {
   const int least = std::min(p.block.rows, p.block.cols), most = std::max(p.block.rows, p.block.cols);
   if (least >= Merging::kMmaLeast || most > Merging::kMmaLeast)
     return "merges blocks of 8 and 16, with an 8 on one side or both, the block is " + to_string(p.block);
-  if (std::string why = mma_dds::refusal(merged(p, Merging::kMmaLeast), machine); !why.empty()) return why;
+  if (std::string why = mma_dds::refusal_of_shape(merged(p, Merging::kMmaLeast), machine); !why.empty())
+    return why;
   return refuse_merging(p, Merging::kMmaLeast);
 }
 
@@ -94,11 +98,12 @@ Kernel wgmma_row(const char* name) {
   return {{.name = name,
            .side = plan::Side::cuda,
            .isa = runtime::Isa::generic,
-           .refusal = refuse_for_wgmma,
+           .refusal = refuse_for_wgmma<kNarrow>,
            .predict_us = predict_for_wgmma_us<kNarrow>,
            .workspace_bytes = workspace_bytes<Merging::kWgmmaLeast>,
            .block_row_groups = groups_of_units<kNarrow>,
-           .caveat = kWgmmaCaveat},
+           .caveat = kWgmmaCaveat,
+           .needs_aligned = always_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_wgmma_merged(args, kNarrow); },
           true};
 }
@@ -115,7 +120,8 @@ Kernel sm90_mma_merged_row() {
            .refusal = refuse_for_mma,
            .predict_us = predict_for_mma_us,
            .workspace_bytes = workspace_bytes<Merging::kMmaLeast>,
-           .caveat = kMmaCaveat},
+           .caveat = kMmaCaveat,
+           .needs_aligned = always_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_mma_merged(args); },
           true};
 }

@@ -1,0 +1,135 @@
+// The CUDA rows as a plan asks them on a Hopper GPU: what they refuse, and that some row is left for every
+// problem. They need no GPU.
+#include "kernels/bsr_linear/cuda/rows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/registry.h"
+#include "plan/select.h"
+
+namespace sparseloom::testing {
+namespace {
+
+const plan::Machine kHopper{runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}};
+
+std::vector<const plan::KernelInfo*> takers(const Problem& problem) {
+  std::vector<const plan::KernelInfo*> rows;
+  for (const kernels::Kernel& kernel : kernels::cuda_kernels())
+    if (plan::refusal_of(kernel.info, problem, kHopper).empty()) rows.push_back(&kernel.info);
+  return rows;
+}
+
+bool needs_aligned(const plan::KernelInfo& row, const Problem& problem) {
+  return row.needs_aligned != nullptr && row.needs_aligned(problem);
+}
+
+Problem problem_of(Direction direction, DType dtype, std::int64_t m) {
+  Problem p;
+  p.direction = direction, p.dtype = dtype, p.m = m, p.device = 0;
+  p.out = is_scaled(dtype) ? DType::bf16 : dtype;
+  p.rows = 1024, p.cols = 2048, p.block = {64, 64}, p.blocks = 128;
+  return p;
+}
+
+/// Each direction and dtype that a GPU has, with and without its numeric options.
+std::vector<Problem> products(std::int64_t m) {
+  std::vector<Problem> list;
+  for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw})
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      Problem p = problem_of(direction, dtype, m);
+      list.push_back(p);
+      p.tf32 = dtype == DType::f32;
+      if (p.tf32) list.push_back(p);
+      p.accumulate = direction == Direction::dw;
+      if (p.accumulate) list.push_back(p);
+      p.residual = direction == Direction::forward;
+      if (p.residual) list.push_back(p);
+    }
+  Problem p = problem_of(Direction::forward, DType::f8e4m3, m);
+  list.push_back(p);
+  p.fast_accum = true, p.out = DType::f32;
+  list.push_back(p);
+  return list;
+}
+
+TEST(CudaRows, SomeRowTakesEveryProblem) {
+  for (const std::int64_t m : {0, 1, 8, 16, 33, 64, 65, 300, 5000})
+    for (Problem p : products(m))
+      for (const std::int32_t bm : {8, 16, 32, 64, 128})
+        for (const std::int32_t bn : {8, 16, 32, 64, 128})
+          for (const auto& [rows, cols] : {std::pair{1024, 2048}, {37, 61}, {8, 40000}, {200000, 16}})
+            for (const double density : {0.0, 0.01, 0.5, 1.0})
+              for (const bool aligned : {true, false}) {
+                p.block = {bm, bn}, p.rows = rows, p.cols = cols, p.aligned = aligned;
+                const std::int64_t grid = ((rows + bm - 1) / bm) * std::int64_t{(cols + bn - 1) / bn};
+                p.blocks = static_cast<std::int64_t>(std::ceil(density * static_cast<double>(grid)));
+                const auto rows_left = takers(p);
+                ASSERT_FALSE(rows_left.empty()) << to_string(p) << " aligned " << aligned;
+                for (const plan::KernelInfo* row : rows_left) {
+                  ASSERT_TRUE(aligned || !needs_aligned(*row, p)) << row->name << ": " << to_string(p);
+                  ASSERT_TRUE(std::isfinite(row->predict_us(p, kHopper)))
+                      << row->name << ": " << to_string(p);
+                }
+              }
+}
+
+TEST(CudaRows, PlansOfMisalignedAndEmptyProblemsNameAKernelThatTakesThem) {
+  for (const std::int64_t m : {0, 16, 4096})
+    for (Problem p : products(m))
+      for (const bool empty : {false, true}) {
+        if (empty) p.blocks = 0;
+        p.aligned = empty;
+        const Plan plan = plan::select(p, kernels::registry_info(), kHopper);
+        const plan::KernelInfo& row = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)];
+        EXPECT_FALSE(!p.aligned && needs_aligned(row, p)) << plan.describe();
+        if (empty) {
+          EXPECT_FALSE(std::string(row.name).starts_with("sm90_")) << plan.describe();
+        }
+      }
+}
+
+TEST(CudaRows, HopperRowsTakeAlignedProblems) {
+  for (Problem p : products(4096)) {
+    const auto rows = takers(p);
+    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const plan::KernelInfo* row) {
+      return std::string(row->name).starts_with("sm90_");
+    })) << to_string(p);
+  }
+}
+
+// A pass reads the f32 operands of dW before TMA does.
+TEST(CudaRows, DwOfF32TakesAnyAlignment) {
+  Problem p = problem_of(Direction::dw, DType::f32, 4096);
+  p.aligned = false;
+  const auto has = [&](const char* name) {
+    const auto rows = takers(p);
+    return std::any_of(rows.begin(), rows.end(),
+                       [name](const plan::KernelInfo* row) { return std::string(row->name) == name; });
+  };
+  EXPECT_TRUE(has("sm90_split"));
+  p.tf32 = true;
+  EXPECT_TRUE(has("sm90_wgmma"));
+  p.m = 0;
+  EXPECT_FALSE(has("sm90_wgmma") || has("sm90_split"));
+}
+
+TEST(CudaRows, HopperRowsRefuseWhatTheirCountsDoNotHold) {
+  for (Problem p : products(std::int64_t{1} << 31))
+    for (const plan::KernelInfo* row : takers(p))
+      EXPECT_FALSE(std::string(row->name).starts_with("sm90_")) << row->name << ": " << to_string(p);
+  // Of bf16x3's planes there are three for each token.
+  Problem p = problem_of(Direction::dw, DType::f32, std::int64_t{1} << 30);
+  EXPECT_TRUE(takers(p).size() == 1);
+  // Few rows and columns, but too many tiles.
+  p = problem_of(Direction::forward, DType::bf16, std::int64_t{1} << 30);
+  p.rows = std::int64_t{1} << 20;
+  for (const plan::KernelInfo* row : takers(p)) EXPECT_FALSE(std::string(row->name).starts_with("sm90_"));
+}
+
+}  // namespace
+}  // namespace sparseloom::testing
