@@ -24,7 +24,9 @@ CPP_ARROWS = {
 # Public headers count as the folder that implements them; those not named here count as a folder of their own
 # name.
 PUBLIC = dict.fromkeys(("error", "activation", "dtype", "matrix_view", "export", "version"), "core") | {
-    "executor": "runtime"
+    "executor": "runtime",
+    "extension": "plan",
+    "layout_concept": "layout",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how

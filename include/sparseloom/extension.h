@@ -8,6 +8,7 @@
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
 #include "sparseloom/layout.h"
+#include "sparseloom/layout_concept.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom {

@@ -18,5 +18,5 @@
 #include "sparseloom/executor.h"
 #include "sparseloom/ops.h"
 #include "sparseloom/plan.h"
-// Bring a kernel along.
+// Bring a layout or a kernel along.
 #include "sparseloom/extension.h"

@@ -1,5 +1,7 @@
 // pack and unpack between dense and block-sparse on the CPU: byte copies of the rows of blocks, whatever the
 // dtype. Also BsrMatrix.
+#include "layout/bsr.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -7,8 +9,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "layout/unpack_rows.h"
-#include "sparseloom/layout.h"
 
 namespace sparseloom {
 namespace {
@@ -35,17 +35,20 @@ void require_values(const char* op, const IndexView& index, const void* values) 
 }
 
 /// Calls copy(byte offset in dense, byte offset in values, bytes present, bytes of padding) for each row of
-/// each stored block in the block rows [begin, end). A row below the matrix's edge has no bytes present.
+/// each stored block, for the rows [begin, end). A row below the matrix's edge has no bytes present.
 template <class Copy>
 void for_each_row(const ConstMatrixView& dense, const IndexView& index, std::int64_t begin, std::int64_t end,
                   Copy copy) {
+  if (begin >= end) return;  // an index without rows may have no block shape to divide by
   const auto element = static_cast<std::int64_t>(size_of(dense.dtype));
   const std::int64_t row_bytes = index.block.cols * element;
-  for (std::int64_t r = begin; r < end; ++r) {
+  for (std::int64_t r = begin / index.block.rows; r * index.block.rows < end; ++r) {
+    const std::int64_t top = std::max<std::int64_t>(begin - r * index.block.rows, 0);
+    const std::int64_t bottom = std::min<std::int64_t>(end - r * index.block.rows, index.block.rows);
     for (std::int64_t i = index.crow[r]; i < index.crow[r + 1]; ++i) {
       const std::int64_t left = std::int64_t{index.col[i]} * index.block.cols;
       const std::int64_t width_bytes = std::min<std::int64_t>(index.block.cols, index.cols - left) * element;
-      for (std::int64_t y = 0; y < index.block.rows; ++y) {
+      for (std::int64_t y = top; y < bottom; ++y) {
         const std::int64_t row = r * index.block.rows + y;
         const std::int64_t present = row < index.rows ? width_bytes : 0;
         const std::int64_t in_dense = present ? (row * dense.stride + left) * element : 0;
@@ -67,18 +70,17 @@ void pack(const ConstMatrixView& dense, const IndexView& index, void* values) {
     if (present) std::memcpy(target + in_values, source + in_dense, static_cast<std::size_t>(present));
     if (padding) std::memset(target + in_values + present, 0, static_cast<std::size_t>(padding));
   };
-  for_each_row(dense, index, 0, index.block_rows(), copy);
+  for_each_row(dense, index, 0, index.block_rows() * index.block.rows, copy);
 }
 
-void layout::unpack_rows(const IndexView& index, const void* values, const MatrixView& dense,
-                         std::int64_t begin, std::int64_t end) {
+void layout::Bsr::unpack(const View& index, const void* values, const MatrixView& dense, std::int64_t begin,
+                         std::int64_t end) {
   const auto* source = static_cast<const std::byte*>(values);
   auto* target = static_cast<std::byte*>(dense.data);
   const auto element = static_cast<std::int64_t>(size_of(dense.dtype));
-  const std::int64_t last = std::min(end * index.block.rows, index.rows);
   if (index.cols > 0) {
     // Clear row by row: the memory between the rows of a strided matrix is not ours.
-    for (std::int64_t r = begin * index.block.rows; r < last; ++r) {
+    for (std::int64_t r = begin; r < end; ++r) {
       std::memset(target + r * dense.stride * element, 0, static_cast<std::size_t>(index.cols * element));
     }
   }
@@ -89,10 +91,16 @@ void layout::unpack_rows(const IndexView& index, const void* values, const Matri
                });
 }
 
+void layout::Bsr::validate(const char* op, const View& view) {
+  validate_index(op, view.rows, view.cols, view.block,
+                 {view.crow, static_cast<std::size_t>(view.block_rows()) + 1},
+                 {view.col, static_cast<std::size_t>(view.blocks)});
+}
+
 void unpack(const IndexView& index, const void* values, const MatrixView& dense) {
   require_dense("unpack", dense, index.rows, index.cols);
   require_values("unpack", index, values);
-  layout::unpack_rows(index, values, dense, 0, index.block_rows());
+  layout::Bsr::unpack(index, values, dense, 0, index.rows);
 }
 
 BsrMatrix::BsrMatrix(BlockIndex index, DType dtype) : index_(std::move(index)), dtype_(dtype) {

@@ -1,4 +1,6 @@
 // pack and unpack: exact copies, for every block shape, dtype, edge and stride.
+#include "layout/bsr.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 
 #include "core/expect_error.h"
 #include "core/rng.h"
-#include "layout/unpack_rows.h"
 #include "pattern/pictures.h"
 #include "sparseloom/layout.h"
 
@@ -127,14 +128,14 @@ TEST(Pack, CopiesSpecialValuesAndUnpackMultipliesNothing) {
   EXPECT_FALSE(std::signbit(back[15]));
 }
 
-TEST(UnpackRows, TogetherGiveTheWhole) {
+TEST(UnpackRows, InRangesThatCutBlocksTooGivesTheWhole) {
   const BlockPattern pattern = pattern::random(75, 90, {16, 8}, 0.4, 3);
   const BlockIndex index(pattern);
   Bytes dense(DType::f32, 75, 90, 2, 1), whole(DType::f32, 75, 90, 2, 2), pieces(DType::f32, 75, 90, 2, 2);
   const BsrMatrix matrix = BsrMatrix::pack(dense.view(), pattern);
   matrix.unpack(whole.view());
-  for (const auto& [begin, end] : {std::pair{3, 5}, {0, 1}, {1, 1}, {1, 3}}) {
-    layout::unpack_rows(index.view(), matrix.values(), pieces.view(), begin, end);
+  for (const auto& [begin, end] : {std::pair{48, 75}, {0, 5}, {5, 5}, {5, 7}, {7, 41}, {41, 48}}) {
+    layout::Bsr::unpack(index.view(), matrix.values(), pieces.view(), begin, end);
   }
   EXPECT_EQ(pieces.data, whole.data);
 }

@@ -18,7 +18,7 @@
 #include "kernels/shared/activation/activate.h"
 #include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/bsr/unpack.h"
-#include "layout/unpack_rows.h"
+#include "layout/bsr.h"
 #include "runtime/parallel.h"
 
 namespace sparseloom::kernels {
@@ -105,7 +105,7 @@ int launch_cpu(const MatmulArgs& args, const Executor& executor) {
   const IndexView& w = args.index;
   const MatrixView dense{args.workspace, args.dtype, w.rows, w.cols, w.cols};
   runtime::parallel_for(executor, w.block_rows(), [&](std::int64_t begin, std::int64_t end) {
-    layout::unpack_rows(w, args.values, dense, begin, end);
+    layout::Bsr::unpack(w, args.values, dense, begin * w.block.rows, std::min(end * w.block.rows, w.rows));
   });
   executor.gemm(executor.context, gemm_of(args));
   if (needs_finish(args)) finish(args, executor);
