@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "sparseloom/extension.h"
+#include "sparseloom/layout_concept.h"
 #include "sparseloom/layout.h"
 
 namespace sparseloom::layout {

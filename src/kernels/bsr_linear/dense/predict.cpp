@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/generic/dense.h"
 
 namespace sparseloom::kernels::dense {
 namespace {
@@ -44,23 +45,10 @@ double predict_cuda_us(const Problem& p, const plan::Machine& machine) {
   return total;
 }
 
-// The scatter writes every element of D once, and the GEMM reads it once. The stored values are read once.
-double predict_cpu_us(const Problem& p, const plan::Machine& machine) {
-  const double bytes =
-      static_cast<double>(p.rows) * static_cast<double>(p.cols) * static_cast<double>(size_of(p.dtype));
-  const double product =
-      2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  double us = 1e6 * (bytes / (machine.rates.copy_bytes * std::max(1, p.threads)) +
-                     product / machine.rates.gemm_flops);
-  if (p.activation != Activation::none || p.residual)
-    us += 1e6 * static_cast<double>(p.m) * static_cast<double>(p.rows) * 10e-9 / std::max(1, p.threads);
-  return us;
-}
-
 }  // namespace
 
 double predict_us(const Problem& p, const plan::Machine& machine) {
-  return p.device >= 0 ? predict_cuda_us(p, machine) : predict_cpu_us(p, machine);
+  return p.device >= 0 ? predict_cuda_us(p, machine) : generic::predict_dense_cpu_us(p, machine);
 }
 
 }  // namespace sparseloom::kernels::dense
