@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "sparseloom/layout_concept.h"
 #include "sparseloom/layout.h"
+#include "sparseloom/layout_concept.h"
 
 namespace sparseloom::layout {
 
