@@ -42,7 +42,7 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
                       std::int64_t bm, std::int64_t bn, std::string direction, std::string dtype,
                       std::int64_t m, bool bias, std::int64_t activation, std::int64_t digest, bool strict,
                       bool tf32, std::int64_t device, std::int64_t kernel, bool residual, bool accumulate,
-                      bool use_fast_accum) {
+                      bool use_fast_accum, bool aligned) {
   const IndexView index = index_of("plan", crow, col, rows, cols, block_of("plan", rows, cols, bm, bn));
   // The dtype may read "int8 to bf16", as plans print it; all other dtypes write themselves.
   const std::string kTo = " to ";
@@ -55,6 +55,7 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   problem.residual = residual;
   problem.accumulate = accumulate;
   problem.fast_accum = use_fast_accum;
+  problem.aligned = problem.aligned && aligned;
   const auto plan = make_plan(problem, index, planner(device), kernel_name("plan", kernel));
   std::string text = "{\"kernel\": " + json_string(plan->kernel_name) + ", \"predicted_us\": " +
                      json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +

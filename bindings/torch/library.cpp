@@ -103,7 +103,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "dtype, int m, "
       "bool bias, int activation, int digest, bool strict, bool tf32, int device, int kernel, bool "
       "residual=False, "
-      "bool accumulate=False, bool use_fast_accum=False) -> str");
+      "bool accumulate=False, bool use_fast_accum=False, bool aligned=True) -> str");
   m.def("info() -> str");
   // The torch names of the activations, in the order of their codes, separated by spaces. Python asks for
   // them at import, so they are no part of info, which may measure rates.

@@ -37,6 +37,7 @@ def plan(
     residual: bool = False,
     accumulate: bool = False,
     use_fast_accum: bool = False,
+    aligned: bool = True,
 ) -> dict[str, Any]:
     """Returns the plan for m tokens (rows of x) as a dict: kernel, predicted_us, workspace_bytes, candidates
     (each with kernel, refusal and predicted_us) and text.
@@ -44,8 +45,9 @@ def plan(
     ``direction`` is "forward", "dx" or "dw". The index is on the CPU; ``device`` is where the product would
     run. ``out_dtype`` is the result's dtype for int8 and float8_e4m3fn operands. ``residual`` plans a linear
     with a residual (forward, no 8-bit operands). ``accumulate`` plans a linear_dw with ``out``, or a backward
-    pass into main_grad (dw, not float64). ``use_fast_accum`` is that of scaled_linear. Raises Error when no
-    call has these arguments, and when no candidate can run; that Error lists every refusal.
+    pass into main_grad (dw, not float64). ``use_fast_accum`` is that of scaled_linear. ``aligned=False``
+    plans operands on CUDA whose base, or the distance between whose rows, is no multiple of 16 bytes. Raises
+    Error when no call has these arguments, and when no candidate can run; that Error lists every refusal.
     """
     if direction not in DIRECTIONS:
         raise Error("plan", f"a direction of {', '.join(DIRECTIONS)}", repr(direction), "choose one of them")
@@ -73,7 +75,13 @@ def plan(
             dtype is torch.float32 and tf32_allowed(),
             ordinal(device),
         ),
-        *(PLAN_CHOOSES if kernel is None else kernel_number(kernel), residual, accumulate, use_fast_accum),
+        *(
+            PLAN_CHOOSES if kernel is None else kernel_number(kernel),
+            residual,
+            accumulate,
+            use_fast_accum,
+            aligned,
+        ),
     )
     return dict(json.loads(text))
 

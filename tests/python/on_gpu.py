@@ -30,7 +30,7 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32, devic
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
 
 
-def plan_of(case: Case, inputs: Inputs, kernel: str | None = None) -> dict:
+def plan_of(case: Case, inputs: Inputs, kernel: str | None = None, aligned: bool = True) -> dict:
     """The case's plan, or the one of a forced kernel."""
     with tf32_switch(case.tf32):
         fused = (case.bias, case.activation)
@@ -42,6 +42,7 @@ def plan_of(case: Case, inputs: Inputs, kernel: str | None = None) -> dict:
             *fused,
             kernel=kernel,
             device=case.device,
+            aligned=aligned,
         )
 
 
