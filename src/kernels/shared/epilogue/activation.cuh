@@ -146,31 +146,24 @@ struct Functor<Activation::relu2, kHalf> {
   static __device__ __forceinline__ float gradient(float dy, float z) { return dy * (2.0f * Relu::value(z)); }
 };
 
-/// Calls use(functor) once with the activation's functor. Each activation gets its own copy of the code,
-/// since inside loops a selection for each value would cost more than the activation.
+/// Calls use(function) once with the activation. Each activation gets its own copy of the code, since inside
+/// loops a selection for each value would cost more than the activation.
 template <bool kHalf, class Use>
-__device__ __forceinline__ void with_functor(Activation activation, Use use) {
+__device__ __forceinline__ void with_activation(Activation activation, Use use) {
   switch (activation) {
 #define SPARSELOOM_ROW(name, torch_name) \
-  case Activation::name: use(Functor<Activation::name, kHalf>{}); break;
+  case Activation::name: use([](float v) { return Functor<Activation::name, kHalf>::value(v); }); break;
     SPARSELOOM_ACTIVATIONS(SPARSELOOM_ROW)
 #undef SPARSELOOM_ROW
   }
 }
 
-/// Calls use(function) once, where function(x) is the activation's value.
-template <bool kHalf, class Use>
-__device__ __forceinline__ void with_activation(Activation activation, Use use) {
-  with_functor<kHalf>(activation,
-                      [&use](auto functor) { use([functor](float v) { return functor.value(v); }); });
-}
-
 /// x <- activation(x)
 template <int kCount>
 __device__ __forceinline__ void activate(Activation activation, float (&x)[kCount]) {
-  with_functor<false>(activation, [&x](auto functor) {
+  with_activation<false>(activation, [&x](auto function) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] = functor.value(x[i]);
+    for (int i = 0; i < kCount; ++i) x[i] = function(x[i]);
   });
 }
 
@@ -179,10 +172,16 @@ __device__ __forceinline__ void activate(Activation activation, float (&x)[kCoun
 template <bool kHalf, int kCount>
 __device__ __forceinline__ void activation_gradient(Activation activation, float (&dy)[kCount],
                                                     const float (&saved)[kCount]) {
-  with_functor<kHalf>(activation, [&](auto functor) {
+  const auto each = [&](auto functor) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) dy[i] = functor.gradient(dy[i], saved[i]);
-  });
+  };
+  switch (activation) {
+#define SPARSELOOM_ROW(name, torch_name) \
+  case Activation::name: each(Functor<Activation::name, kHalf>{}); break;
+    SPARSELOOM_ACTIVATIONS(SPARSELOOM_ROW)
+#undef SPARSELOOM_ROW
+  }
 }
 
 }  // namespace sparseloom::kernels::cuda::epilogue
