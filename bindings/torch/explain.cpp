@@ -56,6 +56,7 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   problem.accumulate = accumulate;
   problem.fast_accum = use_fast_accum;
   problem.aligned = problem.aligned && aligned;
+  problem.out_aligned = problem.out_aligned && aligned;
   const auto plan = make_plan(problem, index, planner(device), kernel_name("plan", kernel));
   std::string text = "{\"kernel\": " + json_string(plan->kernel_name) + ", \"predicted_us\": " +
                      json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +

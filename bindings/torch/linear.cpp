@@ -68,8 +68,8 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
   problem.residual = residual.has_value();
   problem.activation = activation_of(op, activation);
   const void* data = values_of(op, values, index);
-  problem.aligned = is_aligned(input.view) && is_aligned(addend.view) && is_aligned(data) &&
-                    is_aligned({nullptr, input.view.dtype, input.view.rows, out_features, out_features});
+  problem.aligned = is_aligned(input.view) && is_aligned(addend.view) && is_aligned(data);
+  problem.out_aligned = is_aligned({nullptr, input.view.dtype, input.view.rows, out_features, out_features});
   const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
   const Tensor y = new_like(op, x, with_features(x, out_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
@@ -112,8 +112,8 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
   const Executor executor = torch_executor(device);
   const void* data = values_of(op, values, index);
   Problem problem = problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
-  problem.aligned = is_aligned(grad.view) && is_aligned(data) &&
-                    is_aligned({nullptr, grad.view.dtype, grad.view.rows, in_features, in_features});
+  problem.aligned = is_aligned(grad.view) && is_aligned(data);
+  problem.out_aligned = is_aligned({nullptr, grad.view.dtype, grad.view.rows, in_features, in_features});
   const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
   const Tensor dx = new_like(op, dy, with_features(dy, in_features));
   const Scratch workspace(op, plan->workspace_bytes, device);

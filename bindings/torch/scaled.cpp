@@ -87,8 +87,8 @@ Tensor scaled_linear(const Tensor& x, const Tensor& given_values, const Tensor& 
   problem.bias = bias.has_value();
   problem.activation = activation_of(kOp, activation);
   const void* data = values_of(kOp, values, index);
-  problem.aligned = is_aligned(input.view) && is_aligned(data) &&
-                    is_aligned({nullptr, out, input.view.rows, out_features, out_features});
+  problem.aligned = is_aligned(input.view) && is_aligned(data);
+  problem.out_aligned = is_aligned({nullptr, out, input.view.rows, out_features, out_features});
   const auto plan = make_plan(problem, index, executor, kernel_name(kOp, kernel));
   const Tensor y = new_tensor(kOp, with_features(x, out_features), out_dtype, device);
   const Scratch workspace(kOp, plan->workspace_bytes, device);

@@ -30,15 +30,15 @@ struct MatrixView {
   operator ConstMatrixView() const noexcept { return {data, dtype, rows, cols, stride}; }
 };
 
-/// Whether an address, or the base of a matrix and the distance between its rows, are multiples of 16 bytes.
-/// Null is. A matrix of at most 64 rows must also lie within 2 GB, since kernels for small batches count its
-/// bytes in 32 bits.
+/// Whether an address, or the base of a matrix and the distance between its rows (of which a single row has
+/// none), are multiples of 16 bytes. Null is. A matrix of at most 64 rows must also lie within 2 GB, since
+/// kernels for small batches count its bytes in 32 bits.
 inline bool is_aligned(const void* address) noexcept {
   return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
 }
 inline bool is_aligned(const ConstMatrixView& matrix) noexcept {
   const auto bytes = static_cast<std::int64_t>(size_of(matrix.dtype));
-  return is_aligned(matrix.data) && matrix.stride * bytes % 16 == 0 &&
+  return is_aligned(matrix.data) && (matrix.rows <= 1 || matrix.stride * bytes % 16 == 0) &&
          (matrix.rows > 64 || matrix.rows * matrix.stride * bytes < std::int64_t{1} << 31);
 }
 

@@ -54,10 +54,11 @@ struct Problem {
   BlockShape block;
   std::int64_t blocks = 0;  // stored blocks
   Facts facts;              // facts_of the index; the CPU kernels need none
-  // The base of every operand, and the distance between its rows, are multiples of 16 bytes, which Hopper's
-  // copy engine (TMA) needs (is_aligned in matrix_view.h); the sums of dw with `accumulate` may lie anywhere.
-  // A call with other operands is refused if the planned kernel needs it.
-  bool aligned = true;
+  // The base of every operand that is read, and the distance between its rows, are multiples of 16 bytes,
+  // which Hopper's copy engine (TMA) needs (is_aligned in matrix_view.h); and the same of the matrix that is
+  // written, except that dvalues count as read, and the sums of dw with `accumulate` may lie anywhere. A call
+  // with other operands is refused if the planned kernel needs it.
+  bool aligned = true, out_aligned = true;
   bool bias = false;
   Activation activation = Activation::none;  // forward only
   // Forward only: a matrix of the shape and dtype of y is added after the activation.

@@ -37,7 +37,8 @@ class Registry {
     Kernel kernel{};
     kernel.info.name = outside.name;
     kernel.info.side = outside.on_cuda != 0 ? plan::Side::cuda : plan::Side::cpu;
-    if (outside.needs_aligned != 0) kernel.info.needs_aligned = [](const Problem&) { return true; };
+    if (outside.needs_aligned != 0)
+      kernel.info.needs_aligned = [](const Problem&) { return plan::Aligned::all; };
     kernel.info.outside = &outside;
     std::lock_guard lock(mutex_);
     const std::size_t row = count_.load(std::memory_order_relaxed);

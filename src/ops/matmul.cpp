@@ -8,6 +8,7 @@
 #include "ops/activation.h"
 #include "ops/block_row_hints.h"
 #include "ops/checks.h"
+#include "plan/select.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
@@ -60,15 +61,27 @@ void check_call(const char* op, Direction direction, const Plan& plan, const Ind
 
 // Refuses operands that are less aligned than planned, if the kernel depends on it.
 void check_aligned(const char* op, const Plan& plan, const void* values,
-                   std::initializer_list<ConstMatrixView> matrices) {
-  const auto needs = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)].needs_aligned;
-  if (!plan.problem.aligned || needs == nullptr || !needs(plan.problem)) return;
-  const bool all = std::all_of(matrices.begin(), matrices.end(),
-                               [](const ConstMatrixView& matrix) { return is_aligned(matrix); });
-  if (!all || !is_aligned(values))
+                   std::initializer_list<ConstMatrixView> read,
+                   std::initializer_list<ConstMatrixView> written) {
+  const Problem& p = plan.problem;
+  const plan::Aligned needs =
+      plan::alignment_of(kernels::registry_info()[static_cast<std::size_t>(plan.kernel)], p);
+  const auto all = [](std::initializer_list<ConstMatrixView> matrices) {
+    return std::all_of(matrices.begin(), matrices.end(),
+                       [](const ConstMatrixView& matrix) { return is_aligned(matrix); });
+  };
+  const bool fits = needs == plan::Aligned::none ||
+                    (is_aligned(values) && all(read) && (needs == plan::Aligned::inputs || all(written)));
+  if (!fits)
     core::fail(
         op, "operands whose base and rows lie at multiples of 16 bytes, as planned for " + plan.kernel_name,
-        "one that does not", "set Problem::aligned to false before make_plan, or align it");
+        "one that does not", "set Problem::aligned or out_aligned to false before make_plan, or align it");
+}
+
+// The distance between rows, in elements. Of a single row, which has none, it is a multiple of 16 bytes,
+// because the copy engine is told it all the same.
+std::int64_t row_distance(const ConstMatrixView& matrix) {
+  return matrix.rows > 1 ? matrix.stride : core::round_up(matrix.cols, std::int64_t{16});
 }
 
 MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrixView& a,
@@ -79,7 +92,7 @@ MatmulArgs arguments(const Plan& plan, const IndexView& index, const ConstMatrix
   args.activation = plan.problem.activation;
   args.m = plan.problem.m;
   args.a = a.data;
-  args.a_stride = a.stride;
+  args.a_stride = row_distance(a);
   args.index = index;
   args.workspace = workspace.data();
   args.device = executor.device;
@@ -138,15 +151,15 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
     core::fail("linear", p.residual ? "a residual, as planned" : "no residual, as planned",
                residual.data ? "one" : "none", "plan for what the call passes");
   if (p.residual) check_matrix("linear", "residual", residual, p.m, p.rows, p.out);
-  check_aligned("linear", plan, values, {x, y, residual, pre != nullptr ? *pre : MatrixView{}});
+  check_aligned("linear", plan, values, {x, residual}, {y, pre != nullptr ? *pre : MatrixView{}});
   // Fill the arguments of the kernel.
   MatmulArgs args = arguments(plan, index, x, workspace, executor);
   args.values = values;
   args.bias = bias;
   args.residual = residual.data;
-  args.residual_stride = residual.stride;
+  args.residual_stride = row_distance(residual);
   args.out = y.data;
-  args.out_stride = y.stride;
+  args.out_stride = row_distance(y);
   if (scales != nullptr) {
     check_scale("x's scales", scales->x, p.m, "token");
     check_scale("w's scales", scales->w, p.rows, "output feature");
@@ -161,11 +174,11 @@ void forward(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
     args.activation = Activation::none;
     args.residual = nullptr;
     args.out = pre->data;
-    args.out_stride = pre->stride;
+    args.out_stride = row_distance(*pre);
     launch("linear", plan, args, executor);
     return ops::activate(*pre, p.activation, residual, y, executor);
   }
-  if (pre != nullptr) args.pre = pre->data, args.pre_stride = pre->stride;
+  if (pre != nullptr) args.pre = pre->data, args.pre_stride = row_distance(*pre);
   const bool adds = p.dtype != DType::f32 || kernel.adds_f32_residual;
   if (!adds) args.residual = nullptr;
   launch("linear", plan, args, executor);
@@ -200,12 +213,12 @@ void linear_dx(const Plan& plan, const ConstMatrixView& dy, const IndexView& ind
   check_matrix("linear_dx", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dx", "dx", dx, p.m, p.cols, p.dtype);
   if (p.m == 0 || p.cols == 0) return;
-  check_aligned("linear_dx", plan, values, {dy, dx});
+  check_aligned("linear_dx", plan, values, {dy}, {dx});
   MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.transposed = transposed;
   args.values = values;
   args.out = dx.data;
-  args.out_stride = dx.stride;
+  args.out_stride = row_distance(dx);
   launch("linear_dx", plan, args, executor);
 }
 
@@ -216,10 +229,10 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   check_matrix("linear_dw", "dy", dy, p.m, p.rows, p.dtype);
   check_matrix("linear_dw", "x", x, p.m, p.cols, p.dtype);
   if (p.blocks == 0 || (p.m == 0 && p.accumulate)) return;
-  check_aligned("linear_dw", plan, p.accumulate ? nullptr : dvalues, {dy, x});
+  check_aligned("linear_dw", plan, p.accumulate ? nullptr : dvalues, {dy, x}, {});
   MatmulArgs args = arguments(plan, index, dy, workspace, executor);
   args.b = x.data;
-  args.b_stride = x.stride;
+  args.b_stride = row_distance(x);
   args.out = dvalues;
   args.accumulate = p.accumulate;
   launch("linear_dw", plan, args, executor);

@@ -177,10 +177,18 @@ Problem describe(const IndexView& index, DType dtype, Direction direction, std::
   problem.blocks = index.blocks;
   // The matrices [m, cols] and [m, rows] with nothing between their rows. 8-bit products write bf16 or f32.
   const DType written = is_scaled(dtype) ? DType::bf16 : dtype;
-  const bool forward = direction == Direction::forward;
-  problem.aligned =
-      is_aligned({nullptr, direction == Direction::dx ? written : dtype, m, index.cols, index.cols}) &&
-      is_aligned({nullptr, forward ? written : dtype, m, index.rows, index.rows});
+  const auto aligned = [&](DType type, std::int64_t features) {
+    return is_aligned({nullptr, type, m, features, features});
+  };
+  switch (direction) {
+    case Direction::forward:
+      problem.aligned = aligned(dtype, index.cols), problem.out_aligned = aligned(written, index.rows);
+      break;
+    case Direction::dx:
+      problem.aligned = aligned(dtype, index.rows), problem.out_aligned = aligned(written, index.cols);
+      break;
+    case Direction::dw: problem.aligned = aligned(dtype, index.rows) && aligned(dtype, index.cols); break;
+  }
   return problem;
 }
 
@@ -195,7 +203,8 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   // Ignore these flags where they have no effect, so that there is one plan and not two.
   problem.tf32 = given.tf32 && problem.device >= 0 && problem.dtype == DType::f32;
   problem.fast_accum = given.fast_accum && problem.device >= 0 && problem.dtype == DType::f8e4m3;
-  if (problem.device < 0) problem.facts = {}, problem.aligned = true;
+  if (problem.device < 0) problem.facts = {}, problem.aligned = problem.out_aligned = true;
+  if (problem.direction == Direction::dw) problem.out_aligned = true;  // dvalues count as read
   check_problem(problem, index);
   // Validate on the CPU, so that indices which do not fit the problem (an x with other features, say) cannot
   // reach a kernel. On a device that would take a copy and a wait, also inside the capture of a graph: there

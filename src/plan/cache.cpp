@@ -21,6 +21,7 @@ std::size_t CacheKeyHash::operator()(const CacheKey& key) const noexcept {
   mix(static_cast<std::uint64_t>(static_cast<std::uint32_t>(p.device)) |
       static_cast<std::uint64_t>(p.residual) << 32 | static_cast<std::uint64_t>(p.accumulate) << 33 |
       static_cast<std::uint64_t>(p.fast_accum) << 34 | static_cast<std::uint64_t>(p.aligned) << 35 |
+      static_cast<std::uint64_t>(p.out_aligned) << 45 |
       static_cast<std::uint64_t>(p.facts.digest() + 1) << 36);
   mix(std::hash<std::string>{}(key.forced) ^ key.rows);
   return hash;

@@ -49,6 +49,10 @@ struct Machine {
 /// not check that.
 enum class Side : unsigned char { cpu, cuda, any };
 
+/// Operands that have to be aligned: none, those that are read (Problem::aligned), or those and the matrix
+/// that is written (Problem::out_aligned).
+enum class Aligned : unsigned char { none, inputs, all };
+
 /// One row of the kernel registry. `refusal` says why the kernel does not support a problem; empty means that
 /// it does. `predict_us` and `workspace_bytes` are called only then. The number of threads is
 /// problem.threads. Predictions are for one call with warm code and with inputs outside L2.
@@ -71,10 +75,10 @@ struct KernelInfo {
   /// What describe() says about the kernel's products if their NaN rule differs from that of the sparse
   /// kernels; or null.
   const char* caveat = nullptr;
-  /// Whether the kernel needs the problem's operands `aligned`, for TMA or loads of 16 bytes. select() then
+  /// Which of the problem's operands the kernel needs aligned, for TMA or loads of 16 bytes. select() then
   /// refuses a problem that is not, and a call refuses operands that are less aligned than planned. Null: it
   /// takes any.
-  bool (*needs_aligned)(const Problem& problem) = nullptr;
+  Aligned (*needs_aligned)(const Problem& problem) = nullptr;
   /// A kernel from outside, whose functions stand in for the ones above (which are null); or null.
   const SparseloomKernel* outside = nullptr;
 };

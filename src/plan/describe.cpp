@@ -15,15 +15,8 @@ const char* name_of(Direction direction) noexcept {
 }
 
 const char* name_of(Activation activation) noexcept {
-  switch (activation) {
-    case Activation::none: return "none";
-    case Activation::relu: return "relu";
-    case Activation::gelu_erf: return "gelu_erf";
-    case Activation::gelu_tanh: return "gelu_tanh";
-    case Activation::silu: return "silu";
-    case Activation::relu2: return "relu2";
-  }
-  return "?";
+  const auto code = static_cast<int>(activation);
+  return code < kActivationCount ? kActivations[code].name : "?";
 }
 
 std::string to_string(const Problem& p) {
@@ -49,6 +42,7 @@ std::string to_string(const Problem& p) {
   text +=
       p.device >= 0 ? " device=cuda:" + std::to_string(p.device) : " threads=" + std::to_string(p.threads);
   if (!p.aligned) text += " misaligned";
+  if (!p.out_aligned) text += " misaligned_out";
   if (p.strict) text += " strict";
   return text;
 }

@@ -29,7 +29,8 @@ std::string refusal_of(const KernelInfo& row, const Problem& problem, const Mach
   if (std::string why = refuse_side(problem, row.side); !why.empty()) return why;
   if (is_scaled(problem.dtype) && !row.scaled)
     return std::string("multiplies no 8-bit operands, the dtype is ") + name_of(problem.dtype);
-  if (!problem.aligned && row.needs_aligned != nullptr && row.needs_aligned(problem))
+  const Aligned needs = alignment_of(row, problem);
+  if ((needs != Aligned::none && !problem.aligned) || (needs == Aligned::all && !problem.out_aligned))
     return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
   if (row.outside != nullptr) {
     const char* const why = row.outside->refusal(&problem);
@@ -40,6 +41,10 @@ std::string refusal_of(const KernelInfo& row, const Problem& problem, const Mach
     why = std::string("multiplies ") + name_of(problem.dtype) +
           " a thousand times slower than a fast kernel, so only by name: kernel=" + row.name;
   return why;
+}
+
+Aligned alignment_of(const KernelInfo& row, const Problem& problem) {
+  return row.needs_aligned != nullptr ? row.needs_aligned(problem) : Aligned::none;
 }
 
 double predicted_us(const KernelInfo& row, const Problem& problem, const Machine& machine) {

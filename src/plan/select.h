@@ -16,6 +16,9 @@ namespace sparseloom::plan {
 std::string refusal_of(const KernelInfo& row, const Problem& problem, const Machine& machine,
                        const std::string& forced = {});
 
+/// Which operands of the problem the row needs aligned.
+Aligned alignment_of(const KernelInfo& row, const Problem& problem);
+
 /// The row's prediction, and the bytes of workspace that it asks for, for a problem that it does not refuse.
 double predicted_us(const KernelInfo& row, const Problem& problem, const Machine& machine);
 std::size_t workspace_of(const KernelInfo& row, const Problem& problem, const Machine& machine);

@@ -31,11 +31,12 @@ TEST(Cache, MakesOncePerProblem) {
 TEST(Cache, WhatAChoiceDependsOnMakesAnotherProblem) {
   Cache cache;
   const auto plain = cache.get(key(7), [] { return Plan{}; });
-  CacheKey sum = key(7), misaligned = key(7), uneven = key(7);
+  CacheKey sum = key(7), misaligned = key(7), out = key(7), uneven = key(7);
   sum.problem.accumulate = true;
   misaligned.problem.aligned = false;
+  out.problem.out_aligned = false;
   uneven.problem.facts = Facts::of_digest(1);
-  for (const CacheKey& other : {sum, misaligned, uneven}) {
+  for (const CacheKey& other : {sum, misaligned, out, uneven}) {
     EXPECT_NE(CacheKeyHash{}(other), CacheKeyHash{}(key(7)));
     EXPECT_NE(cache.get(other, [] { return Plan{}; }), plain);
   }

@@ -61,8 +61,10 @@ TEST(Select, EightBitOperandsGoToRowsThatTakeThem) {
 
 TEST(Select, MisalignedOperandsGoToRowsThatTakeThem) {
   KernelInfo always = row<1>("always"), dx_only = row<2>("dx_only");
-  always.needs_aligned = [](const Problem&) { return true; };
-  dx_only.needs_aligned = [](const Problem& p) { return p.direction == Direction::dx; };
+  always.needs_aligned = [](const Problem&) { return Aligned::all; };
+  dx_only.needs_aligned = [](const Problem& p) {
+    return p.direction == Direction::dx ? Aligned::inputs : Aligned::none;
+  };
   const KernelInfo rows[] = {always, dx_only, row<3>("any")};
   Problem p;
   EXPECT_EQ(select(p, rows, {}).kernel_name, "always");

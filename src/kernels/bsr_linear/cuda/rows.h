@@ -22,8 +22,9 @@ namespace cuda {
 /// For rows that need none.
 inline std::size_t no_workspace(const Problem&, const plan::Machine&) { return 0; }
 
-/// For rows that need all operands aligned.
-inline bool always_aligned(const Problem&) { return true; }
+/// For rows that need all operands aligned, or those that they read.
+inline plan::Aligned all_aligned(const Problem&) { return plan::Aligned::all; }
+inline plan::Aligned inputs_aligned(const Problem&) { return plan::Aligned::inputs; }
 
 Kernel sm90_wgmma_row();
 Kernel sm90_wgmma_narrow_row();

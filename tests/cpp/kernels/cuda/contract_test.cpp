@@ -140,9 +140,9 @@ TEST_P(CudaContract, MisalignedOperandsAreReported) {
       c.m = m, c.rows = 256, c.cols = 320, c.block = {side, side}, c.stride_padding = 3, c.values_shift = 1;
       Instance instance(c);
       Problem aligned = instance.cuda_problem(0);
-      aligned.aligned = true;
+      aligned.aligned = aligned.out_aligned = true;
       for (const kernels::Kernel* kernel : runnable_on_device(aligned)) {
-        if (kernel->info.needs_aligned == nullptr || !kernel->info.needs_aligned(aligned)) continue;
+        if (plan::alignment_of(kernel->info, aligned) == plan::Aligned::none) continue;
         const Stream stream;
         DeviceCall call(instance, *kernel);
         call.upload(stream);

@@ -53,7 +53,7 @@ Kernel sm80_decode_staged_row() {
            .refusal = refusal,
            .predict_us = predict_us,
            .workspace_bytes = no_workspace,
-           .needs_aligned = always_aligned},
+           .needs_aligned = inputs_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm80_decode_staged(args); }};
 }
 

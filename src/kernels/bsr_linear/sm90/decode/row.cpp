@@ -98,7 +98,7 @@ Kernel sm90_decode_row() {
            .refusal = refusal,
            .predict_us = predict_us,
            .workspace_bytes = no_workspace,
-           .needs_aligned = always_aligned},
+           .needs_aligned = inputs_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_decode(args); }};
 }
 

@@ -71,7 +71,7 @@ Kernel sm90_mma_row() {
            .refusal = refusal,
            .predict_us = mma_dds::predict_us,
            .workspace_bytes = no_workspace,
-           .needs_aligned = always_aligned},
+           .needs_aligned = all_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_mma_dds(args); },
           true};
 }

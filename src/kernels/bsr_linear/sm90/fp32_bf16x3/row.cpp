@@ -99,7 +99,10 @@ Kernel row(const char* name) {
                          return wgmma_dds::block_row_groups(p, m, kTile<kNarrow>);
                        },
                    // A pass prepares both operands of dW, and takes any alignment.
-                   .needs_aligned = [](const Problem& p) { return p.direction != Direction::dw; }},
+                   .needs_aligned =
+                       [](const Problem& p) {
+                         return p.direction != Direction::dw ? plan::Aligned::all : plan::Aligned::none;
+                       }},
           .launch = launch<kNarrow>,
           .adds_f32_residual = false};
 }

@@ -103,7 +103,7 @@ Kernel wgmma_row(const char* name) {
            .workspace_bytes = workspace_bytes<Merging::kWgmmaLeast>,
            .block_row_groups = groups_of_units<kNarrow>,
            .caveat = kWgmmaCaveat,
-           .needs_aligned = always_aligned},
+           .needs_aligned = all_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_wgmma_merged(args, kNarrow); },
           true};
 }
@@ -121,7 +121,7 @@ Kernel sm90_mma_merged_row() {
            .predict_us = predict_for_mma_us,
            .workspace_bytes = workspace_bytes<Merging::kMmaLeast>,
            .caveat = kMmaCaveat,
-           .needs_aligned = always_aligned},
+           .needs_aligned = all_aligned},
           [](const MatmulArgs& args, const Executor&) { return sm90_mma_merged(args); },
           true};
 }
