@@ -7,7 +7,6 @@
 
 #include "core/half.h"
 #include "core/rng.h"
-#include "plan/schedule.h"
 
 namespace sparseloom::bench {
 namespace {
@@ -91,7 +90,6 @@ Operands::Operands(const Cell& cell)
                                    ? cell.m * cell.cols
                                    : index_.view().blocks * index_.view().block_elements();
   out_.resize(static_cast<std::size_t>(outputs) * size_of(cell.dtype));
-  cost_prefix_ = plan::cost_prefix(cell.direction, index_.view());
 }
 
 Problem Operands::problem(int threads) const {
@@ -103,19 +101,18 @@ Problem Operands::problem(int threads) const {
   return p;
 }
 
-kernels::MatmulArgs Operands::args(const kernels::Kernel& kernel, int threads) {
+MatmulArgs Operands::args(const kernels::Kernel& kernel, int threads) {
   const std::size_t bytes = (kernel.info.workspace_bytes(problem(threads), {}) + 127) / 64 * 64;
   workspace_.reset(static_cast<std::byte*>(std::aligned_alloc(64, bytes)));
   std::memset(workspace_.get(), 0, bytes);
   const bool forward = cell_.direction == Direction::forward;
-  kernels::MatmulArgs args;
+  MatmulArgs args;
   args.direction = cell_.direction, args.dtype = cell_.dtype, args.m = cell_.m;
   args.a = forward ? x_.data() : dy_.data(), args.a_stride = forward ? cell_.cols : cell_.rows;
   args.b = x_.data(), args.b_stride = cell_.cols;
   args.index = index_.view(), args.transposed = index_.transposed();
   args.values = values_.data();
   args.out = out_.data(), args.out_stride = forward ? cell_.rows : cell_.cols;
-  args.cost_prefix = cost_prefix_.data();
   args.workspace = workspace_.get();
   return args;
 }

@@ -33,14 +33,13 @@ class Operands {
   explicit Operands(const Cell& cell);
   Problem problem(int threads) const;
   /// Workspace as the kernel declares it.
-  kernels::MatmulArgs args(const kernels::Kernel& kernel, int threads);
+  MatmulArgs args(const kernels::Kernel& kernel, int threads);
   double flops() const;
 
  private:
   Cell cell_;
   BlockIndex index_;
   std::vector<std::byte> x_, dy_, values_, out_;
-  std::vector<std::int64_t> cost_prefix_;
   std::unique_ptr<std::byte, void (*)(void*)> workspace_;
 };
 

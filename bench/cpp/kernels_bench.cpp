@@ -46,7 +46,7 @@ Operands& operands_of(const Cell& cell) {
 void run_cell(benchmark::State& state, const Cell& cell, const kernels::Kernel& kernel,
               const Executor& executor, const plan::Machine& machine) {
   Operands& operands = operands_of(cell);
-  const kernels::MatmulArgs args = operands.args(kernel, executor.num_threads);
+  const MatmulArgs args = operands.args(kernel, executor.num_threads);
   const auto start = std::chrono::steady_clock::now();
   for (auto _ : state) kernel.launch(args, executor);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
