@@ -153,6 +153,7 @@ class IndexedModule(nn.Module):
         if self.dynamic:
             pattern = self.pattern
             self._pattern, self._digest, self._index = pattern, state.build_index(pattern).digest, None
+            state.remember(self, changed=True)
         return self
 
     def _cpu_index(self) -> ops.Index:
@@ -170,7 +171,7 @@ class IndexedModule(nn.Module):
                     name, getattr(index, name).to(device), persistent=name in ("crow", "col")
                 )
             self._pattern, self._digest, self._index = pattern, index.digest, None
-            state.remember(self)
+            state.remember(self, changed=True)
         self._writes = state.writes(self)
 
     def train(self: Self, mode: bool = True) -> Self:

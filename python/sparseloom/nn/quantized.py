@@ -271,7 +271,7 @@ class QuantizedBlockSparseLinear(nn.Module):
         for name in state.INDEX_BUFFERS:
             self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
         self._pattern, self._digest = pattern, index.digest
-        state.remember(self)
+        state.remember(self, changed=True)
 
     def _refuse(self, x: Tensor) -> None:
         if not x.shape or x.shape[-1] != self.in_features:

@@ -33,15 +33,15 @@ def content_hash(pattern: Pattern) -> int:
     return int(ops.call("validate_index", *pattern.index(), pattern.rows, pattern.cols, *pattern.block))
 
 
-def remember(layer: IndexedModule | QuantizedBlockSparseLinear) -> None:
+def remember(layer: IndexedModule | QuantizedBlockSparseLinear, changed: bool = False) -> None:
     """Tells products on CUDA where the layer's pattern lies (see ops.remember). It costs one comparison when
-    they know."""
+    they know; ``changed`` says that another pattern may lie where one was remembered."""
     crow = layer._buffers["crow"]
     # a fake tensor has no address
     if type(crow) is not Tensor or not crow.is_cuda or layer._digest == ops.UNKNOWN:
         return
     address = crow.data_ptr()
-    if address != layer.__dict__.get("_remembered"):
+    if changed or address != layer.__dict__.get("_remembered"):
         ops.remember(build_index(layer._pattern), crow)
         layer.__dict__["_remembered"] = address
 
