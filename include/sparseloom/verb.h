@@ -1,0 +1,266 @@
+// How a product of any family is planned: its verb, the rows that can run it, and the plan that chose one.
+//
+// A family from outside uses this header so:
+//   1. It writes a verb, a struct with the types Problem, Args and Schedule and a few static functions (the
+//      concept Verb below), for example of the forward product on a layout of its own.
+//   2. For each kernel it writes a `Row<Verb>` that lives as long as the process, and calls register_row(row)
+//      once. propose() refuses a problem or offers schedules with predicted times; launch() runs one.
+//   3. To multiply, it fills a Problem, calls plan_for<Verb>(problem, executor) - which looks in the cache,
+//      asks the rows and keeps the fastest - lends plan->workspace_bytes, and calls plan->launch(args,
+//      executor). plan->describe() says why each other row was not taken; a third argument forces a row.
+// The registry and the cache are those of libsparseloom.so, whoever calls; the templates are their typed
+// face and may be instantiated in a library with hidden visibility.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "sparseloom/executor.h"
+#include "sparseloom/export.h"
+#include "sparseloom/refusal.h"
+
+namespace sparseloom {
+
+namespace plan {
+/// What the machine allows and its rates; defined in src/plan/machine.h, for rows of the library.
+struct Machine;
+}  // namespace plan
+
+/// Where a row's operands may lie. A row is refused without being asked for problems on the other side.
+enum class Side : std::uint8_t { cpu, cuda, any };
+
+/// The most bytes of a Schedule, and the number of words of a problem's key.
+inline constexpr std::size_t kScheduleBytes = 256, kKeyWords = 12;
+using ProblemKey = std::array<std::uint64_t, kKeyWords>;
+
+/// One product of a family. `kName` is unlike every other verb's.
+///
+///   Problem    all that the choice depends on; has `device` (CUDA ordinal, or -1: the CPU) and `strict`
+///   Args       what a launch gets beside the schedule
+///   Schedule   all that is chosen before a launch; trivially copyable, without pointers
+///   key        the problem in words: equal if and only if the problems are
+///   print      a problem, or a schedule (empty if there is nothing to say), as text of a plan
+template <class V>
+concept Verb = requires(const typename V::Problem& problem, const typename V::Schedule& schedule) {
+  typename V::Args;
+  { V::kName } -> std::convertible_to<const char*>;
+  { V::key(problem) } -> std::same_as<ProblemKey>;
+  { V::print(problem) } -> std::same_as<std::string>;
+  { V::print(schedule) } -> std::same_as<std::string>;
+  { problem.device } -> std::convertible_to<int>;
+  { problem.strict } -> std::convertible_to<bool>;
+} && std::is_trivially_copyable_v<typename V::Schedule> && sizeof(typename V::Schedule) <= kScheduleBytes;
+
+namespace plan {
+
+/// The fastest proposal of one row, without its type.
+struct Offer {
+  alignas(16) std::byte schedule[kScheduleBytes];
+  double predicted_us = 0;
+  std::size_t workspace_bytes = 0;
+  bool made = false;
+};
+
+}  // namespace plan
+
+/// One way to run a problem. The prediction is for one call with warm code and with inputs outside L2.
+template <class V>
+struct Proposal {
+  typename V::Schedule schedule;
+  double predicted_us = 0;
+  std::size_t workspace_bytes = 0;
+};
+
+/// Takes the proposals of a row and keeps the fastest; of equal ones the first.
+template <class V>
+class Proposals {
+ public:
+  explicit Proposals(plan::Offer& best) : best_(best) {}
+
+  void add(const Proposal<V>& proposal) {
+    if (best_.made && proposal.predicted_us >= best_.predicted_us) return;
+    std::memcpy(best_.schedule, &proposal.schedule, sizeof proposal.schedule);
+    best_.predicted_us = proposal.predicted_us;
+    best_.workspace_bytes = proposal.workspace_bytes;
+    best_.made = true;
+  }
+
+ private:
+  plan::Offer& best_;
+};
+
+/// A kernel that can run a verb. The functions may be called by several threads at once.
+template <class V>
+struct Row {
+  const char* name;  // unlike that of every other row of the verb
+  Side side;
+  /// Says why the row cannot run the problem, or adds at least one proposal.
+  Refusal (*propose)(const typename V::Problem& problem, const plan::Machine& machine, Proposals<V>& out);
+  /// Runs a schedule that propose() offered, on the executor's threads, or queues it on its stream. Returns
+  /// 0 or a cudaError_t, and throws nothing of its own (what the executor's callbacks throw passes through).
+  int (*launch)(const typename V::Args& args, const typename V::Schedule& schedule,
+                const Executor& executor);
+  /// How NaN spreads, where it differs from the sparse kernels' rule, as plans print it; or null.
+  const char* caveat = nullptr;
+  /// The row is taken only by name, because it is far too slow to be chosen unasked.
+  bool by_name = false;
+};
+
+/// One candidate of a plan, as the plan judged it.
+struct Candidate {
+  const char* kernel = nullptr;
+  Refusal refusal;          // none: it can run the problem
+  double predicted_us = 0;  // meaningful only then
+};
+
+/// What every plan says, whatever its verb.
+struct Choice {
+  int row = -1;  // number in the registry
+  std::string kernel_name;
+  std::vector<Candidate> candidates;  // all rows of the verb, in the registry's order
+  double predicted_us = 0;
+  // Scratch that the caller lends to each call; 64-byte aligned on the CPU, 256-byte aligned on CUDA.
+  std::size_t workspace_bytes = 0;
+  // What the kernel multiplies besides the stored elements, so that NaN spreads from there; or empty.
+  std::string caveat;
+  // One line of text: the instruction set in force or the GPU, the rates that decided, and their origin.
+  std::string machine;
+};
+
+namespace plan {
+
+/// A row without its type: `typed` is the Row<V>, which the two functions know how to call.
+struct AnyRow {
+  const char* verb = nullptr;
+  const void* typed = nullptr;
+  const char* name = nullptr;
+  const char* caveat = nullptr;
+  Side side = Side::cpu;
+  bool by_name = false;
+  Refusal (*propose)(const void* row, const void* problem, const Machine& machine, Offer& out) = nullptr;
+};
+
+/// A problem without its type.
+struct AnyProblem {
+  const char* verb = nullptr;
+  const void* problem = nullptr;
+  std::string (*print)(const void* problem) = nullptr;
+  int device = -1;
+  bool strict = false;
+};
+
+/// A choice, the row that was chosen, and its schedule.
+struct Selected {
+  Choice choice;
+  const void* typed = nullptr;
+  Offer offer;
+};
+
+/// Adds a row to the registry and returns its number, which it keeps, or a negative one of extension.h.
+SPARSELOOM_API int add_row(const AnyRow& row);
+
+/// Takes the row with the lowest predicted time that does not refuse, or the row named `forced` if that is
+/// not empty; ties go to the earlier row. Throws Error listing every refusal if no row can run, if `forced`
+/// names no row, or if the forced row refuses.
+SPARSELOOM_API Selected select(const AnyProblem& problem, const Machine& machine, std::string_view forced);
+
+/// select() on the machine of the executor, whose rates are measured on first use.
+SPARSELOOM_API Selected select(const AnyProblem& problem, const Executor& executor, std::string_view forced);
+
+/// The process's plans by verb, key, forced row and state of the registry. `make` is called outside of the
+/// lock if none is kept, so two threads may both make a plan; the first one is kept.
+SPARSELOOM_API std::shared_ptr<const void> cached(const char* verb, const ProblemKey& key,
+                                                  std::string_view forced,
+                                                  std::shared_ptr<const void> (*make)(void* context),
+                                                  void* context);
+
+SPARSELOOM_API std::string describe(const Choice& choice, const std::string& problem,
+                                    const std::string& schedule);
+
+}  // namespace plan
+
+/// The decision: immutable, shareable between threads, valid for every operand that the problem describes.
+template <class V>
+struct PlanOf : Choice {
+  typename V::Problem problem;
+  typename V::Schedule schedule;
+  const Row<V>* chosen = nullptr;
+
+  int launch(const typename V::Args& args, const Executor& executor) const {
+    return chosen->launch(args, schedule, executor);
+  }
+  /// A few lines of text: the problem, the choice and its prediction, and why each other candidate was not
+  /// chosen.
+  std::string describe() const { return plan::describe(*this, V::print(problem), V::print(schedule)); }
+};
+
+/// Adds a row, which has to live as long as the process, for the verb V. Returns its number in the registry,
+/// or one of the negative ones of extension.h. Plans made before are not made again.
+template <Verb V>
+int register_row(const Row<V>& row) {
+  plan::AnyRow any;
+  any.verb = V::kName;
+  any.typed = &row;
+  any.name = row.name;
+  any.caveat = row.caveat;
+  any.side = row.side;
+  any.by_name = row.by_name;
+  any.propose = [](const void* typed, const void* problem, const plan::Machine& machine, plan::Offer& out) {
+    Proposals<V> proposals(out);
+    return static_cast<const Row<V>*>(typed)->propose(*static_cast<const typename V::Problem*>(problem),
+                                                      machine, proposals);
+  };
+  return plan::add_row(any);
+}
+
+namespace plan {
+
+template <Verb V>
+AnyProblem any(const typename V::Problem& problem) {
+  return {V::kName, &problem,
+          [](const void* p) { return V::print(*static_cast<const typename V::Problem*>(p)); }, problem.device,
+          problem.strict};
+}
+
+template <Verb V>
+PlanOf<V> typed(const typename V::Problem& problem, Selected&& selected) {
+  PlanOf<V> made;
+  static_cast<Choice&>(made) = std::move(selected.choice);
+  made.problem = problem;
+  std::memcpy(&made.schedule, selected.offer.schedule, sizeof made.schedule);
+  made.chosen = static_cast<const Row<V>*>(selected.typed);
+  return made;
+}
+
+/// The cached plan, or what `make` returns.
+template <Verb V, class Make>
+std::shared_ptr<const PlanOf<V>> cached(const typename V::Problem& problem, std::string_view forced,
+                                        Make&& make) {
+  const auto erased = [](void* context) -> std::shared_ptr<const void> {
+    return std::make_shared<const PlanOf<V>>((*static_cast<std::remove_reference_t<Make>*>(context))());
+  };
+  return std::static_pointer_cast<const PlanOf<V>>(cached(V::kName, V::key(problem), forced, erased, &make));
+}
+
+}  // namespace plan
+
+/// Chooses a row for the problem, or returns the cached plan. `forced` names a row (for tests and
+/// benchmarks). Throws Error listing every refusal when no row can run.
+template <Verb V>
+std::shared_ptr<const PlanOf<V>> plan_for(const typename V::Problem& problem, const Executor& executor,
+                                          std::string_view forced = {}) {
+  return plan::cached<V>(problem, forced, [&] {
+    return plan::typed<V>(problem, plan::select(plan::any<V>(problem), executor, forced));
+  });
+}
+
+}  // namespace sparseloom
