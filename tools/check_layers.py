@@ -26,12 +26,14 @@ CPP_ARROWS = {
 PUBLIC = dict.fromkeys(("error", "activation", "dtype", "matrix_view", "export", "version"), "core") | {
     "executor": "runtime",
     "extension": "plan",
+    "refusal": "plan",
+    "verb": "plan",
     "layout_concept": "layout",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how
 # candidates are chosen.
-CLOSED = {("kernels", "plan/select.h"), ("kernels", "plan/cache.h")}
+CLOSED = {("kernels", "plan/registry.h"), ("kernels", "plan/cache.h")}
 # In Python one module calls the operators, and the others go through it. The base never imports user-facing
 # parts.
 PYTHON_TOP = {"cli", "demo", "bench", "__main__"}

@@ -20,3 +20,4 @@
 #include "sparseloom/plan.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
+#include "sparseloom/verb.h"

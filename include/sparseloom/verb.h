@@ -26,6 +26,7 @@
 
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
+#include "sparseloom/plan.h"
 #include "sparseloom/refusal.h"
 
 namespace sparseloom {
@@ -36,7 +37,7 @@ struct Machine;
 }  // namespace plan
 
 /// Where a row's operands may lie. A row is refused without being asked for problems on the other side.
-enum class Side : std::uint8_t { cpu, cuda, any };
+enum class Placement : std::uint8_t { cpu, cuda, any };
 
 /// The most bytes of a Schedule, and the number of words of a problem's key.
 inline constexpr std::size_t kScheduleBytes = 256, kKeyWords = 12;
@@ -58,7 +59,8 @@ concept Verb = requires(const typename V::Problem& problem, const typename V::Sc
   { V::print(schedule) } -> std::same_as<std::string>;
   { problem.device } -> std::convertible_to<int>;
   { problem.strict } -> std::convertible_to<bool>;
-} && std::is_trivially_copyable_v<typename V::Schedule> && sizeof(typename V::Schedule) <= kScheduleBytes;
+}
+&&std::is_trivially_copyable_v<typename V::Schedule> && sizeof(typename V::Schedule) <= kScheduleBytes;
 
 namespace plan {
 
@@ -68,6 +70,7 @@ struct Offer {
   double predicted_us = 0;
   std::size_t workspace_bytes = 0;
   bool made = false;
+  std::string unless_named;  // why the row is refused if nobody names it; or empty
 };
 
 }  // namespace plan
@@ -94,6 +97,9 @@ class Proposals {
     best_.made = true;
   }
 
+  /// The row shall run the problem only if the caller names it: it is far too slow to be chosen unasked.
+  void only_by_name(const Refusal& why) { best_.unless_named = why.text(); }
+
  private:
   plan::Offer& best_;
 };
@@ -102,31 +108,21 @@ class Proposals {
 template <class V>
 struct Row {
   const char* name;  // unlike that of every other row of the verb
-  Side side;
+  Placement where;
   /// Says why the row cannot run the problem, or adds at least one proposal.
   Refusal (*propose)(const typename V::Problem& problem, const plan::Machine& machine, Proposals<V>& out);
   /// Runs a schedule that propose() offered, on the executor's threads, or queues it on its stream. Returns
   /// 0 or a cudaError_t, and throws nothing of its own (what the executor's callbacks throw passes through).
-  int (*launch)(const typename V::Args& args, const typename V::Schedule& schedule,
-                const Executor& executor);
+  int (*launch)(const typename V::Args& args, const typename V::Schedule& schedule, const Executor& executor);
   /// How NaN spreads, where it differs from the sparse kernels' rule, as plans print it; or null.
   const char* caveat = nullptr;
-  /// The row is taken only by name, because it is far too slow to be chosen unasked.
-  bool by_name = false;
-};
-
-/// One candidate of a plan, as the plan judged it.
-struct Candidate {
-  const char* kernel = nullptr;
-  Refusal refusal;          // none: it can run the problem
-  double predicted_us = 0;  // meaningful only then
 };
 
 /// What every plan says, whatever its verb.
 struct Choice {
-  int row = -1;  // number in the registry
+  int kernel = -1;  // row among those of the verb
   std::string kernel_name;
-  std::vector<Candidate> candidates;  // all rows of the verb, in the registry's order
+  std::vector<Candidate> candidates;  // all rows of the verb, in the order in which they were registered
   double predicted_us = 0;
   // Scratch that the caller lends to each call; 64-byte aligned on the CPU, 256-byte aligned on CUDA.
   std::size_t workspace_bytes = 0;
@@ -138,15 +134,21 @@ struct Choice {
 
 namespace plan {
 
-/// A row without its type: `typed` is the Row<V>, which the two functions know how to call.
+/// Changes when a member of AnyRow, or what propose() may expect, does.
+inline constexpr std::uint32_t kRowAbi = 1;
+
+/// A row without its type: `typed` is the Row<V>, which propose() knows how to call.
 struct AnyRow {
+  std::uint32_t size = sizeof(AnyRow), abi = kRowAbi;
+  std::uint32_t problem_size = 0, args_size = 0, schedule_size = 0;
   const char* verb = nullptr;
   const void* typed = nullptr;
   const char* name = nullptr;
   const char* caveat = nullptr;
-  Side side = Side::cpu;
-  bool by_name = false;
-  Refusal (*propose)(const void* row, const void* problem, const Machine& machine, Offer& out) = nullptr;
+  Placement where = Placement::cpu;
+  /// Returns why the row refuses, or nothing.
+  std::string (*propose)(const void* typed, const void* problem, const Machine& machine,
+                         Offer& out) = nullptr;
 };
 
 /// A problem without its type.
@@ -158,15 +160,12 @@ struct AnyProblem {
   bool strict = false;
 };
 
-/// A choice, the row that was chosen, and its schedule.
+/// A choice, with the row that was chosen and its schedule.
 struct Selected {
   Choice choice;
   const void* typed = nullptr;
   Offer offer;
 };
-
-/// Adds a row to the registry and returns its number, which it keeps, or a negative one of extension.h.
-SPARSELOOM_API int add_row(const AnyRow& row);
 
 /// Takes the row with the lowest predicted time that does not refuse, or the row named `forced` if that is
 /// not empty; ties go to the earlier row. Throws Error listing every refusal if no row can run, if `forced`
@@ -176,17 +175,26 @@ SPARSELOOM_API Selected select(const AnyProblem& problem, const Machine& machine
 /// select() on the machine of the executor, whose rates are measured on first use.
 SPARSELOOM_API Selected select(const AnyProblem& problem, const Executor& executor, std::string_view forced);
 
-/// The process's plans by verb, key, forced row and state of the registry. `make` is called outside of the
-/// lock if none is kept, so two threads may both make a plan; the first one is kept.
+/// The plan that the process keeps for this verb, key, forced row and number of rows in the registry. If it
+/// keeps none, what `make` returns, which is called outside of the lock.
 SPARSELOOM_API std::shared_ptr<const void> cached(const char* verb, const ProblemKey& key,
                                                   std::string_view forced,
-                                                  std::shared_ptr<const void> (*make)(void* context),
-                                                  void* context);
+                                                  std::shared_ptr<const void> (*make)(const void* context),
+                                                  const void* context);
 
+/// The text of a plan; problem and schedule as their verb prints them.
 SPARSELOOM_API std::string describe(const Choice& choice, const std::string& problem,
                                     const std::string& schedule);
 
 }  // namespace plan
+}  // namespace sparseloom
+
+/// Adds a row to the registry of the process. Returns its number among the rows of its verb, which it keeps,
+/// or a negative number that extension.h names. Any thread may call it at any time; plans made before are not
+/// made again.
+extern "C" SPARSELOOM_API int sparseloom_register_row(const sparseloom::plan::AnyRow* row);
+
+namespace sparseloom {
 
 /// The decision: immutable, shareable between threads, valid for every operand that the problem describes.
 template <class V>
@@ -203,23 +211,24 @@ struct PlanOf : Choice {
   std::string describe() const { return plan::describe(*this, V::print(problem), V::print(schedule)); }
 };
 
-/// Adds a row, which has to live as long as the process, for the verb V. Returns its number in the registry,
-/// or one of the negative ones of extension.h. Plans made before are not made again.
+/// sparseloom_register_row for a row of verb V, which has to live as long as the process.
 template <Verb V>
 int register_row(const Row<V>& row) {
   plan::AnyRow any;
+  any.problem_size = sizeof(typename V::Problem);
+  any.args_size = sizeof(typename V::Args);
+  any.schedule_size = sizeof(typename V::Schedule);
   any.verb = V::kName;
   any.typed = &row;
   any.name = row.name;
   any.caveat = row.caveat;
-  any.side = row.side;
-  any.by_name = row.by_name;
+  any.where = row.where;
   any.propose = [](const void* typed, const void* problem, const plan::Machine& machine, plan::Offer& out) {
     Proposals<V> proposals(out);
-    return static_cast<const Row<V>*>(typed)->propose(*static_cast<const typename V::Problem*>(problem),
-                                                      machine, proposals);
+    const auto* const given = static_cast<const Row<V>*>(typed);
+    return given->propose(*static_cast<const typename V::Problem*>(problem), machine, proposals).text();
   };
-  return plan::add_row(any);
+  return sparseloom_register_row(&any);
 }
 
 namespace plan {
@@ -241,14 +250,14 @@ PlanOf<V> typed(const typename V::Problem& problem, Selected&& selected) {
   return made;
 }
 
-/// The cached plan, or what `make` returns.
-template <Verb V, class Make>
-std::shared_ptr<const PlanOf<V>> cached(const typename V::Problem& problem, std::string_view forced,
-                                        Make&& make) {
-  const auto erased = [](void* context) -> std::shared_ptr<const void> {
-    return std::make_shared<const PlanOf<V>>((*static_cast<std::remove_reference_t<Make>*>(context))());
+/// cached() for plans of type P, of which `make` returns one by value.
+template <class P, class Make>
+std::shared_ptr<const P> cached_as(const char* verb, const ProblemKey& key, std::string_view forced,
+                                   Make&& make) {
+  const auto erased = [](const void* context) -> std::shared_ptr<const void> {
+    return std::make_shared<const P>((*static_cast<const std::remove_cvref_t<Make>*>(context))());
   };
-  return std::static_pointer_cast<const PlanOf<V>>(cached(V::kName, V::key(problem), forced, erased, &make));
+  return std::static_pointer_cast<const P>(cached(verb, key, forced, erased, &make));
 }
 
 }  // namespace plan
@@ -258,9 +267,10 @@ std::shared_ptr<const PlanOf<V>> cached(const typename V::Problem& problem, std:
 template <Verb V>
 std::shared_ptr<const PlanOf<V>> plan_for(const typename V::Problem& problem, const Executor& executor,
                                           std::string_view forced = {}) {
-  return plan::cached<V>(problem, forced, [&] {
+  const auto make = [&] {
     return plan::typed<V>(problem, plan::select(plan::any<V>(problem), executor, forced));
-  });
+  };
+  return plan::cached_as<PlanOf<V>>(V::kName, V::key(problem), forced, make);
 }
 
 }  // namespace sparseloom

@@ -11,6 +11,7 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/dense/dense.h"
 #include "kernels/bsr_linear/reference/reference.h"
+#include "kernels/bsr_linear/verb.h"
 #include "runtime/cache_file.h"
 
 namespace sparseloom::kernels {
@@ -31,6 +32,7 @@ class Registry {
     infos_.reserve(kernels_.capacity());
     for (const Kernel& kernel : kernels_) infos_.push_back(kernel.info);
     count_ = own_ = kernels_.size();
+    for (const Kernel& kernel : kernels_) enter(kernel);
   }
 
   int add(const SparseloomKernel& outside) {
@@ -50,6 +52,7 @@ class Registry {
     kernels_.push_back(kernel);
     infos_.push_back(kernel.info);
     count_.store(row + 1, std::memory_order_release);
+    enter(kernels_.back());
     return static_cast<int>(row);
   }
 
@@ -57,6 +60,10 @@ class Registry {
   std::span<const plan::KernelInfo> infos() const { return {infos_.data(), count()}; }
 
  private:
+  static void enter(const Kernel& kernel) {
+    const plan::AnyRow row = bsr_linear::any_row(kernel);
+    sparseloom_register_row(&row);
+  }
   std::size_t count() const { return count_.load(std::memory_order_acquire); }
 
   std::mutex mutex_;

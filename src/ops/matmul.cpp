@@ -4,11 +4,11 @@
 #include <initializer_list>
 
 #include "core/check.h"
+#include "kernels/bsr_linear/verb.h"
 #include "kernels/registry.h"
 #include "ops/activation.h"
 #include "ops/block_row_hints.h"
 #include "ops/checks.h"
-#include "plan/select.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
@@ -65,7 +65,7 @@ void check_aligned(const char* op, const Plan& plan, const void* values,
                    std::initializer_list<ConstMatrixView> written) {
   const Problem& p = plan.problem;
   const plan::Aligned needs =
-      plan::alignment_of(kernels::registry_info()[static_cast<std::size_t>(plan.kernel)], p);
+      kernels::bsr_linear::alignment_of(kernels::registry_info()[static_cast<std::size_t>(plan.kernel)], p);
   const auto all = [](std::initializer_list<ConstMatrixView> matrices) {
     return std::all_of(matrices.begin(), matrices.end(),
                        [](const ConstMatrixView& matrix) { return is_aligned(matrix); });

@@ -1,24 +1,20 @@
 // make_plan: checks the problem, looks in the cache, measures the machine and chooses a kernel.
 #include <algorithm>
-#include <cstdio>
-#include <limits>
-#include <string_view>
+#include <cstring>
+#include <utility>
 
 #include "core/check.h"
-#include "kernels/bsr_linear/cpu/rates.h"
-#include "kernels/bsr_linear/cuda/rates.h"
+#include "kernels/bsr_linear/verb.h"
 #include "kernels/registry.h"
 #include "ops/gemm_rate.h"
-#include "ops/shared_by_threads.h"
-#include "plan/cache.h"
+#include "ops/machine.h"
 #include "plan/seen_indices.h"
-#include "plan/select.h"
-#include "runtime/cpu.h"
-#include "runtime/cuda.h"
 #include "sparseloom/ops.h"
 
 namespace sparseloom {
 namespace {
+
+using kernels::bsr_linear::Linear;
 
 // Upper bound on the flops of any dense product in this dtype, all threads together. 16-bit products may run
 // on AMX behind the lent GEMM, which nothing here can time; it was measured at 13 times the fp32 FMA rate,
@@ -37,10 +33,7 @@ bool dense_could_win(const Problem& problem, const plan::Machine& machine, const
   if (is_scaled(problem.dtype)) return false;  // the scaled GEMM is lent for CUDA devices only
   if (kernel == "dense") return true;
   if (!kernel.empty()) return false;
-  double best = std::numeric_limits<double>::infinity();
-  for (const plan::KernelInfo& row : kernels::registry_info())
-    if (plan::refusal_of(row, problem, machine).empty())
-      best = std::min(best, plan::predicted_us(row, problem, machine));
+  const double best = kernels::bsr_linear::fastest_us(problem, machine);
   const double peak = peak_flops(problem, machine.rates);
   if (peak <= 0) return true;
   return best > 1e6 * 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.rows) *
@@ -90,55 +83,6 @@ void check_problem(const Problem& problem, const IndexView& index) {
   if (is_scaled(problem.dtype)) check_scaled(problem);
 }
 
-// Refuses what no kernel of this build could do on that device, once instead of in every row.
-void check_device(const Problem& problem) {
-  if (problem.device < 0) return;
-  const std::string name = "cuda:" + std::to_string(problem.device);
-  if (!runtime::cuda_compiled())
-    core::fail("plan", "a build with CUDA kernels", "operands on " + name + " and a build without them",
-               "build with nvcc (CUDA 12 or newer) on PATH, or move module and input with .cpu()");
-  const int sm = runtime::cuda_device(problem.device).sm;
-  if (sm < 80)
-    core::fail("plan", "a GPU of compute capability 8.0 or newer",
-               sm == 0 ? name + ", which is not there"
-                       : name + " of " + std::to_string(sm / 10) + "." + std::to_string(sm % 10),
-               "move module and input with .cpu(): the CPU kernels run everywhere");
-  if (problem.dtype == DType::f64)
-    core::fail("plan", "f32, f16 or bf16 on CUDA", "f64", "convert with .float(), or compute f64 on the CPU");
-}
-
-// Plan::machine on the CPU, for example "avx2 (forced by SPARSELOOM_ISA; this CPU runs up to avx512_bf16);
-// per core f32_avx2 118 Gflop/s, copy 21 GB/s; rates read from <file>". Rates of instruction sets that are
-// not in force are 0 and left out.
-std::string machine_line(const plan::MachineRates& rates) {
-  std::string text = runtime::name_of(runtime::active_isa());
-  if (!runtime::forced_isa().empty())
-    text += std::string(" (forced by SPARSELOOM_ISA; this CPU runs up to ") +
-            runtime::name_of(runtime::detected_isa()) + ")";
-  text += "; per core ";
-  for (const kernels::RateField& field : kernels::rate_fields()) {
-    const bool bytes = field.rate == &plan::MachineRates::copy_bytes;
-    if (rates.*field.rate <= 0) continue;
-    char number[32];
-    std::snprintf(number, sizeof number, "%.3g", rates.*field.rate / 1e9);
-    const char* unit = std::string_view(field.name).starts_with("i8_") ? " Gop/s, " : " Gflop/s, ";
-    text += bytes ? "copy " + std::string(number) + " GB/s" : std::string(field.name) + " " + number + unit;
-  }
-  return text + "; rates " + kernels::machine_rates_origin();
-}
-
-// Plan::machine on CUDA, for example "cuda:0; memory 4.19 TB/s, L2 8 TB/s, mma.sync 640 Tflop/s; rates read
-// from <file>".
-std::string gpu_line(int device, const kernels::cuda::KnownGpuRates& known) {
-  std::string text = "cuda:" + std::to_string(device) + "; ";
-  const plan::GpuRates& rates = known.rates;
-  if (rates.memory_bytes <= 0) return text + "rates taken from its clocks and widths, " + known.origin;
-  char numbers[96];
-  std::snprintf(numbers, sizeof numbers, "memory %.3g TB/s, L2 %.3g TB/s, mma.sync %.3g Tflop/s; rates ",
-                rates.memory_bytes / 1e12, rates.l2_bytes / 1e12, rates.tensor_flops / 1e12);
-  return text + numbers + known.origin;
-}
-
 // Validates an index of host memory that this thread has not seen. It throws Error.
 void require_valid(const IndexView& index) {
   static thread_local plan::SeenIndices seen;
@@ -149,19 +93,27 @@ void require_valid(const IndexView& index) {
   seen.add(index);
 }
 
-// The measured rates and limits that the rows' refusals and predictions need.
-plan::Machine machine_for(const Problem& problem, const plan::GpuRates& gpu, const Executor& executor,
-                          const std::string& kernel) {
-  plan::Machine machine;
-  if (problem.device >= 0) {
-    machine.cuda = runtime::cuda_device(problem.device);
-    machine.gpu = gpu;
-    return machine;
-  }
-  machine.isa = runtime::active_isa();
-  machine.rates = kernels::machine_rates();
-  if (dense_could_win(problem, machine, kernel)) machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
-  return machine;
+// Chooses a kernel for a problem that was checked.
+Plan choose(const Problem& problem, const Executor& executor, const std::string& kernel) {
+  if (problem.device >= 0 && problem.dtype == DType::f64)
+    core::fail("plan", "f32, f16 or bf16 on CUDA", "f64", "convert with .float(), or compute f64 on the CPU");
+  ops::KnownMachine known = ops::known_machine(executor);
+  if (dense_could_win(problem, known.machine, kernel))
+    known.machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
+  plan::Selected selected = plan::select(plan::any<Linear>(problem), known.machine, kernel);
+  Linear::Schedule schedule;
+  std::memcpy(&schedule, selected.offer.schedule, sizeof schedule);
+  Choice& choice = selected.choice;
+  Plan made;
+  made.problem = problem;
+  made.kernel = choice.kernel;
+  made.kernel_name = std::move(choice.kernel_name);
+  made.candidates = std::move(choice.candidates);
+  made.workspace_bytes = choice.workspace_bytes;
+  made.caveat = std::move(choice.caveat);
+  made.machine = std::move(known.line);
+  made.groups = schedule.groups;
+  return made;
 }
 
 }  // namespace
@@ -210,20 +162,9 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
   // reach a kernel. On a device that would take a copy and a wait, also inside the capture of a graph: there
   // the index was validated before.
   if (problem.device < 0) require_valid(index);
-  return shared_by_threads<plan::Cache>().get({problem, kernel, kernels::registry().size()}, [&] {
-    check_device(problem);
-    const bool on_cpu = problem.device < 0;
-    // Choose the kernel.
-    const auto gpu =
-        on_cpu ? kernels::cuda::KnownGpuRates{} : kernels::cuda::gpu_rates(problem.device, executor.stream);
-    const plan::Machine machine = machine_for(problem, gpu.rates, executor, kernel);
-    Plan plan = plan::select(problem, kernels::registry_info(), machine, kernel);
-    plan.machine = on_cpu ? machine_line(kernels::machine_rates()) : gpu_line(problem.device, gpu);
-    const plan::KernelInfo& row = kernels::registry_info()[static_cast<std::size_t>(plan.kernel)];
-    if (problem.direction != Direction::dw && row.block_row_groups != nullptr)
-      plan.groups = row.block_row_groups(problem, machine);
-    return plan;
-  });
+  kernels::registry();  // its rows are part of the key
+  const auto make = [&] { return choose(problem, executor, kernel); };
+  return plan::cached_as<Plan>(Linear::kName, Linear::key(problem), kernel, make);
 }
 
 std::vector<std::string> kernel_names() {

@@ -1,20 +1,22 @@
-// The plan cache, keyed by problem. A pattern enters the key by its facts only, so layers of one shape share
+// The plan cache, of all verbs. A pattern enters the key by its facts only, so layers of one shape share
 // plans, and a topology that moves keeps its own.
 #pragma once
 
+#include <cstddef>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
-#include "sparseloom/plan.h"
+#include "sparseloom/verb.h"
 
 namespace sparseloom::plan {
 
 struct CacheKey {
-  Problem problem;
+  std::string_view verb;  // lives as long as the process
+  ProblemKey problem{};
   std::string forced;    // kernel name, empty when the plan chooses
   std::size_t rows = 0;  // of the registry: a kernel from outside makes new plans
   friend bool operator==(const CacheKey&, const CacheKey&) = default;
@@ -28,11 +30,15 @@ struct CacheKeyHash {
 /// tokens makes a plan, and would otherwise grow the cache for ever).
 class Cache {
  public:
+  using Kept = std::shared_ptr<const void>;
+
   explicit Cache(std::size_t capacity = 4096) : capacity_(capacity) {}
 
-  /// The cached plan, or what `make` returns. `make` runs outside the lock, so two threads may both make a
-  /// plan; the first one inserted is kept.
-  std::shared_ptr<const Plan> get(const CacheKey& key, const std::function<Plan()>& make);
+  /// The plan that is kept for the key, or null.
+  Kept find(const CacheKey& key) const;
+
+  /// Keeps a plan, which is made outside of the lock. If two threads made one, both get the first.
+  Kept keep(const CacheKey& key, Kept made);
   std::size_t size() const;
 
   /// Called around a fork: if another thread of the parent held the lock at that moment, the child could
@@ -43,7 +49,7 @@ class Cache {
  private:
   mutable std::mutex mutex_;
   std::size_t capacity_;
-  std::unordered_map<CacheKey, std::shared_ptr<const Plan>, CacheKeyHash> plans_;
+  std::unordered_map<CacheKey, Kept, CacheKeyHash> plans_;
   std::deque<CacheKey> order_;
 };
 

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "sparseloom/plan.h"
+#include "sparseloom/verb.h"
 
 namespace sparseloom {
 
@@ -47,26 +48,37 @@ std::string to_string(const Problem& p) {
   return text;
 }
 
-std::string Plan::describe() const {
+std::string plan::describe(const Choice& choice, const std::string& problem, const std::string& schedule) {
   const auto microseconds = [](double us) {
     char text[32];
     std::snprintf(text, sizeof text, us < 100 ? "%.1f us" : "%.0f us", us);
     return std::string(text);
   };
-  std::string text = "plan: " + to_string(problem) + "\n  runs " + kernel_name + ", predicted " +
-                     microseconds(candidates[kernel].predicted_us) + ", workspace " +
-                     std::to_string(workspace_bytes) + " bytes\n";
-  if (!machine.empty()) text += "  on " + machine + "\n";
-  if (!caveat.empty()) text += "  " + kernel_name + ": " + caveat + "\n";
-  if (groups.block_rows > 0 && problem.facts.known)
-    text += std::string("  takes block ") + (problem.direction == Direction::dx ? "columns" : "rows") +
-            " in an order of its own: those that read the same parts together, costly ones first\n";
-  for (const Candidate& c : candidates) {
-    if (c.kernel == kernel_name) continue;
+  const std::string& name = choice.kernel_name;
+  std::string text = "plan: " + problem + "\n  runs " + name + ", predicted " +
+                     microseconds(choice.predicted_us) + ", workspace " +
+                     std::to_string(choice.workspace_bytes) + " bytes\n";
+  if (!choice.machine.empty()) text += "  on " + choice.machine + "\n";
+  if (!choice.caveat.empty()) text += "  " + name + ": " + choice.caveat + "\n";
+  if (!schedule.empty()) text += "  " + schedule + "\n";
+  for (const Candidate& c : choice.candidates) {
+    if (c.kernel == name) continue;
     text += "  not " + c.kernel + ": " +
             (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : c.refusal) + "\n";
   }
   return text;
+}
+
+std::string Plan::describe() const {
+  const bool ordered = groups.block_rows > 0 && problem.facts.known;
+  const std::string schedule =
+      ordered ? std::string("takes block ") + (problem.direction == Direction::dx ? "columns" : "rows") +
+                    " in an order of its own: those that read the same parts together, costly ones first"
+              : "";
+  const auto row = static_cast<std::size_t>(kernel);
+  return plan::describe(
+      {kernel, kernel_name, candidates, candidates[row].predicted_us, workspace_bytes, caveat, machine},
+      to_string(problem), schedule);
 }
 
 }  // namespace sparseloom

@@ -21,6 +21,9 @@ HEADERS = next(
     if folder.is_dir()
 )
 SOURCE = """
+#include <cstring>
+#include <string>
+
 #include "sparseloom/sparseloom.h"
 namespace sl = sparseloom;
 
@@ -58,9 +61,62 @@ SparseloomKernel kernel{sizeof(SparseloomKernel), SPARSELOOM_KERNEL_ABI, sizeof(
 
 }  // namespace
 
+// A verb of this library alone, which libsparseloom.so plans.
+namespace {
+
+struct Sum {
+  static constexpr const char* kName = "sum_from_outside";
+  struct Problem {
+    std::int64_t count = 0;
+    int device = -1;
+    bool strict = false;
+  };
+  struct Args {
+    const double* numbers = nullptr;
+    double* out = nullptr;
+  };
+  struct Schedule {
+    std::int64_t count = 0;
+  };
+  static sl::ProblemKey key(const Problem& p) { return {static_cast<std::uint64_t>(p.count), p.strict}; }
+  static std::string print(const Problem& p) { return "sum of " + std::to_string(p.count); }
+  static std::string print(const Schedule&) { return {}; }
+};
+
+template <int us>
+sl::Refusal propose(const Sum::Problem& p, const sl::plan::Machine&, sl::Proposals<Sum>& out) {
+  if (us == 1 && p.count > 2) return {"adds at most {} numbers, there are {}", 2, p.count};
+  out.add({{p.count}, us});
+  return {};
+}
+
+int add_up(const Sum::Args& args, const Sum::Schedule& schedule, const sl::Executor&) {
+  for (std::int64_t i = 0; i < schedule.count; ++i) *args.out += args.numbers[i];
+  return 0;
+}
+
+constexpr sl::Row<Sum> pair{"pair", sl::Placement::cpu, propose<1>, add_up},
+    any{"any", sl::Placement::cpu, propose<9>, add_up};
+
+}  // namespace
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 EXPORT int kernels() { return static_cast<int>(sl::kernel_names().size()); }
 EXPORT int add() { return sparseloom_register_kernel(&kernel); }
+EXPORT int add_rows() { return 10 * sl::register_row(pair) + sl::register_row(any); }
+EXPORT double sum(std::int64_t count, const char* forced, char* text) {
+  const double numbers[] = {1, 2, 4};
+  double out = 0;
+  try {
+    const auto plan = sl::plan_for<Sum>({count}, sl::Executor::serial(), forced);
+    const bool cached = plan == sl::plan_for<Sum>({count}, sl::Executor::serial(), forced);
+    std::strcpy(text, (plan->kernel_name + (cached ? " cached\\n" : "\\n") + plan->describe()).c_str());
+    plan->launch({numbers, &out}, sl::Executor::serial());
+  } catch (const sl::Error& error) {
+    std::strcpy(text, error.what());
+  }
+  return out;
+}
 EXPORT int add_of_other_headers() {
   static SparseloomKernel other = kernel;
   other.args_size += 8;
@@ -124,6 +180,26 @@ def test_a_kernel_of_another_library_serves_torch(extension: ctypes.CDLL) -> Non
 
 def test_cpp_and_torch_see_one_registry(extension: ctypes.CDLL) -> None:
     assert extension.kernels() == len(ops.info()["kernels"])
+
+
+def test_a_verb_of_another_library_is_planned(extension: ctypes.CDLL) -> None:
+    extension.sum.restype = ctypes.c_double
+    text = ctypes.create_string_buffer(4096)
+
+    def run(count: int, forced: str = "") -> tuple[float, str]:
+        total = extension.sum(ctypes.c_int64(count), forced.encode(), text)
+        return total, text.value.decode()
+
+    assert "no such candidate" in run(2)[1]
+    assert extension.add_rows() == 1
+    total, said = run(2)
+    assert total == 3 and said.startswith("pair cached\nplan: sum of 2\n  runs pair"), said
+    total, said = run(3)
+    assert total == 7 and said.startswith("any cached"), said
+    assert "not pair: adds at most 2 numbers, there are 3" in said
+    assert run(2, "any")[1].startswith("any cached")
+    assert "refusals: pair: adds at most 2 numbers" in run(3, "pair")[1]
+    assert "sum_from_outside" not in ops.info()["kernels"]
 
 
 def test_a_process_maps_one_core_library(extension: ctypes.CDLL) -> None:

@@ -31,7 +31,7 @@ def test_include_arrows_hold() -> None:
         ("src/core/bad.h", '#include "sparseloom/executor.h"'),
         ("src/runtime/bad.cpp", '#include "plan/candidate.h"'),
         ("src/layout/bad.cpp", '  #  include "runtime/cpu.h"'),
-        ("src/kernels/bsr_linear/cpu/bad.h", '#include "plan/select.h"'),
+        ("src/kernels/bsr_linear/cpu/bad.h", '#include "plan/registry.h"'),
         ("include/sparseloom/plan.h", '#include "sparseloom/ops.h"'),
         ("include/sparseloom/layout_concept.h", '#include "sparseloom/plan.h"'),
         ("python/sparseloom/nn/bad.py", "torch.ops.sparseloom.linear(x)"),

@@ -77,6 +77,18 @@ TEST(Allocation, NoProductAllocates) {
         }
 }
 
+TEST(Allocation, NoPlanThatIsKeptAllocates) {
+  const BsrMatrix w(BlockIndex(pattern::random(72, 88, {16, 8}, 0.4, 1)), DType::f32);
+  const Problem problem = describe(w, Direction::forward, 5);
+  const auto first = make_plan(problem, w, Executor::serial());
+  allocations = 0;
+  counting = true;
+  const bool kept = make_plan(problem, w, Executor::serial()) == first;
+  counting = false;
+  EXPECT_EQ(allocations, 0);
+  EXPECT_TRUE(kept);
+}
+
 TEST(Allocation, IsCounted) {
   counting = true;
   std::vector<int>* leaves_a_mark = new std::vector<int>(3);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "plan/select.h"
+#include "kernels/bsr_linear/verb.h"
 
 namespace sparseloom::testing {
 namespace {
@@ -142,7 +142,7 @@ TEST_P(CudaContract, MisalignedOperandsAreReported) {
       Problem aligned = instance.cuda_problem(0);
       aligned.aligned = aligned.out_aligned = true;
       for (const kernels::Kernel* kernel : runnable_on_device(aligned)) {
-        if (plan::alignment_of(kernel->info, aligned) == plan::Aligned::none) continue;
+        if (kernels::bsr_linear::alignment_of(kernel->info, aligned) == plan::Aligned::none) continue;
         const Stream stream;
         DeviceCall call(instance, *kernel);
         call.upload(stream);
@@ -223,7 +223,7 @@ TEST_P(CudaAbsent, LaunchesReportAnError) {
         Instance instance(c);
         const plan::Machine h200{runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}};
         for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {
-          if (!plan::refusal_of(kernel.info, instance.cuda_problem(0), h200).empty()) continue;
+          if (!kernels::bsr_linear::refusal_of(kernel.info, instance.cuda_problem(0), h200).empty()) continue;
           const Image image(instance, kernel.info.workspace_bytes(instance.cuda_problem(0), h200));
           std::vector<std::byte> memory = image.bytes();
           MatmulArgs args = image.args(memory.data());

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "plan/select.h"
+#include "kernels/bsr_linear/verb.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::testing {
@@ -168,7 +168,8 @@ std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem) {
   std::vector<const kernels::Kernel*> list;
   for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {
     if (problem.residual && problem.dtype == DType::f32 && !kernel.adds_f32_residual) continue;
-    if (plan::refusal_of(kernel.info, problem, machine_of(problem.device)).empty()) list.push_back(&kernel);
+    if (kernels::bsr_linear::refusal_of(kernel.info, problem, machine_of(problem.device)).empty())
+      list.push_back(&kernel);
   }
   return list;
 }

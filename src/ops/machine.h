@@ -1,0 +1,19 @@
+// The machine that a plan is made for, with its measured rates, and what plans say of it.
+#pragma once
+
+#include <string>
+
+#include "plan/candidate.h"
+#include "sparseloom/executor.h"
+
+namespace sparseloom::ops {
+
+struct KnownMachine {
+  plan::Machine machine;  // without gemm_flops, which depend on the problem
+  std::string line;       // Choice::machine
+};
+
+/// Throws Error if the executor's device has no kernels, or if the CPU's instruction set was forced wrongly.
+KnownMachine known_machine(const Executor& executor);
+
+}  // namespace sparseloom::ops
