@@ -26,6 +26,13 @@ inline std::size_t no_workspace(const Problem&, const plan::Machine&) { return 0
 inline plan::Aligned all_aligned(const Problem&) { return plan::Aligned::all; }
 inline plan::Aligned inputs_aligned(const Problem&) { return plan::Aligned::inputs; }
 
+/// What every row here begins with. Members that few rows set follow by assignment.
+inline Kernel cuda_row(const char* name, decltype(plan::KernelInfo::refusal) refusal,
+                       decltype(plan::KernelInfo::predict_us) predict_us, decltype(Kernel::launch) launch,
+                       decltype(plan::KernelInfo::workspace_bytes) workspace_bytes = no_workspace) {
+  return {{name, plan::Side::cuda, runtime::Isa::generic, refusal, predict_us, workspace_bytes}, launch};
+}
+
 Kernel sm90_wgmma_row();
 Kernel sm90_wgmma_narrow_row();
 Kernel sm90_wgmma_merged_row();

@@ -41,13 +41,8 @@ std::string refuse_decode(const Problem& p, const plan::Machine&) {
 }
 
 Kernel sm80_decode_row() {
-  return {{.name = "sm80_decode",
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refuse_decode,
-           .predict_us = predict_us,
-           .workspace_bytes = no_workspace},
-          [](const MatmulArgs& args, const Executor&) { return sm80_decode(args); }};
+  return cuda_row("sm80_decode", refuse_decode, predict_us,
+                  [](const MatmulArgs& args, const Executor&) { return sm80_decode(args); });
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -47,14 +47,10 @@ double predict_us(const Problem& p, const Machine& machine) {
 }  // namespace
 
 Kernel sm80_decode_staged_row() {
-  return {{.name = "sm80_decode_staged",
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refusal,
-           .predict_us = predict_us,
-           .workspace_bytes = no_workspace,
-           .needs_aligned = inputs_aligned},
-          [](const MatmulArgs& args, const Executor&) { return sm80_decode_staged(args); }};
+  Kernel row = cuda_row("sm80_decode_staged", refusal, predict_us,
+                        [](const MatmulArgs& args, const Executor&) { return sm80_decode_staged(args); });
+  row.info.needs_aligned = inputs_aligned;
+  return row;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -45,15 +45,7 @@ int launch(const MatmulArgs& args, const Executor&) {
 
 }  // namespace
 
-Kernel sm80_mma_row() {
-  return {{.name = "sm80_mma",
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refusal,
-           .predict_us = predict_us,
-           .workspace_bytes = workspace_bytes},
-          launch};
-}
+Kernel sm80_mma_row() { return cuda_row("sm80_mma", refusal, predict_us, launch, workspace_bytes); }
 
 }  // namespace sparseloom::kernels::cuda
 

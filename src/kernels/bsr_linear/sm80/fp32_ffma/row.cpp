@@ -47,14 +47,9 @@ int launch(const MatmulArgs& args, const Executor&) {
 }  // namespace
 
 Kernel sm80_ffma_row() {
-  return {{.name = "sm80_ffma",
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refusal,
-           .predict_us = predict_us,
-           .workspace_bytes = workspace_bytes,
-           .scaled = true},
-          launch};
+  Kernel row = cuda_row("sm80_ffma", refusal, predict_us, launch, workspace_bytes);
+  row.info.scaled = true;
+  return row;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -92,14 +92,10 @@ std::string refuse_odd_columns(const Problem& p) {
 }  // namespace decode90
 
 Kernel sm90_decode_row() {
-  return {{.name = "sm90_decode",
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refusal,
-           .predict_us = predict_us,
-           .workspace_bytes = no_workspace,
-           .needs_aligned = inputs_aligned},
-          [](const MatmulArgs& args, const Executor&) { return sm90_decode(args); }};
+  Kernel row = cuda_row("sm90_decode", refusal, predict_us,
+                        [](const MatmulArgs& args, const Executor&) { return sm90_decode(args); });
+  row.info.needs_aligned = inputs_aligned;
+  return row;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -55,14 +55,10 @@ double predict_us(const Problem& p, const Machine& machine) {
 }  // namespace
 
 Kernel sm90_decode_lines_row() {
-  return {{.name = "sm90_decode_lines",
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refusal,
-           .predict_us = predict_us,
-           .workspace_bytes = no_workspace,
-           .needs_aligned = inputs_aligned},
-          [](const MatmulArgs& args, const Executor&) { return sm90_decode_lines(args); }};
+  Kernel row = cuda_row("sm90_decode_lines", refusal, predict_us,
+                        [](const MatmulArgs& args, const Executor&) { return sm90_decode_lines(args); });
+  row.info.needs_aligned = inputs_aligned;
+  return row;
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -65,15 +65,11 @@ std::string refusal(const Problem& p, const plan::Machine& machine) {
 }  // namespace
 
 Kernel sm90_mma_row() {
-  return {{.name = "sm90_mma",
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refusal,
-           .predict_us = mma_dds::predict_us,
-           .workspace_bytes = no_workspace,
-           .needs_aligned = all_aligned},
-          [](const MatmulArgs& args, const Executor&) { return sm90_mma_dds(args); },
-          true};
+  Kernel row = cuda_row("sm90_mma", refusal, mma_dds::predict_us,
+                        [](const MatmulArgs& args, const Executor&) { return sm90_mma_dds(args); });
+  row.info.needs_aligned = all_aligned;
+  row.stores_pre = true;
+  return row;
 }
 
 }  // namespace sparseloom::kernels::cuda

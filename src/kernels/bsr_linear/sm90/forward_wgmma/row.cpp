@@ -151,28 +151,20 @@ int launch(const MatmulArgs& args, const Executor&) {
 
 template <bool kNarrow>
 Kernel row(const char* name, std::string (*refusal)(const Problem&, const Machine&)) {
-  return {.info = {.name = name,
-                   .side = plan::Side::cuda,
-                   .isa = runtime::Isa::generic,
-                   .refusal = refusal,
-                   .predict_us = [](const Problem& p,
-                                    const Machine& m) { return wgmma_dds::predict_us(p, m, kNarrow); },
-                   .workspace_bytes = workspace_bytes<kNarrow>,
-                   .scaled = true,
-                   .block_row_groups =
-                       [](const Problem& p, const Machine& m) {
-                         return wgmma_dds::block_row_groups(
-                             p, m, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
-                       },
-                   // A pass prepares f32 operands of dW, and takes any alignment.
-                   .needs_aligned =
-                       [](const Problem& p) {
-                         return p.direction != Direction::dw || p.dtype != DType::f32 ? plan::Aligned::all
-                                                                                      : plan::Aligned::none;
-                       }},
-          .launch = launch<kNarrow>,
-          .stores_pre = true,
-          .adds_f32_residual = false};
+  Kernel made = cuda_row(
+      name, refusal, [](const Problem& p, const Machine& m) { return wgmma_dds::predict_us(p, m, kNarrow); },
+      launch<kNarrow>, workspace_bytes<kNarrow>);
+  made.info.scaled = true;
+  made.info.block_row_groups = [](const Problem& p, const Machine& m) {
+    return wgmma_dds::block_row_groups(p, m, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+  };
+  // A pass prepares f32 operands of dW, and takes any alignment.
+  made.info.needs_aligned = [](const Problem& p) {
+    return p.direction != Direction::dw || p.dtype != DType::f32 ? plan::Aligned::all : plan::Aligned::none;
+  };
+  made.stores_pre = true;
+  made.adds_f32_residual = false;
+  return made;
 }
 
 }  // namespace

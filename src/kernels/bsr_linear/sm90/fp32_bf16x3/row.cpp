@@ -88,23 +88,16 @@ int launch(const MatmulArgs& args, const Executor&) {
 
 template <bool kNarrow>
 Kernel row(const char* name) {
-  return {.info = {.name = name,
-                   .side = plan::Side::cuda,
-                   .isa = runtime::Isa::generic,
-                   .refusal = refusal<kNarrow>,
-                   .predict_us = predict_us<kNarrow>,
-                   .workspace_bytes = workspace_bytes,
-                   .block_row_groups =
-                       [](const Problem& p, const Machine& m) {
-                         return wgmma_dds::block_row_groups(p, m, kTile<kNarrow>);
-                       },
-                   // A pass prepares both operands of dW, and takes any alignment.
-                   .needs_aligned =
-                       [](const Problem& p) {
-                         return p.direction != Direction::dw ? plan::Aligned::all : plan::Aligned::none;
-                       }},
-          .launch = launch<kNarrow>,
-          .adds_f32_residual = false};
+  Kernel made = cuda_row(name, refusal<kNarrow>, predict_us<kNarrow>, launch<kNarrow>, workspace_bytes);
+  made.info.block_row_groups = [](const Problem& p, const Machine& m) {
+    return wgmma_dds::block_row_groups(p, m, kTile<kNarrow>);
+  };
+  // A pass prepares both operands of dW, and takes any alignment.
+  made.info.needs_aligned = [](const Problem& p) {
+    return p.direction != Direction::dw ? plan::Aligned::all : plan::Aligned::none;
+  };
+  made.adds_f32_residual = false;
+  return made;
 }
 
 }  // namespace

@@ -95,17 +95,15 @@ BlockRowGroups groups_of_units(const Problem& p, const Machine& machine) {
 
 template <bool kNarrow>
 Kernel wgmma_row(const char* name) {
-  return {{.name = name,
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refuse_for_wgmma<kNarrow>,
-           .predict_us = predict_for_wgmma_us<kNarrow>,
-           .workspace_bytes = workspace_bytes<Merging::kWgmmaLeast>,
-           .block_row_groups = groups_of_units<kNarrow>,
-           .caveat = kWgmmaCaveat,
-           .needs_aligned = all_aligned},
-          [](const MatmulArgs& args, const Executor&) { return sm90_wgmma_merged(args, kNarrow); },
-          true};
+  Kernel row = cuda_row(
+      name, refuse_for_wgmma<kNarrow>, predict_for_wgmma_us<kNarrow>,
+      [](const MatmulArgs& args, const Executor&) { return sm90_wgmma_merged(args, kNarrow); },
+      workspace_bytes<Merging::kWgmmaLeast>);
+  row.info.block_row_groups = groups_of_units<kNarrow>;
+  row.info.caveat = kWgmmaCaveat;
+  row.info.needs_aligned = all_aligned;
+  row.stores_pre = true;
+  return row;
 }
 
 }  // namespace
@@ -114,16 +112,14 @@ Kernel sm90_wgmma_merged_row() { return wgmma_row<false>("sm90_wgmma_merged"); }
 Kernel sm90_wgmma_merged_narrow_row() { return wgmma_row<true>("sm90_wgmma_merged_narrow"); }
 
 Kernel sm90_mma_merged_row() {
-  return {{.name = "sm90_mma_merged",
-           .side = plan::Side::cuda,
-           .isa = runtime::Isa::generic,
-           .refusal = refuse_for_mma,
-           .predict_us = predict_for_mma_us,
-           .workspace_bytes = workspace_bytes<Merging::kMmaLeast>,
-           .caveat = kMmaCaveat,
-           .needs_aligned = all_aligned},
-          [](const MatmulArgs& args, const Executor&) { return sm90_mma_merged(args); },
-          true};
+  Kernel row = cuda_row(
+      "sm90_mma_merged", refuse_for_mma, predict_for_mma_us,
+      [](const MatmulArgs& args, const Executor&) { return sm90_mma_merged(args); },
+      workspace_bytes<Merging::kMmaLeast>);
+  row.info.caveat = kMmaCaveat;
+  row.info.needs_aligned = all_aligned;
+  row.stores_pre = true;
+  return row;
 }
 
 }  // namespace sparseloom::kernels::cuda
