@@ -32,7 +32,8 @@
 namespace sparseloom {
 
 namespace plan {
-/// What the machine allows and its rates; defined in src/plan/machine.h, for rows of the library.
+/// What the machine allows, and its rates. Rows of the library know it (src/plan/candidate.h); to others it
+/// is opaque.
 struct Machine;
 }  // namespace plan
 
