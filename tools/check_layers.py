@@ -29,6 +29,7 @@ PUBLIC = dict.fromkeys(("error", "activation", "dtype", "matrix_view", "export",
     "refusal": "plan",
     "verb": "plan",
     "layout_concept": "layout",
+    "packed_index": "layout",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how

@@ -180,8 +180,24 @@ BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::i
   return block;
 }
 
-IndexView index_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
+IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
                    std::int64_t cols, BlockShape block, int device, const char* first) {
+  if (blocks < 0)
+    core::fail(op, "a number of blocks >= 0", std::to_string(blocks), "pass the length of the values");
+  IndexView index{rows, cols, block, blocks, nullptr, nullptr};
+  const IndexSegments segments = index_segments(index.block_rows(), index.block_cols(), blocks);
+  index.crow = indices_of(op, "index", packed, -1, device, first);
+  if (packed.numel() != segments.size)
+    core::fail(op,
+               "the packed index of " + std::to_string(blocks) + " blocks of a " + core::shape(rows, cols) +
+                   " weight, " + std::to_string(segments.size) + " elements",
+               std::to_string(packed.numel()), "pass values and index of one layer");
+  index.col = index.crow + segments.col;
+  return index;
+}
+
+IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
+                        std::int64_t cols, BlockShape block, int device, const char* first) {
   IndexView index{rows, cols, block, col.numel(), nullptr, nullptr};
   index.crow = indices_of(op, "crow", crow, index.block_rows() + 1, device, first);
   index.col = indices_of(op, "col", col, -1, device, first);
@@ -200,7 +216,7 @@ const void* values_of(const char* op, const Tensor& values, const IndexView& ind
       values.size(2) != index.block.cols)
     core::fail(op,
                "values of shape [" + std::to_string(index.blocks) + ", " + std::to_string(index.block.rows) +
-                   ", " + std::to_string(index.block.cols) + "], as col and the block say",
+                   ", " + std::to_string(index.block.cols) + "], as the index and the block say",
                shape_of(values), "pass values and indices of one layer");
   return values.const_data_ptr();
 }

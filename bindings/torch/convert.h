@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "sparseloom/layout.h"
 #include "sparseloom/matrix_view.h"
+#include "sparseloom/packed_index.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::binding {
@@ -49,13 +49,16 @@ const std::int32_t* indices_of(const char* op, const char* name, const Tensor& t
 BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t block_rows,
                     std::int64_t block_cols);
 
-/// A row index that borrows crow and col. Their sizes and devices are checked here; their contents were
-/// validated when the pattern was made.
-IndexView index_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
+/// The row index in a packed index of `blocks` blocks (column_index gives the other half). Its size and
+/// device are checked here; its contents were validated when it was packed.
+IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
                    std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
+/// The same of a crow and a col that lie apart.
+IndexView index_of_pair(const char* op, const Tensor& crow, const Tensor& col, std::int64_t rows,
+                        std::int64_t cols, BlockShape block, int device = -1, const char* first = "the CPU");
 
-/// The block shape of values [blocks, bm, bn], and their data after the shape was checked against the length
-/// of col. values must be contiguous.
+/// The block shape of values [blocks, bm, bn], and their data after the shape was checked against the index.
+/// values must be contiguous.
 BlockShape block_of_values(const char* op, const Tensor& values);
 const void* values_of(const char* op, const Tensor& values, const IndexView& index);
 

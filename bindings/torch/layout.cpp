@@ -2,7 +2,6 @@
 #include "sparseloom/layout.h"
 
 #include <span>
-#include <tuple>
 
 #include "convert.h"
 #include "core/check.h"
@@ -23,7 +22,7 @@ Tensor pack(const Tensor& dense, const Tensor& crow, const Tensor& col, std::int
   const Matrix matrix = matrix_of("pack", "dense", dense);
   const BlockShape block = block_of("pack", matrix.view.rows, matrix.view.cols, bm, bn);
   const IndexView index =
-      index_of("pack", crow, col, matrix.view.rows, matrix.view.cols, block, device, "dense");
+      index_of_pair("pack", crow, col, matrix.view.rows, matrix.view.cols, block, device, "dense");
   Tensor values = new_like("pack", dense, {index.blocks, bm, bn});
   sparseloom::pack(matrix.view, index, values.mutable_data_ptr(), torch_executor(device));
   return values;
@@ -35,7 +34,7 @@ Tensor unpack(const Tensor& given, const Tensor& crow, const Tensor& col, std::i
   const int device = device_of("unpack", "values", given);
   const Tensor values = torch::stable::contiguous(given);
   const BlockShape block = block_of_values("unpack", values);
-  const IndexView index = index_of("unpack", crow, col, rows, cols, block, device, "values");
+  const IndexView index = index_of_pair("unpack", crow, col, rows, cols, block, device, "values");
   const void* data = values_of("unpack", values, index);
   Tensor dense = new_like("unpack", values, {rows, cols});
   sparseloom::unpack(index, data, {dense.mutable_data_ptr(), dtype, rows, cols, cols},
@@ -67,7 +66,7 @@ IndexView valid_index(const char* op, const Tensor& crow, const Tensor& col, std
                       std::int64_t cols, std::int64_t bm, std::int64_t bn) {
   const BlockShape block = block_of(op, rows, cols, bm, bn);
   validate_index(op, rows, cols, block, span_of(op, "crow", crow), span_of(op, "col", col));
-  return index_of(op, crow, col, rows, cols, block);
+  return index_of_pair(op, crow, col, rows, cols, block);
 }
 
 std::int64_t validate(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
@@ -80,27 +79,26 @@ std::int64_t index_digest(const Tensor& crow, const Tensor& col, std::int64_t ro
   return facts_of(valid_index("index_digest", crow, col, rows, cols, bm, bn)).digest();
 }
 
-void remember(const Tensor& crow, const Tensor& col, const Tensor& crow_there, std::int64_t rows,
+void remember(const Tensor& packed, const Tensor& there, std::int64_t blocks, std::int64_t rows,
               std::int64_t cols, std::int64_t bm, std::int64_t bn) {
   constexpr const char* op = "remember_index";
-  const IndexView index = valid_index(op, crow, col, rows, cols, bm, bn);
-  const int device = device_of(op, "crow_there", crow_there);
+  const BlockShape block = block_of(op, rows, cols, bm, bn);
+  const IndexView index = index_of(op, packed, blocks, rows, cols, block);
+  const int device = device_of(op, "there", there);
   if (device < 0)
-    core::fail(op, "crow_there on a CUDA device", "the CPU", "products on the CPU read the index itself");
-  IndexView there = index;
-  there.crow = indices_of(op, "crow_there", crow_there, index.block_rows() + 1, device, "crow_there");
-  remember_index(index, there, device);
+    core::fail(op, "there on a CUDA device", "the CPU", "products on the CPU read the index itself");
+  validate_index(op, rows, cols, block, {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
+                 {index.col, static_cast<std::size_t>(blocks)});
+  remember_index(index, index_of(op, there, blocks, rows, cols, block, device, "there"), device);
 }
 
-std::tuple<Tensor, Tensor, Tensor> transpose(const Tensor& crow, const Tensor& col, std::int64_t rows,
-                                             std::int64_t cols, std::int64_t bm, std::int64_t bn) {
-  const IndexView index = valid_index("transpose_index", crow, col, rows, cols, bm, bn);
-  Tensor ccol = new_cpu({index.block_cols() + 1}, ScalarType::Int),
-         row = new_cpu({index.blocks}, ScalarType::Int), slot = new_cpu({index.blocks}, ScalarType::Int);
-  transpose_index(index, static_cast<std::int32_t*>(ccol.mutable_data_ptr()),
-                  static_cast<std::int32_t*>(row.mutable_data_ptr()),
-                  static_cast<std::int32_t*>(slot.mutable_data_ptr()));
-  return {ccol, row, slot};
+Tensor packed_index(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
+                    std::int64_t bm, std::int64_t bn) {
+  const IndexView index = valid_index("pack_index", crow, col, rows, cols, bm, bn);
+  const auto size = index_segments(index.block_rows(), index.block_cols(), index.blocks).size;
+  Tensor packed = new_cpu({size}, ScalarType::Int);
+  pack_index(index, static_cast<std::int32_t*>(packed.mutable_data_ptr()));
+  return packed;
 }
 
 Tensor index_to_mask(const Tensor& crow, const Tensor& col, std::int64_t rows, std::int64_t cols,
@@ -122,6 +120,6 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("validate_index", TORCH_BOX(&validate));
   m.impl("index_digest", TORCH_BOX(&index_digest));
   m.impl("remember_index", TORCH_BOX(&remember));
-  m.impl("transpose_index", TORCH_BOX(&transpose));
+  m.impl("pack_index", TORCH_BOX(&packed_index));
   m.impl("index_to_mask", TORCH_BOX(&index_to_mask));
 }

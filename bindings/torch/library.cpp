@@ -1,8 +1,9 @@
 // All operator schemas in one place. Every tensor is an ordinary strided tensor, index tensors are int32,
 // masks are bool [block rows, block cols].
+// `index`: a packed index (include/sparseloom/packed_index.h); pack_index makes one from crow and col, which
+// are what files hold.
 // `activation`: a code of sparseloom::Activation, whose torch names activation_names lists.
-// `digest`: what plans may know of the pattern, from index_digest; -1 if nobody knows it. Programs that were
-// exported with a content hash in its place run with unknown facts.
+// `digest`: what plans may know of the pattern, from index_digest; -1 if nobody knows it.
 // `tf32`: whether float32 on CUDA may round its operands to TF32.
 // `device` of plan: a CUDA ordinal, or -1 for the CPU.
 // `kernel`: a row of info's "kernels", or -1 for the plan's own choice.
@@ -10,51 +11,54 @@
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(sparseloom, m) {
-  // linear: act(x W^T + bias) + residual; the residual has the shape and dtype of the result.
+  // bsr_linear: act(x W^T + bias) + residual; the residual has the shape and dtype of the result.
   m.def(
-      "linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int "
-      "activation, int digest, "
-      "bool strict, bool tf32, int kernel, Tensor? residual=None) -> Tensor");
+      "bsr_linear(Tensor x, Tensor values, Tensor index, Tensor? bias, SymInt out_features, int activation, "
+      "int digest, bool strict, bool tf32, int kernel, Tensor? residual=None) -> Tensor");
   m.def(
-      "linear_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, Tensor ccol, Tensor row, Tensor slot, "
-      "SymInt in_features, "
+      "bsr_linear_dx(Tensor dy, Tensor values, Tensor index, SymInt in_features, int digest, bool strict, "
+      "bool tf32, int kernel) -> Tensor");
+  m.def(
+      "bsr_linear_dw(Tensor dy, Tensor x, Tensor index, SymInt blocks, int block_rows, int block_cols, "
       "int digest, bool strict, bool tf32, int kernel) -> Tensor");
-  m.def(
-      "linear_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, int block_rows, int block_cols, int digest, "
-      "bool strict, bool "
-      "tf32, int kernel) -> Tensor");
   // dvalues += dW. dvalues are float32 whatever dtype the operands have; the sums are not rounded before they
   // are added.
   m.def(
-      "linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor crow, Tensor col, int digest, bool "
-      "strict, bool tf32, "
-      "int kernel) -> ()");
+      "bsr_linear_dw_add(Tensor(a!) dvalues, Tensor dy, Tensor x, Tensor index, int digest, bool strict, "
+      "bool tf32, int kernel) -> ()");
 
   // The two calls of a training step.
-  // linear_train: z = x W^T + bias, y = act(z) + residual, with an activation.
-  // linear_backward: returns dx if values are given, dvalues if x is, dbias if need_bias is set; the rest
-  // comes back empty. If main_grad is given, dW is added to it as by linear_dw_add, and dvalues comes back
-  // empty.
-  // `saved`: y (or z) for relu, z for the other activations, none without activation.
+  // bsr_linear_train: z = x W^T + bias, y = act(z) + residual, with an activation.
+  // bsr_linear_backward: returns dx if values are given, dvalues if x is, dbias if need_bias is set; the rest
+  // comes back empty. If main_grad is given, dW is added to it as by bsr_linear_dw_add, and dvalues comes
+  // back empty. `saved`: y (or z) for relu, z for the other activations, none without activation.
   m.def(
-      "linear_train(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, int "
-      "activation, "
-      "int digest, bool strict, bool tf32, int kernel, Tensor? residual=None) -> (Tensor y, Tensor z)");
+      "bsr_linear_train(Tensor x, Tensor values, Tensor index, Tensor? bias, SymInt out_features, "
+      "int activation, int digest, bool strict, bool tf32, int kernel, Tensor? residual=None) -> "
+      "(Tensor y, Tensor z)");
   m.def(
-      "linear_backward(Tensor dy, Tensor? saved, Tensor? x, Tensor? values, Tensor crow, Tensor col, Tensor "
-      "ccol, Tensor row, "
-      "Tensor slot, SymInt in_features, int block_rows, int block_cols, int activation, int digest, bool "
-      "strict, bool tf32, "
-      "bool need_bias, Tensor(a!)? main_grad=None) -> (Tensor dx, Tensor dvalues, Tensor dbias)");
+      "bsr_linear_backward(Tensor dy, Tensor? saved, Tensor? x, Tensor? values, Tensor index, "
+      "SymInt in_features, SymInt blocks, int block_rows, int block_cols, int activation, int digest, "
+      "bool strict, bool tf32, bool need_bias, Tensor(a!)? main_grad=None) -> "
+      "(Tensor dx, Tensor dvalues, Tensor dbias)");
 
   // x and values are int8 or float8_e4m3fn. Scales are float32 with one element, or with one for each token
   // (x_scale) or output feature (w_scale). The bias is of out_dtype.
   m.def(
+      "bsr_scaled_linear(Tensor x, Tensor values, Tensor index, Tensor x_scale, Tensor w_scale, Tensor? "
+      "bias, "
+      "SymInt out_features, ScalarType out_dtype, int activation, int digest, bool strict, int kernel, "
+      "bool use_fast_accum=False) -> Tensor");
+
+  // What exported programs call that were made before the index was packed. They run with unknown facts:
+  // `version` was a hash of the pattern.
+  m.def(
+      "linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, SymInt out_features, "
+      "int activation, int version, bool strict, bool tf32, int kernel, Tensor? residual=None) -> Tensor");
+  m.def(
       "scaled_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor x_scale, Tensor w_scale, "
-      "Tensor? bias, SymInt "
-      "out_features, ScalarType out_dtype, int activation, int digest, bool strict, int kernel, bool "
-      "use_fast_accum=False) -> "
-      "Tensor");
+      "Tensor? bias, SymInt out_features, ScalarType out_dtype, int activation, int version, bool strict, "
+      "int kernel, bool use_fast_accum=False) -> Tensor");
 
   m.def("pack(Tensor dense, Tensor crow, Tensor col, int block_rows, int block_cols) -> Tensor");
   m.def("unpack(Tensor values, Tensor crow, Tensor col, SymInt rows, SymInt cols) -> Tensor");
@@ -62,25 +66,18 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // Returns the pattern's content hash.
   m.def("validate_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> int");
   m.def("index_digest(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> int");
-  // Tells products which index (crow and col, on the CPU) lies at the address of crow_there on its CUDA
-  // device.
+  // Tells products which index lies at the address of `there` on its CUDA device; `index` is on the CPU.
   m.def(
-      "remember_index(Tensor crow, Tensor col, Tensor crow_there, int rows, int cols, int block_rows, int "
-      "block_cols) -> ()");
-  m.def(
-      "transpose_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> "
-      "(Tensor ccol, Tensor row, "
-      "Tensor slot)");
+      "remember_index(Tensor index, Tensor there, int blocks, int rows, int cols, int block_rows, "
+      "int block_cols) -> ()");
+  m.def("pack_index(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> Tensor");
   m.def(
       "mask_to_index(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> (Tensor crow, "
       "Tensor col)");
   m.def(
       "index_to_mask(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols) -> Tensor");
 
-  m.def(
-      "set_topology(Tensor mask, Tensor(a!) crow, Tensor(b!) col, Tensor(c!) ccol, Tensor(d!) row, "
-      "Tensor(e!) slot, Tensor(f!) "
-      "moved, Tensor(g!) requested) -> ()");
+  m.def("set_topology(Tensor mask, Tensor(a!) index, Tensor(b!) moved, Tensor(c!) requested) -> ()");
   m.def("move_blocks(Tensor(a!) values, Tensor moved) -> ()");
 
   m.def(

@@ -1,5 +1,5 @@
-// The operators linear, linear_dx, linear_dw and linear_dw_add. Each checks its arguments, makes a plan
-// (cached), and runs it on torch's threads or stream in torch's memory.
+// The operators bsr_linear, bsr_linear_dx, bsr_linear_dw and bsr_linear_dw_add. Each checks its arguments,
+// makes a plan (cached), and runs it on torch's threads or stream in torch's memory.
 #include "linear.h"
 
 #include <optional>
@@ -47,17 +47,22 @@ Problem problem_of(Direction direction, DType dtype, std::int64_t m, const Index
   return problem;
 }
 
-Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
-               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
-               std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
-               const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
+namespace {
+
+// linear, and with `pre` linear_train's half on CUDA. `index_in(in_features, blocks, block, device)` gives
+// the index.
+template <class IndexIn>
+Tensor forward_with(const IndexIn& index_in, const Tensor& x, const Tensor& given_values,
+                    const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
+                    std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
+                    const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
   constexpr const char* op = "linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
   require_device(op, "values", given_values, device, "x");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView index = index_of(op, crow, col, out_features, input.view.cols, block, device, "x");
+  const IndexView index = index_in(input.view.cols, values.size(0), block, device);
   require_same_dtype(op, input.view.dtype, "values", values);
   const std::optional<Tensor> dense_bias = bias_of(op, bias, out_features, input.view.dtype, device);
   const Matrix addend = residual_of(op, residual, x, out_features, input.view.dtype, device);
@@ -87,16 +92,39 @@ Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, 
   return y;
 }
 
-Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
-              std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation,
-              std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
-              std::optional<Tensor> residual) {
-  return forward(x, values, crow, col, bias, out_features, activation, digest, strict, tf32, kernel, residual,
+// The operator that programs call which were exported before the index was packed.
+Tensor linear_of_pair(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
+                      std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation,
+                      std::int64_t, bool strict, bool tf32, std::int64_t kernel,
+                      std::optional<Tensor> residual) {
+  const auto index_in = [&](std::int64_t in_features, std::int64_t, BlockShape block, int device) {
+    return index_of_pair("linear", crow, col, out_features, in_features, block, device, "x");
+  };
+  return forward_with(index_in, x, values, bias, out_features, activation, kUnknownDigest, strict, tf32,
+                      kernel, residual, nullptr);
+}
+
+}  // namespace
+
+Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& packed,
+               const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
+               std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
+               const std::optional<Tensor>& residual, std::optional<Tensor>* pre) {
+  const auto index_in = [&](std::int64_t in_features, std::int64_t blocks, BlockShape block, int device) {
+    return index_of("linear", packed, blocks, out_features, in_features, block, device, "x");
+  };
+  return forward_with(index_in, x, given_values, bias, out_features, activation, digest, strict, tf32, kernel,
+                      residual, pre);
+}
+
+Tensor linear(const Tensor& x, const Tensor& values, const Tensor& index, std::optional<Tensor> bias,
+              std::int64_t out_features, std::int64_t activation, std::int64_t digest, bool strict, bool tf32,
+              std::int64_t kernel, std::optional<Tensor> residual) {
+  return forward(x, values, index, bias, out_features, activation, digest, strict, tf32, kernel, residual,
                  nullptr);
 }
 
-Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col,
-                 const Tensor& ccol, const Tensor& row, const Tensor& slot, std::int64_t in_features,
+Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& packed, std::int64_t in_features,
                  std::int64_t digest, bool strict, bool tf32, std::int64_t kernel) {
   constexpr const char* op = "linear_dx";
   const int device = device_of(op, "dy", dy);
@@ -104,11 +132,9 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
   require_device(op, "values", given_values, device, "dy");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView index = index_of(op, crow, col, grad.view.cols, in_features, block, device, "dy");
+  const IndexView index =
+      index_of(op, packed, values.size(0), grad.view.cols, in_features, block, device, "dy");
   require_same_dtype(op, grad.view.dtype, "values", values);
-  const TransposedView transposed{indices_of(op, "ccol", ccol, index.block_cols() + 1, device, "dy"),
-                                  indices_of(op, "row", row, index.blocks, device, "dy"),
-                                  indices_of(op, "slot", slot, index.blocks, device, "dy")};
   const Executor executor = torch_executor(device);
   const void* data = values_of(op, values, index);
   Problem problem = problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
@@ -117,7 +143,7 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
   const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
   const Tensor dx = new_like(op, dy, with_features(dy, in_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
-  sparseloom::linear_dx(*plan, grad.view, index, transposed, data,
+  sparseloom::linear_dx(*plan, grad.view, index, column_index(index), data,
                         writable(dx, grad.view.dtype, grad.view.rows, in_features), workspace.span(),
                         executor);
   return dx;
@@ -126,15 +152,15 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& cro
 namespace {
 
 // dW as a new tensor, or added to `sum`, which the caller calls `name`; returns the tensor written.
-Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& crow,
-                       const Tensor& col, std::int64_t block_rows, std::int64_t block_cols,
+Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const Tensor& packed,
+                       std::int64_t blocks, std::int64_t block_rows, std::int64_t block_cols,
                        std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
                        const Tensor* sum = nullptr, const char* name = nullptr) {
   const int device = device_of(op, "x", x);
   require_device(op, "dy", dy, device, "x");
   const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
   const BlockShape block = block_of(op, grad.view.cols, input.view.cols, block_rows, block_cols);
-  const IndexView index = index_of(op, crow, col, grad.view.cols, input.view.cols, block, device, "x");
+  const IndexView index = index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x");
   require_same_dtype(op, input.view.dtype, "dy", dy);
   if (grad.view.rows != input.view.rows)
     core::fail(op, "dy with x's " + std::to_string(input.view.rows) + " rows", std::to_string(grad.view.rows),
@@ -154,25 +180,27 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
 
 }  // namespace
 
-Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col,
+Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& index, std::int64_t blocks,
                  std::int64_t block_rows, std::int64_t block_cols, std::int64_t digest, bool strict,
                  bool tf32, std::int64_t kernel) {
-  return weight_gradient("linear_dw", dy, x, crow, col, block_rows, block_cols, digest, strict, tf32, kernel);
+  return weight_gradient("linear_dw", dy, x, index, blocks, block_rows, block_cols, digest, strict, tf32,
+                         kernel);
 }
 
 void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy,
-                         const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t digest,
+                         const Tensor& x, const Tensor& index, std::int64_t blocks, std::int64_t digest,
                          bool strict, bool tf32, std::int64_t kernel) {
   if (dvalues.dim() != 3)
     core::fail(op, std::string(name) + " of shape [blocks, block rows, block cols]", shape_of(dvalues),
                "make it like the values");
-  weight_gradient(op, dy, x, crow, col, dvalues.size(1), dvalues.size(2), digest, strict, tf32, kernel,
+  weight_gradient(op, dy, x, index, blocks, dvalues.size(1), dvalues.size(2), digest, strict, tf32, kernel,
                   &dvalues, name);
 }
 
-void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, const Tensor& crow,
-                   const Tensor& col, std::int64_t digest, bool strict, bool tf32, std::int64_t kernel) {
-  add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, crow, col, digest, strict, tf32, kernel);
+void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, const Tensor& index,
+                   std::int64_t digest, bool strict, bool tf32, std::int64_t kernel) {
+  const std::int64_t blocks = dvalues.dim() > 0 ? dvalues.size(0) : 0;
+  add_weight_gradient("linear_dw", "dvalues", dvalues, dy, x, index, blocks, digest, strict, tf32, kernel);
 }
 
 }  // namespace sparseloom::binding
@@ -180,15 +208,17 @@ void linear_dw_add(const Tensor& dvalues, const Tensor& dy, const Tensor& x, con
 // One implementation serves both: the operands say where they lie. CUDA is registered in builds without CUDA
 // kernels too, so that a CUDA tensor meets our Error and not the dispatcher's.
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
-  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
-  m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
-  m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
-  m.impl("linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
+  m.impl("bsr_linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
+  m.impl("bsr_linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
+  m.impl("bsr_linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
+  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear_of_pair));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
-  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear));
-  m.impl("linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
-  m.impl("linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
-  m.impl("linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
+  m.impl("bsr_linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("bsr_linear_dx", TORCH_BOX(&sparseloom::binding::linear_dx));
+  m.impl("bsr_linear_dw", TORCH_BOX(&sparseloom::binding::linear_dw));
+  m.impl("bsr_linear_dw_add", TORCH_BOX(&sparseloom::binding::linear_dw_add));
+  m.impl("linear", TORCH_BOX(&sparseloom::binding::linear_of_pair));
 }

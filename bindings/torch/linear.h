@@ -21,24 +21,22 @@ Problem problem_of(Direction direction, DType dtype, std::int64_t m, const Index
 
 /// The operators themselves, as library.cpp declares them. forward is linear; if `pre` is not null (CUDA
 /// only), it also returns x W^T + bias there.
-Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& crow, const Tensor& col,
+Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& index,
                const std::optional<Tensor>& bias, std::int64_t out_features, std::int64_t activation,
                std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
                const std::optional<Tensor>& residual, std::optional<Tensor>* pre);
-Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
-              std::optional<Tensor> bias, std::int64_t out_features, std::int64_t activation,
-              std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
-              std::optional<Tensor> residual = {});
-Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& crow, const Tensor& col,
-                 const Tensor& ccol, const Tensor& row, const Tensor& slot, std::int64_t in_features,
+Tensor linear(const Tensor& x, const Tensor& values, const Tensor& index, std::optional<Tensor> bias,
+              std::int64_t out_features, std::int64_t activation, std::int64_t digest, bool strict, bool tf32,
+              std::int64_t kernel, std::optional<Tensor> residual = {});
+Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& index, std::int64_t in_features,
                  std::int64_t digest, bool strict, bool tf32, std::int64_t kernel);
-Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col,
+Tensor linear_dw(const Tensor& dy, const Tensor& x, const Tensor& index, std::int64_t blocks,
                  std::int64_t block_rows, std::int64_t block_cols, std::int64_t digest, bool strict,
                  bool tf32, std::int64_t kernel);
 
 /// dvalues += dW, in fp32. `op` and `name` are what errors call the operator and its dvalues.
 void add_weight_gradient(const char* op, const char* name, const Tensor& dvalues, const Tensor& dy,
-                         const Tensor& x, const Tensor& crow, const Tensor& col, std::int64_t digest,
+                         const Tensor& x, const Tensor& index, std::int64_t blocks, std::int64_t digest,
                          bool strict, bool tf32, std::int64_t kernel);
 
 }  // namespace sparseloom::binding

@@ -13,32 +13,37 @@ namespace {
 // Tensor&` does not make the data const.
 std::int32_t* written(const char* op, const char* name, const Tensor& tensor, std::int64_t expected,
                       int device) {
-  indices_of(op, name, tensor, expected, device, "crow");
+  indices_of(op, name, tensor, expected, device, "index");
   return static_cast<std::int32_t*>(tensor.mutable_data_ptr());
 }
 
-void set_topology(const Tensor& given, const Tensor& crow, const Tensor& col, const Tensor& ccol,
-                  const Tensor& row, const Tensor& slot, const Tensor& moved, const Tensor& requested) {
+void set_topology(const Tensor& given, const Tensor& packed, const Tensor& moved, const Tensor& requested) {
   constexpr const char* op = "set_topology";
-  const int device = device_of(op, "crow", crow);
-  require_device(op, "mask", given, device, "crow");
-  TopologyTables tables;
-  tables.block_rows = crow.numel() - 1;
-  tables.block_cols = ccol.numel() - 1;
-  tables.capacity = col.numel();
+  const int device = device_of(op, "index", packed);
+  require_device(op, "mask", given, device, "index");
   const bool bytes = given.scalar_type() == ScalarType::Bool || given.scalar_type() == ScalarType::Byte;
-  if (!bytes || given.dim() != 2 || given.size(0) != tables.block_rows || given.size(1) != tables.block_cols)
+  if (!bytes || given.dim() != 2)
     core::fail(
-        op,
-        "a bool mask of shape " + core::shape(tables.block_rows, tables.block_cols) +
-            ", one entry for each block",
+        op, "a bool mask [block rows, block cols], one entry for each block",
         shape_of(given) + " of torch.ScalarType " + std::to_string(static_cast<int>(given.scalar_type())),
         "pass mask.bool() with one entry for each block of the grid");
-  tables.crow = written(op, "crow", crow, -1, device);
-  tables.col = written(op, "col", col, -1, device);
-  tables.ccol = written(op, "ccol", ccol, -1, device);
-  tables.row = written(op, "row", row, tables.capacity, device);
-  tables.slot = written(op, "slot", slot, tables.capacity, device);
+  TopologyTables tables;
+  tables.block_rows = given.size(0);
+  tables.block_cols = given.size(1);
+  tables.capacity = moved.numel();
+  const IndexSegments at = index_segments(tables.block_rows, tables.block_cols, tables.capacity);
+  if (packed.numel() != at.size)
+    core::fail(op,
+               "the packed index of the mask's " + core::shape(tables.block_rows, tables.block_cols) +
+                   " grid with moved's " + std::to_string(tables.capacity) + " blocks, " +
+                   std::to_string(at.size) + " elements",
+               std::to_string(packed.numel()), "pass a mask with one entry for each block of the grid");
+  std::int32_t* const index = written(op, "index", packed, -1, device);
+  tables.crow = index + at.crow;
+  tables.col = index + at.col;
+  tables.ccol = index + at.ccol;
+  tables.row = index + at.row;
+  tables.slot = index + at.slot;
   tables.moved = written(op, "moved", moved, tables.capacity, device);
   tables.requested = written(op, "requested", requested, 1, device);
   const Executor executor = torch_executor(device);
@@ -65,8 +70,7 @@ void move_blocks(const Tensor& values, const Tensor& moved) {
 
 // Fake (Meta) kernels, which torch's compilers call. They do nothing: there are no results, and the tensors
 // that are written have their shapes already.
-void no_topology(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                 const Tensor&, const Tensor&) {}
+void no_topology(const Tensor&, const Tensor&, const Tensor&, const Tensor&) {}
 void no_move(const Tensor&, const Tensor&) {}
 
 }  // namespace

@@ -145,11 +145,10 @@ Gradient cuda_gradient(const char* op, const Tensor& dy, const std::optional<Ten
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, const Tensor& crow,
-                                        const Tensor& col, std::optional<Tensor> bias,
-                                        std::int64_t out_features, std::int64_t activation_code,
-                                        std::int64_t digest, bool strict, bool tf32, std::int64_t kernel,
-                                        std::optional<Tensor> residual) {
+std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, const Tensor& index,
+                                        std::optional<Tensor> bias, std::int64_t out_features,
+                                        std::int64_t activation_code, std::int64_t digest, bool strict,
+                                        bool tf32, std::int64_t kernel, std::optional<Tensor> residual) {
   constexpr const char* op = "linear";
   const Activation activation = activation_of(op, activation_code);
   const int device = device_of(op, "x", x);
@@ -158,20 +157,22 @@ std::tuple<Tensor, Tensor> linear_train(const Tensor& x, const Tensor& values, c
     if (residual)
       core::fail(op, "no residual beside an activation whose input is kept, on the CPU", "one",
                  "add it behind");
-    Tensor z = linear(x, values, crow, col, bias, out_features, 0, digest, strict, tf32, kernel);
+    Tensor z = linear(x, values, index, bias, out_features, 0, digest, strict, tf32, kernel);
     return {cpu_activate(op, z, activation), z};
   }
   std::optional<Tensor> z;
-  Tensor y = forward(x, values, crow, col, bias, out_features, activation_code, digest, strict, tf32, kernel,
+  Tensor y = forward(x, values, index, bias, out_features, activation_code, digest, strict, tf32, kernel,
                      residual, &z);
   return {y, *z};
 }
 
-std::tuple<Tensor, Tensor, Tensor> linear_backward(
-    const Tensor& dy, std::optional<Tensor> saved, std::optional<Tensor> x, std::optional<Tensor> values,
-    const Tensor& crow, const Tensor& col, const Tensor& ccol, const Tensor& row, const Tensor& slot,
-    std::int64_t in_features, std::int64_t block_rows, std::int64_t block_cols, std::int64_t activation_code,
-    std::int64_t digest, bool strict, bool tf32, bool need_bias, std::optional<Tensor> main_grad) {
+std::tuple<Tensor, Tensor, Tensor> linear_backward(const Tensor& dy, std::optional<Tensor> saved,
+                                                   std::optional<Tensor> x, std::optional<Tensor> values,
+                                                   const Tensor& index, std::int64_t in_features,
+                                                   std::int64_t blocks, std::int64_t block_rows,
+                                                   std::int64_t block_cols, std::int64_t activation_code,
+                                                   std::int64_t digest, bool strict, bool tf32,
+                                                   bool need_bias, std::optional<Tensor> main_grad) {
   constexpr const char* op = "linear_backward";
   const Activation activation = activation_of(op, activation_code);
   const int device = device_of(op, "dy", dy);
@@ -195,13 +196,12 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(
   }
   // Multiply: dx, then dW.
   const Tensor& dz = gradient.dz;
-  Tensor dx = values
-                  ? linear_dx(dz, *values, crow, col, ccol, row, slot, in_features, digest, strict, tf32, -1)
-                  : new_like(op, dy, {0});
+  Tensor dx =
+      values ? linear_dx(dz, *values, index, in_features, digest, strict, tf32, -1) : new_like(op, dy, {0});
   if (main_grad)
-    add_weight_gradient(op, "main_grad", *main_grad, dz, *x, crow, col, digest, strict, tf32, -1);
+    add_weight_gradient(op, "main_grad", *main_grad, dz, *x, index, blocks, digest, strict, tf32, -1);
   Tensor dvalues = x && !main_grad
-                       ? linear_dw(dz, *x, crow, col, block_rows, block_cols, digest, strict, tf32, -1)
+                       ? linear_dw(dz, *x, index, blocks, block_rows, block_cols, digest, strict, tf32, -1)
                        : new_like(op, dy, {0, 0, 0});
   return {dx, dvalues, need_bias ? *gradient.dbias : new_like(op, dy, {0})};
 }
@@ -209,11 +209,11 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(
 }  // namespace sparseloom::binding
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
-  m.impl("linear_train", TORCH_BOX(&sparseloom::binding::linear_train));
-  m.impl("linear_backward", TORCH_BOX(&sparseloom::binding::linear_backward));
+  m.impl("bsr_linear_train", TORCH_BOX(&sparseloom::binding::linear_train));
+  m.impl("bsr_linear_backward", TORCH_BOX(&sparseloom::binding::linear_backward));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
-  m.impl("linear_train", TORCH_BOX(&sparseloom::binding::linear_train));
-  m.impl("linear_backward", TORCH_BOX(&sparseloom::binding::linear_backward));
+  m.impl("bsr_linear_train", TORCH_BOX(&sparseloom::binding::linear_train));
+  m.impl("bsr_linear_backward", TORCH_BOX(&sparseloom::binding::linear_backward));
 }

@@ -17,6 +17,7 @@
 #include "sparseloom/activation.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/ops.h"
+#include "sparseloom/packed_index.h"
 #include "sparseloom/plan.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"

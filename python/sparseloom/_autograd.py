@@ -66,8 +66,7 @@ class Layer(torch.autograd.Function):
         y = operator(
             x,
             values,
-            index.crow,
-            index.col,
+            index.packed,
             bias,
             index.rows,
             code,
@@ -103,7 +102,7 @@ class Layer(torch.autograd.Function):
         needs = need_x, need_values, need_bias
         if again:
             return *_by_products(dy, x, values, needs, strict, index), None, dresidual
-        crow, col, ccol, row, slot, _, cols, bm, bn, digest = index
+        packed, blocks, _, cols, bm, bn, digest = index
         code, tf32 = ACTIVATIONS[activation], tf32_of(dy)
         wanted = x if weight is None or main_grad is not None else None
         operands = (
@@ -111,12 +110,9 @@ class Layer(torch.autograd.Function):
             saved,
             wanted,
             values,
-            crow,
-            col,
-            ccol,
-            row,
-            slot,
+            packed,
             cols,
+            blocks,
             bm,
             bn,
             code,
@@ -136,7 +132,7 @@ class Layer(torch.autograd.Function):
                 dz = _activation_gradient(dy, saved, activation) if activation else dy
                 return *_by_products(dz, x, values, needs, strict, index), None, dresidual
         else:
-            dx, empty, dbias = call("linear_backward", *operands, main_grad)
+            dx, empty, dbias = call("bsr_linear_backward", *operands, main_grad)
             dvalues = None if main_grad is None else _announce(weight, empty, index)
         return (
             dx if need_x else None,
@@ -257,7 +253,7 @@ def _announce(weight: Tensor, empty: Tensor, index: Index) -> Tensor | None:
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True
-    return empty.new_empty((index.col.shape[0], index.bm, index.bn))
+    return empty.new_empty((index.blocks, index.bm, index.bn))
 
 
 # Dynamo would trace the backward pass together with the forward pass, and would capture main_grad as it is at

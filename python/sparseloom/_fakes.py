@@ -7,57 +7,47 @@ import torch
 from torch import Tensor
 
 
-@torch.library.register_fake("sparseloom::linear")
+@torch.library.register_fake("sparseloom::bsr_linear")
 def _linear_fake(
-    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
+    x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_features: int, *rest: Any
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], out_features))
 
 
-@torch.library.register_fake("sparseloom::linear_dx")
-def _linear_dx_fake(
-    dy: Tensor,
-    values: Tensor,
-    crow: Tensor,
-    col: Tensor,
-    ccol: Tensor,
-    row: Tensor,
-    slot: Tensor,
-    in_features: int,
-    *rest: Any,
-) -> Tensor:
+@torch.library.register_fake("sparseloom::bsr_linear_dx")
+def _linear_dx_fake(dy: Tensor, values: Tensor, index: Tensor, in_features: int, *rest: Any) -> Tensor:
     return dy.new_empty((*dy.shape[:-1], in_features))
 
 
-@torch.library.register_fake("sparseloom::linear_dw")
+@torch.library.register_fake("sparseloom::bsr_linear_dw")
 def _linear_dw_fake(
-    dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int, *rest: Any
+    dy: Tensor, x: Tensor, index: Tensor, blocks: int, block_rows: int, block_cols: int, *rest: Any
 ) -> Tensor:
-    return dy.new_empty((col.shape[0], block_rows, block_cols))
+    return dy.new_empty((blocks, block_rows, block_cols))
 
 
-@torch.library.register_fake("sparseloom::linear_dw_add")
+@torch.library.register_fake("sparseloom::bsr_linear_dw_add")
 def _linear_dw_add_fake(dvalues: Tensor, *rest: Any) -> None:
     return None
 
 
-@torch.library.register_fake("sparseloom::linear_train")
+@torch.library.register_fake("sparseloom::bsr_linear_train")
 def _linear_train_fake(
-    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
+    x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, out_features: int, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     sizes = (*x.shape[:-1], out_features)
     return x.new_empty(sizes), x.new_empty(sizes)
 
 
-@torch.library.register_fake("sparseloom::linear_backward")
+@torch.library.register_fake("sparseloom::bsr_linear_backward")
 def _linear_backward_fake(
-    dy: Tensor, saved: Tensor | None, x: Tensor | None, values: Tensor | None, crow: Tensor, col: Tensor,
-    ccol: Tensor, row: Tensor, slot: Tensor, in_features: int, block_rows: int, block_cols: int,
+    dy: Tensor, saved: Tensor | None, x: Tensor | None, values: Tensor | None, index: Tensor,
+    in_features: int, blocks: int, block_rows: int, block_cols: int,
     activation: int, digest: int, strict: bool, tf32: bool, need_bias: bool, main_grad: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dx = dy.new_empty((0,) if values is None else (*dy.shape[:-1], in_features))
     dvalues = dy.new_empty(
-        (0, 0, 0) if x is None or main_grad is not None else (col.shape[0], block_rows, block_cols)
+        (0, 0, 0) if x is None or main_grad is not None else (blocks, block_rows, block_cols)
     )
     return dx, dvalues, dy.new_empty((dy.shape[-1] if need_bias else 0,))
 
@@ -72,12 +62,11 @@ def _unpack_fake(values: Tensor, crow: Tensor, col: Tensor, rows: int, cols: int
     return values.new_empty((rows, cols))
 
 
-@torch.library.register_fake("sparseloom::scaled_linear")
+@torch.library.register_fake("sparseloom::bsr_scaled_linear")
 def _scaled_linear_fake(
     x: Tensor,
     values: Tensor,
-    crow: Tensor,
-    col: Tensor,
+    index: Tensor,
     x_scale: Tensor,
     w_scale: Tensor,
     bias: Tensor | None,
@@ -85,4 +74,19 @@ def _scaled_linear_fake(
     out_dtype: torch.dtype,
     *rest: Any,
 ) -> Tensor:
+    return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)
+
+
+@torch.library.register_fake("sparseloom::linear")
+def _linear_of_pair_fake(
+    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
+@torch.library.register_fake("sparseloom::scaled_linear")
+def _scaled_linear_of_pair_fake(
+    x: Tensor, values: Tensor, crow: Tensor, col: Tensor, x_scale: Tensor, w_scale: Tensor,
+    bias: Tensor | None, out_features: int, out_dtype: torch.dtype, *rest: Any,
+) -> Tensor:  # fmt: skip
     return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)

@@ -17,9 +17,9 @@ def _forward(x: Shape, values: Shape, *rest: Any, **named: Any) -> int:
 
 
 def _dw(
-    dy: Shape, x: Shape, crow: Shape, col: Shape, block_rows: int, block_cols: int, *rest: Any, **named: Any
+    dy: Shape, x: Shape, index: Shape, blocks: int, block_rows: int, block_cols: int, *rest: Any, **named: Any
 ) -> int:
-    return 2 * col[0] * block_rows * block_cols * prod(dy[:-1])
+    return 2 * blocks * block_rows * block_cols * prod(dy[:-1])
 
 
 def _dw_add(dvalues: Shape, dy: Shape, *rest: Any, **named: Any) -> int:
@@ -31,23 +31,31 @@ def _backward(
     saved: Shape | None,
     x: Shape | None,
     values: Shape | None,
-    crow: Shape,
-    col: Shape,
-    ccol: Shape,
-    row: Shape,
-    slot: Shape,
+    index: Shape,
     in_features: int,
+    blocks: int,
     block_rows: int,
     block_cols: int,
     *rest: Any,
     **named: Any,
 ) -> int:
-    return ((x is not None) + (values is not None)) * 2 * col[0] * block_rows * block_cols * prod(dy[:-1])
+    return ((x is not None) + (values is not None)) * 2 * blocks * block_rows * block_cols * prod(dy[:-1])
 
 
 def register(operators: Any) -> None:
     """Registers the flop formula of each product in ``operators``."""
-    for name in ("linear", "linear_train", "linear_dx", "scaled_linear"):
+    for name in (
+        "bsr_linear",
+        "bsr_linear_train",
+        "bsr_linear_dx",
+        "bsr_scaled_linear",
+        "linear",
+        "scaled_linear",
+    ):
         register_flop_formula(getattr(operators, name))(_forward)
-    for name, formula in (("linear_dw", _dw), ("linear_dw_add", _dw_add), ("linear_backward", _backward)):
+    for name, formula in (
+        ("bsr_linear_dw", _dw),
+        ("bsr_linear_dw_add", _dw_add),
+        ("bsr_linear_backward", _backward),
+    ):
         register_flop_formula(getattr(operators, name))(formula)

@@ -30,11 +30,11 @@ warnings.filterwarnings("error", message=r"sparseloom::.*autograd kernel was not
 PLAN_CHOOSES = -1
 
 # Overloads are looked up once: the packet's own resolution costs about a microsecond per call.
-linear = torch.ops.sparseloom.linear.default
-linear_dx = torch.ops.sparseloom.linear_dx.default
-linear_dw = torch.ops.sparseloom.linear_dw.default
-linear_train = torch.ops.sparseloom.linear_train.default
-linear_backward = torch.ops.sparseloom.linear_backward.default
+linear = torch.ops.sparseloom.bsr_linear.default
+linear_dx = torch.ops.sparseloom.bsr_linear_dx.default
+linear_dw = torch.ops.sparseloom.bsr_linear_dw.default
+linear_train = torch.ops.sparseloom.bsr_linear_train.default
+linear_backward = torch.ops.sparseloom.bsr_linear_backward.default
 
 
 def call(name: str, *arguments: Any) -> Any:

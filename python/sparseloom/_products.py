@@ -21,6 +21,8 @@ FORWARD, DX, DW = range(3)
 #: Tells whether torch.func, or a backward pass with batched gradients, is active.
 functorch_active = torch._C._are_functorch_transforms_active
 _BATCHED = torch._C._dispatch_key_parse("Batched")  # parsed by name because the enum leaves it out
+#: Each list of a packed index begins at a multiple of so many elements: 64 bytes (packed_index.h).
+SEGMENT = 16
 _UNKNOWN = -1  # the value of ops.UNKNOWN: such plans depend on shape and number of blocks alone
 
 
@@ -99,7 +101,7 @@ class Transformable(Product):
         one whose weights lie along the diagonal of a large weight."""
         (of_a, of_b, of_bias, of_how), count, (direction, strict, kernel, index) = dims, info.batch_size, how
         shared = bias if of_bias is None else None
-        if direction == DW or of_b is not None or any(dim is not None for dim in of_how.where[:5]):
+        if direction == DW or of_b is not None or of_how.where.packed is not None:
             y = _over_diagonal(_in_front(a, of_a, count), _in_front(b, of_b, count), how, of_how.where, count)
             y, out = y if shared is None else y + shared, 0
         elif of_a is None:  # the bias alone is mapped
@@ -181,14 +183,12 @@ def _transformable(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tenso
 
 
 def _straight(a: Tensor, b: Tensor, bias: Tensor | None, how: How) -> Tensor:
-    direction, strict, kernel, (crow, col, ccol, row, slot, rows, cols, bm, bn, digest) = how
+    direction, strict, kernel, (packed, blocks, rows, cols, bm, bn, digest) = how
     if direction == FORWARD:
-        return _operators.linear(a, b, crow, col, bias, rows, 0, digest, strict, tf32_of(a), kernel)
+        return _operators.linear(a, b, packed, bias, rows, 0, digest, strict, tf32_of(a), kernel)
     if direction == DX:
-        return _operators.linear_dx(
-            a, b, crow, col, ccol, row, slot, cols, digest, strict, tf32_of(a), kernel
-        )
-    return _operators.linear_dw(a, b, crow, col, bm, bn, digest, strict, tf32_of(a), kernel)
+        return _operators.linear_dx(a, b, packed, cols, digest, strict, tf32_of(a), kernel)
+    return _operators.linear_dw(a, b, packed, blocks, bm, bn, digest, strict, tf32_of(a), kernel)
 
 
 def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
@@ -198,8 +198,8 @@ def _in_front(tensor: Tensor, dim: int | None, count: int) -> Tensor:
 
 def _over_diagonal(a: Tensor, b: Tensor, how: How, dims: Index, count: int) -> Tensor:
     """Computes ``count`` products, with operands [count, ...], as one: the weights follow each other along
-    the diagonal of a large weight, and each has its own range of the features. ``dims`` says which tensors of
-    the index are mapped. Returns [count, ...]."""
+    the diagonal of a large weight, and each has its own range of the features. ``dims`` says whether the
+    index is mapped. Returns [count, ...]."""
     direction, strict, kernel, index = how
     wide = _diagonal_index(index, dims, count)
     rows, cols = wide.rows // count, wide.cols // count
@@ -222,16 +222,16 @@ def _diagonal_index(index: Index, dims: Index, count: int) -> Index:
     """Returns the index of ``count`` weights along a diagonal, whose values follow each other. Each weight
     starts at a whole block, so the sizes include the padding of ragged edges, which is zero in the operands
     too."""
-    names = ("crow", "col", "ccol", "row", "slot")
-    crow, col, ccol, row, slot = (
-        _in_front(getattr(index, name), getattr(dims, name), count) for name in names
-    )
-    blocks, block_rows, block_cols = col.shape[1], crow.shape[1] - 1, ccol.shape[1] - 1
+    mapped: Any = dims.packed  # a dimension or None here
+    many = index._replace(packed=_in_front(index.packed, mapped, count))
+    crow, col, ccol, row, slot = many.lists()  # each [count, its length]
+    blocks, block_rows, block_cols = index.blocks, crow.shape[1] - 1, ccol.shape[1] - 1
     place = torch.arange(count, dtype=torch.int32, device=col.device)[:, None]
     end = place.new_full((1,), count * blocks)
     crow, ccol = (torch.cat([(starts[:, :-1] + place * blocks).flatten(), end]) for starts in (crow, ccol))
     col, row, slot = (
         (of + place * step).flatten() for of, step in ((col, block_cols), (row, block_rows), (slot, blocks))
     )
+    lists = [F.pad(each, (0, -len(each) % SEGMENT)) for each in (crow, col, ccol, row)]
     sizes = {"rows": count * block_rows * index.bm, "cols": count * block_cols * index.bn}
-    return index._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot, digest=_UNKNOWN, **sizes)
+    return index._replace(packed=torch.cat([*lists, slot]), blocks=count * blocks, digest=_UNKNOWN, **sizes)

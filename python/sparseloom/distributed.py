@@ -1,6 +1,6 @@
 """Prepares block-sparse layers for DistributedDataParallel.
 
-fully_shard (FSDP2) needs no preparation: it shards the values by blocks and leaves the index tensors whole on
+fully_shard (FSDP2) needs no preparation: it shards the values by blocks and leaves the index whole on
 every rank.
 """
 
@@ -14,14 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .errors import Error
 from .nn import BlockSparseLinear
-from .nn.state import INDEX_BUFFERS, content_hash
+from .nn.state import INDEX_BUFFER, content_hash
 
 
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     """Prepares the model for DistributedDataParallel; returns the model. Call it on every rank just before
     DistributedDataParallel(model).
 
-    It compares the patterns of all ranks, and excludes the index tensors from what DistributedDataParallel
+    It compares the patterns of all ranks, and excludes the index from what DistributedDataParallel
     broadcasts before every forward pass. Raises Error, on every rank, that names the first layer whose
     pattern is not the same everywhere.
     """
@@ -48,6 +48,6 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
                         remedy,
                     )
     known = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    indices = {f"{name}.{buffer}" if name else buffer for name in layers for buffer in INDEX_BUFFERS}
+    indices = {f"{name}.{INDEX_BUFFER}".removeprefix(".") for name in layers}
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, sorted(known | indices))
     return model

@@ -27,8 +27,8 @@ from ._plans import info as info
 from ._plans import kernel_number as kernel_number
 from ._plans import ordinal as ordinal
 from ._plans import plan as plan
+from ._products import SEGMENT, functorch_active
 from ._products import differentiated as differentiated
-from ._products import functorch_active
 from .errors import Error, translated, unsupported_layout
 
 _tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls it every time
@@ -39,14 +39,15 @@ UNKNOWN = -1
 
 
 class Index(NamedTuple):
-    """Says where the blocks of a [rows, cols] weight lie: int32 index tensors by block rows and by block
-    columns, over one list of values."""
+    """Says where the blocks of a [rows, cols] weight lie, by block rows and by block columns, over one list
+    of values.
 
-    crow: Tensor  # [block rows + 1]: blocks of row r are crow[r] .. crow[r + 1] - 1
-    col: Tensor  # [blocks]: block column, ascending inside a block row
-    ccol: Tensor  # [block columns + 1]
-    row: Tensor  # [blocks]: block row, ascending inside a block column
-    slot: Tensor  # [blocks]: position of the block in row order, as in values
+    The five lists lie in one tensor, ``packed``: an operator then takes one argument where it would take
+    five, and a module moves, copies and shares one buffer.
+    """
+
+    packed: Tensor  # int32: crow, col, ccol, row, slot, each from a multiple of 16 elements on
+    blocks: int
     rows: int  # out features
     cols: int  # in features
     bm: int  # rows (out features) of one block
@@ -55,13 +56,46 @@ class Index(NamedTuple):
     #: with different blocks share; UNKNOWN if nobody knows.
     digest: int
 
+    def lists(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Returns crow, col, ccol, row and slot, as views of ``packed``."""
+        block_rows, block_cols, blocks = -(-self.rows // self.bm), -(-self.cols // self.bn), self.blocks
+        views, begin = [], 0
+        for length in (block_rows + 1, blocks, block_cols + 1, blocks, blocks):
+            views.append(self.packed[..., begin : begin + length])
+            begin += -(-length // SEGMENT) * SEGMENT
+        crow, col, ccol, row, slot = views
+        return crow, col, ccol, row, slot
+
+    @property
+    def crow(self) -> Tensor:
+        """[block rows + 1]: row r has the blocks crow[r] .. crow[r + 1] - 1."""
+        return self.packed[: -(-self.rows // self.bm) + 1]
+
+    @property
+    def col(self) -> Tensor:
+        """[blocks]: the block column of each block, ascending inside a block row."""
+        return self.lists()[1]
+
+    @property
+    def ccol(self) -> Tensor:
+        """[block columns + 1]: as crow, of block columns."""
+        return self.lists()[2]
+
+    @property
+    def row(self) -> Tensor:
+        """[blocks]: the block row of each block in column order, ascending inside a block column."""
+        return self.lists()[3]
+
+    @property
+    def slot(self) -> Tensor:
+        """[blocks]: the position in row order, as in the values, of each block in column order."""
+        return self.lists()[4]
+
     def to(self, device: torch.device | str | int) -> Index:
-        """Returns the same index with its tensors on ``device``."""
-        crow, col, ccol, row, slot = (
-            tensor.to(device) for tensor in (self.crow, self.col, self.ccol, self.row, self.slot)
-        )
-        remember(self, crow)
-        return self._replace(crow=crow, col=col, ccol=ccol, row=row, slot=slot)
+        """Returns the same index with its tensor on ``device``."""
+        packed = self.packed.to(device)
+        remember(self, packed)
+        return self._replace(packed=packed)
 
 
 def linear(
@@ -121,10 +155,9 @@ def linear(
             return y + residual
         # not called on the CPU: saves .12 us of 15
         code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
-        crow, col, rows, digest = index.crow, index.col, index.rows, index.digest
         x = _autograd.in_rows(x)
         return _operators.linear(
-            x, values, crow, col, bias, rows, code, digest, strict, tf32, number, residual
+            x, values, index.packed, bias, index.rows, code, index.digest, strict, tf32, number, residual
         )
     except _REFUSED as error:
         operands = {"x": x, "values": values, "bias": bias, "residual": residual}
@@ -202,7 +235,7 @@ def linear_dw(
             tf32_of(x),
             PLAN_CHOOSES if kernel is None else kernel_number(kernel),
         )
-        call("linear_dw_add", out, dy, x, index.crow, index.col, *arguments)
+        call("bsr_linear_dw_add", out, dy, x, index.packed, *arguments)
         torch.autograd.graph.increment_version(out)
         return out
     try:
@@ -264,9 +297,7 @@ def scaled_linear(
         number,
         use_fast_accum,
     )
-    result: Tensor = call(
-        "scaled_linear", x, values, index.crow, index.col, x_scale, w_scale, bias, *arguments
-    )
+    result: Tensor = call("bsr_scaled_linear", x, values, index.packed, x_scale, w_scale, bias, *arguments)
     return result
 
 
@@ -294,27 +325,27 @@ def quantize_rows(x: Tensor, dtype: torch.dtype, scale: Tensor | None = None) ->
 
 
 def make_index(crow: Tensor, col: Tensor, rows: int, cols: int, block: tuple[int, int]) -> Index:
-    """Validates crow and col (int32, contiguous, on the CPU) and adds the index by block columns. Raises
-    Error that names the first bad entry."""
+    """Validates crow and col (int32, contiguous, on the CPU) and packs them together with the index by block
+    columns. Raises Error that names the first bad entry."""
     digest = call("index_digest", crow, col, rows, cols, *block)
-    ccol, row, slot = call("transpose_index", crow, col, rows, cols, *block)
-    return Index(crow, col, ccol, row, slot, rows, cols, block[0], block[1], digest)
+    packed = call("pack_index", crow, col, rows, cols, *block)
+    return Index(packed, len(col), rows, cols, block[0], block[1], digest)
 
 
-def remember(index: Index, crow: Tensor) -> None:
-    """Tells products on CUDA that the pattern of ``index``, which is on the CPU, lies at the address of
-    ``crow``: they then multiply block rows that read the same inputs together.
+def remember(index: Index, there: Tensor) -> None:
+    """Tells products on CUDA that the pattern of ``index``, which is on the CPU, lies at the address of the
+    packed index ``there``: they then multiply block rows that read the same inputs together.
 
-    It is a hint, which changes no result. Does nothing for a ``crow`` on another device, and for an index
-    that set_topology rewrites.
+    It is a hint, which changes no result. Does nothing where ``there`` is not on CUDA, and for an index that
+    set_topology rewrites.
     """
-    on_cpu = index.crow.device.type == "cpu"
-    if on_cpu and crow.is_cuda and type(crow) is Tensor and index.digest != UNKNOWN:
-        call("remember_index", index.crow, index.col, crow, index.rows, index.cols, index.bm, index.bn)
+    on_cpu = index.packed.device.type == "cpu"
+    if on_cpu and there.is_cuda and type(there) is Tensor and index.digest != UNKNOWN:
+        call("remember_index", index.packed, there, index.blocks, *index[2:6])
 
 
 def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -> None:
-    """Rewrites the tensors of an index in place for another mask, on the CPU, or on CUDA, where the work is
+    """Rewrites an index in place for another mask, on the CPU, or on CUDA, where the work is
     queued and can be captured in a graph.
 
     mask is bool or uint8 [block rows, block columns]. moved, int32 [blocks], receives the slot where each
@@ -323,7 +354,7 @@ def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -
     are taken; if it names fewer, the first other cells are added. The digest of the index has to be UNKNOWN
     from then on. Raises Error when a shape or dtype does not fit.
     """
-    call("set_topology", mask, *index[:5], moved, requested)
+    call("set_topology", mask, index.packed, moved, requested)
 
 
 def move_blocks(values: Tensor, moved: Tensor) -> None:

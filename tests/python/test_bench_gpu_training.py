@@ -111,7 +111,7 @@ def test_tables_rewritten_on_the_device_are_compared_with_the_hosts(
         lambda made, rounds: {name: [each.burst()] * rounds for name, each in made.items()},
     )
     if wrong:
-        with pytest.raises(RuntimeError, match="slot of the rewritten tables"):
+        with pytest.raises(RuntimeError, match="the rewritten index"):
             topology.device_plan(CPU)
     else:
         found = topology.device_plan(CPU)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -119,7 +120,7 @@ def test_export_with_a_dynamic_batch():
     )
     x = torch.randn(9, 64)
     torch.testing.assert_close(exported.module()(x), layer(x), atol=1e-6, rtol=1e-6)
-    assert "sparseloom.linear" in exported.graph_module.code
+    assert "sparseloom.bsr_linear" in exported.graph_module.code
 
 
 class Block(nn.Module):
@@ -153,8 +154,8 @@ EXPORTED_ELSEWHERE = """
 import sys, torch
 from sparseloom import ops
 program = torch.export.load(sys.argv[1])
-node, = [n for n in program.graph.nodes if "sparseloom.linear" in str(n.target)]
-print(node.args[7])  # the digest
+node, = [n for n in program.graph.nodes if "sparseloom.bsr_linear" in str(n.target)]
+print(node.args[6])  # the digest
 torch.save(program.module()(torch.load(sys.argv[2])), sys.argv[3])
 """
 
@@ -177,18 +178,27 @@ def test_an_exported_program_carries_what_its_plans_know(tmp_path):
         torch.testing.assert_close(torch.load(tmp_path / "y"), layer(x), rtol=0, atol=0)
 
 
-def test_a_program_with_a_content_hash_in_the_digest_s_place_runs():
-    layer = BlockSparseLinear(64, 48, density=0.5, block=8)
-    x, index = torch.randn(4, 64), layer.index
-    y = torch.ops.sparseloom.linear(
-        x, layer.values, index.crow, index.col, layer.bias, 48, 0, 0x5BBBC74D4A57DE7B, False, False, -1
-    )
-    torch.testing.assert_close(y, layer(x), rtol=0, atol=0)
+def test_a_program_that_was_exported_before_the_index_was_packed_runs():
+    """before/program.pt2 holds BlockSparseLinear(40, 24, density=0.5, block=8, activation="relu"),
+    exported at commit 6b87e2b; program.pt its input and result of then."""
+    folder = Path(__file__).parent / "before"
+    before = torch.load(folder / "program.pt")
+    program = torch.export.load(folder / "program.pt2").module()
+    torch.testing.assert_close(program(before["x"]), before["y"])
+    torch.testing.assert_close(torch.compile(program)(before["x"]), before["y"])
+
+
+def test_the_operators_of_older_programs_refuse_what_does_not_fit():
+    layer = BlockSparseLinear(40, 24, density=0.5, block=8)
+    rest = (None, 24, 0, 1, False, False, -1)
+    with pytest.raises(RuntimeError, match="crow as a contiguous int32 vector of 4"):
+        torch.ops.sparseloom.linear(torch.randn(3, 40), layer.values, layer.col, layer.col, *rest)
 
 
 def samples():
     layer = BlockSparseLinear(37, 27, density=0.5, block=8)
-    crow, col, ccol, row, slot, rows, cols, bm, bn, digest = layer.index
+    packed, blocks, rows, cols, bm, bn, digest = layer.index
+    crow, col = layer.index.crow, layer.index.col
     x, dy, values = torch.randn(5, 37), torch.randn(5, 27), layer.values.detach()
     raw, strided = torch.ops.sparseloom, torch.randn(37, 5).t()
 
@@ -199,12 +209,9 @@ def samples():
             saved,
             x,
             values,
-            crow,
-            col,
-            ccol,
-            row,
-            slot,
+            packed,
             cols,
+            blocks,
             bm,
             bn,
             activation,
@@ -213,34 +220,34 @@ def samples():
             False,
             need_bias,
         )
-        return raw.linear_backward.default, operands
+        return raw.bsr_linear_backward.default, operands
 
     sums, arguments = backward(dy, x, values, 2, True)
     return {
         "linear": (
-            raw.linear.default,
-            (x, values, crow, col, layer.bias.detach(), rows, 1, digest, False, False, -1),
+            raw.bsr_linear.default,
+            (x, values, packed, layer.bias.detach(), rows, 1, digest, False, False, -1),
         ),
         "linear_1d": (
-            raw.linear.default,
-            (x[0], values, crow, col, None, rows, 0, digest, False, False, -1),
+            raw.bsr_linear.default,
+            (x[0], values, packed, None, rows, 0, digest, False, False, -1),
         ),
         "linear_strided": (
-            raw.linear.default,
-            (strided, values, crow, col, None, rows, 0, digest, False, False, -1),
+            raw.bsr_linear.default,
+            (strided, values, packed, None, rows, 0, digest, False, False, -1),
         ),
         "linear_dx": (
-            raw.linear_dx.default,
-            (dy, values, crow, col, ccol, row, slot, cols, digest, False, False, -1),
+            raw.bsr_linear_dx.default,
+            (dy, values, packed, cols, digest, False, False, -1),
         ),
-        "linear_dw": (raw.linear_dw.default, (dy, x, crow, col, bm, bn, digest, False, False, -1)),
+        "linear_dw": (raw.bsr_linear_dw.default, (dy, x, packed, blocks, bm, bn, digest, False, False, -1)),
         "linear_dw_add": (
-            raw.linear_dw_add.default,
-            (torch.ones(values.shape), dy, x, crow, col, digest, False, False, -1),
+            raw.bsr_linear_dw_add.default,
+            (torch.ones(values.shape), dy, x, packed, digest, False, False, -1),
         ),
         "linear_train": (
-            raw.linear_train.default,
-            (x, values, crow, col, layer.bias.detach(), rows, 2, digest, False, False, -1),
+            raw.bsr_linear_train.default,
+            (x, values, packed, layer.bias.detach(), rows, 2, digest, False, False, -1),
         ),
         "linear_backward": backward(dy, x, values, 2, True),
         "linear_backward_relu_dx": backward(dy, None, values, 1, False),
@@ -320,6 +327,6 @@ def test_inductor_calls_one_operator_forward_and_one_backward_and_copies_nothing
     _, (forward, backward) = run_fw_bw_and_get_code(lambda: compiled(x))
     for code, name in ((forward, "linear_train"), (backward, "linear_backward")):
         calls = code.split("def call")[1].split("def get_args")[0]
-        assert calls.count("= torch.ops.") == calls.count(f"= torch.ops.sparseloom.{name}.default(") == 1
+        assert calls.count("= torch.ops.") == calls.count(f"= torch.ops.sparseloom.bsr_{name}.default(") == 1
         # no kernel of inductor's own, so no clone
         assert "cpp_fused" not in calls and "empty_strided" not in calls

@@ -173,7 +173,7 @@ def test_second_device_a_layer_moves_trains_and_sleeps_alone():
     layer, x = make(256, 192, block=32), random(100, 256).requires_grad_()
     expected = [t.cpu() for t in gradients(layer, x)]
     moved, x1 = layer.to("cuda:1"), x.detach().to("cuda:1").requires_grad_()
-    assert moved.values.device == moved.crow.device == moved.slot.device == torch.device("cuda:1")
+    assert moved.values.device == moved.packed_index.device == torch.device("cuda:1")
     with sleeping() as first_wakes:  # device 0 is asleep meanwhile
         got = gradients(moved, x1)
         torch.cuda.synchronize(1)

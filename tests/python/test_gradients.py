@@ -110,8 +110,8 @@ def test_a_relu_layer_saves_its_output_and_a_gelu_layer_its_input(fused, monkeyp
 
 def test_what_does_not_belong_to_a_backward_pass_is_refused():
     (x, values, bias, dy), index = operands()
-    crow, col, ccol, row, slot, rows, cols, bm, bn, version = index
-    where = (crow, col, ccol, row, slot, cols, bm, bn)
+    packed, blocks, rows, cols, bm, bn, digest = index
+    where = (packed, cols, blocks, bm, bn)
     for saved, code, text in (
         (None, 2, "an activation"),
         (dy, 0, "an activation"),
@@ -119,11 +119,11 @@ def test_what_does_not_belong_to_a_backward_pass_is_refused():
         (x, 9, "activation 0"),
     ):
         with pytest.raises(RuntimeError, match=text):
-            torch.ops.sparseloom.linear_backward(
-                dy, saved, x, values, *where, code, version, False, False, True
+            torch.ops.sparseloom.bsr_linear_backward(
+                dy, saved, x, values, *where, code, digest, False, False, True
             )
     with pytest.raises(RuntimeError, match="call linear"):
-        torch.ops.sparseloom.linear_train(x, values, crow, col, bias, rows, 0, version, False, False, -1)
+        torch.ops.sparseloom.bsr_linear_train(x, values, packed, bias, rows, 0, digest, False, False, -1)
 
 
 @pytest.mark.parametrize("need", list(itertools.product([False, True], repeat=3)), ids=str)
@@ -173,21 +173,25 @@ def test_only_the_operand_that_a_gradient_needs_is_saved(need_x, need_values):
 def raw_calls():
     """Each operator called past _autograd.py, and a leaf that needs a gradient through it."""
     (x, values, bias, dy), index = operands()
-    crow, col, ccol, row, slot, rows, cols, bm, bn, version = index
+    packed, blocks, rows, cols, bm, bn, digest = index
+    crow, col = index.crow, index.col
     raw, weight = torch.ops.sparseloom, torch.ones(rows, cols, dtype=torch.float64, requires_grad=True)
     return {
-        "linear": (lambda: raw.linear(x, values, crow, col, bias, rows, 0, version, False, False, -1), x),
-        "linear_dx": (
-            lambda: raw.linear_dx(dy, values, crow, col, ccol, row, slot, cols, version, False, False, -1),
+        "bsr_linear": (lambda: raw.bsr_linear(x, values, packed, bias, rows, 0, digest, False, False, -1), x),
+        "bsr_linear_dx": (
+            lambda: raw.bsr_linear_dx(dy, values, packed, cols, digest, False, False, -1),
             values,
         ),
-        "linear_dw": (lambda: raw.linear_dw(dy, x, crow, col, bm, bn, version, False, False, -1), x),
+        "bsr_linear_dw": (
+            lambda: raw.bsr_linear_dw(dy, x, packed, blocks, bm, bn, digest, False, False, -1),
+            x,
+        ),
         "pack": (lambda: raw.pack(weight, crow, col, bm, bn), weight),
         "unpack": (lambda: raw.unpack(values, crow, col, rows, cols), values),
     }
 
 
-@pytest.mark.parametrize("name", ["linear", "linear_dx", "linear_dw", "pack", "unpack"])
+@pytest.mark.parametrize("name", ["bsr_linear", "bsr_linear_dx", "bsr_linear_dw", "pack", "unpack"])
 def test_raw_operators_do_not_drop_gradients_silently(name):
     call, leaf = raw_calls()[name]
     y = call()
@@ -199,8 +203,8 @@ def test_raw_operators_do_not_drop_gradients_silently(name):
 
 
 def test_raw_operators_do_not_drop_gradients_silently_when_compiled():
-    call, _ = raw_calls()["linear"]
-    with pytest.warns(UserWarning, match="sparseloom::linear: an autograd kernel was not registered"):
+    call, _ = raw_calls()["bsr_linear"]
+    with pytest.warns(UserWarning, match="sparseloom::bsr_linear: an autograd kernel was not registered"):
         torch.compile(lambda: call().relu(), fullgraph=True, backend="aot_eager")().sum().backward()
     torch._dynamo.reset()
 
@@ -211,14 +215,14 @@ import torch, sparseloom
 layer = sparseloom.nn.BlockSparseLinear(64, 64, density=0.5)
 i = layer.index
 x = torch.ones(2, 64)
-y = torch.ops.sparseloom.linear(x, layer.values, i.crow, i.col, None, 64, 0, i.digest, False, False, -1)
+y = torch.ops.sparseloom.bsr_linear(x, layer.values, i.packed, None, 64, 0, i.digest, False, False, -1)
 try:
     y.sum().backward()
 except UserWarning as error:
     print("refused:", error)
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("refused: sparseloom::linear: an autograd kernel was not registered"), (
+    assert ran.stdout.startswith("refused: sparseloom::bsr_linear: an autograd kernel was not registered"), (
         ran.stdout + ran.stderr
     )
 

@@ -34,7 +34,7 @@ def test_include_arrows_hold() -> None:
         ("src/kernels/bsr_linear/cpu/bad.h", '#include "plan/registry.h"'),
         ("include/sparseloom/plan.h", '#include "sparseloom/ops.h"'),
         ("include/sparseloom/layout_concept.h", '#include "sparseloom/plan.h"'),
-        ("python/sparseloom/nn/bad.py", "torch.ops.sparseloom.linear(x)"),
+        ("python/sparseloom/nn/bad.py", "torch.ops.sparseloom.bsr_linear(x)"),
         ("python/sparseloom/io.py", "from .cli import main"),
         ("python/sparseloom/nn/bad.py", "from ..demo.data import Text"),
     ],

@@ -92,16 +92,12 @@ def test_b16_the_indices_alone_define_the_pattern(direction):
     index = inputs.index
     for kernel in kernels_for(case, inputs):
         expected = sparse_product(case, inputs, kernel)
-        names = ("crow", "col", "ccol", "row", "slot")
-        behind = {
-            name: torch.cat([torch.full((3,), 10**6, dtype=torch.int32), getattr(index, name)])[3:]
-            for name in names
-        }
-        moved = inputs.__class__(**{**vars(inputs), "index": index._replace(**behind)})
+        behind = torch.cat([torch.full((3,), 10**6, dtype=torch.int32), index.packed])[3:]
+        moved = inputs.__class__(**{**vars(inputs), "index": index._replace(packed=behind)})
         assert torch.equal(sparse_product(case, moved, kernel), expected), kernel
-        apart = {name: torch.stack([getattr(index, name)] * 2, 1)[:, 0] for name in names}
-        assert not any(tensor.is_contiguous() for tensor in apart.values())
-        moved = inputs.__class__(**{**vars(inputs), "index": index._replace(**apart)})
+        apart = torch.stack([index.packed] * 2, 1)[:, 0]
+        assert not apart.is_contiguous()
+        moved = inputs.__class__(**{**vars(inputs), "index": index._replace(packed=apart)})
         try:
             got = sparse_product(case, moved, kernel)
         except sparseloom.Error as error:
@@ -141,7 +137,7 @@ def test_b30_the_blocks_of_a_random_pattern_are_counted_once(seed, block):
         == int(crow[-1])
         == len(col)
         == len(layer.values)
-        == len(layer.slot)
+        == len(layer.index.slot)
         == int(0.37 * grid + 0.5)
     )
     assert layer(torch.randn(3, 200)).shape == (3, 130)

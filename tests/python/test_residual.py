@@ -110,11 +110,10 @@ def test_refuses_what_does_not_fit(residual, text, train):
 def test_the_operator_keeps_no_activation_s_input_beside_a_residual_on_the_cpu():
     layer, index = make("gelu"), make("gelu").index
     with pytest.raises(RuntimeError, match="add it behind"):
-        torch.ops.sparseloom.linear_train(
+        torch.ops.sparseloom.bsr_linear_train(
             torch.zeros(2, 96),
             layer.values,
-            index.crow,
-            index.col,
+            index.packed,
             None,
             72,
             2,

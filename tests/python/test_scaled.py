@@ -166,8 +166,7 @@ def test_gradients_through_the_raw_operator_are_an_error() -> None:
     arguments = (
         x,
         values,
-        index.crow,
-        index.col,
+        index.packed,
         torch.ones(5),
         w_scale,
         None,
@@ -177,7 +176,7 @@ def test_gradients_through_the_raw_operator_are_an_error() -> None:
         index.digest,
         False,
     )
-    y = torch.ops.sparseloom.scaled_linear(
+    y = torch.ops.sparseloom.bsr_scaled_linear(
         *arguments, ops.PLAN_CHOOSES if KERNEL is None else ops.kernel_number(KERNEL)
     )
     # an error outside pytest, whose filters win here
@@ -192,8 +191,7 @@ def test_opcheck_and_compile() -> None:
         arguments = (
             x,
             values,
-            index.crow,
-            index.col,
+            index.packed,
             torch.ones(5),
             torch.ones(40),
             bias,
@@ -203,7 +201,7 @@ def test_opcheck_and_compile() -> None:
             index.digest,
             False,
         )
-        torch.library.opcheck(torch.ops.sparseloom.scaled_linear.default, (*arguments, number))
+        torch.library.opcheck(torch.ops.sparseloom.bsr_scaled_linear.default, (*arguments, number))
 
     def product(x: Tensor) -> Tensor:
         quantized, scale = ops.quantize_rows(x, torch.int8)

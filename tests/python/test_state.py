@@ -23,8 +23,7 @@ def same(a, b):
     x = torch.randn(5, 100, dtype=a.values.dtype)
     assert a.pattern == b.pattern and torch.equal(a(x), b(x))
     assert all(torch.equal(a.state_dict()[name], b.state_dict()[name]) for name in a.state_dict())
-    for name in ("ccol", "row", "slot"):
-        assert torch.equal(getattr(a, name), getattr(b, name))
+    assert torch.equal(a.packed_index, b.packed_index)
 
 
 def roundtrips(layer):
@@ -108,7 +107,7 @@ def test_index_stays_int32_whatever_the_cast():
         layer.float,
     ):
         cast()
-        assert layer.crow.dtype == layer.col.dtype == layer.slot.dtype == torch.int32
+        assert layer.crow.dtype == layer.packed_index.dtype == torch.int32
     same(layer, copy.deepcopy(layer))
 
 

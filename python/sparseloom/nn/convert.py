@@ -153,8 +153,6 @@ def from_torch_bsr(
     )
     layer.to_empty(device=values.device)  # only the index matters: the shared values replace these
     layer.values = nn.Parameter(values)
-    if weight.crow_indices().dtype == torch.int32:
-        layer.crow, layer.col = weight.crow_indices().contiguous(), weight.col_indices().contiguous()
     if layer.bias is not None and bias is not None:
         _require_bias(op, bias, weight)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""IndexedModule: what all layers with blocks given by index buffers have in common, whatever they compute."""
+"""IndexedModule: what all layers with trained blocks have in common, whatever they compute."""
 
 from __future__ import annotations
 
@@ -13,29 +13,18 @@ from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
 from . import dense_entries, frozen, state, topology
+from .with_index import WithIndex
 
 Self = TypeVar("Self", bound="IndexedModule")
 
 
-class IndexedModule(nn.Module):
-    """A layer with ``values`` [blocks, bm, bn] and index buffers: provides its pattern, changes of it, and
-    its state dict.
+class IndexedModule(WithIndex):
+    """A layer with ``values`` [blocks, bm, bn] that train: provides its pattern, changes of it, and its state
+    dict."""
 
-    ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] are saved. ``ccol``, ``row`` and ``slot``, the
-    same by block columns, are derived and not saved.
-    """
-
-    in_features: int
-    out_features: int
-    block: tuple[int, int]
     values: nn.Parameter
-    crow: Tensor
-    col: Tensor
     strict: bool
     frozen_weight: Tensor | None
-    _pattern: Pattern
-    _digest: int
-    _index: ops.Index | None
     _frozen_version: int
     _writes: int
 
@@ -54,40 +43,6 @@ class IndexedModule(nn.Module):
         """Which blocks exist; immutable. A dynamic layer (set_topology_) gives the pattern of this moment,
         which waits for the device."""
         return topology.current_pattern(self) if self.dynamic else self._pattern
-
-    @property
-    def density(self) -> float:
-        """The number of present blocks over that of all blocks of the grid."""
-        return self._pattern.density
-
-    @property
-    def index(self) -> ops.Index:
-        """The index tensors of both directions, as the operators take them."""
-        b: dict[str, Any] = self._buffers
-        # The index is made once and kept while the buffers are the same objects: making it takes a tenth of a
-        # small product's host overhead. Compiled code does not read the kept one: an eager call between steps
-        # would set it, and the whole model would be compiled again with guards on it.
-        compiling = torch.compiler.is_compiling()
-        made: ops.Index | None = None if compiling else self._index
-        if made is not None and made.crow is b["crow"] and made.slot is b["slot"]:
-            return made
-        bm, bn = self.block
-        made = ops.Index(
-            b["crow"],
-            b["col"],
-            b["ccol"],
-            b["row"],
-            b["slot"],
-            self.out_features,
-            self.in_features,
-            bm,
-            bn,
-            self._digest,
-        )
-        if not compiling:
-            self._index = made
-            state.remember(self)
-        return made
 
     def freeze(self: Self) -> Self:
         """Keeps a dense copy of the weight and multiplies with it, for inference where dense is faster;
@@ -112,7 +67,7 @@ class IndexedModule(nn.Module):
 
     @property
     def dynamic(self) -> bool:
-        """Whether set_topology_ was called. The index tensors, and not a pattern on the host, then say which
+        """Whether set_topology_ was called. The index, and not a pattern on the host, then say which
         blocks exist."""
         return self._digest == ops.UNKNOWN
 
@@ -127,7 +82,7 @@ class IndexedModule(nn.Module):
         first call it can be captured in a CUDA graph.
 
         Blocks that stay keep their values, gradient and optimizer state; new ones start at zero, or with
-        their part of ``grown``. Index tensors and ``values`` keep their place in memory, so captured graphs
+        their part of ``grown``. The index and ``values`` keep their place in memory, so captured graphs
         and compiled code see the new topology. The layer is ``dynamic`` from then on: ``pattern``,
         ``state_dict`` and ``save`` give the topology of that moment.
 
@@ -158,24 +113,17 @@ class IndexedModule(nn.Module):
 
     def _cpu_index(self) -> ops.Index:
         """Returns the index on the CPU, wherever the layer is."""
-        if self.crow.device.type == "cpu":
+        if self.packed_index.device.type == "cpu":
             return self.index
         return state.build_index(self.pattern)._replace(digest=self._digest)
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
-        """Makes ``pattern`` the layer's pattern: fills all index buffers and leaves the values alone."""
-        index = state.build_index(pattern)
-        if not topology.write_index(self, index):
-            for name in state.INDEX_BUFFERS:
-                self.register_buffer(
-                    name, getattr(index, name).to(device), persistent=name in ("crow", "col")
-                )
-            self._pattern, self._digest, self._index = pattern, index.digest, None
-            state.remember(self, changed=True)
+        if not topology.write_index(self, pattern):
+            super()._set_index(pattern, device)
         self._writes = state.writes(self)
 
     def train(self: Self, mode: bool = True) -> Self:
-        """Does what nn.Module.train does. Restores index buffers that something else has written to: an
+        """Does what nn.Module.train does. Restores an index that something else has written to: an
         average of the weights that also takes buffers rounds them down."""
         super().train(mode)
         state.mend_index(self)
@@ -188,24 +136,16 @@ class IndexedModule(nn.Module):
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing, so
         the index is written again."""
-        was_meta = self.crow.is_meta
+        was_meta = self.packed_index.is_meta
         super()._apply(fn, recurse)
-        if (was_meta and not self.crow.is_meta) or self.crow.dtype != torch.int32:
-            self._set_index(self._pattern if was_meta else self.pattern, self.crow.device)
+        packed = self.packed_index
+        if (was_meta and not packed.is_meta) or packed.dtype != torch.int32:
+            self._set_index(self._pattern if was_meta else self.pattern, packed.device)
         else:
             state.remember(self)
         if self.frozen:
             self._frozen_version = self.values._version
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the kept index, so that a copy makes its own."""
-        return {**self.__dict__, "_index": None}
-
-    def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
-        """Also takes layers that were pickled when they kept a hash in place of the digest."""
-        super().__setstate__(state_of_copy)
-        state.complete(self)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
@@ -225,12 +165,13 @@ class IndexedModule(nn.Module):
                 # Assigned through .data, so that the Parameter stays the one that an earlier optimizer holds.
                 self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
                 self.values.grad = None
-            self._set_index(pattern, self.crow.device)
+            self._set_index(pattern, self.packed_index.device)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+        state.load_pair(state_dict, prefix, missing_keys, unexpected_keys)
         if pattern is not None:
-            # load_state_dict(assign=True) may have brought int64 indices
+            # load_state_dict(assign=True) may have moved the values
             self._set_index(pattern, self.values.device)
             if self.frozen:
                 self.freeze()

@@ -23,9 +23,9 @@ class BlockSparseLinear(IndexedModule):
     a pattern.
 
     Parameters: ``values`` [blocks, bm, bn], row-major in each block, with zero padding at ragged edges;
-    ``bias`` [out_features]. Buffers: ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] say where the
-    blocks lie, and are saved with the parameters; ``ccol``, ``row`` and ``slot``, the same by block columns,
-    are derived and not saved.
+    ``bias`` [out_features]. ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks] say where the blocks
+    lie, and are saved with the parameters. They are views of the buffer ``packed_index``, which also holds
+    the index by block columns and is not saved.
 
     Args:
         in_features, out_features: any number >= 0; edges need not divide by the block.
@@ -54,8 +54,6 @@ class BlockSparseLinear(IndexedModule):
     fuse_wgrad_accumulation: bool
     values: nn.Parameter
     bias: nn.Parameter | None
-    crow: Tensor
-    col: Tensor
 
     def __init__(
         self,
@@ -272,7 +270,7 @@ class BlockSparseLinear(IndexedModule):
         cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
     ) -> BlockSparseLinear:
         """Returns a layer that shares the values of a torch.sparse_bsr tensor [out_features, in_features]
-        without a copy; int64 indices become int32."""
+        without a copy; the indices are copied."""
         return convert.from_torch_bsr(cls, weight, bias, activation)
 
     def to_torch_bsr(self) -> Tensor:

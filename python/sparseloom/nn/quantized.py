@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import ops
 from ..errors import Error, unsupported_layout
@@ -16,13 +16,14 @@ from ..pattern import Pattern
 from . import arguments, dense_entries, state
 from .linear import BlockSparseLinear
 from .weight import BlockSparseWeight
+from .with_index import WithIndex
 
 _OP = "QuantizedBlockSparseLinear"
 #: The buffers that keep their dtype whatever the model is converted to.
 _EXACT = ("values", "w_scale", "x_scale")
 
 
-class QuantizedBlockSparseLinear(nn.Module):
+class QuantizedBlockSparseLinear(WithIndex):
     """Computes y = activation(x W^T + bias) with x and W in int8 or float8_e4m3fn; made by ``from_sparse`` or
     ``sparseloom.quantize_``.
 
@@ -51,8 +52,6 @@ class QuantizedBlockSparseLinear(nn.Module):
     w_scale: Tensor
     x_scale: Tensor | None
     bias: Tensor | None
-    crow: Tensor
-    col: Tensor
 
     def __init__(
         self,
@@ -192,20 +191,6 @@ class QuantizedBlockSparseLinear(nn.Module):
         """Which blocks exist; immutable."""
         return self._pattern
 
-    @property
-    def density(self) -> float:
-        """The number of present blocks over that of all blocks of the grid."""
-        return self._pattern.density
-
-    @property
-    def index(self) -> ops.Index:
-        """The index tensors, as the operators take them."""
-        b: dict[str, Any] = self._buffers
-        (bm, bn), (rows, cols) = self.block, (self.out_features, self.in_features)
-        return ops.Index(
-            b["crow"], b["col"], b["ccol"], b["row"], b["slot"], rows, cols, bm, bn, self._digest
-        )
-
     def plan(self, tokens: int, out_dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
         """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
         ``ops.plan``."""
@@ -266,13 +251,6 @@ class QuantizedBlockSparseLinear(nn.Module):
             torch.arange(len(counts), device=counts.device), counts, output_size=self.pattern.blocks
         )
 
-    def _set_index(self, pattern: Pattern, device: torch.device) -> None:
-        index = state.build_index(pattern)
-        for name in state.INDEX_BUFFERS:
-            self.register_buffer(name, getattr(index, name).to(device), persistent=name in ("crow", "col"))
-        self._pattern, self._digest = pattern, index.digest
-        state.remember(self, changed=True)
-
     def _refuse(self, x: Tensor) -> None:
         if not x.shape or x.shape[-1] != self.in_features:
             raise Error(
@@ -288,23 +266,18 @@ class QuantizedBlockSparseLinear(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedBlockSparseLinear:
         """Applies .to(), .half(), .to_empty() and their like: they move everything, and convert the bias
         alone."""
-        was_meta = self.crow.is_meta
+        was_meta = self.packed_index.is_meta
         before = {name: self._buffers[name] for name in _EXACT}
         super()._apply(fn, recurse)
         for name, kept in before.items():
             moved = self._buffers[name]
             if kept is not None and moved is not None and moved.dtype != kept.dtype:
                 self._buffers[name] = kept.to(moved.device)
-        if was_meta and not self.crow.is_meta:  # memory that came from meta holds nothing
-            self._set_index(self._pattern, self.crow.device)
+        if was_meta and not self.packed_index.is_meta:  # memory that came from meta holds nothing
+            self._set_index(self._pattern, self.packed_index.device)
         else:
             state.remember(self)
         return self
-
-    def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
-        """Also takes layers that were pickled when they kept a hash in place of the digest."""
-        super().__setstate__(state_of_copy)
-        state.complete(self)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool,
@@ -321,12 +294,13 @@ class QuantizedBlockSparseLinear(nn.Module):
             return
         if pattern is not None and pattern != self._pattern:
             self.values = self.values.new_empty((pattern.blocks, *self.block))
-            self._set_index(pattern, self.crow.device)
+            self._set_index(pattern, self.packed_index.device)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+        state.load_pair(state_dict, prefix, missing_keys, unexpected_keys)
         if pattern is not None:
-            # load_state_dict(assign=True) may have brought int64 indices
+            # load_state_dict(assign=True) may have moved the values
             self._set_index(pattern, self.values.device)
 
     def _read_pattern(self, tensors: dict[str, Any], prefix: str) -> Pattern | None:

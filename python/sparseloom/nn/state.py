@@ -16,10 +16,11 @@ from .parametrized import values_are_computed
 
 if TYPE_CHECKING:
     from .indexed import IndexedModule
-    from .quantized import QuantizedBlockSparseLinear
+    from .with_index import WithIndex
 
 _LOG = logging.getLogger("sparseloom")
-INDEX_BUFFERS = ("crow", "col", "ccol", "row", "slot")
+#: The buffer that holds a layer's packed index (ops.Index.packed). It is not saved; files hold crow and col.
+INDEX_BUFFER = "packed_index"
 _INT32_MAX = 2**31 - 1
 
 
@@ -33,52 +34,92 @@ def content_hash(pattern: Pattern) -> int:
     return int(ops.call("validate_index", *pattern.index(), pattern.rows, pattern.cols, *pattern.block))
 
 
-def remember(layer: IndexedModule | QuantizedBlockSparseLinear, changed: bool = False) -> None:
+def remember(layer: WithIndex, changed: bool = False) -> None:
     """Tells products on CUDA where the layer's pattern lies (see ops.remember). It costs one comparison when
     they know; ``changed`` says that another pattern may lie where one was remembered."""
-    crow = layer._buffers["crow"]
+    packed = layer._buffers[INDEX_BUFFER]
     # a fake tensor has no address
-    if type(crow) is not Tensor or not crow.is_cuda or layer._digest == ops.UNKNOWN:
+    if type(packed) is not Tensor or not packed.is_cuda or layer._digest == ops.UNKNOWN:
         return
-    address = crow.data_ptr()
+    address = packed.data_ptr()
     if changed or address != layer.__dict__.get("_remembered"):
-        ops.remember(build_index(layer._pattern), crow)
+        ops.remember(build_index(layer._pattern), packed)
         layer.__dict__["_remembered"] = address
 
 
-def complete(layer: IndexedModule | QuantizedBlockSparseLinear) -> None:
-    """Adds what a layer that an older version pickled does not have."""
+def complete(layer: WithIndex) -> None:
+    """Brings a layer that an older version pickled up to date: it had a hash in place of the digest, or five
+    index buffers."""
     old = layer.__dict__.pop("_version", None)
     if old is not None:
         layer._digest = ops.UNKNOWN if old == -1 else build_index(layer._pattern).digest
+    if INDEX_BUFFER in layer._buffers:
+        return
+    apart: list[Any] = [layer._buffers.pop(name) for name in ("crow", "col", "ccol", "row", "slot")]
+    layer._non_persistent_buffers_set -= {"ccol", "row", "slot"}
+    pattern, device = layer._pattern, apart[0].device
+    if layer._digest == ops.UNKNOWN:  # the tensors, and not the pattern, said which blocks exist
+        crow, col = (each.cpu() for each in apart[:2])
+        pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
+    layer.register_buffer(INDEX_BUFFER, build_index(pattern).packed.to(device), persistent=False)
+    layer.__dict__.update(_blocks=pattern.blocks, _index=None, _writes=-1)
+
+
+def load_pair(tensors: Mapping[str, Any], prefix: str, missing: list[str], unexpected: list[str]) -> None:
+    """Mends what nn.Module says after it loaded a layer: crow and col are entries, though no buffers."""
+    for name in (prefix + "crow", prefix + "col"):
+        if name not in tensors:
+            missing.append(name)
+        elif name in unexpected:
+            unexpected.remove(name)
+
+
+def assign(layer: WithIndex, name: str, tensor: Any) -> None:
+    """Takes a ``crow`` or ``col`` that is assigned to the layer, as transformers does when it loads. When
+    both have come, they become the layer's pattern. Raises Error where they are none."""
+    given = layer.__dict__.setdefault("_given", {})
+    given[name] = tensor
+    if len(given) == 2:
+        del layer.__dict__["_given"]
+        crow, col = (int32_index("load", entry, given[entry]) for entry in ("crow", "col"))
+        pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
+        layer._set_index(pattern, layer.packed_index.device)
+
+
+def expect_index(layer: WithIndex) -> None:
+    """Says that crow and col will be assigned to the layer."""
+    layer.__dict__["_given"] = {}
+
+
+def require_index(layer: WithIndex, name: str) -> None:
+    """Raises Error unless crow and col have been assigned since expect_index."""
+    given = layer.__dict__.pop("_given", None)
+    if given is not None:
+        raise Error(
+            "load", f"{name}.crow and {name}.col", ", ".join(given) or "neither", "save the whole model"
+        )
 
 
 def writes(layer: IndexedModule) -> int:
-    """Returns how often the index buffers were written in place, by torch's own count; -1 where it keeps none
+    """Returns how often the packed index was written in place, by torch's own count; -1 where it keeps none
     (inference tensors)."""
-    buffers = [layer.get_buffer(name) for name in INDEX_BUFFERS]
-    return (
-        -1 if any(buffer.is_inference() for buffer in buffers) else sum(buffer._version for buffer in buffers)
-    )
+    packed = layer.get_buffer(INDEX_BUFFER)
+    return -1 if packed.is_inference() else packed._version
 
 
 def mend_index(layer: IndexedModule) -> None:
-    """Writes the index buffers again, in place, where something else has changed them. This costs nothing
-    when nobody wrote to them."""
-    if layer.crow.is_meta or (count := writes(layer)) == layer._writes >= 0:
+    """Writes the packed index again, in place, where something else has changed it. This costs nothing when
+    nobody wrote to it."""
+    packed = layer.get_buffer(INDEX_BUFFER)
+    if packed.is_meta or (count := writes(layer)) == layer._writes >= 0:
         return
-    index = build_index(layer.pattern)
-    changed = False
-    with torch.no_grad():
-        for name in INDEX_BUFFERS:
-            buffer, right = layer.get_buffer(name), getattr(index, name)
-            if not torch.equal(buffer.cpu(), right):
-                buffer.copy_(right)
-                changed = True
+    right = build_index(layer.pattern).packed
+    changed = not torch.equal(packed.cpu(), right)
     if changed:
+        with torch.no_grad():
+            packed.copy_(right)
         _LOG.warning(
-            "index buffers of a block-sparse layer were changed in "
-            "place (an average of buffers?); written again"
+            "the index of a block-sparse layer was changed in place (an average of buffers?); written again"
         )
     layer._writes = writes(layer) if changed else count
 
@@ -160,9 +201,7 @@ def int32_index(op: str, name: str, index: Tensor) -> Tensor:
     return index.to(torch.int32).contiguous()
 
 
-def read_pattern(
-    layer: IndexedModule | QuantizedBlockSparseLinear, tensors: Mapping[str, Any], prefix: str
-) -> Pattern | None:
+def read_pattern(layer: WithIndex, tensors: Mapping[str, Any], prefix: str) -> Pattern | None:
     """Returns the pattern of the entries values, crow and col under ``prefix``, or None when there are none
     of them.
 

@@ -43,7 +43,7 @@ def set_topology(
     if grown is not None:
         _require_grown(layer, grown)
     index = make_dynamic(layer)
-    moved = torch.empty_like(index.col)
+    moved = index.packed.new_empty(index.blocks)
     ops.set_topology(index, mask, moved, layer.get_buffer("requested_blocks"))
     layer._writes = state.writes(layer)
     with torch.no_grad():
@@ -83,7 +83,7 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
 def make_dynamic(layer: IndexedModule) -> ops.Index:
     """Returns the layer's index with digest UNKNOWN, since its content will change. Raises Error
     where the topology cannot change."""
-    if layer.crow.is_meta:
+    if layer.packed_index.is_meta:
         raise Error(
             _OP, "a layer with memory", "one on meta", "materialise it with .to_empty() and load it first"
         )
@@ -95,16 +95,16 @@ def make_dynamic(layer: IndexedModule) -> ops.Index:
             _OP, "whole values", "values that fully_shard has cut up", "change the topology before sharding"
         )
     if layer._digest != ops.UNKNOWN:
-        count = torch.full((1,), layer.values.shape[0], dtype=torch.int32, device=layer.crow.device)
+        count = torch.full((1,), layer.values.shape[0], dtype=torch.int32, device=layer.packed_index.device)
         layer.register_buffer("requested_blocks", count, persistent=False)
         layer._digest, layer._index = ops.UNKNOWN, None
     return layer.index
 
 
 def current_pattern(layer: IndexedModule) -> Pattern:
-    """Returns what the index tensors say now, on the CPU: waits for the device. Logs a warning when the last
+    """Returns what the index says now, on the CPU: waits for the device. Logs a warning when the last
     mask named another number of blocks."""
-    crow, col = (state.int32_index("pattern", name, layer.get_buffer(name)) for name in ("crow", "col"))
+    crow, col = (state.int32_index("pattern", name, getattr(layer, name)) for name in ("crow", "col"))
     requested, blocks = int(layer.get_buffer("requested_blocks")), len(col)
     if requested != blocks:
         done = (
@@ -116,15 +116,17 @@ def current_pattern(layer: IndexedModule) -> Pattern:
     return Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
 
 
-def write_index(layer: IndexedModule, index: ops.Index) -> bool:
-    """Writes another index into the tensors of a dynamic layer. Returns False when the layer is not dynamic
-    or its tensors cannot hold the index."""
-    if layer._digest != ops.UNKNOWN or layer.crow.dtype != torch.int32 or layer.col.shape != index.col.shape:
+def write_index(layer: IndexedModule, pattern: Pattern) -> bool:
+    """Writes the index of another pattern into the memory of a dynamic layer's. Returns False when the layer
+    is not dynamic or its index has another size."""
+    packed = layer._buffers.get(state.INDEX_BUFFER)
+    if packed is None or layer._digest != ops.UNKNOWN or packed.dtype != torch.int32:
+        return False
+    if layer._blocks != pattern.blocks:
         return False
     with torch.no_grad():
-        for name in state.INDEX_BUFFERS:
-            layer.get_buffer(name).copy_(getattr(index, name))
-        layer.get_buffer("requested_blocks").fill_(len(index.col))
+        packed.copy_(state.build_index(pattern).packed)
+        layer.get_buffer("requested_blocks").fill_(pattern.blocks)
     return True
 
 
@@ -148,7 +150,7 @@ def _mask(layer: IndexedModule, mask: Tensor | Pattern) -> Tensor:
             got,
             "set True where a block stays or grows",
         )
-    return mask.to(layer.crow.device, non_blocking=True)
+    return mask.to(layer.packed_index.device, non_blocking=True)
 
 
 def _require_grown(layer: IndexedModule, grown: Tensor) -> None:

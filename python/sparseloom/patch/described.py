@@ -18,7 +18,7 @@ from ..nn import (
     BlockSparseMultiheadAttention,
     QuantizedBlockSparseLinear,
 )
-from ..nn.state import int32_index, require_zero_padding
+from ..nn.state import expect_index, require_index, require_zero_padding
 from ..pattern import Pattern
 from .fast_path import update_fast_paths
 from .sites import made_sparse
@@ -91,22 +91,20 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
     for module, kind, chosen in wanted.values():
         replace(model, module, _made(module, kind, chosen))
     update_fast_paths(model)
+    for part in parts_of(model):
+        expect_index(part.layer)
 
 
 def fill_indices(model: nn.Module) -> None:
-    """Checks indices that were put into layers from outside, and derives the other index buffers. Raises
-    Error where they are not a pattern."""
+    """Checks that every layer was given its crow and col, and that its values fit them. Raises Error where
+    one was not."""
     for name, _, _, layer in parts_of(model):
-        crow, col = (
-            int32_index("load", f"{name}.crow", layer.crow),
-            int32_index("load", f"{name}.col", layer.col),
-        )
-        pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
+        require_index(layer, name)
         values = layer.values.detach()
         require_zero_padding(
-            "load", values.view(torch.int8) if values.element_size() == 1 else values, pattern
+            "load", values.view(torch.int8) if values.element_size() == 1 else values, layer.pattern
         )
-        layer._set_index(pattern, values.device)
+        layer._set_index(layer.pattern, values.device)
 
 
 def _entry(layer: Layer) -> dict[str, Any]:

@@ -21,7 +21,6 @@ FEATURES, BLOCK, TOKENS, DENSITY = 4096, 32, 8192, 0.1
 CHANGES, WARM_UP, ROUNDS = 30, 3, 7
 #: Different masks that take turns on the device.
 MASKS = 4
-TABLES = ("crow", "col", "ccol", "row", "slot")
 
 
 def fields(where: str) -> Record:
@@ -68,28 +67,27 @@ def host_plan(device: torch.device | str) -> Record:
 def device_plan(device: torch.device) -> Record:
     """Measures one rewriting of the tables of both directions, in microseconds.
 
-    It runs in a CUDA graph: what needs the host could not be captured. Raises RuntimeError when the tables
-    differ from those that the host makes of the same mask.
+    It runs in a CUDA graph: what needs the host could not be captured. Raises RuntimeError when the index
+    differs from the one that the host makes of the same mask.
     """
     changes = [patterns.balanced(FEATURES, FEATURES, BLOCK, DENSITY, seed) for seed in range(MASKS)]
     masks = [pattern.mask.to(device) for pattern in changes]
     index = build_index(changes[0]).to(device)._replace(digest=ops.UNKNOWN)
-    moved, requested = torch.empty_like(index.col), index.col.new_zeros(1)
+    moved, requested = index.packed.new_empty(index.blocks), index.packed.new_zeros(1)
 
     def rewrite(mask: Tensor) -> Tensor:
         ops.set_topology(index, mask, moved, requested)
-        return index.col
+        return index.packed
 
     for mask, pattern in zip(reversed(masks), reversed(changes), strict=True):
         rewrite(mask)
         expected = build_index(pattern)
-        for name in TABLES:
-            if not torch.equal(getattr(index, name).cpu(), getattr(expected, name)):
-                raise RuntimeError(f"{name} of the rewritten tables is not what the host makes of the mask")
+        if not torch.equal(index.packed.cpu(), expected.packed):
+            raise RuntimeError("the rewritten index is not what the host makes of the mask")
     calls: list[Call] = [lambda mask=mask: rewrite(mask) for mask in masks]  # type: ignore[misc]
     times = in_turn({"device": Replay(calls)}, ROUNDS)["device"]
     return fields("device") | {
         "us": Spread.of(times).rounded(2),
-        "blocks": len(index.col),
+        "blocks": index.blocks,
         "target_us": goals.DEVICE_PLAN_US,
     }

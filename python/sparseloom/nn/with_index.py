@@ -1,0 +1,93 @@
+"""WithIndex: what every layer that owns a packed index has in common, whether it trains or is quantized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..pattern import Pattern
+from . import state
+
+
+class WithIndex(nn.Module):
+    """A layer whose weight lies where its pattern says.
+
+    The buffer ``packed_index`` holds the index by block rows and by block columns (ops.Index). It is not
+    saved: the state dict has ``crow`` int32 [block rows + 1] and ``col`` int32 [blocks], from which the rest
+    is derived.
+    """
+
+    in_features: int
+    out_features: int
+    block: tuple[int, int]
+    packed_index: Tensor
+    _pattern: Pattern
+    _blocks: int
+    _digest: int
+    _index: ops.Index | None
+
+    @property
+    def index(self) -> ops.Index:
+        """The index of both directions, as the operators take it."""
+        packed: Any = self._buffers["packed_index"]
+        # The index is made once and kept while the buffer is the same object: making it takes a tenth of a
+        # small product's host overhead. Compiled code does not read the kept one: an eager call between steps
+        # would set it, and the whole model would be compiled again with guards on it.
+        compiling = torch.compiler.is_compiling()
+        made: ops.Index | None = None if compiling else self._index
+        if made is not None and made.packed is packed:
+            return made
+        bm, bn = self.block
+        made = ops.Index(packed, self._blocks, self.out_features, self.in_features, bm, bn, self._digest)
+        if not compiling:
+            self._index = made
+            state.remember(self)
+        return made
+
+    @property
+    def crow(self) -> Tensor:
+        """int32 [block rows + 1]: block row r has the values crow[r] .. crow[r + 1] - 1. A view of
+        ``packed_index``. Assigning both ``crow`` and ``col`` gives the layer another pattern, of as many
+        blocks."""
+        return self.index.crow
+
+    @property
+    def col(self) -> Tensor:
+        """int32 [blocks]: the block column of each block. A view of ``packed_index``."""
+        return self.index.col
+
+    @property
+    def density(self) -> float:
+        """The number of present blocks over that of all blocks of the grid."""
+        return self._pattern.density
+
+    def _set_index(self, pattern: Pattern, device: torch.device) -> None:
+        """Makes ``pattern`` the layer's pattern: writes the index and leaves the values alone."""
+        index = state.build_index(pattern)
+        self.register_buffer(state.INDEX_BUFFER, index.packed.to(device), persistent=False)
+        self._pattern, self._blocks, self._digest, self._index = pattern, index.blocks, index.digest, None
+        state.remember(self, changed=True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Does what nn.Module's does, and takes ``crow`` and ``col``, which are no buffers."""
+        if name in ("crow", "col"):
+            state.assign(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        index = self.index
+        destination[prefix + "crow"], destination[prefix + "col"] = index.crow, index.col
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the kept index, so that a copy makes its own."""
+        return {**self.__dict__, "_index": None}
+
+    def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
+        """Also takes layers that an older version pickled."""
+        super().__setstate__(state_of_copy)
+        state.complete(self)
