@@ -37,8 +37,8 @@ import sparseloom
 from sparseloom import BlockSparse
 from sparseloom.bench.results import default_folder, device_slug, header, write_results
 from sparseloom.pattern import Block, block_shape
-from sparseloom.report import timing
 from sparseloom.report.trial import Trial
+from sparseloom.timing import rounds
 
 BLOCKS, DENSITIES = (16, 32, 64), (0.1, 0.25, 0.5)
 DENSE_SECONDS = 0.1
@@ -75,9 +75,9 @@ def named(block: Block) -> str:
 
 def seconds_of(trial: Trial) -> float:
     trial.call()
-    start = timing.clock()
+    start = rounds.clock()
     trial.call()
-    return timing.clock() - start
+    return rounds.clock() - start
 
 
 def fitting(dense: nn.Module, most: int, training: bool) -> int:
@@ -100,12 +100,12 @@ def measured(dense: Trial, sparse: Trial, seconds: float) -> tuple[dict[str, flo
     """
     found = []
     for _ in range(TRIES):
-        dense_us, us = timing.in_turn([dense.call, sparse.call], seconds, least=ROUNDS)
+        dense_us, us = rounds.in_turn([dense.call, sparse.call], seconds, least=ROUNDS)
         parts = [slice(len(us) * i // PARTS, len(us) * (i + 1) // PARTS) for i in range(PARTS)]
-        inner = sorted(timing.ratios(dense_us[part], us[part]).median for part in parts if us[part])[
+        inner = sorted(rounds.ratios(dense_us[part], us[part]).median for part in parts if us[part])[
             1:-1
         ] or [math.nan]
-        ratio = timing.ratios(dense_us, us)
+        ratio = rounds.ratios(dense_us, us)
         found.append((max(inner) / min(inner) - 1, ratio, statistics.median(dense_us), statistics.median(us)))
         if found[-1][0] <= MOST_SPREAD:
             break
@@ -200,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
         asked.threads = 1
     if asked.threads is not None:
         torch.set_num_threads(asked.threads)
-    timing.clock = CLOCKS[asked.clock]
+    rounds.clock = CLOCKS[asked.clock]
     folder = asked.results or default_folder(Path("."))
     path = folder / device_slug() / "advice.json"
     about = {"suite": "advice", "seed": asked.seed, "clock": asked.clock, "seconds_per_block": asked.seconds}

@@ -4,8 +4,11 @@ A folder of the C++ half may include itself and what lies to the left of it:
 
 core <- pattern <- layout <- plan <- kernels <- ops <- bindings; core <- runtime, read by plan, kernels and
 ops
+
+FRONT_ARROWS has the same for the rooms of the PyTorch front.
 """
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -35,29 +38,25 @@ EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how
 # candidates are chosen.
 CLOSED = {("kernels", "plan/registry.h"), ("kernels", "plan/cache.h")}
-# In Python one module calls the operators, and the others go through it. The base never imports user-facing
-# parts.
-PYTHON_TOP = {"cli", "demo", "bench", "__main__"}
-PYTHON_BASE = {
-    *(
-        "errors",
-        "_numbers",
-        "_empty_rows",
-        "_library",
-        "_fakes",
-        "_flops",
-        "_operators",
-        "_products",
-        "_autograd",
-        "ops",
-        "pattern",
-    ),
-    *("nn", "io", "report", "patch"),
-    *("advice", "advise", "distributed", "hf", "lora"),
-}
+# One module calls the operators, and the others go through it. A room of the front may import itself and
+# the rooms of the lines above its own; the programs of the last line may import each other. Imports inside
+# functions count; those for type checkers do not.
+FRONT_ARROWS = (
+    {"base"},  # errors, ops, pattern, and every module whose name begins with an underscore
+    {"sparsify", "timing"},
+    {"nn"},
+    {"patch", "testing"},
+    {"quantize", "io", "report", "distributed", "hf", "lora"},
+    {"advice"},
+    {"advise"},
+    {"bench", "demo", "cli"},
+)
+RANK = {room: rank for rank, rooms in enumerate(FRONT_ARROWS) for room in rooms}
+BASE = {"errors", "ops", "pattern"}
+# sparsify_ has to describe a transformers model even where nobody has imported sparseloom.hf.
+FRONT_EXEMPT = {("patch/holders.py", "hf")}
 
 INCLUDE = re.compile(r'\s*#\s*include\s*"([^"]+)"')
-IMPORT = re.compile(r"\s*from\s+(?:\.+|sparseloom\.)(\w*)\S*\s+import\s+\(?([\w, ]*)")
 
 
 def room_of(path: str) -> str | None:
@@ -94,17 +93,48 @@ def python_violations(root: Path) -> list[str]:
     found = []
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        module = path.relative_to(package).parts[0].removesuffix(".py")
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = path.read_text()
+        for number, line in enumerate(text.splitlines(), 1):
             prose = line.lstrip().startswith(("#", '"', "`"))
-            if "torch.ops.sparseloom" in line and module != "_operators" and not prose:
+            if "torch.ops.sparseloom" in line and path.stem != "_operators" and not prose:
                 found.append(f"{name}:{number}: only _operators.py calls torch.ops.sparseloom")
-            match = IMPORT.match(line)
-            names = {match[1], *re.split(r"[, ]+", match[2])} if match else set()
-            if module in PYTHON_BASE and names & PYTHON_TOP:
-                found.append(
-                    f"{name}:{number}: {module} may not import {', '.join(sorted(names & PYTHON_TOP))}"
-                )
+        inside = path.relative_to(package)
+        room = front_room(inside.parts[0].removesuffix(".py"))
+        if room not in RANK:  # __init__ and __main__ may import everything
+            continue
+        for number, module in sorted(front_imports(ast.parse(text), inside.parts[:-1])):
+            target = front_room(module)
+            programs = {room, target} <= FRONT_ARROWS[-1]
+            allowed = target == room or programs or RANK.get(target, -1) < RANK[room]
+            if not allowed and (inside.as_posix(), target) not in FRONT_EXEMPT:
+                found.append(f"{name}:{number}: room {room} may not import {module} (room {target})")
+    return found
+
+
+def front_room(module: str) -> str:
+    """Returns the room of a module or folder directly inside the package."""
+    return "base" if module in BASE or re.match("_[a-z]", module) else module
+
+
+def front_imports(tree: ast.Module, folder: tuple[str, ...]) -> set[tuple[int, str]]:
+    """Returns (line, module directly inside the package) of each import in a file of ``folder``. What is
+    imported for type checkers alone is left out."""
+    found = set()
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            waiting += node.orelse
+            continue
+        waiting += ast.iter_child_nodes(node)
+        paths: list[list[str]] = []
+        if isinstance(node, ast.Import):
+            paths = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = ["sparseloom", *folder[: len(folder) - node.level + 1]] if node.level else []
+            inside = [*above, *(node.module or "").split(".")] if node.module else above
+            paths = [[*inside, alias.name] for alias in node.names]
+        found |= {(node.lineno, path[1]) for path in paths if path[0] == "sparseloom" and len(path) > 1}  # type: ignore[attr-defined]
     return found
 
 

@@ -10,9 +10,8 @@ from typing import Any
 from .errors import Error
 from .patch.config import BlockSparse
 from .patch.result import aligned
-from .report.busy import loud
-from .report.table import spread_words
-from .report.timing import Spread
+from .timing.busy import loud
+from .timing.rounds import Spread
 
 #: The speedup from which a change is recommended. Predictions miss by a few percent, and a layer that becomes
 #: slower costs more than a gain of a few percent brings. The value is half way, by ratio, between .97 and
@@ -149,7 +148,7 @@ def _row(option: Option, layer: LayerAdvice) -> list[str]:
         f"block {option.block[0]} x {option.block[1]}",
         f"density {option.density:.3g}",
         "no sparse kernel" if option.predicted_us is None else f"{words} {option.us:.0f} us",
-        f"{speedup:.2f}x" + ("" if option.ratio is None else spread_words(option.ratio)),
+        f"{speedup:.2f}x" + ("" if option.ratio is None else option.ratio.words),
         f"{option.bare_rows} block rows without a block"
         if option.bare_rows
         else "its plan goes dense"

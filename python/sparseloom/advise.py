@@ -18,10 +18,10 @@ from .patch.sites import refusal
 from .patch.survey import survey
 from .pattern import Block, block_shape
 from .report.break_even import FALLBACKS, LADDER, Size, chosen, crossing, predicted
-from .report.busy import Watch
 from .report.inputs import gpus_of, watched
-from .report.timing import Spread, in_turn, ratios
 from .report.trial import Anchor, Trial, bare_rows, overhead, sparse_trial
+from .timing.busy import Watch
+from .timing.rounds import Spread, in_turn, ratios
 
 #: The duration of a call after which the next call finds the caches emptied, whatever ran before.
 _LONG_SECONDS = 0.01

@@ -14,8 +14,8 @@ from sparseloom.advice import WORTH, Advice, LayerAdvice, Option
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.report import trial
 from sparseloom.report.break_even import Size, crossing, predicted
-from sparseloom.report.timing import Spread
 from sparseloom.report.trial import Anchor
+from sparseloom.timing.rounds import Spread
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import check_advice
 
-from sparseloom.report import timing
+from sparseloom.timing import rounds
 
 
 def record(ratio, recommended, spread=0.01):
@@ -78,7 +78,7 @@ def test_layers_are_drawn_over_the_ranges_and_each_by_its_number():
 
 def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(check_advice, "drawn", small)
-    monkeypatch.setattr(timing, "clock", timing.clock)
+    monkeypatch.setattr(rounds, "clock", rounds.clock)
     arguments = ["--seconds", "0.01", "--threads", "1", "--results", str(tmp_path)]
     check_advice.main([*arguments, "--layers", "2"])
     (path,) = tmp_path.glob("*/advice.json")

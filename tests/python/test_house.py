@@ -37,6 +37,13 @@ def test_include_arrows_hold() -> None:
         ("python/sparseloom/nn/bad.py", "torch.ops.sparseloom.bsr_linear(x)"),
         ("python/sparseloom/io.py", "from .cli import main"),
         ("python/sparseloom/nn/bad.py", "from ..demo.data import Text"),
+        ("python/sparseloom/nn/bad.py", "def f(): from ..report import candidates"),
+        ("python/sparseloom/nn/bad.py", "def f(): import sparseloom.patch.optimizer"),
+        ("python/sparseloom/nn/bad.py", "from .. import io"),
+        ("python/sparseloom/patch/forms/bad.py", "from ...quantize import quantize_"),
+        ("python/sparseloom/patch/bad.py", "from ..hf import describe_"),
+        ("python/sparseloom/sparsify/bad.py", "from sparseloom import nn"),
+        ("python/sparseloom/_bad.py", "from .timing.rounds import Spread"),
     ],
 )
 def test_a_wrong_arrow_is_named_with_file_and_line(
@@ -188,6 +195,22 @@ def test_each_example_of_the_readme_runs_as_printed_and_the_model_takes_five_lin
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("nn/good.py", "if TYPE_CHECKING:\n    from ..report import Report\n"),
+        ("nn/good.py", "import torch.nn\nfrom ..timing import candidates\nfrom .report import x\n"),
+        ("patch/holders.py", "def f():\n    from ..hf import describe_\n"),
+        ("__init__.py", "from .report import report\n"),
+    ],
+)
+def test_a_right_arrow_of_the_front_passes(tmp_path: Path, path: str, text: str) -> None:
+    good = tmp_path / "python/sparseloom" / path
+    good.parent.mkdir(parents=True, exist_ok=True)
+    good.write_text(text)
+    assert check_layers.main(tmp_path) == 0
 
 
 @pytest.mark.parametrize(

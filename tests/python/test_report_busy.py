@@ -13,8 +13,9 @@ from torch import nn
 
 import sparseloom
 from sparseloom.nn import BlockSparseLinear
-from sparseloom.report import busy, candidates, layers, measure, whole
-from sparseloom.report.timing import Spread, in_turn, ratios
+from sparseloom.report import layers, measure, whole
+from sparseloom.timing import busy, candidates
+from sparseloom.timing.rounds import Spread, in_turn, ratios
 
 
 def net():

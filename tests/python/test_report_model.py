@@ -12,7 +12,7 @@ import sparseloom
 from sparseloom import BlockSparse, Error, sparsify_
 from sparseloom.nn import BlockSparseLinear
 from sparseloom.report import break_even, inputs, layers, whole
-from sparseloom.report.timing import without_cast_cache
+from sparseloom.timing.rounds import without_cast_cache
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..report.timing import Spread as Spread
-from ..report.timing import ratios as ratios
+from ..timing.rounds import Spread as Spread
+from ..timing.rounds import ratios as ratios
 
 Call = Callable[[], object]
 

@@ -12,6 +12,7 @@ from .. import pattern as patterns
 from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
 from ..pattern import Block, Pattern
+from ..timing import candidates
 from . import arguments, convert, frozen, state
 from .indexed import IndexedModule
 from .parametrized import Parametrizations
@@ -227,8 +228,6 @@ class BlockSparseLinear(IndexedModule):
         )
         if not measure:
             return plan
-        from ..report import candidates  # report imports nn
-
         return candidates.measure(
             plan, self, tokens, direction, dtype or self.values.dtype, residual, accumulate
         )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import ops
+from .._optimizers import as_optimizers
 from ..errors import Error
 from ..pattern import Pattern
 from . import state
@@ -36,8 +37,6 @@ def set_topology(
     grown: Tensor | None,
 ) -> Tensor:
     """See BlockSparseLinear.set_topology_."""
-    from ..patch.optimizer import as_optimizers  # patch imports nn
-
     optimizers = as_optimizers(_OP, optimizer)
     mask = _mask(layer, mask)
     if grown is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._optimizers import as_optimizers
 from ..errors import Error
 from ..nn import BlockSparseConv1x1, BlockSparseLinear, BlockSparseMultiheadAttention
 from ..nn.convert import Activation
@@ -19,7 +20,7 @@ from .choose import Choice, choose
 from .config import BlockSparse
 from .fast_path import update_fast_paths
 from .holders import describe_holders
-from .optimizer import Swap, apply, as_optimizers
+from .optimizer import Swap, apply
 from .result import Change, Patched, Skip
 from .sites import SPARSE, Site, kind_of, made_sparse, names_of, sites_of, unpack
 from .survey import parameter_count, require_patchable

@@ -1,8 +1,8 @@
 """report(model, example_input) tells what every layer is, which kernel it runs, and its measured time against
 a dense twin."""
 
+from ..timing.rounds import Spread, medians
 from .measure import report
 from .result import LayerReport, ModelReport, Report, Times, Totals
-from .timing import Spread, medians
 
 __all__ = ["LayerReport", "ModelReport", "Report", "Spread", "Times", "Totals", "medians", "report"]

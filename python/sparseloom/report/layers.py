@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from .. import ops
 from ..errors import Error
 from ..nn import BlockSparseLinear
+from ..timing.rounds import Spread, in_turn, ratios
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse
 from .result import LayerReport, Ratios, Times
-from .timing import Spread, in_turn, ratios
 
 #: The products that a direction's time consists of: "backward" is both of its products.
 _PRODUCTS = {"forward": ("forward",), "backward": ("dx", "dw")}

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from .. import ops
 from ..nn import BlockSparseLinear
 from ..nn.arguments import require_module
+from ..timing.busy import Watch
+from ..timing.rounds import without_cast_cache
 from . import layers, whole
-from .busy import Watch
 from .inputs import gpus_of, watched
 from .result import LayerReport, Report
-from .timing import without_cast_cache
 
 
 def report(

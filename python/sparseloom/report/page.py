@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from .busy import loud
+from ..timing.busy import loud
 from .result import Report
 from .table import Rows, batch_table, legend, table
 

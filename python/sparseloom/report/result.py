@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..pattern import Pattern
-from .busy import loud
-from .timing import Spread
+from ..timing.busy import loud
+from ..timing.rounds import Spread
 
 Times = dict[str, float]  # "forward" and "backward": median microseconds of one call
 Ratios = dict[str, Spread]  # by direction: the dense twin's time over this one's, round by round

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 
-from .busy import loud
+from ..timing.busy import loud
 from .result import LayerReport, ModelReport, Report
-from .timing import Spread
 
 Rows = list[list[str]]
 
@@ -47,11 +46,6 @@ def table(report: Report) -> tuple[list[str], Rows]:
 def batch_table(report: Report) -> tuple[list[str], Rows]:
     """Returns head and rows: the whole model by batch size."""
     return _BATCH_HEAD, [_batch_row(batch) for batch in report.batches]
-
-
-def spread_words(ratio: Spread) -> str:
-    """Returns the spread that is printed after a ratio."""
-    return f" ({ratio.p20:.2f} to {ratio.p80:.2f})" + (", no difference shown" if ratio.shows_none else "")
 
 
 def legend(report: Report) -> str:
@@ -121,7 +115,7 @@ def _time(entry: LayerReport | ModelReport, direction: str) -> str:
         return f"{times[direction]:.0f}"
     words = f"{times[direction]:.0f} / {dense_times[direction]:.0f} = {entry.speedups[direction]:.2f}x"
     ratio = entry.ratios.get(direction)
-    return words if ratio is None else words + spread_words(ratio)
+    return words if ratio is None else words + ratio.words
 
 
 def _of(ours: str, dense: str) -> str:

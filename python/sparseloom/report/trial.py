@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from .. import ops
 from .. import pattern as patterns
 from ..nn import BlockSparseLinear
+from ..timing.rounds import Spread, in_turn
 from .break_even import Size, predicted
-from .timing import Spread, in_turn
 
 
 class Trial:

@@ -15,9 +15,9 @@ from ..nn import BlockSparseLinear
 from ..patch.fast_path import update_fast_paths
 from ..patch.sites import SPARSE
 from ..patch.sparsify import replace, sparse_modules
+from ..timing.rounds import Spread, in_turn, ratios
 from .inputs import batch_of, evaluated, resized, run, tensors_in
 from .result import ModelReport, Totals
-from .timing import Spread, in_turn, ratios
 
 #: The least rounds, and the calls between two events: a model's call is long.
 _ROUNDS, _GPU_CALLS = 3, 3

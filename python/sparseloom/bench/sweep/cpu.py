@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ...report.busy import BUSY, Watch
 from ...testing import dense_product
+from ...timing.busy import BUSY, Watch
 from ..measure import Bench
 from ..results import device_slug
 from ..timing import LEAST_ROUNDS, Call, busy_share, interleaved, load_average

@@ -45,6 +45,11 @@ class Spread:
         """Whether, for a ratio, the middle 60 % holds 1, so that neither side was shown to be faster."""
         return self.p20 <= 1 <= self.p80
 
+    @property
+    def words(self) -> str:
+        """What is printed after a ratio: its spread, and whether a difference was shown."""
+        return f" ({self.p20:.2f} to {self.p80:.2f})" + (", no difference shown" if self.shows_none else "")
+
 
 def ratios(numerator: list[float], denominator: list[float]) -> Spread:
     """Returns the spread of the ratios of samples taken in the same round."""

@@ -12,8 +12,7 @@ import torch
 from .. import ops
 from ..errors import Error
 from .busy import Watch, loud
-from .table import spread_words
-from .timing import Spread, in_turn, ratios
+from .rounds import Spread, in_turn, ratios
 
 if TYPE_CHECKING:
     from ..nn import BlockSparseLinear
@@ -103,7 +102,7 @@ def _told(text: str, chosen: str, measured: dict[str, Spread], over: dict[str, S
         digits = 1 if us.median < 100 else 0
         time = f", measured {us.median:.{digits}f} us ({us.p20:.{digits}f} to {us.p80:.{digits}f})"
         if kernel != chosen:
-            time += f", {over[kernel].median:.2f} of {chosen}'s{spread_words(over[kernel])}"
+            time += f", {over[kernel].median:.2f} of {chosen}'s{over[kernel].words}"
         for i, line in enumerate(lines):
             if line.startswith(f"  runs {kernel}, predicted "):
                 lines[i] = line.replace(", workspace", time + ", workspace", 1)
