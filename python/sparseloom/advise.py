@@ -14,7 +14,6 @@ from . import ops
 from .advice import Advice, LayerAdvice, Option
 from .errors import Error
 from .nn.arguments import require_module
-from .patch.sites import refusal
 from .patch.survey import survey
 from .pattern import Block, block_shape
 from .report.break_even import FALLBACKS, LADDER, Size, chosen, crossing, predicted
@@ -219,7 +218,7 @@ def _groups(model: nn.Module, example_input: Any) -> tuple[dict[Size, list[str]]
     groups: dict[Size, list[str]] = {}
     skipped = {}
     for site in sites:
-        why = refusal(site.module, site.kind)
+        why = site.form.refusal(site.module)
         if not why and site.parameter.dtype not in ops.DTYPES:
             why = f"its dtype {site.parameter.dtype} has no kernels"
         if not why and site.module not in seen:

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .errors import Error
-from .nn import BlockSparseLinear
-from .nn.state import INDEX_BUFFER, content_hash
+from .nn.sparse_weight import joined, sparse_layers
+from .nn.state import INDEX_BUFFER
 
 
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
@@ -25,12 +25,7 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     broadcasts before every forward pass. Raises Error, on every rank, that names the first layer whose
     pattern is not the same everywhere.
     """
-    layers = {
-        name: module
-        for name, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, BlockSparseLinear)
-    }
-    mine = {name: content_hash(layer.pattern) for name, layer in layers.items()}
+    mine = {layer.name: layer.weight.content_hash for layer in sparse_layers(model)}
     if dist.is_available() and dist.is_initialized():
         gathered: list[dict[str, int]] = [{} for _ in range(dist.get_world_size(process_group))]
         dist.all_gather_object(gathered, mine, process_group)
@@ -48,6 +43,6 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
                         remedy,
                     )
     known = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    indices = {f"{name}.{INDEX_BUFFER}".removeprefix(".") for name in layers}
+    indices = {joined(name, INDEX_BUFFER) for name in mine}
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, sorted(known | indices))
     return model

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from . import ops
 from ._files import decoded, write_whole
 from .errors import Error
-from .nn import BlockSparseLinear
-from .nn.state import int32_index, read_pattern
+from .nn.sparse_weight import SparseWeight, joined, sparse_layers
+from .nn.state import int32_index, read_entries
 from .pattern import Pattern
 
 FORMAT = "sparseloom"
@@ -160,13 +160,15 @@ def _state(op: str, model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def _sparse_layers(model: nn.Module) -> dict[str, BlockSparseLinear]:
-    modules = model.named_modules(remove_duplicate=False)
-    return {name: module for name, module in modules if isinstance(module, BlockSparseLinear)}
+def _sparse_layers(model: nn.Module) -> dict[str, SparseWeight]:
+    """Returns the weights that the file describes, by layer. Those of 8 bits are not among them: they are
+    read into layers of the same number of blocks."""
+    return {layer.name: layer.weight for layer in sparse_layers(model) if not layer.weight.scaled}
 
 
-def _description(layer: BlockSparseLinear) -> dict[str, Any]:
-    return {"in_features": layer.in_features, "out_features": layer.out_features, "block": list(layer.block)}
+def _description(weight: SparseWeight) -> dict[str, Any]:
+    rows, cols = weight.shape
+    return {"in_features": cols, "out_features": rows, "block": list(weight.block)}
 
 
 def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
@@ -274,12 +276,13 @@ def _require_fit(
         remedy = "pass sparsify=True, or sparsify the model as the saved one was"
         raise Error("load", "the same sparse layers", f"others: {different}", remedy)
     free = set()  # entries whose size the pattern decides
-    for name, layer in sparse.items():
+    for name, weight in sparse.items():
         prefix = f"{name}." if name else ""
-        if layers[name] != _description(layer):
-            expected, got = f"{name or 'the layer'} of {_description(layer)}", f"{layers[name]}"
+        if layers[name] != _description(weight):
+            expected, got = f"{name or 'the layer'} of {_description(weight)}", f"{layers[name]}"
             raise Error("load", expected, got, "build the layer as the saved one")
-        read_pattern(layer, tensors, prefix)
+        computed = None if joined(name, "values") in state else weight.values
+        read_entries(weight.shape, weight.block, computed, tensors, prefix)
         free |= {prefix + entry for entry in ("values", "crow", "col")}
     for name, tensor in state.items():
         read = tensors[name]

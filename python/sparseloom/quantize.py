@@ -14,11 +14,12 @@ from torch.nn.utils import parametrize
 from . import ops
 from .errors import Error
 from .nn import BlockSparseLinear, QuantizedBlockSparseLinear
+from .nn.linears import sparse_linears
+from .nn.sparse_weight import sparse_layers
 from .nn.variants import BlockSparseConv1D
 from .patch.announce import announce
-from .patch.holders import describe_holders
+from .patch.exchange import Exchange
 from .patch.result import Skip, aligned
-from .patch.sparsify import replace
 
 _OP = "quantize_"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -119,12 +120,14 @@ def quantize_(
     scales = _compiled(
         given, "x_scale factors > 0", lambda value: isinstance(value, (int, float)) and value > 0
     )
+    linears: dict[nn.Module, BlockSparseLinear] = {layer: layer for _, layer in sparse_linears(model)}
+    others: set[nn.Module] = {layer.weight.owner for layer in sparse_layers(model)}
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, (BlockSparseLinear, QuantizedBlockSparseLinear, nn.Linear)):
+        if module in others or isinstance(module, nn.Linear):
             names.setdefault(module, []).append(name)
     sparse: dict[nn.Module, list[str]] = {
-        m: found for m, found in names.items() if isinstance(m, BlockSparseLinear)
+        module: found for module, found in names.items() if module in linears
     }
     if model in sparse:
         raise Error(
@@ -140,19 +143,23 @@ def quantize_(
     )
 
     result = Quantized()
-    made: dict[nn.Module, QuantizedBlockSparseLinear] = {}
+    exchange, made = Exchange(model), list[QuantizedBlockSparseLinear]()
     for module, all_names in names.items():
-        reason = _reason(module, taken.get(module), chosen)
-        if reason:
+        layer = linears.get(module)
+        if layer is None:
+            reason = "it is quantized already" if module in others else "it is not block-sparse"
+        else:
+            reason = _reason(layer, taken[module], chosen)
+        if layer is None or reason:
             result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
             continue
-        assert isinstance(module, BlockSparseLinear)
         dtype = chosen[taken[module] or ""][1]
         scale = _first(scales, all_names)
         factor = None if scale is None else float(scales[scale][1])
-        made[module] = QuantizedBlockSparseLinear.from_sparse(module, dtype, x_scale=factor)
-        made[module].use_fast_accum = use_fast_accum
-        result.changed.append(_change(all_names, module, made[module]))
+        made.append(QuantizedBlockSparseLinear.from_sparse(layer, dtype, x_scale=factor))
+        made[-1].use_fast_accum = use_fast_accum
+        exchange.modules.append((layer, made[-1]))
+        result.changed.append(_change(all_names, layer, made[-1]))
     if not made:
         refused = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"
         raise Error(
@@ -161,12 +168,9 @@ def quantize_(
             refused,
             "sparsify_ the model first, or mend what is named",
         )
-    for module, layer in made.items():
-        replace(model, module, layer)
-    result.notes += describe_holders(model, made.values())
-    if any(
-        layer.dtype is torch.float8_e4m3fn and layer.values.device.type == "cpu" for layer in made.values()
-    ):
+    exchange.put()
+    result.notes += exchange.settle()
+    if any(layer.dtype is torch.float8_e4m3fn and layer.values.device.type == "cpu" for layer in made):
         result.notes.append(
             "float8_e4m3fn has no fast kernel on CPUs: move the model to a "
             "GPU, or set layer.kernel = 'reference' (slow)"
@@ -226,12 +230,10 @@ def _require_matches(
         )
 
 
-def _reason(module: nn.Module, regex: str | None, chosen: Mapping[str, tuple[re.Pattern[str], Any]]) -> str:
-    """Returns why a linear layer stays as it is; "" when it is to change."""
-    if isinstance(module, QuantizedBlockSparseLinear):
-        return "it is quantized already"
-    if not isinstance(module, BlockSparseLinear):
-        return "it is not block-sparse"
+def _reason(
+    module: BlockSparseLinear, regex: str | None, chosen: Mapping[str, tuple[re.Pattern[str], Any]]
+) -> str:
+    """Returns why a block-sparse layer stays as it is; "" when it is to change."""
     if regex is None:
         return "no pattern matches"
     if type(module).forward is not BlockSparseLinear.forward or "forward" in vars(module):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .. import pattern as patterns
 from ..nn import BlockSparseLinear
+from ..nn.linears import sparse_linears
 from .data import DemoError, Text, even_offsets, windows
 from .model import ByteTransformer, LinearFactory, Shape
 from .presets import PRESETS
@@ -108,7 +109,7 @@ def build_model(kind: str, settings: Settings) -> ByteTransformer:
 
 def sparse_layers(model: nn.Module) -> dict[str, BlockSparseLinear]:
     """Returns the sparse layers by name, in order."""
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, BlockSparseLinear)}
+    return dict(sparse_linears(model))
 
 
 def inference_model(model: ByteTransformer, settings: Settings) -> ByteTransformer:
@@ -146,8 +147,8 @@ _FALLBACKS = ("dense", "reference")
 
 def fan_in(layer: nn.Module) -> float:
     """Returns the mean number of inputs that an output of the layer really has."""
-    if isinstance(layer, BlockSparseLinear):
-        return layer.in_features * layer.density
+    for _, sparse in sparse_linears(layer):
+        return sparse.in_features * sparse.density
     return float(layer.in_features)  # type: ignore[arg-type]
 
 

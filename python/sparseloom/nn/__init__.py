@@ -3,6 +3,7 @@
 from .attention import BlockSparseMultiheadAttention
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
+from .sparse_weight import SparseModule, SparseWeight
 from .variants import BlockSparseConv1D, BlockSparseConv1x1
 
 __all__ = [
@@ -11,4 +12,6 @@ __all__ = [
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
     "QuantizedBlockSparseLinear",
+    "SparseModule",
+    "SparseWeight",
 ]

@@ -14,6 +14,10 @@ from torch.fx import Proxy
 from ..errors import Error
 from .arguments import recorded_by_fx
 from .linear import BlockSparseLinear
+from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
+
+#: Projection -> (its Parameter in an nn.MultiheadAttention, what sparsify_ appends to the module's name).
+PROJECTIONS = {"in_proj": ("in_proj_weight", "in_proj"), "out_proj": ("out_proj.weight", "out_proj")}
 
 
 class BlockSparseMultiheadAttention(nn.Module):
@@ -117,9 +121,7 @@ class BlockSparseMultiheadAttention(nn.Module):
     def to_dense(self) -> nn.Module:
         """Returns the nn.MultiheadAttention with the same values in their places and zero elsewhere
         (copied)."""
-        projections = [
-            p.to_dense() if isinstance(p, BlockSparseLinear) else p for p in (self.in_proj, self.out_proj)
-        ]
+        projections = [p.to_dense() if is_sparse(p) else p for p in (self.in_proj, self.out_proj)]
         into, out = projections
         assert isinstance(into, nn.Linear) and isinstance(out, nn.Linear)
         dense = nn.MultiheadAttention(
@@ -131,6 +133,15 @@ class BlockSparseMultiheadAttention(nn.Module):
         dense.out_proj.weight, dense.out_proj.bias = out.weight, out.bias
         dense.bias_k, dense.bias_v = self.bias_k, self.bias_v
         return dense.train(self.training)
+
+    def sparse_weights(self) -> dict[str, SparseWeight]:
+        """Returns the weights of the sparse projections; sparsify_ matches them as name.in_proj and
+        name.out_proj."""
+        return held(self, PROJECTIONS)
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds the sparse projections again; see SparseModule."""
+        return held_descriptions(self, PROJECTIONS)
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Computes one product for self-attention; otherwise the whole projection of each input, of which a

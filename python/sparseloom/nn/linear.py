@@ -16,6 +16,7 @@ from ..timing import candidates
 from . import arguments, convert, frozen, state
 from .indexed import IndexedModule
 from .parametrized import Parametrizations
+from .sparse_weight import SparseWeight, described
 from .weight import BlockSparseWeight, assigned
 
 
@@ -263,6 +264,14 @@ class BlockSparseLinear(IndexedModule):
         """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an
         activation, a Sequential of both."""
         return convert.to_dense(self)
+
+    def sparse_weights(self) -> dict[str, SparseWeight]:
+        """Returns the layer's one weight, under the name of its Parameter."""
+        return {"values": SparseWeight(self)}
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds the layer again without its values; see SparseModule."""
+        return {"values": described(self.pattern, self.activation)}
 
     @classmethod
     def from_torch_bsr(

@@ -15,6 +15,7 @@ from ..errors import Error, unsupported_layout
 from ..pattern import Pattern
 from . import arguments, dense_entries, state
 from .linear import BlockSparseLinear
+from .sparse_weight import SparseWeight, described
 from .weight import BlockSparseWeight
 from .with_index import WithIndex
 
@@ -223,6 +224,20 @@ class QuantizedBlockSparseLinear(WithIndex):
             if layer.bias is not None and self.bias is not None:
                 layer.bias.copy_(self.bias)
         return layer.train(self.training)
+
+    def to_dense(self) -> nn.Module:
+        """Returns what ``dequantized().to_dense()`` does, in the dtype of the bias (float32 without one)."""
+        return self.dequantized(torch.float32 if self.bias is None else self.bias.dtype).to_dense()
+
+    def sparse_weights(self) -> dict[str, SparseWeight]:
+        """Returns the layer's one weight, under the name of its buffer."""
+        return {"values": SparseWeight(self, scaled=True)}
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds the layer again without its values; see SparseModule. Beside what others have,
+        there are "dtype", and "x_scale": whether one is stored."""
+        eight = {"dtype": ops.SCALED_DTYPES[self.dtype], "x_scale": self.x_scale is not None}
+        return {"values": described(self.pattern, self.activation, **eight)}
 
     def extra_repr(self) -> str:
         parts = [

@@ -202,14 +202,25 @@ def int32_index(op: str, name: str, index: Tensor) -> Tensor:
 
 
 def read_pattern(layer: WithIndex, tensors: Mapping[str, Any], prefix: str) -> Pattern | None:
-    """Returns the pattern of the entries values, crow and col under ``prefix``, or None when there are none
-    of them.
+    """Returns the pattern of a layer's entries; see read_entries."""
+    computed = layer.values if values_are_computed(layer) else None
+    return read_entries((layer.out_features, layer.in_features), layer.block, computed, tensors, prefix)
 
-    Raises Error when some of them are missing (values alone do not say where they go), do not fit the layer
-    or do not describe a pattern.
+
+def read_entries(
+    shape: tuple[int, int],
+    block: tuple[int, int],
+    computed: Tensor | None,
+    tensors: Mapping[str, Any],
+    prefix: str,
+) -> Pattern | None:
+    """Returns the pattern of the entries values, crow and col under ``prefix``, or None when there are none
+    of them. ``computed`` are values that are computed and thus no entry.
+
+    Raises Error when some of them are missing (values alone do not say where they go), do not fit a weight
+    of that shape and block, or do not describe a pattern.
     """
-    computed = values_are_computed(layer)  # then they are not an entry
-    names = ("crow", "col") if computed else ("values", "crow", "col")
+    names = ("crow", "col") if computed is not None else ("values", "crow", "col")
     found = [name for name in names if prefix + name in tensors]
     if not found:
         return None
@@ -221,17 +232,17 @@ def read_pattern(layer: WithIndex, tensors: Mapping[str, Any], prefix: str) -> P
             f"no {missing}",
             "save the whole state_dict of the layer",
         )
-    values = layer.values if computed else tensors[prefix + "values"]
+    values = tensors[prefix + "values"] if computed is None else computed
     crow, col = (tensors[prefix + name] for name in ("crow", "col"))
     crow, col = int32_index("load", "crow", crow), int32_index("load", "col", col)
-    expected = f"values [{len(col)}, {layer.block[0]}, {layer.block[1]}] (blocks of this layer)"
-    if not isinstance(values, Tensor) or tuple(values.shape) != (len(col), *layer.block):
+    expected = f"values [{len(col)}, {block[0]}, {block[1]}] (blocks of this layer)"
+    if not isinstance(values, Tensor) or tuple(values.shape) != (len(col), *block):
         got = str(list(values.shape)) if isinstance(values, Tensor) else type(values).__name__
         remedy = "make the layer with the block shape that was saved"
-        if computed:
+        if computed is not None:
             remedy = "remove the parametrization, norm or pruning, load, and register it again"
         raise Error("load", expected, got, remedy)
-    pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
-    if not values.is_meta and not computed:
+    pattern = Pattern.from_index(crow, col, *shape, block)
+    if not values.is_meta and computed is None:
         require_zero_padding("load", values, pattern)
     return pattern

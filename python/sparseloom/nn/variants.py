@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .linear import BlockSparseLinear
+from .sparse_weight import SparseWeight, held, held_descriptions
 from .weight import BlockSparseWeight
 
 
@@ -100,6 +101,14 @@ class BlockSparseConv1x1(nn.Module):
         dense.weight = nn.Parameter(weight, linear.weight.requires_grad)
         dense.bias = linear.bias
         return dense.train(self.training)
+
+    def sparse_weights(self) -> dict[str, SparseWeight]:
+        """Returns the weight of the layer inside."""
+        return held(self, {"linear": ("weight", "")})
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds the layer inside again; see SparseModule."""
+        return held_descriptions(self, ["linear"])
 
     def extra_repr(self) -> str:
         return f"dimensions={self.dimensions}, stride={self.stride}"

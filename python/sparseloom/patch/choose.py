@@ -14,10 +14,11 @@ from torch.nn.parameter import is_lazy
 from .. import ops
 from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
+from ..nn.sparse_weight import is_sparse
 from ..pattern import Pattern
 from .config import BlockSparse
+from .forms import Site
 from .result import Skip
-from .sites import SPARSE, Site, refusal
 from .survey import Owner, Survey, owners_of, survey, tied_to
 
 _OP = "sparsify_"
@@ -74,7 +75,7 @@ def choose(
             warn_of_empty_rows(choices[-1].pattern, f"sparsify_: {site.name}")
     for name, module in found.others.items():
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
-            already = isinstance(module, SPARSE)
+            already = is_sparse(module)
             skipped.append(
                 Skip(name, type(module).__name__, "it is block-sparse already" if already else "not a linear")
             )
@@ -156,7 +157,7 @@ def _reason(site: Site, config: BlockSparse, owners: list[Owner]) -> str:
         return "it is the model itself: use BlockSparseLinear.from_dense"
     if any(is_lazy(parameter) for parameter in site.module.parameters()):
         return "it is lazy: run the model once first"
-    if why := refusal(site.module, site.kind):
+    if why := site.form.refusal(site.module):
         return why
     weight = site.parameter
     if other := tied_to(site, owners):

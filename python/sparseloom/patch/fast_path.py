@@ -6,8 +6,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import nn
 
-from ..nn import QuantizedBlockSparseLinear
-from .sites import SPARSE
+from ..nn.sparse_weight import sparse_modules
 
 _SAVED = "_sparseloom_nested_tensor"
 
@@ -29,7 +28,7 @@ def update_fast_paths(model: nn.Module) -> None:
 
 
 def _holds_sparse(module: nn.Module) -> bool:
-    return any(isinstance(part, (*SPARSE, QuantizedBlockSparseLinear)) for part in module.modules())
+    return any(sparse_modules(module))
 
 
 def _fused_activation(layer: nn.TransformerEncoderLayer) -> int:

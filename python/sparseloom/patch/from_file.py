@@ -9,16 +9,13 @@ from contextlib import contextmanager
 from torch import nn
 
 from ..errors import Error
+from ..nn.sparse_weight import joined
 from ..pattern import Pattern
 from .announce import announce
 from .choose import choose
 from .config import BlockSparse
-from .fast_path import update_fast_paths
-from .holders import describe_holders
-from .optimizer import apply
 from .result import Patched
-from .sites import Site
-from .sparsify import prepare, replace
+from .sparsify import prepare
 from .survey import parameter_count, require_patchable, survey
 
 
@@ -38,19 +35,15 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[No
         return
     before = parameter_count(model)
     choices, _ = choose(model, _by_site(model, patterns), strict=True)
-    prepared = prepare(choices)
-    for old, new in prepared.modules:
-        replace(model, old, new)
-    update_fast_paths(model)
+    exchange, changed = prepare(model, choices)
+    exchange.put()
     try:
         yield
     except BaseException:
-        for old, new in prepared.modules:
-            replace(model, new, old)
-        update_fast_paths(model)
+        exchange.take_back()
         raise
-    notes = apply(prepared.swaps, []) + describe_holders(model, [new for _, new in prepared.modules])
-    announce(Patched(prepared.changed, parameters=(before, parameter_count(model)), notes=notes))
+    notes = exchange.settle()
+    announce(Patched(changed, parameters=(before, parameter_count(model)), notes=notes))
 
 
 def _by_site(model: nn.Module, patterns: Mapping[str, Pattern]) -> dict[str, BlockSparse]:
@@ -59,7 +52,7 @@ def _by_site(model: nn.Module, patterns: Mapping[str, Pattern]) -> dict[str, Blo
     left = dict(patterns)
     found: dict[str, BlockSparse] = {}
     for site in survey(model).sites:
-        names = [_name_in_file(site, name) for name in site.names]
+        names = [joined(name, site.form.inside) for name in site.names]
         mine = [left.pop(name) for name in names if name in left]
         if mine:
             found[re.escape(site.name)] = BlockSparse(select=mine[0])
@@ -73,7 +66,3 @@ def _by_site(model: nn.Module, patterns: Mapping[str, Pattern]) -> dict[str, Blo
             remedy,
         )
     return found
-
-
-def _name_in_file(site: Site, name: str) -> str:
-    return f"{name}.linear" if site.kind in ("Conv1d", "Conv2d", "Conv3d") else name

@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from ..errors import Error
 from .config import BlockSparse
 from .result import Patched
-from .sites import refusal
 from .sparsify import sparsify_
 from .survey import survey
 
@@ -58,7 +57,7 @@ class BlockSparseModelPatcher:
             {"regexp": re.escape(name), "layer": site.module}
             for site in survey(model).sites
             for name in site.names
-            if name and not refusal(site.module, site.kind)
+            if name and not site.form.refusal(site.module)
         ]
 
     def patch_model(

@@ -14,7 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import Error
 from ..nn.arguments import require_module
-from .sites import SPARSE, Site, kind_of, names_of, sites_of
+from ..nn.sparse_weight import is_sparse, joined
+from .forms import Site, form_of
 
 #: (name, id of the module, attribute, Parameter)
 Owner = tuple[str, int, str, nn.Parameter]
@@ -35,16 +36,16 @@ def survey(model: nn.Module) -> Survey:
     names."""
     found, by_module = Survey(), dict[int, list[Site]]()
     for name, module in _walk(model, ""):
-        kind = None if isinstance(module, SPARSE) else kind_of(module)
-        if kind is not None:
+        form = None if is_sparse(module) else form_of(module)
+        if form is not None:
             if id(module) not in by_module:
-                by_module[id(module)] = sites_of(module, kind)
+                by_module[id(module)] = form.sites(module)
                 found.sites += by_module[id(module)]
             for site in by_module[id(module)]:
-                site.names.append(names_of(site, name))
-                if site.kind == "MultiheadAttention":
+                site.names.append(site.matched(name))
+                if site.matched(name) != name:
                     site.groups.append(name)
-        elif isinstance(module, SPARSE) or next(module.parameters(recurse=False), None) is not None:
+        elif is_sparse(module) or next(module.parameters(recurse=False), None) is not None:
             found.others[name] = module
         else:
             found.containers.append(name)
@@ -130,8 +131,8 @@ def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     """Yields each module under each of its names, but nothing inside a linear layer of any form or a sparse
     layer."""
     yield name, module
-    if isinstance(module, SPARSE) or kind_of(module) is not None:
+    if is_sparse(module) or form_of(module) is not None:
         return
     for child, inner in module._modules.items():
         if inner is not None:
-            yield from _walk(inner, f"{name}.{child}" if name else child)
+            yield from _walk(inner, joined(name, child))

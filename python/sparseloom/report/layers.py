@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..errors import Error
 from ..nn import BlockSparseLinear
+from ..nn.sparse_weight import SparseWeight
 from ..timing.rounds import Spread, in_turn, ratios
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse
 from .result import LayerReport, Ratios, Times
@@ -49,6 +50,26 @@ def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerR
             direction: layer.plan(tokens, direction, dtype)["kernel"] for direction in ops.DIRECTIONS
         }
     return entry
+
+
+def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
+    """Returns the report of a sparse weight that cannot be timed alone, as nobody knows how its module is
+    called."""
+    values, index, (rows, cols) = weight.values, weight.index, weight.shape
+    pattern, own = weight.pattern, list(module.parameters(recurse=False))
+    rest = sum(tensor.nbytes for tensor in own if tensor is not values)
+    return LayerReport(
+        name,
+        type(module).__name__,
+        (rows, cols),
+        values.nbytes + index.crow.nbytes + index.col.nbytes + rest,
+        rows * cols * values.element_size() + rest,
+        weight.block,
+        pattern.density,
+        dtype=str(values.dtype).removeprefix("torch."),
+        pattern=pattern,
+        note="not timed alone",
+    )
 
 
 def dense_kernels(entry: LayerReport, layer: BlockSparseLinear) -> str:

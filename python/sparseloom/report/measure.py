@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from .. import ops
 from ..nn import BlockSparseLinear
 from ..nn.arguments import require_module
+from ..nn.linears import sparse_linears
+from ..nn.sparse_weight import sparse_layers
 from ..timing.busy import Watch
 from ..timing.rounds import without_cast_cache
 from . import layers, whole
@@ -53,10 +55,14 @@ def report(
         tokens = _tokens_seen(model, example_input)
         entries = []
         sparse: list[tuple[LayerReport, BlockSparseLinear]] = []
+        linears = {layer: layer for _, layer in sparse_linears(model)}
+        others = {each.weight.owner: each.weight for each in sparse_layers(model)}
         for name, module in model.named_modules():
-            if isinstance(module, BlockSparseLinear):
-                entries.append(layers.described(name, module, tokens.get(module)))
-                sparse.append((entries[-1], module))
+            if layer := linears.get(module):
+                entries.append(layers.described(name, layer, tokens.get(layer)))
+                sparse.append((entries[-1], layer))
+            elif weight := others.get(module):
+                entries.append(layers.listed(name, module, weight))
             elif parameters := list(module.parameters(recurse=False)):
                 size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
                 shape = tuple(max(parameters, key=Tensor.numel).shape)
@@ -100,7 +106,7 @@ def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:
 
     watched(
         model,
-        [module for module in model.modules() if isinstance(module, BlockSparseLinear)],
+        list({layer: None for _, layer in sparse_linears(model)}),
         example_input,
         see,
     )

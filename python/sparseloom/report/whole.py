@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Error
-from ..nn import BlockSparseLinear
-from ..patch.fast_path import update_fast_paths
-from ..patch.sites import SPARSE
-from ..patch.sparsify import replace, sparse_modules
+from ..nn.linears import sparse_linears
+from ..nn.sparse_weight import is_sparse, sparse_layers, sparse_modules
+from ..patch.exchange import Exchange
 from ..timing.rounds import Spread, in_turn, ratios
 from .inputs import batch_of, evaluated, resized, run, tensors_in
 from .result import ModelReport, Totals
@@ -25,17 +24,18 @@ _ROUNDS, _GPU_CALLS = 3, 3
 
 def totals(model: nn.Module) -> Totals:
     """Returns the totals of the model as it is, and of its dense twin."""
-    weights = {id(layer.values): layer for layer in model.modules() if isinstance(layer, BlockSparseLinear)}
+    found = (layer.weight for layer in sparse_layers(model) if not layer.weight.scaled)
+    weights = {id(weight.values): weight for weight in found}
     unique = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
     parameters = sum(parameter.numel() for parameter in unique)
     size = sum(_bytes(parameter) for parameter in unique)
-    stored = sum(layer.values.numel() for layer in weights.values())
-    dense = {key: layer.in_features * layer.out_features for key, layer in weights.items()}
+    stored = sum(weight.values.numel() for weight in weights.values())
+    dense = {key: weight.shape[0] * weight.shape[1] for key, weight in weights.items()}
     dense_parameters = parameters - stored + sum(dense.values())
     dense_bytes = size + sum(
-        dense[key] * layer.values.element_size() - _bytes(layer.values) for key, layer in weights.items()
+        dense[key] * weight.values.element_size() - _bytes(weight.values) for key, weight in weights.items()
     )
-    size += sum(_bytes(layer.crow) + _bytes(layer.col) for layer in weights.values())
+    size += sum(_bytes(weight.index.crow) + _bytes(weight.index.col) for weight in weights.values())
     return Totals(
         parameters, dense_parameters, size, dense_bytes, sum(dense.values()) / max(1, dense_parameters)
     )
@@ -44,12 +44,10 @@ def totals(model: nn.Module) -> Totals:
 def dense_twin(model: nn.Module) -> nn.Module:
     """Returns a copy with every block-sparse layer dense, absent blocks zero."""
     twin = copy.deepcopy(model)
-    if isinstance(twin, SPARSE):
-        dense: nn.Module = twin.to_dense()
-        return dense
-    for module in sparse_modules(twin):
-        replace(twin, module, module.to_dense())  # type: ignore[operator]
-    update_fast_paths(twin)
+    if is_sparse(twin):
+        return twin.to_dense()
+    found = {module: None for _, module in sparse_modules(twin)}
+    Exchange(twin, [(module, module.to_dense()) for module in found]).put()
     return twin
 
 
@@ -65,7 +63,7 @@ def measured(
     if any(parameter.is_meta for parameter in model.parameters()):
         return ModelReport(batch, note="on meta: nothing to measure"), []
     models, note = [model], ""
-    if any(isinstance(module, SPARSE) for module in model.modules()):
+    if any(sparse_modules(model)):
         try:
             twin = dense_twin(model)
             with evaluated(twin), torch.no_grad():
@@ -143,7 +141,7 @@ def _forwards(models: list[nn.Module], example_input: Any) -> Calls:
 def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
     """Returns the backward calls; none where the model does not train: no parameter, or no result, needs a
     gradient, or a frozen layer would refuse."""
-    if any(isinstance(module, BlockSparseLinear) and module.frozen for module in models[0].modules()):
+    if any(layer.frozen for _, layer in sparse_linears(models[0])):
         return []
     calls: Calls = []
     with torch.enable_grad():

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...nn import BlockSparseLinear
+from ...nn.linears import sparse_linears
 from ..cells import DIRECTIONS, Cell
 from ..timing import Spread
 from . import goals
@@ -183,8 +184,7 @@ def mlps(device: torch.device, width: int, hidden: int) -> tuple[Mlp, Mlp]:
 def mlp_error(mlp: Mlp, x: Tensor, dy: Tensor, run: Callable[[Tensor], Tensor]) -> dict[str, float]:
     """Returns the errors of y and dx of `run`, against the scattered weights in fp32. `run` is the
     block-sparse MLP or a compiled form of it."""
-    layers = [each for each in (mlp.up, mlp.down) if isinstance(each, BlockSparseLinear)]
-    twin = nn.Sequential(*(layer.to_dense().float() for layer in layers))
+    twin = nn.Sequential(*(layer.to_dense().float() for _, layer in sparse_linears(mlp)))
     exact = step(twin, [], x.detach().float().requires_grad_(), dy.float())
     return compared(["y", "dx"], step(run, [], x, dy), exact)
 

@@ -1,0 +1,122 @@
+"""densify_ makes the block-sparse layers of a model dense again, in place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .._optimizers import as_optimizers
+from ..errors import Error
+from ..nn.convert import Activation
+from ..nn.parametrized import values_are_computed
+from ..nn.sparse_weight import SparseModule, SparseWeight, joined, sparse_modules
+from .announce import announce
+from .exchange import Exchange
+from .forms import Form, Site, form_of
+from .optimizer import Swap
+from .result import Patched, Skip
+from .sparsify import change_of, unwrapped
+from .survey import parameter_count, require_patchable
+
+
+def densify_(
+    model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequence[Optimizer] | None = None
+) -> Patched:
+    """Undoes sparsify_: block-sparse layers become what they were made from, with zero where there was no
+    block. See sparsify_ for the rest.
+
+    A layer with a fused activation becomes a Sequential of both. ``names`` is a regex that is matched whole
+    with the layers' names. Raises Error when no block-sparse layer matches.
+    """
+    model = unwrapped(model)
+    require_patchable("densify_", model)
+    optimizers = as_optimizers("densify_", optimizer)
+    try:
+        wanted = re.compile(names)
+    except (re.error, TypeError) as error:
+        raise Error(
+            "densify_", "names as a regular expression", f"{names!r} ({error})", "escape dots and brackets"
+        ) from error
+    before = parameter_count(model)
+    result, exchange = Patched(became="dense"), Exchange(model)
+    for module, all_names in _with_names(model).items():
+        if not any(wanted.fullmatch(name) for name in all_names):
+            result.skipped += [Skip(name, type(module).__name__, "no pattern matches") for name in all_names]
+            continue
+        if "" in all_names:
+            raise Error(
+                "densify_",
+                "a model that holds sparse layers",
+                "the sparse layer itself",
+                "use layer.to_dense()",
+            )
+        if reason := _undensifiable(module):
+            result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
+            continue
+        dense = module.to_dense()
+        for weight in module.sparse_weights().values():
+            site, names_of_weight = _site(dense, weight.dense), [joined(n, weight.part) for n in all_names]
+            if isinstance(bias := weight.owner.bias, nn.Parameter):
+                site.set_bias(bias)  # the sparse layer's own, so that optimizers need not change it
+            exchange.swaps.append(_unpacking(site, weight, all_names[0]))
+            result.changed.append(change_of(names_of_weight, site.kind, weight, bias, shrinks=False))
+        exchange.modules.append((module, dense))
+    if not result.changed:
+        raise Error(
+            "densify_",
+            f"a block-sparse layer for {names!r}",
+            "none",
+            f"they are {[s.name for s in result.skipped][:5]}",
+        )
+    exchange.put()
+    result.notes += exchange.settle(optimizers)
+    result.parameters = before, parameter_count(model)
+    announce(result)
+    return result
+
+
+def _with_names(model: nn.Module) -> dict[Any, list[str]]:
+    """Returns the outermost block-sparse modules of a model, each with all its names."""
+    found: dict[Any, list[str]] = {}
+    for name, module in sparse_modules(model):
+        found.setdefault(module, []).append(name)
+    return found
+
+
+def _undensifiable(module: SparseModule) -> str:
+    """Returns why a sparse module cannot become dense; "" when it can."""
+    for weight in module.sparse_weights().values():
+        if weight.scaled:
+            return "it is quantized, and rounding cannot be undone: to_dense() gives the rounded weights"
+        if values_are_computed(weight.owner):
+            return "its values are parametrized, normed or pruned: remove that first"
+    return ""
+
+
+class _AnyForm(Form):
+    """What a user's own sparse module became, where sparsify_ would not take that kind."""
+
+    def matches(self, module: nn.Module) -> bool:
+        return True
+
+
+def _site(dense: nn.Module, weight: str) -> Site:
+    """Returns the weight of that name in what ``to_dense`` returned."""
+    if isinstance(dense, nn.Sequential) and isinstance(dense[1], Activation):
+        dense = dense[0]
+    return Site(form_of(dense) or _AnyForm(), dense, weight)
+
+
+def _unpacking(site: Site, weight: SparseWeight, name: str) -> Swap:
+    old, new = weight.values, site.parameter
+    assert isinstance(old, nn.Parameter)
+    vars(new).update(vars(old))
+
+    def carry(like_values: Tensor) -> Tensor:
+        return site.form.stored(weight.unpacked(like_values), new)
+
+    return Swap(name, old, new, carry)

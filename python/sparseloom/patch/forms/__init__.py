@@ -1,0 +1,26 @@
+"""The kinds of modules that can become block-sparse, one file each.
+
+A new kind is a file with a subclass of Form, and its line in FORMS; docs/add_a_module.md goes through one. A
+program may append a Form of its own to FORMS.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from .attention import AttentionForm
+from .conv1d import Conv1DForm
+from .conv1x1 import Conv1x1Form
+from .form import Form, Site
+from .linear import LinearForm
+
+#: The first form that matches a module counts.
+FORMS: list[Form] = [AttentionForm(), LinearForm(), Conv1x1Form(), Conv1DForm()]
+
+
+def form_of(module: nn.Module) -> Form | None:
+    """Returns the form of a dense module, None for one that cannot become sparse."""
+    return next((form for form in FORMS if form.matches(module)), None)
+
+
+__all__ = ["FORMS", "Form", "Site", "form_of"]

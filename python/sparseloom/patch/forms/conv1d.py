@@ -1,0 +1,30 @@
+"""transformers' Conv1D, a linear layer that stores its weight as [in, out], becomes a BlockSparseConv1D."""
+
+from __future__ import annotations
+
+import sys
+
+from torch import Tensor, nn
+
+from ...nn import BlockSparseConv1D
+from .form import Form
+
+
+class Conv1DForm(Form):
+    """transformers.pytorch_utils.Conv1D."""
+
+    layer_class = BlockSparseConv1D
+
+    def matches(self, module: nn.Module) -> bool:
+        # a Conv1D exists only where its module was imported
+        transformers = sys.modules.get("transformers.pytorch_utils")
+        return transformers is not None and isinstance(module, transformers.Conv1D)
+
+    def kind(self, module: nn.Module) -> str:
+        return "Conv1D"
+
+    def matrix(self, like_weight: Tensor) -> Tensor:
+        return like_weight.t()
+
+    def stored(self, matrix: Tensor, weight: Tensor) -> Tensor:
+        return matrix.t().contiguous()

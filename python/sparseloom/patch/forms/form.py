@@ -1,0 +1,158 @@
+"""Form: one kind of dense module, and how it becomes block-sparse and dense again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from ...nn import BlockSparseLinear
+from ...nn.dense_entries import packed_layer
+from ...nn.sparse_weight import joined
+from ...pattern import Pattern
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Form(ABC):
+    """One kind of module. It says why a module cannot be replaced, which weights it has as [out features, in
+    features] matrices, and what takes its place.
+
+    What takes its place is a SparseModule: its weights' ``dense`` are the names that ``parts`` gives, and its
+    ``to_dense`` returns a module of this kind.
+    """
+
+    #: What each weight becomes before ``made`` puts them into one module.
+    layer_class: type[BlockSparseLinear] = BlockSparseLinear
+    #: The name of a sparse layer after what a regex matches; "" where both are the same.
+    inside = ""
+
+    @abstractmethod
+    def matches(self, module: nn.Module) -> bool:
+        """Returns whether a module is of this kind."""
+
+    def kind(self, module: nn.Module) -> str:
+        """Returns the name of the kind for reports."""
+        return type(module).__name__
+
+    def parts(self) -> Mapping[str, str]:
+        """Returns {name of a weight's Parameter in the module: what a regex matches after the module's name},
+        "" for an only weight."""
+        return {"weight": ""}
+
+    def matrix(self, like_weight: Tensor) -> Tensor:
+        """Returns a tensor of a weight's shape as [out features, in features] (a view)."""
+        return like_weight
+
+    def stored(self, matrix: Tensor, weight: Tensor) -> Tensor:
+        """Returns [out features, in features] in the shape of ``weight``: undoes ``matrix``."""
+        return matrix.reshape(weight.shape)
+
+    def bias(self, weight: str) -> str:
+        """Returns the name of the bias that belongs to a weight."""
+        return joined(weight.rpartition(".")[0], "bias")
+
+    def own_forward(self, module: nn.Module) -> type[nn.Module] | None:
+        """Returns the class whose forward the sparse module computes, None for any."""
+        return None
+
+    def refusal(self, module: nn.Module) -> str:
+        """Returns why a module of this kind cannot be replaced; "" when it can."""
+        for part in [module, *module.children()]:
+            if parametrize.is_parametrized(part):
+                return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
+            if any(getattr(part, hooks, None) for hooks in _HOOKS):
+                return (
+                    "it has hooks, which a new layer would not have: remove them, or add them after sparsify_"
+                )
+        own = self.own_forward(module)
+        if "forward" in vars(module) or (own is not None and type(module).forward is not own.forward):
+            return f"its forward is not nn.{self.kind(module)}'s own"
+        if "weight" in self.parts() and not isinstance(module._parameters.get("weight"), nn.Parameter):
+            return (
+                "its weight is not a Parameter (weight norm or pruning recomputes it): "
+                "make that permanent first"
+            )
+        return self.refusal_of_kind(module)
+
+    def refusal_of_kind(self, module: nn.Module) -> str:
+        """Returns what only this kind refuses; "" for nothing."""
+        return ""
+
+    def made(self, module: nn.Module, layers: Mapping[str, BlockSparseLinear]) -> nn.Module:
+        """Returns what takes the module's place, of the sparse layers by the names of their weights."""
+        return layers["weight"]
+
+    def sites(self, module: nn.Module) -> list[Site]:
+        """Returns the weights of a module."""
+        return [Site(self, module, weight) for weight in self.parts()]
+
+    def sparse(
+        self, module: nn.Module, patterns: Mapping[str, Pattern]
+    ) -> tuple[nn.Module, dict[str, BlockSparseLinear]]:
+        """Returns what takes the module's place, and its sparse layers by the names of the weights. Biases
+        stay the same Parameters."""
+        layers = {}
+        for site in self.sites(module):
+            if site.weight in patterns:
+                matrix = site.matrix(site.parameter.detach())
+                layer = packed_layer(self.layer_class, matrix, patterns[site.weight])
+                layer.bias = site.bias
+                layer.values.requires_grad_(site.parameter.requires_grad)
+                layers[site.weight] = layer.train(module.training)
+        return self.made(module, layers).train(module.training), layers
+
+
+@dataclass
+class Site:
+    """One weight that may become block-sparse."""
+
+    form: Form
+    module: nn.Module
+    weight: str  # the Parameter's name inside the module
+    # every name the layer has in the model; several when a module is shared
+    names: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)  # names of a module that holds this weight among others
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def kind(self) -> str:
+        return self.form.kind(self.module)
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        return self.module.get_parameter(self.weight)
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        holder, name = self._bias()
+        return holder._parameters.get(name)
+
+    def set_bias(self, bias: nn.Parameter) -> None:
+        """Makes ``bias`` the bias that belongs to the weight."""
+        holder, name = self._bias()
+        setattr(holder, name, bias)
+
+    def _bias(self) -> tuple[nn.Module, str]:
+        inner, _, own = self.form.bias(self.weight).rpartition(".")
+        return self.module.get_submodule(inner), own
+
+    def matrix(self, like_weight: Tensor) -> Tensor:
+        """Returns a tensor of the weight's shape as [out features, in features] (a view)."""
+        return self.form.matrix(like_weight)
+
+    def matched(self, module_name: str) -> str:
+        """Returns what a regex is matched with, where the module has that name."""
+        return joined(module_name, self.form.parts()[self.weight])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out features, in features)."""
+        rows, cols = self.matrix(self.parameter).shape
+        return rows, cols
