@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import ops
 from ._numbers import share, whole
+from ._scores import block_scores
 from .errors import Error
 
 Block: TypeAlias = int | tuple[int, int]
@@ -325,7 +326,10 @@ def from_dense(
     weight: Tensor, block: Block, density: float, norm: str = "l1", scope: str = "layer"
 ) -> Pattern:
     """Takes the round(density * grid) blocks of weight [rows, cols] with the largest ``norm``: "l1" (the sum
-    of |w|), "l2" or "max". ``scope`` is as in top_k."""
+    of |w|), "l2" or "max". ``scope`` and ties are as in top_k.
+
+    The blocks of a weight on a GPU are scored there: only the scores are copied to the host.
+    """
     bm, bn = block_shape("pattern_from_dense", block)
     if _strided("pattern_from_dense", "weight", weight).dim() != 2:
         raise Error(
@@ -338,8 +342,7 @@ def from_dense(
     _require_sides("pattern_from_dense", bm, bn)
     count = block_count("pattern_from_dense", rows, cols, (bm, bn), density)
     op = require_scope("pattern_from_dense", scope)
-    scores = ops.call("block_scores", weight.detach().cpu().contiguous(), bm, bn, norm)
-    return _chosen(op, rows, cols, (bm, bn), scores, count)
+    return _chosen(op, rows, cols, (bm, bn), block_scores(weight, (bm, bn), norm), count)
 
 
 def _strided(op: str, name: str, tensor: Any) -> Tensor:

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from .. import pattern as patterns
 from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
-from ..pattern import Block, Pattern
+from ..pattern import Block, Pattern, block_shape
+from ..sparsify import Context, Sparsifier, sparsifier_of
 from . import state
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
 
-#: select -> norm of a block. "magnitude" means |w|, summed over the block.
-SELECTS = {"magnitude": "l1", "l2": "l2", "max": "max"}
+#: What ``select`` may be called: all but "random", which is no choice by a weight.
+SELECTS = ("magnitude", "l2", "max")
 
 
 def from_dense(
@@ -27,7 +27,7 @@ def from_dense(
     pattern: Pattern | None,
     density: float | None,
     block: Block,
-    select: str,
+    select: str | Sparsifier,
     scope: str,
     bias: Tensor | None,
     activation: str | None,
@@ -52,16 +52,15 @@ def from_dense(
             got,
             "use from_torch_bsr for BSR",
         )
-    if select not in SELECTS:
-        raise Error(
-            op, f"select to be one of {', '.join(SELECTS)}", repr(select), "or pass a pattern of your own"
-        )
+    sparsifier = sparsifier_of(op, select, SELECTS)
     if (density is None) == (pattern is None):
         got = "neither" if density is None else "both"
         raise Error(op, "one of density and pattern", got, "pass density=0.25, or pattern=")
     if pattern is None:
         assert density is not None
-        pattern = patterns.from_dense(weight, block, density, SELECTS[select], scope)
+        gradient = weight.grad if isinstance(weight, nn.Parameter) else None
+        request = Context(weight.detach(), block_shape(op, block), density, scope, gradient=gradient)
+        pattern = sparsifier(request)
         if density > 0:
             warn_of_empty_rows(
                 pattern, f"from_dense of {weight.shape[0]} x {weight.shape[1]}, density={density}"

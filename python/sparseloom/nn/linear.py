@@ -12,6 +12,7 @@ from .. import pattern as patterns
 from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
 from ..pattern import Block, Pattern
+from ..sparsify import Sparsifier
 from ..timing import candidates
 from . import arguments, convert, frozen, state
 from .indexed import IndexedModule
@@ -241,7 +242,7 @@ class BlockSparseLinear(IndexedModule):
         *,
         density: float | None = None,
         block: Block = 32,
-        select: str = "magnitude",
+        select: str | Sparsifier = "magnitude",
         scope: str = "layer",
         bias: Tensor | None = None,
         activation: str | None = None,
@@ -252,7 +253,7 @@ class BlockSparseLinear(IndexedModule):
         Args:
             dense: an nn.Linear, or a weight [out_features, in_features] (then ``bias`` [out_features] may
                 come with it).
-            select: "magnitude" (sum of |w| over the block), "l2" or "max".
+            select: "magnitude" (sum of |w| over the block), "l2", "max", or a ``sparsify.Sparsifier``.
             scope: "layer" compares all blocks; "row" keeps the same share in every block row, whatever its
                 scale.
 

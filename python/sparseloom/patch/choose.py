@@ -69,9 +69,10 @@ def choose(
                 for name in site.names
             ]
             continue
-        matrix = site.matrix(site.parameter.detach())
-        choices.append(Choice(site, patterns[match].pattern_of(matrix, generators[match])))
-        if isinstance(patterns[match].select, str):
+        matrix, gradient = site.matrix(site.parameter.detach()), site.parameter.grad
+        gradient = None if gradient is None else site.matrix(gradient)
+        choices.append(Choice(site, patterns[match].pattern_of(matrix, generators[match], gradient)))
+        if not isinstance(patterns[match].select, Pattern):
             warn_of_empty_rows(choices[-1].pattern, f"sparsify_: {site.name}")
     for name, module in found.others.items():
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
@@ -165,7 +166,7 @@ def _reason(site: Site, config: BlockSparse, owners: list[Owner]) -> str:
     if weight.dtype not in ops.DTYPES:
         return f"its dtype {weight.dtype} has no kernels"
     (rows, cols), (bm, bn) = site.shape, config.shape
-    if isinstance(config.select, str) and (rows < bm or cols < bn):
+    if not isinstance(config.select, Pattern) and (rows < bm or cols < bn):
         return f"too small: {rows} x {cols} in blocks of {bm} x {bn}"
     if config.blocks(rows, cols) == 0:
         return f"too small: density {config.density} of {-(-rows // bm) * -(-cols // bn)} blocks leaves none"

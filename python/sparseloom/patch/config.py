@@ -10,11 +10,10 @@ from torch import Tensor
 from .. import pattern as patterns
 from .._numbers import share, whole
 from ..errors import Error
-from ..nn.convert import SELECTS
 from ..pattern import Block, Pattern, block_shape
+from ..sparsify import Context, Sparsifier, sparsifier_of
 
 _OP = "BlockSparse"
-RANDOM = "random"
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,11 @@ class BlockSparse:
     Args:
         block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}; a Pattern brings
             its own.
-        density: share of blocks kept, in [0, 1]; needed unless ``select`` is a Pattern.
+        density: share of blocks kept, in [0, 1]; needed unless ``select`` is a Pattern, or a Sparsifier that
+            decides by itself.
         select: "magnitude" (the blocks with the largest sum of |w|), "l2", "max", "random" (every block row
-            with its exact share, values kept where they are), or a Pattern of the layer's size.
+            with its exact share, values kept where they are), a Pattern of the layer's size, or a
+            ``sparsify.Sparsifier``. Blocks of equal score are taken in the order of their index.
         scope: the scope within which blocks compete for their place. "layer" is the whole layer; with "row"
             every block row keeps its exact share, for weights whose rows differ in scale, which would lose
             whole rows otherwise. "random" does that anyway.
@@ -38,7 +39,7 @@ class BlockSparse:
 
     block: Block = 32
     density: float | None = None
-    select: str | Pattern = "magnitude"
+    select: str | Pattern | Sparsifier = "magnitude"
     seed: int | None = None
     scope: str = "layer"
 
@@ -55,16 +56,8 @@ class BlockSparse:
         patterns.require_scope(_OP, self.scope)
         if self.seed is not None:
             whole(_OP, "seed", self.seed, None)
-        names = (*SELECTS, RANDOM)
-        if self.select not in names:
-            listed = ", ".join(repr(name) for name in names)
-            raise Error(
-                _OP,
-                f"select to be one of {listed} or a Pattern",
-                repr(self.select),
-                'pass select="magnitude"',
-            )
-        if self.density is None or not 0 <= share(_OP, self.density) <= 1:
+        named = not isinstance(sparsifier_of(_OP, self.select, more=", a Pattern"), type(self.select))
+        if named if self.density is None else not 0 <= share(_OP, self.density) <= 1:
             raise Error(
                 _OP,
                 "density in [0, 1]",
@@ -81,7 +74,12 @@ class BlockSparse:
     @property
     def needs_values(self) -> bool:
         """Whether the choice depends on the weight's values."""
-        return isinstance(self.select, str) and self.select != RANDOM
+        return not isinstance(self.select, Pattern) and self.sparsifier.needs_values
+
+    @property
+    def sparsifier(self) -> Sparsifier:
+        """What chooses the blocks, where ``select`` is no Pattern."""
+        return sparsifier_of(_OP, self.select)
 
     def generator(self) -> torch.Generator | None:
         """Returns the generator that the layers of one sparsify_ call draw from; None stands for torch's
@@ -90,28 +88,31 @@ class BlockSparse:
             None if self.seed is None else torch.Generator().manual_seed(whole(_OP, "seed", self.seed, None))
         )
 
-    def blocks(self, rows: int, cols: int) -> int:
-        """Returns how many blocks of a [rows, cols] weight stay."""
+    def blocks(self, rows: int, cols: int) -> int | None:
+        """Returns how many blocks of a [rows, cols] weight stay; None where the sparsifier decides."""
         if isinstance(self.select, Pattern):
             return self.select.blocks
-        assert self.density is not None
-        return patterns.block_count(_OP, rows, cols, self.shape, self.density)
+        return (
+            None if self.density is None else patterns.block_count(_OP, rows, cols, self.shape, self.density)
+        )
 
-    def pattern_of(self, matrix: Tensor, generator: torch.Generator | None = None) -> Pattern:
-        """Returns the pattern for a weight [out features, in features]. Raises Error when a given pattern has
-        another size."""
+    def pattern_of(
+        self, matrix: Tensor, generator: torch.Generator | None = None, gradient: Tensor | None = None
+    ) -> Pattern:
+        """Returns the pattern for a weight [out features, in features], whose gradient may be known. Raises
+        Error when the pattern is not of the layer's size."""
         rows, cols = matrix.shape
         if isinstance(self.select, Pattern):
-            if (self.select.rows, self.select.cols) != (rows, cols):
-                got = f"a pattern of {self.select.rows} x {self.select.cols}"
-                raise Error(
-                    _OP,
-                    f"a pattern of the layer's size {rows} x {cols} (out x in features)",
-                    got,
-                    "one per layer size",
-                )
-            return self.select
-        assert self.density is not None
-        if self.select == RANDOM:
-            return patterns.balanced(rows, cols, self.shape, self.density, generator)
-        return patterns.from_dense(matrix, self.shape, self.density, SELECTS[self.select], self.scope)
+            found = self.select
+        else:
+            context = Context(matrix, self.shape, self.density, self.scope, generator, gradient)
+            found = self.sparsifier(context)
+        if not isinstance(found, Pattern) or (found.rows, found.cols) != (rows, cols):
+            sized = isinstance(found, Pattern)
+            raise Error(
+                _OP,
+                f"a pattern of the layer's size {rows} x {cols} (out x in features)",
+                f"a pattern of {found.rows} x {found.cols}" if sized else type(found).__name__,
+                "one per layer size",
+            )
+        return found

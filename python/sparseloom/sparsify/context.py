@@ -1,0 +1,72 @@
+"""Context and Sparsifier: what a choice of blocks may look at, and what makes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from ..pattern import Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """One weight that becomes sparse, what is asked for, and what is known about the weight.
+
+    Args:
+        weight: [out features, in features], on any device and in any dtype that has kernels.
+        block: (out features, in features) of one block.
+        density: share of blocks to keep; None where the sparsifier decides.
+        scope: "layer" or "row": within what blocks compete for their place (see ``pattern.top_k``).
+        generator: what random choices draw from; None stands for torch's default one.
+        gradient: of the loss by the weight, in its shape. sparsify_ gives ``.grad`` where there is one.
+        input_statistics: [in features], the mean of the squares of each input.
+        hessian: [in features, in features], the mean of x x^T over inputs x.
+        step: of the training, from 0.
+    """
+
+    weight: Tensor
+    block: tuple[int, int] = (32, 32)
+    density: float | None = None
+    scope: str = "layer"
+    generator: torch.Generator | None = None
+    gradient: Tensor | None = None
+    input_statistics: Tensor | None = None
+    hessian: Tensor | None = None
+    step: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out features, in features)."""
+        rows, cols = self.weight.shape
+        return rows, cols
+
+    @property
+    def share(self) -> float:
+        """The density. Raises Error where none was given."""
+        if self.density is None:
+            raise Error("Sparsifier", "a density", "none", "pass density=, the share of blocks that stay")
+        return self.density
+
+    def need(self, name: str) -> Tensor:
+        """Returns the gradient, the input statistics or the Hessian. Raises Error where it is not known."""
+        found = getattr(self, name)
+        if not isinstance(found, Tensor):
+            remedy = "run a backward pass first" if name == "gradient" else f"make a Context with {name}="
+            raise Error("Sparsifier", f"the weight's {name}", "none", remedy)
+        return found
+
+
+class Sparsifier(ABC):
+    """Chooses the blocks of a weight that stay; ``BlockSparse(select=...)`` and ``from_dense(select=...)``
+    take one."""
+
+    #: Whether the choice looks at the weight's values, which a weight on the meta device does not have.
+    needs_values = True
+
+    @abstractmethod
+    def __call__(self, context: Context) -> Pattern:
+        """Returns a pattern of the weight's shape."""
