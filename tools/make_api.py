@@ -23,6 +23,8 @@ MODULES: dict[str, list[str] | None] = {
     "sparseloom": None,
     "sparseloom.nn": None,
     "sparseloom.patch": ["Change", "Patched", "Skip"],
+    "sparseloom.patch.forms": ["Form", "form_of"],
+    "sparseloom.sparsify": ["Context", "Magnitude", "Random", "Sparsifier"],
     "sparseloom.quantize": ["Quantized", "QuantizedLayer"],
     "sparseloom.report": ["LayerReport", "ModelReport", "Spread", "Totals"],
     "sparseloom.advice": ["LayerAdvice", "Option"],

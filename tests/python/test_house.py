@@ -168,7 +168,13 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [("README.md", 2), ("docs/quickstart.md", 5), ("docs/converting.md", 5), ("docs/training.md", 5)],
+    [
+        ("README.md", 2),
+        ("docs/quickstart.md", 5),
+        ("docs/converting.md", 5),
+        ("docs/training.md", 5),
+        ("docs/add_a_module.md", 4),
+    ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)

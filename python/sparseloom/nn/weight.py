@@ -191,7 +191,7 @@ def _refusal(weight: BlockSparseWeight, name: str) -> Error:
         "weight, read dtype and device of layer.values, "
     )
     hint += "copy with layer.to_dense().weight"
-    if hasattr(layer, "dequantized"):
+    if layer.sparse_weights()["values"].scaled:
         hint = "it stores 8-bit blocks; call the layer, or read dequantized()"
     return Error(
         f"{type(layer).__name__}.weight", "to be asked for dtype, device or shape, or initialised", name, hint

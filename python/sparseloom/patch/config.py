@@ -56,8 +56,9 @@ class BlockSparse:
         patterns.require_scope(_OP, self.scope)
         if self.seed is not None:
             whole(_OP, "seed", self.seed, None)
-        named = not isinstance(sparsifier_of(_OP, self.select, more=", a Pattern"), type(self.select))
-        if named if self.density is None else not 0 <= share(_OP, self.density) <= 1:
+        sparsifier_of(_OP, self.select, more=", a Pattern")
+        decides = self.density is None and isinstance(self.select, Sparsifier)
+        if not decides and (self.density is None or not 0 <= share(_OP, self.density) <= 1):
             raise Error(
                 _OP,
                 "density in [0, 1]",
