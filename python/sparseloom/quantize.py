@@ -238,6 +238,7 @@ def _reason(
         return "no pattern matches"
     if type(module).forward is not BlockSparseLinear.forward or "forward" in vars(module):
         return "its forward is not BlockSparseLinear's own"
+    # a subclass may keep state that the 8-bit layer would lose
     if type(module) not in (BlockSparseLinear, BlockSparseConv1D):
         return "it is of a class of its own"
     if parametrize.is_parametrized(module):

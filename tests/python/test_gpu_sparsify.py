@@ -9,7 +9,7 @@ from on_gpu import random
 from torch import nn
 
 import sparseloom
-from sparseloom import BlockSparse, BlockSparseModelPatcher, advise, densify_, sparsify_
+from sparseloom import BlockSparse, BlockSparseModelPatcher, _scores, advise, densify_, sparsify_
 from sparseloom.nn import BlockSparseConv1x1, BlockSparseLinear, BlockSparseMultiheadAttention
 
 pytestmark = pytest.mark.gpu
@@ -28,6 +28,18 @@ def mlp(dtype=torch.float32):
 def close(mine, theirs, dtype):
     atol, rtol = (1e-4, 1e-4) if dtype == torch.float32 else (0.05, 0.02)
     torch.testing.assert_close(mine, theirs, atol=atol, rtol=rtol)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
+def test_a_weight_on_the_gpu_is_scored_there(monkeypatch, dtype, norm):
+    weight = random(200, 333, dtype=dtype)
+    for matrix in (weight, weight.t()):
+        expected = _scores.block_scores(matrix.cpu(), (16, 32), norm)
+        with monkeypatch.context() as patch:
+            patch.setattr(_scores.ops, "call", lambda *arguments: pytest.fail("scored on the host"))
+            found = _scores.block_scores(matrix, (16, 32), norm)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("select", ["magnitude", "l2", "max", "random"])

@@ -219,6 +219,18 @@ def test_a_right_arrow_of_the_front_passes(tmp_path: Path, path: str, text: str)
     assert check_layers.main(tmp_path) == 0
 
 
+def test_one_place_asks_for_the_class_of_a_sparse_module() -> None:
+    """Everything else goes by the protocol. An instance of BlockSparseWeight is a tensor, not a module."""
+    package = ROOT / "python" / "sparseloom"
+    asks = re.compile(r"(isinstance|issubclass)\([^\n]*(BlockSparse(?!Weight)\w+|SparseModule)")
+    found = {
+        path.relative_to(package).as_posix(): len(hits)
+        for path in package.rglob("*.py")
+        if (hits := asks.findall(path.read_text()))
+    }
+    assert found == {"nn/linears.py": 1, "nn/sparse_weight.py": 1}
+
+
 @pytest.mark.parametrize(
     ("says", "ends", "status"),
     [

@@ -11,6 +11,7 @@ import sparseloom
 from sparseloom.nn import BlockSparseLinear, SparseModule, SparseWeight
 from sparseloom.nn.indexed import IndexedModule
 from sparseloom.nn.sparse_weight import is_sparse, sparse_layers, sparse_modules
+from sparseloom.report import layers
 
 
 class Scaled(nn.Module):
@@ -73,9 +74,9 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def net(seed: int = 0) -> nn.Sequential:
-    layers = [BlockSparseLinear(64, 48, density=0.5, block=16, generator=seeded(seed + i)) for i in range(2)]
+    made = [BlockSparseLinear(64, 48, density=0.5, block=16, generator=seeded(seed + i)) for i in range(2)]
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(32, 64), Scaled(layers[0]), nn.Linear(48, 64), layers[1])
+    return nn.Sequential(nn.Linear(32, 64), Scaled(made[0]), nn.Linear(48, 64), made[1])
 
 
 def test_the_walk_ends_at_the_module_that_speaks() -> None:
@@ -179,3 +180,17 @@ def test_an_own_module_is_reported() -> None:
 def test_an_own_module_is_compared_between_ranks() -> None:
     model = sparseloom.prepare_ddp(net())
     assert "1.product.crow" in model._ddp_params_and_buffers_to_ignore  # type: ignore[operator]
+
+
+def test_an_8_bit_layer_is_listed_stays_and_has_a_dense_form() -> None:
+    model = nn.Sequential(*(BlockSparseLinear(64, 64, density=0.5, block=16) for _ in range(2)))
+    sparseloom.quantize_(model, {"0": torch.int8})
+    eight, dense = model[0], model[0].to_dense()  # type: ignore[operator]
+    torch.testing.assert_close(dense.weight, eight.dequantized().to_dense().weight)  # type: ignore[operator]
+    assert [layer.weight.scaled for layer in sparse_layers(model)] == [True, False]
+    result = sparseloom.densify_(model)
+    assert model[0] is eight and result.skipped[0].reason.startswith("it is quantized")
+    # no kernel of this machine may take 8 bits, and the model is not called to be listed
+    (found,) = sparse_layers(model)
+    listed = layers.listed(found.name, found.weight.owner, found.weight)
+    assert listed.note == "not timed alone" and listed.dtype == "int8" and listed.block == (16, 16)
