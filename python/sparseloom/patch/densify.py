@@ -106,7 +106,7 @@ class _AnyForm(Form):
 
 def _site(dense: nn.Module, weight: str) -> Site:
     """Returns the weight of that name in what ``to_dense`` returned."""
-    if isinstance(dense, nn.Sequential) and isinstance(dense[1], Activation):
+    if isinstance(dense, nn.Sequential) and len(dense) == 2 and isinstance(dense[1], Activation):
         dense = dense[0]
     return Site(form_of(dense) or _AnyForm(), dense, weight)
 
