@@ -15,7 +15,7 @@ from . import ops
 from .errors import Error
 from .nn import BlockSparseLinear, QuantizedBlockSparseLinear
 from .nn.linears import sparse_linears
-from .nn.sparse_weight import sparse_layers
+from .nn.sparse_weight import SparseWeight, sparse_layers
 from .nn.variants import BlockSparseConv1D
 from .patch.announce import announce
 from .patch.exchange import Exchange
@@ -23,6 +23,7 @@ from .patch.result import Skip, aligned
 
 _OP = "quantize_"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OWN_CLASS = "it is of a class of its own"
 _INT8_INPUTS = 2**17 - 1  # the most inputs whose int8 products int32 can sum
 
 
@@ -121,7 +122,9 @@ def quantize_(
         given, "x_scale factors > 0", lambda value: isinstance(value, (int, float)) and value > 0
     )
     linears: dict[nn.Module, BlockSparseLinear] = {layer: layer for _, layer in sparse_linears(model)}
-    others: set[nn.Module] = {layer.weight.owner for layer in sparse_layers(model)}
+    others: dict[nn.Module, SparseWeight] = {
+        layer.weight.owner: layer.weight for layer in sparse_layers(model)
+    }
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if module in others or isinstance(module, nn.Linear):
@@ -146,10 +149,7 @@ def quantize_(
     exchange, made = Exchange(model), list[QuantizedBlockSparseLinear]()
     for module, all_names in names.items():
         layer = linears.get(module)
-        if layer is None:
-            reason = "it is quantized already" if module in others else "it is not block-sparse"
-        else:
-            reason = _reason(layer, taken[module], chosen)
+        reason = _other_reason(others.get(module)) if layer is None else _reason(layer, taken[module], chosen)
         if layer is None or reason:
             result.skipped += [Skip(name, type(module).__name__, reason) for name in all_names]
             continue
@@ -230,6 +230,13 @@ def _require_matches(
         )
 
 
+def _other_reason(weight: SparseWeight | None) -> str:
+    """Returns why a module stays as it is that is no BlockSparseLinear."""
+    if weight is None:
+        return "it is not block-sparse"
+    return "it is quantized already" if weight.scaled else _OWN_CLASS
+
+
 def _reason(
     module: BlockSparseLinear, regex: str | None, chosen: Mapping[str, tuple[re.Pattern[str], Any]]
 ) -> str:
@@ -240,7 +247,7 @@ def _reason(
         return "its forward is not BlockSparseLinear's own"
     # a subclass may keep state that the 8-bit layer would lose
     if type(module) not in (BlockSparseLinear, BlockSparseConv1D):
-        return "it is of a class of its own"
+        return _OWN_CLASS
     if parametrize.is_parametrized(module):
         return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
     if any(getattr(module, hooks, None) for hooks in _HOOKS):

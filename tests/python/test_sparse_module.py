@@ -177,6 +177,15 @@ def test_an_own_module_is_reported() -> None:
     assert report.totals.parameters < report.totals.dense_parameters
 
 
+def test_an_own_module_is_quantized_where_it_holds_a_layer_of_the_library() -> None:
+    model = nn.Sequential(net(), Transposed(sparseloom.pattern.balanced(64, 64, 16, 0.5, 1)))
+    result = sparseloom.quantize_(model)
+    assert [layer.names for layer in result.changed] == [("0.1.product",), ("0.3",)]
+    assert {skip.name: skip.reason for skip in result.skipped} == {
+        "0.0": "it is not block-sparse", "0.2": "it is not block-sparse", "1": "it is of a class of its own"
+    }  # fmt: skip
+
+
 def test_an_own_module_is_compared_between_ranks() -> None:
     model = sparseloom.prepare_ddp(net())
     assert "1.product.crow" in model._ddp_params_and_buffers_to_ignore  # type: ignore[operator]
