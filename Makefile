@@ -47,7 +47,7 @@ help:
 	@echo 'make bench        run the benchmark: ARGS="--help" lists the options'
 	@echo 'make lint         include arrows, clang-format, ruff, mypy'
 	@echo 'make format       apply clang-format and ruff'
-	@echo 'make docs-tables  regenerate the tables and plots in README.md and docs/'
+	@echo 'make docs-tables  regenerate the tables and the picture in README.md and docs/'
 	@echo 'make clean        remove build/ and dist/; .venv stays'
 
 demo: setup-demo $(INSTALLED)
@@ -134,7 +134,7 @@ docs-tables: build
 	$(BIN)/python tools/make_support_table.py
 	$(BIN)/python tools/make_api.py
 	$(BIN)/python tools/make_break_even.py
-	$(BIN)/python tools/make_plots.py
+	$(BIN)/python tools/make_results.py
 	$(BIN)/python tools/make_sweep.py
 
 $(VENV)/.sparseloom-setup:

@@ -81,13 +81,9 @@ def promised(records: list[Record]) -> list[tuple[Record, bool, str]]:
 
 
 def goals_line(records: list[Record]) -> str:
-    """Returns the sentence for the README; empty when these records have no targets."""
+    """Says in one sentence how many targets are reached; empty when these records have no targets."""
     met = [reached for _, reached, _ in promised(records)]
-    text = (
-        f"{sum(met)} of {len(met)} targets are reached; "
-        "docs/performance.md has all of them and marks the others."
-    )
-    return text if met else ""
+    return f"{sum(met)} of {len(met)} cells reach their targets." if met else ""
 
 
 def goals_table(records: list[Record]) -> str:

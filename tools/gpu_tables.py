@@ -1,5 +1,5 @@
-"""Makes tables of a GPU's results files (bench/results/<gpu>/gpu*.json): the README's part and the whole
-list."""
+"""Makes tables of a GPU's results files (bench/results/<gpu>/gpu*.json): one layer beside its peers, and the
+whole list."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 from generated import table
 
 Record = dict[str, Any]
-#: The product that the README shows: 8192 tokens through a 4096 x 4096 layer in bf16, forward, square blocks.
+#: The product that is shown beside its peers: 8192 tokens, 4096 x 4096, bf16, forward, square blocks.
 SHOWN = {"op": "linear", "direction": "forward", "dtype": "bf16", "m": 8192, "k": 4096, "n": 4096}
 SHOWN_BLOCKS = (32, 64, 128)
 DTYPES = {
@@ -76,7 +76,7 @@ def times(numerator: float, denominator: float | None) -> str:
     return f"{numerator / denominator:.2f}x" + (" **slower**" if numerator < denominator else "")
 
 
-def readme_table(run: Record, caption: str) -> str:
+def peers_table(run: Record) -> str:
     """Returns time, and speed over dense and peers, by density for blocks of 32, 64 and 128; empty when the
     run has no such cell."""
     rows = []
@@ -117,7 +117,7 @@ def readme_table(run: Record, caption: str) -> str:
         "against cuSPARSE",
     ]
     about = "{m} tokens, {k} x {n}, bf16, forward, balanced rows:".format(**SHOWN)
-    return "\n\n".join(part for part in (about, table(head, rows), host_line(run), caption) if part)
+    return f"{about}\n\n{table(head, rows)}"
 
 
 def host_line(run: Record) -> str:

@@ -1,4 +1,4 @@
-"""Makes docs/when_not.md's table from bench/results/<device>/*.json.
+"""Makes docs/results_break_even.md from bench/results/<device>/*.json.
 
 It says below which density block-sparse was faster, by product.
 
@@ -16,7 +16,7 @@ from typing import Any
 from cpu_goals import torch_limit
 from generated import ROOT, table, update
 
-PAGE = ROOT / "docs" / "when_not.md"
+PAGE = ROOT / "docs" / "results_break_even.md"
 DTYPES = {
     "f32": "fp32",
     "fp32": "fp32",

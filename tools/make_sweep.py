@@ -1,4 +1,4 @@
-"""Makes docs/sweep.md.
+"""Makes the generated parts of docs/sweep.md and docs/results_sweep.md.
 
 The distribution comes from sparseloom.bench.sweep, the records from bench/results/<device>/sweep-*.json.
 
@@ -15,10 +15,12 @@ from result_files import runs_of
 from sparseloom.bench.cells import DIRECTIONS
 from sparseloom.bench.sweep import compare, masks, problems, scores, summary
 
-PAGE = ROOT / "docs" / "sweep.md"
+PAGE, RECORDS = ROOT / "docs" / "sweep.md", ROOT / "docs" / "results_sweep.md"
 RESULTS = ROOT / "bench" / "results"
 NONE_YET = "No result files yet: `sparseloom bench sweep` writes them."
 Record = dict[str, Any]
+#: How many of the summary's columns the overview shows: up to the speed-up's quantiles.
+OVERVIEW = 9
 
 
 def zoo() -> str:
@@ -77,17 +79,39 @@ def repeats(run: Record, other: Record) -> bool:
     return same and str(other["date"]) < str(run["date"])
 
 
+def sweeps() -> dict[str, list[Record]]:
+    """Returns the runs of each device that has any, the oldest run first."""
+    folders = sorted(path for path in RESULTS.glob("*") if path.is_dir())
+    found = {
+        folder.name: [run for run in runs_of(folder) if run.get("suite") == "sweep" and run["records"]]
+        for folder in folders
+    }
+    return {device: runs for device, runs in found.items() if runs}
+
+
+def overview() -> str:
+    """Returns a table with a row for each run: how many problems are slower than dense, and the quantiles."""
+    rows = []
+    for device, runs in sweeps().items():
+        for run in runs:
+            title = f"{device}, seed {run['seed']}" + (f", by {run['kernel']}" if run["kernel"] else "")
+            title += f", {str(run['date'])[:10]} ({str(run['commit'])[:7]})"
+            if measured := summary.measured(run["records"]):
+                rows.append(summary.row(title, measured)[:OVERVIEW])
+    return table(summary.HEAD[:OVERVIEW], rows) if rows else NONE_YET
+
+
 def records() -> str:
-    """Describes the runs by device, the oldest run first."""
+    """Describes the runs by device."""
     parts = []
-    for folder in sorted(path for path in RESULTS.glob("*") if path.is_dir()):
-        runs = [run for run in runs_of(folder) if run.get("suite") == "sweep" and run["records"]]
-        parts += [f"### {folder.name}"] * bool(runs) + [record_part(run, runs) for run in runs]
+    for device, runs in sweeps().items():
+        parts += [f"### {device}", *(record_part(run, runs) for run in runs)]
     return "\n\n".join(parts) or NONE_YET
 
 
 if __name__ == "__main__":
     check = "--check" in sys.argv
-    current = update(PAGE, {"drawn": drawn(), "zoo": zoo(), "records": records()}, check)
+    current = update(PAGE, {"runs": overview(), "drawn": drawn(), "zoo": zoo()}, check)
+    current &= update(RECORDS, {"records": records()}, check)
     if check and not current:
-        sys.exit(f"{PAGE.relative_to(ROOT)} is not up to date: run python tools/make_sweep.py")
+        sys.exit("docs/sweep.md or docs/results_sweep.md is not up to date: run python tools/make_sweep.py")

@@ -1,18 +1,16 @@
-"""Makes tables of the whole models' results files (bench/results/<gpu>/models*.json)."""
+"""Makes tables of the whole models' results files (bench/results/<gpu>/models*.json), and of the demo's."""
 
-from collections.abc import Callable
 from typing import Any
 
 from generated import table
-
-Record = dict[str, Any]
+from result_files import Record, caption
 
 
 def is_models(run: Record) -> bool:
     return run.get("suite") == "models"
 
 
-def page(runs: list[Record], caption: Callable[[Record], str]) -> str:
+def page(runs: list[Record]) -> str:
     """Shows the newest record of each model: a table of the training, one of its products, and one of batch
     sizes."""
     newest: dict[str, tuple[Record, Record]] = {}
@@ -130,3 +128,42 @@ def timed(entry: Record) -> list[str]:
 def times(speedup: float) -> str:
     """Formats a speed-up; one below 1 is marked as slower."""
     return f"{speedup:.2f}x" + (" **slower**" if speedup < 1 else "")
+
+
+def quality_table(run: Record) -> str:
+    """Returns the demo's experiment: held-out bits per byte of both models, medians over seeds at each one's
+    best learning rate."""
+    rows = []
+    for entry in run["summary"]:
+        excess = entry.get("excess_percent")
+        against = "" if excess is None else f"{excess:+.1f} %"
+        rows.append(
+            [
+                entry["model"],
+                f"{entry['held_out_bits_per_byte']:.3f}",
+                against,
+                f"{entry['lr']:g}",
+                str(entry["seeds"]),
+            ]
+        )
+    settings = run["settings"]
+    about = (
+        f"Density {settings['density']:g}, blocks of {settings['block']}, "
+        f"{settings['steps']} steps on {run['text']['name']}"
+    )
+    head = ["model", "bits per byte", "against dense", "learning rate", "seeds"]
+    return f"{table(head, rows)}\n\n{about}. {caption(run)}"
+
+
+def demo_table(run: Record) -> str:
+    """Returns the demo's own table of figures, of a model trained on a GPU."""
+    settings = run["settings"]
+    size = ", ".join(
+        f"{key} {settings[key]}"
+        for key in ("width", "layers", "density", "block", "steps")
+        if key in settings
+    )
+    head = ["", "dense", "block-sparse", "sparse against dense"]
+    return (
+        f"{table(head, run['table'])}\n\n{size}; {run['gpu']}, {run['seconds']:.0f} s in all. {caption(run)}"
+    )

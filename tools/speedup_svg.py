@@ -5,13 +5,14 @@ import html
 import math
 from dataclasses import dataclass
 
-WIDTH, HEIGHT, GAP, LEFT, TOP = 380, 270, 60, 50, 60
-COLOURS = {"forward": "#1f77b4", "dx": "#d9730d", "dw": "#2a9d4a"}
+WIDTH, HEIGHT, GAP, LEFT, TOP = 270, 260, 60, 70, 60
+COLOURS = ("#1f77b4", "#d9730d", "#2a9d4a", "#8e44ad")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One dtype. lines: direction -> (density, dense time / sparse time), ascending in density."""
+    """One direction. lines: block -> (density, dense time / sparse time), ascending in density; as many as
+    there are colours."""
 
     title: str
     lines: dict[str, list[tuple[float, float]]]
@@ -56,12 +57,11 @@ def panel_svg(panel: Panel, left: float, limits: tuple[float, float, float, floa
         y = y_of(2.0**power)
         style = 'stroke="#555" stroke-width="1.5" stroke-dasharray="5 3"' if power == 0 else 'stroke="#ccc"'
         parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + WIDTH}" y2="{y:.1f}" {style}/>')
-        parts.append(text(left - 6, y + 4, "dense" if power == 0 else f"{2.0**power:g}x", anchor="end"))
+        parts.append(text(left - 6, y + 4, "dense = 1" if power == 0 else f"{2.0**power:g}x", anchor="end"))
     for density in sorted({x for line in panel.lines.values() for x, _ in line}):
         parts.append(text(x_of(density), TOP + HEIGHT + 18, f"{density:g}"))
-    parts.append(text(left + WIDTH / 2, TOP + HEIGHT + 36, "density (share of blocks kept)"))
-    for row, (name, line) in enumerate(panel.lines.items()):
-        colour = COLOURS.get(name, "#777")
+    parts.append(text(left + WIDTH / 2, TOP + HEIGHT + 36, "density (share of blocks stored)"))
+    for row, (colour, (name, line)) in enumerate(zip(COLOURS, panel.lines.items(), strict=False)):
         path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3" fill="{colour}"/>' for x, y in line]

@@ -42,17 +42,18 @@ def test_the_tables_show_gains_losses_peers_and_failures() -> None:
         failing,
     ]
     written = {"suite": "gpu", "gpu": GPU, "records": shown}
-    readme = gpu_tables.readme_table(written, "caption.")
-    assert "6.90x |" in readme and "0.86x **slower** |" in readme and "1.20x" in readme and "9.0 us" in readme
+    peers = gpu_tables.peers_table(written)
+    assert "6.90x |" in peers and "0.86x **slower** |" in peers and "1.20x" in peers
     page = gpu_tables.page(written, "caption.")
     assert (
-        "16x16" not in readme
-        and "| 77 |" not in readme
+        "16x16" not in peers
+        and "| 77 |" not in peers
+        and "9.0 us" in page
         and "failed: a / b" in page
         and "0.1 lognormal" in page
     )
-    assert even(page) and even(readme)
-    assert gpu_tables.readme_table(written | {"records": [failing]}, "caption.") == ""
+    assert even(page) and even(peers)
+    assert gpu_tables.peers_table(written | {"records": [failing]}) == ""
     assert len(table.row(shown[0])) == len(table.row(failing)) == len(table.HEAD)
 
 
@@ -124,7 +125,7 @@ def test_the_whole_suite_makes_tables(tmp_path: Path) -> None:
     )
     assert gpu_goals.goals_part([]) == gpu_goals.NO_GOALS and gpu_goals.goals_line([]) == ""
     assert (
-        f"of {sum(goals.goal(cell) is not None for cell in groups.gpu_cells())} targets"
+        f"of {sum(goals.goal(cell) is not None for cell in groups.gpu_cells())} cells"
         in gpu_goals.goals_line(made)
     )
 

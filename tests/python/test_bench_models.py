@@ -107,13 +107,12 @@ def test_the_course_of_a_model(name, layers, capsys):
     console = Console(width=180, record=True)
     console.print(run.table([record]))
     assert name in console.export_text()
-    page = model_tables.page(
-        [{"records": [record], "gpu": {"name": "a GPU"}, "date": "2026-01-01"}], lambda run: "where and when"
-    )
+    about = {"gpu": {"name": "a GPU"}, "device": "where", "commit": "0123", "date": "2026-01-01"}
+    page = model_tables.page([about | {"records": [record]}])
     assert (
         f"{record['speedup']:.2f}x" in page
         and f"= {record['graphed']['speedup']:.2f}x" in page
-        and "where and when" in page
+        and "where; commit 0123, 2026-01-01;" in page
         and "a GPU" in page
     )
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 check_layers = importlib.import_module("check_layers")
 generated = importlib.import_module("generated")
-cpu_goals, make_plots = (importlib.import_module(name) for name in ("cpu_goals", "make_plots"))
+cpu_goals, cpu_tables = (importlib.import_module(name) for name in ("cpu_goals", "cpu_tables"))
 
 
 def run_tool(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +67,7 @@ def test_a_right_arrow_passes(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tool", ["make_support_table.py", "make_plots.py", "make_api.py", "make_break_even.py", "make_sweep.py"]
+    "tool", ["make_support_table.py", "make_results.py", "make_api.py", "make_break_even.py", "make_sweep.py"]
 )
 def test_generated_pages_are_up_to_date(tool: str) -> None:
     done = run_tool(f"tools/{tool}", "--check")
@@ -118,7 +118,7 @@ def test_a_loss_against_dense_is_shown_and_the_newest_measurement_counts(tmp_pat
     lesser = other | {"machine": {"isa": "avx2", "threads": 4, "torch_isa": "AVX2, oneDNN up to AVX2"}}
     (tmp_path / "lesser.json").write_text(json.dumps(lesser | {"mode": "burst", "records": [record]}))
     # what another instruction set took replaces nothing, nor what torch took by one
-    settings = make_plots.load(tmp_path)
+    settings = cpu_tables.load(tmp_path)
     assert list(settings) == [
         "?, ? threads",
         "avx2, 4 threads",
@@ -126,10 +126,8 @@ def test_a_loss_against_dense_is_shown_and_the_newest_measurement_counts(tmp_pat
     ]
     records = settings["?, ? threads"]
     assert [record["us"] for record in records] == [slower["us"]]
-    assert make_plots.captions(records) == "d; commit c, 2026-01-02; ."
-    assert "0.50x **slower**" in make_plots.record_table(records, True)
-    # "balanced rows", says the README's caption
-    assert make_plots.shown([record, record | {"pattern": "lognormal"}]) == [record]
+    assert cpu_tables.captions(records) == "d; commit c, 2026-01-02; ."
+    assert "0.50x **slower**" in cpu_tables.record_table(records)
 
 
 def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
@@ -249,10 +247,3 @@ def test_a_build_fails_on_serialised_wgmma(says: str, ends: int, status: int) ->
         [script, "sh", "-c", f"echo '{says}' >&2; exit {ends}"], capture_output=True, text=True
     )
     assert done.returncode == status and says in done.stderr
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,100 @@
+"""The pages a reader finds: links that lead somewhere, pages short enough to finish, a front page that is
+made of results."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+front_page = importlib.import_module("front_page")
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings have: lower case, no punctuation, hyphens for spaces."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def dead(page: Path, text: str) -> list[str]:
+    """The links of a page's text that lead nowhere."""
+    found = []
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        path = page.parent / target if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            found.append(f"{target}#{anchor}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    assert not dead(page, page.read_text())
+
+
+def test_a_link_to_no_page_and_to_no_heading_is_found() -> None:
+    page = ROOT / "README.md"
+    text = "[a](docs/why.md) [b](docs/why.md#nowhere) [c](docs/gone.md) [d](docs/performance.md#method)"
+    assert dead(page, text) == ["docs/why.md#nowhere", "docs/gone.md#"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_generated_tables_have_pages_of_their_own(page: Path) -> None:
+    """A page of prose is one that a reader finishes; what grows with every measurement lies in results_*."""
+    made = page.name == "api.md" or page.name.startswith(("results_", "performance_"))
+    assert made or len(page.read_text().splitlines()) <= 255
+
+
+def linear(block: int, density: float, us: float, dense_us: float = 100.0, **others: object) -> dict:
+    record = front_page.LAYER | {"direction": "forward", "block": [block, block], "density": density}
+    return record | {"us": {"median": us}, "dense_us": dense_us} | others
+
+
+def run(records: list[dict], **others: object) -> dict:
+    about = {"device": "d", "commit": "0123456789", "date": "2026-01-01", "versions": {"torch": "2"}}
+    gpu = {"suite": "gpu", "gpu": {"name": "NVIDIA X"}}
+    return about | gpu | {"records": records} | others
+
+
+def written(folder: Path, *runs: dict) -> Path:
+    folder.mkdir()
+    for number, each in enumerate(runs):
+        (folder / f"{number}.json").write_text(json.dumps(each))
+    return folder
+
+
+def test_the_front_page_shows_the_newest_figures_and_says_which_are_losses(tmp_path: Path) -> None:
+    old, new = run([linear(64, 0.1, 10), linear(32, 0.2, 50)]), run([linear(64, 0.1, 200)], date="2026-02-01")
+    text = front_page.front([written(tmp_path / "x", new | {"commit": "f" * 12}, old)])
+    assert "| X | 0.1 of 64 x 64 | 100 us | 200 us | 0.50x **slower** |" in text
+    assert "| X | 0.2 of 32 x 32 | 100 us | 50 us | 2.00x |" in text
+    assert text.endswith("d: torch 2, 2026-01-01 to 2026-02-01, fffffff, 0123456.")
+    assert "bits per byte" not in text  # what was not measured has no row
+    failed = run([linear(64, 0.1, 10, error="no memory")])
+    assert front_page.front([written(tmp_path / "y", failed)]) == "No result files yet."
+
+
+def test_a_speedup_that_only_a_slow_dense_product_explains_leaves_the_front_page(tmp_path: Path) -> None:
+    cpu = {"suite": "cpu", "machine": {"isa": "avx512_bf16", "threads": 2}, "device": "amd-epyc-zen5-2c"}
+    record = {"m": 1024, "block": [32, 32], "density": 0.2}
+    fair, weak = (linear(32, 0.2, us) | record for us in (25, 19))
+    assert front_page.fair(fair) and not front_page.fair(weak)
+    text = front_page.front([written(tmp_path / "a", run([fair]) | cpu)])
+    assert "| EPYC Zen 5, 2 threads | 0.2 of 32 x 32 | 100 us | 25 us | 4.00x |" in text
+    assert front_page.front([written(tmp_path / "b", run([weak]) | cpu)]) == "No result files yet."
+
+
+def test_the_picture_has_a_line_for_each_block_and_marks_dense_as_one(tmp_path: Path) -> None:
+    records = [linear(64, 0.1, 10), linear(64, 0.5, 80), linear(128, 0.1, 8)]
+    records += [records[0] | {"pattern": "lognormal", "us": {"median": 1.0}}]
+    panels, title, note = front_page.picture([written(tmp_path / "x", run(records))])
+    assert [(panel.title, panel.lines) for panel in panels] == [
+        ("forward", {"128 x 128": [(0.1, 12.5)], "64 x 64": [(0.1, 10.0), (0.5, 1.25)]})
+    ]
+    assert "(dense = 1)" in title and note.startswith("d: torch 2")
+    assert "dense = 1" in (ROOT / "docs" / "speedup.svg").read_text()
+    assert front_page.picture([]) == ([], "", "")

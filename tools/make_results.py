@@ -1,0 +1,115 @@
+"""Makes README.md's rows and picture and the tables of docs/results_*.md from bench/results/<device>/*.json.
+
+Without a result file there is no number.
+
+Usage: python tools/make_results.py [--check]. With --check the exit status is 1 when a page or the picture is
+not up to date.
+"""
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import front_page
+from cpu_goals import NO_CPU_GOALS, cpu_goals_part
+from cpu_tables import captions, load, record_table
+from generated import ROOT, update
+from gpu_goals import NO_GOALS, NO_PROFILE, goals_line, goals_part, is_profile, profile_part
+from gpu_tables import is_gpu, merged, page, peers_table
+from model_tables import demo_table, is_models, quality_table
+from model_tables import page as models_page
+from result_files import Record, caption, runs_of
+from speedup_svg import speedup_svg
+
+RESULTS = ROOT / "bench" / "results"
+PICTURE = ROOT / "docs" / "speedup.svg"
+MISSING = "No result files yet: `make bench` writes them."
+NO_MODELS = "No result files yet: `python -m sparseloom bench models` writes them, on a GPU."
+#: What a part says while there is no result for it, by page and part.
+EMPTY = {
+    "README.md": {"front": MISSING},
+    "docs/performance.md": {"headlines": MISSING},
+    "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
+    "docs/results_cpu.md": {"records": MISSING},
+    "docs/results_targets.md": {"cpu-goals": NO_CPU_GOALS, "goals": NO_GOALS, "limits": NO_PROFILE},
+    "docs/results_models.md": {"models": NO_MODELS, "demo": NO_MODELS, "quality": MISSING},
+}
+Parts = dict[tuple[str, str], list[str]]  # (page, part) -> texts, one for each device or setting
+
+
+def add_gpu(parts: Parts, name: str, runs: list[Record]) -> None:
+    """Adds what was measured on one GPU."""
+    if measured := [run for run in runs if is_gpu(run)]:
+        whole = merged(measured, caption)
+        parts["docs/results_gpu.md", "records"].append(f"### {name}\n\n{page(whole, whole['caption'])}")
+        if peers := peers_table(whole):
+            parts["docs/results_gpu.md", "peers"].append(f"### {name}\n\n{peers}")
+        parts["docs/results_targets.md", "goals"].append(f"### {name}\n\n{goals_part(whole['records'])}")
+        if line := goals_line(whole["records"]):
+            parts["docs/performance.md", "headlines"].append(f"- {name}: {line}")
+    if trained := [run for run in runs if is_models(run)]:
+        parts["docs/results_models.md", "models"].append(f"### {name}\n\n{models_page(trained)}")
+    for run in runs:
+        if is_profile(run):
+            text = f"### {name}\n\n{profile_part(run, caption(run))}"
+            parts["docs/results_targets.md", "limits"].append(text)
+
+
+def add_cpu(parts: Parts, folder: Path) -> None:
+    """Adds what was measured on one CPU, by instruction set and threads."""
+    for setting, records in load(folder).items():
+        text = f"### {folder.name}: {setting}\n\n{captions(records)}\n\n{record_table(records)}"
+        parts["docs/results_cpu.md", "records"].append(text)
+        if goals := cpu_goals_part(f"{folder.name}, {setting}", records):
+            first, *_ = goals.splitlines()
+            parts["docs/performance.md", "headlines"].append(f"- {first}")
+            parts["docs/results_targets.md", "cpu-goals"].append(goals)
+
+
+def add_demo(parts: Parts, runs: list[Record]) -> None:
+    """Keeps the demo's newest results."""
+    for run in runs:
+        if "summary" in run:
+            parts["docs/results_models.md", "quality"] = [quality_table(run)]
+        if run.get("preset") == "h200":
+            parts["docs/results_models.md", "demo"] = [demo_table(run)]
+
+
+def made(folders: list[Path]) -> Parts:
+    """Returns every part that there is a result for."""
+    parts: Parts = defaultdict(list)
+    for folder in folders:
+        runs = runs_of(folder)
+        add_gpu(parts, folder.name, runs)
+        add_cpu(parts, folder)
+        add_demo(parts, runs)
+    parts["README.md", "front"] = [front_page.front(folders)]
+    return parts
+
+
+def draw(folders: list[Path], check: bool) -> bool:
+    """Draws README.md's picture, or with `check` only compares it. Returns True when it was up to date."""
+    panels, title, note = front_page.picture(folders)
+    svg = speedup_svg(panels, title, note) if panels else ""
+    current = PICTURE.exists() and PICTURE.read_text() == svg
+    if not check:
+        PICTURE.write_text(svg)
+    return current
+
+
+def main() -> int:
+    check = "--check" in sys.argv
+    folders = sorted(path for path in RESULTS.glob("*") if path.is_dir())
+    stale = [] if draw(folders, check) else [PICTURE.relative_to(ROOT).as_posix()]
+    parts = made(folders)
+    for name, empty in EMPTY.items():
+        gap = "\n" if name == "docs/performance.md" else "\n\n"
+        contents = {part: gap.join(parts[name, part]) or words for part, words in empty.items()}
+        stale += [] if update(ROOT / name, contents, check) else [name]
+    if check and stale:
+        print(f"not what bench/results says: {', '.join(stale)}. Run make docs-tables")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
