@@ -167,7 +167,6 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
 @pytest.mark.parametrize(
     ("page", "least"),
     [
-        ("README.md", 2),
         ("docs/quickstart.md", 5),
         ("docs/converting.md", 5),
         ("docs/training.md", 5),
@@ -181,18 +180,6 @@ def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Pa
     script.write_text("\n".join(blocks))
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_each_example_of_the_readme_runs_as_printed_and_the_model_takes_five_lines(tmp_path: Path) -> None:
-    """In a process of its own, as somebody who copies it runs it; README's own sentence counts the lines."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    for block in blocks:
-        done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    (yours,) = [block for block in blocks if "sparsify_" in block]
-    lines = [line for line in yours.splitlines() if line and not line.startswith("import ")]
-    assert len(lines) == 5 and all(name in yours for name in ("sparsify_(", "report(", "save(")), lines
-    assert (tmp_path / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

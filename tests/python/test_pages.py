@@ -4,6 +4,7 @@ made of results."""
 import importlib
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -98,3 +99,15 @@ def test_the_picture_has_a_line_for_each_block_and_marks_dense_as_one(tmp_path: 
     assert "(dense = 1)" in title and note.startswith("d: torch 2")
     assert "dense = 1" in (ROOT / "docs" / "speedup.svg").read_text()
     assert front_page.picture([]) == ([], "", "")
+
+
+def test_the_front_page_is_short_and_its_five_lines_run(tmp_path: Path) -> None:
+    """In a process of its own, as somebody who copies it runs it."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 130
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for line in block.splitlines() if line and not line.startswith("import ")]
+    assert len(lines) == 5 and all(name in block for name in ("sparsify_(", "report(", "save(")), lines
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model.safetensors").exists()
