@@ -103,10 +103,13 @@ class Totals:
     sparse_share: float  # share of the dense twin's parameters that are weights of sparse layers
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
-    """The layers of a model in order, its totals, and the whole model against its dense twin; prints as a
-    table."""
+    """The layers of a model in order, its totals, and the whole model against its dense twin.
+
+    Prints in lines of at most 100 columns: the whole model first, then block-sparse layers, equal ones
+    together; other layers are counted. ``layers`` has every layer by itself.
+    """
 
     layers: list[LayerReport]
     threads: int
@@ -136,9 +139,15 @@ class Report:
         }
 
     def __str__(self) -> str:
-        from .table import text  # the tables import this module's classes
+        from .text import text  # which imports this module's classes
 
         return text(self)
+
+    def __repr__(self) -> str:
+        sparse = sum(layer.block is not None for layer in self.layers)
+        gains = {} if self.model is None else self.model.speedups
+        words = [f"{direction} {gain:.2f}x" for direction, gain in gains.items()]
+        return f"Report({', '.join([f'{sparse} of {len(self.layers)} layers block-sparse', *words])})"
 
     def to_html(self) -> str:
         """Returns a self-contained fragment with the tables and a picture of every pattern; it has no scripts

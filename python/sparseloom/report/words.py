@@ -1,0 +1,82 @@
+"""Words that the printed report and its page share: times, spreads, sizes, totals and the legend."""
+
+from __future__ import annotations
+
+from .result import LayerReport, ModelReport, Report, Totals
+
+DIRECTIONS = ("forward", "backward")
+
+
+def time_words(entry: LayerReport | ModelReport, direction: str) -> str:
+    """Returns microseconds, dense twin -> sparse: ratio (spread); "" where nothing was measured."""
+    times, dense_times = entry.times, entry.dense_times
+    if times is None or direction not in times:
+        return ""
+    if dense_times is None or direction not in dense_times:
+        return f"{times[direction]:,.0f} us"
+    words = f"{dense_times[direction]:,.0f} -> {times[direction]:,.0f} us: {entry.speedups[direction]:.2f}x"
+    ratio = entry.ratios.get(direction)
+    return words if ratio is None else words + ratio.words
+
+
+def even_words(even: float | None) -> str:
+    """Returns a break-even density."""
+    return "never" if even is None else f"{even:.2f}"
+
+
+def parameter_words(totals: Totals) -> str:
+    """Returns the parameters, dense twin -> sparse, and the shares in sparse layers and left out."""
+    left_out = 1 - totals.parameters / max(1, totals.dense_parameters)
+    counts = _from(_count(totals.dense_parameters), _count(totals.parameters))
+    return (
+        f"{counts}; {100 * totals.sparse_share:.0f} % of them in sparse layers, "
+        f"{100 * left_out:.0f} % left out"
+    )
+
+
+def byte_words(entry: LayerReport | Totals) -> str:
+    """Returns bytes, dense twin -> sparse."""
+    return _from(size(entry.dense_bytes), size(entry.bytes))
+
+
+def legend(report: Report, grouped: bool) -> str:
+    """Says what the words mean, and where they were measured."""
+    words = (
+        f"{report.machine}, {report.threads} CPU threads. us: median of "
+        "one call, dense twin -> sparse, interleaved, warm, and "
+        "the rounds' median ratio (20th to 80th percentile), no difference shown where those hold 1; "
+        "backward is everything that needs a gradient."
+    )
+    if grouped:
+        words += " Of equal layers: medians over them."
+    if any(layer.break_even for layer in report.layers):
+        words += (
+            " Break-even: density above which dense is faster, from predictions scaled to the time measured."
+        )
+    return words
+
+
+def hidden_words(hidden: int) -> str:
+    """Says how many layers are not shown."""
+    return f"{hidden} dense {'layer' if hidden == 1 else 'layers'} not touched" if hidden else ""
+
+
+def size(count: float) -> str:
+    """Formats a number of bytes."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def _from(dense: str, ours: str) -> str:
+    return ours if ours == dense else f"{dense} -> {ours}"
+
+
+def _count(number: float) -> str:
+    for unit in ("", "k"):
+        if number < 1000:
+            return f"{number:.3g}{unit}"
+        number /= 1000
+    return f"{number:,.3g}M" if number < 1000 else f"{number:,.0f}M"
