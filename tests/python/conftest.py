@@ -3,12 +3,15 @@ where it is installed, `torch_at_least(version)` with such a torch: an older one
 test does.
 
 Elsewhere they are deselected, not skipped: a machine that could run a test and did not is then the only thing
-that says "skipped".
+that says "skipped". In CI every package is installed (tests/requirements.txt), so a test that lacks one is an
+error there.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ define_missing()
 NEEDS = {
     "test_experts.py": ("transformers",),
     "test_hf.py": ("transformers",),
+    "test_lightning.py": ("lightning",),
     "test_lora.py": ("transformers", "peft"),
     "test_trainer.py": ("transformers", "accelerate"),
     "test_zoo.py": ("transformers", "timm", "torchvision"),
@@ -28,6 +32,12 @@ NEEDS = {
 collect_ignore = [
     name for name, packages in NEEDS.items() if not all(map(importlib.util.find_spec, packages))
 ]
+
+
+def absent_packages(item: pytest.Item) -> list[str]:
+    """Names the packages that a test is marked with and that are not installed."""
+    named = [marker.args[0] for marker in item.iter_markers("package")]
+    return [name for name in named if importlib.util.find_spec(name) is None]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -40,10 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         too_old = any(
             TorchVersion(torch.__version__) < marker.args[0] for marker in item.iter_markers("torch_at_least")
         )
-        return too_old or any(
-            importlib.util.find_spec(marker.args[0]) is None for marker in item.iter_markers("package")
-        )
+        return too_old or bool(absent_packages(item))
 
+    lacking = [*collect_ignore, *(item.nodeid for item in items if absent_packages(item))]
+    if lacking and os.environ.get("CI") and sys.version_info >= (3, 11):
+        raise pytest.UsageError(
+            f"packages are missing, see tests/requirements.txt, for: {', '.join(lacking)}"
+        )
     unable = [item for item in items if needs(item) > gpus or lacks(item)]
     if unable:
         config.hook.pytest_deselected(items=unable)
