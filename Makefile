@@ -120,6 +120,7 @@ CPP_FILES = $(shell find include src bindings bench/cpp tests/cpp examples -name
 lint: setup-test
 	@echo "== lint"
 	$(BIN)/python tools/check_layers.py
+	$(BIN)/python tools/check_subjects.py
 	@$(BIN)/clang-format --dry-run --Werror $(CPP_FILES)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
