@@ -188,7 +188,7 @@ def test_an_own_module_is_quantized_where_it_holds_a_layer_of_the_library() -> N
 
 def test_an_own_module_is_compared_between_ranks() -> None:
     model = sparseloom.prepare_ddp(net())
-    assert "1.product.crow" in model._ddp_params_and_buffers_to_ignore  # type: ignore[operator]
+    assert "1.product.packed_index" in model._ddp_params_and_buffers_to_ignore  # type: ignore[operator]
 
 
 def test_an_8_bit_layer_is_listed_stays_and_has_a_dense_form() -> None:

@@ -23,6 +23,7 @@ class WithIndex(nn.Module):
     in_features: int
     out_features: int
     block: tuple[int, int]
+    values: Tensor
     packed_index: Tensor
     _pattern: Pattern
     _blocks: int

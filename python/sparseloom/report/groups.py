@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from .result import LayerReport, Ratios, Times
 from ..timing.rounds import Spread
+from .result import LayerReport, Ratios, Times
 
 
 @dataclass(frozen=True)
