@@ -43,7 +43,7 @@ CLOSED = {("kernels", "plan/registry.h"), ("kernels", "plan/cache.h")}
 # functions count; those for type checkers do not.
 FRONT_ARROWS = (
     {"base"},  # errors, ops, pattern, and every module whose name begins with an underscore
-    {"sparsify", "timing"},
+    {"sparsify", "timing", "layouts"},
     {"nn"},
     {"patch", "testing"},
     {"quantize", "io", "report", "distributed", "hf", "lora"},

@@ -22,6 +22,7 @@ PAGE = ROOT / "docs" / "api.md"
 MODULES: dict[str, list[str] | None] = {
     "sparseloom": None,
     "sparseloom.nn": None,
+    "sparseloom.layouts": None,
     "sparseloom.patch": ["Change", "Patched", "Skip"],
     "sparseloom.patch.forms": ["Form", "form_of"],
     "sparseloom.sparsify": ["Context", "Magnitude", "Random", "Sparsifier"],

@@ -7,7 +7,7 @@
 
 from typing import Any
 
-from . import nn, ops, pattern
+from . import layouts, nn, ops, pattern
 from .advice import Advice
 from .advise import advise
 from .distributed import prepare_ddp
@@ -29,6 +29,7 @@ __all__ = [
     "advise",
     "densify_",
     "info",
+    "layouts",
     "load",
     "nn",
     "ops",

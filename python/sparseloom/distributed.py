@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .errors import Error
 from .nn.sparse_weight import joined, sparse_layers
-from .nn.state import INDEX_BUFFER
 
 
 def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
@@ -25,7 +24,8 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
     broadcasts before every forward pass. Raises Error, on every rank, that names the first layer whose
     pattern is not the same everywhere.
     """
-    mine = {layer.name: layer.weight.content_hash for layer in sparse_layers(model)}
+    weights = {layer.name: layer.weight for layer in sparse_layers(model)}
+    mine = {name: weight.content_hash for name, weight in weights.items()}
     if dist.is_available() and dist.is_initialized():
         gathered: list[dict[str, int]] = [{} for _ in range(dist.get_world_size(process_group))]
         dist.all_gather_object(gathered, mine, process_group)
@@ -43,6 +43,6 @@ def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
                         remedy,
                     )
     known = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
-    indices = {joined(name, INDEX_BUFFER) for name in mine}
+    indices = {joined(name, buffer) for name, weight in weights.items() for buffer in weight.index_buffers}
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, sorted(known | indices))
     return model

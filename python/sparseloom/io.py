@@ -24,7 +24,7 @@ from . import ops
 from ._files import decoded, write_whole
 from .errors import Error
 from .nn.sparse_weight import SparseWeight, joined, sparse_layers
-from .nn.state import int32_index, read_entries
+from .nn.state import int32_index
 from .pattern import Pattern
 
 FORMAT = "sparseloom"
@@ -62,7 +62,7 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
         # The clone is for an entry that shares a part of its memory with another: safetensors stores each
         # byte under one name.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
-    layers = {name: _description(layer) for name, layer in _sparse_layers(model).items()}
+    layers = {name: weight.stored_as() for name, weight in _sparse_layers(model).items()}
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -125,6 +125,11 @@ def _patterns(
     for name, described in layers.items():
         if name in without:
             continue
+        if "layout" in described:
+            got = f"{name} in layout {described['layout']}"
+            raise Error(
+                "load", "blocks to make dense layers sparse by", got, "build the model with SparseLinear"
+            )
         prefix = f"{name}." if name else ""
         try:
             rows, cols, block = described["out_features"], described["in_features"], tuple(described["block"])
@@ -164,11 +169,6 @@ def _sparse_layers(model: nn.Module) -> dict[str, SparseWeight]:
     """Returns the weights that the file describes, by layer. Those of 8 bits are not among them: they are
     read into layers of the same number of blocks."""
     return {layer.name: layer.weight for layer in sparse_layers(model) if not layer.weight.scaled}
-
-
-def _description(weight: SparseWeight) -> dict[str, Any]:
-    rows, cols = weight.shape
-    return {"in_features": cols, "out_features": rows, "block": list(weight.block)}
 
 
 def _checksum(tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
@@ -278,12 +278,12 @@ def _require_fit(
     free = set()  # entries whose size the pattern decides
     for name, weight in sparse.items():
         prefix = f"{name}." if name else ""
-        if layers[name] != _description(weight):
-            expected, got = f"{name or 'the layer'} of {_description(weight)}", f"{layers[name]}"
+        if layers[name] != weight.stored_as():
+            expected, got = f"{name or 'the layer'} of {weight.stored_as()}", f"{layers[name]}"
             raise Error("load", expected, got, "build the layer as the saved one")
         computed = None if joined(name, "values") in state else weight.values
-        read_entries(weight.shape, weight.block, computed, tensors, prefix)
-        free |= {prefix + entry for entry in ("values", "crow", "col")}
+        weight.require_readable(tensors, prefix, computed)
+        free |= {prefix + entry for entry in ("values", *weight.index_entries)}
     for name, tensor in state.items():
         read = tensors[name]
         if read.dtype != tensor.dtype:

@@ -3,6 +3,7 @@
 from .attention import BlockSparseMultiheadAttention
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
+from .sparse_linear import SparseLinear
 from .sparse_weight import SparseModule, SparseWeight
 from .variants import BlockSparseConv1D, BlockSparseConv1x1
 
@@ -12,6 +13,7 @@ __all__ = [
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
     "QuantizedBlockSparseLinear",
+    "SparseLinear",
     "SparseModule",
     "SparseWeight",
 ]

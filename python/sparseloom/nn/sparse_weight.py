@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
@@ -23,7 +23,8 @@ class SparseWeight:
         dense: the name of this weight's Parameter in the module that ``to_dense`` returns.
         part: what a pattern of sparsify_ appends to the module's name for this weight; "" for the only one.
         scaled: whether the values have 8 bits and come with factors.
-        layout: how the blocks lie in memory.
+        layout: how the stored elements lie in memory: "bsr", or the name of a layout of sparseloom.layouts;
+            the weight is then a LayoutWeight, which has no index, pattern, block and digest.
     """
 
     owner: Any
@@ -69,6 +70,36 @@ class SparseWeight:
     def content_hash(self) -> int:
         """A hash of where the blocks lie, the same in every process."""
         return state.content_hash(self.pattern)
+
+    @property
+    def density(self) -> float:
+        """The share of W that is stored."""
+        return self.pattern.density
+
+    @property
+    def index_entries(self) -> tuple[str, ...]:
+        """The names of the index in the owner's state dict."""
+        return state.INDEX_ENTRIES
+
+    @property
+    def index_buffers(self) -> tuple[str, ...]:
+        """The names of the owner's buffers that hold the index."""
+        return (state.INDEX_BUFFER,)
+
+    @property
+    def index_bytes(self) -> int:
+        """The bytes of the index in a file."""
+        return self.index.crow.nbytes + self.index.col.nbytes
+
+    def stored_as(self) -> dict[str, Any]:
+        """Returns what a file of ``save`` says of the weight beside its tensors."""
+        rows, cols = self.shape
+        return {"in_features": cols, "out_features": rows, "block": list(self.block)}
+
+    def require_readable(self, tensors: Mapping[str, Any], prefix: str, computed: Tensor | None) -> None:
+        """Raises Error unless the entries under ``prefix`` are a weight of this shape and layout, of any
+        pattern. ``computed`` are values that are computed and thus no entry."""
+        state.read_entries(self.shape, self.block, computed, tensors, prefix)
 
     def to_dense(self) -> Tensor:
         """Returns the values in their places [out features, in features], zero where there is no block."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("sparseloom")
 #: The buffer that holds a layer's packed index (ops.Index.packed). It is not saved; files hold crow and col.
 INDEX_BUFFER = "packed_index"
+INDEX_ENTRIES = ("crow", "col")
 _INT32_MAX = 2**31 - 1
 
 
@@ -220,7 +221,7 @@ def read_entries(
     Raises Error when some of them are missing (values alone do not say where they go), do not fit a weight
     of that shape and block, or do not describe a pattern.
     """
-    names = ("crow", "col") if computed is not None else ("values", "crow", "col")
+    names = INDEX_ENTRIES if computed is not None else ("values", *INDEX_ENTRIES)
     found = [name for name in names if prefix + name in tensors]
     if not found:
         return None

@@ -3,7 +3,7 @@ This is for transformers, whose checkpoints carry such data in config.json: see 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from .. import ops
 from .. import pattern as patterns
 from ..errors import Error
 from ..nn import QuantizedBlockSparseLinear
-from ..nn.sparse_weight import joined, sparse_layers
+from ..nn.sparse_weight import Layer, joined, sparse_layers
 from ..nn.state import expect_index, require_index, require_zero_padding
 from ..pattern import Pattern
 from .exchange import Exchange
@@ -24,7 +24,14 @@ _DTYPES = {name: dtype for dtype, name in ops.SCALED_DTYPES.items()}
 
 
 def described(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig."""
+    """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig. Raises Error for a
+    layout that a transformers model cannot be given again."""
+    for each in sparse_layers(model):
+        if each.weight.layout != "bsr":
+            got = f"{each.matched} in layout {each.weight.layout}"
+            raise Error(
+                "save_pretrained", "weights in blocks", got, "save with sparseloom.save, or densify_ it"
+            )
     return {each.matched: each.module.describe()[each.entry] for each in sparse_layers(model)}
 
 
@@ -41,7 +48,7 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
     described and the other one given. Layers of a head that the model lacks are left out, as transformers
     leaves out their weights. Raises Error for any other name that the model has no linear layer for.
     """
-    left, present = dict(layers), {each.matched: each.weight for each in sparse_layers(model)}
+    left, present = dict(layers), {each.matched: each.weight for each in _in_blocks(model)}
     wanted: dict[nn.Module, tuple[Form, dict[str, Mapping[str, Any]]]] = {}
     for site in survey(model).sites:
         if (found := _taken(left, site.names, base)) is not None:
@@ -56,14 +63,14 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
         remedy = "load with the saved model's class"
         raise Error("from_pretrained", "the linear layers of this model", ", ".join(gone), remedy)
     Exchange(model, [(module, _made(module, *how)) for module, how in wanted.items()]).put()
-    for each in sparse_layers(model):
+    for each in _in_blocks(model):
         expect_index(each.weight.owner)
 
 
 def fill_indices(model: nn.Module) -> None:
     """Checks that every layer was given its crow and col, and that its values fit them. Raises Error where
     one was not."""
-    for each in sparse_layers(model):
+    for each in _in_blocks(model):
         weight = each.weight
         require_index(weight.owner, each.matched)
         values = weight.values.detach()
@@ -71,6 +78,11 @@ def fill_indices(model: nn.Module) -> None:
             "load", values.view(torch.int8) if values.element_size() == 1 else values, weight.pattern
         )
         weight.owner._set_index(weight.pattern, values.device)
+
+
+def _in_blocks(model: nn.Module) -> Iterator[Layer]:
+    """Yields the weights of a model that lie in blocks."""
+    return (each for each in sparse_layers(model) if each.weight.layout == "bsr")
 
 
 def _taken(left: dict[str, Mapping[str, Any]], names: Iterable[str], base: str) -> Mapping[str, Any] | None:

@@ -18,9 +18,9 @@ class Change:
     names: tuple[str, ...]
     kind: str
     shape: tuple[int, int]  # out features, in features
-    block: tuple[int, int]
+    block: tuple[int, int] | None  # None: the weight lay in another layout
     density: float
-    blocks: int
+    blocks: int  # stored blocks; 0 without
     parameters: tuple[int, int]
 
 
@@ -68,13 +68,13 @@ class Patched:
 
 def _row(change: Change) -> list[str]:
     shared = f" (shared as {', '.join(change.names[1:])})" if len(change.names) > 1 else ""
-    (rows, cols), (bm, bn), (before, after) = change.shape, change.block, change.parameters
+    (rows, cols), block, (before, after) = change.shape, change.block, change.parameters
     return [
         change.names[0] + shared,
         change.kind,
         f"{rows} x {cols}",
-        f"block {bm} x {bn}",
-        f"{change.blocks} blocks",
+        f"block {block[0]} x {block[1]}" if block else "",
+        f"{change.blocks} blocks" if block else "",
         f"density {change.density:.3g}",
         f"{before:,} -> {after:,}",
     ]

@@ -107,7 +107,8 @@ def change_of(
 ) -> Change:
     """Returns the report of a weight that became sparse (``shrinks``) or dense."""
     more = 0 if bias is None else bias.numel()
-    (rows, cols), pattern = weight.shape, weight.pattern
+    rows, cols = weight.shape
+    block, blocks = (weight.block, weight.pattern.blocks) if weight.layout == "bsr" else (None, 0)
     dense, sparse = rows * cols + more, weight.values.numel() + more
     counts = (dense, sparse) if shrinks else (sparse, dense)
-    return Change(tuple(names), kind, (rows, cols), weight.block, pattern.density, pattern.blocks, counts)
+    return Change(tuple(names), kind, (rows, cols), block, weight.density, blocks, counts)

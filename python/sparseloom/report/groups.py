@@ -12,26 +12,26 @@ from .result import LayerReport, Ratios, Times
 
 @dataclass(frozen=True)
 class Group:
-    """Layers of the same kind, shape, block, density, tokens, dtype and kernels."""
+    """Layers of the same kind, shape, block or layout, density, tokens, dtype and kernels."""
 
     names: list[str]  # in the model's order
     entry: LayerReport  # times and ratios: medians over the layers; bytes: their sum
 
 
 def grouped(layers: list[LayerReport]) -> tuple[list[Group], list[LayerReport]]:
-    """Returns the groups of block-sparse layers, in the order of their first layers, and the other layers."""
+    """Returns the groups of sparse layers, in the order of their first layers, and the other layers."""
     found: dict[tuple[Any, ...], list[LayerReport]] = {}
     for layer in layers:
-        if layer.block is not None:
+        if layer.sparse:
             found.setdefault(_key(layer), []).append(layer)
     groups = [Group([layer.name or "model" for layer in each], _joined(each)) for each in found.values()]
-    return groups, [layer for layer in layers if layer.block is None]
+    return groups, [layer for layer in layers if not layer.sparse]
 
 
 def _key(layer: LayerReport) -> tuple[Any, ...]:
     """Equal for layers that are shown as one. Times and notes differ between equal layers."""
     density = None if layer.density is None else f"{layer.density:.3g}"
-    size = (layer.kind, layer.shape, layer.block, density, layer.tokens, layer.dtype)
+    size = (layer.kind, layer.shape, layer.block, layer.layout, density, layer.tokens, layer.dtype)
     measured = layer.times is None or tuple(layer.times)
     return (*size, tuple(layer.kernels.items()), measured)
 

@@ -55,19 +55,20 @@ def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerR
 def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
     """Returns the report of a sparse weight that cannot be timed alone, as nobody knows how its module is
     called."""
-    values, index, (rows, cols) = weight.values, weight.index, weight.shape
-    pattern, own = weight.pattern, list(module.parameters(recurse=False))
+    values, (rows, cols), own = weight.values, weight.shape, list(module.parameters(recurse=False))
+    in_blocks = weight.layout == "bsr"
     rest = sum(tensor.nbytes for tensor in own if tensor is not values)
     return LayerReport(
         name,
         type(module).__name__,
         (rows, cols),
-        values.nbytes + index.crow.nbytes + index.col.nbytes + rest,
+        values.nbytes + weight.index_bytes + rest,
         rows * cols * values.element_size() + rest,
-        weight.block,
-        pattern.density,
+        weight.block if in_blocks else None,
+        weight.density,
         dtype=str(values.dtype).removeprefix("torch."),
-        pattern=pattern,
+        pattern=weight.pattern if in_blocks else None,
+        layout=None if in_blocks else weight.layout,
         note="not timed alone",
     )
 

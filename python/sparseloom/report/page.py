@@ -22,7 +22,7 @@ Rows = list[list[str]]
 _MODEL_HEAD = ["", "parameters", "bytes", "forward", "backward", "note"]
 _BATCH_HEAD = ["first dimension", "forward", "backward", "note"]
 _HEAD = [
-    *("layers", "names", "kind", "shape", "block", "density", "bytes"),
+    *("layers", "names", "kind", "shape", "block or layout", "density", "bytes"),
     *("kernels", "forward", "backward", "break-even", "note"),
 ]
 
@@ -61,7 +61,7 @@ def _group_row(group: Group) -> list[str]:
         names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}",
         entry.kind,
         " x ".join(str(side) for side in entry.shape),
-        "" if entry.block is None else f"{entry.block[0]}x{entry.block[1]}",
+        entry.layout or "" if entry.block is None else f"{entry.block[0]}x{entry.block[1]}",
         "" if entry.density is None else f"{entry.density:.3g}",
         byte_words(entry),
         " ".join(dict.fromkeys(entry.kernels.values())),

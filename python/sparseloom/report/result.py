@@ -36,6 +36,12 @@ class LayerReport:
     break_even: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
     pattern: Pattern | None = None
+    layout: str | None = None  # a name of sparseloom.layouts; None for blocks and for dense layers
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the layer's weight is sparse, in blocks or in another layout."""
+        return self.block is not None or self.layout is not None
 
     @property
     def speedups(self) -> Times:
@@ -144,10 +150,10 @@ class Report:
         return text(self)
 
     def __repr__(self) -> str:
-        sparse = sum(layer.block is not None for layer in self.layers)
+        sparse = sum(layer.sparse for layer in self.layers)
         gains = {} if self.model is None else self.model.speedups
         words = [f"{direction} {gain:.2f}x" for direction, gain in gains.items()]
-        return f"Report({', '.join([f'{sparse} of {len(self.layers)} layers block-sparse', *words])})"
+        return f"Report({', '.join([f'{sparse} of {len(self.layers)} layers sparse', *words])})"
 
     def to_html(self) -> str:
         """Returns a self-contained fragment with the tables and a picture of every pattern; it has no scripts

@@ -74,6 +74,7 @@ def _group(group: Group) -> list[str]:
     about = [
         " x ".join(map(str, entry.shape)),
         "" if entry.block is None else f"blocks {entry.block[0]}x{entry.block[1]}",
+        "" if entry.layout is None else f"layout {entry.layout}",
         "" if entry.density is None else f"density {entry.density:.3g}",
         f"{entry.tokens} tokens of {entry.dtype}" if entry.tokens else "",
         byte_words(entry) + (" in all" if len(names) > 1 else ""),

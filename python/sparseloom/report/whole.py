@@ -35,7 +35,7 @@ def totals(model: nn.Module) -> Totals:
     dense_bytes = size + sum(
         dense[key] * weight.values.element_size() - _bytes(weight.values) for key, weight in weights.items()
     )
-    size += sum(_bytes(weight.index.crow) + _bytes(weight.index.col) for weight in weights.values())
+    size += sum(weight.index_bytes for weight in weights.values())
     return Totals(
         parameters, dense_parameters, size, dense_bytes, sum(dense.values()) / max(1, dense_parameters)
     )

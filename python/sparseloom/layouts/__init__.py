@@ -1,0 +1,7 @@
+"""Layouts: how the stored elements of a weight lie in memory. A layout from outside registers itself here,
+and ``nn.SparseLinear`` multiplies with it; docs/add_a_layout.md walks through two."""
+
+from .layout import Layout
+from .registry import get, names, register
+
+__all__ = ["Layout", "get", "names", "register"]

@@ -1,0 +1,129 @@
+"""Layout: what a class must say of the weights that it stores, and the products that follow from that."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..errors import Error
+
+Self = TypeVar("Self", bound="Layout")
+
+
+class Layout:
+    """Which elements of a weight W [rows, cols] = [out features, in features] are stored, and where: the
+    index of one weight, without its values.
+
+    A class of yours annotates its fields, which become keyword arguments: each Tensor among them is a part of
+    the index, a buffer of the module and an entry of its state_dict; the others are options (numbers,
+    strings, bools), which the module prints and files describe. Three methods say the rest: ``from_dense``,
+    ``pack`` and ``to_dense``. The products follow from those by dense ones, slow and right; ``linear``,
+    ``dx``, ``dw`` and ``plan`` are there to be overridden with kernels of your own.
+
+    Every element of the values lies at one place of W and none at the place of another, or is padding, which
+    is zero. An instance is never changed.
+
+    Raises Error when a field is missing or unknown.
+    """
+
+    #: What ``register`` knows the class by: the class's own name in snake_case unless it says another.
+    name: ClassVar[str] = ""
+
+    rows: int
+    cols: int
+
+    def __init__(self, rows: int, cols: int, **fields: Any) -> None:
+        declared = _declared(type(self))
+        if fields.keys() != declared:
+            raise Error(
+                self.name or type(self).__name__,
+                f"the fields {', '.join(sorted(declared)) or 'of a class without any'}",
+                ", ".join(sorted(fields)) or "none",
+                "annotate every field in the class, and pass each by name",
+            )
+        self.rows, self.cols, self._fields = rows, cols, fields
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    @classmethod
+    def from_dense(cls: type[Self], weight: Tensor, **options: Any) -> Self:
+        """Chooses what to store of ``weight`` [rows, cols]; the options are the class's own."""
+        raise NotImplementedError
+
+    def pack(self, dense: Tensor) -> Tensor:
+        """Returns the values: the stored elements of ``dense`` [rows, cols], zero as padding, as one tensor
+        of any shape that the index decides."""
+        raise NotImplementedError
+
+    def to_dense(self, values: Tensor) -> Tensor:
+        """Returns W [rows, cols] in the dtype of ``values``: the stored elements in their places, and zero
+        elsewhere."""
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the parts of the index by name."""
+        return {name: value for name, value in self._fields.items() if isinstance(value, Tensor)}
+
+    def options(self) -> dict[str, Any]:
+        """Returns the other fields by name."""
+        return {name: value for name, value in self._fields.items() if not isinstance(value, Tensor)}
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what a file says of the weight beside its tensors: the layout's name, the shape and the
+        options."""
+        shape = {"out_features": self.rows, "in_features": self.cols}
+        return {"layout": self.name, **shape, **self.options()}
+
+    def with_tensors(self: Self, tensors: Mapping[str, Tensor]) -> Self:
+        """Returns the same layout with other index tensors: elsewhere in memory, on another device or of
+        another pattern."""
+        other = copy.copy(self)
+        other._fields = {**self._fields, **tensors}
+        for name, tensor in tensors.items():
+            setattr(other, name, tensor)
+        return other
+
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """Returns y [m, rows] = x [m, cols] W^T + bias [rows], all of one dtype and on one device."""
+        return functional.linear(x, self.to_dense(values), bias)
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        """Returns dX [m, cols] = dY [m, rows] W."""
+        return dy @ self.to_dense(values)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        """Returns dW = dY^T X at the stored elements, in the shape of the values; zero as padding."""
+        return self.pack(dy.t() @ x)
+
+    def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
+        """Returns what a product of ``m`` tokens runs, and why, as a dict with the keys of ``ops.plan``.
+        ``predicted_us`` is None where nothing predicts it. ``direction`` is forward, dx or dw."""
+        if getattr(type(self), _METHODS[direction]) is getattr(Layout, _METHODS[direction]):
+            kernel, about = "dense", "a dense product over to_dense of the values"
+        else:
+            kernel, about = self.name, f"the layout's own {_METHODS[direction]}"
+        what = f"{direction} {str(dtype).removeprefix('torch.')} m={m} W=[{self.rows}, {self.cols}]"
+        text = f"plan: {what} layout={self.name}{' bias' if bias else ''}\n  runs {kernel}: {about}\n"
+        candidate = {"kernel": kernel, "refusal": "", "predicted_us": None}
+        return {**candidate, "workspace_bytes": 0, "candidates": [candidate], "text": text}
+
+
+#: Direction of a product, as plans name it -> the method that computes it.
+_METHODS = {"forward": "linear", "dx": "dx", "dw": "dw"}
+
+
+def _declared(cls: type[Layout]) -> set[str]:
+    """Returns the names of the fields that a class and those between it and Layout annotate."""
+    between = cls.__mro__[: cls.__mro__.index(Layout)]
+    return {
+        name
+        for each in between
+        for name, kind in inspect.get_annotations(each).items()
+        if "ClassVar" not in str(kind)
+    }

@@ -1,0 +1,63 @@
+"""The layouts of a process by name: those that a program, or a package that it imports, has registered."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from ..errors import Error
+from .layout import Layout
+
+Class = TypeVar("Class", bound=type[Layout])
+
+_REGISTERED: dict[str, type[Layout]] = {}
+_REQUIRED = ("from_dense", "pack", "to_dense")
+
+
+def register(cls: Class) -> Class:
+    """Makes a subclass of Layout known by its ``name``; a decorator, which returns the class.
+
+    A class that is defined again, as a notebook's cell does that runs twice, replaces itself. Raises Error
+    when the class lacks a method or when another class has the name.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Layout)):
+        raise Error("register", "a subclass of layouts.Layout", repr(cls), "derive the class from it")
+    lacking = [name for name in _REQUIRED if _function(cls, name) is _function(Layout, name)]
+    if lacking:
+        raise Error(
+            "register",
+            f"a class with {', '.join(_REQUIRED)}",
+            f"{cls.__name__} without {', '.join(lacking)}",
+            "define them: docs/add_a_layout.md",
+        )
+    if "name" not in vars(cls):
+        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+    holder = _REGISTERED.get(cls.name)
+    if holder is not None and _origin(holder) != _origin(cls):
+        got = f"{cls.name!r}, the name of {'.'.join(_origin(holder))}"
+        raise Error("register", "a name that is free", got, "give the class another `name`")
+    _REGISTERED[cls.name] = cls
+    return cls
+
+
+def get(name: str) -> type[Layout]:
+    """Returns the layout that was registered by that name. Raises Error, which lists the names, for any
+    other."""
+    if name not in _REGISTERED:
+        known = ", ".join(names()) or "nothing, since none is registered"
+        raise Error("layouts", f"one of {known}", repr(name), "import the module that registers it first")
+    return _REGISTERED[name]
+
+
+def names() -> list[str]:
+    """Returns the names of all registered layouts, sorted."""
+    return sorted(_REGISTERED)
+
+
+def _function(cls: type[Layout], name: str) -> object:
+    found = getattr(cls, name)
+    return getattr(found, "__func__", found)  # a class method is bound anew for each class
+
+
+def _origin(cls: type[Layout]) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__

@@ -1,0 +1,76 @@
+"""LayoutWeight: how the rooms above nn see the weight of a SparseLinear."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from ..layouts import products
+from .sparse_weight import SparseWeight
+
+
+class LayoutWeight(SparseWeight):
+    """A weight in a layout of ``sparseloom.layouts``, of which the owner has ``layout``, the index. What
+    SparseWeight says of blocks is not there."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out features, in features)."""
+        return self.owner.out_features, self.owner.in_features
+
+    @property
+    def content_hash(self) -> int:
+        """A hash of the index, the same in every process."""
+        digest = hashlib.sha256(repr(self.owner.layout.describe()).encode())
+        for name, part in self.owner.layout.tensors().items():
+            digest.update(f"{name} {part.dtype} {list(part.shape)}".encode())
+            digest.update(part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return int.from_bytes(digest.digest()[:7], "little")
+
+    @property
+    def density(self) -> float:
+        """The values over the elements of W; padding counts as stored."""
+        rows, cols = self.shape
+        return self.values.numel() / (rows * cols) if rows * cols else 0.0
+
+    @property
+    def index_entries(self) -> tuple[str, ...]:
+        """The names of the index in the owner's state dict."""
+        return tuple(self.owner.layout.tensors())
+
+    @property
+    def index_buffers(self) -> tuple[str, ...]:
+        """The names of the owner's buffers that hold the index."""
+        return self.index_entries
+
+    @property
+    def index_bytes(self) -> int:
+        """The bytes of the index in a file."""
+        return sum(part.nbytes for part in self.owner.layout.tensors().values())
+
+    def unpacked(self, like_values: Tensor) -> Tensor:
+        """Returns a tensor of the values' shape in the places of the values."""
+        dense: Tensor = self.owner.layout.to_dense(like_values)
+        return dense
+
+    def stored_as(self) -> dict[str, Any]:
+        """Returns what a file of ``save`` says of the weight beside its tensors."""
+        told: dict[str, Any] = self.owner.layout.describe()
+        return told
+
+    def require_readable(self, tensors: Mapping[str, Any], prefix: str, computed: Tensor | None) -> None:
+        """Raises Error unless the entries under ``prefix`` are values and an index of this layout that agree.
+        Makes W twice."""
+        parts = {name: tensors.get(prefix + name) for name in self.index_entries}
+        values: Any = tensors.get(prefix + "values") if computed is None else computed
+        for name, entry in {"values": values, **parts}.items():
+            if not isinstance(entry, Tensor) or entry.layout != torch.strided:
+                expected = f"{', '.join(['values', *parts])} together, as strided tensors"
+                got = f"no {name}" if entry is None else f"{name} of {type(entry).__name__}"
+                raise Error("load", expected, got, "save the whole state_dict of the layer")
+        products.require_consistent("load", self.owner.layout.with_tensors(parts), values)
