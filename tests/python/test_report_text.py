@@ -128,7 +128,7 @@ def test_batches_follow_the_totals_one_by_one():
 def test_the_repr_is_one_short_line():
     made = report(*(layer(f"blocks.{i}", pattern=pattern.full(2, 2, 32)) for i in range(48)), dense("n"))
     assert repr(made) == "Report(48 of 49 layers sparse, forward 1.50x, backward 1.50x)"
-    assert repr(Report([], 1, "cpu")) == "Report(0 of 0 layers block-sparse)"
+    assert repr(Report([], 1, "cpu")) == "Report(0 of 0 layers sparse)"
 
 
 def test_a_model_without_sparse_layers_says_its_own_time_alone():
