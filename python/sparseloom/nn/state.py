@@ -68,7 +68,8 @@ def complete(layer: WithIndex) -> None:
 
 def load_pair(tensors: Mapping[str, Any], prefix: str, missing: list[str], unexpected: list[str]) -> None:
     """Mends what nn.Module says after it loaded a layer: crow and col are entries, though no buffers."""
-    for name in (prefix + "crow", prefix + "col"):
+    for entry in INDEX_ENTRIES:
+        name = prefix + entry
         if name not in tensors:
             missing.append(name)
         elif name in unexpected:
@@ -82,7 +83,7 @@ def assign(layer: WithIndex, name: str, tensor: Any) -> None:
     given[name] = tensor
     if len(given) == 2:
         del layer.__dict__["_given"]
-        crow, col = (int32_index("load", entry, given[entry]) for entry in ("crow", "col"))
+        crow, col = (int32_index("load", entry, given[entry]) for entry in INDEX_ENTRIES)
         pattern = Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
         layer._set_index(pattern, layer.packed_index.device)
 

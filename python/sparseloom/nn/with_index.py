@@ -74,7 +74,7 @@ class WithIndex(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Does what nn.Module's does, and takes ``crow`` and ``col``, which are no buffers."""
-        if name in ("crow", "col"):
+        if name in state.INDEX_ENTRIES:
             state.assign(self, name, value)
         else:
             super().__setattr__(name, value)
