@@ -33,6 +33,14 @@ PUBLIC = dict.fromkeys(("error", "activation", "dtype", "matrix_view", "export",
     "verb": "plan",
     "layout_concept": "layout",
     "packed_index": "layout",
+    "generic/half": "core",
+    "generic/float8": "core",
+    "generic/parallel": "runtime",
+    "generic/scalar": "kernels",
+    "generic/reference": "kernels",
+    "generic/dense": "kernels",
+    "rates": "ops",
+    "linear_of": "ops",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how
@@ -66,8 +74,8 @@ def room_of(path: str) -> str | None:
     if parts[0] == "include":
         parts = parts[1:]
     if parts[0] == "sparseloom" and len(parts) > 1:
-        stem = Path(parts[1]).stem
-        return PUBLIC.get(stem, stem)
+        name = Path(*parts[1:]).with_suffix("").as_posix()
+        return PUBLIC.get(name, name)
     if parts[0] == "src":
         parts = parts[1:]
     return parts[0] if parts[0] in CPP_ARROWS else None

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/half.h"
 #include "core/rng.h"
+#include "sparseloom/generic/half.h"
 
 namespace sparseloom::bench {
 namespace {

@@ -8,11 +8,11 @@
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
-#include "kernels/scalar.h"
 #include "linear.h"
 #include "operands.h"
 #include "ops/activation.h"
 #include "scratch.h"
+#include "sparseloom/generic/scalar.h"
 
 namespace sparseloom::binding {
 namespace {

@@ -1,5 +1,6 @@
 // Layout: what a weight's layout must say of itself, so that the generic kernels multiply with it. A layout
-// of your own includes this header and nothing else of the library; docs/add_a_layout.md shows one.
+// of your own includes this header and nothing else of the library; linear_of.h multiplies with it, and
+// docs/add_a_layout.md shows one.
 #pragma once
 
 #include <concepts>
@@ -15,7 +16,7 @@ namespace sparseloom {
 /// [rows, cols] and may be copied as bytes. The values lie in one array apart from the View; an element's
 /// place in that array is its slot. A layout knows no operation and no dtype.
 ///
-///   kId                                 its name, which plans and refusals print
+///   kId                                 its name, constexpr, which plans and refusals print
 ///   rows(view), cols(view)              out features and in features
 ///   stored(view)                        slots, padding included: the elements of the array of values
 ///   for_each_in_row(view, row, f)       calls f(col, slot) for each stored element of a row, never for

@@ -21,4 +21,6 @@
 #include "sparseloom/plan.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
+#include "sparseloom/linear_of.h"
+#include "sparseloom/rates.h"
 #include "sparseloom/verb.h"

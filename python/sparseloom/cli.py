@@ -10,6 +10,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from .errors import Error
@@ -58,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="sparseloom", description="Block-sparse layers for PyTorch.")
     parser.add_argument("--version", action="version", version=f"sparseloom {__version__}")
+    parser.add_argument(
+        "--cmake-dir", action=_CmakeDir, nargs=0, help="print where CMake's find_package(sparseloom) finds it"
+    )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     info = commands.add_parser(
         "info", help="versions, machine, kernels compiled in, and why a part is missing"
@@ -82,6 +86,18 @@ def _parser() -> argparse.ArgumentParser:
     for name, (_, _, text) in TYPER_COMMANDS.items():
         commands.add_parser(name, help=text)
     return parser
+
+
+class _CmakeDir(argparse.Action):
+    """Prints the folder of the package's CMake files and exits, as --version does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        folder = Path(__file__).parent / "cmake"
+        if not (folder / "sparseloom-config.cmake").exists():
+            remedy = "pip install the package, or cmake --install the build"
+            raise Error("--cmake-dir", "an installed package", f"none in {folder}, of a source tree", remedy)
+        print(folder)
+        parser.exit()
 
 
 def _block(text: str) -> tuple[int, int]:

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/half.h"
 #include "pattern/grid.h"
+#include "sparseloom/generic/half.h"
 #include "sparseloom/layout.h"
 
 namespace sparseloom {

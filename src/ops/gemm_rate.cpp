@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/half.h"
+#include "sparseloom/generic/half.h"
 
 namespace sparseloom::ops {
 namespace {

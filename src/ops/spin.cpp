@@ -7,7 +7,7 @@
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/rates.h"
-#include "runtime/parallel.h"
+#include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::ops {
 

@@ -57,7 +57,7 @@ def test_a_wrong_arrow_is_named_with_file_and_line(
 
 
 @pytest.mark.parametrize(
-    "line", ['#include "sparseloom/error.h"', '#include "runtime/parallel.h"', "#include <vector>"]
+    "line", ['#include "sparseloom/error.h"', '#include "sparseloom/generic/parallel.h"', "#include <vector>"]
 )
 def test_a_right_arrow_passes(tmp_path: Path, line: str) -> None:
     good = tmp_path / "src/kernels/good.cpp"
@@ -171,6 +171,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/converting.md", 5),
         ("docs/training.md", 5),
         ("docs/add_a_module.md", 4),
+        ("docs/add_a_layout.md", 3),
     ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Path) -> None:
@@ -234,3 +235,14 @@ def test_a_build_fails_on_serialised_wgmma(says: str, ends: int, status: int) ->
         [script, "sh", "-c", f"echo '{says}' >&2; exit {ends}"], capture_output=True, text=True
     )
     assert done.returncode == status and says in done.stderr
+
+
+@pytest.mark.parametrize(("page", "least"), [("docs/add_a_layout.md", 5), ("docs/add_a_kernel.md", 5)])
+def test_the_cpp_of_a_page_is_that_of_a_tested_library(page: str, least: int) -> None:
+    """Each block is a part of the example that test_custom_layout.py builds, or of test_core_library.py's."""
+    files = [*(ROOT / "examples/custom_layout").iterdir(), ROOT / "tests/python/test_core_library.py"]
+    built = [" ".join(path.read_text().split()) for path in files if path.is_file()]
+    blocks = re.findall(r"^ *```cpp\n(.*?)^ *```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= least
+    for block in blocks:
+        assert any(" ".join(block.split()) in text for text in built), block

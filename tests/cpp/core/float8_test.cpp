@@ -1,4 +1,4 @@
-#include "core/float8.h"
+#include "sparseloom/generic/float8.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/half.h"
+#include "sparseloom/generic/half.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // ELL as somebody outside of the library would write it: every row has the same number of slots, row-major; a
-// row with fewer elements ends with slots of column -1. docs/add_a_layout.md points here.
+// row with fewer elements ends with slots of column -1. docs/add_a_layout.md shows how.
 #pragma once
 
 #include <algorithm>

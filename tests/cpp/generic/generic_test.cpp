@@ -11,11 +11,11 @@
 #include "core/rng.h"
 #include "generic/ell.h"
 #include "kernels/case.h"
-#include "kernels/generic/dense.h"
-#include "kernels/generic/reference.h"
-#include "kernels/scalar.h"
+#include "kernels/generic/dense_on_device.h"
 #include "layout/bsr.h"
 #include "ops/matmul_case.h"
+#include "sparseloom/generic/reference.h"
+#include "sparseloom/generic/scalar.h"
 
 namespace sparseloom::kernels {
 namespace {

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <utility>
 
-#include "core/half.h"
 #include "kernels/amx_emulated.h"
 #include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "sparseloom/generic/half.h"
 
 // clang-format off
 #include "kernels/bsr_linear/cpu/amx/begin.h"

@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "core/half.h"
 #include "kernels/amx_emulated.h"
 #include "kernels/bsr_linear/cpu/kernels.h"
 #include "kernels/bsr_linear/cpu/tile.h"
 #include "kernels/case.h"
 #include "kernels/scaled_case.h"
 #include "runtime/cpu.h"
+#include "sparseloom/generic/half.h"
 
 namespace sparseloom::testing {
 namespace {

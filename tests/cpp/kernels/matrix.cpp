@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "core/float8.h"
-#include "core/half.h"
+#include "sparseloom/generic/float8.h"
+#include "sparseloom/generic/half.h"
 
 namespace sparseloom::testing {
 

@@ -1,5 +1,5 @@
 // The table of activations, and the fp64 formulas that the reference kernel and the passes on the CPU take.
-#include "kernels/scalar.h"
+#include "sparseloom/generic/scalar.h"
 
 #include <gtest/gtest.h>
 

@@ -8,12 +8,12 @@
 #include <cstring>
 #include <memory>
 
-#include "core/float8.h"
 #include "core/rng.h"
 #include "kernels/amx_emulated.h"
 #include "kernels/bsr_linear/cpu/kernels.h"
 #include "kernels/bsr_linear/reference/reference.h"
 #include "runtime/cpu.h"
+#include "sparseloom/generic/float8.h"
 
 namespace sparseloom::testing {
 namespace {

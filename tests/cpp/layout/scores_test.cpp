@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/expect_error.h"
-#include "core/half.h"
 #include "pattern/pictures.h"
+#include "sparseloom/generic/half.h"
 #include "sparseloom/layout.h"
 
 namespace sparseloom {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/scalar.h"
+#include "sparseloom/generic/scalar.h"
 #include "sparseloom/sparseloom.h"
 
 namespace sparseloom {

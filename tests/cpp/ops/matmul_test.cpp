@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/half.h"
 #include "ops/matmul_case.h"
+#include "sparseloom/generic/half.h"
 
 namespace sparseloom {
 namespace {

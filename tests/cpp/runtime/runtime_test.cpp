@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/cpu.h"
-#include "runtime/parallel.h"
 #include "sparseloom/error.h"
+#include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::runtime {
 namespace {

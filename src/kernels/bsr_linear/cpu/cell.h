@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/half.h"
+#include "sparseloom/generic/half.h"
 
 namespace sparseloom::kernels::cpu {
 

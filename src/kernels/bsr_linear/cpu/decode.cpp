@@ -5,7 +5,7 @@
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/share.h"
-#include "runtime/parallel.h"
+#include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::kernels::cpu {
 void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& executor) {

@@ -11,7 +11,7 @@
 #include "kernels/bsr_linear/cpu/share.h"
 #include "kernels/bsr_linear/cpu/tile.h"
 #include "runtime/cpu.h"
-#include "runtime/parallel.h"
+#include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::kernels::cpu {
 namespace {

@@ -10,7 +10,7 @@
 #include "kernels/bsr_linear/cpu/panel.h"
 #include "kernels/bsr_linear/cpu/share.h"
 #include "kernels/bsr_linear/cpu/tile.h"
-#include "runtime/parallel.h"
+#include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::kernels::cpu {
 namespace {

@@ -2,7 +2,7 @@
 #include "kernels/bsr_linear/dense/dense.h"
 
 #include "kernels/bsr_linear/dense/predict.h"
-#include "kernels/generic/dense.h"
+#include "kernels/generic/dense_on_device.h"
 #include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/bsr/unpack.h"
 #include "layout/bsr.h"
@@ -35,8 +35,7 @@ int launch(const MatmulArgs& args, const Executor& executor) {
 
 Kernel dense_kernel() {
   return {{"dense", plan::Side::any, runtime::Isa::generic, generic::dense_refusal<layout::Bsr>,
-           dense::predict_us, generic::dense_workspace_bytes, true, false, nullptr,
-           "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output"},
+           dense::predict_us, generic::dense_workspace_bytes, true, false, nullptr, generic::kDenseCaveat},
           launch};
 }
 

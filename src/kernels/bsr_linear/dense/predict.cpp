@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
-#include "kernels/generic/dense.h"
+#include "kernels/generic/dense_on_device.h"
 
 namespace sparseloom::kernels::dense {
 namespace {
@@ -48,7 +48,8 @@ double predict_cuda_us(const Problem& p, const plan::Machine& machine) {
 }  // namespace
 
 double predict_us(const Problem& p, const plan::Machine& machine) {
-  return p.device >= 0 ? predict_cuda_us(p, machine) : generic::predict_dense_cpu_us(p, machine);
+  return p.device >= 0 ? predict_cuda_us(p, machine)
+                       : generic::predict_dense_on_cpu_us(generic::dense_problem(p, machine));
 }
 
 }  // namespace sparseloom::kernels::dense

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/device_call.h"
-#include "kernels/scalar.h"
+#include "sparseloom/generic/scalar.h"
 
 namespace sparseloom::testing {
 namespace {

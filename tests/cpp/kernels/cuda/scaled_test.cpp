@@ -7,9 +7,9 @@
 #include <limits>
 #include <numeric>
 
-#include "core/half.h"
 #include "kernels/cuda/device_call.h"
 #include "kernels/scaled_case.h"
+#include "sparseloom/generic/half.h"
 
 namespace sparseloom::testing {
 namespace {

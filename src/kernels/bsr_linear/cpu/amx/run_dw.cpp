@@ -8,7 +8,7 @@
 #include "kernels/bsr_linear/cpu/amx/tile.h"
 #include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/bsr_linear/cpu/share.h"
-#include "runtime/parallel.h"
+#include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::kernels::cpu {
 namespace {

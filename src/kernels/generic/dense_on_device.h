@@ -1,27 +1,21 @@
-// The dense products over any Layout, where D is W scattered into the workspace and the executor lends the
-// GEMM:
+// The dense products over any Layout on CUDA devices, beside those on the CPU (sparseloom/generic/dense.h):
 //
 //   forward  Y = act(X D^T + bias) + residual
 //   dx       dX = dY D
-//   dw       D = dY^T X, whose stored elements are gathered, or added in fp32 (CUDA only)
+//   dw       D = dY^T X, whose stored elements are gathered, or added in fp32
 //   f8e4m3   forward with D of 8 bits and the lent GEMM with scales, whose roundings are the vendor's and not
-//            those of extension.h (CUDA only)
+//            those of extension.h
 //
-// Every call scatters W, and the prediction includes the cost. Keeping D would silently double the layer's
-// memory, so only an explicit freeze() on the layer does that. Of MatmulArgs they read operands and epilogue
-// alone, as in reference.h.
+// and what a row of the registry says of both.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <string>
 
-#include "core/check.h"
 #include "kernels/args.h"
-#include "kernels/scalar.h"
 #include "kernels/shared/activation/activate.h"
-#include "runtime/parallel.h"
+#include "sparseloom/generic/dense.h"
 #include "sparseloom/layout_concept.h"
 
 namespace sparseloom::kernels::generic {
@@ -64,6 +58,21 @@ inline std::string refuse_scaled_dense(const Problem& p, const plan::Machine& ma
   return {};
 }
 
+/// What the dense row on the CPU is judged by.
+inline DenseProblem dense_problem(const Problem& p, const plan::Machine& machine) {
+  const bool pass = p.activation != Activation::none || p.residual;
+  return {p.direction,
+          p.dtype,
+          p.m,
+          p.rows,
+          p.cols,
+          p.threads,
+          p.can_gemm,
+          pass,
+          machine.rates.copy_bytes,
+          machine.rates.gemm_flops};
+}
+
 /// KernelInfo::refusal of a dense row.
 template <Layout L>
 std::string dense_refusal(const Problem& p, const plan::Machine& machine) {
@@ -71,94 +80,18 @@ std::string dense_refusal(const Problem& p, const plan::Machine& machine) {
   if (p.device >= 0 && !LayoutOnDevice<L>)
     return std::string("the layout ") + L::kId + " has no unpack on CUDA devices";
   if (is_scaled(p.dtype)) return refuse_scaled_dense(p, machine);
+  if (p.device < 0) {
+    const char* const why = refuse_dense_on_cpu(dense_problem(p, machine));
+    return why != nullptr ? why : "";
+  }
   if (!p.can_gemm) return "the executor lends no GEMM";
-  if (p.direction == Direction::dw && p.device < 0)
-    return "dw is made at the stored blocks only, without a dense buffer";
-  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
-  if (p.device >= 0) return {};
-  if (machine.rates.gemm_flops <= 0)
-    return "the lent GEMM was not measured: sparse wins even against the machine's peak, or another kernel "
-           "was forced";
-  return {};
-}
-
-/// The predicted time on the CPU. The scatter writes every element of D once, and the GEMM reads it once. The
-/// stored values are read once.
-inline double predict_dense_cpu_us(const Problem& p, const plan::Machine& machine) {
-  const double bytes =
-      static_cast<double>(p.rows) * static_cast<double>(p.cols) * static_cast<double>(size_of(p.dtype));
-  const double product =
-      2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  double us = 1e6 * (bytes / (machine.rates.copy_bytes * std::max(1, p.threads)) +
-                     product / machine.rates.gemm_flops);
-  if (p.activation != Activation::none || p.residual)
-    us += 1e6 * static_cast<double>(p.m) * static_cast<double>(p.rows) * 10e-9 / std::max(1, p.threads);
-  return us;
+  return p.m == 0 || p.rows == 0 || p.cols == 0 ? "nothing to multiply" : "";
 }
 
 /// KernelInfo::workspace_bytes of a dense row: D.
 inline std::size_t dense_workspace_bytes(const Problem& p, const plan::Machine&) {
   return static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.cols) *
          size_of(p.accumulate ? DType::f32 : p.dtype);
-}
-
-/// D in the workspace.
-template <Layout L>
-MatrixView dense_of(const MatmulArgs& args, const typename L::View& w) {
-  return {args.workspace, args.accumulate ? DType::f32 : args.dtype, L::rows(w), L::cols(w), L::cols(w)};
-}
-
-inline Gemm gemm_of(const MatmulArgs& args, const MatrixView& dense) {
-  Gemm product;
-  product.device = args.device;
-  product.stream = args.stream;
-  if (args.direction == Direction::dw) {
-    product.a = {args.a, args.dtype, args.m, dense.rows, args.a_stride};
-    product.a_transposed = true;
-    product.b = {args.b, args.dtype, args.m, dense.cols, args.b_stride};
-    product.c = dense;
-    return product;
-  }
-  const bool forward = args.direction == Direction::forward;
-  product.a = {args.a, args.dtype, args.m, forward ? dense.cols : dense.rows, args.a_stride};
-  product.b = dense;
-  product.b_transposed = forward;
-  product.c = {args.out, args.dtype, args.m, forward ? dense.rows : dense.cols, args.out_stride};
-  product.bias = args.bias;
-  return product;
-}
-
-// The GEMM ends with the bias. A pass behind it does the rest of the epilogue: out <- act(out) + residual.
-inline bool needs_epilogue_pass(const MatmulArgs& args) {
-  return args.activation != Activation::none || args.residual != nullptr;
-}
-
-inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Executor& executor) {
-  runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t)
-      for (std::int64_t o = 0; o < rows; ++o) {
-        const std::int64_t at = t * args.out_stride + o;
-        const double more = args.residual ? load(args.dtype, args.residual, t * args.residual_stride + o) : 0;
-        store(args.dtype, args.out, at, activate(args.activation, load(args.dtype, args.out, at)) + more);
-      }
-  });
-}
-
-/// Rows of D that one task writes. An executor may hand out indices one by one, for which single rows are too
-/// little; and 32 rows cut no block of a side up to 32, and leave a layer of 512 rows 16 tasks.
-inline constexpr std::int64_t kUnpackedRows = 32;
-
-/// Forward and dX on the CPU.
-template <Layout L>
-int dense_on_cpu(const MatmulArgs& args, const typename L::View& w, const Executor& executor) {
-  const MatrixView dense = dense_of<L>(args, w);
-  runtime::parallel_tasks(executor, core::ceil_div(dense.rows, kUnpackedRows), [&](std::int64_t task) {
-    const std::int64_t begin = task * kUnpackedRows;
-    L::unpack(w, args.values, dense, begin, std::min(begin + kUnpackedRows, dense.rows));
-  });
-  executor.gemm(executor.context, gemm_of(args, dense));
-  if (needs_epilogue_pass(args)) epilogue_pass(args, dense.rows, executor);
-  return 0;
 }
 
 // A pass of its own adds the bias to f32 outputs, because cuBLAS's 8-bit products take none there.

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/float8.h"
-#include "core/half.h"
 #include "sparseloom/activation.h"
 #include "sparseloom/dtype.h"
+#include "sparseloom/generic/float8.h"
+#include "sparseloom/generic/half.h"
 
 namespace sparseloom::kernels {
 

@@ -1,0 +1,119 @@
+// The dense products over any Layout on the CPU, where D is W scattered into the workspace and the executor
+// lends the GEMM:
+//
+//   forward  Y = act(X D^T + bias) + residual
+//   dx       dX = dY D
+//
+// Every call scatters W, and the prediction includes the cost. Keeping D would silently double the layer's
+// memory. Of MatmulArgs they read operands and epilogue alone, as in reference.h.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "sparseloom/executor.h"
+#include "sparseloom/extension.h"
+#include "sparseloom/generic/parallel.h"
+#include "sparseloom/generic/scalar.h"
+#include "sparseloom/layout_concept.h"
+
+namespace sparseloom::kernels::generic {
+
+/// What the dense row on the CPU is judged by.
+struct DenseProblem {
+  Direction direction = Direction::forward;
+  DType dtype = DType::f32;
+  std::int64_t m = 0, rows = 0, cols = 0;
+  int threads = 1;
+  bool can_gemm = false;
+  bool has_epilogue_pass = false;  // an activation or a residual
+  double copy_bytes = 0;           // of one core, per second, read and written
+  double gemm_flops = 0;           // of the lent GEMM, per second; 0: not measured
+};
+
+/// Why the dense row cannot run the problem on the CPU, or null.
+inline const char* refuse_dense_on_cpu(const DenseProblem& p) noexcept {
+  if (!p.can_gemm) return "the executor lends no GEMM";
+  if (p.direction == Direction::dw) return "dw is made at the stored blocks only, without a dense buffer";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (p.gemm_flops <= 0)
+    return "the lent GEMM was not measured: sparse wins even against the machine's peak, or another kernel "
+           "was forced";
+  return nullptr;
+}
+
+/// The predicted time. The scatter writes every element of D once, and the GEMM reads it once. The stored
+/// values are read once.
+inline double predict_dense_on_cpu_us(const DenseProblem& p) noexcept {
+  const double threads = std::max(1, p.threads);
+  const double m = static_cast<double>(p.m), elements = static_cast<double>(p.rows * p.cols);
+  const double us = 1e6 * (elements * static_cast<double>(size_of(p.dtype)) / (p.copy_bytes * threads) +
+                           2.0 * m * elements / p.gemm_flops);
+  return us + (p.has_epilogue_pass ? 1e6 * m * static_cast<double>(p.rows) * 10e-9 / threads : 0);
+}
+
+/// What a product by the dense row does to NaN, where it differs from the sparse kernels' rule.
+inline constexpr const char* kDenseCaveat =
+    "W is scattered and multiplied whole in every call, so a NaN in x spreads to every output";
+
+/// D in the workspace.
+template <Layout L>
+MatrixView dense_of(const MatmulArgs& args, const typename L::View& w) {
+  return {args.workspace, args.accumulate ? DType::f32 : args.dtype, L::rows(w), L::cols(w), L::cols(w)};
+}
+
+inline Gemm gemm_of(const MatmulArgs& args, const MatrixView& dense) {
+  Gemm product;
+  product.device = args.device;
+  product.stream = args.stream;
+  if (args.direction == Direction::dw) {
+    product.a = {args.a, args.dtype, args.m, dense.rows, args.a_stride};
+    product.a_transposed = true;
+    product.b = {args.b, args.dtype, args.m, dense.cols, args.b_stride};
+    product.c = dense;
+    return product;
+  }
+  const bool forward = args.direction == Direction::forward;
+  product.a = {args.a, args.dtype, args.m, forward ? dense.cols : dense.rows, args.a_stride};
+  product.b = dense;
+  product.b_transposed = forward;
+  product.c = {args.out, args.dtype, args.m, forward ? dense.rows : dense.cols, args.out_stride};
+  product.bias = args.bias;
+  return product;
+}
+
+// The GEMM ends with the bias. A pass behind it does the rest of the epilogue: out <- act(out) + residual.
+inline bool needs_epilogue_pass(const MatmulArgs& args) {
+  return args.activation != Activation::none || args.residual != nullptr;
+}
+
+inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Executor& executor) {
+  runtime::parallel_for(executor, args.m, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t o = 0; o < rows; ++o) {
+        const std::int64_t at = t * args.out_stride + o;
+        const double more = args.residual ? load(args.dtype, args.residual, t * args.residual_stride + o) : 0;
+        store(args.dtype, args.out, at, activate(args.activation, load(args.dtype, args.out, at)) + more);
+      }
+  });
+}
+
+/// Rows of D that one task writes. An executor may hand out indices one by one, for which single rows are too
+/// little; and 32 rows cut no block of a side up to 32, and leave a layer of 512 rows 16 tasks.
+inline constexpr std::int64_t kUnpackedRows = 32;
+
+/// Forward and dX on the CPU.
+template <Layout L>
+int dense_on_cpu(const MatmulArgs& args, const typename L::View& w, const Executor& executor) {
+  const MatrixView dense = dense_of<L>(args, w);
+  runtime::parallel_tasks(executor, (dense.rows + kUnpackedRows - 1) / kUnpackedRows, [&](std::int64_t task) {
+    const std::int64_t begin = task * kUnpackedRows;
+    L::unpack(w, args.values, dense, begin, std::min(begin + kUnpackedRows, dense.rows));
+  });
+  executor.gemm(executor.context, gemm_of(args, dense));
+  if (needs_epilogue_pass(args)) epilogue_pass(args, dense.rows, executor);
+  return 0;
+}
+
+}  // namespace sparseloom::kernels::generic

@@ -1,0 +1,201 @@
+// LinearOf<L>: the three products of a linear layer on a layout of your own, planned as BSR's are, among the
+// generic rows and those that you add. A layout from outside needs this header alone:
+//
+//   using Linear = sparseloom::LinearOf<Ell>;
+//   auto problem = Linear::describe(view, Direction::forward, DType::f32, tokens);
+//   auto plan = Linear::plan(problem, executor);            // chosen once, cached, explained by describe()
+//   Linear::run(*plan, args, view, workspace, executor);    // any number of times
+//
+// A fast kernel is a Row<Linear> (verb.h) that register_row() takes. docs/add_a_layout.md has both.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "sparseloom/error.h"
+#include "sparseloom/extension.h"
+#include "sparseloom/generic/dense.h"
+#include "sparseloom/generic/reference.h"
+#include "sparseloom/layout_concept.h"
+#include "sparseloom/rates.h"
+#include "sparseloom/verb.h"
+
+namespace sparseloom {
+
+/// What the choice of a row for a product on a layout depends on; of the pattern, the number of slots alone.
+struct LinearProblem {
+  Direction direction = Direction::forward;
+  DType dtype = DType::f32;
+  std::int64_t m = 0, rows = 0, cols = 0;  // tokens, out features, in features
+  std::int64_t stored = 0;                 // slots of the values
+  bool bias = false;
+  Activation activation = Activation::none;  // forward only
+  bool residual = false;                     // forward only
+  bool strict = false;                       // forbids the rows `dense` and `reference`
+  // plan() takes these from the executor.
+  int threads = 1, device = -1;
+  bool can_gemm = false;
+  Rates rates = {};
+};
+
+/// The verb "<kId>_linear" of a layout on the CPU. Its rows `dense` and `reference` are there from the start.
+template <Layout L>
+struct LinearOf {
+  using View = typename L::View;
+  using Problem = LinearProblem;
+  /// What a row gets: operands, epilogue and workspace (the index of `product` stays empty), and the index.
+  struct Args {
+    MatmulArgs product;
+    View view;
+  };
+  /// A row that has several ways to run numbers them, and proposes each with its own prediction.
+  struct Schedule {
+    std::int32_t variant = 0;
+  };
+  using Plan = PlanOf<LinearOf>;
+
+  static constexpr auto kLetters = [] {
+    constexpr std::string_view id = L::kId, suffix = "_linear";
+    std::array<char, id.size() + suffix.size() + 1> letters{};
+    std::copy(suffix.begin(), suffix.end(), std::copy(id.begin(), id.end(), letters.begin()));
+    return letters;
+  }();
+  static constexpr const char* kName = kLetters.data();
+
+  static ProblemKey key(const Problem& p) {
+    const auto word = [](auto number) { return static_cast<std::uint64_t>(number); };
+    const std::uint64_t flags =
+        word(p.bias) | word(p.residual) << 1 | word(p.strict) << 2 | word(p.can_gemm) << 3;
+    return {word(p.m),
+            word(p.rows),
+            word(p.cols),
+            word(p.stored),
+            word(p.direction) | word(p.dtype) << 8 | word(p.activation) << 16 | flags << 24,
+            word(p.threads) << 32 | static_cast<std::uint32_t>(p.device),
+            std::bit_cast<std::uint64_t>(p.rates.gemm_flops)};
+  }
+
+  static std::string print(const Problem& p) {
+    std::string text = std::string(name_of(p.direction)) + " " + name_of(p.dtype) +
+                       " m=" + std::to_string(p.m) + " W=[" + std::to_string(p.rows) + ", " +
+                       std::to_string(p.cols) + "] layout=" + L::kId + " stored=" + std::to_string(p.stored);
+    if (p.bias) text += " bias";
+    if (p.activation != Activation::none) text += std::string(" ") + name_of(p.activation);
+    if (p.residual) text += " residual";
+    return text + " threads=" + std::to_string(p.threads) + (p.strict ? " strict" : "");
+  }
+  static std::string print(const Schedule& s) {
+    return s.variant == 0 ? std::string() : "variant " + std::to_string(s.variant);
+  }
+
+  /// A problem of m tokens with this index. Set bias, activation, residual and strict before planning.
+  static Problem describe(const View& view, Direction direction, DType dtype, std::int64_t m) {
+    Problem p;
+    p.direction = direction, p.dtype = dtype, p.m = m;
+    p.rows = L::rows(view), p.cols = L::cols(view), p.stored = L::stored(view);
+    return p;
+  }
+
+  /// Chooses a row, or returns the cached plan. `forced` names a row. Throws Error listing every refusal when
+  /// no row can run.
+  static std::shared_ptr<const Plan> plan(Problem problem, const Executor& executor,
+                                          std::string_view forced = {}) {
+    register_generic_rows();
+    problem.device = executor.device;
+    problem.threads = std::max(1, executor.num_threads);
+    problem.can_gemm = executor.gemm != nullptr;
+    problem.rates =
+        rates_for(problem.direction, problem.dtype, problem.m, problem.rows, problem.cols, executor);
+    return plan_for<LinearOf>(problem, executor, forced);
+  }
+
+  /// Runs the planned product. Of `product`, set the operands and strides as MatmulArgs says of its
+  /// direction, with values [stored]; the rest comes from the plan. The index must be valid (L::validate) and
+  /// of the plan's sizes. workspace: at least plan.workspace_bytes, aligned to 64 bytes. Throws Error where
+  /// sizes or epilogue are not the plan's.
+  static void run(const Plan& plan, MatmulArgs product, const View& view, std::span<std::byte> workspace,
+                  const Executor& executor) {
+    const Problem& p = plan.problem;
+    if (L::rows(view) != p.rows || L::cols(view) != p.cols || L::stored(view) != p.stored)
+      throw Error(kName, "the index that was planned: " + print(p),
+                  "W=[" + std::to_string(L::rows(view)) + ", " + std::to_string(L::cols(view)) +
+                      "] stored=" + std::to_string(L::stored(view)),
+                  "plan again for this index");
+    if ((product.bias != nullptr) != p.bias || (product.residual != nullptr) != p.residual)
+      throw Error(kName, "bias and residual as planned: " + print(p), "others", "say both in the problem");
+    if (workspace.size() < plan.workspace_bytes)
+      throw Error(kName, "a workspace of " + std::to_string(plan.workspace_bytes) + " bytes",
+                  std::to_string(workspace.size()), "lend plan.workspace_bytes");
+    product.direction = p.direction, product.dtype = p.dtype, product.activation = p.activation;
+    product.m = p.m, product.workspace = workspace.data();
+    plan.launch({product, view}, executor);
+  }
+
+ private:
+  static void register_generic_rows() {
+    static const bool once = [] {
+      static constexpr Row<LinearOf> dense{"dense", Placement::cpu, propose_dense, launch_dense,
+                                           kernels::generic::kDenseCaveat};
+      static constexpr Row<LinearOf> reference{"reference", Placement::cpu, propose_reference,
+                                               launch_reference};
+      // Another library that has the same layout may have been first: its rows are the same.
+      register_row(dense), register_row(reference);
+      return true;
+    }();
+    static_cast<void>(once);
+  }
+
+  static Refusal propose_dense(const Problem& p, const sparseloom::plan::Machine&, Proposals<LinearOf>& out) {
+    if (p.strict) return "strict forbids going dense";
+    if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
+    const kernels::generic::DenseProblem dense{p.direction,
+                                               p.dtype,
+                                               p.m,
+                                               p.rows,
+                                               p.cols,
+                                               p.threads,
+                                               p.can_gemm,
+                                               p.activation != Activation::none || p.residual,
+                                               p.rates.copy_bytes,
+                                               p.rates.gemm_flops};
+    if (const char* const why = kernels::generic::refuse_dense_on_cpu(dense)) return why;
+    out.add({{},
+             kernels::generic::predict_dense_on_cpu_us(dense),
+             static_cast<std::size_t>(p.rows * p.cols) * size_of(p.dtype)});
+    return {};
+  }
+
+  static int launch_dense(const Args& args, const Schedule&, const Executor& executor) {
+    return kernels::generic::dense_on_cpu<L>(args.product, args.view, executor);
+  }
+
+  static Refusal propose_reference(const Problem& p, const sparseloom::plan::Machine&,
+                                   Proposals<LinearOf>& out) {
+    if (p.strict) return "strict forbids the reference kernel";
+    if (is_scaled(p.dtype)) return {"multiplies no 8-bit operands, the dtype is {}", name_of(p.dtype)};
+    const double madds = static_cast<double>(p.m) * static_cast<double>(p.stored);
+    const bool sums = p.direction == Direction::dx;
+    out.add({{},
+             kernels::generic::predict_reference_us(madds, p.threads),
+             sums ? kernels::generic::dx_workspace_bytes(p.m, p.cols, p.threads) : 0});
+    return {};
+  }
+
+  static int launch_reference(const Args& args, const Schedule&, const Executor& executor) {
+    switch (args.product.direction) {
+      case Direction::forward: kernels::generic::forward<L>(args.product, args.view, executor); break;
+      case Direction::dx: kernels::generic::dx<L>(args.product, args.view, executor); break;
+      case Direction::dw: kernels::generic::dw<L>(args.product, args.view, executor); break;
+    }
+    return 0;
+  }
+};
+
+}  // namespace sparseloom
