@@ -29,7 +29,7 @@ struct Params {
   Activation activation;
 };
 
-// Converts e4m3 to fp32 like core/float8.h.
+// Converts e4m3 to fp32 like sparseloom/generic/float8.h.
 __device__ __forceinline__ float widen(std::uint8_t bits) {
   const std::uint32_t sign = (bits & 0x80u) << 24, magnitude = bits & 0x7fu;
   if (magnitude == 0x7f) return __uint_as_float(sign | 0x7fc00000u);
