@@ -3,6 +3,7 @@ random ones."""
 
 import copy
 import gc
+import importlib
 import json
 import pickle
 import shutil
@@ -22,7 +23,7 @@ from torch import nn
 import sparseloom
 import sparseloom.hf
 from sparseloom import BlockSparse, densify_, quantize_, sparsify_
-from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear
+from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear, SparseLinear
 
 HALF = BlockSparse(16, 0.5)
 LOAD = """
@@ -362,3 +363,17 @@ def test_loaded_values_are_left_alone_by_init_weights_that_writes_to_data(tmp_pa
     before = layer.values.detach().clone()
     layer.weight.data.normal_()  # afterwards it does what it says
     assert not torch.equal(layer.values, before)
+
+
+def test_a_layout_from_outside_is_refused_by_name(tmp_path, monkeypatch):
+    """config.json can only describe blocks. What could not come back is not saved."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples" / "custom_layout")
+    importlib.import_module("row_wise")
+    model = made("BertForMaskedLM", "bert")
+    output = model.bert.encoder.layer[0].output
+    output.dense = SparseLinear.from_dense(output.dense, layout="row_wise", keep=5)
+    with pytest.raises(sparseloom.Error, match=r"layer\.0\.output\.dense in layout row_wise"):
+        sparseloom.hf.describe_(model)
+    sparseloom.save(model, tmp_path / "model.safetensors")
+    densify_(model)
+    assert same(model, reloaded(model, tmp_path / "dense"))
