@@ -101,8 +101,8 @@ Problem Operands::problem(int threads) const {
   return p;
 }
 
-MatmulArgs Operands::args(const kernels::Kernel& kernel, int threads) {
-  const std::size_t bytes = (kernel.info.workspace_bytes(problem(threads), {}) + 127) / 64 * 64;
+MatmulArgs Operands::args(std::size_t workspace_bytes) {
+  const std::size_t bytes = (workspace_bytes + 127) / 64 * 64;
   workspace_.reset(static_cast<std::byte*>(std::aligned_alloc(64, bytes)));
   std::memset(workspace_.get(), 0, bytes);
   const bool forward = cell_.direction == Direction::forward;

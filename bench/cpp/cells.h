@@ -32,8 +32,8 @@ class Operands {
  public:
   explicit Operands(const Cell& cell);
   Problem problem(int threads) const;
-  /// Workspace as the kernel declares it.
-  MatmulArgs args(const kernels::Kernel& kernel, int threads);
+  /// With a workspace of at least so many bytes.
+  MatmulArgs args(std::size_t workspace_bytes);
   double flops() const;
 
  private:

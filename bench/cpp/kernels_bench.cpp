@@ -26,7 +26,7 @@ struct Settings {
 };
 
 double peak_of(const kernels::Kernel& kernel, const plan::MachineRates& rates) {
-  switch (kernel.info.isa) {
+  switch (kernel.isa) {
     case runtime::Isa::amx: return rates.bf16_amx;
     case runtime::Isa::avx512_bf16: return rates.bf16_avx512;
     case runtime::Isa::avx512_vnni: return rates.i8_avx512;
@@ -46,14 +46,15 @@ Operands& operands_of(const Cell& cell) {
 void run_cell(benchmark::State& state, const Cell& cell, const kernels::Kernel& kernel,
               const Executor& executor, const plan::Machine& machine) {
   Operands& operands = operands_of(cell);
-  const MatmulArgs args = operands.args(kernel, executor.num_threads);
+  const auto planned = kernels::bsr_linear::ask(kernel, operands.problem(executor.num_threads), machine);
+  const MatmulArgs args = operands.args(planned.workspace_bytes);
   const auto start = std::chrono::steady_clock::now();
-  for (auto _ : state) kernel.launch(args, executor);
+  for (auto _ : state) kernel.launch(args, planned.schedule, executor);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double rate = operands.flops() * static_cast<double>(state.iterations()) / seconds;
   state.counters["GF/s"] = rate / 1e9;
   state.counters["peak%"] = 100 * rate / peak_of(kernel, machine.rates) / executor.num_threads;
-  state.counters["predicted_us"] = kernel.info.predict_us(operands.problem(executor.num_threads), machine);
+  state.counters["predicted_us"] = planned.predicted_us;
 }
 
 // The peaks as benchmarks of their own, so that every report carries the denominator of its shares.
@@ -78,10 +79,10 @@ void register_all(const Settings& settings) {
   for (const Cell& cell : settings.model ? model_cells(settings.count) : target_cells()) {
     Problem problem;
     problem.direction = cell.direction, problem.dtype = cell.dtype, problem.m = cell.m,
-    problem.block = cell.block;
+    problem.rows = cell.rows, problem.cols = cell.cols, problem.block = cell.block;
     for (const kernels::Kernel& kernel : kernels::cpu_kernels()) {
-      if (!kernel.info.refusal(problem, machine).empty()) continue;
-      const std::string name = cell.name() + "/" + kernel.info.name;
+      if (!kernels::bsr_linear::ask(kernel, problem, machine).refusal.empty()) continue;
+      const std::string name = cell.name() + "/" + kernel.name;
       benchmark::RegisterBenchmark(
           name.c_str(),
           [cell, &kernel](benchmark::State& state) { run_cell(state, cell, kernel, executor, machine); })

@@ -11,6 +11,7 @@
 #include "sparseloom/dtype.h"
 #include "sparseloom/export.h"
 #include "sparseloom/pattern.h"
+#include "sparseloom/schedule.h"
 
 namespace sparseloom {
 
@@ -88,20 +89,6 @@ struct Candidate {
   double predicted_us = 0;  // meaningful only if it can run
 };
 
-/// How a kernel reads the dense operand. It multiplies a group of `block_rows` block rows (dx: block columns)
-/// at a time. Along the reduction it reads the operand in units of `span` blocks, each of which it reads if
-/// any block row of the group stores a block there.
-struct BlockRowGroups {
-  // block_rows = 0: the order must not change.
-  int block_rows = 1, span = 1;
-  // Groups i, i + step, .. are multiplied one after the other, for each i < step; these sequences run side by
-  // side.
-  int step = 1;
-  // Consecutive block rows of W that form one block row of the kernel and of the order (merged blocks).
-  int fold = 1;
-  friend auto operator<=>(const BlockRowGroups&, const BlockRowGroups&) = default;
-};
-
 /// The decision: immutable, shareable between threads, valid for every matrix that the problem describes.
 struct Plan {
   Problem problem;
@@ -114,9 +101,9 @@ struct Plan {
   std::string caveat;
   // One line of text: the instruction set in force or the GPU, the rates that decided, and their origin.
   std::string machine;
-  // CUDA: how the kernel groups block rows. A call whose index was remembered (remember_index) multiplies
-  // those that read the same parts of the dense operand together.
-  BlockRowGroups groups{0};
+  // What the kernel's row chose. On CUDA, a call whose index was remembered (remember_index) multiplies block
+  // rows together that read the same parts of the dense operand, as schedule.groups says.
+  Schedule schedule;
 
   /// A few lines of text: the problem, the choice and its prediction, and why each other candidate was not
   /// chosen.

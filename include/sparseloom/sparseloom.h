@@ -19,6 +19,7 @@
 #include "sparseloom/ops.h"
 #include "sparseloom/packed_index.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/schedule.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

@@ -32,7 +32,7 @@
 namespace sparseloom {
 
 namespace plan {
-/// What the machine allows, and its rates. Rows of the library know it (src/plan/candidate.h); to others it
+/// What the machine allows, and its rates. Rows of the library know it (src/plan/machine.h); to others it
 /// is opaque.
 struct Machine;
 }  // namespace plan

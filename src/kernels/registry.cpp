@@ -11,7 +11,6 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/dense/dense.h"
 #include "kernels/bsr_linear/reference/reference.h"
-#include "kernels/bsr_linear/verb.h"
 #include "runtime/cache_file.h"
 
 namespace sparseloom::kernels {
@@ -29,35 +28,28 @@ class Registry {
     kernels_.insert(kernels_.end(), cuda.begin(), cuda.end());
     kernels_.push_back(dense_kernel());
     kernels_.push_back(reference_kernel());
-    infos_.reserve(kernels_.capacity());
-    for (const Kernel& kernel : kernels_) infos_.push_back(kernel.info);
     count_ = own_ = kernels_.size();
     for (const Kernel& kernel : kernels_) enter(kernel);
   }
 
   int add(const SparseloomKernel& outside) {
     Kernel kernel{};
-    kernel.info.name = outside.name;
-    kernel.info.side = outside.on_cuda != 0 ? plan::Side::cuda : plan::Side::cpu;
-    if (outside.needs_aligned != 0)
-      kernel.info.needs_aligned = [](const Problem&) { return plan::Aligned::all; };
-    kernel.info.outside = &outside;
+    kernel.name = outside.name;
+    kernel.where = outside.on_cuda != 0 ? Placement::cuda : Placement::cpu;
+    if (outside.needs_aligned != 0) kernel.needs_aligned = [](const Problem&) { return Aligned::all; };
+    kernel.outside = &outside;
     std::lock_guard lock(mutex_);
     const std::size_t row = count_.load(std::memory_order_relaxed);
-    const auto same_name = [&](const Kernel& other) {
-      return std::string_view(other.info.name) == outside.name;
-    };
+    const auto same_name = [&](const Kernel& other) { return std::string_view(other.name) == outside.name; };
     if (std::any_of(kernels_.begin(), kernels_.end(), same_name)) return SPARSELOOM_NAME_TAKEN;
     if (row == own_ + kMostFromOutside) return SPARSELOOM_FULL;
     kernels_.push_back(kernel);
-    infos_.push_back(kernel.info);
     count_.store(row + 1, std::memory_order_release);
     enter(kernels_.back());
     return static_cast<int>(row);
   }
 
   std::span<const Kernel> kernels() const { return {kernels_.data(), count()}; }
-  std::span<const plan::KernelInfo> infos() const { return {infos_.data(), count()}; }
 
  private:
   static void enter(const Kernel& kernel) {
@@ -68,7 +60,6 @@ class Registry {
 
   std::mutex mutex_;
   std::vector<Kernel> kernels_;
-  std::vector<plan::KernelInfo> infos_;
   std::size_t own_ = 0;
   std::atomic<std::size_t> count_{0};
 };
@@ -81,7 +72,6 @@ Registry& all() {
 }  // namespace
 
 std::span<const Kernel> registry() { return all().kernels(); }
-std::span<const plan::KernelInfo> registry_info() { return all().infos(); }
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "kernels/args.h"
+#include "kernels/bsr_linear/verb.h"
 
 namespace sparseloom::kernels {
 
@@ -12,9 +12,6 @@ namespace sparseloom::kernels {
 /// keep their number; Plan::candidates and kernel_names() have this order. A span that was returned stays
 /// valid.
 std::span<const Kernel> registry();
-
-/// The KernelInfo of the same rows, in the same order: all that the plan reads.
-std::span<const plan::KernelInfo> registry_info();
 
 /// Rates of this machine for the active instruction set, read from a file or measured on first use.
 /// gemm_flops stays 0.

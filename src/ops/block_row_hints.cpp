@@ -17,7 +17,7 @@ std::shared_ptr<const plan::BlockRowHints> ops::block_row_hints(const Plan& plan
   // Unknown facts: a topology that moves, whose order of a moment ago helps nobody.
   if (p.device < 0 || p.direction == Direction::dw || !p.facts.known) return nullptr;
   return shared_by_threads<plan::KnownIndices>().hints({p.device, index.crow}, index, p.direction,
-                                                       plan.groups);
+                                                       plan.schedule.groups);
 }
 
 }  // namespace sparseloom

@@ -12,8 +12,8 @@ namespace sparseloom {
 namespace {
 
 // Why this machine cannot run the row; empty if it can.
-std::string unavailable(const plan::KernelInfo& row, const runtime::CudaSummary& cuda) {
-  if (row.side == plan::Side::cuda) return cuda.devices > 0 ? "" : cuda.reason;
+std::string unavailable(const kernels::Kernel& row, const runtime::CudaSummary& cuda) {
+  if (row.where == Placement::cuda) return cuda.devices > 0 ? "" : cuda.reason;
   if (row.isa <= runtime::active_isa()) return {};
   return std::string("needs ") + runtime::name_of(row.isa) + ", " +
          (row.isa <= runtime::detected_isa() ? "SPARSELOOM_ISA caps it at " : "this CPU runs up to ") +
@@ -37,13 +37,13 @@ std::string info_json() {
                      ", \"isa_forced\": " + (forced.empty() ? "null" : json_string(forced)) +
                      ", \"kernels\": [";
   const char* comma = "";
-  for (const plan::KernelInfo& row : kernels::registry_info()) {
+  for (const kernels::Kernel& row : kernels::registry()) {
     text += comma + json_string(row.name);
     comma = ", ";
   }
   text += "], \"kernels_unavailable\": {";
   comma = "";
-  for (const plan::KernelInfo& row : kernels::registry_info()) {
+  for (const kernels::Kernel& row : kernels::registry()) {
     const std::string reason = unavailable(row, cuda);
     if (reason.empty()) continue;
     text += comma + json_string(row.name) + ": " + json_string(reason);

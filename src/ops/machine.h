@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "sparseloom/executor.h"
 
 namespace sparseloom::ops {

@@ -64,14 +64,14 @@ void check_aligned(const char* op, const Plan& plan, const void* values,
                    std::initializer_list<ConstMatrixView> read,
                    std::initializer_list<ConstMatrixView> written) {
   const Problem& p = plan.problem;
-  const plan::Aligned needs =
-      kernels::bsr_linear::alignment_of(kernels::registry_info()[static_cast<std::size_t>(plan.kernel)], p);
+  const kernels::Kernel& kernel = kernels::registry()[static_cast<std::size_t>(plan.kernel)];
+  const kernels::Aligned needs = kernels::bsr_linear::alignment_of(kernel, p);
   const auto all = [](std::initializer_list<ConstMatrixView> matrices) {
     return std::all_of(matrices.begin(), matrices.end(),
                        [](const ConstMatrixView& matrix) { return is_aligned(matrix); });
   };
-  const bool fits = needs == plan::Aligned::none ||
-                    (is_aligned(values) && all(read) && (needs == plan::Aligned::inputs || all(written)));
+  const bool fits = needs == kernels::Aligned::none ||
+                    (is_aligned(values) && all(read) && (needs == kernels::Aligned::inputs || all(written)));
   if (!fits)
     core::fail(
         op, "operands whose base and rows lie at multiples of 16 bytes, as planned for " + plan.kernel_name,
@@ -112,8 +112,8 @@ void launch(const char* op, const Plan& plan, MatmulArgs args, const Executor& e
     args.uneven_groups = hints->uneven_groups;
   }
   const kernels::Kernel& kernel = kernels::registry()[static_cast<std::size_t>(plan.kernel)];
-  const int error = kernel.info.outside != nullptr ? kernel.info.outside->launch(&args, &executor)
-                                                   : kernel.launch(args, executor);
+  const int error = kernel.outside != nullptr ? kernel.outside->launch(&args, &executor)
+                                              : kernel.launch(args, plan.schedule, executor);
   ops::require_queued(op, error, executor, plan.kernel_name);
 }
 

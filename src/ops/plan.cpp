@@ -14,7 +14,7 @@
 namespace sparseloom {
 namespace {
 
-using kernels::bsr_linear::Linear;
+using kernels::Linear;
 
 // Upper bound on the flops of any dense product in this dtype, all threads together. 16-bit products may run
 // on AMX behind the lent GEMM, which nothing here can time; it was measured at 13 times the fp32 FMA rate,
@@ -101,8 +101,6 @@ Plan choose(const Problem& problem, const Executor& executor, const std::string&
   if (dense_could_win(problem, known.machine, kernel))
     known.machine.rates.gemm_flops = ops::gemm_rate(problem, executor);
   plan::Selected selected = plan::select(plan::any<Linear>(problem), known.machine, kernel);
-  Linear::Schedule schedule;
-  std::memcpy(&schedule, selected.offer.schedule, sizeof schedule);
   Choice& choice = selected.choice;
   Plan made;
   made.problem = problem;
@@ -112,7 +110,7 @@ Plan choose(const Problem& problem, const Executor& executor, const std::string&
   made.workspace_bytes = choice.workspace_bytes;
   made.caveat = std::move(choice.caveat);
   made.machine = std::move(known.line);
-  made.groups = schedule.groups;
+  std::memcpy(&made.schedule, selected.offer.schedule, sizeof made.schedule);
   return made;
 }
 
@@ -169,7 +167,7 @@ std::shared_ptr<const Plan> make_plan(const Problem& given, const IndexView& ind
 
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
-  for (const plan::KernelInfo& row : kernels::registry_info()) names.emplace_back(row.name);
+  for (const kernels::Kernel& row : kernels::registry()) names.emplace_back(row.name);
   return names;
 }
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "sparseloom/plan.h"
+#include "sparseloom/schedule.h"
 
 namespace sparseloom::plan {
 

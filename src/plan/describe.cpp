@@ -1,4 +1,4 @@
-// Problems and plans as text.
+// Problems, schedules and plans as text.
 #include <cstdio>
 
 #include "sparseloom/plan.h"
@@ -48,6 +48,29 @@ std::string to_string(const Problem& p) {
   return text;
 }
 
+const char* name_of(Method method) noexcept {
+  switch (method) {
+    case Method::only: return "";
+    case Method::dw_wgmma: return "dw_wgmma";
+    case Method::dw_wgmma_regions: return "dw_wgmma_regions";
+  }
+  return "?";
+}
+
+std::string to_string(const Schedule& s) {
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (s.method != Method::only) add(std::string("by ") + name_of(s.method));
+  if (s.tile_m > 0)
+    add("tile " + std::to_string(s.tile_m) + "x" + std::to_string(s.tile_n) +
+        (s.tile_k > 0 ? "x" + std::to_string(s.tile_k) : std::string()));
+  if (s.tiles_in_turn > 1) add(std::to_string(s.tiles_in_turn) + " tiles in turn");
+  if (s.cluster > 1) add("clusters of " + std::to_string(s.cluster));
+  if (s.split_k > 1) add("split-K " + std::to_string(s.split_k));
+  if (s.stores_at_end) add("stores at the end of a tile");
+  return text;
+}
+
 std::string plan::describe(const Choice& choice, const std::string& problem, const std::string& schedule) {
   const auto microseconds = [](double us) {
     char text[32];
@@ -70,15 +93,15 @@ std::string plan::describe(const Choice& choice, const std::string& problem, con
 }
 
 std::string Plan::describe() const {
-  const bool ordered = groups.block_rows > 0 && problem.facts.known;
-  const std::string schedule =
-      ordered ? std::string("takes block ") + (problem.direction == Direction::dx ? "columns" : "rows") +
-                    " in an order of its own: those that read the same parts together, costly ones first"
-              : "";
+  std::string text = to_string(schedule);
+  if (schedule.groups.block_rows > 0 && problem.facts.known)
+    text += std::string(text.empty() ? "" : "\n  ") + "takes block " +
+            (problem.direction == Direction::dx ? "columns" : "rows") +
+            " in an order of its own: those that read the same parts together, costly ones first";
   const auto row = static_cast<std::size_t>(kernel);
   return plan::describe(
       {kernel, kernel_name, candidates, candidates[row].predicted_us, workspace_bytes, caveat, machine},
-      to_string(problem), schedule);
+      to_string(problem), text);
 }
 
 }  // namespace sparseloom

@@ -29,7 +29,7 @@ def test_include_arrows_hold() -> None:
     [
         ("src/pattern/bad.cpp", '#include "layout/index.h"'),
         ("src/core/bad.h", '#include "sparseloom/executor.h"'),
-        ("src/runtime/bad.cpp", '#include "plan/candidate.h"'),
+        ("src/runtime/bad.cpp", '#include "plan/machine.h"'),
         ("src/layout/bad.cpp", '  #  include "runtime/cpu.h"'),
         ("src/kernels/bsr_linear/cpu/bad.h", '#include "plan/registry.h"'),
         ("include/sparseloom/plan.h", '#include "sparseloom/ops.h"'),

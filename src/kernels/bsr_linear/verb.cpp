@@ -1,4 +1,4 @@
-// The verb bsr_linear: its key, and the proposal of a row.
+// The verb bsr_linear: its key, and what a row answers to a problem.
 #include "kernels/bsr_linear/verb.h"
 
 #include <algorithm>
@@ -12,29 +12,37 @@ namespace {
 
 std::uint64_t word(std::int64_t number) { return static_cast<std::uint64_t>(number); }
 
-double predicted_us(const plan::KernelInfo& row, const Problem& problem, const plan::Machine& machine) {
-  return row.outside != nullptr ? row.outside->predict_us(&problem) : row.predict_us(problem, machine);
+// What the family refuses for a row.
+Refusal refuse_operands(const Kernel& kernel, const Problem& problem) {
+  if (is_scaled(problem.dtype) && !kernel.scaled)
+    return {"multiplies no 8-bit operands, the dtype is {}", name_of(problem.dtype)};
+  const Aligned needs = alignment_of(kernel, problem);
+  if ((needs != Aligned::none && !problem.aligned) || (needs == Aligned::all && !problem.out_aligned))
+    return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
+  return {};
 }
 
-std::size_t workspace_of(const plan::KernelInfo& row, const Problem& problem, const plan::Machine& machine) {
-  if (row.outside == nullptr) return row.workspace_bytes(problem, machine);
-  return row.outside->workspace_bytes != nullptr ? row.outside->workspace_bytes(&problem) : 0;
+// A kernel from outside words its refusals itself.
+std::string propose_outside(const SparseloomKernel& kernel, const Problem& problem,
+                            Proposals<Linear>& proposals) {
+  if (const char* const why = kernel.refusal(&problem)) return why;
+  proposals.add({{},
+                 kernel.predict_us(&problem),
+                 kernel.workspace_bytes != nullptr ? kernel.workspace_bytes(&problem) : 0});
+  return {};
 }
 
 std::string propose(const void* typed, const void* asked, const plan::Machine& machine, plan::Offer& out) {
-  const plan::KernelInfo& row = static_cast<const Kernel*>(typed)->info;
+  const Kernel& kernel = *static_cast<const Kernel*>(typed);
   const auto& problem = *static_cast<const Problem*>(asked);
-  if (std::string why = refusal_of(row, problem, machine); !why.empty()) return why;
+  if (const Refusal why = refuse_operands(kernel, problem)) return why.text();
   Proposals<Linear> proposals(out);
-  if (is_scaled(problem.dtype) && row.scaled_by_name)
+  if (is_scaled(problem.dtype) && kernel.scaled_by_name)
     proposals.only_by_name(
         {"multiplies {} a thousand times slower than a fast kernel, so only by name: kernel={}",
-         name_of(problem.dtype), row.name});
-  Linear::Schedule schedule;
-  if (problem.direction != Direction::dw && row.block_row_groups != nullptr)
-    schedule.groups = row.block_row_groups(problem, machine);
-  proposals.add({schedule, predicted_us(row, problem, machine), workspace_of(row, problem, machine)});
-  return {};
+         name_of(problem.dtype), kernel.name});
+  if (kernel.outside != nullptr) return propose_outside(*kernel.outside, problem, proposals);
+  return kernel.propose(problem, machine, proposals).text();
 }
 
 }  // namespace
@@ -59,39 +67,38 @@ ProblemKey Linear::key(const Problem& p) {
 plan::AnyRow any_row(const Kernel& kernel) {
   plan::AnyRow row;
   row.problem_size = sizeof(Problem), row.args_size = sizeof(MatmulArgs);
-  row.schedule_size = sizeof(Linear::Schedule);
+  row.schedule_size = sizeof(Schedule);
   row.verb = Linear::kName;
   row.typed = &kernel;
-  row.name = kernel.info.name;
-  row.caveat = kernel.info.caveat;
-  row.where = kernel.info.side == plan::Side::cpu    ? Placement::cpu
-              : kernel.info.side == plan::Side::cuda ? Placement::cuda
-                                                     : Placement::any;
+  row.name = kernel.name;
+  row.caveat = kernel.caveat;
+  row.where = kernel.where;
   row.propose = propose;
   return row;
 }
 
-std::string refusal_of(const plan::KernelInfo& row, const Problem& problem, const plan::Machine& machine) {
-  if (is_scaled(problem.dtype) && !row.scaled)
-    return std::string("multiplies no 8-bit operands, the dtype is ") + name_of(problem.dtype);
-  const plan::Aligned needs = alignment_of(row, problem);
-  if ((needs != plan::Aligned::none && !problem.aligned) ||
-      (needs == plan::Aligned::all && !problem.out_aligned))
-    return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";
-  if (row.outside == nullptr) return row.refusal(problem, machine);
-  const char* const why = row.outside->refusal(&problem);
-  return why != nullptr ? why : "";
+Answer ask(const Kernel& kernel, const Problem& problem, const plan::Machine& machine) {
+  plan::Offer offer;
+  Answer answer;
+  answer.refusal = propose(&kernel, &problem, machine, offer);
+  if (!answer.refusal.empty()) return answer;
+  std::memcpy(&answer.schedule, offer.schedule, sizeof answer.schedule);
+  answer.predicted_us = offer.predicted_us;
+  answer.workspace_bytes = offer.workspace_bytes;
+  return answer;
 }
 
-plan::Aligned alignment_of(const plan::KernelInfo& row, const Problem& problem) {
-  return row.needs_aligned != nullptr ? row.needs_aligned(problem) : plan::Aligned::none;
+Aligned alignment_of(const Kernel& kernel, const Problem& problem) {
+  return kernel.needs_aligned != nullptr ? kernel.needs_aligned(problem) : Aligned::none;
 }
 
 double fastest_us(const Problem& problem, const plan::Machine& machine) {
   double best = std::numeric_limits<double>::infinity();
-  for (const plan::KernelInfo& row : registry_info())
-    if (row.side != plan::Side::cuda && refusal_of(row, problem, machine).empty())
-      best = std::min(best, predicted_us(row, problem, machine));
+  for (const Kernel& kernel : registry()) {
+    if (kernel.where == Placement::cuda) continue;
+    if (const Answer answer = ask(kernel, problem, machine); answer.refusal.empty())
+      best = std::min(best, answer.predicted_us);
+  }
   return best;
 }
 

@@ -11,12 +11,13 @@
 
 #include <concepts>
 #include <cstddef>
-#include <string>
 
 #include "kernels/args.h"
 #include "kernels/shared/activation/activate.h"
+#include "plan/machine.h"
 #include "sparseloom/generic/dense.h"
 #include "sparseloom/layout_concept.h"
+#include "sparseloom/refusal.h"
 
 namespace sparseloom::kernels::generic {
 
@@ -42,18 +43,17 @@ concept LayoutOnDevice = Layout<L> && requires(const typename L::View& view, con
 // features. ScaledGemm guarantees them to the executor that lends one.
 inline constexpr int kScaledSm = 89, kScaledFeatures = 16;
 
-inline std::string refuse_scaled_dense(const Problem& p, const plan::Machine& machine) {
+inline Refusal refuse_scaled_dense(const Problem& p, const plan::Machine& machine) {
   if (p.dtype != DType::f8e4m3)
-    return std::string("multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is ") +
-           name_of(p.dtype);
+    return {"multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is {}", name_of(p.dtype)};
   if (p.device < 0) return "multiplies float8_e4m3fn on CUDA devices only, the operands are on the CPU";
   if (!p.can_gemm) return "the executor lends no GEMM with scales";
   if (const int sm = machine.cuda.sm; sm < kScaledSm)
-    return "needs compute capability 8.9 or newer for float8_e4m3fn, the device has " +
-           std::to_string(sm / 10) + "." + std::to_string(sm % 10);
+    return {"needs compute capability 8.9 or newer for float8_e4m3fn, the device has {}.{}", sm / 10,
+            sm % 10};
   if (p.rows % kScaledFeatures != 0 || p.cols % kScaledFeatures != 0)
-    return "multiplies float8_e4m3fn with in and out features in multiples of 16 only, W is [" +
-           std::to_string(p.rows) + ", " + std::to_string(p.cols) + "]";
+    return {"multiplies float8_e4m3fn with in and out features in multiples of 16 only, W is [{}, {}]",
+            p.rows, p.cols};
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
   return {};
 }
@@ -73,23 +73,23 @@ inline DenseProblem dense_problem(const Problem& p, const plan::Machine& machine
           machine.rates.gemm_flops};
 }
 
-/// KernelInfo::refusal of a dense row.
+/// Why a dense row cannot run the problem.
 template <Layout L>
-std::string dense_refusal(const Problem& p, const plan::Machine& machine) {
+Refusal dense_refusal(const Problem& p, const plan::Machine& machine) {
   if (p.strict) return "strict forbids going dense";
-  if (p.device >= 0 && !LayoutOnDevice<L>)
-    return std::string("the layout ") + L::kId + " has no unpack on CUDA devices";
+  if (p.device >= 0 && !LayoutOnDevice<L>) return {"the layout {} has no unpack on CUDA devices", L::kId};
   if (is_scaled(p.dtype)) return refuse_scaled_dense(p, machine);
   if (p.device < 0) {
     const char* const why = refuse_dense_on_cpu(dense_problem(p, machine));
-    return why != nullptr ? why : "";
+    return why != nullptr ? Refusal(why) : Refusal();
   }
   if (!p.can_gemm) return "the executor lends no GEMM";
-  return p.m == 0 || p.rows == 0 || p.cols == 0 ? "nothing to multiply" : "";
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  return {};
 }
 
-/// KernelInfo::workspace_bytes of a dense row: D.
-inline std::size_t dense_workspace_bytes(const Problem& p, const plan::Machine&) {
+/// The workspace of a dense row: D.
+inline std::size_t dense_workspace_bytes(const Problem& p) {
   return static_cast<std::size_t>(p.rows) * static_cast<std::size_t>(p.cols) *
          size_of(p.accumulate ? DType::f32 : p.dtype);
 }

@@ -305,11 +305,11 @@ TEST(GenericDense, RefusesWhatALayoutDoesNotOffer) {
   p.m = 7, p.rows = 21, p.cols = 13, p.can_gemm = true, p.device = 0;
   plan::Machine machine;
   machine.rates.gemm_flops = 1e9;
-  EXPECT_EQ(generic::dense_refusal<Ell>(p, machine), "the layout ell has no unpack on CUDA devices");
+  EXPECT_EQ(generic::dense_refusal<Ell>(p, machine).text(), "the layout ell has no unpack on CUDA devices");
   p.device = -1;
-  EXPECT_EQ(generic::dense_refusal<Ell>(p, machine), "");
+  EXPECT_EQ(generic::dense_refusal<Ell>(p, machine).text(), "");
   p.direction = Direction::dw;
-  EXPECT_NE(generic::dense_refusal<Ell>(p, machine), "");
+  EXPECT_NE(generic::dense_refusal<Ell>(p, machine).text(), "");
 }
 
 TEST(Layouts, ValidateNamesTheFirstBadEntry) {

@@ -39,12 +39,12 @@ TEST(Accumulate, EveryDwKernelOfThisMachineIsExercised) {
   std::set<std::string> seen;
   for (const DType dtype : kTypes) {
     const Instance instance(added(dtype, 8, {32, 32}));
-    for (const kernels::Kernel* kernel : runnable(instance.problem(1))) seen.insert(kernel->info.name);
+    for (const kernels::Kernel* kernel : runnable(instance.problem(1))) seen.insert(kernel->name);
   }
   Problem plain = Instance(added(DType::bf16, 8, {32, 32})).problem(1);
   plain.accumulate = false;
   for (const kernels::Kernel* kernel : runnable(plain))
-    EXPECT_EQ(seen.count(kernel->info.name), 1u) << kernel->info.name;
+    EXPECT_EQ(seen.count(kernel->name), 1u) << kernel->name;
 }
 
 TEST(Accumulate, TwoCallsAddBoth) {
@@ -55,7 +55,7 @@ TEST(Accumulate, TwoCallsAddBoth) {
         c.integers = true;
         Instance instance(c);
         for (const kernels::Kernel* kernel : all_for(instance.problem(1))) {
-          SCOPED_TRACE(kernel->info.name);
+          SCOPED_TRACE(kernel->name);
           const Matrix start = instance.before;
           const Matrix once = instance.run(*kernel, Executor::serial());
           expect_exact(instance, once, instance.answer());
@@ -74,7 +74,7 @@ TEST(Accumulate, NoTokensChangeNothing) {
     instance.before.set(0, 0, -0.0);
     instance.before.set(1, 0, std::numeric_limits<double>::quiet_NaN());
     for (const kernels::Kernel* kernel : all_for(instance.problem(1)))
-      EXPECT_EQ(instance.run(*kernel, Executor::serial()).bytes, instance.before.bytes) << kernel->info.name;
+      EXPECT_EQ(instance.run(*kernel, Executor::serial()).bytes, instance.before.bytes) << kernel->name;
   }
 }
 
@@ -95,13 +95,13 @@ TEST(Accumulate, NothingIsAddedToPadding) {
           for (std::int64_t j = 0; j < out.cols; ++j)
             ASSERT_EQ(std::isfinite(out.at(r, j)),
                       std::isfinite(answer.exact[static_cast<std::size_t>(r * out.cols + j)]))
-                << kernel->info.name << " " << describe(c) << " at " << r << ", " << j;
+                << kernel->name << " " << describe(c) << " at " << r << ", " << j;
         for (std::int64_t b = 0; b < instance.index().blocks; ++b)
           for (std::int64_t i = 0; i < block.rows; ++i)
             for (std::int64_t j = 0; j < block.cols; ++j)
               if (b / 4 * block.rows + i >= c.rows || b % 4 * block.cols + j >= c.cols) {
                 ASSERT_EQ(out.at(b * block.rows + i, j), 0)
-                    << kernel->info.name << " " << describe(c) << " block " << b;
+                    << kernel->name << " " << describe(c) << " block " << b;
               }
       }
     }
@@ -118,7 +118,7 @@ TEST(Accumulate, AnyNumberOfThreadsGivesTheSameBits) {
         const Matrix one = instance.run(*kernel, Executor::serial());
         for (const int threads : {2, 7})
           EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes)
-              << kernel->info.name << " on " << threads;
+              << kernel->name << " on " << threads;
       }
     }
 }
@@ -133,7 +133,7 @@ TEST(Accumulate, SumsOf16BitOperandsAreNotRounded) {
       for (std::int64_t j = 0; j < instance.before.cols; ++j) instance.before.set(r, j, 1 << 14);
     const Instance::Answer answer = instance.answer();
     for (const kernels::Kernel* kernel : all_for(instance.problem(1))) {
-      SCOPED_TRACE(kernel->info.name);
+      SCOPED_TRACE(kernel->name);
       expect_exact(instance, instance.run(*kernel, Executor::serial()), answer);
     }
   }

@@ -49,22 +49,23 @@ float emulated_dot(const std::uint16_t* a, const std::uint16_t* b, float old) {
 
 const kernels::Kernel& emulated_amx_kernel() {
   using namespace kernels;
-  static const Kernel kernel = {
-      {"amx_tile_emulated", plan::Side::cpu, runtime::Isa::avx512_bf16,
-       [](const Problem& problem, const plan::Machine& machine) -> std::string {
-         if (machine.isa < runtime::Isa::avx512_bf16) return "needs avx512_bf16";
-         return problem.dtype == DType::bf16 ? "" : "multiplies bf16 only";
-       },
-       [](const Problem& problem, const plan::Machine&) { return cpu::predict_tile_us(problem, 0); },
-       [](const Problem& problem, const plan::Machine&) {
-         return problem.direction == Direction::dw ? cpu::tile_dw_workspace(problem)
-                                                   : cpu::tile_workspace(problem);
-       }},
-      [](const MatmulArgs& args, const Executor& executor) {
-        args.direction == Direction::dw ? cpu::run_tile_dw(kEmulatedTile, args, executor)
-                                        : cpu::run_tile(kEmulatedTile, args, executor);
-        return 0;
-      }};
+  const auto propose = [](const Problem& problem, const plan::Machine& machine,
+                          Proposals<Linear>& out) -> Refusal {
+    if (machine.isa < runtime::Isa::avx512_bf16) return "needs avx512_bf16";
+    if (problem.dtype != DType::bf16) return "multiplies bf16 only";
+    out.add({{},
+             cpu::predict_tile_us(problem, 0),
+             problem.direction == Direction::dw ? cpu::tile_dw_workspace(problem)
+                                                : cpu::tile_workspace(problem)});
+    return {};
+  };
+  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
+    args.direction == Direction::dw ? cpu::run_tile_dw(kEmulatedTile, args, executor)
+                                    : cpu::run_tile(kEmulatedTile, args, executor);
+    return 0;
+  };
+  static const Kernel kernel{{"amx_tile_emulated", Placement::cpu, propose, launch},
+                             runtime::Isa::avx512_bf16};
   return kernel;
 }
 

@@ -2,8 +2,8 @@
 // packing uses that).
 #pragma once
 
-#include "kernels/args.h"
 #include "kernels/bsr_linear/cpu/amx/tile.h"
+#include "kernels/bsr_linear/verb.h"
 
 namespace sparseloom::testing {
 

@@ -33,20 +33,20 @@ bool emulated_int8_tiles_in_use() {
 
 const kernels::Kernel& emulated_amx_int8_kernel() {
   using namespace kernels;
-  static const Kernel kernel = {
-      {"amx_int8_tile_emulated", plan::Side::cpu, runtime::Isa::avx512_bf16,
-       [](const Problem& problem, const plan::Machine& machine) -> std::string {
-         if (machine.isa < runtime::Isa::avx512_bf16) return "needs avx512_bf16";
-         return problem.dtype == DType::i8 && problem.direction == Direction::forward
-                    ? ""
-                    : "multiplies int8 only, forward only";
-       },
-       [](const Problem& problem, const plan::Machine&) { return cpu::predict_tile_us(problem, 0); },
-       [](const Problem& problem, const plan::Machine&) { return cpu::tile_workspace(problem); }, true},
-      [](const MatmulArgs& args, const Executor& executor) {
-        cpu::run_tile(kEmulatedInt8Tile, args, executor);
-        return 0;
-      }};
+  const auto propose = [](const Problem& problem, const plan::Machine& machine,
+                          Proposals<Linear>& out) -> Refusal {
+    if (machine.isa < runtime::Isa::avx512_bf16) return "needs avx512_bf16";
+    if (problem.dtype != DType::i8 || problem.direction != Direction::forward)
+      return "multiplies int8 only, forward only";
+    out.add({{}, cpu::predict_tile_us(problem, 0), cpu::tile_workspace(problem)});
+    return {};
+  };
+  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
+    cpu::run_tile(kEmulatedInt8Tile, args, executor);
+    return 0;
+  };
+  static const Kernel kernel{
+      {"amx_int8_tile_emulated", Placement::cpu, propose, launch}, runtime::Isa::avx512_bf16, true};
   return kernel;
 }
 

@@ -205,20 +205,21 @@ TEST_F(AmxEmulated, PlanNeedsTheMachineAndItsRate) {
   p.threads = 2;
   const kernels::Kernel *tile = nullptr, *panel = nullptr;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels()) {
-    if (kernel.info.name == std::string("amx_tile")) tile = &kernel;
-    if (kernel.info.name == std::string("avx512bf16_panel")) panel = &kernel;
+    if (kernel.name == std::string("amx_tile")) tile = &kernel;
+    if (kernel.name == std::string("avx512bf16_panel")) panel = &kernel;
   }
   ASSERT_TRUE(tile && panel);
+  using kernels::bsr_linear::ask;
   plan::Machine machine{runtime::Isa::avx512_bf16, {}, {}};
-  EXPECT_NE(tile->info.refusal(p, machine).find("needs amx"), std::string::npos);
+  EXPECT_NE(ask(*tile, p, machine).refusal.find("needs amx"), std::string::npos);
   machine.isa = runtime::Isa::amx;
-  EXPECT_EQ(tile->info.refusal(p, machine), "");
+  EXPECT_EQ(ask(*tile, p, machine).refusal, "");
   machine.rates = {107e9, 214e9, 107e9, 3.14e12, 428e9, 6.3e12, 20e9, 0};  // a Sapphire Rapids core
-  EXPECT_LT(tile->info.predict_us(p, machine), panel->info.predict_us(p, machine) / 4);
+  EXPECT_LT(ask(*tile, p, machine).predicted_us, ask(*panel, p, machine).predicted_us / 4);
   machine.rates.bf16_amx = 50e9;  // tiles that something emulates
-  EXPECT_GT(tile->info.predict_us(p, machine), panel->info.predict_us(p, machine));
+  EXPECT_GT(ask(*tile, p, machine).predicted_us, ask(*panel, p, machine).predicted_us);
   p.dtype = DType::f16;
-  EXPECT_NE(tile->info.refusal(p, machine).find("bf16"), std::string::npos);
+  EXPECT_NE(ask(*tile, p, machine).refusal.find("bf16"), std::string::npos);
 }
 
 // The paths of int8's walk that small products do not reach.
@@ -244,7 +245,7 @@ TEST(AmxMachine, Int8GivesTheBitsOfTheEmulation) {
   if (runtime::active_isa() < runtime::Isa::amx) GTEST_SKIP() << "no AMX, or not allowed";
   const kernels::Kernel* tile = nullptr;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
-    if (kernel.info.name == std::string("amx_int8_tile")) tile = &kernel;
+    if (kernel.name == std::string("amx_int8_tile")) tile = &kernel;
   ASSERT_NE(tile, nullptr);
   for (const std::int32_t bm : {8, 16, 32, 64, 128})
     for (const std::int32_t bn : {8, 16, 32, 64, 128})
@@ -266,7 +267,7 @@ TEST(AmxMachine, GivesTheBitsOfTheEmulation) {
   if (runtime::active_isa() < runtime::Isa::amx) GTEST_SKIP() << "no AMX, or not allowed";
   const kernels::Kernel* tile = nullptr;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
-    if (kernel.info.name == std::string("amx_tile")) tile = &kernel;
+    if (kernel.name == std::string("amx_tile")) tile = &kernel;
   ASSERT_NE(tile, nullptr);
   for (const Direction direction : kDirections)
     for (const std::int32_t bm : {8, 16, 32, 64, 128})

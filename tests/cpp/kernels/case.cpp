@@ -166,8 +166,9 @@ MatmulArgs Instance::args() {
 
 Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
   Matrix out = poisoned_output();
-  const std::size_t declared =
-      kernel.info.workspace_bytes(problem(executor.num_threads), {runtime::active_isa(), {}, {}});
+  const kernels::bsr_linear::Answer planned =
+      kernels::bsr_linear::ask(kernel, problem(executor.num_threads), {runtime::active_isa(), {}, {}});
+  const std::size_t declared = planned.workspace_bytes;
   const std::size_t allocated = (declared + 2 * kGuard - 1) / kGuard * kGuard;
   const std::unique_ptr<std::byte, decltype(&std::free)> workspace(
       static_cast<std::byte*>(std::aligned_alloc(64, allocated)), &std::free);
@@ -175,21 +176,23 @@ Matrix Instance::run(const kernels::Kernel& kernel, const Executor& executor) {
   MatmulArgs call = args();
   call.out = out.data(), call.out_stride = out.stride;
   call.workspace = workspace.get();
-  EXPECT_EQ(kernel.launch(call, executor), 0) << kernel.info.name;
-  EXPECT_TRUE(out.padding_untouched()) << kernel.info.name << " wrote outside the output: " << describe(c);
+  EXPECT_EQ(kernel.launch(call, planned.schedule, executor), 0) << kernel.name;
+  EXPECT_TRUE(out.padding_untouched()) << kernel.name << " wrote outside the output: " << describe(c);
   EXPECT_TRUE(std::all_of(workspace.get() + declared, workspace.get() + allocated,
                           [](std::byte b) { return b == kPoison; }))
-      << kernel.info.name << " overran its workspace: " << describe(c);
+      << kernel.name << " overran its workspace: " << describe(c);
   return out;
 }
 
 std::vector<const kernels::Kernel*> runnable(const Problem& problem) {
-  const plan::Machine machine{runtime::active_isa(), {}, {}};
+  const auto runs = [&](const kernels::Kernel& kernel) {
+    return kernels::bsr_linear::ask(kernel, problem, {runtime::active_isa(), {}, {}}).refusal.empty();
+  };
   std::vector<const kernels::Kernel*> list;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
-    if (kernel.info.refusal(problem, machine).empty()) list.push_back(&kernel);
+    if (runs(kernel)) list.push_back(&kernel);
 #if defined(__x86_64__)
-  if (emulated_amx_kernel().info.refusal(problem, machine).empty()) list.push_back(&emulated_amx_kernel());
+  if (runs(emulated_amx_kernel())) list.push_back(&emulated_amx_kernel());
 #endif
   return list;
 }

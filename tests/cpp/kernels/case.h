@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/args.h"
+#include "kernels/bsr_linear/verb.h"
 #include "kernels/matrix.h"
 
 namespace sparseloom::testing {

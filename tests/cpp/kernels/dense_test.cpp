@@ -9,9 +9,9 @@
 namespace sparseloom::kernels {
 namespace {
 
-const plan::KernelInfo& dense() {
+const Kernel& dense() {
   static const Kernel kernel = dense_kernel();
-  return kernel.info;
+  return kernel;
 }
 
 Problem problem() {
@@ -28,15 +28,15 @@ plan::Machine machine(int sm) {
 }
 
 void expect_refused(const Problem& p, const std::string& part, int sm = 90) {
-  const std::string why = dense().refusal(p, machine(sm));
+  const std::string why = bsr_linear::ask(dense(), p, machine(sm)).refusal;
   EXPECT_NE(why.find(part), std::string::npos) << "'" << why << "' has no '" << part << "'";
 }
 
 TEST(DenseOf8Bits, IsRefusedWhereNobodyMultipliesThem) {
   ASSERT_TRUE(dense().scaled);
   Problem p = problem();
-  EXPECT_EQ(dense().refusal(p, machine(90)), "");
-  EXPECT_EQ(dense().refusal(p, machine(89)), "");
+  EXPECT_EQ(bsr_linear::ask(dense(), p, machine(90)).refusal, "");
+  EXPECT_EQ(bsr_linear::ask(dense(), p, machine(89)).refusal, "");
   expect_refused(p, "8.9 or newer for float8_e4m3fn, the device has 8.6", 86);
   p.strict = true;
   expect_refused(p, "strict forbids going dense");
@@ -55,11 +55,13 @@ TEST(DenseOf8Bits, IsRefusedWhereNobodyMultipliesThem) {
 }
 
 TEST(DenseOf8Bits, TakesOneByteForEachElementOfW) {
-  EXPECT_EQ(dense().workspace_bytes(problem(), machine(90)), 2048u * 1024);
+  EXPECT_EQ(bsr_linear::ask(dense(), problem(), machine(90)).workspace_bytes, 2048u * 1024);
 }
 
 TEST(DenseOf8Bits, EveryPassBehindTheProductIsInItsPrediction) {
-  const auto predicted = [](const Problem& p) { return dense().predict_us(p, machine(90)); };
+  const auto predicted = [](const Problem& p) {
+    return bsr_linear::ask(dense(), p, machine(90)).predicted_us;
+  };
   Problem p = problem();
   const double plain = predicted(p), peak = 2.0 * 4096 * 2048 * 1024 / (2 * 8192 / 2.0 * 132 * 1.98e9) * 1e6;
   EXPECT_GT(plain, peak);

@@ -31,7 +31,7 @@ std::vector<std::byte> run_on(const Image& image, const kernels::Kernel& kernel)
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
       static_cast<std::byte*>(std::aligned_alloc(256, size)), &std::free);
   std::memcpy(memory.get(), image.bytes().data(), image.bytes().size());
-  EXPECT_EQ(kernel.launch(image.args(memory.get()), Executor::serial()), 0);
+  EXPECT_EQ(kernel.launch(image.args(memory.get()), {}, Executor::serial()), 0);
   return {memory.get(), memory.get() + image.bytes().size()};
 }
 

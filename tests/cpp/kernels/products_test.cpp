@@ -23,7 +23,7 @@ void check_all(const Case& c) {
   if (kernels.empty()) return;
   const Instance::Answer answer = instance.answer();
   for (const kernels::Kernel* kernel : kernels) {
-    SCOPED_TRACE(kernel->info.name);
+    SCOPED_TRACE(kernel->name);
     expect_accurate(instance, instance.run(*kernel, Executor::serial()), answer);
   }
 }
@@ -92,7 +92,7 @@ TEST_P(Products, SmallIntegersExactly) {
       Instance instance(c);
       const Instance::Answer answer = instance.answer();
       for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
-        SCOPED_TRACE(kernel->info.name);
+        SCOPED_TRACE(kernel->name);
         expect_exact(instance, instance.run(*kernel, Executor::serial()), answer);
       }
     }
@@ -127,7 +127,7 @@ TEST(KTiles, OfDepth) {
           }
           const Instance::Answer answer = instance.answer();
           for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
-            SCOPED_TRACE(kernel->info.name);
+            SCOPED_TRACE(kernel->name);
             const Matrix one = instance.run(*kernel, Executor::serial());
             expect_accurate(instance, one, answer);
             EXPECT_EQ(instance.run(*kernel, backwards(3)).bytes, one.bytes);
@@ -187,15 +187,14 @@ TEST(Kernels, EachIsExercisedOnThisMachine) {
       Problem p;
       p.direction = direction, p.dtype = dtype, p.m = 4, p.rows = 64, p.cols = 64, p.block = {32, 32},
       p.blocks = 1, p.threads = 1;
-      for (const kernels::Kernel* kernel : runnable(p)) seen.insert(kernel->info.name);
+      for (const kernels::Kernel* kernel : runnable(p)) seen.insert(kernel->name);
     }
   Problem i8;  // by scaled_test.cpp
   i8.dtype = DType::i8, i8.m = 4, i8.rows = 64, i8.cols = 64, i8.block = {32, 32}, i8.blocks = 1,
   i8.threads = 1;
-  for (const kernels::Kernel* kernel : scaled_runnable(i8)) seen.insert(kernel->info.name);
+  for (const kernels::Kernel* kernel : scaled_runnable(i8)) seen.insert(kernel->name);
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
-    EXPECT_EQ(seen.count(kernel.info.name), runtime::active_isa() >= kernel.info.isa ? 1u : 0u)
-        << kernel.info.name;
+    EXPECT_EQ(seen.count(kernel.name), runtime::active_isa() >= kernel.isa ? 1u : 0u) << kernel.name;
 }
 
 // Every fast forward kernel: whole groups of eight outputs and ragged ones, few tokens and several panels.
@@ -213,7 +212,7 @@ TEST(Residual, IsAddedBehindTheActivation) {
           const auto kernels = runnable(instance.problem(2));
           ASSERT_FALSE(kernels.empty() && runtime::active_isa() >= runtime::Isa::avx2);
           for (const kernels::Kernel* kernel : kernels) {
-            SCOPED_TRACE(kernel->info.name);
+            SCOPED_TRACE(kernel->name);
             expect_accurate(instance, instance.run(*kernel, backwards(2)), answer);
           }
         }

@@ -127,8 +127,9 @@ void ScaledInstance::fill_values(double value) {
 
 Matrix ScaledInstance::run(const kernels::Kernel& kernel, const Executor& executor) {
   Matrix out(c.out, c.m, c.rows, c.stride_padding);
-  const std::size_t declared =
-      kernel.info.workspace_bytes(problem(executor.num_threads), {runtime::active_isa(), {}, {}});
+  const kernels::bsr_linear::Answer planned =
+      kernels::bsr_linear::ask(kernel, problem(executor.num_threads), {runtime::active_isa(), {}, {}});
+  const std::size_t declared = planned.workspace_bytes;
   const std::size_t allocated = (declared + 2 * kGuard - 1) / kGuard * kGuard;
   const std::unique_ptr<std::byte, decltype(&std::free)> workspace(
       static_cast<std::byte*>(std::aligned_alloc(64, allocated)), &std::free);
@@ -136,11 +137,11 @@ Matrix ScaledInstance::run(const kernels::Kernel& kernel, const Executor& execut
   MatmulArgs call = args();
   call.out = out.data(), call.out_stride = out.stride;
   call.workspace = workspace.get();
-  EXPECT_EQ(kernel.launch(call, executor), 0) << kernel.info.name;
-  EXPECT_TRUE(out.padding_untouched()) << kernel.info.name << " wrote outside the output: " << describe(c);
+  EXPECT_EQ(kernel.launch(call, planned.schedule, executor), 0) << kernel.name;
+  EXPECT_TRUE(out.padding_untouched()) << kernel.name << " wrote outside the output: " << describe(c);
   EXPECT_TRUE(std::all_of(workspace.get() + declared, workspace.get() + allocated,
                           [](std::byte b) { return b == kPoison; }))
-      << kernel.info.name << " overran its workspace: " << describe(c);
+      << kernel.name << " overran its workspace: " << describe(c);
   return out;
 }
 
@@ -187,13 +188,14 @@ void ScaledInstance::expect_right(const Matrix& out) {
 }
 
 std::vector<const kernels::Kernel*> scaled_runnable(const Problem& problem) {
-  const plan::Machine machine{runtime::active_isa(), {}, {}};
+  const auto runs = [&](const kernels::Kernel& kernel) {
+    return kernels::bsr_linear::ask(kernel, problem, {runtime::active_isa(), {}, {}}).refusal.empty();
+  };
   std::vector<const kernels::Kernel*> list;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
-    if (kernel.info.scaled && kernel.info.refusal(problem, machine).empty()) list.push_back(&kernel);
+    if (runs(kernel)) list.push_back(&kernel);
 #if defined(__x86_64__)
-  if (emulated_amx_int8_kernel().info.refusal(problem, machine).empty())
-    list.push_back(&emulated_amx_int8_kernel());
+  if (runs(emulated_amx_int8_kernel())) list.push_back(&emulated_amx_int8_kernel());
 #endif
   static const kernels::Kernel reference = kernels::reference_kernel();
   list.push_back(&reference);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/args.h"
+#include "kernels/bsr_linear/verb.h"
 #include "kernels/case.h"
 
 namespace sparseloom::testing {

@@ -14,7 +14,7 @@ constexpr std::int32_t kSides[] = {8, 16, 32, 64, 128};
 void check(const ScaledCase& c) {
   ScaledInstance instance(c);
   for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
-    SCOPED_TRACE(kernel->info.name);
+    SCOPED_TRACE(kernel->name);
     instance.expect_right(instance.run(*kernel, Executor::serial()));
   }
 }
@@ -76,7 +76,7 @@ TEST(Scaled, ExtremesDoNotOverflow) {
       ScaledInstance instance(c);
       instance.fill_x(x), instance.fill_values(w);
       for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
-        SCOPED_TRACE(kernel->info.name);
+        SCOPED_TRACE(kernel->name);
         instance.expect_right(instance.run(*kernel, Executor::serial()));
       }
     }
@@ -90,7 +90,7 @@ TEST(Scaled, TheLongestSumFits) {
   instance.fill_x(-128), instance.fill_values(-128);
   instance.x_scale = {1, 1}, instance.w_scale.assign(8, 1);
   for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1)))
-    EXPECT_EQ(instance.run(*kernel, Executor::serial()).at(1, 7), 0x1p31 - 0x1p14) << kernel->info.name;
+    EXPECT_EQ(instance.run(*kernel, Executor::serial()).at(1, 7), 0x1p31 - 0x1p14) << kernel->name;
 }
 
 TEST(Scaled, AnyNumberOfThreadsGivesTheSameBits) {
@@ -105,9 +105,9 @@ TEST(Scaled, AnyNumberOfThreadsGivesTheSameBits) {
           const Matrix one = instance.run(*kernel, Executor::serial());
           for (const int threads : {2, 3, 7})
             EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes)
-                << kernel->info.name << " on " << threads;
+                << kernel->name << " on " << threads;
           EXPECT_EQ(instance.run(*kernel, Executor::pool(3)).bytes, one.bytes)
-              << kernel->info.name << " on the pool";
+              << kernel->name << " on the pool";
         }
       }
 }
@@ -121,7 +121,7 @@ TEST(Scaled, DenormalResultsAreKept) {
     for (float& scale : instance.x_scale) scale *= 0x1p-70f;
     for (float& scale : instance.w_scale) scale *= 0x1p-62f;
     for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
-      SCOPED_TRACE(kernel->info.name);
+      SCOPED_TRACE(kernel->name);
       const Matrix got = instance.run(*kernel, Executor::serial());
       instance.expect_right(got);
       EXPECT_NE(got.at(0, 0), 0);
@@ -143,7 +143,7 @@ TEST(Scaled, ZeroInfAndNanScalesFollowIeee) {
     instance.x_scale[5] = -kInf;
     instance.w_scale[9] = kInf, instance.w_scale[10] = kNan, instance.w_scale[11] = 0;
     for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
-      SCOPED_TRACE(kernel->info.name);
+      SCOPED_TRACE(kernel->name);
       const Matrix out = instance.run(*kernel, Executor::serial());
       ScaledInstance tame = instance;
       tame.x_scale = std::vector<float>(20, 1), tame.w_scale = std::vector<float>(40, 1);
@@ -175,8 +175,7 @@ TEST(Scaled, F8NanStaysUnderStoredBlocks) {
         for (std::int64_t b = instance.crow[static_cast<std::size_t>(o / 16)];
              b < instance.crow[static_cast<std::size_t>(o / 16) + 1]; ++b)
           stored |= instance.col[static_cast<std::size_t>(b)] == 40 / 16;
-        ASSERT_EQ(std::isnan(out.at(t, o)), stored && t == 3)
-            << kernel->info.name << " at " << t << ", " << o;
+        ASSERT_EQ(std::isnan(out.at(t, o)), stored && t == 3) << kernel->name << " at " << t << ", " << o;
       }
   }
 }

@@ -48,7 +48,7 @@ TEST(BsrLinear, EveryMemberOfAProblemChangesItsKey) {
 }
 
 TEST(BsrLinear, RowsHaveOneNumberInBothLists) {
-  const auto known = registry_info();
+  const auto known = registry();
   const auto rows = plan::rows_of(Linear::kName);
   ASSERT_EQ(rows.size(), known.size());
   for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_STREQ(rows[i].name, known[i].name);

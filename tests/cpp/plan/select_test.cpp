@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "plan/toy_verb.h"
 #include "sparseloom/error.h"
 #include "sparseloom/extension.h"

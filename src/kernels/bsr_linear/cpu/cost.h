@@ -2,7 +2,7 @@
 // it.
 #pragma once
 
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cpu {

@@ -1,8 +1,6 @@
 // The registry's rows for the CPU kernels: what each refuses, its predicted time, its workspace and its
-// launch.
+// launch. They choose nothing beforehand: their schedules are empty.
 #include "kernels/bsr_linear/cpu/kernels.h"
-
-#include <string>
 
 #include "kernels/bsr_linear/cpu/amx/tile.h"
 #include "kernels/bsr_linear/cpu/cost.h"
@@ -16,44 +14,42 @@ namespace {
 using plan::Machine;
 using runtime::Isa;
 
-std::string refuse_isa(Isa needed, const Machine& machine) {
+Refusal refuse_isa(Isa needed, const Machine& machine) {
   if (machine.isa >= needed) return {};
-  return std::string("needs ") + runtime::name_of(needed) + ", the machine (or SPARSELOOM_ISA) allows " +
-         runtime::name_of(machine.isa);
+  return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(needed),
+          runtime::name_of(machine.isa)};
 }
 
 template <Isa kIsa>
-std::string refuse_panel(const Problem& problem, const Machine& machine) {
-  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
+Refusal refuse_panel(const Problem& problem, const Machine& machine) {
+  if (const Refusal why = refuse_isa(kIsa, machine)) return why;
   if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
   if (kIsa >= Isa::avx512_bf16 && problem.dtype != DType::bf16)
-    return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
+    return {"multiplies bf16 only, the dtype is {}", name_of(problem.dtype)};
   return {};
 }
 
 template <Isa kIsa>
-std::string refuse_int8(const Problem& problem, const Machine& machine) {
-  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
-  if (problem.dtype != DType::i8)
-    return std::string("multiplies int8 only, the dtype is ") + name_of(problem.dtype);
+Refusal refuse_int8(const Problem& problem, const Machine& machine) {
+  if (const Refusal why = refuse_isa(kIsa, machine)) return why;
+  if (problem.dtype != DType::i8) return {"multiplies int8 only, the dtype is {}", name_of(problem.dtype)};
   if (problem.direction != Direction::forward) return "does forward only: int8 products have no gradients";
   return {};
 }
 
 template <Isa kIsa>
-std::string refuse_decode(const Problem& problem, const Machine& machine) {
-  if (std::string reason = refuse_isa(kIsa, machine); !reason.empty()) return reason;
+Refusal refuse_decode(const Problem& problem, const Machine& machine) {
+  if (const Refusal why = refuse_isa(kIsa, machine)) return why;
   if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
   if (problem.direction == Direction::dw)
     return "does forward and dx only: dw reads both operands whole, panel kernels do it";
   if (problem.m > cpu::kDecodeTokens)
-    return "takes at most " + std::to_string(cpu::kDecodeTokens) + " tokens, the call has " +
-           std::to_string(problem.m);
+    return {"takes at most {} tokens, the call has {}", cpu::kDecodeTokens, problem.m};
   if (kIsa == Isa::avx512 && problem.block.cols < 16)
     return "needs blocks of 16 columns or more to fill a vector, avx2_decode does not";
   if (kIsa == Isa::avx512_bf16) {
     if (problem.dtype != DType::bf16)
-      return std::string("multiplies bf16 only, the dtype is ") + name_of(problem.dtype);
+      return {"multiplies bf16 only, the dtype is {}", name_of(problem.dtype)};
     if (problem.direction != Direction::forward) return "does forward only";
     if (problem.block.cols < 32)
       return "needs blocks of 32 columns or more to fill a vector, avx512_decode does with 16";
@@ -94,48 +90,52 @@ template <Isa kIsa>
 Kernel panel_row(const char* name) {
   using P = Panel<kIsa>;
   constexpr bool kInt8 = kIsa == Isa::avx512_vnni;
-  return {{name, plan::Side::cpu, kIsa, kInt8 ? refuse_int8<kIsa> : refuse_panel<kIsa>,
-           [](const Problem& problem, const Machine& machine) {
-             return cpu::predict_panel_us(problem, machine.rates, P::peak(machine.rates), P::kCosts);
-           },
-           [](const Problem& problem, const Machine&) {
-             return problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
-                                                       : cpu::PanelMemory(P::kOps, problem).bytes;
-           },
-           kInt8},
-          [](const MatmulArgs& args, const Executor& executor) {
-            args.direction == Direction::dw ? cpu::run_panel_dw(P::kOps, args, executor)
-                                            : cpu::run_panel(P::kOps, args, executor);
-            return 0;
-          }};
+  const auto propose = [](const Problem& problem, const Machine& machine, Proposals<Linear>& out) -> Refusal {
+    if (const Refusal why =
+            kInt8 ? refuse_int8<kIsa>(problem, machine) : refuse_panel<kIsa>(problem, machine))
+      return why;
+    out.add({{},
+             cpu::predict_panel_us(problem, machine.rates, P::peak(machine.rates), P::kCosts),
+             problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
+                                                : cpu::PanelMemory(P::kOps, problem).bytes});
+    return {};
+  };
+  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
+    args.direction == Direction::dw ? cpu::run_panel_dw(P::kOps, args, executor)
+                                    : cpu::run_panel(P::kOps, args, executor);
+    return 0;
+  };
+  return {{name, Placement::cpu, propose, launch}, kIsa, kInt8};
 }
 
 Kernel tile_row(const char* name) {
-  return {{name, plan::Side::cpu, Isa::amx, refuse_panel<Isa::amx>,
-           [](const Problem& problem, const Machine& machine) {
-             return cpu::predict_tile_us(problem, machine.rates.bf16_amx);
-           },
-           [](const Problem& problem, const Machine&) {
-             return problem.direction == Direction::dw ? cpu::tile_dw_workspace(problem)
-                                                       : cpu::tile_workspace(problem);
-           }},
-          [](const MatmulArgs& args, const Executor& executor) {
-            args.direction == Direction::dw ? cpu::run_tile_dw(cpu::kAmxTile, args, executor)
-                                            : cpu::run_tile(cpu::kAmxTile, args, executor);
-            return 0;
-          }};
+  const auto propose = [](const Problem& problem, const Machine& machine, Proposals<Linear>& out) -> Refusal {
+    if (const Refusal why = refuse_panel<Isa::amx>(problem, machine)) return why;
+    out.add({{},
+             cpu::predict_tile_us(problem, machine.rates.bf16_amx),
+             problem.direction == Direction::dw ? cpu::tile_dw_workspace(problem)
+                                                : cpu::tile_workspace(problem)});
+    return {};
+  };
+  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
+    args.direction == Direction::dw ? cpu::run_tile_dw(cpu::kAmxTile, args, executor)
+                                    : cpu::run_tile(cpu::kAmxTile, args, executor);
+    return 0;
+  };
+  return {{name, Placement::cpu, propose, launch}, Isa::amx};
 }
 
 Kernel int8_tile_row(const char* name) {
-  return {{name, plan::Side::cpu, Isa::amx, refuse_int8<Isa::amx>,
-           [](const Problem& problem, const Machine& machine) {
-             return cpu::predict_tile_us(problem, machine.rates.i8_amx);
-           },
-           [](const Problem& problem, const Machine&) { return cpu::tile_workspace(problem); }, true},
-          [](const MatmulArgs& args, const Executor& executor) {
-            cpu::run_tile(cpu::kAmxInt8Tile, args, executor);
-            return 0;
-          }};
+  const auto propose = [](const Problem& problem, const Machine& machine, Proposals<Linear>& out) -> Refusal {
+    if (const Refusal why = refuse_int8<Isa::amx>(problem, machine)) return why;
+    out.add({{}, cpu::predict_tile_us(problem, machine.rates.i8_amx), cpu::tile_workspace(problem)});
+    return {};
+  };
+  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
+    cpu::run_tile(cpu::kAmxInt8Tile, args, executor);
+    return 0;
+  };
+  return {{name, Placement::cpu, propose, launch}, Isa::amx, true};
 }
 
 template <Isa kIsa>
@@ -167,17 +167,18 @@ struct Decode<Isa::avx512_bf16> {
 
 template <Isa kIsa>
 Kernel decode_row(const char* name) {
-  return {{name, plan::Side::cpu, kIsa, refuse_decode<kIsa>,
-           [](const Problem& problem, const Machine& machine) {
-             const bool forward = problem.direction == Direction::forward;
-             return cpu::predict_decode_us(problem, machine.rates,
-                                           Decode<kIsa>::costs(forward, machine.rates));
-           },
-           [](const Problem&, const Machine&) { return std::size_t{0}; }},
-          [](const MatmulArgs& args, const Executor& executor) {
-            cpu::run_decode(Decode<kIsa>::kOps, args, executor);
-            return 0;
-          }};
+  const auto propose = [](const Problem& problem, const Machine& machine, Proposals<Linear>& out) -> Refusal {
+    if (const Refusal why = refuse_decode<kIsa>(problem, machine)) return why;
+    const bool forward = problem.direction == Direction::forward;
+    out.add(
+        {{}, cpu::predict_decode_us(problem, machine.rates, Decode<kIsa>::costs(forward, machine.rates)), 0});
+    return {};
+  };
+  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
+    cpu::run_decode(Decode<kIsa>::kOps, args, executor);
+    return 0;
+  };
+  return {{name, Placement::cpu, propose, launch}, kIsa};
 }
 
 #endif

@@ -3,12 +3,12 @@
 
 #include <span>
 
-#include "kernels/args.h"
 #include "kernels/bsr_linear/cpu/rates.h"
+#include "kernels/bsr_linear/verb.h"
 
 namespace sparseloom::kernels {
 
-/// The fastest instruction set comes first. A row's refusal() says whether this machine and problem suit it.
+/// The fastest instruction set comes first. A row's propose() says whether this machine and problem suit it.
 std::span<const Kernel> cpu_kernels();
 
 }  // namespace sparseloom::kernels

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "runtime/rate_table.h"
 
 namespace sparseloom::kernels {

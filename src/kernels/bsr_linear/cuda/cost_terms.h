@@ -2,7 +2,7 @@
 // constants that were fitted for several kernels.
 #pragma once
 
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {

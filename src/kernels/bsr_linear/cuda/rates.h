@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda {

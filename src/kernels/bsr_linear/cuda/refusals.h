@@ -2,22 +2,22 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/refusal.h"
 
 namespace sparseloom::kernels::cuda {
 
-std::string refuse_other_than_hopper(const plan::Machine& machine);
-std::string refuse_other_than_16_bits(const Problem& problem);
+Refusal refuse_other_than_hopper(const plan::Machine& machine);
+Refusal refuse_other_than_16_bits(const Problem& problem);
 /// For the Hopper kernels, whose tensor maps describe no empty matrix and count rows and columns in 31 bits.
-std::string refuse_empty_or_huge(const Problem& problem);
+Refusal refuse_empty_or_huge(const Problem& problem);
 /// For kernels that count in 31 bits their tiles of tokens x outputs of a product with as many outputs.
-std::string refuse_too_many_tiles(std::int64_t m, std::int64_t outputs, int tile_tokens, int tile_outputs);
+Refusal refuse_too_many_tiles(std::int64_t m, std::int64_t outputs, int tile_tokens, int tile_outputs);
 /// For kernels that read f32 operands as TF32.
-std::string refuse_unasked_tf32(const Problem& problem);
+Refusal refuse_unasked_tf32(const Problem& problem);
 /// For the Hopper kernels for forward and dX of 16-bit types.
-std::string refuse_16_bit_dds(const Problem& problem, const plan::Machine& machine);
+Refusal refuse_16_bit_dds(const Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::cuda

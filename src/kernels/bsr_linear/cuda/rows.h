@@ -1,5 +1,5 @@
 // The registry rows of this family's CUDA kernels. Each is in row.cpp of its method's folder: what it
-// refuses, its predicted time, its workspace, how it groups block rows, and its launch.
+// refuses, the schedules that it proposes with their predicted times and workspaces, and its launch.
 //
 // A launch calls the entry that entry.h of the method declares, in plain C++ without CUDA headers. All
 // entries are asynchronous, return 0 or a cudaError_t, allocate nothing, never wait, and may be captured in a
@@ -7,10 +7,9 @@
 // outside L2; they use the problem's density, and the positions of the blocks do not matter.
 #pragma once
 
-#include <cstddef>
 #include <span>
 
-#include "kernels/args.h"
+#include "kernels/bsr_linear/verb.h"
 
 namespace sparseloom::kernels {
 
@@ -19,18 +18,13 @@ std::span<const Kernel> cuda_kernels();
 
 namespace cuda {
 
-/// For rows that need none.
-inline std::size_t no_workspace(const Problem&, const plan::Machine&) { return 0; }
-
 /// For rows that need all operands aligned, or those that they read.
-inline plan::Aligned all_aligned(const Problem&) { return plan::Aligned::all; }
-inline plan::Aligned inputs_aligned(const Problem&) { return plan::Aligned::inputs; }
+inline Aligned all_aligned(const Problem&) { return Aligned::all; }
+inline Aligned inputs_aligned(const Problem&) { return Aligned::inputs; }
 
 /// What every row here begins with. Members that few rows set follow by assignment.
-inline Kernel cuda_row(const char* name, decltype(plan::KernelInfo::refusal) refusal,
-                       decltype(plan::KernelInfo::predict_us) predict_us, decltype(Kernel::launch) launch,
-                       decltype(plan::KernelInfo::workspace_bytes) workspace_bytes = no_workspace) {
-  return {{name, plan::Side::cuda, runtime::Isa::generic, refusal, predict_us, workspace_bytes}, launch};
+inline Kernel cuda_row(const char* name, decltype(Kernel::propose) propose, decltype(Kernel::launch) launch) {
+  return {{name, Placement::cuda, propose, launch}};
 }
 
 Kernel sm90_wgmma_row();

@@ -24,19 +24,25 @@ struct generic::DeviceCopies<layout::Bsr> {
 
 namespace {
 
-int launch(const MatmulArgs& args, const Executor& executor) {
+int launch(const MatmulArgs& args, const Schedule&, const Executor& executor) {
 #ifdef SPARSELOOM_HAVE_CUDA
   if (args.device >= 0) return generic::dense_on_device<layout::Bsr>(args, args.index, executor);
 #endif
   return generic::dense_on_cpu<layout::Bsr>(args, args.index, executor);
 }
 
+Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = generic::dense_refusal<layout::Bsr>(p, machine)) return why;
+  out.add({{}, dense::predict_us(p, machine), generic::dense_workspace_bytes(p)});
+  return {};
+}
+
 }  // namespace
 
 Kernel dense_kernel() {
-  return {{"dense", plan::Side::any, runtime::Isa::generic, generic::dense_refusal<layout::Bsr>,
-           dense::predict_us, generic::dense_workspace_bytes, true, false, nullptr, generic::kDenseCaveat},
-          launch};
+  Kernel row{{"dense", Placement::any, propose, launch, generic::kDenseCaveat}};
+  row.scaled = true;
+  return row;
 }
 
 }  // namespace sparseloom::kernels

@@ -1,7 +1,7 @@
 // The dense kernel: it scatters W into a dense matrix and calls the GEMM that the executor lends.
 #pragma once
 
-#include "kernels/args.h"
+#include "kernels/bsr_linear/verb.h"
 
 namespace sparseloom::kernels {
 

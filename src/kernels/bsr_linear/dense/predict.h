@@ -1,7 +1,7 @@
 // Predicted time of the dense row.
 #pragma once
 
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::dense {

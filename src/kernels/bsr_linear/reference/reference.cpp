@@ -7,7 +7,7 @@
 namespace sparseloom::kernels {
 namespace {
 
-int launch(const MatmulArgs& args, const Executor& executor) {
+int launch(const MatmulArgs& args, const Schedule&, const Executor& executor) {
   using layout::Bsr;
   switch (args.direction) {
     case Direction::forward: generic::forward<Bsr>(args, args.index, executor); break;
@@ -19,24 +19,19 @@ int launch(const MatmulArgs& args, const Executor& executor) {
 
 // `strict` refuses this kernel for fp64 too, although no other kernel takes fp64: it is slow, and a caller
 // sets `strict` to learn of slow choices.
-std::string refusal(const Problem& problem, const plan::Machine&) {
-  if (problem.strict) return "strict forbids the reference kernel";
+Refusal propose(const Problem& p, const plan::Machine&, Proposals<Linear>& out) {
+  if (p.strict) return "strict forbids the reference kernel";
+  const double madds = static_cast<double>(p.m) * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
+  out.add({{}, generic::predict_reference_us(madds, p.threads), 0});
   return {};
 }
-
-double predict_us(const Problem& p, const plan::Machine&) {
-  const double madds = static_cast<double>(p.m) * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
-  return generic::predict_reference_us(madds, p.threads);
-}
-
-std::size_t workspace_bytes(const Problem&, const plan::Machine&) { return 0; }
 
 }  // namespace
 
 Kernel reference_kernel() {
-  return {
-      {"reference", plan::Side::cpu, runtime::Isa::generic, refusal, predict_us, workspace_bytes, true, true},
-      launch};
+  Kernel row{{"reference", Placement::cpu, propose, launch}};
+  row.scaled = row.scaled_by_name = true;
+  return row;
 }
 
 }  // namespace sparseloom::kernels

@@ -2,7 +2,7 @@
 // dtype and shape.
 #pragma once
 
-#include "kernels/args.h"
+#include "kernels/bsr_linear/verb.h"
 
 namespace sparseloom::kernels {
 

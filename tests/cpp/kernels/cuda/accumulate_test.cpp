@@ -38,7 +38,7 @@ TEST_P(CudaAccumulate, TwoCallsAddBothAtAnyAddress) {
           Instance instance(c);
           const Matrix start = instance.before;
           for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
-            SCOPED_TRACE(kernel->info.name);
+            SCOPED_TRACE(kernel->name);
             instance.before = start;
             const Stream stream;
             DeviceCall call(instance, *kernel);
@@ -58,7 +58,7 @@ TEST_P(CudaAccumulate, NoTokensChangeNothing) {
   for (const BlockShape block : kBlocks) {
     Instance instance(added(0, block, true, 0));
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0)))
-      EXPECT_EQ(run_on_device(instance, *kernel).bytes, instance.before.bytes) << kernel->info.name;
+      EXPECT_EQ(run_on_device(instance, *kernel).bytes, instance.before.bytes) << kernel->name;
   }
 }
 
@@ -69,9 +69,9 @@ TEST_P(CudaAccumulate, EveryDwKernelIsExercised) {
   for (const BlockShape block : kBlocks) {
     const Instance instance(added(64, block, true, 1));
     Problem problem = instance.cuda_problem(0);
-    for (const kernels::Kernel* kernel : runnable_on_device(problem)) seen.insert(kernel->info.name);
+    for (const kernels::Kernel* kernel : runnable_on_device(problem)) seen.insert(kernel->name);
     problem.accumulate = false;
-    for (const kernels::Kernel* kernel : runnable_on_device(problem)) expected.insert(kernel->info.name);
+    for (const kernels::Kernel* kernel : runnable_on_device(problem)) expected.insert(kernel->name);
   }
   EXPECT_EQ(seen, expected);
 }

@@ -21,12 +21,11 @@ TEST_P(CudaContract, SameBitsInEveryRun) {
       call.upload(stream);
       EXPECT_CUDA(call.launch(stream.get()));
       const Matrix first = call.download(stream);
-      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes)
-          << kernel->info.name << ", memory of its own";
+      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes) << kernel->name << ", memory of its own";
       if (GetParam().accumulate) continue;     // it would be added twice more: see accumulate_test.cpp
       EXPECT_CUDA(call.launch(stream.get()));  // on what the first left in output and workspace
       EXPECT_CUDA(call.launch(stream.get()));
-      EXPECT_EQ(call.download(stream).bytes, first.bytes) << kernel->info.name << ", again";
+      EXPECT_EQ(call.download(stream).bytes, first.bytes) << kernel->name << ", again";
     }
   }
 }
@@ -45,7 +44,7 @@ TEST_P(CudaContract, SameBitsOnTwoStreamsAtOnce) {
           EXPECT_CUDA(calls[i].launch(streams[i].get()));
         }
       for (int i = 0; i < 2; ++i)
-        EXPECT_EQ(calls[i].download(streams[i]).bytes, alone.bytes) << kernel->info.name << " " << i;
+        EXPECT_EQ(calls[i].download(streams[i]).bytes, alone.bytes) << kernel->name << " " << i;
     }
   }
 }
@@ -58,7 +57,7 @@ TEST_P(CudaContract, SameBitsFromFourThreads) {
     for (int i = 0; i < 4; ++i)
       threads.emplace_back([&] {
         for (int round = 0; round < 10; ++round)
-          EXPECT_EQ(run_on_device(instance, *kernel).bytes, alone.bytes) << kernel->info.name;
+          EXPECT_EQ(run_on_device(instance, *kernel).bytes, alone.bytes) << kernel->name;
       });
     for (std::thread& thread : threads) thread.join();
   }
@@ -74,7 +73,7 @@ TEST_P(CudaContract, DefaultStream) {
     stream.wait();
     EXPECT_CUDA(call.launch(nullptr));
     EXPECT_CUDA(cudaStreamSynchronize(nullptr));
-    EXPECT_EQ(call.download(stream).bytes, run_on_device(instance, *kernel).bytes) << kernel->info.name;
+    EXPECT_EQ(call.download(stream).bytes, run_on_device(instance, *kernel).bytes) << kernel->name;
   }
 }
 
@@ -84,7 +83,7 @@ TEST_P(CudaContract, GraphReplaysOnNewOperands) {
   for (const std::int64_t m : {7, 600}) {
     Instance instance(ragged(m));
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
-      SCOPED_TRACE(kernel->info.name);
+      SCOPED_TRACE(kernel->name);
       const Stream stream;
       DeviceCall call(instance, *kernel);
       call.upload(stream);
@@ -142,12 +141,12 @@ TEST_P(CudaContract, MisalignedOperandsAreReported) {
       Problem aligned = instance.cuda_problem(0);
       aligned.aligned = aligned.out_aligned = true;
       for (const kernels::Kernel* kernel : runnable_on_device(aligned)) {
-        if (kernels::bsr_linear::alignment_of(kernel->info, aligned) == plan::Aligned::none) continue;
+        if (kernels::bsr_linear::alignment_of(*kernel, aligned) == kernels::Aligned::none) continue;
         const Stream stream;
         DeviceCall call(instance, *kernel);
         call.upload(stream);
-        EXPECT_EQ(call.launch(stream.get()), cudaErrorInvalidValue) << kernel->info.name << describe(c);
-        EXPECT_EQ(call.download(stream).bytes, instance.poisoned_output().bytes) << kernel->info.name;
+        EXPECT_EQ(call.launch(stream.get()), cudaErrorInvalidValue) << kernel->name << describe(c);
+        EXPECT_EQ(call.download(stream).bytes, instance.poisoned_output().bytes) << kernel->name;
       }
     }
 }
@@ -164,15 +163,15 @@ TEST_P(CudaContract, ARefusedLaunchIsReported) {
     cudaStream_t captured = nullptr;
     ASSERT_EQ(cudaStreamCreate(&captured), cudaSuccess);  // one that waits for the legacy stream
     ASSERT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal), cudaSuccess);
-    EXPECT_NE(call.launch(nullptr), 0) << kernel->info.name;
-    EXPECT_CUDA(cudaPeekAtLastError()) << kernel->info.name << " left its error behind";
+    EXPECT_NE(call.launch(nullptr), 0) << kernel->name;
+    EXPECT_CUDA(cudaPeekAtLastError()) << kernel->name << " left its error behind";
     cudaGraph_t graph = nullptr;
     static_cast<void>(cudaStreamEndCapture(captured, &graph));
     static_cast<void>(cudaGetLastError());
     if (graph) cudaGraphDestroy(graph);
     cudaStreamDestroy(captured);
-    EXPECT_CUDA(call.launch(stream.get())) << kernel->info.name;
-    EXPECT_EQ(call.download(stream).bytes, run_on_device(instance, *kernel).bytes) << kernel->info.name;
+    EXPECT_CUDA(call.launch(stream.get())) << kernel->name;
+    EXPECT_EQ(call.download(stream).bytes, run_on_device(instance, *kernel).bytes) << kernel->name;
   }
 }
 
@@ -199,7 +198,7 @@ TEST_P(CudaContract, ManyRepeatsBesideABusyStream) {
         call.poison(stream);
         EXPECT_CUDA(call.launch(stream.get()));
         call.download(stream, out);
-        ASSERT_TRUE(out.bytes == first.bytes) << kernel->info.name << " m=" << m << " run " << i;
+        ASSERT_TRUE(out.bytes == first.bytes) << kernel->name << " m=" << m << " run " << i;
       }
       busy.wait();
     }
@@ -223,13 +222,15 @@ TEST_P(CudaAbsent, LaunchesReportAnError) {
         Instance instance(c);
         const plan::Machine h200{runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}};
         for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {
-          if (!kernels::bsr_linear::refusal_of(kernel.info, instance.cuda_problem(0), h200).empty()) continue;
-          const Image image(instance, kernel.info.workspace_bytes(instance.cuda_problem(0), h200));
+          const auto planned = kernels::bsr_linear::ask(kernel, instance.cuda_problem(0), h200);
+          if (!planned.refusal.empty()) continue;
+          const Image image(instance, planned.workspace_bytes);
           std::vector<std::byte> memory = image.bytes();
           MatmulArgs args = image.args(memory.data());
           args.device = 0;
-          EXPECT_NE(kernel.launch(args, Executor::cuda(0)), 0) << kernel.info.name << " " << describe(c);
-          EXPECT_EQ(memory, image.bytes()) << kernel.info.name;
+          EXPECT_NE(kernel.launch(args, planned.schedule, Executor::cuda(0)), 0)
+              << kernel.name << " " << describe(c);
+          EXPECT_EQ(memory, image.bytes()) << kernel.name;
         }
       }
 }

@@ -24,7 +24,7 @@ std::vector<Product> halves() {
 /// Null where the device or the problem is not for it.
 const kernels::Kernel* runnable(const Instance& instance, std::string_view name) {
   for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0)))
-    if (kernel->info.name == name) return kernel;
+    if (kernel->name == name) return kernel;
   return nullptr;
 }
 
@@ -177,7 +177,7 @@ TEST_P(CudaHopperDecode, UnevenBlockRowsGoToTheEvenCut) {
     Problem problem = Instance(c).cuda_problem(0);
     problem.facts = {.known = true, .uneven_rows = true};
     for (const kernels::Kernel* kernel : runnable_on_device(problem))
-      EXPECT_STRNE(kernel->info.name, "sm90_decode_lines");
+      EXPECT_STRNE(kernel->name, "sm90_decode_lines");
   }
 }
 

@@ -14,6 +14,13 @@ constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
 plan::Machine machine_of(int device) { return {runtime::Isa::generic, {}, runtime::cuda_device(device)}; }
 
+// As if all operands were aligned: some tests launch what a plan refuses.
+kernels::bsr_linear::Answer planned(const Instance& instance, const kernels::Kernel& kernel, int device) {
+  Problem problem = instance.cuda_problem(device);
+  problem.aligned = problem.out_aligned = true;
+  return kernels::bsr_linear::ask(kernel, problem, machine_of(device));
+}
+
 }  // namespace
 
 Stream::Stream(int device) : device_(device) {
@@ -31,9 +38,10 @@ void Stream::wait() const { EXPECT_CUDA(cudaStreamSynchronize(stream_)); }
 DeviceCall::DeviceCall(Instance& instance, const kernels::Kernel& kernel, Memory memory, int device)
     : instance_(instance),
       kernel_(kernel),
+      planned_(planned(instance, kernel, device)),
       memory_(memory),
       device_(device),
-      image_(instance, kernel.info.workspace_bytes(instance.cuda_problem(device), machine_of(device))) {
+      image_(instance, planned_.workspace_bytes) {
   const runtime::CudaDeviceScope scope(device_);
   const auto allocate = [this](std::size_t bytes) {
     allocations_.push_back(nullptr);
@@ -110,17 +118,17 @@ Matrix DeviceCall::download_pre(const Stream& stream) {
       cudaMemcpyAsync(pre.bytes.data(), pre_, pre.bytes.size(), cudaMemcpyDeviceToHost, stream.get()));
   stream.wait();
   EXPECT_TRUE(pre.padding_untouched())
-      << kernel_.info.name << " wrote beside the pre-activation: " << describe(instance_.c);
+      << kernel_.name << " wrote beside the pre-activation: " << describe(instance_.c);
   return pre;
 }
 
 int DeviceCall::launch(cudaStream_t stream) {
   const runtime::CudaDeviceScope scope(device_);
   args_.stream = stream;
-  const int error = kernel_.launch(args_, Executor::cuda(device_, stream));
+  const int error = kernel_.launch(args_, planned_.schedule, Executor::cuda(device_, stream));
   int current = -1;
   EXPECT_CUDA(cudaGetDevice(&current));
-  EXPECT_EQ(current, device_) << kernel_.info.name << " changed the thread's device";
+  EXPECT_EQ(current, device_) << kernel_.name << " changed the thread's device";
   return error;
 }
 
@@ -135,7 +143,7 @@ Matrix DeviceCall::download(const Stream& stream) {
   EXPECT_CUDA(
       cudaMemcpyAsync(after.data(), allocations_[0], after.size(), cudaMemcpyDeviceToHost, stream.get()));
   stream.wait();
-  EXPECT_EQ(image_.damage(after), "") << kernel_.info.name << ": " << describe(instance_.c);
+  EXPECT_EQ(image_.damage(after), "") << kernel_.name << ": " << describe(instance_.c);
   return image_.output(after);
 }
 
@@ -160,7 +168,7 @@ Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory m
   const Stream stream(device);
   DeviceCall call(instance, kernel, memory, device);
   call.upload(stream);
-  EXPECT_CUDA(call.launch(stream.get())) << kernel.info.name << ": " << describe(instance.c);
+  EXPECT_CUDA(call.launch(stream.get())) << kernel.name << ": " << describe(instance.c);
   return call.download(stream);
 }
 
@@ -168,7 +176,7 @@ std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem) {
   std::vector<const kernels::Kernel*> list;
   for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {
     if (problem.residual && problem.dtype == DType::f32 && !kernel.adds_f32_residual) continue;
-    if (kernels::bsr_linear::refusal_of(kernel.info, problem, machine_of(problem.device)).empty())
+    if (kernels::bsr_linear::ask(kernel, problem, machine_of(problem.device)).refusal.empty())
       list.push_back(&kernel);
   }
   return list;
@@ -180,7 +188,7 @@ void check_on_device(const Case& c, Memory memory, int device) {
   ASSERT_FALSE(kernels.empty()) << "every kernel refuses " << describe(c);
   const Instance::Answer answer = instance.answer();
   for (const kernels::Kernel* kernel : kernels) {
-    SCOPED_TRACE(kernel->info.name);
+    SCOPED_TRACE(kernel->name);
     const Matrix out = run_on_device(instance, *kernel, memory, device);
     c.integers ? expect_exact(instance, out, answer) : expect_accurate(instance, out, answer);
   }
@@ -196,7 +204,7 @@ void check_pre_on_device(const Case& c, Memory memory) {
   int checked = 0;
   for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
     if (!kernel->stores_pre) continue;
-    SCOPED_TRACE(kernel->info.name);
+    SCOPED_TRACE(kernel->name);
     ++checked;
     DeviceCall call(instance, *kernel, memory);
     call.upload(stream);

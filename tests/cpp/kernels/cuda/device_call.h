@@ -70,6 +70,7 @@ class DeviceCall {
  private:
   Instance& instance_;
   const kernels::Kernel& kernel_;
+  const kernels::bsr_linear::Answer planned_;
   Memory memory_;
   int device_;
   Image image_;

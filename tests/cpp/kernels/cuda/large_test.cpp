@@ -140,14 +140,15 @@ Problem problem_of(const MatmulArgs& args) {
 }
 
 void run(const kernels::Kernel& kernel, MatmulArgs args) {
-  const std::size_t bytes =
-      kernel.info.workspace_bytes(problem_of(args), {runtime::Isa::generic, {}, runtime::cuda_device(0)});
+  const auto planned = kernels::bsr_linear::ask(kernel, problem_of(args),
+                                                {runtime::Isa::generic, {}, runtime::cuda_device(0)});
+  const std::size_t bytes = planned.workspace_bytes;
   const Array workspace(DType::f32, static_cast<std::int64_t>((bytes + 3) / 4), 0xff);
   EXPECT_CUDA(cudaDeviceSynchronize());
   const Stream stream;
   args.workspace = bytes ? static_cast<std::byte*>(workspace.get()) : nullptr;
   args.device = 0, args.stream = stream.get();
-  ASSERT_EQ(kernel.launch(args, Executor::cuda(0, stream.get())), 0) << kernel.info.name;
+  ASSERT_EQ(kernel.launch(args, planned.schedule, Executor::cuda(0, stream.get())), 0) << kernel.name;
   stream.wait();
 }
 
@@ -209,7 +210,7 @@ TEST_P(CudaLarge, Values) {
     if (dw())
       for (auto& [slot, tile] : tiles) round_to(dtype, tile);
     for (const kernels::Kernel* kernel : runnable_on_device(problem_of(args))) {
-      SCOPED_TRACE(std::string(kernel->info.name) + " m=" + std::to_string(m));
+      SCOPED_TRACE(std::string(kernel->name) + " m=" + std::to_string(m));
       (dw() ? values : out).poison();
       run(*kernel, args);
       if (dw())
@@ -262,7 +263,7 @@ TEST_P(CudaLarge, Tokens) {
     }
     round_to(dtype, expected);
     for (const kernels::Kernel* kernel : runnable_on_device(problem_of(args))) {
-      SCOPED_TRACE(std::string(kernel->info.name) + (wide_in ? " many inputs" : " many outputs"));
+      SCOPED_TRACE(std::string(kernel->name) + (wide_in ? " many inputs" : " many outputs"));
       (dw() ? values : out).poison();
       run(*kernel, args);
       if (dw()) {

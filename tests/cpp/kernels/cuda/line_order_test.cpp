@@ -19,7 +19,7 @@ class CudaBlockRowOrder : public OnDevice {
     DeviceCall call(instance, kernel, Memory::exact);
     call.order_block_rows(order);
     call.upload(stream);
-    EXPECT_CUDA(call.launch(stream.get())) << kernel.info.name << ": " << describe(instance.c);
+    EXPECT_CUDA(call.launch(stream.get())) << kernel.name << ": " << describe(instance.c);
     return call.download(stream);
   }
 
@@ -28,8 +28,7 @@ class CudaBlockRowOrder : public OnDevice {
     const Problem problem = instance.cuda_problem(0);
     const plan::Machine machine{runtime::Isa::generic, {}, runtime::cuda_device(0)};
     for (const kernels::Kernel* kernel : runnable_on_device(problem)) {
-      if (kernel->info.block_row_groups == nullptr) continue;
-      const BlockRowGroups groups = kernel->info.block_row_groups(problem, machine);
+      const BlockRowGroups groups = kernels::bsr_linear::ask(*kernel, problem, machine).schedule.groups;
       if (groups.block_rows == 0) continue;
       const Matrix as_they_lie = run_on_device(instance, *kernel, Memory::exact);
       expect_accurate(instance, as_they_lie, instance.answer());
@@ -44,7 +43,7 @@ class CudaBlockRowOrder : public OnDevice {
         turn == 0 ? std::reverse(order.begin(), order.end())
                   : std::shuffle(order.begin(), order.end(), random);
         EXPECT_EQ(ordered(instance, *kernel, order).bytes, as_they_lie.bytes)
-            << kernel->info.name << ": " << describe(c);
+            << kernel->name << ": " << describe(c);
       }
     }
   }
@@ -89,8 +88,8 @@ TEST_P(CudaBlockRowOrder, UnevenGroupsGiveTheSameBits) {
       DeviceCall call(instance, *kernel, Memory::exact);
       call.block_rows_are_uneven();
       call.upload(stream);
-      EXPECT_CUDA(call.launch(stream.get())) << kernel->info.name << ": " << describe(c);
-      EXPECT_EQ(call.download(stream).bytes, even.bytes) << kernel->info.name << ": " << describe(c);
+      EXPECT_CUDA(call.launch(stream.get())) << kernel->name << ": " << describe(c);
+      EXPECT_EQ(call.download(stream).bytes, even.bytes) << kernel->name << ": " << describe(c);
     }
   }
 }

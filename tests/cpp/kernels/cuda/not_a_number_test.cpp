@@ -49,10 +49,10 @@ void expect_contained(Instance& instance, const kernels::Kernel& kernel, const M
     for (std::int64_t c = 0; c < out.cols; ++c) {
       const bool finite = std::isfinite(answer.exact[static_cast<std::size_t>(r * out.cols + c)]);
       ASSERT_EQ(std::isfinite(out.at(r, c)), finite)
-          << kernel.info.name << " " << describe(instance.c) << " at " << r << ", " << c;
+          << kernel.name << " " << describe(instance.c) << " at " << r << ", " << c;
       if (finite) {
         ASSERT_EQ(out.at(r, c), clean.at(r, c))
-            << kernel.info.name << " " << describe(instance.c) << " at " << r << ", " << c;
+            << kernel.name << " " << describe(instance.c) << " at " << r << ", " << c;
       }
     }
 }
@@ -66,7 +66,7 @@ TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
       c.block = block;
       Instance instance(c);
       for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
-        if (kernel->info.caveat != nullptr) continue;
+        if (kernel->caveat != nullptr) continue;
         const Matrix clean = run_on_device(instance, *kernel);
         const auto try_at = [&](Matrix& operand, std::int64_t row, std::int64_t col) {
           const Matrix before = operand;
@@ -102,8 +102,8 @@ TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
     Matrix& a = dx ? instance.dy : instance.x;
     const std::int64_t poisoned = 7;
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
-      if (kernel->info.caveat == nullptr) continue;
-      const std::int32_t side = std::string(kernel->info.name) == "sm90_mma_merged" ? 16 : 32;
+      if (kernel->caveat == nullptr) continue;
+      const std::int32_t side = std::string(kernel->name) == "sm90_mma_merged" ? 16 : 32;
       const std::int64_t unit_rows = std::max(block.rows, side), unit_cols = std::max(block.cols, side);
       std::set<std::pair<std::int64_t, std::int64_t>> units;
       for (std::int64_t r = 0; r + 1 < static_cast<std::int64_t>(instance.crow.size()); ++r)
@@ -118,10 +118,10 @@ TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
           const bool under = t == 3 && (dx ? units.count({poisoned / unit_rows, o / unit_cols})
                                            : units.count({o / unit_rows, poisoned / unit_cols}));
           ASSERT_EQ(std::isnan(out.at(t, o)), under)
-              << kernel->info.name << " " << describe(c) << " at " << t << ", " << o;
+              << kernel->name << " " << describe(c) << " at " << t << ", " << o;
           if (!under) {
             ASSERT_EQ(out.at(t, o), clean.at(t, o))
-                << kernel->info.name << " " << describe(c) << " at " << t << ", " << o;
+                << kernel->name << " " << describe(c) << " at " << t << ", " << o;
           }
         }
     }
@@ -147,7 +147,7 @@ TEST_P(CudaContract, PaddingOfDwIsZero) {
             for (std::int64_t j = 0; j < block.cols; ++j)
               if (b / 2 * block.rows + i >= c.rows || b % 2 * block.cols + j >= c.cols) {
                 ASSERT_EQ(out.at(b * block.rows + i, j), 0)
-                    << kernel->info.name << " " << describe(c) << " block " << b;
+                    << kernel->name << " " << describe(c) << " block " << b;
               }
       }
     }
@@ -165,7 +165,7 @@ TEST_P(CudaContract, NotANumberPassesThroughTheEpilogue) {
         const Matrix out = run_on_device(instance, *kernel);
         for (std::int64_t t = 0; t < c.m; ++t)
           for (std::int64_t o = 0; o < c.rows; ++o)
-            ASSERT_EQ(std::isnan(out.at(t, o)), o == 5) << kernel->info.name;
+            ASSERT_EQ(std::isnan(out.at(t, o)), o == 5) << kernel->name;
       }
     }
 }

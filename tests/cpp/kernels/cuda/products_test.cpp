@@ -242,7 +242,7 @@ TEST_P(CudaEpilogue, ResidualsOfManyTiles) {
     Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
       const Matrix first = run_on_device(instance, *kernel);
-      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes) << kernel->info.name;
+      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes) << kernel->name;
     }
   }
 }
@@ -259,7 +259,7 @@ TEST_P(CudaEpilogue, BoxesBesideTheNextTile) {
     Instance instance(c);
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
       const Matrix first = run_on_device(instance, *kernel);
-      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes) << kernel->info.name;
+      EXPECT_EQ(run_on_device(instance, *kernel).bytes, first.bytes) << kernel->name;
     }
   }
 }
@@ -304,7 +304,7 @@ TEST_P(CudaEpilogue, ActivationsOverTheirRange) {
           EXPECT_NEAR(
               out.at(2, o), expected,
               half_ulp * std::abs(expected) + own + 0x1p-22 * std::abs(x) * slope(activation, x) + 0x1p-25)
-              << kernel->info.name << " at " << x;
+              << kernel->name << " at " << x;
         }
       }
     }
@@ -356,11 +356,11 @@ TEST_P(CudaKernels, EachIsExercisedOnThisMachine) {
     p.m = 4, p.rows = 64, p.cols = 64, p.blocks = 1;
     for (const std::int32_t side : {8, 16, 32}) {  // some take small blocks alone, others large ones
       p.block = {side, side};
-      for (const kernels::Kernel* kernel : runnable_on_device(p)) seen.insert(kernel->info.name);
+      for (const kernels::Kernel* kernel : runnable_on_device(p)) seen.insert(kernel->name);
     }
   }
   for (const kernels::Kernel& kernel : kernels::cuda_kernels())
-    EXPECT_EQ(seen.count(kernel.info.name), 1u) << kernel.info.name;
+    EXPECT_EQ(seen.count(kernel.name), 1u) << kernel.name;
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaKernels, ::testing::ValuesIn(when_devices(1)));

@@ -17,15 +17,15 @@ namespace {
 
 const plan::Machine kHopper{runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}};
 
-std::vector<const plan::KernelInfo*> takers(const Problem& problem) {
-  std::vector<const plan::KernelInfo*> rows;
+std::vector<const kernels::Kernel*> takers(const Problem& problem) {
+  std::vector<const kernels::Kernel*> rows;
   for (const kernels::Kernel& kernel : kernels::cuda_kernels())
-    if (kernels::bsr_linear::refusal_of(kernel.info, problem, kHopper).empty()) rows.push_back(&kernel.info);
+    if (kernels::bsr_linear::ask(kernel, problem, kHopper).refusal.empty()) rows.push_back(&kernel);
   return rows;
 }
 
-bool needs_aligned(const plan::KernelInfo& row, const Problem& problem) {
-  return kernels::bsr_linear::alignment_of(row, problem) != plan::Aligned::none;
+bool needs_aligned(const kernels::Kernel& row, const Problem& problem) {
+  return kernels::bsr_linear::alignment_of(row, problem) != kernels::Aligned::none;
 }
 
 Problem problem_of(Direction direction, DType dtype, std::int64_t m) {
@@ -70,10 +70,10 @@ TEST(CudaRows, SomeRowTakesEveryProblem) {
                 p.blocks = static_cast<std::int64_t>(std::ceil(density * static_cast<double>(grid)));
                 const auto rows_left = takers(p);
                 ASSERT_FALSE(rows_left.empty()) << to_string(p) << " aligned " << aligned;
-                for (const plan::KernelInfo* row : rows_left) {
+                for (const kernels::Kernel* row : rows_left) {
                   ASSERT_TRUE(aligned || !needs_aligned(*row, p)) << row->name << ": " << to_string(p);
                   if (p.m == 0) continue;  // nothing to multiply, and a rate of nothing has no meaning
-                  ASSERT_TRUE(std::isfinite(row->predict_us(p, kHopper)))
+                  ASSERT_TRUE(std::isfinite(kernels::bsr_linear::ask(*row, p, kHopper).predicted_us))
                       << row->name << ": " << to_string(p);
                 }
               }
@@ -85,9 +85,9 @@ TEST(CudaRows, PlansOfMisalignedAndEmptyProblemsNameAKernelThatTakesThem) {
       for (const bool empty : {false, true}) {
         if (empty) p.blocks = 0;
         p.aligned = empty;
-        const plan::KernelInfo* const rows = kernels::registry_info().data();
-        const Choice plan = plan::select(plan::any<kernels::bsr_linear::Linear>(p), kHopper, {}).choice;
-        const plan::KernelInfo& row = rows[plan.kernel];
+        const kernels::Kernel* const rows = kernels::registry().data();
+        const Choice plan = plan::select(plan::any<kernels::Linear>(p), kHopper, {}).choice;
+        const kernels::Kernel& row = rows[plan.kernel];
         EXPECT_FALSE(!p.aligned && needs_aligned(row, p)) << row.name << ": " << to_string(p);
         if (empty) {
           EXPECT_FALSE(std::string(row.name).starts_with("sm90_")) << row.name << ": " << to_string(p);
@@ -98,7 +98,7 @@ TEST(CudaRows, PlansOfMisalignedAndEmptyProblemsNameAKernelThatTakesThem) {
 TEST(CudaRows, HopperRowsTakeAlignedProblems) {
   for (Problem p : products(4096)) {
     const auto rows = takers(p);
-    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const plan::KernelInfo* row) {
+    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const kernels::Kernel* row) {
       return std::string(row->name).starts_with("sm90_");
     })) << to_string(p);
   }
@@ -111,7 +111,7 @@ TEST(CudaRows, DwOfF32TakesAnyAlignment) {
   const auto has = [&](const char* name) {
     const auto rows = takers(p);
     return std::any_of(rows.begin(), rows.end(),
-                       [name](const plan::KernelInfo* row) { return std::string(row->name) == name; });
+                       [name](const kernels::Kernel* row) { return std::string(row->name) == name; });
   };
   EXPECT_TRUE(has("sm90_split"));
   p.tf32 = true;
@@ -122,7 +122,7 @@ TEST(CudaRows, DwOfF32TakesAnyAlignment) {
 
 TEST(CudaRows, HopperRowsRefuseWhatTheirCountsDoNotHold) {
   for (Problem p : products(std::int64_t{1} << 31))
-    for (const plan::KernelInfo* row : takers(p))
+    for (const kernels::Kernel* row : takers(p))
       EXPECT_FALSE(std::string(row->name).starts_with("sm90_")) << row->name << ": " << to_string(p);
   // Of bf16x3's planes there are three for each token.
   Problem p = problem_of(Direction::dw, DType::f32, std::int64_t{1} << 30);
@@ -130,7 +130,7 @@ TEST(CudaRows, HopperRowsRefuseWhatTheirCountsDoNotHold) {
   // Few rows and columns, but too many tiles.
   p = problem_of(Direction::forward, DType::bf16, std::int64_t{1} << 30);
   p.rows = std::int64_t{1} << 20;
-  for (const plan::KernelInfo* row : takers(p)) EXPECT_FALSE(std::string(row->name).starts_with("sm90_"));
+  for (const kernels::Kernel* row : takers(p)) EXPECT_FALSE(std::string(row->name).starts_with("sm90_"));
 }
 
 }  // namespace

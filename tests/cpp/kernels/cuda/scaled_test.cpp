@@ -60,20 +60,22 @@ Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) 
   // An order of the block rows, where the kernel takes one, must not show.
   std::vector<std::uint16_t> order(static_cast<std::size_t>(args.index.block_rows()));
   std::iota(order.rbegin(), order.rend(), std::uint16_t{0});
-  const auto groups = kernel.info.block_row_groups;
-  if (groups != nullptr &&
-      groups(instance.problem(1), {runtime::Isa::generic, {}, runtime::cuda_device(device)}).block_rows > 0)
-    args.block_row_order = order.data();
+  Problem problem = instance.problem(1);
+  problem.device = device;
+  const Schedule schedule =
+      kernels::bsr_linear::ask(kernel, problem, {runtime::Isa::generic, {}, runtime::cuda_device(device)})
+          .schedule;
+  if (schedule.groups.block_rows > 0) args.block_row_order = order.data();
   const Stream stream(device);
   args.device = device, args.stream = stream.get();
   EXPECT_CUDA(cudaDeviceSynchronize());  // the copies above came by the default stream, which this one does
                                          // not wait for
-  EXPECT_CUDA(kernel.launch(args, Executor::cuda(device, stream.get()))) << kernel.info.name;
+  EXPECT_CUDA(kernel.launch(args, schedule, Executor::cuda(device, stream.get()))) << kernel.name;
   stream.wait();
   EXPECT_CUDA(cudaMemcpy(result.bytes.data(), out.at<std::byte>(), result.bytes.size() - kGuard,
                          cudaMemcpyDeviceToHost));
   EXPECT_TRUE(result.padding_untouched())
-      << kernel.info.name << " wrote outside the output: " << describe(instance.c);
+      << kernel.name << " wrote outside the output: " << describe(instance.c);
   return result;
 }
 
@@ -147,7 +149,7 @@ class CudaSmallScaled : public ::testing::TestWithParam<int> {
       const auto kernels = runnable(instance, 0);
       ASSERT_FALSE(kernels.empty()) << describe(c);
       for (const kernels::Kernel* kernel : kernels) {
-        SCOPED_TRACE(kernel->info.name);
+        SCOPED_TRACE(kernel->name);
         expect_near(instance, run(instance, *kernel, 0));
       }
     }
@@ -213,7 +215,7 @@ TEST_P(CudaSmallScaled, ScalesFollowIeee) {
   instance.x_scale[2] = 0, instance.x_scale[3] = kInf, instance.x_scale[4] = kNan;
   instance.w_scale[9] = kInf, instance.w_scale[10] = kNan, instance.w_scale[11] = 0;
   for (const kernels::Kernel* kernel : runnable(instance, 0)) {
-    SCOPED_TRACE(kernel->info.name);
+    SCOPED_TRACE(kernel->name);
     const Matrix out = run(instance, *kernel, 0);
     EXPECT_EQ(out.at(2, 0), 0);
     EXPECT_TRUE(std::isinf(out.at(3, 0)));
@@ -243,8 +245,8 @@ TEST_P(CudaSmallScaled, NotANumberStaysUnderItsBlocks) {
         const auto r = static_cast<std::size_t>(o / block.rows);
         for (std::int64_t i = instance.crow[r]; i < instance.crow[r + 1]; ++i)
           stored |= instance.col[static_cast<std::size_t>(i)] == bad;
-        EXPECT_EQ(std::isnan(out.at(5, o)), stored) << kernel->info.name << " output " << o;
-        EXPECT_FALSE(std::isnan(out.at(4, o))) << kernel->info.name << " output " << o;
+        EXPECT_EQ(std::isnan(out.at(5, o)), stored) << kernel->name << " output " << o;
+        EXPECT_FALSE(std::isnan(out.at(4, o))) << kernel->name << " output " << o;
       }
     }
   }
@@ -264,7 +266,7 @@ TEST_P(CudaSmallScaled, SmallIntegersExactlyAndRepeated) {
       for (std::int64_t i = 0; i < block.cols; ++i) instance.values.set(r, i, small(r * 3 + i * 11));
     instance.x_scale[0] = 0.5f, instance.w_scale[0] = 0.25f;
     for (const kernels::Kernel* kernel : runnable(instance, 0)) {
-      SCOPED_TRACE(kernel->info.name);
+      SCOPED_TRACE(kernel->name);
       const Matrix out = run(instance, *kernel, 0);
       for (std::int64_t o = 0; o < c.rows; ++o)
         for (std::int64_t t = 0; t < c.m; ++t) {

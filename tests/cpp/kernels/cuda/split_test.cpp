@@ -18,7 +18,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 std::vector<const kernels::Kernel*> bf16x3_kernels(const Problem& problem) {
   std::vector<const kernels::Kernel*> found;
   for (const kernels::Kernel* kernel : runnable_on_device(problem))
-    if (std::string(kernel->info.name).starts_with("sm90_split")) found.push_back(kernel);
+    if (std::string(kernel->name).starts_with("sm90_split")) found.push_back(kernel);
   return found;
 }
 

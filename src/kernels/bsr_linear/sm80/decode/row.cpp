@@ -1,6 +1,5 @@
 // The row of sm80_decode.
 #include <algorithm>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -30,19 +29,24 @@ double predict_us(const Problem& p, const Machine& machine) {
          few * longest * us(std::max(memory_seconds(bytes.stored / share + bytes.tokens, device), ffma));
 }
 
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refuse_decode(p, machine)) return why;
+  out.add({{}, predict_us(p, machine), 0});
+  return {};
+}
+
 }  // namespace
 
-std::string refuse_decode(const Problem& p, const plan::Machine&) {
+Refusal refuse_decode(const Problem& p, const plan::Machine&) {
   if (p.direction == Direction::dw) return "does forward and dx only: dw reads both operands whole";
   if (p.m == 0) return "takes at least one token";
-  if (p.m > kDecodeTokens)
-    return "takes at most " + std::to_string(kDecodeTokens) + " tokens, the call has " + std::to_string(p.m);
+  if (p.m > kDecodeTokens) return {"takes at most {} tokens, the call has {}", kDecodeTokens, p.m};
   return {};
 }
 
 Kernel sm80_decode_row() {
-  return cuda_row("sm80_decode", refuse_decode, predict_us,
-                  [](const MatmulArgs& args, const Executor&) { return sm80_decode(args); });
+  return cuda_row("sm80_decode", propose,
+                  [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm80_decode(args); });
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,6 +1,5 @@
 // The row of sm80_decode_staged.
 #include <algorithm>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -21,16 +20,14 @@ constexpr double kStagedUs[] = {13, 7.6};
 constexpr double kStagedXUs[] = {30e-6, 17e-6};   // for each byte of X
 constexpr double kStagedStream[] = {0.68, 0.89};  // of the memory's nominal rate
 
-std::string refusal(const Problem& p, const Machine& machine) {
-  if (std::string why = refuse_decode(p, machine); !why.empty()) return why;
+Refusal refusal(const Problem& p, const Machine& machine) {
+  if (const Refusal why = refuse_decode(p, machine)) return why;
   if (p.direction != Direction::forward) return "does forward only";
-  if (std::string why = refuse_other_than_16_bits(p); !why.empty()) return why;
+  if (const Refusal why = refuse_other_than_16_bits(p)) return why;
   if (std::max(p.block.rows, p.block.cols) > kStagedBlock)
-    return "takes blocks of at most " + std::to_string(kStagedBlock) + " on each side, the block is " +
-           to_string(p.block);
-  if (p.cols > kStagedColumns)
-    return "takes at most " + std::to_string(kStagedColumns) + " columns, there are " +
-           std::to_string(p.cols);
+    return {"takes blocks of at most {} on each side, the block is {}x{}", kStagedBlock, p.block.rows,
+            p.block.cols};
+  if (p.cols > kStagedColumns) return {"takes at most {} columns, there are {}", kStagedColumns, p.cols};
   return {};
 }
 
@@ -44,12 +41,19 @@ double predict_us(const Problem& p, const Machine& machine) {
          us(bytes_of(p).stored / (kStagedStream[side] * device.memory_bytes));
 }
 
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refusal(p, machine)) return why;
+  out.add({{}, predict_us(p, machine), 0});
+  return {};
+}
+
 }  // namespace
 
 Kernel sm80_decode_staged_row() {
-  Kernel row = cuda_row("sm80_decode_staged", refusal, predict_us,
-                        [](const MatmulArgs& args, const Executor&) { return sm80_decode_staged(args); });
-  row.info.needs_aligned = inputs_aligned;
+  Kernel row = cuda_row(
+      "sm80_decode_staged", propose,
+      [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm80_decode_staged(args); });
+  row.needs_aligned = inputs_aligned;
   return row;
 }
 

@@ -1,7 +1,4 @@
 // The row of sm80_mma: forward and dX by forward_mma, dW by dw_mma.
-#include <cstddef>
-#include <string>
-
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -23,8 +20,6 @@ constexpr FlopsBySide kMmaSdd = {120, 375, 840, 1040, 1330};
 constexpr double kTf32OfMma = 0.43;
 constexpr double kMmaSddL2BytesPerClock = 25;  // block rows of few blocks read dY just for those
 
-std::string refusal(const Problem& p, const Machine&) { return refuse_unasked_tf32(p); }
-
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   const double scale = p.dtype == DType::f32 ? kTf32OfMma : 1;
@@ -35,17 +30,20 @@ double predict_us(const Problem& p, const Machine& machine) {
          (cut.pieces > 1 ? kPiecesUs : 0);
 }
 
-std::size_t workspace_bytes(const Problem& p, const Machine& machine) {
-  return p.direction == Direction::dw ? sm80_mma_sdd_workspace(p, machine.cuda.multiprocessors) : 0;
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refuse_unasked_tf32(p)) return why;
+  const bool dw = p.direction == Direction::dw;
+  out.add({{}, predict_us(p, machine), dw ? sm80_mma_sdd_workspace(p, machine.cuda.multiprocessors) : 0});
+  return {};
 }
 
-int launch(const MatmulArgs& args, const Executor&) {
+int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
   return args.direction == Direction::dw ? sm80_mma_sdd(args) : sm80_mma_dds(args);
 }
 
 }  // namespace
 
-Kernel sm80_mma_row() { return cuda_row("sm80_mma", refusal, predict_us, launch, workspace_bytes); }
+Kernel sm80_mma_row() { return cuda_row("sm80_mma", propose, launch); }
 
 }  // namespace sparseloom::kernels::cuda
 

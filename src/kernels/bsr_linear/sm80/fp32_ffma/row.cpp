@@ -1,7 +1,5 @@
 // The row of sm80_ffma: f32 by fp32_ffma, f8e4m3 by forward_f8.
 #include <algorithm>
-#include <cstddef>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -20,9 +18,9 @@ using plan::Machine;
 constexpr FlopsBySide kFfma = {60, 130, 165, kFfmaFlops, kFfmaFlops};
 constexpr double kF8OfFfma = 0.3;  // each product needs a load from shared memory
 
-std::string refusal(const Problem& p, const Machine&) {
+Refusal refusal(const Problem& p) {
   if (p.dtype != DType::f32 && p.dtype != DType::f8e4m3)
-    return std::string("multiplies f32 and float8_e4m3fn only, the dtype is ") + name_of(p.dtype);
+    return {"multiplies f32 and float8_e4m3fn only, the dtype is {}", name_of(p.dtype)};
   return {};
 }
 
@@ -35,11 +33,14 @@ double predict_us(const Problem& p, const Machine& machine) {
   return tiled_us(p, device, kFfma, kFfma, scale, 64, alone) + (cut.pieces > 1 ? kPiecesUs : 0);
 }
 
-std::size_t workspace_bytes(const Problem& p, const Machine& machine) {
-  return p.direction == Direction::dw ? sm80_ffma_sdd_workspace(p, machine.cuda.multiprocessors) : 0;
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refusal(p)) return why;
+  const bool dw = p.direction == Direction::dw;
+  out.add({{}, predict_us(p, machine), dw ? sm80_ffma_sdd_workspace(p, machine.cuda.multiprocessors) : 0});
+  return {};
 }
 
-int launch(const MatmulArgs& args, const Executor&) {
+int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
   if (args.dtype == DType::f8e4m3) return sm80_f8_dds(args);
   return args.direction == Direction::dw ? sm80_ffma_sdd(args) : sm80_ffma_dds(args);
 }
@@ -47,8 +48,8 @@ int launch(const MatmulArgs& args, const Executor&) {
 }  // namespace
 
 Kernel sm80_ffma_row() {
-  Kernel row = cuda_row("sm80_ffma", refusal, predict_us, launch, workspace_bytes);
-  row.info.scaled = true;
+  Kernel row = cuda_row("sm80_ffma", propose, launch);
+  row.scaled = true;
   return row;
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -26,19 +25,18 @@ constexpr double kBytesPerClock = 32;
 // byte of W; and the sums from other thread blocks of a cluster.
 constexpr double kXInSharedStream = 0.86, kXInSharedBytesPerClock = 17, kSumBytesPerClock = 14;
 
-std::string refusal(const Problem& p, const Machine& machine) {
-  if (std::string why = decode90::refusal_of_both(p, machine, kXInSharedTokens); !why.empty()) return why;
+Refusal refusal(const Problem& p, const Machine& machine) {
+  if (const Refusal why = decode90::refusal_of_both(p, machine, kXInSharedTokens)) return why;
   const bool narrow = p.block == BlockShape{16, 16};
   if (const std::int64_t rows = (p.rows + p.block.rows - 1) / p.block.rows; rows > kHopperDecodeRows)
-    return "takes at most " + std::to_string(kHopperDecodeRows) + " block rows, there are " +
-           std::to_string(rows);
+    return {"takes at most {} block rows, there are {}", kHopperDecodeRows, rows};
   if (!narrow)
-    if (std::string why = decode90::refuse_odd_columns(p); !why.empty()) return why;
+    if (const Refusal why = decode90::refuse_odd_columns(p)) return why;
   const int tokens = p.m <= 8 ? 8 : p.m <= 16 ? 16 : 32;
   const std::int64_t most_cols = std::int64_t{x_in_shared_bytes(tokens) / (tokens * 2)} * 8;
   if (narrow && p.cols > most_cols)
-    return "keeps an eighth of the tokens' columns in shared memory: at most " + std::to_string(most_cols) +
-           " columns, there are " + std::to_string(p.cols);
+    return {"keeps an eighth of the tokens' columns in shared memory: at most {} columns, there are {}",
+            most_cols, p.cols};
   return {};
 }
 
@@ -62,39 +60,45 @@ double predict_us(const Problem& p, const Machine& machine) {
   return start + us(std::max(stored / (decode90::kStream * device.memory_bytes), moved));
 }
 
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refusal(p, machine)) return why;
+  out.add({{}, predict_us(p, machine), 0});
+  return {};
+}
+
 }  // namespace
 
 namespace decode90 {
 
-std::string refusal_of_both(const Problem& p, const plan::Machine& machine, int narrow_tokens) {
-  if (std::string why = refuse_other_than_hopper(machine); !why.empty()) return why;
+Refusal refusal_of_both(const Problem& p, const plan::Machine& machine, int narrow_tokens) {
+  if (const Refusal why = refuse_other_than_hopper(machine)) return why;
   if (p.direction != Direction::forward) return "does forward only";
-  if (std::string why = refuse_other_than_16_bits(p); !why.empty()) return why;
+  if (const Refusal why = refuse_other_than_16_bits(p)) return why;
   const bool narrow = p.block == BlockShape{16, 16};
   if (!narrow && std::min(p.block.rows, p.block.cols) < 32)
-    return "needs blocks of 16x16, or of 32 or more on both sides, the block is " + to_string(p.block);
+    return {"needs blocks of 16x16, or of 32 or more on both sides, the block is {}x{}", p.block.rows,
+            p.block.cols};
   if (const int most = narrow ? narrow_tokens : kDecodeTokens; p.m > most)
-    return "takes at most " + std::to_string(most) + " tokens with such blocks, the call has " +
-           std::to_string(p.m);
+    return {"takes at most {} tokens with such blocks, the call has {}", most, p.m};
   if (p.m == 0) return "takes at least one token";
-  if (std::string why = refuse_empty_or_huge(p); !why.empty()) return why;
+  if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (!counts_fit(p.rows, p.cols, p.block, p.blocks))
     return "counts columns, outputs and the rows of all blocks in 30 bits, which the matrix does not fit";
   return {};
 }
 
-std::string refuse_odd_columns(const Problem& p) {
+Refusal refuse_odd_columns(const Problem& p) {
   if (p.cols % 8 == 0) return {};
-  return "reads tokens 8 columns at a time: columns must be a multiple of 8, there are " +
-         std::to_string(p.cols);
+  return {"reads tokens 8 columns at a time: columns must be a multiple of 8, there are {}", p.cols};
 }
 
 }  // namespace decode90
 
 Kernel sm90_decode_row() {
-  Kernel row = cuda_row("sm90_decode", refusal, predict_us,
-                        [](const MatmulArgs& args, const Executor&) { return sm90_decode(args); });
-  row.info.needs_aligned = inputs_aligned;
+  Kernel row = cuda_row("sm90_decode", propose, [](const MatmulArgs& args, const Schedule&, const Executor&) {
+    return sm90_decode(args);
+  });
+  row.needs_aligned = inputs_aligned;
   return row;
 }
 

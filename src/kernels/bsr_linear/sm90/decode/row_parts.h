@@ -1,10 +1,9 @@
 // What the row of sm90_decode shares with that of sm90_decode_lines.
 #pragma once
 
-#include <string>
-
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/refusal.h"
 
 namespace sparseloom::kernels::cuda::decode90 {
 
@@ -12,7 +11,7 @@ namespace sparseloom::kernels::cuda::decode90 {
 constexpr double kStream = 0.88;
 
 /// narrow_tokens: the most tokens with blocks of 16 x 16.
-std::string refusal_of_both(const Problem& problem, const plan::Machine& machine, int narrow_tokens);
-std::string refuse_odd_columns(const Problem& problem);
+Refusal refusal_of_both(const Problem& problem, const plan::Machine& machine, int narrow_tokens);
+Refusal refuse_odd_columns(const Problem& problem);
 
 }  // namespace sparseloom::kernels::cuda::decode90

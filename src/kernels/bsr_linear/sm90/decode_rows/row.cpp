@@ -1,7 +1,6 @@
 // The row of sm90_decode_lines: decode_rows, and decode_x_streamed for many blocks of 16 x 16.
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -25,9 +24,8 @@ constexpr double kStartUs = 2.2, kXUs = 2.6e-6, kBytesPerClock = 38, kStripBytes
 // 16384.
 constexpr double kXStreamedUs = 3.9, kXStreamedStream = 0.88, kXStreamedBytesPerClock = 48;
 
-std::string refusal(const Problem& p, const Machine& machine) {
-  if (std::string why = decode90::refusal_of_both(p, machine, kNarrowBlockRowTokens); !why.empty())
-    return why;
+Refusal refusal(const Problem& p, const Machine& machine) {
+  if (const Refusal why = decode90::refusal_of_both(p, machine, kNarrowBlockRowTokens)) return why;
   if (p.facts.uneven_rows)
     return "gives each block row warps of its own, and some have more than 1.5 times the mean number of "
            "blocks";
@@ -52,12 +50,19 @@ double predict_us(const Problem& p, const Machine& machine) {
   return kStartUs + x_us + std::max(us(stored / memory), tokens_us);
 }
 
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refusal(p, machine)) return why;
+  out.add({{}, predict_us(p, machine), 0});
+  return {};
+}
+
 }  // namespace
 
 Kernel sm90_decode_lines_row() {
-  Kernel row = cuda_row("sm90_decode_lines", refusal, predict_us,
-                        [](const MatmulArgs& args, const Executor&) { return sm90_decode_lines(args); });
-  row.info.needs_aligned = inputs_aligned;
+  Kernel row = cuda_row(
+      "sm90_decode_lines", propose,
+      [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm90_decode_lines(args); });
+  row.needs_aligned = inputs_aligned;
   return row;
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -22,13 +21,13 @@ constexpr double kMmaStepClocks = 225, kMmaBlockClocks = 21;
 
 }  // namespace
 
-std::string refusal_of_shape(const Problem& p, const plan::Machine& machine) {
-  if (std::string why = refuse_16_bit_dds(p, machine); !why.empty()) return why;
-  if (p.block != BlockShape{16, 16}) return "needs blocks of 16x16, the block is " + to_string(p.block);
+Refusal refusal_of_shape(const Problem& p, const plan::Machine& machine) {
+  if (const Refusal why = refuse_16_bit_dds(p, machine)) return why;
+  if (p.block != BlockShape{16, 16})
+    return {"needs blocks of 16x16, the block is {}x{}", p.block.rows, p.block.cols};
   const std::int64_t along = ((p.direction == Direction::dx ? p.rows : p.cols) + 15) / 16;
   if (along > kMmaAlong)
-    return "keeps a table of at most " + std::to_string(kMmaAlong) +
-           " places along the reduction, there are " + std::to_string(along);
+    return {"keeps a table of at most {} places along the reduction, there are {}", kMmaAlong, along};
   return refuse_too_many_tiles(p.m, p.direction == Direction::dx ? p.cols : p.rows, kTileTokens,
                                kTileOutputs);
 }
@@ -57,17 +56,20 @@ double predict_us(const Problem& p, const plan::Machine& machine) {
 
 namespace {
 
-std::string refusal(const Problem& p, const plan::Machine& machine) {
-  if (std::string why = mma_dds::refusal_of_shape(p, machine); !why.empty()) return why;
-  return refuse_empty_or_huge(p);
+Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = mma_dds::refusal_of_shape(p, machine)) return why;
+  if (const Refusal why = refuse_empty_or_huge(p)) return why;
+  out.add({{}, mma_dds::predict_us(p, machine), 0});
+  return {};
 }
 
 }  // namespace
 
 Kernel sm90_mma_row() {
-  Kernel row = cuda_row("sm90_mma", refusal, mma_dds::predict_us,
-                        [](const MatmulArgs& args, const Executor&) { return sm90_mma_dds(args); });
-  row.info.needs_aligned = all_aligned;
+  Kernel row = cuda_row("sm90_mma", propose, [](const MatmulArgs& args, const Schedule&, const Executor&) {
+    return sm90_mma_dds(args);
+  });
+  row.needs_aligned = all_aligned;
   row.stores_pre = true;
   return row;
 }

@@ -1,15 +1,14 @@
 // What the row of sm90_mma shares with that of sm90_mma_merged.
 #pragma once
 
-#include <string>
-
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/refusal.h"
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
 /// What the kernel refuses of a problem, whatever the number of blocks.
-std::string refusal_of_shape(const Problem& problem, const plan::Machine& machine);
+Refusal refusal_of_shape(const Problem& problem, const plan::Machine& machine);
 double predict_us(const Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::cuda::mma_dds

@@ -2,9 +2,7 @@
 // dw_wgmma_regions.
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -24,39 +22,34 @@ using plan::Machine;
 constexpr double kPortBytesPerClock[] = {43, 54};
 
 /// What both rows refuse; sizes are in the tiles of `narrow`.
-std::string refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
-  if (std::string why = refuse_other_than_hopper(machine); !why.empty()) return why;
+Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
+  if (const Refusal why = refuse_other_than_hopper(machine)) return why;
   if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
-  if (std::string why = refuse_unasked_tf32(p); !why.empty()) return why;
-  if (std::string why = refuse_empty_or_huge(p); !why.empty()) return why;
+  if (const Refusal why = refuse_unasked_tf32(p)) return why;
+  if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (p.direction == Direction::dw && p.m == 0) return "sums over tokens by TMA, and there are none";
   if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
     if (sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, false)) return {};
-    return "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 "
-           "stay below 12288, with "
-           "block rows of 16 x cols / 768; the block is " +
-           to_string(p.block) + ", the matrix " + std::to_string(p.rows) + " x " + std::to_string(p.cols);
+    return {
+        "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 stay "
+        "below 12288, with block rows of 16 x cols / 768; the block is {}x{}, the matrix {} x {}",
+        p.block.rows, p.block.cols, p.rows, p.cols};
   }
   const int least =
       p.dtype == DType::f8e4m3 ? 64 : 32;  // rows of 32 bytes move at a third of the copy engine's rate
   if (std::min(p.block.rows, p.block.cols) < least)
-    return "needs blocks of " + std::to_string(least) + " or more on both sides, the block is " +
-           to_string(p.block);
+    return {"needs blocks of {} or more on both sides, the block is {}x{}", least, p.block.rows,
+            p.block.cols};
   if (p.direction == Direction::dw) return {};
   return wgmma_dds::refuse_tiles(p, narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
 }
 
-std::string refuse_wide(const Problem& p, const Machine& machine) {
-  return refusal_of_both(p, machine, false);
-}
-
-std::string refuse_narrow(const Problem& p, const Machine& machine) {
-  if (std::string why = refusal_of_both(p, machine, true); !why.empty() || p.direction != Direction::dw)
-    return why;
-  if (size_of(p.dtype) != 2)
-    return std::string("does dw of f16 and bf16 only, the dtype is ") + name_of(p.dtype);
+Refusal refuse_narrow(const Problem& p, const Machine& machine) {
+  if (const Refusal why = refusal_of_both(p, machine, true); why || p.direction != Direction::dw) return why;
+  if (size_of(p.dtype) != 2) return {"does dw of f16 and bf16 only, the dtype is {}", name_of(p.dtype)};
   if (!sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, true))
-    return "does dw by items of half the size, which would hold no block of " + to_string(p.block);
+    return {"does dw by items of half the size, which would hold no block of {}x{}", p.block.rows,
+            p.block.cols};
   return {};
 }
 
@@ -139,28 +132,31 @@ double predict_dds_us(const Problem& p, const Device& device, bool narrow) {
 }
 
 template <bool kNarrow>
-std::size_t workspace_bytes(const Problem& p, const Machine& machine) {
-  return p.direction == Direction::dw ? sm90_wgmma_sdd_workspace(p, machine.cuda.multiprocessors, kNarrow)
-                                      : sm90_wgmma_dds_workspace(p);
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = kNarrow ? refuse_narrow(p, machine) : refusal_of_both(p, machine, false))
+    return why;
+  const bool dw = p.direction == Direction::dw;
+  Schedule schedule;
+  schedule.groups =
+      wgmma_dds::block_row_groups(p, machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
+  out.add({schedule, wgmma_dds::predict_us(p, machine, kNarrow),
+           dw ? sm90_wgmma_sdd_workspace(p, machine.cuda.multiprocessors, kNarrow)
+              : sm90_wgmma_dds_workspace(p)});
+  return {};
 }
 
 template <bool kNarrow>
-int launch(const MatmulArgs& args, const Executor&) {
+int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
   return args.direction == Direction::dw ? sm90_wgmma_sdd(args, kNarrow) : sm90_wgmma_dds(args, kNarrow);
 }
 
 template <bool kNarrow>
-Kernel row(const char* name, std::string (*refusal)(const Problem&, const Machine&)) {
-  Kernel made = cuda_row(
-      name, refusal, [](const Problem& p, const Machine& m) { return wgmma_dds::predict_us(p, m, kNarrow); },
-      launch<kNarrow>, workspace_bytes<kNarrow>);
-  made.info.scaled = true;
-  made.info.block_row_groups = [](const Problem& p, const Machine& m) {
-    return wgmma_dds::block_row_groups(p, m, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
-  };
+Kernel row(const char* name) {
+  Kernel made = cuda_row(name, propose<kNarrow>, launch<kNarrow>);
+  made.scaled = true;
   // A pass prepares f32 operands of dW, and takes any alignment.
-  made.info.needs_aligned = [](const Problem& p) {
-    return p.direction != Direction::dw || p.dtype != DType::f32 ? plan::Aligned::all : plan::Aligned::none;
+  made.needs_aligned = [](const Problem& p) {
+    return p.direction != Direction::dw || p.dtype != DType::f32 ? Aligned::all : Aligned::none;
   };
   made.stores_pre = true;
   made.adds_f32_residual = false;
@@ -172,7 +168,7 @@ Kernel row(const char* name, std::string (*refusal)(const Problem&, const Machin
 namespace wgmma_dds {
 
 // With an order of block rows, outputs are counted in whole block rows.
-std::string refuse_tiles(const Problem& p, const TileShape& tile) {
+Refusal refuse_tiles(const Problem& p, const TileShape& tile) {
   const bool dx = p.direction == Direction::dx;
   const std::int64_t outputs = dx ? p.cols : p.rows, side = dx ? p.block.cols : p.block.rows;
   return refuse_too_many_tiles(p.m, (outputs + side - 1) / side * side, tile.tokens, tile.outputs);
@@ -212,8 +208,8 @@ BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, 
 
 }  // namespace wgmma_dds
 
-Kernel sm90_wgmma_row() { return row<false>("sm90_wgmma", refuse_wide); }
-Kernel sm90_wgmma_narrow_row() { return row<true>("sm90_wgmma_narrow", refuse_narrow); }
+Kernel sm90_wgmma_row() { return row<false>("sm90_wgmma"); }
+Kernel sm90_wgmma_narrow_row() { return row<true>("sm90_wgmma_narrow"); }
 
 }  // namespace sparseloom::kernels::cuda
 

@@ -1,16 +1,15 @@
 // What the rows of sm90_wgmma share with those that run its kernel on prepared operands.
 #pragma once
 
-#include <string>
-
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
-#include "plan/candidate.h"
+#include "plan/machine.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/refusal.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
 /// Refuses more tiles of forward and dX than the kernel counts.
-std::string refuse_tiles(const Problem& problem, const TileShape& tile);
+Refusal refuse_tiles(const Problem& problem, const TileShape& tile);
 double predict_us(const Problem& problem, const plan::Machine& machine, bool narrow);
 
 /// The block rows of a tile, the blocks in a K tile along the reduction, and which tiles a thread block

@@ -1,8 +1,6 @@
 // The rows of sm90_split and sm90_split_narrow.
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -23,17 +21,17 @@ template <bool kNarrow>
 constexpr wgmma_dds::TileShape kTile = kNarrow ? wgmma_dds::kNarrowBf16x3Tile : wgmma_dds::kBf16x3Tile;
 
 template <bool kNarrow>
-std::string refusal(const Problem& p, const Machine& machine) {
-  if (std::string why = refuse_other_than_hopper(machine); !why.empty()) return why;
-  if (p.dtype != DType::f32) return std::string("multiplies f32 only, the dtype is ") + name_of(p.dtype);
+Refusal refusal(const Problem& p, const Machine& machine) {
+  if (const Refusal why = refuse_other_than_hopper(machine)) return why;
+  if (p.dtype != DType::f32) return {"multiplies f32 only, the dtype is {}", name_of(p.dtype)};
   if (std::min(p.block.rows, p.block.cols) < 32)
-    return "needs blocks of 32 or more on both sides, the block is " + to_string(p.block);
-  if (std::string why = refuse_empty_or_huge(p); !why.empty()) return why;
+    return {"needs blocks of 32 or more on both sides, the block is {}x{}", p.block.rows, p.block.cols};
+  if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (p.direction != Direction::dw) return wgmma_dds::refuse_tiles(p, kTile<kNarrow>);
   if (kNarrow) return "does forward and dx only";
   if (p.m == 0) return "sums over tokens by TMA, and there are none";
   if (!sm90_bf16x3_sdd_takes(p))
-    return "counts the rows of three bf16 planes in 31 bits, for " + std::to_string(p.m) + " tokens";
+    return {"counts the rows of three bf16 planes in 31 bits, for {} tokens", p.m};
   return {};
 }
 
@@ -75,26 +73,29 @@ double predict_us(const Problem& p, const Machine& machine) {
   return kLaunchUs + 8 + splitting + us(0.5 * stores + std::max({l2, loads, slower * steps}));
 }
 
-std::size_t workspace_bytes(const Problem& p, const Machine& machine) {
-  return p.direction == Direction::dw ? sm90_bf16x3_sdd_workspace(p, machine.cuda.multiprocessors)
-                                      : sm90_bf16x3_workspace(p);
+template <bool kNarrow>
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refusal<kNarrow>(p, machine)) return why;
+  const bool dw = p.direction == Direction::dw;
+  Schedule schedule;
+  schedule.groups = wgmma_dds::block_row_groups(p, machine, kTile<kNarrow>);
+  out.add({schedule, predict_us<kNarrow>(p, machine),
+           dw ? sm90_bf16x3_sdd_workspace(p, machine.cuda.multiprocessors) : sm90_bf16x3_workspace(p)});
+  return {};
 }
 
 template <bool kNarrow>
-int launch(const MatmulArgs& args, const Executor&) {
+int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
   if (!kNarrow && args.direction == Direction::dw) return sm90_bf16x3_sdd(args);
   return sm90_bf16x3_dds(args, kNarrow);
 }
 
 template <bool kNarrow>
 Kernel row(const char* name) {
-  Kernel made = cuda_row(name, refusal<kNarrow>, predict_us<kNarrow>, launch<kNarrow>, workspace_bytes);
-  made.info.block_row_groups = [](const Problem& p, const Machine& m) {
-    return wgmma_dds::block_row_groups(p, m, kTile<kNarrow>);
-  };
+  Kernel made = cuda_row(name, propose<kNarrow>, launch<kNarrow>);
   // A pass prepares both operands of dW, and takes any alignment.
-  made.info.needs_aligned = [](const Problem& p) {
-    return p.direction != Direction::dw ? plan::Aligned::all : plan::Aligned::none;
+  made.needs_aligned = [](const Problem& p) {
+    return p.direction != Direction::dw ? Aligned::all : Aligned::none;
   };
   made.adds_f32_residual = false;
   return made;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -33,30 +32,30 @@ constexpr const char* kWgmmaCaveat =
     "of the units above it";
 
 /// Refusals of kernels that merge blocks into units, where a block side is below `least`.
-std::string refuse_merging(const Problem& p, std::int32_t least) {
+Refusal refuse_merging(const Problem& p, std::int32_t least) {
   if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
   if (!Merging(p.direction, p.rows, p.cols, p.block, least).possible())
-    return "keeps a table of a row's blocks in shared memory, which " + std::to_string(p.rows) + " x " +
-           std::to_string(p.cols) + " in blocks of " + to_string(p.block) + " do not fit";
+    return {"keeps a table of a row's blocks in shared memory, which {} x {} in blocks of {}x{} do not fit",
+            p.rows, p.cols, p.block.rows, p.block.cols};
   return refuse_empty_or_huge(p);
 }
 
 template <bool kNarrow>
-std::string refuse_for_wgmma(const Problem& p, const Machine& machine) {
-  if (std::string why = refuse_16_bit_dds(p, machine); !why.empty()) return why;
+Refusal refuse_for_wgmma(const Problem& p, const Machine& machine) {
+  if (const Refusal why = refuse_16_bit_dds(p, machine)) return why;
   if (std::min(p.block.rows, p.block.cols) >= Merging::kWgmmaLeast)
-    return "merges blocks with a side below 32, the block is " + to_string(p.block);
-  if (std::string why = refuse_merging(p, Merging::kWgmmaLeast); !why.empty()) return why;
+    return {"merges blocks with a side below 32, the block is {}x{}", p.block.rows, p.block.cols};
+  if (const Refusal why = refuse_merging(p, Merging::kWgmmaLeast)) return why;
   return wgmma_dds::refuse_tiles(merged(p, Merging::kWgmmaLeast),
                                  kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
 }
 
-std::string refuse_for_mma(const Problem& p, const Machine& machine) {
+Refusal refuse_for_mma(const Problem& p, const Machine& machine) {
   const int least = std::min(p.block.rows, p.block.cols), most = std::max(p.block.rows, p.block.cols);
   if (least >= Merging::kMmaLeast || most > Merging::kMmaLeast)
-    return "merges blocks of 8 and 16, with an 8 on one side or both, the block is " + to_string(p.block);
-  if (std::string why = mma_dds::refusal_of_shape(merged(p, Merging::kMmaLeast), machine); !why.empty())
-    return why;
+    return {"merges blocks of 8 and 16, with an 8 on one side or both, the block is {}x{}", p.block.rows,
+            p.block.cols};
+  if (const Refusal why = mma_dds::refusal_of_shape(merged(p, Merging::kMmaLeast), machine)) return why;
   return refuse_merging(p, Merging::kMmaLeast);
 }
 
@@ -77,9 +76,8 @@ double predict_for_mma_us(const Problem& p, const Machine& machine) {
   return predict_merging_us(p, units, machine) + mma_dds::predict_us(units, machine);
 }
 
-template <std::int32_t kLeast>
-std::size_t workspace_bytes(const Problem& p, const Machine&) {
-  return Merging(p.direction, p.rows, p.cols, p.block, kLeast).workspace_bytes();
+std::size_t workspace_bytes(const Problem& p, std::int32_t least) {
+  return Merging(p.direction, p.rows, p.cols, p.block, least).workspace_bytes();
 }
 
 template <bool kNarrow>
@@ -94,14 +92,28 @@ BlockRowGroups groups_of_units(const Problem& p, const Machine& machine) {
 }
 
 template <bool kNarrow>
+Refusal propose_for_wgmma(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refuse_for_wgmma<kNarrow>(p, machine)) return why;
+  Schedule schedule;
+  schedule.groups = groups_of_units<kNarrow>(p, machine);
+  out.add({schedule, predict_for_wgmma_us<kNarrow>(p, machine), workspace_bytes(p, Merging::kWgmmaLeast)});
+  return {};
+}
+
+Refusal propose_for_mma(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refuse_for_mma(p, machine)) return why;
+  out.add({{}, predict_for_mma_us(p, machine), workspace_bytes(p, Merging::kMmaLeast)});
+  return {};
+}
+
+template <bool kNarrow>
 Kernel wgmma_row(const char* name) {
-  Kernel row = cuda_row(
-      name, refuse_for_wgmma<kNarrow>, predict_for_wgmma_us<kNarrow>,
-      [](const MatmulArgs& args, const Executor&) { return sm90_wgmma_merged(args, kNarrow); },
-      workspace_bytes<Merging::kWgmmaLeast>);
-  row.info.block_row_groups = groups_of_units<kNarrow>;
-  row.info.caveat = kWgmmaCaveat;
-  row.info.needs_aligned = all_aligned;
+  Kernel row = cuda_row(name, propose_for_wgmma<kNarrow>,
+                        [](const MatmulArgs& args, const Schedule&, const Executor&) {
+                          return sm90_wgmma_merged(args, kNarrow);
+                        });
+  row.caveat = kWgmmaCaveat;
+  row.needs_aligned = all_aligned;
   row.stores_pre = true;
   return row;
 }
@@ -113,11 +125,10 @@ Kernel sm90_wgmma_merged_narrow_row() { return wgmma_row<true>("sm90_wgmma_merge
 
 Kernel sm90_mma_merged_row() {
   Kernel row = cuda_row(
-      "sm90_mma_merged", refuse_for_mma, predict_for_mma_us,
-      [](const MatmulArgs& args, const Executor&) { return sm90_mma_merged(args); },
-      workspace_bytes<Merging::kMmaLeast>);
-  row.info.caveat = kMmaCaveat;
-  row.info.needs_aligned = all_aligned;
+      "sm90_mma_merged", propose_for_mma,
+      [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm90_mma_merged(args); });
+  row.caveat = kMmaCaveat;
+  row.needs_aligned = all_aligned;
   row.stores_pre = true;
   return row;
 }

@@ -1,0 +1,58 @@
+// Schedule: all that a row chose for a product of a linear layer, before the launch.
+//
+// One struct serves every row, in CUTLASS's words: a row sets what it chooses and leaves the rest at 0, "as
+// the kernel has it". So one function prints the schedule of any plan, and two kernels can be compared member
+// by member. Rejected: bytes that each row reads as a struct of its own. Each row would need a cast and a
+// printer, and the same choice would get a name in each.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+#include "sparseloom/export.h"
+
+namespace sparseloom {
+
+/// How a kernel reads the dense operand. It multiplies a group of `block_rows` block rows (dx: block columns)
+/// at a time. Along the reduction it reads the operand in units of `span` blocks, each of which it reads if
+/// any block row of the group stores a block there.
+struct BlockRowGroups {
+  // block_rows = 0: the order must not change.
+  int block_rows = 1, span = 1;
+  // Groups i, i + step, .. are multiplied one after the other, for each i < step; these sequences run side by
+  // side.
+  int step = 1;
+  // Consecutive block rows of W that form one block row of the kernel and of the order (merged blocks).
+  int fold = 1;
+  friend auto operator<=>(const BlockRowGroups&, const BlockRowGroups&) = default;
+};
+
+/// Which of several kernels a row runs, by the name of its folder in src/kernels/bsr_linear.
+enum class Method : std::uint8_t { only, dw_wgmma, dw_wgmma_regions };
+
+/// Trivially copyable and without pointers: a plan keeps it, and every launch of the plan gets it.
+struct Schedule {
+  /// Which block rows are multiplied together.
+  BlockRowGroups groups{0};
+  Method method = Method::only;
+  /// The tile of a thread block, m x n outputs and k of the reduction at a time: tokens x outputs x inputs in
+  /// forward, tokens x inputs x outputs in dx, outputs x inputs x tokens in dw.
+  std::int32_t tile_m = 0, tile_n = 0, tile_k = 0;
+  /// Equal slices of the reduction, whose sums are added up in a pass of their own.
+  std::int32_t split_k = 0;
+  /// Thread blocks of a cluster, which share a tile and add up its sums.
+  std::int32_t cluster = 0;
+  /// Tiles that a thread block takes one after the other.
+  std::int32_t tiles_in_turn = 0;
+  /// Outputs are scaled and stored at the end of a tile, not beside the products of the next.
+  bool stores_at_end = false;
+
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+};
+
+SPARSELOOM_API const char* name_of(Method method) noexcept;
+/// Such as "tile 256x128x64, split-K 3"; empty if the row chose nothing.
+SPARSELOOM_API std::string to_string(const Schedule& schedule);
+
+}  // namespace sparseloom

@@ -1,0 +1,40 @@
+// Machine: what rows are told of the CPU and of the problem's GPU. They predict times from its rates.
+#pragma once
+
+#include "runtime/cpu.h"
+#include "runtime/cuda.h"
+
+namespace sparseloom::plan {
+
+/// Rates of one core, per second, measured once per process: flops in registers, bytes over memory.
+struct MachineRates {
+  double f32_avx2 = 0;     // fp32 FMA flops, 256-bit
+  double f32_avx512 = 0;   // fp32 FMA flops, 512-bit
+  double bf16_avx512 = 0;  // VDPBF16PS flops
+  double bf16_amx = 0;     // TDPBF16PS flops, whole tiles
+  double i8_avx512 = 0;    // VPDPBUSD operations, two for each product
+  double i8_amx = 0;       // TDPBSSD operations, whole tiles
+  double copy_bytes = 0;   // bytes read + written by a streaming copy larger than L2
+  // Flops of the dense product that the executor lends, for this problem, all threads together; 0: none is
+  // lent, or it was not measured.
+  double gemm_flops = 0;
+};
+
+/// Rates of a whole GPU, per second, measured once per device (kernels/bsr_linear/cuda/rates.h); 0: not
+/// measured.
+struct GpuRates {
+  double memory_bytes = 0;  // bytes read, of data larger than L2
+  double l2_bytes = 0;      // bytes read, of data that fits L2
+  double tensor_flops = 0;  // flops of bf16 mma.sync with operands in registers
+};
+
+/// What the machine allows: the ISA in force (SPARSELOOM_ISA caps it), its rates, and the problem's CUDA
+/// device if it has one.
+struct Machine {
+  runtime::Isa isa = runtime::Isa::generic;
+  MachineRates rates;
+  runtime::CudaDevice cuda = {};  // of problem.device; sm = 0 for a problem on the CPU
+  GpuRates gpu = {};              // of problem.device
+};
+
+}  // namespace sparseloom::plan
