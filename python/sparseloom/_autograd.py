@@ -4,7 +4,7 @@ words the errors."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -26,14 +26,10 @@ _RELU = ACTIVATIONS["relu"]
 CPU_FUSES: tuple[str | None, ...] = (None, "relu")
 
 
-class LayerHow(NamedTuple):
-    """The arguments of a layer that are not its operands."""
-
-    activation: str | None
-    strict: bool
-    kernel: int
-    where: Index
-    weight: Tensor | None  # the gradient of values is added to its main_grad; None: it is returned
+#: The arguments of a layer that are not its operands: activation, strict, kernel, index, and the Parameter
+#: whose main_grad the gradient of values is added to (None: the gradient is returned). They are a plain tuple
+#: because every call makes one, and a NamedTuple takes ten times as long to make.
+LayerHow: TypeAlias = "tuple[str | None, bool, int, Index, Tensor | None]"
 
 
 class Layer(torch.autograd.Function):
@@ -56,32 +52,21 @@ class Layer(torch.autograd.Function):
         how: LayerHow,
         residual: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        activation, strict, kernel, index, _ = ctx.how = how
+        # Every eager call pays for each look-up here.
+        traced = torch.compiler.is_compiling()
         ctx.set_materialize_grads(False)
+        activation, strict, kernel, (packed, _, rows, _, _, _, digest), _ = ctx.how = how
         need_x, need_values, *_ = ctx.needs_input_grad
-        x = in_rows(x)
-        code, tf32, z = ACTIVATIONS[activation], x.is_cuda and tf32_of(x), None
-        keeps_y = code <= _RELU and (residual is None or not code)
-        operator = _operators.linear if keeps_y else _operators.linear_train
-        y = operator(
-            x,
-            values,
-            index.packed,
-            bias,
-            index.rows,
-            code,
-            index.digest,
-            strict,
-            tf32,
-            kernel,
-            residual,
-        )
-        if not keeps_y:
-            y, z = y
-        ctx.save_for_backward(
-            x if need_values else None, values if need_x else None, y if keeps_y and code else z
-        )
-        return y if z is None or torch.compiler.is_compiling() else (y, z)
+        code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
+        operands = x, values, packed, bias, rows, code, digest, strict, tf32, kernel, residual
+        kept_x, kept_values = x if need_values else None, values if need_x else None
+        if code <= _RELU and (residual is None or not code):
+            y = (_operators.linear if traced else _operators.linear_eagerly)(*operands)
+            ctx.save_for_backward(kept_x, kept_values, y if code else None)
+            return y
+        y, z = _operators.linear_train(*operands)
+        ctx.save_for_backward(kept_x, kept_values, z)
+        return y if traced else (y, z)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, more_dz: Tensor | None = None) -> tuple[Tensor | None, ...]:
@@ -143,6 +128,11 @@ class Layer(torch.autograd.Function):
         )
 
 
+#: Layer.apply for calls that nothing traces and no transform surrounds. torch's own apply looks for both, and
+#: for wrappers of transforms that are over, which the operators unwrap too: a fifth of an eager call's time.
+eagerly = super(torch.autograd.Function, Layer).apply
+
+
 @_disable_dynamo  # Dynamo could not trace any of it: see _products.Transformable
 def by_parts(
     x: Tensor, values: Tensor, bias: Tensor | None, how: LayerHow, residual: Tensor | None = None
@@ -150,13 +140,14 @@ def by_parts(
     """Computes what Layer computes, from parts that support torch.func, batched gradients and forward mode.
     Raises Error where the gradient of values would have to be added to their main_grad: a transform wants the
     gradient as a result."""
-    if how.weight is not None:
+    activation, strict, kernel, index, weight = how
+    if weight is not None:
         expected, remedy = (
             "a layer whose gradients are results",
             "leave out fuse_wgrad_accumulation (main_grad_of)",
         )
         raise Error("linear", expected, "main_grad under torch.func, vmap or forward mode", remedy)
-    y = activate(product(FORWARD, x, values, how.strict, how.where, how.kernel, bias), how.activation)
+    y = activate(product(FORWARD, x, values, strict, index, kernel, bias), activation)
     if residual is None:
         return y
     require_residual(residual, y)

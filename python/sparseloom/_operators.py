@@ -31,6 +31,7 @@ PLAN_CHOOSES = -1
 
 # Overloads are looked up once: the packet's own resolution costs about a microsecond per call.
 linear = torch.ops.sparseloom.bsr_linear.default
+linear_eagerly = linear._op  # what an overload's __call__ calls; Dynamo traces the overload alone
 linear_dx = torch.ops.sparseloom.bsr_linear_dx.default
 linear_dw = torch.ops.sparseloom.bsr_linear_dw.default
 linear_train = torch.ops.sparseloom.bsr_linear_train.default

@@ -134,8 +134,8 @@ def linear(
         )
         if functorch_active() or forward_ad._current_level >= 0:
             weight = main_grad_of if needed and values.requires_grad else None
-            how = _autograd.LayerHow(activation, strict, number, index, weight)
-            return _autograd.by_parts(x, values, bias, how, residual)
+            parts_how = activation, strict, number, index, weight
+            return _autograd.by_parts(x, values, bias, parts_how, residual)
         # jit.trace records operators, but cannot record autograd Functions
         if needed and _tracing_state() is None:
             fused = activation if x.is_cuda or activation in _autograd.CPU_FUSES else None
@@ -143,9 +143,11 @@ def linear(
             # An exported graph has no backward pass.
             fuses = main_grad_of is not None and values.requires_grad and not torch.compiler.is_exporting()
             weight = main_grad_of if fuses else None
-            breaks = weight is not None and torch.compiler.is_compiling()
-            apply = _autograd.between_graphs if breaks else _autograd.Layer.apply
-            how = _autograd.LayerHow(fused, strict, number, index, weight)
+            apply = _autograd.eagerly
+            if torch.compiler.is_compiling():
+                x = _autograd.in_rows(x)
+                apply = _autograd.Layer.apply if weight is None else _autograd.between_graphs
+            how = fused, strict, number, index, weight
             y = apply(x, values, bias, how, residual) if added else apply(x, values, bias, how)
             y = y[0] if isinstance(y, tuple) else y
             y = y if fused == activation else activate(y, activation)
@@ -155,8 +157,10 @@ def linear(
             return y + residual
         # not called on the CPU: saves .12 us of 15
         code, tf32 = ACTIVATIONS[activation], x.is_cuda and tf32_of(x)
-        x = _autograd.in_rows(x)
-        return _operators.linear(
+        operator = _operators.linear_eagerly
+        if torch.compiler.is_compiling():
+            x, operator = _autograd.in_rows(x), _operators.linear
+        return operator(
             x, values, index.packed, bias, index.rows, code, index.digest, strict, tf32, number, residual
         )
     except _REFUSED as error:

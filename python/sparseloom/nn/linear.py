@@ -143,7 +143,7 @@ class BlockSparseLinear(IndexedModule):
         except KeyError:  # one of them is computed: parametrized, weight-normed or pruned
             values, bias = self.values, self.bias
         weight = values if self.fuse_wgrad_accumulation else None  # the Parameter, before autocast copies it
-        kind = "cuda" if x.is_cuda else x.device.type
+        kind = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
             x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
