@@ -1,9 +1,10 @@
-// The operators plan, info, activation_names and spin_registers: what would run and why, what this build and
-// machine have, and what rate the CPU reaches.
+// The operators plan, info, activation_names, kernel_runs and spin_registers: what would run and why, what
+// this build and machine have, what ran, and what rate the CPU reaches.
 #include "convert.h"
 #include "core/check.h"
 #include "core/json.h"
 #include "executor.h"
+#include "kernels/runs.h"
 #include "linear.h"
 #include "ops/spin.h"
 #include "sparseloom/ops.h"
@@ -81,6 +82,13 @@ std::string activation_names() {
   return names;
 }
 
+std::string kernel_runs() {
+  std::string text = "{";
+  for (const auto& [kernel, runs] : kernels::kernel_runs())
+    text += (text.size() == 1 ? "" : ", ") + json_string(kernel) + ": " + std::to_string(runs);
+  return text + "}";
+}
+
 std::int64_t spin_registers(std::string rate, std::int64_t rounds) {
   return ops::spin_registers(rate, rounds, torch_executor());
 }
@@ -92,5 +100,6 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("plan", TORCH_BOX(&sparseloom::binding::plan_json));
   m.impl("info", TORCH_BOX(&sparseloom::binding::info));
   m.impl("activation_names", TORCH_BOX(&sparseloom::binding::activation_names));
+  m.impl("kernel_runs", TORCH_BOX(&sparseloom::binding::kernel_runs));
   m.impl("spin_registers", TORCH_BOX(&sparseloom::binding::spin_registers));
 }

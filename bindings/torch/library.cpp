@@ -105,6 +105,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // The torch names of the activations, in the order of their codes, separated by spaces. Python asks for
   // them at import, so they are no part of info, which may measure rates.
   m.def("activation_names() -> str");
+  // JSON: the CPU kernels that ran and how often, by their own counts.
+  m.def("kernel_runs() -> str");
   // Returns the flops that torch's threads did in registers alone. `rate` is one of info's "rates".
   m.def("spin_registers(str rate, int rounds) -> int");
 }

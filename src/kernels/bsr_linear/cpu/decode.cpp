@@ -15,6 +15,7 @@ void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& ex
   const std::int64_t subs =
       forward ? w.block.rows / kGroup : w.block.cols / ops.dx_strip(args.m, w.block.cols);
   if (args.m == 0 || blocks == 0) return;
+  ops.runs->add();
   const DecodeFunction function = ops.function(args.dtype, args.direction, args.m);
   const double elements = static_cast<double>(w.blocks * w.block_elements() + w.rows + w.cols);
   const std::int64_t tasks = std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1,

@@ -6,6 +6,7 @@
 
 #include "kernels/args.h"
 #include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/runs.h"
 
 namespace sparseloom::kernels::cpu {
 
@@ -20,6 +21,7 @@ struct DecodeRange {
 using DecodeFunction = void (*)(const MatmulArgs& args, DecodeRange units);
 
 struct DecodeOps {
+  Runs* runs;  // the kernel's count of its runs
   int lanes;
   DecodeFunction (*function)(DType dtype, Direction direction, std::int64_t tokens);
   std::int64_t (*dx_strip)(std::int64_t tokens, std::int64_t block_cols);  // columns of one dx unit

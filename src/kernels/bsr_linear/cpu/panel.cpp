@@ -82,6 +82,7 @@ class PanelRun {
   }
 
   void run() {
+    ops_.runs->add();
     const std::int64_t vectors = ceil_div(job_.tokens, ops_.lanes);
     for (std::int64_t first = 0; first < vectors; first += chunk_) {
       const PanelCut panels(std::min(chunk_, vectors - first));

@@ -9,6 +9,7 @@
 #include "kernels/bsr_linear/cpu/cell.h"
 #include "kernels/bsr_linear/cpu/deferred_lines.h"
 #include "kernels/bsr_linear/cpu/spin_cells.h"
+#include "kernels/runs.h"
 
 namespace sparseloom::kernels::cpu {
 
@@ -108,6 +109,7 @@ using TransposeFunction = void (*)(const std::uint16_t* values, const std::int32
                                    std::int64_t begin, std::int64_t end, std::uint16_t* out);
 
 struct PanelOps {
+  Runs* runs;                   // the kernel's count of its runs
   int lanes;                    // tokens, or columns, per vector
   int depth_step;               // k values per cell: 1, 2 for bf16 dot products, 4 for int8 ones
   TransposeFunction transpose;  // null: dx reads the stored values directly

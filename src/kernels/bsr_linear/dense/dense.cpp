@@ -3,6 +3,7 @@
 
 #include "kernels/bsr_linear/dense/predict.h"
 #include "kernels/generic/dense_on_device.h"
+#include "kernels/runs.h"
 #include "kernels/shared/bsr/pack.h"
 #include "kernels/shared/bsr/unpack.h"
 #include "layout/bsr.h"
@@ -24,7 +25,10 @@ struct generic::DeviceCopies<layout::Bsr> {
 
 namespace {
 
+constinit Runs runs{"dense"};
+
 int launch(const MatmulArgs& args, const Schedule&, const Executor& executor) {
+  runs.add();
 #ifdef SPARSELOOM_HAVE_CUDA
   if (args.device >= 0) return generic::dense_on_device<layout::Bsr>(args, args.index, executor);
 #endif

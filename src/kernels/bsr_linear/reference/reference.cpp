@@ -1,13 +1,17 @@
 // The reference row of BSR: the generic products over layout::Bsr.
 #include "kernels/bsr_linear/reference/reference.h"
 
+#include "kernels/runs.h"
 #include "layout/bsr.h"
 #include "sparseloom/generic/reference.h"
 
 namespace sparseloom::kernels {
 namespace {
 
+constinit Runs runs{"reference"};
+
 int launch(const MatmulArgs& args, const Schedule&, const Executor& executor) {
+  runs.add();
   using layout::Bsr;
   switch (args.direction) {
     case Direction::forward: generic::forward<Bsr>(args, args.index, executor); break;

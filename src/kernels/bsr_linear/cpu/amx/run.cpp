@@ -70,6 +70,7 @@ class TileRun {
   }
 
   void run() {
+    ops_.runs->add();
     if (args_.direction == Direction::dx)
       transpose_values(kAvx512Bf16Panel.transpose, args_, executor_, tasks_,
                        reinterpret_cast<std::uint16_t*>(args_.workspace + panels_.bytes()), job_);

@@ -65,6 +65,7 @@ class OuterRun {
   }
 
   void run() {
+    ops_.runs->add();
     if (args_.m == 0 && !args_.accumulate)
       std::memset(args_.out, 0, static_cast<std::size_t>(w_.blocks * w_.block_elements()) * 2);
     for (token_ = 0; token_ < args_.m; token_ += shape_.chunk) {

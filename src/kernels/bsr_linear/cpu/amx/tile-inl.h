@@ -25,5 +25,6 @@ template <int kSums, int kA, int kB>
 
 void pack_panel(const cpu::PanelJob& job, const cpu::Pack& pack) { cpu::kAvx512Bf16Panel.pack(job, pack); }
 
-constexpr cpu::TileOps kOps = {kPerCell,     begin,        end,        pack_panel,
+constinit Runs runs{"amx_tile"};
+constexpr cpu::TileOps kOps = {&runs,        kPerCell,     begin,      end, pack_panel,
                                choose_strip, choose_outer, pack_tiles, spin};

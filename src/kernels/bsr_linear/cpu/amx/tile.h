@@ -80,6 +80,7 @@ struct TilePack {
 };
 
 struct TileOps {
+  Runs* runs;    // the kernel's count of its runs
   int per_cell;  // elements in the 4 bytes of a cell
   /// Configures the calling thread's tiles. To be called before any strip or outer.
   void (*begin)(const TileShape& shape);

@@ -27,4 +27,5 @@ struct Product {
 };
 #include "kernels/bsr_linear/cpu/generic/pack-inl.h"
 
-constexpr cpu::TileOps kOps = {kPerCell, begin, end, pack_panel, choose_strip, nullptr, nullptr, spin};
+constinit Runs runs{"amx_int8_tile"};
+constexpr cpu::TileOps kOps = {&runs, kPerCell, begin, end, pack_panel, choose_strip, nullptr, nullptr, spin};

@@ -26,7 +26,8 @@ namespace {
 #include "kernels/bsr_linear/cpu/avx2/end.h"
 
 namespace sparseloom::kernels::cpu {
-const DecodeOps kAvx2Decode = {avx2::kLanes, avx2::choose_decode, avx2::dx_strip};
+static constinit Runs decode_runs{"avx2_decode"};
+const DecodeOps kAvx2Decode = {&decode_runs, avx2::kLanes, avx2::choose_decode, avx2::dx_strip};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -39,9 +39,10 @@ cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>
 #include "kernels/bsr_linear/cpu/avx2/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx2Panel = {avx2::kLanes,       avx2::kDepthStep,   nullptr,
-                             avx2::pack_panel,   avx2::choose_strip, avx2::pack_columns,
-                             avx2::choose_outer, avx2::spin};
+static constinit Runs panel_runs{"avx2_panel"};
+const PanelOps kAvx2Panel = {&panel_runs,      avx2::kLanes,       avx2::kDepthStep,   nullptr,
+                             avx2::pack_panel, avx2::choose_strip, avx2::pack_columns, avx2::choose_outer,
+                             avx2::spin};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

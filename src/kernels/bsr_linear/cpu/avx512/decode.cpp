@@ -26,7 +26,8 @@ namespace {
 #include "kernels/bsr_linear/cpu/avx512/end.h"
 
 namespace sparseloom::kernels::cpu {
-const DecodeOps kAvx512Decode = {avx512::kLanes, avx512::choose_decode, avx512::dx_strip};
+static constinit Runs decode_runs{"avx512_decode"};
+const DecodeOps kAvx512Decode = {&decode_runs, avx512::kLanes, avx512::choose_decode, avx512::dx_strip};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -41,9 +41,10 @@ cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
 #include "kernels/bsr_linear/cpu/avx512/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx512Panel = {avx512::kLanes,       avx512::kDepthStep,   nullptr,
-                               avx512::pack_panel,   avx512::choose_strip, avx512::pack_columns,
-                               avx512::choose_outer, avx512::spin};
+static constinit Runs panel_runs{"avx512_panel"};
+const PanelOps kAvx512Panel = {
+    &panel_runs,          avx512::kLanes,       avx512::kDepthStep,   nullptr,     avx512::pack_panel,
+    avx512::choose_strip, avx512::pack_columns, avx512::choose_outer, avx512::spin};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

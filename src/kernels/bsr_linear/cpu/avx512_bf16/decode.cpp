@@ -40,7 +40,8 @@ cpu::DecodeFunction choose_decode(DType, Direction, std::int64_t tokens) {
 #include "kernels/bsr_linear/cpu/avx512_bf16/end.h"
 
 namespace sparseloom::kernels::cpu {
-const DecodeOps kAvx512Bf16Decode = {avx512_bf16::kLanes, avx512_bf16::choose_decode, nullptr};
+static constinit Runs decode_runs{"avx512bf16_decode"};
+const DecodeOps kAvx512Bf16Decode = {&decode_runs, avx512_bf16::kLanes, avx512_bf16::choose_decode, nullptr};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

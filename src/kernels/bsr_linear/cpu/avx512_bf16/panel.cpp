@@ -84,10 +84,16 @@ cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
 #include "kernels/bsr_linear/cpu/avx512_bf16/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx512Bf16Panel = {avx512_bf16::kLanes,           avx512_bf16::kDepthStep,
-                                   avx512_bf16::transpose_blocks, avx512_bf16::pack_panel,
-                                   avx512_bf16::choose_strip,     avx512_bf16::pack_columns,
-                                   avx512_bf16::choose_outer,     avx512_bf16::spin};
+static constinit Runs panel_runs{"avx512bf16_panel"};
+const PanelOps kAvx512Bf16Panel = {&panel_runs,
+                                   avx512_bf16::kLanes,
+                                   avx512_bf16::kDepthStep,
+                                   avx512_bf16::transpose_blocks,
+                                   avx512_bf16::pack_panel,
+                                   avx512_bf16::choose_strip,
+                                   avx512_bf16::pack_columns,
+                                   avx512_bf16::choose_outer,
+                                   avx512_bf16::spin};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -107,7 +107,9 @@ struct Product {
 #include "kernels/bsr_linear/cpu/avx512_vnni/end.h"
 
 namespace sparseloom::kernels::cpu {
-const PanelOps kAvx512VnniPanel = {avx512_vnni::kLanes,
+static constinit Runs panel_runs{"avx512vnni_panel"};
+const PanelOps kAvx512VnniPanel = {&panel_runs,
+                                   avx512_vnni::kLanes,
                                    avx512_vnni::kDepthStep,
                                    nullptr,
                                    avx512_vnni::pack_panel,

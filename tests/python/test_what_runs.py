@@ -1,0 +1,80 @@
+"""What runs is what the plan said, on the CPU: the kernels' own counts of their runs beside the plan's name.
+
+For the whole case list, forced kernels, misaligned operands and uneven rows. test_gpu_what_runs.py does it on
+CUDA."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from on_gpu import plan_of
+
+from sparseloom import ops, pattern
+from sparseloom.nn import BlockSparseLinear
+from sparseloom.testing import Case, cases, kernels_for, sparse_product
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+def runs_of(call: Callable[[], object]) -> dict[str, int]:
+    """The kernels that ran during the call, by their own counts."""
+    before = json.loads(ops.call("kernel_runs"))
+    call()
+    after = json.loads(ops.call("kernel_runs"))
+    return {name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)}
+
+
+def require_said(plan: dict, ran: dict[str, int], works: bool = True) -> None:
+    """The plan's kernel ran once and no other did; without work it need not."""
+    assert ran == {plan["kernel"]: 1} or (not works and not ran), f"{ran}\n{plan['text']}"
+
+
+def shifted(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that begins one element behind an aligned address."""
+    memory = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)
+    return memory[1:].view(tensor.shape).copy_(tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_case_list_runs_what_its_plans_say(dtype: torch.dtype) -> None:
+    seen = set()
+    for case in (case for case in cases("cpu") if case.dtype == dtype):
+        inputs = case.inputs()
+        works = case.m > 0 and inputs.values.numel() > 0
+        forced = [name for name in kernels_for(case, inputs) if name != "reference"]  # slow, and chosen below
+        for kernel in (None, *forced):
+            plan = plan_of(case, inputs, kernel)
+            require_said(plan, runs_of(lambda: sparse_product(case, inputs, kernel)), works)  # noqa: B023
+            seen.add(plan["kernel"])
+    assert len(seen) >= 2, seen
+
+
+@pytest.mark.parametrize("direction", ops.DIRECTIONS)
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("m", [5, 300])
+def test_misaligned_operands_run_what_their_plan_says(direction: str, dtype: torch.dtype, m: int) -> None:
+    case = Case("alignment", direction, dtype, (64, 64), m, 512, 256, "random")
+    inputs = case.inputs()
+    moved = replace(inputs, x=shifted(inputs.x), dy=shifted(inputs.dy), values=shifted(inputs.values))
+    require_said(plan_of(case, inputs, aligned=False), runs_of(lambda: sparse_product(case, moved)))
+
+
+@pytest.mark.parametrize("tokens", [5, 300])
+@pytest.mark.parametrize("block", [16, 64])
+def test_uneven_block_rows_run_what_their_plan_says(tokens: int, block: int) -> None:
+    mask = torch.zeros(1024 // block, 1024 // block, dtype=torch.bool)
+    mask[0] = mask[:, 0] = True
+    layer = BlockSparseLinear(1024, 1024, pattern=pattern.Pattern(1024, 1024, block, mask))
+    x = torch.randn(tokens, 1024)
+    assert layer.index.digest == 1
+    with torch.no_grad():
+        require_said(layer.plan(tokens), runs_of(lambda: layer(x)))
+
+
+def test_a_training_step_runs_what_its_three_plans_say() -> None:
+    layer, x = BlockSparseLinear(256, 256, density=0.2), torch.randn(64, 256, requires_grad=True)
+    said = [layer.plan(64, direction)["kernel"] for direction in ops.DIRECTIONS]
+    ran = runs_of(lambda: layer(x).sum().backward())
+    assert ran == {name: said.count(name) for name in said}
