@@ -1,4 +1,4 @@
-// The fitted costs of the panel and decode kernels, and the model that predicts a call's time from them.
+// The model that predicts a call's time from a kernel's fitted costs.
 #include "kernels/bsr_linear/cpu/cost.h"
 
 #include <algorithm>
@@ -9,22 +9,6 @@
 #include "kernels/bsr_linear/cpu/panel.h"
 
 namespace sparseloom::kernels::cpu {
-
-// In the order of PanelCosts: lanes, depth_step, vectors {-, 1, 2, 3}, block, out, pack, widen, transpose,
-// outer_vectors {-, 1, 2, 3}, outer_element, outer_pack.
-const PanelCosts kAvx2PanelCosts = {8,    1, {0, 2.18, 1.27, 1.17}, 6.5, 0.78, 0.8,
-                                    0.34, 0, {0, 1.5, 1.08, 1.08},  2.1, 1.15};
-const PanelCosts kAvx512PanelCosts = {16,   1, {0, 1.07, 1.17, 1.12}, 3.5, 0.66, 1.5,
-                                      0.12, 0, {0, 1.14, 1.04, 1.04}, 1.3, 0.95};
-const PanelCosts kAvx512Bf16PanelCosts = {16, 2,    {0, 1.41, 1.09, 1.18}, 4.8, 0.78, 0.1,
-                                          0,  0.27, {0, 1.45, 1.1, 1.05},  1.4, 0.41};
-const PanelCosts kAvx512VnniPanelCosts = {16, 4, {0, 1.41, 1.09, 1.18}, 4.8, 2.0, 0.2, 0, 0, {}, 0, 0};
-const DecodeCosts kAvx2ForwardCosts = {8, 0.05, 0.11, 0, 10, 2.2, 0};
-const DecodeCosts kAvx512ForwardCosts = {16, 0.05, 0.073, 0.03, 8.4, 4.1, 0};
-const DecodeCosts kAvx512Bf16ForwardCosts = {16, 0.09, 0.033, 0, 14, 2.5, 0};
-const DecodeCosts kAvx2DxCosts = {8, 0.1, 0.09, 0.05, 1.4, 0.1, 0.76};
-const DecodeCosts kAvx512DxCosts = {16, 0.12, 0.06, 0, 0.5, 0.1, 0.5};
-
 namespace {
 
 using core::ceil_div;

@@ -32,12 +32,6 @@ struct DecodeCosts {
   double row;                     // dx: per row of a stored block and token, for widening dY
 };
 
-extern const PanelCosts kAvx2PanelCosts, kAvx512PanelCosts, kAvx512VnniPanelCosts, kAvx512Bf16PanelCosts;
-extern const DecodeCosts kAvx2ForwardCosts, kAvx512ForwardCosts, kAvx2DxCosts, kAvx512DxCosts;
-/// For a core that multiplies bf16 pairs at twice the FMA's rate. Fitted to 72 cells through Python on the
-/// same machine, 2026-11-22.
-extern const DecodeCosts kAvx512Bf16ForwardCosts;
-
 /// `peak`: flops per second that one core reaches with the kernel's own multiply instruction.
 double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak,
                         const PanelCosts& costs);

@@ -27,9 +27,6 @@ struct DecodeOps {
   std::int64_t (*dx_strip)(std::int64_t tokens, std::int64_t block_cols);  // columns of one dx unit
 };
 
-extern const DecodeOps kAvx2Decode, kAvx512Decode;
-extern const DecodeOps kAvx512Bf16Decode;  // forward of bf16 only
-
 void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& executor);
 
 }  // namespace sparseloom::kernels::cpu

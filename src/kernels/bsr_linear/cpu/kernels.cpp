@@ -3,9 +3,10 @@
 #include "kernels/bsr_linear/cpu/kernels.h"
 
 #include "kernels/bsr_linear/cpu/amx/tile.h"
-#include "kernels/bsr_linear/cpu/cost.h"
-#include "kernels/bsr_linear/cpu/decode.h"
-#include "kernels/bsr_linear/cpu/panel.h"
+#include "kernels/bsr_linear/cpu/avx2/ops.h"
+#include "kernels/bsr_linear/cpu/avx512/ops.h"
+#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
+#include "kernels/bsr_linear/cpu/avx512_vnni/ops.h"
 #include "kernels/bsr_linear/cpu/panel_memory.h"
 
 namespace sparseloom::kernels {

@@ -124,8 +124,6 @@ struct PanelOps {
   void (*sum_rows)(const PanelJob& job, std::int64_t output, std::int32_t* sums) = nullptr;
 };
 
-extern const PanelOps kAvx2Panel, kAvx512Panel, kAvx512VnniPanel, kAvx512Bf16Panel;
-
 /// Whether a call's outputs outgrow the L2 caches of its tasks. Then they are stored past the caches, see
 /// deferred_lines.h.
 bool outgrows_l2(const PanelJob& job, std::int64_t tasks);

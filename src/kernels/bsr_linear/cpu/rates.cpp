@@ -6,7 +6,10 @@
 #include <memory>
 
 #include "kernels/bsr_linear/cpu/amx/tile.h"
-#include "kernels/bsr_linear/cpu/panel.h"
+#include "kernels/bsr_linear/cpu/avx2/ops.h"
+#include "kernels/bsr_linear/cpu/avx512/ops.h"
+#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
+#include "kernels/bsr_linear/cpu/avx512_vnni/ops.h"
 
 namespace sparseloom::kernels {
 namespace {

@@ -19,7 +19,7 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "kernels/bsr_linear/cpu/panel.h"
+#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"  // whose panels and transposed blocks AMX multiplies
 
 namespace sparseloom::kernels::cpu {
 

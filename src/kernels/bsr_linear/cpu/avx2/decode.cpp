@@ -1,12 +1,11 @@
 // avx2_decode: see decode.h.
 #if defined(__x86_64__)
 
-#include "kernels/bsr_linear/cpu/decode.h"
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "kernels/bsr_linear/cpu/avx2/ops.h"
 #include "kernels/bsr_linear/cpu/intrinsics.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/bsr_linear/cpu/tile.h"

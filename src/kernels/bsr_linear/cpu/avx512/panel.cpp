@@ -1,12 +1,11 @@
 // avx512_panel: fp32 FMA on 512-bit vectors; 16-bit inputs are widened while packing.
 #if defined(__x86_64__)
 
-#include "kernels/bsr_linear/cpu/panel.h"
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "kernels/bsr_linear/cpu/avx512/ops.h"
 #include "kernels/bsr_linear/cpu/intrinsics.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/bsr_linear/cpu/tile.h"

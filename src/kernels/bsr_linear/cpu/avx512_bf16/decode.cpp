@@ -3,12 +3,11 @@
 // denormals as zero.
 #if defined(__x86_64__)
 
-#include "kernels/bsr_linear/cpu/decode.h"
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
 #include "kernels/bsr_linear/cpu/intrinsics.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/bsr_linear/cpu/tile.h"

@@ -2,12 +2,11 @@
 // at twice the FMA's rate.
 #if defined(__x86_64__)
 
-#include "kernels/bsr_linear/cpu/panel.h"
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"
 #include "kernels/bsr_linear/cpu/intrinsics.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/bsr_linear/cpu/tile.h"

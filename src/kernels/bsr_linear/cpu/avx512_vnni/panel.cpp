@@ -7,12 +7,11 @@
 // sixteen signs.
 #if defined(__x86_64__)
 
-#include "kernels/bsr_linear/cpu/panel.h"
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "kernels/bsr_linear/cpu/avx512_vnni/ops.h"
 #include "kernels/bsr_linear/cpu/intrinsics.h"
 #include "kernels/bsr_linear/cpu/stream.h"
 #include "kernels/bsr_linear/cpu/tile.h"
