@@ -1,11 +1,14 @@
 // The operators plan, info, activation_names, kernel_runs and spin_registers: what would run and why, what
 // this build and machine have, what ran, and what rate the CPU reaches.
+#include <optional>
+
 #include "convert.h"
 #include "core/check.h"
 #include "core/json.h"
 #include "executor.h"
 #include "kernels/runs.h"
 #include "linear.h"
+#include "ops/dense_copy.h"
 #include "ops/spin.h"
 #include "sparseloom/ops.h"
 
@@ -58,10 +61,13 @@ std::string plan_json(const Tensor& crow, const Tensor& col, std::int64_t rows, 
   problem.fast_accum = use_fast_accum;
   problem.aligned = problem.aligned && aligned;
   problem.out_aligned = problem.out_aligned && aligned;
-  const auto plan = make_plan(problem, index, planner(device), kernel_name("plan", kernel));
+  const Executor executor = planner(device);
+  const auto plan = make_plan(problem, index, executor, kernel_name("plan", kernel));
+  const std::optional<double> copy_us = ops::dense_copy_us(*plan, executor);
   std::string text = "{\"kernel\": " + json_string(plan->kernel_name) + ", \"predicted_us\": " +
                      json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +
                      ", \"workspace_bytes\": " + std::to_string(plan->workspace_bytes) +
+                     ", \"dense_copy_us\": " + (copy_us ? json_number(*copy_us) : "null") +
                      ", \"candidates\": [";
   const char* comma = "";
   for (const Candidate& c : plan->candidates) {

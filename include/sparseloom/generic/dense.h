@@ -5,7 +5,8 @@
 //   dx       dX = dY D
 //
 // Every call scatters W, and the prediction includes the cost. Keeping D would silently double the layer's
-// memory. Of MatmulArgs they read operands and epilogue alone, as in reference.h.
+// memory: that is for a caller who asks for it. Of MatmulArgs they read operands and epilogue alone, as in
+// reference.h.
 #pragma once
 
 #include <algorithm>
@@ -43,14 +44,18 @@ inline const char* refuse_dense_on_cpu(const DenseProblem& p) noexcept {
   return nullptr;
 }
 
-/// The predicted time. The scatter writes every element of D once, and the GEMM reads it once. The stored
-/// values are read once.
+/// The predicted time of the product with a D that lies there already.
+inline double predict_gemm_on_cpu_us(const DenseProblem& p) noexcept {
+  const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows);
+  const double pass = p.has_epilogue_pass ? 10e-9 * m * rows / std::max(1, p.threads) : 0;
+  return 1e6 * (2.0 * m * rows * static_cast<double>(p.cols) / p.gemm_flops + pass);
+}
+
+/// The predicted time of the row. The scatter writes every element of D once; the stored values are read
+/// once.
 inline double predict_dense_on_cpu_us(const DenseProblem& p) noexcept {
-  const double threads = std::max(1, p.threads);
-  const double m = static_cast<double>(p.m), elements = static_cast<double>(p.rows * p.cols);
-  const double us = 1e6 * (elements * static_cast<double>(size_of(p.dtype)) / (p.copy_bytes * threads) +
-                           2.0 * m * elements / p.gemm_flops);
-  return us + (p.has_epilogue_pass ? 1e6 * m * static_cast<double>(p.rows) * 10e-9 / threads : 0);
+  const double bytes = static_cast<double>(p.rows * p.cols) * static_cast<double>(size_of(p.dtype));
+  return 1e6 * bytes / (p.copy_bytes * std::max(1, p.threads)) + predict_gemm_on_cpu_us(p);
 }
 
 /// What a product by the dense row does to NaN, where it differs from the sparse kernels' rule.

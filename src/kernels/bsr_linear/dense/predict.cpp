@@ -17,7 +17,8 @@ constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
 // What the gather of dW's blocks takes beyond a launch and its bytes.
 constexpr double kGatherUs = 2;
 
-double predict_cuda_us(const Problem& p, const plan::Machine& machine) {
+// The vendor's product and what follows it, with W dense already.
+double product_cuda_us(const Problem& p, const plan::Machine& machine) {
   using namespace cuda;
   const Device device(machine);
   const Bytes bytes = bytes_of(p);
@@ -31,10 +32,7 @@ double predict_cuda_us(const Problem& p, const plan::Machine& machine) {
       p.direction == Direction::dw ? std::pow(std::min(1.0, 2 * tiles / device.multiprocessors), 0.75) : 1;
   const double product = std::max(flops / (share * filled * dense_peak(p, device)),
                                   memory_seconds(bytes.dense + bytes.tokens, device));
-  // dW's product is gathered while L2 still has it.
-  const double moved = p.direction == Direction::dw ? bytes.stored : bytes.stored + bytes.dense;
-  double total = 2 * kLaunchUs + (p.direction == Direction::dw ? kGatherUs : 0) +
-                 us(product + memory_seconds(moved, device));
+  double total = kLaunchUs + us(product);
   const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * written_size(p);
   if (p.activation != Activation::none || p.residual)  // an extra pass over what the product wrote
     total += kLaunchUs + us(memory_seconds((p.residual ? 3.0 : 2.0) * written, device));
@@ -45,11 +43,25 @@ double predict_cuda_us(const Problem& p, const plan::Machine& machine) {
   return total;
 }
 
+// The scatter of W, or the gather of dW's blocks, whose product L2 still has.
+double moving_cuda_us(const Problem& p, const plan::Machine& machine) {
+  using namespace cuda;
+  const Bytes bytes = bytes_of(p);
+  const bool gathers = p.direction == Direction::dw;
+  const double moved = gathers ? bytes.stored : bytes.stored + bytes.dense;
+  return kLaunchUs + (gathers ? kGatherUs : 0) + us(memory_seconds(moved, Device(machine)));
+}
+
 }  // namespace
 
 double predict_us(const Problem& p, const plan::Machine& machine) {
-  return p.device >= 0 ? predict_cuda_us(p, machine)
+  return p.device >= 0 ? moving_cuda_us(p, machine) + product_cuda_us(p, machine)
                        : generic::predict_dense_on_cpu_us(generic::dense_problem(p, machine));
+}
+
+double product_us(const Problem& p, const plan::Machine& machine) {
+  return p.device >= 0 ? product_cuda_us(p, machine)
+                       : generic::predict_gemm_on_cpu_us(generic::dense_problem(p, machine));
 }
 
 }  // namespace sparseloom::kernels::dense

@@ -1,0 +1,15 @@
+// What a dense copy of W, which a caller may keep, would save it.
+#pragma once
+
+#include <optional>
+
+#include "sparseloom/executor.h"
+#include "sparseloom/plan.h"
+
+namespace sparseloom::ops {
+
+/// Predicted microseconds of the plan's problem as the vendor's product with a dense copy of W, which needs
+/// no scatter. None where the plan's row `dense` refuses. `executor` is the one that the plan was made for.
+SPARSELOOM_API std::optional<double> dense_copy_us(const Plan& plan, const Executor& executor);
+
+}  // namespace sparseloom::ops
