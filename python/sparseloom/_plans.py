@@ -40,7 +40,9 @@ def plan(
     aligned: bool = True,
 ) -> dict[str, Any]:
     """Returns the plan for m tokens (rows of x) as a dict: kernel, predicted_us, workspace_bytes, candidates
-    (each with kernel, refusal and predicted_us) and text.
+    (each with kernel, refusal and predicted_us), dense_copy_us and text. ``dense_copy_us`` is the predicted
+    time of torch's product with a dense copy of the weight that is there already, None where the candidate
+    dense is refused.
 
     ``direction`` is "forward", "dx" or "dw". The index is on the CPU; ``device`` is where the product would
     run. ``out_dtype`` is the result's dtype for int8 and float8_e4m3fn operands. ``residual`` plans a linear
@@ -84,6 +86,13 @@ def plan(
         ),
     )
     return dict(json.loads(text))
+
+
+def copy_is_faster(plan: dict[str, Any]) -> bool:
+    """Returns whether the plan expects less time of a product with a dense copy than of its own choice, which
+    may be the dense candidate, with its scatter of the weight."""
+    us = plan["dense_copy_us"]
+    return us is not None and us < plan["predicted_us"]
 
 
 def _planned_dtype(dtype: torch.dtype, out_dtype: torch.dtype) -> str:

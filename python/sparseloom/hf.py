@@ -38,8 +38,8 @@ Model = TypeVar("Model", bound=nn.Module)
 @register_quantization_config(METHOD)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
     """What config.json says of a patched model. ``layers`` is {name: {"block": [rows, columns], "blocks":
-    count}}; an entry also has "activation" where one is fused, and for an 8-bit layer "dtype" and "x_scale"
-    (whether one is stored)."""
+    count}}; an entry also has "activation" where one is fused, "dense_copy" where it is not False, and for an
+    8-bit layer "dtype" and "x_scale" (whether one is stored)."""
 
     def __init__(
         self, layers: dict[str, Any] | None = None, version: int = FORMAT_VERSION, **rest: Any

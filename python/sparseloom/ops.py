@@ -21,6 +21,7 @@ from ._plans import DIRECTIONS as DIRECTIONS
 from ._plans import DTYPES as DTYPES
 from ._plans import OUT_DTYPES as OUT_DTYPES
 from ._plans import SCALED_DTYPES as SCALED_DTYPES
+from ._plans import copy_is_faster as copy_is_faster
 from ._plans import dtype_name as dtype_name
 from ._plans import has_kernels_for as has_kernels_for
 from ._plans import info as info

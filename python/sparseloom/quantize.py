@@ -252,8 +252,8 @@ def _reason(
         return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
     if any(getattr(module, hooks, None) for hooks in _HOOKS):
         return "it has hooks, which a new layer would not have: remove them, or add them after quantize_"
-    if module.frozen:
-        return "it is frozen: call unfreeze() first"
+    if module.dense_copy:
+        return "it may keep a dense copy, which 8-bit layers have not: set dense_copy = False first"
     if module.dynamic:
         return "its topology is dynamic: call fix_topology_() first"
     if module.values.dtype is torch.float64:

@@ -46,10 +46,11 @@ def close(actual, expected, **tolerance):
     torch.testing.assert_close(actual, expected, **tolerance)
 
 
-def frozen_or_quantized(kind):
+def copied_or_quantized(kind):
     layer = layer_of("gelu", dtype=torch.float32).eval()
-    if kind == "frozen":
-        return layer.requires_grad_(False).freeze()
+    if kind == "copied":
+        layer.requires_grad_(False).dense_copy = True
+        return layer
     quantized = QuantizedBlockSparseLinear.from_sparse(layer)
     quantized.kernel = "reference"  # every machine has it
     return quantized

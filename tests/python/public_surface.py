@@ -3,7 +3,7 @@ mypy's settings here."""
 
 from __future__ import annotations
 
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import torch
 
@@ -58,7 +58,7 @@ assert_type(ops.linear(x, layer.values, layer.index, main_grad_of=layer.values),
 assert_type(layer.pattern, Pattern)
 assert_type(layer.forward(x), torch.Tensor)
 assert_type(layer.plan(4), dict[str, Any])
-assert_type(layer.freeze(), nn.BlockSparseLinear)
+assert_type(layer.dense_copy, bool | Literal["auto"])
 assert_type(layer.to_dense(), torch.nn.Module)
 assert_type(nn.BlockSparseLinear.from_dense(torch.nn.Linear(64, 64), density=0.5), nn.BlockSparseLinear)
 assert_type(ops.linear(x, layer.values, layer.index, layer.bias, strict=True), torch.Tensor)

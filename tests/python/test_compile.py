@@ -105,14 +105,6 @@ def test_a_loaded_pattern_is_seen_by_the_compiled_layer():
     torch.testing.assert_close(compiled(x), other(x))
 
 
-def test_frozen_layer_compiles():
-    layer, x = BlockSparseLinear(64, 64, density=0.5).requires_grad_(False), torch.randn(3, 64)
-    expected = layer(x)
-    torch.testing.assert_close(
-        torch.compile(layer.freeze(), fullgraph=True, backend="aot_eager")(x), expected, atol=1e-5, rtol=1e-5
-    )
-
-
 def test_export_with_a_dynamic_batch():
     layer = BlockSparseLinear(64, 48, density=0.5, activation="silu")
     exported = torch.export.export(

@@ -83,8 +83,9 @@ def test_a_model_goes_the_whole_way_under_a_default_dtype(default_dtype, tmp_pat
     x = torch.randn(8, 64)
     assert torch.equal(again(x), model(x))
     with torch.no_grad():
-        assert model[0].freeze()(x).dtype == default_dtype
-    model[0].unfreeze()
+        model[0].dense_copy = True
+        assert model[0](x).dtype == default_dtype
+    model[0].dense_copy = False
     report(model, x, seconds=0.02)
     assert model[2].plan(8, measure=default_dtype is not torch.float64)["kernel"]
     sparseloom.densify_(model)

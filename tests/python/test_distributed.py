@@ -18,6 +18,7 @@ SHOWN = [
     "patterns that differ are named",
     "values are sharded by blocks",
     "fsdp2 equals one rank",
+    "and reads no dense copy of gathered values",
     "a rank without a block takes part",
     "and computes the same",
     "fully_shard's mixed precision leaves the indices int32",

@@ -211,21 +211,6 @@ def test_the_plan_goes_dense_where_nothing_is_left_out():
     assert make(2048, 2048, density=1.0, block=16, dtype=torch.bfloat16).plan(4096)["kernel"] == "dense"
 
 
-def test_freeze_multiplies_with_a_dense_copy_and_never_a_stale_one():
-    layer, x = make(activation="silu"), random(5, 100)
-    with torch.no_grad():
-        expected = layer(x)
-        assert layer.freeze().frozen and layer.frozen_weight.is_cuda
-        torch.testing.assert_close(layer(x), expected, atol=1e-5, rtol=1e-5)
-        moved = copy.deepcopy(layer).cpu()
-        torch.testing.assert_close(moved(x.cpu()), expected.cpu(), atol=1e-5, rtol=1e-5)
-        layer.values.mul_(2)
-        with pytest.raises(sparseloom.Error, match="changed values"):
-            layer(x)
-        layer.values.div_(2)
-    torch.testing.assert_close(layer.unfreeze()(x), expected, atol=1e-5, rtol=1e-5)
-
-
 def test_report_measures_on_the_gpu():
     model = nn.Sequential(
         make(1024, 2048, density=0.1, block=32, activation="gelu", dtype=torch.bfloat16),

@@ -207,6 +207,19 @@ def test_a_fused_activation_comes_back(tmp_path):
     assert again.encoder.layer[0].intermediate.dense.activation == "gelu"
 
 
+@pytest.mark.parametrize("setting", [True, "auto"])
+def test_an_allowed_dense_copy_comes_back_and_serves_the_loaded_values(setting, tmp_path):
+    model = made("BertModel", "bert")
+    sparsify_(model, {r".*intermediate.dense": HALF}, dense_copy=setting)
+    again = reloaded(model, tmp_path)
+    layer = again.encoder.layer[0].intermediate.dense
+    assert layer.dense_copy == setting
+    assert layer.plan(4)["dense_copy"]["reason"] in ("", "the blocks are expected to be faster")
+    with torch.no_grad():
+        x = torch.randn(4, layer.in_features)
+        torch.testing.assert_close(layer(x), model.encoder.layer[0].intermediate.dense(x))
+
+
 def test_other_checkpoints_load_as_before(tmp_path):
     """Strict state_dicts, torch.save, sparseloom.save, files of format version 1, and the file's own
     tensors."""

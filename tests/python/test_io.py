@@ -166,7 +166,7 @@ def models():
         "bf16 and no grad": nn.Sequential(
             BlockSparseLinear(32, 32, density=0.5).bfloat16().requires_grad_(False)
         ),
-        "frozen": nn.Sequential(BlockSparseLinear(32, 32, density=0.5).freeze()),
+        "dense copy": nn.Sequential(BlockSparseLinear(32, 32, density=0.5, dense_copy=True)),
     }
 
 

@@ -1,6 +1,7 @@
-"""BlockSparseLinear as a module: initial values, shapes of x, dtypes, autocast, optimizers, freezing."""
+"""BlockSparseLinear as a module: initial values, shapes of x, dtypes, autocast, optimizers."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -228,7 +229,7 @@ def test_plan_measures_its_candidates_beside_their_predictions(direction, dtype)
         lines = [
             line
             for line in plan["text"].split("\n")
-            if f" {candidate['kernel']}" in line and "predicted" in line
+            if re.search(rf" {candidate['kernel']}[,:]", line) and "predicted" in line
         ]
         assert [("measured" in line) for line in lines] == [us is not None] * len(lines)
     assert sum(c["measured_us"] is not None for c in plan["candidates"]) >= 1
@@ -279,38 +280,6 @@ def test_plan_refuses_to_measure_where_there_is_nothing_to_run():
         make(device="meta").plan(64, measure=True)
     with pytest.raises(sparseloom.Error, match=r"\[plan\].*the layer's own device"):
         make().plan(64, device="cuda", measure=True)
-
-
-def test_freeze_multiplies_with_a_dense_copy_and_never_a_stale_one():
-    layer, x = make(activation="silu"), torch.randn(5, 100)
-    expected = layer(x).detach()
-    assert layer.freeze() is layer and layer.frozen and "frozen" in repr(layer)
-    assert layer.frozen_weight.shape == (70, 100) and "frozen_weight" not in layer.state_dict()
-    with torch.no_grad():
-        close(layer(x), expected)
-        close(layer.double()(x.double()).float(), expected)
-        layer.float()
-    with pytest.raises(sparseloom.Error, match="values that need a gradient"):
-        layer(x)
-    with torch.no_grad():
-        layer.values.mul_(2)
-        with pytest.raises(sparseloom.Error, match="changed values"):
-            layer(x)
-        layer.values.div_(2)
-    close(layer.unfreeze()(x), expected)
-    assert layer.frozen_weight is None
-    layer.strict = True
-    with pytest.raises(
-        sparseloom.Error, match=r"expected strict=False, got strict=True; strict forbids dense products"
-    ):
-        layer.freeze()
-
-
-def test_frozen_layer_follows_a_loaded_state():
-    layer, other, x = make(), BlockSparseLinear(100, 70, density=0.3, block=16), torch.randn(5, 100)
-    layer.freeze().load_state_dict(other.state_dict())
-    with torch.no_grad():
-        close(layer(x), other(x))
 
 
 def test_repr_names_what_matters():

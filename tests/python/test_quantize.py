@@ -286,9 +286,9 @@ def test_torchs_transformer_encoder_takes_no_way_around_the_layers() -> None:
 
 
 def test_quantize_skips_with_reasons() -> None:
-    model = nn.ModuleDict({name: layer_of(64, 64, 16) for name in ("good", "hooked", "frozen", "wide")})
+    model = nn.ModuleDict({name: layer_of(64, 64, 16) for name in ("good", "hooked", "copied", "wide")})
     model["hooked"].register_forward_hook(lambda *_: None)
-    model["frozen"].requires_grad_(False).freeze()  # type: ignore[operator]
+    model["copied"].dense_copy = "auto"  # type: ignore[assignment]
     model["wide"] = layer_of(16, 2**17, 128)
     done = QuantizedBlockSparseLinear.from_sparse(layer_of(64, 64, 16))
     model["done"] = done
@@ -296,7 +296,7 @@ def test_quantize_skips_with_reasons() -> None:
     assert [layer.names[0] for layer in result.changed] == ["good"]
     reasons = {skip.name: skip.reason for skip in result.skipped}
     assert reasons["hooked"].startswith("it has hooks")
-    assert reasons["frozen"].startswith("it is frozen")
+    assert reasons["copied"].startswith("it may keep a dense copy")
     assert "do not fit int32" in reasons["wide"]
     assert reasons["done"] == "it is quantized already"
 

@@ -106,15 +106,16 @@ def test_model_is_left_as_it_was():
     assert torch.equal(generator_state, torch.get_rng_state())
 
 
-def test_keywords_frozen_meta_and_untrained_layers():
+def test_keywords_copied_meta_and_untrained_layers():
     model = Model()
-    model.up.freeze()
+    model.up.dense_copy = True
     model.down.requires_grad_(False)
     layers = {
         layer.name: layer
         for layer in report_function(model, {"tokens": torch.randint(0, 20, (2, 2))}, seconds=0.01).layers
     }
-    assert layers["up"].kernels == {"forward": "dense (frozen)"} and set(layers["up"].times) == {"forward"}
+    assert layers["up"].kernels["forward"] == "dense copy" != layers["up"].kernels["dx"]
+    assert set(layers["up"].times) == {"forward", "backward"}
     assert set(layers["down"].times) == {"forward"}
     meta = report_function(
         BlockSparseLinear(16, 16, density=0.5, block=8, device="meta"), torch.randn(2, 16, device="meta")

@@ -127,10 +127,6 @@ def test_the_whole_model_is_timed_forward_and_backward_beside_the_twin(monkeypat
 def test_what_does_not_train_has_no_backward_time_and_a_model_without_sparse_layers_no_twin():
     net = model().requires_grad_(False)
     assert set(sparseloom.report(net, x(), seconds=0.01).model.times) == {"forward"}
-    net = model()
-    net.shared.freeze()
-    frozen = sparseloom.report(net, x(), seconds=0.01).model
-    assert set(frozen.times) == {"forward"} and not frozen.note
     dense = sparseloom.report(nn.Linear(64, 64), x(), seconds=0.01)
     assert (
         set(dense.model.times) == {"forward", "backward"}
@@ -237,7 +233,7 @@ def test_a_batch_that_the_model_refuses_is_noted():
 def test_strict_names_every_layer_that_falls_back_and_measures_nothing(monkeypatch):
     net = nn.Sequential(
         BlockSparseLinear(64, 64, density=0.5, block=16),
-        BlockSparseLinear(64, 64, density=0.5, block=16).freeze(),
+        BlockSparseLinear(64, 64, density=0.5, block=16, dense_copy=True),
         BlockSparseLinear(64, 64, density=0.5, block=16).double(),
     )
     calls = []
@@ -255,23 +251,11 @@ def test_strict_names_every_layer_that_falls_back_and_measures_nothing(monkeypat
     with torch.no_grad(), pytest.raises(Error) as error:
         sparseloom.report(Casting(), x(), strict=True)
     words = str(error.value)  # fp64 has no sparse kernel
-    assert "net.1 (forward dense (frozen))" in words and re.search(
+    assert "net.1 (forward dense copy)" in words and re.search(
         r"net\.2 \(forward (dense|reference), dx", words
     )
     assert "net.0" not in words and not calls
     sparseloom.report(nn.Sequential(copy.deepcopy(net[0])), x(), seconds=0.01, strict=True)
-
-
-def test_freeze_refuses_a_strict_layer_and_strict_refuses_a_frozen_one():
-    layer = BlockSparseLinear(64, 64, density=0.5, block=16).requires_grad_(False)
-    layer.strict = True
-    with pytest.raises(Error, match="strict forbids dense products"):
-        layer.freeze()
-    layer.strict = False
-    layer.freeze()
-    layer.strict = True
-    with pytest.raises(Error, match="got strict=True, which forbids the dense copy"):
-        layer(x())
 
 
 def test_break_even_is_where_the_scaled_prediction_meets_the_measured_dense_time(monkeypatch):

@@ -76,7 +76,7 @@ def test_compiles_whole(activation):
         torch.testing.assert_close(got, expected)
 
 
-def test_autocast_frozen_and_strided_residuals():
+def test_autocast_copied_and_strided_residuals():
     layer, x = make("silu"), torch.randn(6, 96)
     residual = torch.randn(72, 6).t()
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_autocast_frozen_and_strided_residuals():
             half = layer(x, residual)
         assert half.dtype == torch.bfloat16
         torch.testing.assert_close(half.float(), expected, atol=0.03, rtol=0.03)
-        layer.freeze()
+        layer.dense_copy = True
         torch.testing.assert_close(layer(x, residual), expected)
         with pytest.raises(Error, match="a residual of y's shape"):
             layer(x, residual[0])

@@ -51,10 +51,9 @@ class Transposed(IndexedModule):
     def __init__(self, pattern: sparseloom.Pattern, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
         self.in_features, self.out_features, self.block = pattern.cols, pattern.rows, pattern.block
-        self.strict, self._frozen_version, self._digest, self._index, self._writes = False, -1, 0, None, 0
+        self.strict, self._digest, self._index, self._writes = False, 0, None, 0
         self._set_index(pattern, torch.device("cpu"))
         self.values = nn.Parameter(torch.randn(pattern.blocks, *pattern.block))
-        self.register_buffer("frozen_weight", None, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ SparseWeight(self).to_dense()

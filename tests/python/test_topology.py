@@ -209,7 +209,6 @@ def test_anything_with_blocks_as_its_first_dimension_moves(dtype, shape):
             lambda layer: layer.set_topology_(Pattern(70, 100, 32, torch.ones(3, 4, dtype=torch.bool))),
             "blocks of 16 x 16",
         ),
-        (lambda layer: layer.freeze().set_topology_(other(layer)), "unfreeze"),
         (lambda layer: layer.to("meta").set_topology_(torch.ones(5, 7, dtype=torch.bool)), "meta"),
         (lambda layer: layer.set_topology_(other(layer), grown=torch.ones(100, 70)), r"grown \[70, 100\]"),
         (

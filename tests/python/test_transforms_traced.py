@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from masked_twin import F64, close, frozen_or_quantized, layer_of, twin, x_of
+from masked_twin import F64, close, copied_or_quantized, layer_of, twin, x_of
 from torch import nn
 from torch.func import grad, jacrev, jvp, vmap
 
@@ -96,7 +96,7 @@ def test_fx_keeps_residuals_attention_and_convolutions():
     close(traced(x), model(x))
 
 
-@pytest.mark.parametrize("layer", [layer_of(), frozen_or_quantized("quantized")])
+@pytest.mark.parametrize("layer", [layer_of(), copied_or_quantized("quantized")])
 def test_fx_of_a_layer_alone_is_refused_in_one_line(layer):
     with pytest.raises(sparseloom.Error, match=re.escape("trace torch.nn.Sequential(module)")) as refused:
         torch.fx.symbolic_trace(layer)

@@ -80,12 +80,16 @@ expect(
 )
 
 sharded = model().eval()
+sharded[0].dense_copy = sharded[3].dense_copy = True
 for layer in (sharded[0], sharded[3], sharded):
     fully_shard(layer)
 expect("values are sharded by blocks", sharded[0].values.to_local().shape == (6, 16, 16))
 train(sharded, mine)
 whole = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True))
 expect("fsdp2 equals one rank", RANK != 0 or close(whole, alone.state_dict()))
+with torch.no_grad():
+    stale = not torch.allclose(sharded(data()[0]), alone(data()[0]), atol=1e-5)
+expect("and reads no dense copy of gathered values", not stale and sharded[0]._copy._weight is None)
 absent = {
     name: layer.to_dense().weight == 0
     for name, layer in model().named_children()

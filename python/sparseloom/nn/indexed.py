@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
-from . import dense_entries, frozen, state, topology
+from . import dense_copy, dense_entries, state, topology
 from .with_index import WithIndex
 
 Self = TypeVar("Self", bound="IndexedModule")
@@ -24,9 +24,10 @@ class IndexedModule(WithIndex):
 
     values: nn.Parameter
     strict: bool
-    frozen_weight: Tensor | None
-    _frozen_version: int
     _writes: int
+    # Class attributes, so that layers of other classes, and those that an older version pickled, have none.
+    _dense_copy: bool | Literal["auto"] = False
+    _copy: dense_copy.DenseCopy | None = None  # where _dense_copy is not False
 
     @property
     def dense_shape(self) -> tuple[int, int]:
@@ -43,27 +44,6 @@ class IndexedModule(WithIndex):
         """Which blocks exist; immutable. A dynamic layer (set_topology_) gives the pattern of this moment,
         which waits for the device."""
         return topology.current_pattern(self) if self.dynamic else self._pattern
-
-    def freeze(self: Self) -> Self:
-        """Keeps a dense copy of the weight and multiplies with it, for inference where dense is faster;
-        returns self.
-
-        The copy is made once. Training the values, or changing them in place, raises Error until
-        ``unfreeze()``.
-        """
-        frozen.freeze(self)
-        return self
-
-    def unfreeze(self: Self) -> Self:
-        """Drops the dense copy; returns self."""
-        self.frozen_weight = None
-        self._frozen_version = -1
-        return self
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the layer multiplies with a dense copy."""
-        return self._frozen_version >= 0
 
     @property
     def dynamic(self) -> bool:
@@ -121,13 +101,25 @@ class IndexedModule(WithIndex):
         if not topology.write_index(self, pattern):
             super()._set_index(pattern, device)
         self._writes = state.writes(self)
+        if self._copy is not None:
+            self._copy.forget()
 
     def train(self: Self, mode: bool = True) -> Self:
         """Does what nn.Module.train does. Restores an index that something else has written to: an
         average of the weights that also takes buffers rounds them down."""
         super().train(mode)
         state.mend_index(self)
+        if self._copy is not None:
+            self._copy.forget()  # a write through .data is not seen, and evaluation often begins here
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the dense copy, too."""
+        return {**super().__getstate__(), "_copy": None}
+
+    def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
+        super().__setstate__(state_of_copy)
+        dense_copy.begin(self, self._dense_copy)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         state.mend_index(self)
@@ -137,14 +129,13 @@ class IndexedModule(WithIndex):
         """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing, so
         the index is written again."""
         was_meta = self.packed_index.is_meta
-        super()._apply(fn, recurse)
-        packed = self.packed_index
-        if (was_meta and not packed.is_meta) or packed.dtype != torch.int32:
-            self._set_index(self._pattern if was_meta else self.pattern, packed.device)
-        else:
-            state.remember(self)
-        if self.frozen:
-            self._frozen_version = self.values._version
+        with dense_copy.own_writes(self):
+            super()._apply(fn, recurse)
+            packed = self.packed_index
+            if (was_meta and not packed.is_meta) or packed.dtype != torch.int32:
+                self._set_index(self._pattern if was_meta else self.pattern, packed.device)
+            else:
+                state.remember(self)
         return self
 
     def _load_from_state_dict(
@@ -160,18 +151,18 @@ class IndexedModule(WithIndex):
         except Error as error:
             error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")
             return
-        if pattern is not None and pattern != self.pattern:
-            if pattern.blocks != self._pattern.blocks:
-                # Assigned through .data, so that the Parameter stays the one that an earlier optimizer holds.
-                self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
-                self.values.grad = None
-            self._set_index(pattern, self.packed_index.device)
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        with dense_copy.own_writes(self):
+            if pattern is not None and pattern != self.pattern:
+                if pattern.blocks != self._pattern.blocks:
+                    # Assigned through .data, so that the Parameter stays the one that an earlier optimizer
+                    # holds.
+                    self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))
+                    self.values.grad = None
+                self._set_index(pattern, self.packed_index.device)
+            super()._load_from_state_dict(
+                state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+            )
+            if pattern is not None:
+                # load_state_dict(assign=True) may have moved the values
+                self._set_index(pattern, self.values.device)
         state.load_pair(state_dict, prefix, missing_keys, unexpected_keys)
-        if pattern is not None:
-            # load_state_dict(assign=True) may have moved the values
-            self._set_index(pattern, self.values.device)
-            if self.frozen:
-                self.freeze()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from ..errors import Error
 from ..pattern import Block, Pattern
 from ..sparsify import Sparsifier
 from ..timing import candidates
-from . import arguments, convert, frozen, state
+from . import arguments, convert, state
+from . import dense_copy as copies
 from .indexed import IndexedModule
 from .parametrized import Parametrizations
 from .sparse_weight import SparseWeight, described
@@ -43,6 +44,8 @@ class BlockSparseLinear(IndexedModule):
         fuse_wgrad_accumulation: adds the gradient of ``values`` to ``values.main_grad``, a float32 tensor
             that the training framework provides (the protocol of Megatron-LM and Transformer Engine), in the
             product's own kernel and unrounded. ``values.grad`` stays None.
+        dense_copy: whether calls for inference may multiply with a dense copy of the weight: see the
+            attribute.
 
     ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run then
     raises an Error that names them. (float64 has only the reference kernel: there it is allowed, and
@@ -72,6 +75,7 @@ class BlockSparseLinear(IndexedModule):
         dtype: torch.dtype | None = None,
         generator: torch.Generator | None = None,
         fuse_wgrad_accumulation: bool = False,
+        dense_copy: bool | Literal["auto"] = False,
     ) -> None:
         super().__init__()
         where = torch.empty(0, device=device, dtype=dtype)
@@ -88,7 +92,6 @@ class BlockSparseLinear(IndexedModule):
         self.in_features, self.out_features, self.block = in_features, out_features, pattern.block
         self.activation, self.strict = activation, False
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
-        self._frozen_version = -1
         self._digest = 0  # _set_index sets it
         self._index: ops.Index | None = None
         self._writes = 0
@@ -99,8 +102,8 @@ class BlockSparseLinear(IndexedModule):
             self.bias = nn.Parameter(torch.empty(out_features, device=where.device, dtype=where.dtype))
         else:
             self.register_parameter("bias", None)
-        self.register_buffer("frozen_weight", None, persistent=False)
         self.reset_parameters(generator)
+        self.dense_copy = dense_copy
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
@@ -110,7 +113,7 @@ class BlockSparseLinear(IndexedModule):
         """
         if self.values.is_meta:
             return
-        with torch.no_grad():
+        with torch.no_grad(), copies.own_writes(self):
             fan_in = state.fan_in(self.pattern)  # per block row
             bound = torch.where(fan_in > 0, fan_in.clamp(min=1).rsqrt(), 0.0)
             per_block = bound.repeat_interleave(self.crow.diff().cpu().long())[:, None, None]
@@ -155,8 +158,8 @@ class BlockSparseLinear(IndexedModule):
             raise
         if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
             arguments.refuse(self, x, values)
-        if self._frozen_version >= 0:
-            return frozen.forward(self, x, bias, residual)
+        if self._dense_copy and (y := copies.product(self, x, values, bias, residual)) is not None:
+            return y
         if len(shape) > 4:
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
@@ -169,6 +172,29 @@ class BlockSparseLinear(IndexedModule):
         if name == "parametrizations" and type(value) is nn.ModuleDict and not value:
             value = Parametrizations()
         super().__setattr__(name, value)
+
+    @property
+    def dense_copy(self) -> bool | Literal["auto"]:
+        """Whether calls for inference multiply with a dense copy of the weight, which the first of them makes
+        beside the values, in the dtype of x: False (default) never, True always, "auto" where the plan for
+        that call expects the copy to be faster than its own choice. Such a call rounds as torch's product
+        does, and a NaN in x spreads to every output.
+
+        Only eager calls in which nothing needs a gradient read the copy; captured CUDA graphs, compiled and
+        traced programs multiply with the blocks. A gradient that arrives at the values, or a write to them,
+        ends the copy, and the blocks are multiplied: assigning ``dense_copy`` then says that the values stay
+        as they are from now on, also under graphs that were captured before. What the layer itself does
+        (``load_state_dict``, ``to``) needs no such assignment, unless the values were written before. Writes
+        that torch does not count (through ``.data`` or NumPy) are not seen: assign after them. ``plan`` says
+        whether the copy is used, or why not. Raises Error for another value, and beside ``strict``.
+        """
+        return self._dense_copy
+
+    @dense_copy.setter
+    def dense_copy(self, setting: bool | Literal["auto"]) -> None:
+        copies.require_setting("dense_copy", setting, self.strict)
+        self._dense_copy = setting
+        copies.begin(self, setting)
 
     @property
     def weight(self) -> BlockSparseWeight:
@@ -186,7 +212,8 @@ class BlockSparseLinear(IndexedModule):
         for example, would be part of no product."""
         if name == "weight":
             raise assigned(self)
-        super().register_parameter(name, param)
+        with copies.own_writes(self):
+            super().register_parameter(name, param)
 
     def plan(
         self,
@@ -203,8 +230,9 @@ class BlockSparseLinear(IndexedModule):
         default (on meta: the CPU). ``residual`` says that forward is called with one; ``accumulate`` says
         that dw is added to main_grad, by default where ``fuse_wgrad_accumulation`` is set. ``measure`` runs
         the candidates on the layer's device, for about a second, and adds their times to the predicted ones:
-        as ``measured_us``, and in the text. Raises Error when no call has these arguments, or to measure on
-        another device than the layer's."""
+        as ``measured_us``, and in the text. ``dense_copy`` of a forward plan is a dict of what the attribute
+        means for it: bytes, predicted_us, used, reason. Raises Error when no call has these arguments, or to
+        measure on another device than the layer's."""
         forward = direction == "forward"
         own = "cpu" if self.values.is_meta else self.values.device
         if measure and device is not None and ops.ordinal(device) != ops.ordinal(self.values.device):
@@ -228,6 +256,8 @@ class BlockSparseLinear(IndexedModule):
             residual=residual,
             accumulate=accumulate,
         )
+        if forward:
+            plan = copies.explained(self, plan, dtype or self.values.dtype)
         if not measure:
             return plan
         return candidates.measure(
@@ -272,7 +302,8 @@ class BlockSparseLinear(IndexedModule):
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Returns what builds the layer again without its values; see SparseModule."""
-        return {"values": described(self.pattern, self.activation)}
+        kept = {"dense_copy": self.dense_copy} if self.dense_copy else {}
+        return {"values": described(self.pattern, self.activation, **kept)}
 
     @classmethod
     def from_torch_bsr(
@@ -298,7 +329,7 @@ class BlockSparseLinear(IndexedModule):
         parts += [f"activation={self.activation}"] if self.activation else []
         parts += ["strict=True"] if self.strict else []
         parts += ["fuse_wgrad_accumulation=True"] if self.fuse_wgrad_accumulation else []
-        parts += ["frozen"] if self.frozen else []
+        parts += [f"dense_copy={self.dense_copy}"] if self.dense_copy else []
         return ", ".join(parts)
 
 

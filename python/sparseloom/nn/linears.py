@@ -11,7 +11,7 @@ from .sparse_weight import sparse_layers
 
 
 def sparse_linears(model: nn.Module) -> Iterator[tuple[str, BlockSparseLinear]]:
-    """Yields every BlockSparseLinear of a model under all its names: what can be planned, timed alone, frozen
+    """Yields every BlockSparseLinear of a model under all its names: what can be planned, timed alone
     and quantized.
 
     SparseModule promises none of that, so the class is asked here, and nowhere else outside of patch/forms.

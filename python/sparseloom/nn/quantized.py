@@ -130,6 +130,20 @@ class QuantizedBlockSparseLinear(WithIndex):
             made.bias.copy_(bias.detach())
         return made.train(layer.training)
 
+    @property
+    def dense_copy(self) -> bool:
+        """False: 8-bit layers keep no dense copy. Assigning anything else raises Error."""
+        return False
+
+    @dense_copy.setter
+    def dense_copy(self, setting: object) -> None:
+        if setting is not False:
+            expected, remedy = (
+                "dense_copy=False in an 8-bit layer",
+                "copies are of layers that are not quantized",
+            )
+            raise Error("dense_copy", expected, repr(setting), remedy)
+
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [..., in_features] of float32, bfloat16 or float16 to [..., out_features] of x's dtype, or
         under autocast of autocast's dtype.

@@ -128,7 +128,8 @@ class SparseModule(Protocol):
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Returns what builds each weight again without its values, as plain data by the names of
-        sparse_weights: "block", "blocks", and "activation" where one is fused."""
+        sparse_weights: "block", "blocks", "activation" where one is fused, and "dense_copy" where it is not
+        False."""
 
 
 class Layer(NamedTuple):

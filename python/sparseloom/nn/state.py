@@ -49,8 +49,10 @@ def remember(layer: WithIndex, changed: bool = False) -> None:
 
 
 def complete(layer: WithIndex) -> None:
-    """Brings a layer that an older version pickled up to date: it had a hash in place of the digest, or five
-    index buffers."""
+    """Brings a layer that an older version pickled up to date: it had a hash in place of the digest, five
+    index buffers, or a buffer for a dense copy."""
+    layer._buffers.pop("frozen_weight", None)
+    layer.__dict__.pop("_frozen_version", None)
     old = layer.__dict__.pop("_version", None)
     if old is not None:
         layer._digest = ops.UNKNOWN if old == -1 else build_index(layer._pattern).digest

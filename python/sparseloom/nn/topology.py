@@ -86,8 +86,6 @@ def make_dynamic(layer: IndexedModule) -> ops.Index:
         raise Error(
             _OP, "a layer with memory", "one on meta", "materialise it with .to_empty() and load it first"
         )
-    if layer.frozen:
-        raise Error(_OP, "a layer that multiplies with its blocks", "a frozen one", "call unfreeze() first")
     require_own_values(_OP, layer)
     if hasattr(layer.values, "placements"):
         raise Error(
@@ -97,6 +95,8 @@ def make_dynamic(layer: IndexedModule) -> ops.Index:
         count = torch.full((1,), layer.values.shape[0], dtype=torch.int32, device=layer.packed_index.device)
         layer.register_buffer("requested_blocks", count, persistent=False)
         layer._digest, layer._index = ops.UNKNOWN, None
+    if layer._copy is not None:
+        layer._copy.end()
     return layer.index
 
 

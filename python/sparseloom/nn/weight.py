@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import Error
 from . import state
+from .dense_copy import own_writes
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
@@ -156,7 +157,7 @@ def _write(weight: BlockSparseWeight, func: Callable[..., Any], *rest: Any, **op
     # transformers' own initialisers check this mark too; those that go through .data do not
     loaded = getattr(values, "_is_hf_initialized", False)
     if not loaded:
-        with torch.no_grad():
+        with torch.no_grad(), own_writes(cast("BlockSparseLinear", layer)):
             func(values, *rest, **options)
             state.zero_padding_(values, layer.pattern)
     if isinstance(func, FunctionType):  # a function of torch.nn.init

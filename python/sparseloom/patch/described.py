@@ -111,7 +111,7 @@ def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]
     made, layers = form.sparse(module, {weight: entry["pattern"] for weight, entry in chosen.items()})
     for weight, entry in chosen.items():
         layer = layers[weight]
-        layer.activation = entry.get("activation")
+        layer.activation, layer.dense_copy = entry.get("activation"), entry.get("dense_copy", False)
         if "dtype" not in entry:
             continue
         eight = QuantizedBlockSparseLinear(

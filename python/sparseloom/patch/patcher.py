@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
@@ -61,10 +61,14 @@ class BlockSparseModelPatcher:
         ]
 
     def patch_model(
-        self, model: nn.Module, strict: bool = False, optimizer: Optimizer | Sequence[Optimizer] | None = None
+        self,
+        model: nn.Module,
+        strict: bool = False,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        dense_copy: bool | Literal["auto"] = False,
     ) -> Patched:
         """Patches the model in place: see sparsify_ for the arguments, what is returned and what is raised.
         Raises Error without a pattern."""
         if not self._patterns:
             raise Error("patch_model", "a pattern", "none", "call add_pattern first")
-        return sparsify_(model, self._patterns, strict, optimizer)
+        return sparsify_(model, self._patterns, strict, optimizer, dense_copy)

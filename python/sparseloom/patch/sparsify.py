@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._optimizers import as_optimizers
 from ..nn import BlockSparseLinear
+from ..nn.dense_copy import require_setting
 from ..nn.dense_entries import packed_layer
 from ..nn.sparse_weight import SparseWeight
 from .announce import announce
@@ -26,6 +28,7 @@ def sparsify_(
     patterns: Mapping[str, BlockSparse],
     strict: bool = False,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    dense_copy: bool | Literal["auto"] = False,
 ) -> Patched:
     """Replaces the linear layers whose names match by block-sparse ones that hold the chosen blocks of their
     weights.
@@ -43,6 +46,8 @@ def sparsify_(
         optimizer: one or several that hold the model's parameters: they get the new ones, with the state of
             the kept blocks. Any other optimizer that holds a replaced Parameter raises Error at its next
             step.
+        dense_copy: what the new layers' attribute becomes: whether calls for inference may multiply with a
+            dense copy of the weight (see BlockSparseLinear.dense_copy). Not with ``strict``.
 
     Returns what changed, and every linear layer that did not with the reason, and prints it: to the log at
     INFO, or to stderr in a program that configured no logging. Raises Error, with the model untouched, when a
@@ -52,9 +57,10 @@ def sparsify_(
     model = unwrapped(model)
     require_patchable("sparsify_", model)
     optimizers = as_optimizers("sparsify_", optimizer)
+    require_setting("sparsify_", dense_copy, strict)
     before = parameter_count(model)
     choices, skipped = choose(model, patterns, strict)
-    exchange, changed = prepare(model, choices, strict)
+    exchange, changed = prepare(model, choices, strict, dense_copy)
     exchange.put()
     result = Patched(changed, skipped, notes=exchange.settle(optimizers))
     result.parameters = before, parameter_count(model)
@@ -62,15 +68,21 @@ def sparsify_(
     return result
 
 
-def prepare(model: nn.Module, choices: list[Choice], strict: bool = False) -> tuple[Exchange, list[Change]]:
-    """Makes the sparse modules for the choices. ``strict`` is what the layers' attribute becomes."""
+def prepare(
+    model: nn.Module,
+    choices: list[Choice],
+    strict: bool = False,
+    dense_copy: bool | Literal["auto"] = False,
+) -> tuple[Exchange, list[Change]]:
+    """Makes the sparse modules for the choices. ``strict`` and ``dense_copy`` are what the layers' attributes
+    become."""
     exchange, changed = Exchange(model), list[Change]()
     for module, mine in _by_module(choices):
         patterns = {choice.site.weight: choice.pattern for choice in mine}
         made, layers = mine[0].site.form.sparse(module, patterns)
         for choice in mine:
             layer = layers[choice.site.weight]
-            layer.strict = strict
+            layer.strict, layer.dense_copy = strict, dense_copy
             exchange.swaps.append(_packing(choice.site, layer))
             weight = SparseWeight(layer)
             changed.append(change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True))

@@ -44,6 +44,7 @@ def _joined(layers: list[LayerReport]) -> LayerReport:
         first,
         bytes=sum(layer.bytes for layer in layers),
         dense_bytes=sum(layer.dense_bytes for layer in layers),
+        copy_bytes=sum(layer.copy_bytes for layer in layers),
         times=_medians([layer.times for layer in layers]),
         dense_times=_medians([layer.dense_times for layer in layers]),
         ratios=_ratios([layer.ratios for layer in layers]),

@@ -18,7 +18,7 @@ from .result import LayerReport, Ratios, Times
 
 #: The products that a direction's time consists of: "backward" is both of its products.
 _PRODUCTS = {"forward": ("forward",), "backward": ("dx", "dw")}
-_FROZEN = "dense (frozen)"
+_COPY = "dense copy"
 
 
 def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerReport:
@@ -43,12 +43,12 @@ def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerR
         entry.note = "not reached by the example input"
     elif weight.is_meta:
         entry.note = "on meta: nothing to measure"
-    elif layer.frozen:
-        entry.kernels = {"forward": _FROZEN}
     else:
-        entry.kernels = {
-            direction: layer.plan(tokens, direction, dtype)["kernel"] for direction in ops.DIRECTIONS
-        }
+        plans = {direction: layer.plan(tokens, direction, dtype) for direction in ops.DIRECTIONS}
+        entry.kernels = {direction: plan["kernel"] for direction, plan in plans.items()}
+        copy = plans["forward"]["dense_copy"]
+        if copy["used"]:
+            entry.kernels["forward"], entry.copy_bytes = _COPY, copy["bytes"]
     return entry
 
 
@@ -80,7 +80,7 @@ def dense_kernels(entry: LayerReport, layer: BlockSparseLinear) -> str:
     found = [
         f"{direction} {kernel}"
         for direction, kernel in entry.kernels.items()
-        if kernel in (*FALLBACKS, _FROZEN) and (trains or direction == "forward")
+        if kernel in (*FALLBACKS, _COPY) and (trains or direction == "forward")
     ]
     return f"{entry.name or 'model'} ({', '.join(found)})" if found else ""
 
@@ -103,7 +103,7 @@ def measure(entry: LayerReport, layer: BlockSparseLinear, seconds: float) -> Non
 
 def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float | None]:
     """Returns the break-even densities of a measured layer, by direction."""
-    if entry.times is None or entry.dense_times is None or entry.tokens is None or layer.frozen:
+    if entry.times is None or entry.dense_times is None or entry.tokens is None:
         return {}
     weight = layer.values
     size = Size(
@@ -153,7 +153,7 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
     with torch.no_grad():
         samples = {"forward": in_turn([lambda: layer(x), lambda: dense(x)], seconds / 2, gpu)}
     trains = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-    if layer.frozen or not trains:
+    if not trains:
         return _summed_up(samples)
     x.requires_grad_()
     gradient = torch.randn(tokens, layer.out_features, **drawn).to(device)

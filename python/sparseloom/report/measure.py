@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -91,7 +92,8 @@ def report(
     machine = ", ".join(sorted({torch.cuda.get_device_name(gpu) for gpu in gpus})) or str(
         ops.info().get("cpu", "cpu")
     )
-    return Report(entries, torch.get_num_threads(), machine, whole.totals(model), own, batches, watch.lost)
+    totals = replace(whole.totals(model), copy_bytes=sum(entry.copy_bytes for entry, _ in sparse))
+    return Report(entries, torch.get_num_threads(), machine, totals, own, batches, watch.lost)
 
 
 def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Error
-from ..nn.linears import sparse_linears
 from ..nn.sparse_weight import is_sparse, sparse_layers, sparse_modules
 from ..patch.exchange import Exchange
 from ..timing.rounds import Spread, in_turn, ratios
@@ -140,9 +139,7 @@ def _forwards(models: list[nn.Module], example_input: Any) -> Calls:
 
 def _backwards(models: list[nn.Module], example_input: Any) -> Calls:
     """Returns the backward calls; none where the model does not train: no parameter, or no result, needs a
-    gradient, or a frozen layer would refuse."""
-    if any(layer.frozen for _, layer in sparse_linears(models[0])):
-        return []
+    gradient."""
     calls: Calls = []
     with torch.enable_grad():
         for model in models:

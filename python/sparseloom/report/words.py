@@ -35,8 +35,9 @@ def parameter_words(totals: Totals) -> str:
 
 
 def byte_words(entry: LayerReport | Totals) -> str:
-    """Returns bytes, dense twin -> sparse."""
-    return _from(size(entry.dense_bytes), size(entry.bytes))
+    """Returns bytes, dense twin -> sparse, and those of dense copies beside."""
+    words = _from(size(entry.dense_bytes), size(entry.bytes))
+    return words + (f", dense copies {size(entry.copy_bytes)}" if entry.copy_bytes else "")
 
 
 def legend(report: Report, grouped: bool) -> str:

@@ -1,0 +1,214 @@
+"""DenseCopy: the dense copy of a layer's weight that calls for inference multiply with, where the layer's
+``dense_copy`` allows that.
+
+A copy must never be stale. torch counts in-place writes to a tensor, but neither those of its fused
+optimizers nor those that a CUDA graph repeats when it is replayed. So no count says when to refresh a copy:
+the first write that is seen, or the first gradient that arrives at the values (while a graph is captured,
+too), ends it, and the layer multiplies with its blocks from then on. Captured graphs, compiled, exported and
+traced programs never read a copy, because nobody could end it for them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from .. import ops
+from .._operators import tf32_of
+from .._products import transformed
+from ..errors import Error
+
+if TYPE_CHECKING:
+    from .indexed import IndexedModule
+    from .linear import BlockSparseLinear
+
+_UNSETTLED = "the values may have changed unseen: assign dense_copy once they stay as they are"
+#: Whether the copy is faster, by everything that a plan depends on: layers of one shape share the answers.
+_faster: dict[tuple[Any, ...], bool] = {}
+_MOST_ANSWERS = 1 << 16
+
+
+class DenseCopy:
+    """What a layer remembers of its values since ``dense_copy`` was assigned, and the copy, once a call made
+    it."""
+
+    def __init__(self, values: Tensor | None) -> None:
+        self._weight: Tensor | None = None
+        self._hook: RemovableHandle | None = None
+        # Sharded and fake tensors are Parameters of other types. torch counts no writes to inference tensors,
+        # and none by other processes (it calls all memory on CUDA shared).
+        self._settled = (
+            type(values) is nn.Parameter
+            and not values.is_inference()
+            and (values.is_cuda or not values.is_shared())
+        )
+        if values is not None and self._settled:
+            self._values, self._version = weakref.ref(values), values._version
+            self._address = values.data_ptr()
+            if values.requires_grad:
+                self._hook = values.register_post_accumulate_grad_hook(lambda _: self.end())
+        self._hooked = self._hook is not None
+
+    def end(self) -> None:
+        """Notes that the values change."""
+        self._settled, self._weight = False, None
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def forget(self) -> None:
+        """Drops the copy, of which the next call makes another."""
+        self._weight = None
+
+    def note_training(self, layer: BlockSparseLinear) -> None:
+        """Notes a call that needs the gradient of the values, where no hook will see that gradient."""
+        if not self._hooked or layer.fuse_wgrad_accumulation:
+            self._settled, self._weight = False, None
+
+    def serves(self, layer: IndexedModule) -> bool:
+        """Returns whether the values are what they were: the same Parameter, in its place, not written to,
+        and without a gradient that an optimizer could apply."""
+        values = layer._parameters.get("values")
+        if not self._settled or values is None or values is not self._values():
+            return False  # not ended: functional_call lends other values for one call
+        unchanged = (
+            values._version == self._version
+            and values.data_ptr() == self._address
+            and values.grad is None
+            and (self._hooked or not values.requires_grad)
+        )
+        if not unchanged:
+            self.end()
+        return unchanged
+
+    def weight(self, layer: IndexedModule, values: Tensor) -> Tensor:
+        """Returns the copy of ``values``, which are the layer's own in the dtype of the product: the kept
+        one, or a new one. The current stream waits for the one that made it."""
+        weight = self._weight
+        if weight is None or weight.dtype != values.dtype:
+            index = layer.index
+            self._weight = None  # its memory serves the new one
+            weight = ops.call("unpack", values.detach(), index.crow, index.col, index.rows, index.cols)
+            if weight.is_cuda:
+                self._stream = torch.cuda.current_stream(weight.device)
+                self._made = self._stream.record_event()
+            self._weight = weight
+        elif weight.is_cuda and (stream := torch.cuda.current_stream(weight.device)) != self._stream:
+            stream.wait_event(self._made)
+            weight.record_stream(stream)
+        return weight
+
+
+def begin(layer: IndexedModule, setting: bool | Literal["auto"]) -> None:
+    """Takes the layer's values as those that a copy may be made of, unless the setting is False."""
+    if layer._copy is not None:
+        layer._copy.end()
+    layer._copy = DenseCopy(layer._parameters.get("values")) if setting else None
+
+
+def require_setting(op: str, setting: Any, strict: bool) -> None:
+    """Raises Error unless ``setting`` is one that a layer may have; with strict, that is False alone."""
+    if not isinstance(setting, bool) and not (isinstance(setting, str) and setting == "auto"):
+        raise Error(op, "dense_copy to be False, True or 'auto'", repr(setting), "pass one of them")
+    if setting and strict:
+        remedy = "strict forbids dense products: leave one of them out"
+        raise Error(op, "dense_copy=False with strict=True", f"dense_copy={setting!r}", remedy)
+
+
+@contextmanager
+def own_writes(layer: IndexedModule) -> Iterator[None]:
+    """Lets the body change values or index: the copy is made anew, unless the values were written before."""
+    kept = layer._copy
+    serves = kept is not None and kept.serves(layer)
+    try:
+        yield
+    finally:
+        if serves:
+            begin(layer, True)
+
+
+def product(
+    layer: BlockSparseLinear, x: Tensor, values: Tensor, bias: Tensor | None, residual: Tensor | None
+) -> Tensor | None:
+    """Returns act(x W^T + bias) + residual by torch's own product with the layer's copy; None where the call
+    multiplies with the blocks. Raises Error for a layer that is ``strict``."""
+    if layer.strict:
+        require_setting("linear", layer.dense_copy, True)
+    kept = layer._copy
+    if kept is None:
+        return None
+    if torch.is_grad_enabled() and values.requires_grad:
+        kept.note_training(layer)  # in compiled code too
+        return None
+    if torch.compiler.is_compiling() or layer.dynamic or not _eager(x) or _needs_gradient(x, bias, residual):
+        return None
+    if not kept.serves(layer) or (layer.dense_copy == "auto" and not _is_faster(layer, x, bias, residual)):
+        return None
+    y = ops.activate(F.linear(x, kept.weight(layer, values), bias), layer.activation)
+    if residual is None:
+        return y
+    ops.require_residual(residual, y)
+    return y + residual
+
+
+def _eager(x: Tensor) -> bool:
+    """Returns whether the call runs here and now and once, on a plain tensor: no graph captures it, nothing
+    traces or transforms it."""
+    watched = torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack() > 0
+    return not (
+        watched
+        or transformed()
+        or type(x) is not Tensor
+        or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _needs_gradient(*operands: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in operands)
+
+
+def _is_faster(layer: BlockSparseLinear, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> bool:
+    """Returns what the plan for this call expects."""
+    tokens = x.numel() // layer.in_features if layer.in_features else 0
+    weight = (layer.out_features, layer.in_features, layer.block, layer._blocks, layer._digest)
+    call = (tokens, x.dtype, bias is not None, layer.activation, residual is not None)
+    key = (*weight, *call, x.device, tf32_of(x), torch.get_num_threads())
+    found = _faster.get(key)
+    if found is None:
+        plan = layer.plan(tokens, dtype=x.dtype, residual=residual is not None)
+        if len(_faster) >= _MOST_ANSWERS:
+            _faster.clear()
+        found = _faster[key] = ops.copy_is_faster(plan)
+    return found
+
+
+def explained(layer: BlockSparseLinear, plan: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Returns a forward plan with what it means for the copy: ``dense_copy`` has ``bytes``, ``predicted_us``
+    (None where no dense product runs), ``used`` (whether an eager call for inference multiplies with it) and
+    ``reason``, why not; the text says the same."""
+    us, size = plan["dense_copy_us"], layer.out_features * layer.in_features * dtype.itemsize
+    reason = _reason(layer, plan)
+    predicted = "" if us is None else f", predicted {us:.{1 if us < 100 else 0}f} us"
+    used = f"not used: {reason}" if reason else "used for inference"
+    told = {"bytes": size, "predicted_us": us, "used": not reason, "reason": reason}
+    line = f"  dense copy of W, {size} bytes{predicted}; {used}\n"
+    return plan | {"dense_copy": told, "text": plan["text"] + line}
+
+
+def _reason(layer: BlockSparseLinear, plan: dict[str, Any]) -> str:
+    if not layer.dense_copy:
+        return "dense_copy is False"
+    if layer.dynamic:
+        return "the topology is dynamic"
+    if layer._copy is None or not layer._copy.serves(layer):
+        return _UNSETTLED
+    if layer.dense_copy == "auto" and not ops.copy_is_faster(plan):
+        return "the blocks are expected to be faster"
+    return ""
