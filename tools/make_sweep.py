@@ -51,7 +51,9 @@ def record_part(run: Record, others: list[Record]) -> str:
     """Describes one file: figures, the ten worst (the file has their plans), and what moved since the run
     that it repeats."""
     parts = [f"**{summary.about(run)}**", table(summary.HEAD, summary.rows(run["records"]))]
-    parts.append("\n".join(listed(line) for line in summary.sentences(run["records"])))
+    parts.append(
+        "\n".join(listed(line) for line in summary.sentences(run["records"], run.get("dense_copy", False)))
+    )
     repeated = next((other for other in others if repeats(run, other)), None)
     if repeated is not None:
         moved = "\n".join(compare.sentences(repeated, run))
@@ -75,7 +77,8 @@ def listed(sentence: str) -> str:
 
 def repeats(run: Record, other: Record) -> bool:
     """Returns whether `run` is a later run of the same problems."""
-    same = (run["seed"], run["kernel"], run["device"]) == (other["seed"], other["kernel"], other["device"])
+    names = ("seed", "kernel", "device", "dense_copy")
+    same = all((run.get(name) or None) == (other.get(name) or None) for name in names)
     return same and str(other["date"]) < str(run["date"])
 
 
@@ -95,6 +98,7 @@ def overview() -> str:
     for device, runs in sweeps().items():
         for run in runs:
             title = f"{device}, seed {run['seed']}" + (f", by {run['kernel']}" if run["kernel"] else "")
+            title += ", dense copies allowed" if run.get("dense_copy") else ""
             title += f", {str(run['date'])[:10]} ({str(run['commit'])[:7]})"
             if measured := summary.measured(run["records"]):
                 rows.append(summary.row(title, measured)[:OVERVIEW])

@@ -91,6 +91,42 @@ def test_a_kernel_gets_problems_that_it_takes_and_all_candidates(tiny: None, tmp
         )
 
 
+def test_forward_problems_may_take_a_dense_copy(
+    tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = record.with_copy
+    monkeypatch.setattr(cpu, "with_copy", lambda plan: real(plan | {"dense_copy_us": 1e-3}))
+    options = ["--seed", 5, "--problems", 6, "--device", "cpu", "--results", tmp_path]
+    assert sweep(*options, "--dense-copy") == 0
+    found = written(tmp_path, "sweep-5-dense-copy")
+    assert found["dense_copy"] is True and len(found["records"]) == 6
+    for each in found["records"]:
+        assert (each["kernel"] == "dense_copy") == (each["direction"] == "forward") and each[
+            "tile_excess"
+        ] <= 1
+    forward = sum(each["direction"] == "forward" for each in found["records"])
+    assert 0 < forward < 6
+    said = capsys.readouterr().out
+    assert f"dense copy allowed, {forward} forward problems: taken in {forward} (100.0 %)" in said
+    assert "dense copies allowed" in summary.about(found)
+    (old,) = tmp_path.glob("*/sweep-5-dense-copy.json")
+    assert sweep("--compare", old, "--device", "cpu", "--results", tmp_path) == 0
+    assert written(tmp_path, "sweep-5-dense-copy-again")["dense_copy"] is True
+    assert sweep(*options) == 0 and "dense copy allowed" not in capsys.readouterr().out.split("results:")[-2]
+    plain = written(tmp_path, "sweep-5")
+    assert plain["dense_copy"] is False
+    assert "dense_copy" not in {each["kernel"] for each in plain["records"]}
+
+
+def test_a_copy_is_a_candidate_and_the_choice_where_it_is_expected_to_be_faster() -> None:
+    rows = [{"kernel": "a", "refusal": "", "predicted_us": 2.0}]
+    plan = {"kernel": "a", "predicted_us": 2.0, "candidates": rows}
+    assert record.with_copy(plan | {"dense_copy_us": None})["candidates"] == rows
+    slower, faster = (record.with_copy(plan | {"dense_copy_us": us}) for us in (3.0, 1.0))
+    assert slower["kernel"] == "a" and record.named(slower, True) == ["a", "dense_copy"]
+    assert faster["kernel"] == "dense_copy" and record.predicted_us(faster, "dense_copy") == 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

@@ -163,6 +163,21 @@ def test_the_gpus_way_from_problem_to_record(
     assert sweep("--compare", old, "--device", "cuda", "--results", tmp_path) == 0
 
 
+def test_a_dense_copy_is_replayed_in_as_many_copies_as_dense(
+    stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "with_copy", lambda plan: record.with_copy(plan | {"dense_copy_us": 1e-3}))
+    problem = replace(draw(5, 1), direction="forward")
+    found = gpu.Gpu(True).measure(problem)
+    assert found["kernel"] == "dense_copy" and found["tile_excess"] <= 1
+    assert gpu.Gpu(False).measure(problem)["kernel"] != "dense_copy"
+    operands = Operands(problem, torch.device("cpu"), 1 << 20)
+    calls = operands.calls("dense_copy")
+    assert len(calls) == len(operands.dense_sets)
+    assert all(torch.equal(call(), calls[0]()) for call in calls)
+    assert len({call.args[1].data_ptr() for call in calls}) == len(calls)  # type: ignore[attr-defined]
+
+
 def test_a_candidate_that_breaks_is_named_and_a_choice_that_breaks_is_an_error(
     stand_in: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -229,3 +244,8 @@ def test_the_sweep_on_a_gpu(weights: None, tmp_path: Path) -> None:
     found = written(tmp_path, "sweep-5")["records"]
     assert not [each["error"] for each in found if "error" in each]
     assert all(each["tile_excess"] <= 1 for each in found) and found[5]["eager"]["host_us"] > 0
+    options = ["--seed", 5, "--problems", 11, "--device", "cuda", "--results", tmp_path]
+    assert sweep(*options, "--dense-copy") == 0
+    copied = written(tmp_path, "sweep-5-dense-copy")["records"]
+    assert not [each["error"] for each in copied if "error" in each]
+    assert all(each["tile_excess"] <= 1 for each in copied)

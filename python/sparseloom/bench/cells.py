@@ -25,6 +25,8 @@ DTYPES = {
     "fp8_promoted": torch.float8_e4m3fn,
     "int8": torch.int8,
 }
+#: What stands for a kernel where torch multiplies with a dense copy of the weight, which a layer may keep.
+DENSE_COPY = "dense_copy"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import ops
 from ..testing import Case, Inputs, TileCheck, check_tiles, dense_product, exact_product, sparse_product
 from ..testing.tolerance import TILE_TOKENS
-from .cells import Cell
+from .cells import DENSE_COPY, Cell
 from .peak import Spin
 from .skewed import KINDS
 from .timing import Call, Spread, interleaved, ratios
@@ -51,6 +51,10 @@ class Bench:
         self._weights = itertools.cycle(_copies(self.weight, copies))
 
     def sparse(self, kernel: str) -> Tensor:
+        """Computes the product by a kernel; "dense_copy" is torch's forward product with the scattered
+        weight, which a layer may keep."""
+        if kernel == DENSE_COPY:
+            return self.dense()
         return sparse_product(self.case, next(self._inputs), kernel)
 
     def dense(self) -> Tensor:

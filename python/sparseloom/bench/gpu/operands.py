@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from ...nn.state import build_index, zero_padding_
 from ...testing import Case, TileCheck, check_tiles, dense_product
 from ...testing.cases import round_to_tf32
 from ...testing.tolerance import TILE_TOKENS, TRUNCATION
-from ..cells import Cell
+from ..cells import DENSE_COPY, Cell
 from . import fp8
 
 Call = Callable[[], Tensor]
@@ -120,7 +121,14 @@ class Operands:
         self.dense_sets = [(x, dy, full)] + [(x.clone(), dy.clone(), full.clone()) for _ in range(others)]
 
     def calls(self, kernel: str) -> list[Call]:
-        """Returns our calls by that kernel, one for each copy."""
+        """Returns our calls by that kernel, one for each copy. "dense_copy" is torch's forward product with
+        the scattered weight, which a layer may keep."""
+        if kernel == DENSE_COPY:
+            weights = [self.weight, *(self.weight.clone() for _ in self.dense_sets[1:])]
+            return [
+                partial(F.linear, x, weight)
+                for (x, _, _), weight in zip(self.dense_sets, weights, strict=True)
+            ]
 
         def one(copy: Copy) -> Tensor:
             if self._fp8:

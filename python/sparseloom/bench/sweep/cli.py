@@ -24,7 +24,7 @@ from .cpu import Cpu
 from .gpu import Gpu
 from .run import Device, Sweep, replayed
 
-DEVICES: dict[str, Callable[[], Device]] = {"cpu": Cpu, "cuda": Gpu}
+DEVICES: dict[str, Callable[[bool], Device]] = {"cpu": Cpu, "cuda": Gpu}
 
 
 def sweep(
@@ -41,6 +41,9 @@ def sweep(
     kernel: Annotated[
         str | None, typer.Option(help="only problems that this kernel takes, every candidate timed in each")
     ] = None,
+    dense_copy: Annotated[
+        bool, typer.Option("--dense-copy", help="let forward products take a dense copy, as inference may")
+    ] = False,
     compare: Annotated[
         Path | None, typer.Option(help="OLD.json: measure its problems again and print what moved")
     ] = None,
@@ -48,7 +51,8 @@ def sweep(
         Path | None, typer.Option(help="default: bench/results of the checkout, else here")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="of the results file; default: sweep-SEED, with --compare OLD-again")
+        str | None,
+        typer.Option(help="of the results file; default: sweep-SEED[-dense-copy], with --compare OLD-again"),
     ] = None,
 ) -> None:
     """Measures random problems beside torch's dense product and writes <results>/<device>/<name>.json. When
@@ -57,15 +61,17 @@ def sweep(
         old = _read(compare) if compare else None
         if old:
             seed, kernel, problems = old["seed"], old["kernel"], len(old["records"])
+            dense_copy = dense_copy or old.get("dense_copy", False)
         if kernel:
             ops.kernel_number(kernel)
         seed = int(time.time()) if seed is None else seed
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device not in DEVICES:
             raise Error("bench sweep", f"--device {' or '.join(DEVICES)}", repr(device), "name one of them")
-        stem = f"{compare.stem}-again" if compare else f"sweep-{seed}" + (f"-{kernel}" if kernel else "")
+        parts = [f"sweep-{seed}", *([kernel] if kernel else []), *(["dense-copy"] if dense_copy else [])]
+        stem = f"{compare.stem}-again" if compare else "-".join(parts)
         folder = results or default_folder(Path("."))
-        made = Sweep(DEVICES[device](), seed, kernel, folder, name or stem)
+        made = Sweep(DEVICES[device](dense_copy), seed, kernel, folder, name or stem)
         there = len(made.records)
         before = f", {there} of them measured before" if there else ""
         typer.echo(f"seed {seed}, {problems} problems on {made.device.slug}{before}")
@@ -77,7 +83,8 @@ def sweep(
             options |= {"compare": compare, "results": folder, "name": name or stem}
             options["seconds"] = max(0.0, left) if math.isfinite(left) else None
             given = ((f"--{key}", str(value)) for key, value in options.items() if value is not None)
-            return ["bench", "sweep", *itertools.chain.from_iterable(given)]
+            flags = ["--dense-copy"] if dense_copy else []
+            return ["bench", "sweep", *itertools.chain.from_iterable(given), *flags]
 
         drawn = replayed(old["records"], made.records) if old else made.drawn()
         made.measure(drawn, problems, seconds, again)
@@ -88,7 +95,7 @@ def sweep(
     except KeyboardInterrupt:
         typer.echo("sparseloom bench: interrupted; the same seed goes on from what was saved", err=True)
         raise typer.Exit(130) from None
-    show(made.records)
+    show(made.records, dense_copy)
     if old:
         typer.echo("\n".join(comparison.sentences(old, made.head | {"records": made.records})))
     typer.echo(f"results: {path.resolve()}")
@@ -108,7 +115,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def show(records: list[dict[str, Any]]) -> None:
+def show(records: list[dict[str, Any]], dense_copy: bool = False) -> None:
     """Prints the tables, the ten worst problems with their plans, and the sentences."""
     console = Console()
     console.width = max(console.width, 160)
@@ -119,4 +126,4 @@ def show(records: list[dict[str, Any]]) -> None:
     for title, text in summary.worst_texts(records):
         typer.echo(title)
         typer.echo("\n".join(f"    {line}" for line in text.splitlines()))
-    typer.echo("\n".join(summary.sentences(records)))
+    typer.echo("\n".join(summary.sentences(records, dense_copy)))

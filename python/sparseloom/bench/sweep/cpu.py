@@ -17,7 +17,7 @@ from ..measure import Bench
 from ..results import device_slug
 from ..timing import LEAST_ROUNDS, Call, busy_share, interleaved, load_average
 from .problems import Problem
-from .record import Record, Timed, named, record_of, spread
+from .record import Record, Timed, named, record_of, spread, with_copy
 
 #: Tokens are halved until the dense product takes at most this.
 MOST_DENSE_SECONDS = 0.05
@@ -33,10 +33,11 @@ MOST_SPREAD = 0.05
 
 
 class Cpu:
-    """Measures on this machine's CPU, with torch's number of threads."""
+    """Measures on this machine's CPU, with torch's number of threads. ``dense_copy`` lets forward products
+    take a dense copy of the weight."""
 
-    def __init__(self) -> None:
-        self.slug = device_slug()
+    def __init__(self, dense_copy: bool = False) -> None:
+        self.slug, self.dense_copy = device_slug(), dense_copy
         load = {"busy_before": round(busy_share(0.2), 3), "load_average": round(load_average(), 2)}
         self.about: dict[str, Any] = {"load": load, "seconds_per_problem": SECONDS[0]}
         self.plan_device = "cpu"
@@ -68,7 +69,8 @@ class Cpu:
         every = problem.all_candidates or forced is not None
         with torch.no_grad():
             bench = Bench(problem)
-            kernels = named(bench.plan, every, forced)
+            plan = with_copy(bench.plan) if self.dense_copy and problem.copies else bench.plan
+            kernels = named(plan, every, forced)
             checks = {kernel: bench.check(kernel) for kernel in kernels}
             stored = bench.inputs.pattern.stats().element_density
             long = problem.m == 1 and dense_seconds(problem) > 2 * MOST_DENSE_SECONDS
@@ -79,7 +81,7 @@ class Cpu:
                 *ours, dense = interleaved([*calls, bench.dense], seconds, least)
                 watch.look()
                 timed = Timed(dict(zip(kernels, ours, strict=True)), checks, dense)
-                record = record_of(problem, bench.plan, timed, stored)
+                record = record_of(problem, plan, timed, stored)
                 apart = spread(timed, record["kernel"])
                 if apart <= MOST_SPREAD and watch.lost <= BUSY:
                     return record

@@ -16,7 +16,7 @@ from ..gpu.measure import Candidate, DeadContext, Settings, entered, one_line, p
 from ..gpu.operands import DENSE, Call, Operands, Reference
 from ..gpu.replay import Replay, pause_after
 from .problems import Problem
-from .record import Record, Timed, named, predicted_us, record_of
+from .record import Record, Timed, named, predicted_us, record_of, with_copy
 
 #: Rounds: three when the speed-ups of those agree within 1 %, else up to seven. 300 problems then take two to
 #: three minutes.
@@ -29,11 +29,13 @@ RESERVED_LIMIT = 0.3
 
 
 class Gpu:
-    """Measures on the current CUDA device. Raises Error where torch sees none."""
+    """Measures on the current CUDA device. ``dense_copy`` lets forward products take a dense copy of the
+    weight. Raises Error where torch sees no device."""
 
     plan_device = "cuda"
 
-    def __init__(self) -> None:
+    def __init__(self, dense_copy: bool = False) -> None:
+        self.dense_copy = dense_copy
         device = require_gpu("sweep")
         monitor = Monitor(device)
         gpu = describe(device, monitor)
@@ -67,6 +69,7 @@ class Gpu:
     def _measure(self, problem: Problem, forced: str | None) -> Record:
         operands = Operands(problem, self._settings.device, self._settings.l2_bytes)
         plan = plan_of(operands)
+        plan = with_copy(plan) if self.dense_copy and problem.copies else plan
         kernels = named(plan, problem.all_candidates or forced is not None, forced)
         chosen, reference = kernels[0], Reference(operands)
         entrants = (Candidate(kernel, predicted_us(plan, kernel)) for kernel in kernels)

@@ -93,6 +93,11 @@ class Problem(Cell):
     def eager(self) -> bool:
         return self.index % EVERY == EAGER
 
+    @property
+    def copies(self) -> bool:
+        """Whether a layer may multiply with a dense copy: in calls for inference."""
+        return self.direction == "forward"
+
     def fields(self) -> dict[str, Any]:
         """Returns the fields by which a record names its problem; problem_of reads them back."""
         return {"op": "sweep"} | {name: getattr(self, name) for name in NAMES} | {"block": list(self.block)}

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ... import ops
 from ...testing import TileCheck
+from ..cells import DENSE_COPY
 from ..timing import Spread, ratios
 from .problems import Problem
 
@@ -31,6 +33,16 @@ def by_plan(plan: Record) -> str:
 #: Which kernel is timed as ours. A test replaces it by the second best candidate, to see that the sweep
 #: notices.
 choice: Callable[[Record], str] = by_plan
+
+
+def with_copy(plan: Record) -> Record:
+    """Returns a forward plan as a layer with ``dense_copy="auto"`` takes it: the copy is a candidate, and the
+    choice where it is expected to be faster."""
+    if plan["dense_copy_us"] is None:
+        return plan
+    copy = {"kernel": DENSE_COPY, "refusal": "", "predicted_us": plan["dense_copy_us"]}
+    chosen = DENSE_COPY if ops.copy_is_faster(plan) else plan["kernel"]
+    return plan | {"kernel": chosen, "candidates": [*plan["candidates"], copy]}
 
 
 def able(plan: Record) -> list[Record]:

@@ -36,6 +36,7 @@ class Device(Protocol):
     slug: str
     about: Record
     plan_device: str
+    dense_copy: bool
 
     def fitted(self, problem: Problem) -> Problem: ...
 
@@ -45,13 +46,15 @@ class Device(Protocol):
 class Sweep:
     """Measures problems and writes their records to one results file.
 
-    A file that already exists is continued when it has the same seed, kernel, commit, choice and masks.
+    A file that already exists is continued when it has the same seed, kernel, commit, choice, masks and
+    allowance of dense copies.
     """
 
     def __init__(self, device: Device, seed: int, kernel: str | None, folder: Path, name: str) -> None:
         self.device, self._folder, self._name = device, folder, name
         chosen = record.choice.__name__
         about = {"suite": "sweep", "seed": seed, "kernel": kernel, "choice": chosen, "demo_scores": digest()}
+        about["dense_copy"] = device.dense_copy
         self.head: Record = header("burst", device.slug) | device.about | about
         self.records: list[Record] = []
         self._saved = time.monotonic()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..cells import DENSE_COPY
 from .record import WITHIN, Record, by_plan, portable
 
 #: A problem counts as slower than dense when its speed-up is below SLOWER and it loses more than SLOWER_US
@@ -112,10 +113,22 @@ def well_chosen(records: Iterable[Record]) -> tuple[int, int]:
     return sum(record["over_best"] <= WITHIN for record in found), len(found)
 
 
-def sentences(records: list[Record]) -> list[str]:
-    """Returns sentences on what the table cannot say."""
+def sentences(records: list[Record], dense_copy: bool = False) -> list[str]:
+    """Returns sentences on what the table cannot say. ``dense_copy``: whether copies were allowed."""
     found = measured(records)
-    return [*(_of_measured(found) if found else []), *_of_others(records)]
+    copies = [_of_copies(found)] if dense_copy else []
+    return [*(_of_measured(found) if found else []), *copies, *_of_others(records)]
+
+
+def _of_copies(found: list[Record]) -> str:
+    inference = [record for record in found if record["direction"] == "forward"]
+    taken = share(sum(record["kernel"] == DENSE_COPY for record in inference), len(inference))
+    behind, far = (
+        share(sum(slower(record, than) for record in inference), len(inference))
+        for than in (SLOWER, MUCH_SLOWER)
+    )
+    many = f"{len(inference)} forward problems"
+    return f"dense copy allowed, {many}: taken in {taken}; slower than dense: {behind}, below .9: {far}"
 
 
 def _of_measured(found: list[Record]) -> list[str]:
@@ -182,6 +195,7 @@ def about(head: dict[str, Any]) -> str:
     kernel = f", problems that {head['kernel']} takes" if head.get("kernel") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
     chosen = head.get("choice", by_plan.__name__)  # the first records do not have it
+    kernel += ", dense copies allowed" if head.get("dense_copy") else ""
     kernel += "" if chosen == by_plan.__name__ else f", kernels chosen by {chosen}"
     return f"seed {head['seed']}{kernel}; {head['device']}; {commit(head)}, {head['date']}; {versions}"
 
