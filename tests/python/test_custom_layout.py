@@ -104,7 +104,8 @@ def test_the_fast_row_is_chosen_and_the_others_explained(very_sparse: SparseLine
     assert all(
         not each["refusal"] and each["predicted_us"] > plan["predicted_us"] / 1.001 for each in names.values()
     )
-    assert plan.keys() >= sparseloom.nn.BlockSparseLinear(8, 8, density=1.0, block=8).plan(1).keys()
+    of_blocks = sparseloom.nn.BlockSparseLinear(8, 8, density=1.0, block=8).plan(1).keys()
+    assert plan.keys() >= of_blocks - {"dense_copy", "dense_copy_us"}  # only weights in blocks keep a copy
     refused = {each["kernel"]: each["refusal"] for each in layer.plan(200, "dw")["candidates"]}
     assert (
         refused["eight_lanes"] == "multiplies forward only" and "without a dense buffer" in refused["dense"]
