@@ -171,7 +171,8 @@ def test_a_description_says_layout_shape_and_options(layer: SparseLinear):
     assert "layout=row_wise, density=0.2083" in repr(layer)
     plan = layer.plan(8)
     assert plan["kernel"] == "dense" and "layout=row_wise" in plan["text"]
-    assert plan.keys() >= sparseloom.nn.BlockSparseLinear(8, 8, density=1.0, block=8).plan(1).keys()
+    of_blocks = sparseloom.nn.BlockSparseLinear(8, 8, density=1.0, block=8).plan(1).keys()
+    assert plan.keys() >= of_blocks - {"dense_copy", "dense_copy_us"}  # only weights in blocks keep a copy
 
 
 @pytest.mark.usefixtures("names_kept")
