@@ -96,7 +96,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("pattern_svg(Tensor mask, int rows, int cols, int block_rows, int block_cols, int pixels) -> str");
 
   m.def(
-      "plan(Tensor crow, Tensor col, int rows, int cols, int block_rows, int block_cols, str direction, str "
+      "plan(Tensor index, int blocks, int rows, int cols, int block_rows, int block_cols, str direction, str "
       "dtype, int m, "
       "bool bias, int activation, int digest, bool strict, bool tf32, int device, int kernel, bool "
       "residual=False, "

@@ -59,8 +59,8 @@ def plan(
     text = call(
         "plan",
         *(
-            index.crow,
-            index.col,
+            index.packed,
+            index.blocks,
             index.rows,
             index.cols,
             index.bm,
