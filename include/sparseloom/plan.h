@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sparseloom/activation.h"
+#include "sparseloom/direction.h"
 #include "sparseloom/dtype.h"
 #include "sparseloom/export.h"
 #include "sparseloom/pattern.h"
@@ -17,13 +18,6 @@ namespace sparseloom {
 
 struct IndexView;
 
-/// Which of a linear layer's three products. W is [rows, cols] = [out features, in features]:
-/// forward: Y [m, rows] = act(X [m, cols] W^T + bias) + residual
-/// dx: dX [m, cols] = dY [m, rows] W
-/// dw: dW = dY^T X at the stored blocks
-enum class Direction : std::uint8_t { forward, dx, dw };
-
-SPARSELOOM_API const char* name_of(Direction direction) noexcept;
 SPARSELOOM_API const char* name_of(Activation activation) noexcept;
 
 /// What the choice of a kernel may know of a pattern beside its shape and its number of blocks: only what

@@ -29,7 +29,15 @@ struct BlockRowGroups {
 };
 
 /// Which of several kernels a row runs, by the name of its folder in src/kernels/bsr_linear.
-enum class Method : std::uint8_t { only, dw_wgmma, dw_wgmma_regions };
+enum class Method : std::uint8_t {
+  only,
+  dw_wgmma,
+  dw_wgmma_regions,
+  decode,
+  decode_rows,
+  decode_x_in_shared,
+  decode_x_streamed
+};
 
 /// Trivially copyable and without pointers: a plan keeps it, and every launch of the plan gets it.
 struct Schedule {
@@ -45,6 +53,14 @@ struct Schedule {
   std::int32_t cluster = 0;
   /// Tiles that a thread block takes one after the other.
   std::int32_t tiles_in_turn = 0;
+  /// Tiles that a thread block takes at once, each by warps of its own.
+  std::int32_t tiles_at_once = 0;
+  /// Warps of a thread block, or of each of its tiles at once.
+  std::int32_t warps = 0;
+  /// K tiles that a thread block has under way between global and shared memory.
+  std::int32_t stages = 0;
+  /// Computes the transposed product: the tensor cores' M is that of the outputs, their N that of the tokens.
+  bool swap_ab = false;
   /// Outputs are scaled and stored at the end of a tile, not beside the products of the next.
   bool stores_at_end = false;
 

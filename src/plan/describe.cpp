@@ -53,6 +53,10 @@ const char* name_of(Method method) noexcept {
     case Method::only: return "";
     case Method::dw_wgmma: return "dw_wgmma";
     case Method::dw_wgmma_regions: return "dw_wgmma_regions";
+    case Method::decode: return "decode";
+    case Method::decode_rows: return "decode_rows";
+    case Method::decode_x_in_shared: return "decode_x_in_shared";
+    case Method::decode_x_streamed: return "decode_x_streamed";
   }
   return "?";
 }
@@ -65,6 +69,10 @@ std::string to_string(const Schedule& s) {
     add("tile " + std::to_string(s.tile_m) + "x" + std::to_string(s.tile_n) +
         (s.tile_k > 0 ? "x" + std::to_string(s.tile_k) : std::string()));
   if (s.tiles_in_turn > 1) add(std::to_string(s.tiles_in_turn) + " tiles in turn");
+  if (s.tiles_at_once > 1) add(std::to_string(s.tiles_at_once) + " tiles at once");
+  if (s.warps > 0) add(std::to_string(s.warps) + " warps");
+  if (s.stages > 0) add(std::to_string(s.stages) + " stages");
+  if (s.swap_ab) add("swap-AB");
   if (s.cluster > 1) add("clusters of " + std::to_string(s.cluster));
   if (s.split_k > 1) add("split-K " + std::to_string(s.split_k));
   if (s.stores_at_end) add("stores at the end of a tile");

@@ -6,6 +6,7 @@
 
 #include "kernels/args.h"
 #include "plan/machine.h"
+#include "sparseloom/extension.h"
 #include "sparseloom/verb.h"
 
 namespace sparseloom::kernels {

@@ -24,7 +24,11 @@ TEST(Schedule, SaysWhatARowChose) {
   s = {};
   s.split_k = 3, s.cluster = 2;
   EXPECT_EQ(to_string(s), "clusters of 2, split-K 3");
-  s.split_k = s.cluster = s.tiles_in_turn = 1;  // as good as nothing
+  s = {};
+  s.method = Method::decode_rows, s.tiles_at_once = 2, s.warps = 8, s.stages = 4, s.swap_ab = true;
+  EXPECT_EQ(to_string(s), "by decode_rows, 2 tiles at once, 8 warps, 4 stages, swap-AB");
+  s = {};
+  s.split_k = s.cluster = s.tiles_in_turn = s.tiles_at_once = 1;  // as good as nothing
   EXPECT_EQ(to_string(s), "");
 }
 

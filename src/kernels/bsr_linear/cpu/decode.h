@@ -7,6 +7,7 @@
 #include "kernels/args.h"
 #include "kernels/bsr_linear/cpu/cell.h"
 #include "kernels/runs.h"
+#include "sparseloom/executor.h"
 
 namespace sparseloom::kernels::cpu {
 

@@ -10,6 +10,7 @@
 #include "kernels/bsr_linear/cpu/deferred_lines.h"
 #include "kernels/bsr_linear/cpu/spin_cells.h"
 #include "kernels/runs.h"
+#include "sparseloom/executor.h"
 
 namespace sparseloom::kernels::cpu {
 

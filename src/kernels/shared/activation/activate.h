@@ -1,8 +1,8 @@
 // The pass for products whose own epilogue cannot activate.
 #pragma once
 
+#include "sparseloom/activation.h"
 #include "sparseloom/matrix_view.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sparseloom/activation.h"
 #include "sparseloom/matrix_view.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 

@@ -20,6 +20,7 @@
 
 #include "kernels/args.h"
 #include "kernels/bsr_linear/cpu/avx512_bf16/ops.h"  // whose panels and transposed blocks AMX multiplies
+#include "sparseloom/executor.h"
 
 namespace sparseloom::kernels::cpu {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/shared/ptx/ld_global.cuh"
-#include "sparseloom/plan.h"
+#include "sparseloom/activation.h"
 
 namespace sparseloom::kernels::cuda::decode {
 

@@ -6,6 +6,7 @@
 #include "kernels/bsr_linear/sm80/dw_mma/instances.h"
 #include "kernels/bsr_linear/sm80/dw_mma/sdd_host.h"
 #include "runtime/cuda.h"
+#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 

@@ -14,7 +14,8 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm80/forward_mma/dds_tile.cuh"
-#include "sparseloom/plan.h"
+#include "sparseloom/activation.h"
+#include "sparseloom/direction.h"
 
 namespace sparseloom::kernels::cuda::dds {
 

@@ -6,7 +6,8 @@
 
 #include <cstdint>
 
-#include "sparseloom/plan.h"
+#include "sparseloom/activation.h"
+#include "sparseloom/direction.h"
 
 namespace sparseloom::kernels::cuda::ffma {
 

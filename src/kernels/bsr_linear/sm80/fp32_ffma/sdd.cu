@@ -7,6 +7,7 @@
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
 #include "runtime/cuda.h"
+#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 

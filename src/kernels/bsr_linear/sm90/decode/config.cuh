@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "sparseloom/plan.h"
+#include "sparseloom/activation.h"
 
 namespace sparseloom::kernels::cuda::decode90 {
 

@@ -8,6 +8,7 @@
 #include "kernels/bsr_linear/sm90/dw_wgmma/instances.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma_regions/entry.h"
 #include "runtime/cuda.h"
+#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

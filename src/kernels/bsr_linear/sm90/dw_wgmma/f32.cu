@@ -14,6 +14,7 @@
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/tokens.h"
 #include "kernels/bsr_linear/sm90/operands/transpose_tokens.h"
 #include "runtime/cuda.h"
+#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 namespace wgmma_sdd {

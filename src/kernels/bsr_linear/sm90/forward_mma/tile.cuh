@@ -29,7 +29,7 @@
 #include "kernels/bsr_linear/sm90/forward_mma/entry.h"
 #include "kernels/shared/ptx/l2_policy.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
-#include "sparseloom/plan.h"
+#include "sparseloom/activation.h"
 
 namespace sparseloom::kernels::cuda::mma_dds {
 

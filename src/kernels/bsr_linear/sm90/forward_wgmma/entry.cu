@@ -4,6 +4,7 @@
 
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/merged/merged_product.h"
+#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {

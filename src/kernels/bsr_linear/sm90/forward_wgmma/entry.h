@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "kernels/args.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 
@@ -87,13 +86,6 @@ struct TileShape {
 inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64};
 // For bf16x3: a stored fp32 value is read as three bf16.
 inline constexpr TileShape kBf16x3Tile{128, 128, 3 * 2}, kNarrowBf16x3Tile{128, 64, 3 * 2};
-
-/// The same for a problem, as a plan sees it.
-inline bool narrow_k_tiles(const Problem& p) {
-  const auto count = [](std::int64_t size, int side) { return (size + side - 1) / side; };
-  return size_of(p.dtype) == 2 &&
-         narrow_k_tiles(p.block, p.blocks, count(p.rows, p.block.rows) * count(p.cols, p.block.cols));
-}
 
 int forward_bf16(const MatmulArgs& args, TileSize size) noexcept;
 int forward_f16(const MatmulArgs& args, TileSize size) noexcept;

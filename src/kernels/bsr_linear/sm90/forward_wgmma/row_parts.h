@@ -8,6 +8,13 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
+/// narrow_k_tiles of a problem, as a plan sees it.
+inline bool narrow_k_tiles(const Problem& p) {
+  const auto count = [](std::int64_t size, int side) { return (size + side - 1) / side; };
+  return size_of(p.dtype) == 2 &&
+         narrow_k_tiles(p.block, p.blocks, count(p.rows, p.block.rows) * count(p.cols, p.block.cols));
+}
+
 /// Refuses more tiles of forward and dX than the kernel counts.
 Refusal refuse_tiles(const Problem& problem, const TileShape& tile);
 double predict_us(const Problem& problem, const plan::Machine& machine, bool narrow);

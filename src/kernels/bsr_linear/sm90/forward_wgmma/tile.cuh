@@ -35,7 +35,7 @@
 #include "kernels/shared/ptx/sm90/registers.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 #include "plan/block_row_order.h"
-#include "sparseloom/plan.h"
+#include "sparseloom/activation.h"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 

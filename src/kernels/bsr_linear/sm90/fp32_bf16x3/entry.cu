@@ -4,6 +4,7 @@
 #include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/blocks.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
+#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 namespace wgmma_dds {

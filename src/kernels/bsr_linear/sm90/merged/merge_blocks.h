@@ -19,6 +19,7 @@
 
 #include "kernels/args.h"
 #include "sparseloom/pattern.h"
+#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 
