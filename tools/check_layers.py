@@ -26,9 +26,12 @@ CPP_ARROWS = {
 }
 # Public headers count as the folder that implements them; those not named here count as a folder of their own
 # name.
-PUBLIC = dict.fromkeys(("error", "activation", "dtype", "matrix_view", "export", "version"), "core") | {
+PUBLIC = dict.fromkeys(
+    ("error", "activation", "direction", "dtype", "matrix_view", "export", "version"), "core"
+) | {
     "executor": "runtime",
     "extension": "plan",
+    "matmul_args": "layout",
     "refusal": "plan",
     "schedule": "plan",
     "verb": "plan",

@@ -79,7 +79,7 @@ struct Scales {
 };
 
 /// The 8-bit product: y[t, o] = act(scales.x[t] scales.w[o] sum_i x[t, i] W[o, i] + bias[o]);
-/// extension.h fixes the order of the roundings. x [m, cols] and values [blocks, bm, bn] are of the
+/// matmul_args.h fixes the order of the roundings. x [m, cols] and values [blocks, bm, bn] are of the
 /// plan's dtype (i8 or f8e4m3), y [m, rows] and bias [rows] (or null) of plan.problem.out. Throws Error as
 /// linear above does.
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index,

@@ -1,5 +1,5 @@
 // One 8-bit product as the kernel tests see it: random operands of the whole range, scales of either kind,
-// and the answer twice: bit for bit as extension.h says, and in fp64.
+// and the answer twice: bit for bit as matmul_args.h says, and in fp64.
 #pragma once
 
 #include <cstdint>
