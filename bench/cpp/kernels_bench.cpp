@@ -26,13 +26,11 @@ struct Settings {
 };
 
 double peak_of(const kernels::Kernel& kernel, const plan::MachineRates& rates) {
-  switch (kernel.isa) {
-    case runtime::Isa::amx: return rates.bf16_amx;
-    case runtime::Isa::avx512_bf16: return rates.bf16_avx512;
-    case runtime::Isa::avx512_vnni: return rates.i8_avx512;
-    case runtime::Isa::avx512: return rates.f32_avx512;
-    default: return rates.f32_avx2;
-  }
+  using runtime::Isa;
+  if (kernel.isa == Isa::amx) return rates.bf16_amx;
+  if (kernel.isa == Isa::avx512_bf16) return rates.bf16_avx512;
+  if (kernel.isa == Isa::avx512_vnni) return rates.i8_avx512;
+  return kernel.isa == Isa::avx512 ? rates.f32_avx512 : rates.f32_avx2;
 }
 
 // Benchmarks of one cell run one after the other, so one set of operands is enough.

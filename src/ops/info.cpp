@@ -14,9 +14,9 @@ namespace {
 // Why this machine cannot run the row; empty if it can.
 std::string unavailable(const kernels::Kernel& row, const runtime::CudaSummary& cuda) {
   if (row.where == Placement::cuda) return cuda.devices > 0 ? "" : cuda.reason;
-  if (row.isa <= runtime::active_isa()) return {};
+  if (runtime::active_isa().has(row.isa)) return {};
   return std::string("needs ") + runtime::name_of(row.isa) + ", " +
-         (row.isa <= runtime::detected_isa() ? "SPARSELOOM_ISA caps it at " : "this CPU runs up to ") +
+         (runtime::detected_isa().has(row.isa) ? "SPARSELOOM_ISA caps it at " : "this CPU runs up to ") +
          runtime::name_of(runtime::active_isa());
 }
 

@@ -24,7 +24,13 @@
 namespace sparseloom::runtime {
 namespace {
 
-constexpr Isa kAll[] = {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
+struct Named {
+  const char* name;
+  Isa isa;
+};
+constexpr Named kAll[] = {{"generic", Isa::generic},         {"avx2", Isa::avx2},
+                          {"avx512", Isa::avx512},           {"avx512_vnni", Isa::avx512_vnni},
+                          {"avx512_bf16", Isa::avx512_bf16}, {"amx", Isa::amx}};
 
 // Whether AMX may be used. That takes three things: the CPU has the tiles, the system saves them (XCR0), and
 // this process has permission. Linux gives a process the 8 KiB of tile state only when asked, and a process
@@ -58,14 +64,21 @@ Isa detect() noexcept {
   // These builtins check XCR0 too: if the OS does not save the wide registers, the CPU counts as one without
   // them.
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c"))
-    return Isa::generic;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (!avx512) return Isa::avx2;
-  if (!__builtin_cpu_supports("avx512vnni")) return Isa::avx512;
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512_vnni;
-  return amx_allowed() ? Isa::amx : Isa::avx512_bf16;
+  Isa isa = Isa::generic;
+  const auto add = [&isa](Isa extension, bool supported) {
+    if (supported) isa = isa | extension;
+  };
+  add(Isa::avx2,
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"));
+  if (!isa.has(Isa::avx2)) return isa;
+  add(Isa::avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
+  if (!isa.has(Isa::avx512)) return isa;
+  add(Isa::avx512_vnni, __builtin_cpu_supports("avx512vnni"));
+  add(Isa::avx512_bf16, __builtin_cpu_supports("avx512bf16"));
+  // The process asks for the tiles' state only where their kernels could run.
+  add(Isa::amx, isa.has(Isa::avx512_vnni | Isa::avx512_bf16) && amx_allowed());
+  return isa;
 #else
   return Isa::generic;
 #endif
@@ -74,15 +87,10 @@ Isa detect() noexcept {
 }  // namespace
 
 const char* name_of(Isa isa) noexcept {
-  switch (isa) {
-    case Isa::generic: return "generic";
-    case Isa::avx2: return "avx2";
-    case Isa::avx512: return "avx512";
-    case Isa::avx512_vnni: return "avx512_vnni";
-    case Isa::avx512_bf16: return "avx512_bf16";
-    case Isa::amx: return "amx";
-  }
-  return "?";
+  const char* name = "generic";
+  for (const Named& set : kAll)
+    if (isa.has(set.isa)) name = set.name;
+  return name;
 }
 
 Isa detected_isa() noexcept {
@@ -92,17 +100,17 @@ Isa detected_isa() noexcept {
 
 Isa capped_isa(const char* forced) {
   if (forced == nullptr || *forced == '\0') return detected_isa();
-  for (Isa isa : kAll) {
-    if (std::strcmp(forced, name_of(isa)) != 0) continue;
-    if (isa > detected_isa())
+  for (const Named& set : kAll) {
+    if (std::strcmp(forced, set.name) != 0) continue;
+    if (!detected_isa().has(set.isa))
       core::fail("SPARSELOOM_ISA",
                  std::string("an instruction set this CPU runs (up to ") + name_of(detected_isa()) + ")",
                  forced, "unset SPARSELOOM_ISA or name a smaller one");
-    return isa;
+    return detected_isa() & set.isa;
   }
   std::string names;
   for (std::size_t i = 0; i < std::size(kAll); ++i)
-    names += (i == 0 ? "" : i + 1 < std::size(kAll) ? ", " : " or ") + std::string(name_of(kAll[i]));
+    names += (i == 0 ? "" : i + 1 < std::size(kAll) ? ", " : " or ") + std::string(kAll[i].name);
   core::fail("SPARSELOOM_ISA", names, std::string("'") + forced + "'", "unset SPARSELOOM_ISA");
 }
 

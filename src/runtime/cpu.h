@@ -7,18 +7,33 @@
 
 namespace sparseloom::runtime {
 
-/// Instruction sets in ascending order: a machine that has one also has those before it. generic is plain
-/// C++.
-enum class Isa : unsigned char { generic, avx2, avx512, avx512_vnni, avx512_bf16, amx };
+/// A set of instruction set extensions. A kernel names the set it needs, and a machine has one; sets have no
+/// order, so an extension of one vendor, or of Arm, is one more bit and implies nothing.
+struct Isa {
+  std::uint32_t bits = 0;
 
+  constexpr bool has(Isa needed) const { return (bits & needed.bits) == needed.bits; }
+  friend constexpr Isa operator|(Isa a, Isa b) { return {a.bits | b.bits}; }
+  friend constexpr Isa operator&(Isa a, Isa b) { return {a.bits & b.bits}; }
+  friend constexpr bool operator==(const Isa&, const Isa&) = default;
+
+  // The sets that kernels need. generic is plain C++; avx2 includes FMA and F16C; avx512 is F, BW, DQ and VL;
+  // amx is TILE, BF16 and INT8, whose kernels also run code of avx512_bf16.
+  static const Isa generic, avx2, avx512, avx512_vnni, avx512_bf16, amx;
+};
+inline constexpr Isa Isa::generic{0}, Isa::avx2{1}, Isa::avx512{avx2.bits | 2},
+    Isa::avx512_vnni{avx512.bits | 4}, Isa::avx512_bf16{avx512.bits | 8},
+    Isa::amx{avx512_vnni.bits | avx512_bf16.bits | 16};
+
+/// The name of the last of generic, avx2, avx512, avx512_vnni, avx512_bf16 and amx that the set has.
 const char* name_of(Isa isa) noexcept;
 
-/// The highest that CPUID and XCR0 allow. avx2 includes FMA and F16C; avx512 is F, BW, DQ and VL; amx is
-/// TILE, BF16 and INT8 together with the system's permission for this process, which the first call asks for.
+/// All that CPUID and XCR0 allow. amx also needs the system's permission for this process, which the first
+/// call asks for.
 Isa detected_isa() noexcept;
 
-/// detected_isa(), capped at the set that name_of calls `forced`; null or empty means no cap. Throws Error on
-/// an unknown name, or on a set that this CPU does not run.
+/// What detected_isa() has of the set that name_of calls `forced`; null or empty means all of it. Throws
+/// Error on an unknown name, or on a set that this CPU does not run.
 Isa capped_isa(const char* forced);
 
 /// capped_isa with SPARSELOOM_ISA of the environment, read once.

@@ -51,7 +51,7 @@ const kernels::Kernel& emulated_amx_kernel() {
   using namespace kernels;
   const auto propose = [](const Problem& problem, const plan::Machine& machine,
                           Proposals<Linear>& out) -> Refusal {
-    if (machine.isa < runtime::Isa::avx512_bf16) return "needs avx512_bf16";
+    if (!machine.isa.has(runtime::Isa::avx512_bf16)) return "needs avx512_bf16";
     if (problem.dtype != DType::bf16) return "multiplies bf16 only";
     out.add({{},
              cpu::predict_tile_us(problem, 0),

@@ -27,7 +27,7 @@ namespace {
 
 constexpr Direction kDirections[] = {Direction::forward, Direction::dx, Direction::dw};
 
-bool can_emulate() { return runtime::active_isa() >= runtime::Isa::avx512_bf16; }
+bool can_emulate() { return runtime::active_isa().has(runtime::Isa::avx512_bf16); }
 
 class AmxEmulated : public ::testing::Test {
  protected:
@@ -164,7 +164,7 @@ TEST_F(AmxEmulated, PastTheCachesTheSameBytes) {
   streams_the_same_bytes(kEmulatedInt8Tile, DType::i8, DType::f32);
 }
 TEST(AmxMachine, PastTheCachesTheSameBytes) {
-  if (runtime::active_isa() < runtime::Isa::amx) GTEST_SKIP() << "no AMX, or not allowed";
+  if (!runtime::active_isa().has(runtime::Isa::amx)) GTEST_SKIP() << "no AMX, or not allowed";
   streams_the_same_bytes(kernels::cpu::kAmxTile, DType::bf16, DType::bf16);
   streams_the_same_bytes(kernels::cpu::kAmxInt8Tile, DType::i8, DType::bf16);
   streams_the_same_bytes(kernels::cpu::kAmxInt8Tile, DType::i8, DType::f32);
@@ -242,7 +242,7 @@ TEST_F(AmxEmulated, EveryCutOfTokensAndOutputsInInt8) {
 
 // All of int8's machine code against exact sums; the tests of scaled_test.cpp run it too where there is AMX.
 TEST(AmxMachine, Int8GivesTheBitsOfTheEmulation) {
-  if (runtime::active_isa() < runtime::Isa::amx) GTEST_SKIP() << "no AMX, or not allowed";
+  if (!runtime::active_isa().has(runtime::Isa::amx)) GTEST_SKIP() << "no AMX, or not allowed";
   const kernels::Kernel* tile = nullptr;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
     if (kernel.name == std::string("amx_int8_tile")) tile = &kernel;
@@ -264,7 +264,7 @@ TEST(AmxMachine, Int8GivesTheBitsOfTheEmulation) {
 
 // The instruction as Intel describes it, the same code around it: the same bits.
 TEST(AmxMachine, GivesTheBitsOfTheEmulation) {
-  if (runtime::active_isa() < runtime::Isa::amx) GTEST_SKIP() << "no AMX, or not allowed";
+  if (!runtime::active_isa().has(runtime::Isa::amx)) GTEST_SKIP() << "no AMX, or not allowed";
   const kernels::Kernel* tile = nullptr;
   for (const kernels::Kernel& kernel : kernels::cpu_kernels())
     if (kernel.name == std::string("amx_tile")) tile = &kernel;

@@ -70,11 +70,26 @@ TEST(L2CacheBytes, IsTheSystemsOrOfAUsualCore) {
   EXPECT_EQ(l2_cache_bytes(), known > 0 ? known : 1 << 20);
 }
 
+TEST(Isa, HasItsSubsetsInAnyOrder) {
+  EXPECT_TRUE(Isa::amx.has(Isa::avx512_vnni));
+  EXPECT_TRUE(Isa::avx512_bf16.has(Isa::avx512));
+  EXPECT_TRUE(Isa::avx2.has(Isa::generic));
+  // Neither of these has the other, and an extension that is not named stands beside AVX2 alone.
+  EXPECT_FALSE(Isa::avx512_bf16.has(Isa::avx512_vnni));
+  EXPECT_FALSE(Isa::avx512_vnni.has(Isa::avx512_bf16));
+  constexpr Isa own{1u << 20}, both = Isa::avx2 | own;
+  EXPECT_TRUE(both.has(own));
+  EXPECT_FALSE(both.has(Isa::avx512));
+  EXPECT_FALSE(Isa::amx.has(both));
+  EXPECT_STREQ(name_of(both), "avx2");
+  EXPECT_STREQ(name_of(Isa::avx512_bf16), "avx512_bf16");
+}
+
 TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
   EXPECT_EQ(capped_isa(nullptr), detected_isa());
   EXPECT_EQ(capped_isa(""), detected_isa());
   for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx}) {
-    if (isa <= detected_isa())
+    if (detected_isa().has(isa))
       EXPECT_EQ(capped_isa(name_of(isa)), isa);
     else
       EXPECT_THROW(capped_isa(name_of(isa)), Error);

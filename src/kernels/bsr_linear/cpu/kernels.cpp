@@ -16,7 +16,7 @@ using plan::Machine;
 using runtime::Isa;
 
 Refusal refuse_isa(Isa needed, const Machine& machine) {
-  if (machine.isa >= needed) return {};
+  if (machine.isa.has(needed)) return {};
   return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(needed),
           runtime::name_of(machine.isa)};
 }
@@ -25,7 +25,7 @@ template <Isa kIsa>
 Refusal refuse_panel(const Problem& problem, const Machine& machine) {
   if (const Refusal why = refuse_isa(kIsa, machine)) return why;
   if (problem.dtype == DType::f64) return "has no f64: only reference computes in it";
-  if (kIsa >= Isa::avx512_bf16 && problem.dtype != DType::bf16)
+  if (kIsa.has(Isa::avx512_bf16) && problem.dtype != DType::bf16)
     return {"multiplies bf16 only, the dtype is {}", name_of(problem.dtype)};
   return {};
 }

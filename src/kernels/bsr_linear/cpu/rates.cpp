@@ -86,7 +86,7 @@ std::span<const RateField> rate_fields() {
 plan::MachineRates measure_rates(runtime::Isa isa) {
   plan::MachineRates rates;
   for (const Peak& peak : peaks())
-    if (isa >= peak.isa) rates.*peak.rate = best_spin(peak.spin);
+    if (isa.has(peak.isa)) rates.*peak.rate = best_spin(peak.spin);
   rates.copy_bytes = copy_rate();
   return rates;
 }
@@ -94,7 +94,7 @@ plan::MachineRates measure_rates(runtime::Isa isa) {
 Spin register_spin(std::string_view rate, runtime::Isa isa) {
   for (const RateField& field : rate_fields())
     for (const Peak& peak : peaks())
-      if (field.name == rate && field.rate == peak.rate && isa >= peak.isa) return peak.spin;
+      if (field.name == rate && field.rate == peak.rate && isa.has(peak.isa)) return peak.spin;
   return nullptr;
 }
 

@@ -18,7 +18,7 @@ namespace {
 /// The number of outputs that AVX-512 writes: whole squares of the tile, whose outputs are rounded up to
 /// eights. It is 0 without AVX-512, and for tiles of AVX2 kernels whose tokens are an odd number of eights.
 std::int64_t wide(const TileOut& out) {
-  static const bool has = runtime::active_isa() >= runtime::Isa::avx512;
+  static const bool has = runtime::active_isa().has(runtime::Isa::avx512);
   const std::int64_t side = kAvx512Tile.lanes;
   return has && out.tile_stride % side == 0
              ? std::min(core::round_up(out.outputs, kGroup) / side * side, out.outputs)
