@@ -7,6 +7,7 @@
 
 #include "core/rng.h"
 #include "sparseloom/generic/half.h"
+#include "sparseloom/plan.h"
 
 namespace sparseloom::bench {
 namespace {
