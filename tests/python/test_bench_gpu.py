@@ -18,7 +18,19 @@ from bench_stand import TINY, bench, few_calls, scattered_calls, stand_in
 
 from sparseloom.bench import cells, results
 from sparseloom.bench.cells import Cell
-from sparseloom.bench.gpu import goals, groups, host, jobs, measure, operands, replay, run, training
+from sparseloom.bench.gpu import (
+    batches,
+    goals,
+    groups,
+    host,
+    jobs,
+    measure,
+    operands,
+    replay,
+    run,
+    targets,
+    training,
+)
 from sparseloom.bench.gpu.operands import DENSE, Operands, Reference
 from sparseloom.errors import Error
 from sparseloom.testing import tf32_switch
@@ -36,8 +48,8 @@ def test_the_committed_list_holds_the_table_of_speedups() -> None:
     listed = groups.gpu_cells()
     assert len(set(listed)) == len(listed)
     assert {name: len(groups.gpu_cells([name])) for name in groups.GROUPS} == {
-        "forward": 45, "dx": 45, "dw": 20, "decode": 40, "patterns": 10, "fp8": 14, "tf32": 30, "fp32": 15,
-        "layers": 60, "others": 108,
+        "forward": 45, "dx": 45, "dw": 20, "decode": 40, "patterns": 10, "masks": 50, "fp8": 14, "tf32": 30,
+        "fp32": 15, "layers": 60, "others": 108,
     }  # fmt: skip
     promised = [cell for cell in listed if goals.goal(cell)]
     assert len(promised) == 45 + 45 + 20 + 35 + 10 + 30 + 15
@@ -384,3 +396,30 @@ def test_every_committed_cell_is_right(cell: Cell) -> None:
             if not each["refusal"]:
                 found = reference.check(made.calls(each["kernel"])[-1]())
                 assert found.ok, f"{each['kernel']}: {found}"
+
+
+# Walks over the batch sizes.
+
+
+def test_a_step_is_beyond_if_it_rises_or_falls_by_too_much() -> None:
+    assert not batches.beyond(10.0, 11.4) and not batches.beyond(10.4, 10.0)
+    assert batches.beyond(10.0, 11.6) and batches.beyond(10.6, 10.0)
+
+
+def test_steps_that_stayed_are_missed_targets() -> None:
+    record = batches.fields(32, 0.1, "trained") | {"us": {}, "kernels": {}, "steps": []}
+    assert targets.missed_gpu([record]) == []
+    record["steps"] = [{"m": 64, "us": 8.0, "next_us": 16.0}]
+    (sentence,) = targets.missed_gpu([record])
+    assert sentence.startswith(
+        "batches-16..256x4096x14336-32x32-d0.1-trained: 8.0 us at 64 tokens, 16.0 at one more"
+    )
+
+
+def test_the_trained_mask_is_uneven_and_has_the_blocks_of_its_density() -> None:
+    case = Cell("forward", "bf16", 64, 4096, 4096, (64, 64), 0.1, "trained").case()
+    drawn = case.make_pattern()
+    counts = drawn.mask.sum(1)
+    assert drawn.blocks == round(0.1 * 64 * 64)
+    assert counts.max() > 2 * counts.float().mean()
+    assert torch.equal(drawn.mask, case.make_pattern().mask)

@@ -10,7 +10,7 @@ import torch
 
 from ..errors import Error
 from ..testing import Case
-from .skewed import KINDS, STRUCTURED, SkewedCase
+from .skewed import KINDS, STRUCTURED, TRAINED, SkewedCase
 
 DIRECTIONS = ("forward", "dx", "dw")
 #: The dtypes of cells. tf32: operands are fp32, and torch's own switch lets a GPU round them to TF32. fp8:
@@ -56,7 +56,7 @@ class Cell:
         """Returns the cell as a case of `sparseloom.testing`, which can draw its inputs and check its
         results."""
         shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
-        made = SkewedCase if self.pattern in (*KINDS, *STRUCTURED) else Case
+        made = SkewedCase if self.pattern in (*KINDS, *STRUCTURED, TRAINED) else Case
         return made("bench", self.direction, DTYPES[self.dtype], *shape, device=device, tf32=self.tf32)
 
 

@@ -19,7 +19,12 @@ from ..testing import Case
 
 KINDS = ("lognormal", "barabasi")
 STRUCTURED = ("banded", "block_diagonal")
+#: The mask that pruning leaves: a global top-k of trained_scores, with exactly the density's blocks.
+TRAINED = "trained"
 SIGMA = 1.0
+#: The trained mask's scores are |U V^T| of this rank, whose rows and columns are scaled by exp(SCALE_SIGMA
+#: normal), plus NOISE times a normal's magnitude.
+RANK, SCALE_SIGMA, NOISE = 8, 0.6, 0.25
 
 
 def row_lengths(rows: int, cols: int, total: int, generator: torch.Generator) -> Tensor:
@@ -70,6 +75,22 @@ def barabasi(grid: tuple[int, int], density: float, generator: torch.Generator) 
     return mask[order][:, order][:rows, :cols]
 
 
+def trained_scores(grid: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """Draws scores like those of a trained weight: fp32 [block rows, block columns].
+
+    They are low-rank, as the products of few features are, and rows and columns matter unequally, as training
+    leaves them. Their global top-k has rows, and columns, of very different lengths.
+    """
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    rows, cols = grid
+    low_rank = (normal(rows, RANK) @ normal(RANK, cols)).abs_() / RANK**0.5
+    scale = normal(rows, 1).mul_(SCALE_SIGMA).exp_() * normal(1, cols).mul_(SCALE_SIGMA).exp_()
+    return low_rank * scale + NOISE * normal(rows, cols).abs_()
+
+
 def banded(rows: int, cols: int, block: tuple[int, int], density: float) -> Pattern:
     """Returns the band whose density is the nearest to the one asked for: the corners of the grid cut the
     outer diagonals short."""
@@ -92,15 +113,20 @@ def block_diagonal(rows: int, cols: int, block: tuple[int, int], density: float)
 
 
 class SkewedCase(Case):
-    """A case whose ``pattern`` is one of KINDS or STRUCTURED."""
+    """A case whose ``pattern`` is one of KINDS or STRUCTURED, or TRAINED."""
 
     def make_pattern(self, seed: int = 0) -> Pattern:
         """Returns the same pattern for the same seed, everywhere. Raises Error on another kind."""
         if self.pattern in STRUCTURED:
             made = banded if self.pattern == "banded" else block_diagonal
             return made(self.n, self.k, self.block, self.density)
+        generator = torch.Generator().manual_seed(seed)
+        grid = -(-self.n // self.block[0]), -(-self.k // self.block[1])
+        if self.pattern == TRAINED:
+            count = patterns.block_count("bench", self.n, self.k, self.block, self.density)
+            return patterns.top_k(self.n, self.k, self.block, trained_scores(grid, generator), count)
         if self.pattern not in KINDS:
-            known = ", ".join((*KINDS, *STRUCTURED))
+            known = ", ".join((*KINDS, *STRUCTURED, TRAINED))
             raise Error(
                 "bench",
                 f"a skewed pattern or a structured one ({known})",
@@ -108,7 +134,4 @@ class SkewedCase(Case):
                 "name one of them",
             )
         draw = lognormal if self.pattern == "lognormal" else barabasi
-        grid = -(-self.n // self.block[0]), -(-self.k // self.block[1])
-        return Pattern(
-            self.n, self.k, self.block, draw(grid, self.density, torch.Generator().manual_seed(seed))
-        )
+        return Pattern(self.n, self.k, self.block, draw(grid, self.density, generator))

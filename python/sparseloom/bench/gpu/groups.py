@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..cells import DIRECTIONS, Cell
-from ..skewed import KINDS, STRUCTURED
+from ..skewed import KINDS, STRUCTURED, TRAINED
 from .goals import DECODE, DECODE_SMALL, DENSITIES, SPEEDUPS, SQUARE, VIT_DOWN, VIT_UP, WIDE, Shape
 
 #: Shapes that peers are compared on, and the block sides that torch BSR and cuSPARSE both take.
@@ -23,7 +23,10 @@ LAYERS: tuple[Shape, ...] = (
     (12608, 768, 768),
     (2048, 2048, 2048),
 )
-TRAINED = (SQUARE, WIDE, VIT_UP, VIT_DOWN)
+LARGE = (SQUARE, WIDE, VIT_UP, VIT_DOWN)
+#: In and out features of an 8B model's MLP, and a product whose sizes no tile divides.
+MLP_UP = (4096, 14336)
+RAGGED: Shape = (1000, 3000, 5000)
 
 
 def cells(
@@ -37,14 +40,14 @@ def cells(
 def forward() -> list[Cell]:
     return [
         cell
-        for shape in TRAINED
+        for shape in LARGE
         for cell in cells("forward", "bf16", shape, SPEEDUPS["forward", "bf16", shape])
     ]
 
 
 def dx() -> list[Cell]:
     return [
-        cell for shape in TRAINED for cell in cells("dx", "bf16", shape, SPEEDUPS["forward", "bf16", shape])
+        cell for shape in LARGE for cell in cells("dx", "bf16", shape, SPEEDUPS["forward", "bf16", shape])
     ]
 
 
@@ -90,6 +93,34 @@ def patterns() -> list[Cell]:
     ]
 
 
+def masks() -> list[Cell]:
+    """Returns problems on which users' masks, batches and shapes lost to dense: those of pruning beside
+    balanced ones, batches between decode and training, features that fill the GPU badly."""
+
+    def of(
+        ways: str, shape: Shape, block: int, densities: tuple[float, ...], kinds: tuple[str, ...] = (TRAINED,)
+    ) -> list[Cell]:
+        return [
+            Cell(way, "bf16", *shape, (block, block), density, kind)
+            for way in ways.split()
+            for density in densities
+            for kind in kinds
+        ]
+
+    both, many = ("balanced", TRAINED), (0.1, 0.25, 0.5)
+    found = of("forward", (64, *MLP_UP), 64, (0.1,), both)
+    found += [
+        cell for m in (16, 33, 64) for block in (64, 32) for cell in of("forward", (m, *MLP_UP), block, many)
+    ]
+    found += [cell for m in (65, 96, 128, 192) for cell in of("forward", (m, *MLP_UP), 32, (0.25,), both)]
+    found += [cell for m in (128, 512) for cell in of("forward", (m, *MLP_UP), 16, many)]
+    found += of("forward dx dw", RAGGED, 64, (0.5,), ("balanced",))
+    found += of("forward dx dw", RAGGED, 32, (0.25, 0.5), ("balanced",))
+    found += [cell for block in (64, 32) for cell in of("dx", (2048, 5120, 13824), block, many)]
+    found += of("dw", (4096, 14336, 4096), 32, (0.25,)) + of("dw", SQUARE, 16, (0.2,), ("balanced",))
+    return list(dict.fromkeys(found))
+
+
 def layers() -> list[Cell]:
     """Returns layers that have no targets of their own; they test the plan's choice."""
     return [
@@ -124,6 +155,7 @@ GROUPS: dict[str, Callable[[], list[Cell]]] = {
     "dw": dw,
     "decode": decode,
     "patterns": patterns,
+    "masks": masks,
     "fp8": fp8,
     "tf32": tf32,
     "fp32": fp32,

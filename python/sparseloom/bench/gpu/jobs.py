@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import Error
 from ..cells import SUITES, Cell
-from . import host, topology, training
+from . import batches, host, topology, training
 from .device import alive
 from .goals import DENSITIES
 from .groups import GROUPS, gpu_cells
@@ -60,8 +60,8 @@ def _extra(group: str, fields: Record, one: Callable[[Settings], Record]) -> Job
 
 
 def extras() -> list[Job]:
-    """Returns the jobs that are not cells: training steps, the MLP, plans of a changed topology, and the host
-    overhead of a module call."""
+    """Returns the jobs that are not cells: training steps, the MLP, plans of a changed topology, walks over
+    all batch sizes, and the host overhead of a module call."""
 
     def layer(block: int, density: float) -> Callable[[Settings], Record]:
         return lambda settings: training.layer_step(settings, block, density)
@@ -78,6 +78,10 @@ def extras() -> list[Job]:
     made.append(
         _extra("topology", topology.fields("device"), lambda settings: topology.device_plan(settings.device))
     )
+    made += [
+        _extra("batches", batches.fields(*walk), lambda settings, walk=walk: batches.walk(settings, *walk))  # type: ignore[misc]
+        for walk in batches.WALKS
+    ]
     made.append(_extra("host", {"op": "host"}, lambda settings: host.host_cost(settings.device)))
     return made
 

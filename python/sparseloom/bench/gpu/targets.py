@@ -11,7 +11,7 @@ from typing import Any
 
 from ..cells import Cell, cell_of
 from ..skewed import KINDS
-from . import goals
+from . import batches, goals
 from .groups import compared
 
 Record = dict[str, Any]
@@ -54,6 +54,7 @@ def missed_gpu(records: list[Record]) -> list[str]:
         *host_over(records),
         *steps_over(records),
         *plans_over(records),
+        *steps_of_batches(records),
     ]
 
 
@@ -301,4 +302,15 @@ def plans_over(records: Iterable[Record]) -> list[str]:
         f"{name_of(record)}: {record['us']['median']:.0f} us, target {record['target_us']:g}"
         for record in records
         if record["op"] == "plan" and "error" not in record and record["us"]["median"] > record["target_us"]
+    ]
+
+
+def steps_of_batches(records: Iterable[Record]) -> list[str]:
+    """Checks that one token more never costs much, and that one token fewer never costs more."""
+    return [
+        f"{name_of(record)}: {step['us']:.1f} us at {step['m']} tokens, {step['next_us']:.1f} at one more;"
+        f" target {batches.RISE:g}x at most, and no fall beyond {batches.FALL:g}x"
+        for record in records
+        if record["op"] == "batches" and "error" not in record
+        for step in record["steps"]
     ]

@@ -15,25 +15,6 @@ from .. import skewed
 from .scores import demo_scores
 
 MASKS = ("balanced", "bernoulli", "trained", "demo", "banded")
-#: The trained mask's scores are |U V^T| of this rank, with rows and columns scaled by exp(SIGMA normal), plus
-#: NOISE times a normal's magnitude.
-RANK, SIGMA, NOISE = 8, 0.6, 0.25
-
-
-def trained_scores(grid: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """Draws scores like those of a trained weight: fp32 [block rows, block columns].
-
-    They are low-rank, as the products of few features are, and rows and columns matter unequally, as training
-    leaves them. Their global top-k has rows, and columns, of very different lengths.
-    """
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
-
-    rows, cols = grid
-    low_rank = (normal(rows, RANK) @ normal(RANK, cols)).abs_() / RANK**0.5
-    scale = normal(rows, 1).mul_(SIGMA).exp_() * normal(1, cols).mul_(SIGMA).exp_()
-    return low_rank * scale + NOISE * normal(rows, cols).abs_()
 
 
 def bernoulli(grid: tuple[int, int], density: float, generator: torch.Generator) -> Tensor:
@@ -71,7 +52,7 @@ class MaskedCase(Case):
         if self.pattern == "banded":
             return skewed.banded(rows, cols, block, self.density)
         if self.pattern == "trained":
-            return patterns.top_k(rows, cols, block, trained_scores(grid, generator), count)
+            return patterns.top_k(rows, cols, block, skewed.trained_scores(grid, generator), count)
         if self.pattern == "demo":
             return patterns.top_k(rows, cols, block, demo_scores(self.layer, block), count)
         raise Error("bench sweep", f"a mask of {', '.join(MASKS)}", repr(self.pattern), "name one of them")
