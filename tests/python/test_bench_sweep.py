@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,15 +211,17 @@ def test_a_plan_that_takes_the_second_best_is_exposed(
         records = summary.measured(json.loads(path.read_text())["records"])
         path.unlink()
         good, many = summary.well_chosen(records)
-        return sum(summary.slower(each) for each in records) / len(records), good / many
+        return statistics.geometric_mean(each["over_best"] for each in records), good / many
 
-    behind, chosen = figures()
+    over, chosen = figures()
     assert summary.about(run.Sweep(cpu.Cpu(), 4, None, tmp_path, "x").head).startswith("seed 4; ")
     monkeypatch.setattr(record, "choice", second_best)
     said = summary.about(run.Sweep(cpu.Cpu(), 4, None, tmp_path, "x").head)
     assert said.startswith("seed 4, kernels chosen by second_best; ")
-    worse_behind, worse_chosen = figures()
-    assert worse_behind > behind + 0.2 and worse_chosen < chosen - 0.4
+    worse_over, worse_chosen = figures()
+    # How much worse depends on the CPU: where AVX-512 is, AVX2's kernel is the second best, and dense is
+    # still slower than that.
+    assert worse_over > 1.03 * over and worse_chosen < chosen - 0.1
 
 
 # What is summed up.
