@@ -22,6 +22,7 @@
 #include "kernels/bsr_linear/sm90/decode/store.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_in_shared/kernel.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/walk.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/cluster.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
@@ -60,16 +61,16 @@ __device__ __forceinline__ void prefetch(const Params& params, const Cut& cut, i
 /// others only when the first copies of W have been requested, which otherwise would wait for X.
 template <class C>
 __device__ __forceinline__ void copy_x(const Cut& cut, SharedStorage<C>& shared, int rank) {
-  const std::uint32_t ring = ptx::shared_address(shared.x), full = ptx::shared_address(shared.x_full);
-  const std::uint32_t empty = ptx::shared_address(shared.x_empty);
+  const std::uint32_t ring = ptx::shared_address(shared.x);
+  const Pipeline pipeline(shared.x_full, shared.x_empty);
   const auto copy = [&](int i, int stage) {
     if (!ptx::elect_lane()) return;
-    ptx::mbarrier_arrive_expect_tx(full + stage * 8, C::kChunkBytes);
+    Pipeline::expect(pipeline.full(stage), C::kChunkBytes);
     const int column = (rank == 0 ? i : cut.chunks - 1 - i) * C::kChunkBoxes * x_in_shared::kBox;
 #pragma unroll
     for (int box = 0; box < C::kChunkBoxes; ++box)
       ptx::tma_load_2d(ring + stage * C::kChunkBytes + box * C::kBoxBytes, &cut.x,
-                       column + box * x_in_shared::kBox, 0, full + stage * 8);
+                       column + box * x_in_shared::kBox, 0, pipeline.full(stage));
   };
   copy(0, 0);
   __syncwarp();
@@ -81,7 +82,7 @@ __device__ __forceinline__ void copy_x(const Cut& cut, SharedStorage<C>& shared,
       parity ^= 1;
     }
     // Wait for an empty place in the ring, and copy the next chunk into it.
-    ptx::mbarrier_wait(empty + stage * 8, parity);
+    pipeline.acquire(stage, parity);
     copy(i, stage++);
     __syncwarp();
   }
@@ -146,10 +147,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   // Before the earlier kernel has ended: set up barriers and prefetch into L2.
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&cut.x);
-    for (int stage = 0; stage < C::kChunks; ++stage) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.x_full[stage]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&shared.x_empty[stage]), static_cast<std::uint32_t>(consumers));
-    }
+    Pipeline::init(shared.x_full, shared.x_empty, 1, static_cast<std::uint32_t>(consumers));
     for (int stage = 0; stage < C::kMostWarps * C::kStages; ++stage)
       ptx::mbarrier_init(ptx::shared_address(&shared.w_full[0][0] + stage), 1);
     ptx::mbarrier_init(ptx::shared_address(&shared.known), static_cast<std::uint32_t>(consumers));

@@ -3,6 +3,7 @@
 
 #include "kernels/bsr_linear/sm90/decode_x_in_shared/run.cuh"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/config.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/ld_global.cuh"
 #include "kernels/shared/ptx/ld_shared.cuh"
@@ -26,10 +27,8 @@ template <class C>
 class XStreamed {
  public:
   __device__ __forceinline__ explicit XStreamed(SharedStorage<C>& shared)
-      : ring_(ptx::shared_address(shared.x)),
-        full_(ptx::shared_address(shared.x_full)),
-        empty_(ptx::shared_address(shared.x_empty)) {
-    ptx::mbarrier_wait(full_, 0);
+      : ring_(ptx::shared_address(shared.x)), pipeline_(shared.x_full, shared.x_empty) {
+    pipeline_.wait(0, 0);
   }
 
   /// Waits for a chunk, which must not lie behind the previous one, and returns its address. All lanes of a
@@ -47,16 +46,17 @@ class XStreamed {
  private:
   __device__ __forceinline__ void step() {
     __syncwarp();  // all lanes have read the chunk
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty_ + stage_ * 8);
+    if (threadIdx.x % 32 == 0) pipeline_.release(stage_);
     ++at_;
     if (++stage_ == C::kChunks) {
       stage_ = 0;
       parity_ ^= 1;
     }
-    ptx::mbarrier_wait(full_ + stage_ * 8, parity_);
+    pipeline_.wait(stage_, parity_);
   }
 
-  const std::uint32_t ring_, full_, empty_;
+  const std::uint32_t ring_;
+  const Pipeline pipeline_;
   int at_ = 0;
   std::uint32_t stage_ = 0, parity_ = 0;
 };

@@ -9,8 +9,8 @@
 #include "kernels/bsr_linear/sm90/dw_wgmma/parts.cuh"
 #include "kernels/bsr_linear/sm90/dw_wgmma/store.cuh"
 #include "kernels/bsr_linear/sm90/dw_wgmma/tile.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
@@ -87,11 +87,11 @@ __device__ __forceinline__ Record read_record(std::uint32_t record) {
 template <class T>
 __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& shared, int warpgroup) {
   const int lane = threadIdx.x % 32;
-  const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
+  const Pipeline pipeline(shared.full, shared.empty);
   const std::uint32_t ring = ptx::wgmma_address(ptx::shared_address(shared.ring));
   const std::uint32_t staging = ptx::shared_address(shared.staging[threadIdx.x / 32]);
   const int stage_bytes = params.stage_bytes, stages = params.stages;
-  unsigned parities = 0;  // of the full barriers; each phase is awaited exactly once
+  Parities parities;  // of the full barriers
   int stage = 0;
 
 #pragma unroll 1
@@ -101,8 +101,8 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     // uniform registers (measured slower).
     stage = static_cast<int>(__reduce_or_sync(0xffffffff, static_cast<unsigned>(stage)));
     // Wait for the part's first stage, and read what the part is.
-    ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
-    parities ^= 1u << stage;
+    pipeline.wait(stage, parities.of(stage));
+    parities.pass(stage);
     const Record record = read_record(ptx::shared_address(&shared.records[stage]));
     // The vote tells ptxas that all lanes leave together. Without it, each lane keeps the loop's addresses,
     // and each wgmma waits for four moves to the uniform registers that hold its descriptors.
@@ -122,20 +122,19 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
       }
       // Test, while the tensor cores work, whether the next stage has landed. To wait for it now would keep
       // this stage from the producers.
-      const std::uint32_t done = empty + stage * 8;
+      const int done = stage;
       const bool last = step + 1 == record.steps;
       stage = stage + 1 == stages ? 0 : stage + 1;
-      const bool ready =
-          last || __all_sync(0xffffffff, ptx::mbarrier_test_wait(full + stage * 8, parities >> stage & 1));
+      const bool ready = last || __all_sync(0xffffffff, pipeline.test(stage, parities.of(stage)));
       // Give the stage back to the producers.
       ptx::wgmma_wait<0>();
       __syncwarp();  // all lanes have read the stage
-      if (lane == 0) ptx::mbarrier_arrive(done);
+      if (lane == 0) pipeline.release(done);
       if constexpr (T::Element::kPromoted) add_up<T>(sums, parts, own_strips);
       if (last) break;
       // Wait for the next stage.
-      if (!ready) ptx::mbarrier_wait(full + stage * 8, parities >> stage & 1);
-      parities ^= 1u << stage;
+      if (!ready) pipeline.wait(stage, parities.of(stage));
+      parities.pass(stage);
       __syncwarp();
     }
 #pragma unroll

@@ -16,14 +16,13 @@
 //   ring        It has as many stages as fit.
 //   consumers   Two warpgroups multiply every other strip each.
 //
-// Both operands are transposed on their way into the tensor cores, which wgmma allows for 16-bit types. Two
-// mbarriers hand a stage over. `full` waits for one arrival of each producer warp and for the bytes of its
-// copies; `empty` waits for one arrival of each consumer warp after its wgmma. What one thread block sums of
-// an item is called a part: a `Record` beside the part's first stage describes it, and the ring runs on from
-// part to part. The items that full rounds of the grid leave over are cut along the tokens, as in split-K
-// (cut.h), and their partial sums are exchanged through the workspace (parts.cuh). The
-// cuts depend only on the sizes, the row lengths and the number of multiprocessors, so every run gives the
-// same bits.
+// Both operands are transposed on their way into the tensor cores, which wgmma allows for 16-bit types.
+// Stages pass by the pipeline in kernels/shared/pipeline: all producer warps fill each, and each consumer
+// warp releases it after its wgmma. What one thread block sums of an item is called a part: a `Record` beside
+// the part's first stage describes it, and the ring runs on from part to part. The items that full rounds of
+// the grid leave over are cut along the tokens, as in split-K (cut.h), and their partial sums are exchanged
+// through the workspace (parts.cuh). The cuts depend only on the sizes, the row lengths and the number of
+// multiprocessors, so every run gives the same bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,10 +42,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) wgmma_sdd_kernel(const __grid_
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.dy);
     ptx::prefetch_tensor_map(&params.x);
-    for (int stage = 0; stage < T::kMostStages; ++stage) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), T::kProducers);
-      ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), T::kConsumers * 4);
-    }
+    Pipeline::init(shared.full, shared.empty, T::kProducers, T::kConsumers * 4);
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async();
   }

@@ -9,20 +9,20 @@
 
 #include "kernels/bsr_linear/sm90/dw_wgmma/schedule.cuh"
 #include "kernels/bsr_linear/sm90/dw_wgmma/tile.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// A producer warp's position in the ring, which runs on from part to part. Each phase of a barrier is
-/// awaited exactly once, so its parity is one bit that flips with each wait.
+/// A producer warp's position in the ring, which runs on from part to part.
 struct Ring {
-  std::uint32_t stages, full, empty;  // shared addresses
-  int stage_bytes, count;             // bytes of a stage; number of stages
-  int stage = 0;                      // the next to be filled
-  int fresh = 0;                      // stages that have been filled once
-  unsigned parities = 0;              // of the empty barriers
+  Pipeline pipeline;
+  std::uint32_t stages;    // shared address
+  int stage_bytes, count;  // bytes of a stage; number of stages
+  int stage = 0;           // the next to be filled
+  int fresh = 0;           // stages that have been filled once
+  Parities parities = {};  // of the empty barriers
 
   /// Waits until the stage is free.
   __device__ __forceinline__ void await() {
@@ -30,8 +30,8 @@ struct Ring {
       ++fresh;
       return;
     }
-    ptx::mbarrier_wait(empty + stage * 8, parities >> stage & 1);
-    parities ^= 1u << stage;
+    pipeline.acquire(stage, parities.of(stage));
+    parities.pass(stage);
   }
   __device__ __forceinline__ void advance() { stage = stage + 1 == count ? 0 : stage + 1; }
 };
@@ -78,17 +78,14 @@ __device__ __forceinline__ void start_copies(const Params& params, const Copies<
   for (; step < end; ++step, row += T::kStepRows) {
     ring.await();
     if (ptx::elect_lane()) {
-      const std::uint32_t full = ring.full + ring.stage * 8, to = ring.stages + ring.stage * ring.stage_bytes;
+      const std::uint32_t full = ring.pipeline.full(ring.stage),
+                          to = ring.stages + ring.stage * ring.stage_bytes;
       if (kFirst && step == 0 && warp == 0) {
         const Item& item = copies.item;
         const Part& part = copies.part;
         records[ring.stage] = {item.row, item.first, item.blocks, part.steps, part.slot, agenda.others(part)};
       }
-      if (bytes == 0) {
-        ptx::mbarrier_arrive(full);
-      } else {
-        ptx::mbarrier_arrive_expect_tx(full, bytes);
-      }
+      Pipeline::expect(full, bytes);
       if (own_dy < T::kDyBoxes) {
         T::Element::load(to + own_dy * T::kDyBoxBytes, &params.dy,
                          copies.item.row * T::kRows + own_dy * T::kDyBoxColumns, row, full);
@@ -108,8 +105,7 @@ __device__ __forceinline__ void start_copies(const Params& params, const Copies<
 /// The loop of one of the four producer warps.
 template <class T>
 __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared) {
-  Ring ring{ptx::shared_address(shared.ring), ptx::shared_address(shared.full),
-            ptx::shared_address(shared.empty), params.stage_bytes, params.stages};
+  Ring ring{{shared.full, shared.empty}, ptx::shared_address(shared.ring), params.stage_bytes, params.stages};
   const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
   Agenda agenda(cut_items(count_items(params), grid, params.steps), static_cast<std::int32_t>(blockIdx.x),
                 grid, params.steps);
@@ -131,7 +127,7 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
   ring.await();
   if (ptx::elect_lane()) {
     if (threadIdx.x / 32 % 4 == 0) shared.records[ring.stage].blocks = 0;
-    ptx::mbarrier_arrive(ring.full + ring.stage * 8);
+    Pipeline::expect(ring.pipeline.full(ring.stage), 0);
   }
   __syncwarp();
 }

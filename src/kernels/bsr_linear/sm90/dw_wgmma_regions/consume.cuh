@@ -8,10 +8,10 @@
 #include "kernels/bsr_linear/sm90/dw_wgmma/parts.cuh"
 #include "kernels/bsr_linear/sm90/dw_wgmma/store.cuh"
 #include "kernels/bsr_linear/sm90/dw_wgmma_regions/items.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/ld_shared.cuh"
 #include "kernels/shared/ptx/ldmatrix.cuh"
-#include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 #include "kernels/shared/ptx/sm90/stmatrix.cuh"
 
@@ -182,7 +182,7 @@ template <class T>
 __device__ __forceinline__ void consume_region(const RegionParams& params, RegionStorage<T>& shared,
                                                int warpgroup) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
+  const Pipeline pipeline(shared.full, shared.empty);
   const std::uint32_t ring = ptx::shared_address(shared.ring),
                       place = ptx::shared_address(&shared.places[warpgroup][warp]);
   // For ldmatrix, lanes 8 i to 8 i + 7 name the rows (tokens) of matrix i. Of X, two matrices of 8 columns
@@ -214,7 +214,7 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
     for (std::int32_t step = 0; step < steps * T::kStagesOfStep; ++step) {
       // Wait for the stage.
       const unsigned stage = turn % 8;
-      ptx::mbarrier_wait(full + stage * 8, turn >> (3 + stage) & 1);
+      pipeline.wait(stage, turn >> (3 + stage) & 1);
       turn ^= 8u << stage;
       if constexpr (T::kUnits) {
         if (strips > 0)
@@ -224,7 +224,7 @@ __device__ __forceinline__ void consume_region(const RegionParams& params, Regio
       }
       // Give the stage back to the producers.
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
+      if (lane == 0) pipeline.release(stage);
       turn = static_cast<int>(stage) + 1 == stages ? turn & ~7u : turn + 1;
     }
 #pragma unroll

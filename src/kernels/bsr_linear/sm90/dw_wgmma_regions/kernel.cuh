@@ -29,6 +29,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm90/dw_wgmma_regions/consume.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
@@ -45,9 +46,9 @@ __device__ __forceinline__ int place_of_bit(std::uint32_t bits, int index) {
 template <class T>
 __device__ __forceinline__ void produce_region(const RegionParams& params, RegionStorage<T>& shared) {
   const int warp = threadIdx.x / 32 % 4;
-  const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty);
+  const Pipeline pipeline(shared.full, shared.empty);
   const std::uint32_t ring = ptx::shared_address(shared.ring);
-  unsigned parities = 0;  // of the empty barriers; each phase is awaited exactly once
+  Parities parities;  // of the empty barriers
   // Count the items, and begin the thread block's agenda.
   if (warp == 0) {
     const std::int32_t grid = static_cast<std::int32_t>(gridDim.x);
@@ -97,17 +98,13 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
     for (std::int32_t step = 0; step < steps; ++step, token += T::kStageTokens) {
       // Wait until the consumers have freed the stage.
       if (step >= stages) {
-        ptx::mbarrier_wait(empty + stage * 8, parities >> stage & 1);
-        parities ^= 1u << stage;
+        pipeline.acquire(stage, parities.of(stage));
+        parities.pass(stage);
       }
       // Issue TMA for this warp's boxes.
       if (ptx::elect_lane()) {
-        const std::uint32_t barrier = full + stage * 8, to = ring + stage * boxes * T::kBoxBytes;
-        if (bytes == 0) {
-          ptx::mbarrier_arrive(barrier);
-        } else {
-          ptx::mbarrier_arrive_expect_tx(barrier, bytes);
-        }
+        const std::uint32_t barrier = pipeline.full(stage), to = ring + stage * boxes * T::kBoxBytes;
+        Pipeline::expect(barrier, bytes);
 #pragma unroll
         for (int i = 0; i < T::kOwnBoxes; ++i) {
           const int box = warp + i * T::kProducers;
@@ -121,8 +118,8 @@ __device__ __forceinline__ void produce_region(const RegionParams& params, Regio
     }
     // Wait for all stages, since those of the next item have another size.
     for (int used = 0; used < min(steps, stages); ++used) {
-      ptx::mbarrier_wait(empty + used * 8, parities >> used & 1);
-      parities ^= 1u << used;
+      pipeline.acquire(used, parities.of(used));
+      parities.pass(used);
     }
   }
 }
@@ -135,10 +132,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.dy);
     ptx::prefetch_tensor_map(&params.x);
-    for (int stage = 0; stage < T::kMostStages; ++stage) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), T::kProducers);
-      ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), T::kConsumers * 4);
-    }
+    Pipeline::init(shared.full, shared.empty, T::kProducers, T::kConsumers * 4);
     ptx::fence_mbarrier_init();
   }
   count_regions<T>(params, shared);  // ends with a barrier of all threads

@@ -15,9 +15,9 @@
 #include "kernels/bsr_linear/sm90/forward_wgmma/tile.cuh"
 #include "kernels/bsr_linear/sm90/forward_wgmma/walk.cuh"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/kernel.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/ldmatrix.cuh"
-#include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/wgmma.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
@@ -198,20 +198,12 @@ using KTileOf =
                        std::conditional_t<T::Element::kPromoted, std::type_identity<PromotedKTile<T>>,
                                           std::type_identity<std::monostate>>>::type;
 
-/// A stage of the ring. Stages are counted over all tiles, in the order in which producers fill them.
-template <class T>
-struct Stage {
-  unsigned index, parity;
-  explicit __device__ __forceinline__ Stage(unsigned turn)
-      : index(turn % T::kStages), parity(turn / T::kStages % 2) {}
-};
-
 /// The loop of one of the two warpgroups.
 template <class T>
 __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& shared, int warpgroup) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  const std::uint32_t full = ptx::shared_address(shared.full), empty = ptx::shared_address(shared.empty),
-                      records = ptx::shared_address(shared.record);
+  const Pipeline pipeline(shared.full, shared.empty);
+  const std::uint32_t records = ptx::shared_address(shared.record);
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
   const std::uint32_t own_rows =
       T::kSwapAB ? 0 : warpgroup * (T::kTokens / T::kConsumers) * T::kRowBytes / 16;
@@ -231,9 +223,9 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
     const Place place = tiles.place<T>();
     if constexpr (!T::kDeferredStore) store.begin(params, place);
     Sums<T> sums = {};
-    Stage<T> stage(turn);
+    StageOf<T::kStages> stage(turn);  // counted over all tiles, in the order in which they are filled
     // Wait for the tile's first stage and read its descriptor.
-    ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
+    pipeline.wait(stage.index, stage.parity);
     std::uint32_t record = share(read(stage.index * 8)), next;
     // Multiplies one stage; beside() runs while the tensor cores work.
     const auto multiply = [&](auto beside) {
@@ -264,15 +256,15 @@ __device__ __forceinline__ void consume(const Params& params, SharedStorage<T>& 
         k_tile.add_specials(params, place, sums, at + own_rows, record, origin);
       // Give the stage back to the producer.
       __syncwarp();  // all lanes have read the stage
-      if (lane == 0) ptx::mbarrier_arrive(empty + stage.index * 8);
+      if (lane == 0) pipeline.release(stage.index);
       if constexpr (T::Element::kBf16x3 || T::Element::kPromoted) k_tile.add_to(sums, record);
       ++turn;
     };
     const auto last = [&] { return (record & T::kLast) != 0; };
     // Goes on to the next stage: waits for it, and takes its descriptor, which was read a stage ahead.
     const auto next_stage = [&] {
-      stage = Stage<T>(turn);
-      ptx::mbarrier_wait(full + stage.index * 8, stage.parity);
+      stage = StageOf<T::kStages>(turn);
+      pipeline.wait(stage.index, stage.parity);
       record = share(next);
     };
     // Branches test the descriptor itself: ptxas does not know that all lanes agree on a separate flag, and

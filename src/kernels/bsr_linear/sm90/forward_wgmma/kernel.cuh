@@ -27,11 +27,10 @@
 //   epilogue warps   only where the sums are wanted beside their activation (training): they store both
 //                    while the consumers multiply the next tile                            [epilogue_warps]
 //
-// Two mbarriers guard each stage. `full` completes when the stage's producer has arrived and the bytes of its
-// copies have landed. `empty` completes when every consumer warp has arrived, each after its wgmma on the
-// stage. Both sides pass through the same sequence of stages: one or more for each tile, of which the
-// descriptor marks the last, so neither side needs to know where the other is. Stages are awaited only in the
-// order in which they are filled, so with finite lists nothing can deadlock. The order of summation is fixed:
+// Stages pass from one side to the other by the pipeline in kernels/shared/pipeline; a stage has one producer
+// warp, and each consumer warp releases it after its wgmma. Both sides pass through the same sequence of
+// stages: one or more for each tile, of which the descriptor marks the last, so neither side needs to know
+// where the other is. The order of summation is fixed:
 // ascending along the reduction, for every tile shape and grid.
 //
 // The other files say which tiles a CTA computes, in which order [walk], how operand types differ [element],
@@ -59,10 +58,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSm)
     ptx::prefetch_tensor_map(&params.x);
     ptx::prefetch_tensor_map(&params.values);
     ptx::prefetch_tensor_map(&params.out);
-    for (int stage = 0; stage < T::kStages; ++stage) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.full[stage]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&shared.empty[stage]), T::kConsumers * 4);
-    }
+    Pipeline::init(shared.full, shared.empty, 1, T::kConsumers * 4);
     if constexpr (T::kAddsResidual) {
       for (ResidualBarrier& residual : shared.residual) {
         ptx::mbarrier_init(ptx::shared_address(&residual.barrier), 1);

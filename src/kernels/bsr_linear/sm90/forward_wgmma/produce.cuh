@@ -10,9 +10,9 @@
 #include "kernels/bsr_linear/sm90/forward_wgmma/tile.cuh"
 #include "kernels/bsr_linear/sm90/forward_wgmma/union.cuh"
 #include "kernels/bsr_linear/sm90/forward_wgmma/walk.cuh"
+#include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
 #include "kernels/shared/ptx/sm90/bulk.cuh"
-#include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
@@ -51,10 +51,10 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
   record[0] = parts | (steps[T::kKTiles - 1].record & ~T::kAllParts);
   // Announce the bytes on `full`; without any, arrive alone.
   if (parts == 0) {
-    ptx::mbarrier_arrive(full);
+    Pipeline::expect(full, 0);
     return;
   }
-  ptx::mbarrier_arrive_expect_tx(full, bytes + __popc(parts) * T::kPartBytes);
+  Pipeline::expect(full, bytes + __popc(parts) * T::kPartBytes);
   // For a block row wider than the tile: where the tile begins in it
   const std::int32_t output = place.output & ((1 << params.block_row_log2) - 1);
 #pragma unroll
@@ -111,8 +111,8 @@ __device__ __forceinline__ void start_copies(const Params& params, const Step (&
 /// each stage, were what blocks of 32 waited for.
 template <class T>
 __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& shared, int producer) {
-  const std::uint32_t ring = ptx::shared_address(shared.ring), full = ptx::shared_address(shared.full),
-                      empty = ptx::shared_address(shared.empty);
+  const std::uint32_t ring = ptx::shared_address(shared.ring);
+  const Pipeline pipeline(shared.full, shared.empty);
   Tiles tiles(params);
   Union<T> k_tiles(params, tiles);
   unsigned turn = 0;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
     k_tiles.begin_tile();
 #pragma unroll 1
     do {
-      const unsigned stage = turn % T::kStages, parity = turn / T::kStages % 2;
+      const StageOf<T::kStages> stage(turn);
       if (turn % T::kProducers == static_cast<unsigned>(producer)) {
         // Find the K tiles of this stage.
         Step steps[T::kKTiles];
@@ -141,9 +141,10 @@ __device__ __forceinline__ void produce(const Params& params, SharedStorage<T>& 
           }
         }
         // Wait until the consumers have given the stage back, then fill it.
-        ptx::mbarrier_wait(empty + stage * 8, parity ^ 1);
-        start_copies<T>(params, steps, place, ring + stage * T::kStageBytes, full + stage * 8,
-                        shared.record[stage], next, shared.origin[T::Element::kBf16x3 ? stage : 0]);
+        pipeline.acquire(stage.index, stage.parity ^ 1);
+        start_copies<T>(params, steps, place, ring + stage.index * T::kStageBytes, pipeline.full(stage.index),
+                        shared.record[stage.index], next,
+                        shared.origin[T::Element::kBf16x3 ? stage.index : 0]);
         __syncwarp();
       } else {
         // Another producer fills this stage.
