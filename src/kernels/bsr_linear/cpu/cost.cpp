@@ -20,7 +20,7 @@ constexpr double kL1Bytes = 32 << 10;
 // 2048 features took 1.45 (fp32) and 1.3 (bf16) of the model's time.
 constexpr double kTokensBeyondL1 = 1.4;
 constexpr double kCallUs = 0.5;
-constexpr double kForkUs = 4;  // waking and joining the threads of one parallel loop
+constexpr double kForkUs = 4;  // waking and joining the threads
 // Values up to this size stay in cache from panel to panel and from call to call.
 constexpr double kResidentBytes = 16e6;
 // Up to this many tokens the weights come from memory once, and panel kernels (and dx of any kind) hide
@@ -29,6 +29,14 @@ constexpr double kResidentBytes = 16e6;
 constexpr std::int64_t kFewTokens = 16;
 // Bandwidth of streaming reads beyond the last-level cache over that of copies inside it.
 constexpr double kMemoryShareOfCopy = 0.15;
+
+// The most tokens of outer_few; and in blocks of half a vector, where it has only four sums side by side.
+// With more tokens the larger tiles of `outer` and its prefetches are as fast or faster.
+constexpr std::int64_t kFewOuterTokens = 256, kFewInHalves = 64;
+// dw of few tokens: products over their time at the peak rate, in whole vectors and in blocks of half a
+// vector; cycles for each stored element that is written, of fp32 and of 16 bits. Fitted to 1 to 150 tokens
+// of 1024 x 4096 at density .2 on a Zen 4, the same with AVX2 and AVX-512.
+constexpr double kFewVectors = 1.08, kFewHalves = 1.5, kFewElement = 0.19, kFewElement16 = 0.4;
 
 // A cycle of PanelCosts on this machine.
 double cycle_us(const plan::MachineRates& rates) {
@@ -44,9 +52,9 @@ double stream_us(const Problem& p, const plan::MachineRates& rates, double resid
   return 1e6 * std::max(0.0, bytes - resident) / rate;
 }
 
-double with_threads(double us, const Problem& p, double products, double loops) {
+double with_threads(double us, const Problem& p, double products) {
   const double tasks = std::clamp(products / kTaskProducts, 1.0, static_cast<double>(std::max(1, p.threads)));
-  return kCallUs + us / tasks + (tasks > 1 ? loops * kForkUs : 0);
+  return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);
 }
 
 double predict_strips_us(const Problem& p, const plan::MachineRates& rates, double step_us,
@@ -71,9 +79,8 @@ double predict_strips_us(const Problem& p, const plan::MachineRates& rates, doub
   double us = static_cast<double>(panels - wide) * panel_us(narrow_width);
   if (wide) us += static_cast<double>(wide) * panel_us(narrow_width + 1);
   us += cycle * static_cast<double>(vectors * c.lanes) * (outputs * c.out + depth * c.pack);
-  const bool transposes = !forward && c.depth_step == 2;
-  if (transposes) us += cycle * elements * c.transpose;
-  return with_threads(us, p, static_cast<double>(p.m) * (elements + outputs + depth), transposes ? 3 : 2);
+  if (!forward && c.depth_step == 2) us += cycle * elements * c.transpose;
+  return with_threads(us, p, static_cast<double>(p.m) * (elements + outputs + depth));
 }
 
 double predict_outer_us(const Problem& p, const plan::MachineRates& rates, double step_us,
@@ -87,14 +94,26 @@ double predict_outer_us(const Problem& p, const plan::MachineRates& rates, doubl
   const double row_vectors = block_rows > 0 ? elements / p.block.rows / block_rows / c.lanes : 0;
   const double triples = std::floor(row_vectors / kMaxVectors);
   const int rest = static_cast<int>(std::ceil(row_vectors - triples * kMaxVectors - 1e-9));
-  const double tiles = block_rows * p.block.rows / kGroup * std::ceil(m / c.depth_step) * step_us;
+  const double pack_us = cycle * m * (rows + cols) * c.outer_pack;
+  const double steps = std::ceil(m / c.depth_step);
+  if (few_outer_tokens(c.lanes, p.block, p.m)) {
+    const double products_us =
+        elements / kGroup / c.lanes * steps * step_us * (p.block.cols < c.lanes ? kFewHalves : kFewVectors);
+    const double write = size_of(p.dtype) == 2 && !p.accumulate ? kFewElement16 : kFewElement;
+    return with_threads(products_us + std::max(cycle * elements * write, stream_us(p, rates)) + pack_us, p,
+                        m * (elements + rows + cols));
+  }
+  const double tiles = block_rows * p.block.rows / kGroup * steps * step_us;
   double us = tiles * (triples * kMaxVectors * c.outer_vectors[kMaxVectors] + rest * c.outer_vectors[rest]);
-  us += std::max(cycle * elements * c.outer_element, stream_us(p, rates)) +
-        cycle * m * (rows + cols) * c.outer_pack;
-  return with_threads(us, p, m * (elements + rows + cols), 2);
+  us += std::max(cycle * elements * c.outer_element, stream_us(p, rates)) + pack_us;
+  return with_threads(us, p, m * (elements + rows + cols));
 }
 
 }  // namespace
+
+bool few_outer_tokens(int lanes, BlockShape block, std::int64_t m) {
+  return m <= (block.cols < lanes ? kFewInHalves : kFewOuterTokens);
+}
 
 double predict_panel_us(const Problem& problem, const plan::MachineRates& rates, double peak,
                         const PanelCosts& costs) {

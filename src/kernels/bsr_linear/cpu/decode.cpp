@@ -1,13 +1,20 @@
-// The driver of the decode kernels: one parallel loop over output units, cut into tasks of equal cost.
+// The driver of the decode kernels: one parallel loop over output units, cut into work items of equal cost.
 #include "kernels/bsr_linear/cpu/decode.h"
 
 #include <algorithm>
 
 #include "core/check.h"
+#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/bsr_linear/cpu/share.h"
 #include "sparseloom/generic/parallel.h"
 
 namespace sparseloom::kernels::cpu {
+namespace {
+
+constexpr int kMostTasks = Parts::kMost / kPartsOfTask;
+
+}  // namespace
+
 void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& executor) {
   const IndexView& w = args.index;
   const bool forward = args.direction == Direction::forward;
@@ -19,11 +26,15 @@ void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& ex
   const DecodeFunction function = ops.function(args.dtype, args.direction, args.m);
   const double elements = static_cast<double>(w.blocks * w.block_elements() + w.rows + w.cols);
   const std::int64_t tasks = std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1,
-                                                      std::max(1, executor.num_threads));
+                                                      std::clamp(executor.num_threads, 1, kMostTasks));
   const RunningCosts costs(args);
+  const std::int64_t parts = tasks == 1 ? 1 : kPartsOfTask * tasks;
+  Parts shared(parts, tasks);
   runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
-    const Range units = units_of_part(costs, blocks, subs, task, tasks);
-    function(args, {units.begin, units.end});
+    shared.work(task, [&](std::int64_t part) {
+      const Range units = units_of_part(costs, blocks, subs, part, parts);
+      function(args, {units.begin, units.end});
+    });
   });
 }
 

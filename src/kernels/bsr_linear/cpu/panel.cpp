@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/claims.h"
@@ -19,6 +20,7 @@ namespace {
 using core::ceil_div;
 
 constexpr std::int64_t kLineBytes = 64;
+constexpr std::int64_t kPackSteps = 256;  // of a panel, in one work item
 // Work items of a group of panels for each task that may work on it. 2 or 4 were measured slower where there
 // are several K tiles: all partial sums of an item pass between them, and larger items have more.
 constexpr std::int64_t kPartsOfGroup = 8;
@@ -55,7 +57,7 @@ class PanelRun {
         memory_(ops, problem_of(args)),
         subs_(job_.output_block / kGroup),
         workspace_(args.workspace),
-        claims_(in_workspace<Claims>(memory_.claims)) {
+        stages_(in_workspace<Stage>(memory_.stages)) {
     const double products =
         static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
         static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
@@ -72,11 +74,11 @@ class PanelRun {
     streams_ = outgrows_l2(job_, tasks_);
     if (streams_) together_ = std::clamp<std::int64_t>(kLineBytes / (kGroup * out_size), 1, kMostStrips);
     if (args.direction == Direction::dx && ops.transpose != nullptr)
-      transpose_values(ops.transpose, args, executor, tasks_, in_workspace<std::uint16_t>(memory_.cells),
-                       job_);
+      transposed_.emplace(ops.transpose, args, tasks_, in_workspace<std::uint16_t>(memory_.cells), job_);
     if (ops.sum_rows != nullptr && ceil_div(args.m, ops.lanes) > kMaxVectors) {
       row_sums_ = in_workspace<std::int32_t>(memory_.row_sums);
       job_.row_sums = row_sums_;
+      row_summing_.emplace(parts());
     }
     if (memory_.k_tiles > 1) cut_lists(in_workspace<std::int32_t>(memory_.cuts));
   }
@@ -84,21 +86,32 @@ class PanelRun {
   void run() {
     ops_.runs->add();
     const std::int64_t vectors = ceil_div(job_.tokens, ops_.lanes);
+    Stage* stage = stages_;
     for (std::int64_t first = 0; first < vectors; first += chunk_) {
       const PanelCut panels(std::min(chunk_, vectors - first));
-      for (std::int64_t group = 0; group < groups_of(panels); ++group) new (claims_ + group) Claims;
-      // Pack the chunk.
-      each_task([&](std::int64_t task) {
-        pack(panels, first, task);
-        if (first == 0 && row_sums_ != nullptr) sum_rows(task);
-      });
-      // Multiply it by all weights.
-      each_task([&](std::int64_t task) { multiply(panels, first, task); });
+      const std::int64_t groups = groups_of(panels);
+      for (std::int64_t g = 0; g < groups; ++g, ++stage) {
+        const Range mine = share(panels.count, g, groups);
+        new (stage) Stage{Phase((mine.end - mine.begin) * pack_runs()), Phase(parts_of(groups))};
+      }
     }
+    runtime::parallel_tasks(executor_, tasks_, [&](std::int64_t task) {
+      DeferredLines lines;
+      for (std::int64_t first = 0; first < vectors; first += chunk_)
+        run_chunk(PanelCut(std::min(chunk_, vectors - first)), first, task, lines);
+      lines.finish();
+    });
   }
 
  private:
   std::int64_t groups_of(const PanelCut& panels) const { return ceil_div(panels.count, panels_at_once_); }
+  // Work items of packing a panel, so that all threads share in packing even a single one.
+  std::int64_t pack_runs() const { return ceil_div(memory_.steps, kPackSteps); }
+  // Work items of a group's products.
+  std::int64_t parts_of(std::int64_t groups) const {
+    return tasks_ == 1 ? 1 : kPartsOfGroup * ceil_div(tasks_, std::min(groups, tasks_));
+  }
+  std::int64_t parts() const { return tasks_ == 1 ? 1 : kPartsOfTask * tasks_; }
 
   template <class T>
   T* in_workspace(std::int64_t at) const {
@@ -133,48 +146,54 @@ class PanelRun {
     return job;
   }
 
-  template <class Body>
-  void each_task(const Body& body) const {
-    runtime::parallel_tasks(executor_, tasks_, body);
-  }
-
-  // Packs this task's share of the chunk. A work item is 256 steps of a panel, so that all threads share in
-  // packing even a single panel.
-  void pack(const PanelCut& panels, std::int64_t first_vector, std::int64_t task) {
-    constexpr std::int64_t kRun = 256;
-    const std::int64_t runs = ceil_div(memory_.steps, kRun);
-    const Range mine = share(panels.count * runs, task, tasks_);
-    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) {
-      const std::int64_t p = unit / runs, begin = unit % runs * kRun;
-      ops_.pack(job_, {(first_vector + panels.first(p)) * ops_.lanes, panels.width(p), begin,
-                       std::min(memory_.steps, begin + kRun), panel(panels, p)});
-    }
-  }
-
-  // Computes the row sums once for all panels. In a call of one panel each strip computes its own instead,
-  // from weights that it has just read.
-  void sum_rows(std::int64_t task) {
-    const Range mine = units_of_part(costs_, job_.output_blocks, subs_, task, tasks_);
-    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit)
-      ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
-  }
-
-  // Panels are multiplied in groups that fit into L2, and the outputs of a group in work items of equal cost.
-  // A task begins with the group that it packed itself and goes on with items that the others have left.
-  void multiply(const PanelCut& panels, std::int64_t first_vector, std::int64_t task) {
-    DeferredLines lines;
-    const std::int64_t groups = groups_of(panels);
-    const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfGroup * ceil_div(tasks_, std::min(groups, tasks_));
-    for (std::int64_t i = 0; i < groups; ++i) {
-      const std::int64_t group = (task * groups / tasks_ + i) % groups;
-      for (std::int64_t part; (part = claims_[group].take()) < parts;) {
+  // Packs a chunk of tokens, then multiplies it by all weights. Panels are multiplied in groups that fit into
+  // L2, and the outputs of a group in work items of equal cost. A task begins with a group of its own, which
+  // its L2 still holds when it multiplies, and goes on with items that the others have left.
+  void run_chunk(const PanelCut& panels, std::int64_t first_vector, std::int64_t task, DeferredLines& lines) {
+    const std::int64_t groups = groups_of(panels), before = groups_of(PanelCut(chunk_));
+    Stage* const stages = stages_ + first_vector / chunk_ * before;
+    const auto each_group = [&](const auto& body) {
+      for (std::int64_t i = 0; i < groups; ++i) {
+        const std::int64_t g = (task * groups / tasks_ + i) % groups;
+        body(stages[g], share(panels.count, g, groups));
+      }
+    };
+    // The panels of the chunk before are read until its last product.
+    for (std::int64_t i = 1; first_vector > 0 && i <= before; ++i) stages[-i].products.wait();
+    each_group([&](Stage& mine, Range together) {
+      mine.packing.work([&](std::int64_t item) { pack(panels, together, first_vector, item); });
+    });
+    if (first_vector == 0) prepare_weights();
+    each_group([&](Stage& mine, Range together) {
+      mine.packing.wait();
+      const std::int64_t parts = parts_of(groups);
+      mine.products.work([&](std::int64_t part) {
         const Range units = units_of_part(costs_, job_.output_blocks, subs_, part, parts, together_);
         for (std::int64_t k_tile = 0; k_tile < memory_.k_tiles; ++k_tile)
-          multiply_k_tile(panels, share(panels.count, group, groups), units, first_vector, k_tile,
-                          streams_ ? &lines : nullptr);
-      }
-    }
-    lines.finish();
+          multiply_k_tile(panels, together, units, first_vector, k_tile, streams_ ? &lines : nullptr);
+      });
+    });
+  }
+
+  void pack(const PanelCut& panels, Range together, std::int64_t first_vector, std::int64_t item) {
+    const std::int64_t p = together.begin + item / pack_runs(), begin = item % pack_runs() * kPackSteps;
+    ops_.pack(job_, {(first_vector + panels.first(p)) * ops_.lanes, panels.width(p), begin,
+                     std::min(memory_.steps, begin + kPackSteps), panel(panels, p)});
+  }
+
+  // What products need of the weights: transposed blocks, or row sums, which are computed once for all
+  // panels. In a call of one panel each strip computes its own sums instead, from weights that it has just
+  // read.
+  void prepare_weights() {
+    if (transposed_) transposed_->work();
+    if (row_summing_)
+      row_summing_->work([&](std::int64_t part) {
+        const Range mine = units_of_part(costs_, job_.output_blocks, subs_, part, parts());
+        for (std::int64_t unit = mine.begin; unit < mine.end; ++unit)
+          ops_.sum_rows(job_, unit * kGroup, row_sums_ + unit * kGroup);
+      });
+    if (transposed_) transposed_->wait();
+    if (row_summing_) row_summing_->wait();
   }
 
   // Multiplies one K tile: the strips of `units` with each panel of the group `together`.
@@ -212,7 +231,9 @@ class PanelRun {
   std::int64_t panels_at_once_ = 1;  // panels of a group
   bool streams_ = false;             // outputs are stored past the caches
   std::byte* workspace_;
-  Claims* claims_;  // one for each group of panels
+  Stage* stages_;  // of all chunks
+  std::optional<TransposedValues> transposed_;
+  std::optional<Phase> row_summing_;
   const std::int32_t* cuts_ = nullptr;
   std::int32_t* row_sums_ = nullptr;
   StripFunction strips_[kMaxVectors + 1] = {};
@@ -225,14 +246,22 @@ bool outgrows_l2(const PanelJob& job, std::int64_t tasks) {
          tasks * runtime::l2_cache_bytes();
 }
 
-void transpose_values(TransposeFunction transpose, const MatmulArgs& args, const Executor& executor,
-                      std::int64_t tasks, std::uint16_t* out, PanelJob& job) {
-  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
-    const Range mine = share(args.index.blocks, task, tasks);
-    transpose(static_cast<const std::uint16_t*>(args.values), args.transposed.slot, args.index.block,
-              mine.begin, mine.end, out);
-  });
+TransposedValues::TransposedValues(TransposeFunction transpose, const MatmulArgs& args, std::int64_t tasks,
+                                   std::uint16_t* out, PanelJob& job)
+    : transpose_(transpose),
+      args_(args),
+      items_(tasks == 1 ? 1 : kPartsOfTask * tasks),
+      out_(out),
+      phase_(items_) {
   job.values = out, job.slot = nullptr, job.block_cols = job.depth_block;
+}
+
+void TransposedValues::work() {
+  phase_.work([this](std::int64_t item) {
+    const Range mine = share(args_.index.blocks, item, items_);
+    transpose_(static_cast<const std::uint16_t*>(args_.values), args_.transposed.slot, args_.index.block,
+               mine.begin, mine.end, out_);
+  });
 }
 
 PanelJob panel_job(const MatmulArgs& args) {

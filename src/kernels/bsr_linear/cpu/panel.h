@@ -7,6 +7,7 @@
 
 #include "kernels/args.h"
 #include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/bsr_linear/cpu/claims.h"
 #include "kernels/bsr_linear/cpu/deferred_lines.h"
 #include "kernels/bsr_linear/cpu/spin_cells.h"
 #include "kernels/runs.h"
@@ -90,6 +91,20 @@ struct Outer {
   int next_lines;
 };
 
+/// dw of few tokens: part of one block row, all in one chunk of tokens. A cell is 8 rows of a stored block;
+/// cells are counted through all stored blocks.
+struct FewOuter {
+  const float* dy;  // of the block row, [rows / 8][steps][8] cells
+  const float* x;   // all columns, [column / piece][steps][piece] cells, piece as in Outer
+  std::int64_t steps;
+  BlockShape block;
+  const std::int32_t* col;
+  std::int64_t begin, end;  // cells
+  const float* partial;     // added to the sums, or null
+  DType result;
+  void* out;  // all stored blocks
+};
+
 /// A row-major matrix to pack into columns [column / piece][step][piece]. A step is one token, or a pair of
 /// tokens for dot products of bf16 pairs.
 struct ColumnPack {
@@ -120,6 +135,8 @@ struct PanelOps {
   OuterFunction (*outer)(int vectors, bool half_pieces);
   std::int64_t (*spin)(
       std::int64_t rounds);  // multiplies register tiles of spin_cells() without loads; returns the flops
+  /// dw of few tokens.
+  void (*outer_few)(const FewOuter& job) = nullptr;
   /// sums[o] = 128 times the sum of stored row output + o, for 8 rows, modulo 2^32. Null where the product
   /// needs none.
   void (*sum_rows)(const PanelJob& job, std::int64_t output, std::int32_t* sums) = nullptr;
@@ -139,10 +156,22 @@ inline DeferredLines::Rows rows_of(const PanelJob& job, DeferredLines* leaving, 
       outputs * size, tokens);
 }
 
-/// dx on transposed blocks: fills `out`, which has as many elements as the values, on up to `tasks` threads,
-/// and makes the job read it in place of the values.
-void transpose_values(TransposeFunction transpose, const MatmulArgs& args, const Executor& executor,
-                      std::int64_t tasks, std::uint16_t* out, PanelJob& job);
+/// dx on transposed blocks, a phase of the call. It makes the job read `out`, which has as many elements as
+/// the values, in their place.
+class TransposedValues {
+ public:
+  TransposedValues(TransposeFunction transpose, const MatmulArgs& args, std::int64_t tasks,
+                   std::uint16_t* out, PanelJob& job);
+  void work();
+  void wait() const { phase_.wait(); }
+
+ private:
+  TransposeFunction transpose_;
+  const MatmulArgs& args_;
+  std::int64_t items_;
+  std::uint16_t* out_;
+  Phase phase_;
+};
 
 /// The job of a forward or dx call.
 PanelJob panel_job(const MatmulArgs& args);
@@ -150,6 +179,8 @@ PanelJob panel_job(const MatmulArgs& args);
 /// run_panel does forward and dx, run_panel_dw does dw.
 void run_panel(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
 void run_panel_dw(const PanelOps& ops, const MatmulArgs& args, const Executor& executor);
+/// Whether outer_few does a dw of m tokens, if they fit in one chunk.
+bool few_outer_tokens(int lanes, BlockShape block, std::int64_t m);
 std::size_t panel_dw_workspace(int depth_step, const Problem& problem);
 
 }  // namespace sparseloom::kernels::cpu

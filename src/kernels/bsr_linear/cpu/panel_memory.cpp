@@ -71,7 +71,7 @@ PanelMemory::PanelMemory(const PanelOps& ops, const Problem& p) {
   };
   constexpr std::int64_t kIndexBytes = sizeof(std::int32_t);
   place(vectors * steps * vector_bytes);
-  claims = place(ceil_div(vectors, kMaxVectors) * static_cast<std::int64_t>(sizeof(Claims)));
+  stages = place(ceil_div(p.m, ops.lanes) * static_cast<std::int64_t>(sizeof(Stage)));
   if (k_tiles > 1)
     sums = place(vectors * outputs * vector_bytes),
     cuts = place((k_tiles + 1) * outputs / output_block * kIndexBytes);

@@ -30,7 +30,7 @@ struct PanelMemory {
   std::int64_t sums = 0;
   std::int64_t cuts = 0;      // int32 [K tiles + 1][output blocks]: where each K tile's part of a list begins
   std::int64_t row_sums = 0;  // int32 [outputs, padded to whole blocks], for 8-bit products
-  std::int64_t claims = 0;    // Claims [panels], one for each group of panels
+  std::int64_t stages = 0;    // Stage [vectors of all tokens], one for each group of panels
   std::int64_t cells = 0;     // dx by dot products of bf16 pairs: the transposed blocks
   std::size_t bytes = 0;      // of the whole workspace
 };

@@ -34,7 +34,6 @@ double step_cycles(int side, double b_rows, int high, int wide) {
 struct Work {
   double us;     // time on one thread
   double tasks;  // the number of tasks it is worth
-  double loops;  // the number of parallel loops
 };
 
 Work strips(const Problem& p, double cycle) {
@@ -61,8 +60,7 @@ Work strips(const Problem& p, double cycle) {
   cycles = static_cast<double>(all * kTileSide) * (features_out * kOutCycles + features_in * kPackCycles) +
            (forward ? 0 : elements * kTransposeCycles);
   return {us + cycle * cycles,
-          m * elements / kTileTaskProducts + m * (features_in + features_out) / kTaskProducts,
-          forward ? 1.0 : 2.0};
+          m * elements / kTileTaskProducts + m * (features_in + features_out) / kTaskProducts};
 }
 
 Work outer(const Problem& p, double cycle) {
@@ -76,7 +74,7 @@ Work outer(const Problem& p, double cycle) {
   const double sets = elements / outputs / piece / wide;
   const double cycles = sets * (tiles * step_cycles(side, kTileSide, outputs / side, wide) + kBlockCycles) +
                         elements * kOuterOutCycles + tiles * kTileDepth * features * kOuterPackCycles;
-  return {cycle * cycles, m * elements / kTileTaskProducts + m * features / kTaskProducts, 2.0};
+  return {cycle * cycles, m * elements / kTileTaskProducts + m * features / kTaskProducts};
 }
 
 }  // namespace
@@ -86,7 +84,7 @@ double predict_tile_us(const Problem& problem, double peak) {
       1e6 * kFlopsPerCycle * (problem.dtype == DType::i8 ? 2 : 1) / (peak > 0 ? peak : 100e9);
   const Work work = problem.direction == Direction::dw ? outer(problem, cycle) : strips(problem, cycle);
   const double tasks = std::clamp(work.tasks, 1.0, static_cast<double>(std::max(1, problem.threads)));
-  return kCallUs + work.us / tasks + (tasks > 1 ? work.loops * kForkUs : 0);
+  return kCallUs + work.us / tasks + (tasks > 1 ? kForkUs : 0);
 }
 
 }  // namespace sparseloom::kernels::cpu

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/amx/tile.h"
@@ -22,6 +23,8 @@ using core::round_up;
 // macro tile) over which the strips run at a time. That is half an L2 of the smallest machine with AMX; the
 // weights of a strip and the outputs use the other half.
 constexpr std::int64_t kPanelBytes = 16 << 20, kMacroBytes = 1 << 20;
+// Steps of a panel that one work item packs, so that all threads share in packing even a single panel.
+constexpr std::int64_t kPackSteps = 256;
 // The least number of work items into which the outputs are divided.
 constexpr std::int64_t kParts = 16;
 
@@ -44,7 +47,11 @@ struct Panels {
                                   1, kPanelBytes / std::max<std::int64_t>(1, cells() * kCellBytes)))) {}
   std::int64_t cells() const { return steps * vectors * kTileSide; }
   std::int64_t packed_bytes() const { return round_up(chunk * cells() * kCellBytes, kAlign); }
-  std::int64_t bytes() const { return packed_bytes() + chunk * static_cast<std::int64_t>(sizeof(OpenGroup)); }
+  std::int64_t chunks() const { return ceil_div(count, chunk); }
+  std::int64_t bytes() const {
+    return packed_bytes() + std::max(chunk * static_cast<std::int64_t>(sizeof(OpenGroup)),
+                                     chunks() * static_cast<std::int64_t>(sizeof(Stage)));
+  }
   std::int64_t macro() const {
     return std::max<std::int64_t>(1, kMacroBytes / std::max<std::int64_t>(1, cells() * kCellBytes));
   }
@@ -72,18 +79,9 @@ class TileRun {
   void run() {
     ops_.runs->add();
     if (args_.direction == Direction::dx)
-      transpose_values(kAvx512Bf16Panel.transpose, args_, executor_, tasks_,
-                       reinterpret_cast<std::uint16_t*>(args_.workspace + panels_.bytes()), job_);
-    if (cut_by_tokens()) {
-      by_tokens();
-      return;
-    }
-    for (std::int64_t first = 0; first < panels_.count; first += panels_.chunk) {
-      const Range chunk = {first, std::min(panels_.count, first + panels_.chunk)};
-      Claims claims;
-      each_task([&](std::int64_t task) { pack_part(chunk, task); });
-      each_task([&](std::int64_t) { by_outputs(chunk, claims); });
-    }
+      transposed_.emplace(kAvx512Bf16Panel.transpose, args_, tasks_,
+                          reinterpret_cast<std::uint16_t*>(args_.workspace + panels_.bytes()), job_);
+    cut_by_tokens() ? by_tokens() : by_outputs();
   }
 
  private:
@@ -132,6 +130,7 @@ class TileRun {
     for (std::int64_t task = 0; task < tasks_; ++task) new (open + task) OpenGroup(parts());
     Claims claims;
     each_task([&](std::int64_t task) {
+      transpose_weights();
       float* const room = buffer_ + task * fit * panels_.cells();
       DeferredLines lines;
       const auto multiply = [&](Range panels, const float* packed, std::int64_t part) {
@@ -155,30 +154,48 @@ class TileRun {
     });
   }
 
-  // Packs this task's share of the chunk. A work item is 256 steps of a panel, so that all threads share in
-  // packing even a single panel.
-  void pack_part(Range chunk, std::int64_t task) {
-    constexpr std::int64_t kRun = 256;
-    const std::int64_t runs = ceil_div(panels_.steps, kRun);
-    const Range mine = share((chunk.end - chunk.begin) * runs, task, tasks_);
-    for (std::int64_t unit = mine.begin; unit < mine.end; ++unit) {
-      const std::int64_t p = unit / runs, begin = unit % runs * kRun;
-      pack(chunk.begin + p, begin, std::min(panels_.steps, begin + kRun), buffer_ + p * panels_.cells());
-    }
+  void transpose_weights() {
+    if (!transposed_) return;
+    transposed_->work();
+    transposed_->wait();
   }
 
-  // Takes work items: a part of the outputs, for as many panels as stay in L2.
-  void by_outputs(Range chunk, Claims& claims) {
-    const std::int64_t groups = ceil_div(chunk.end - chunk.begin, panels_.macro());
-    DeferredLines lines;
-    ops_.begin(shape());
-    for (std::int64_t claim; (claim = claims.take()) < groups * parts();) {
-      const std::int64_t first = chunk.begin + claim / parts() * panels_.macro();
-      strips({first, std::min(chunk.end, first + panels_.macro())},
-             buffer_ + (first - chunk.begin) * panels_.cells(), units_of(claim % parts()), lines);
+  // Packs a chunk together, then takes work items: a part of the outputs, for as many panels as stay in L2.
+  void by_outputs() {
+    auto* const stages = reinterpret_cast<Stage*>(args_.workspace + panels_.packed_bytes());
+    const std::int64_t runs = ceil_div(panels_.steps, kPackSteps);
+    const auto panels_of = [&](std::int64_t chunk) {
+      return Range{chunk * panels_.chunk, std::min(panels_.count, (chunk + 1) * panels_.chunk)};
+    };
+    const auto macros_of = [&](Range panels) { return ceil_div(panels.end - panels.begin, panels_.macro()); };
+    for (std::int64_t chunk = 0; chunk < panels_.chunks(); ++chunk) {
+      const Range panels = panels_of(chunk);
+      new (stages + chunk)
+          Stage{Phase((panels.end - panels.begin) * runs), Phase(macros_of(panels) * parts())};
     }
-    ops_.end();
-    lines.finish();
+    each_task([&](std::int64_t) {
+      transpose_weights();
+      DeferredLines lines;
+      ops_.begin(shape());
+      for (std::int64_t chunk = 0; chunk < panels_.chunks(); ++chunk) {
+        const Range panels = panels_of(chunk);
+        // The panels of the chunk before are read until its last product.
+        if (chunk > 0) stages[chunk - 1].products.wait();
+        stages[chunk].packing.work([&](std::int64_t item) {
+          const std::int64_t p = item / runs, begin = item % runs * kPackSteps;
+          pack(panels.begin + p, begin, std::min(panels_.steps, begin + kPackSteps),
+               buffer_ + p * panels_.cells());
+        });
+        stages[chunk].packing.wait();
+        stages[chunk].products.work([&](std::int64_t item) {
+          const std::int64_t first = panels.begin + item / parts() * panels_.macro();
+          strips({first, std::min(panels.end, first + panels_.macro())},
+                 buffer_ + (first - panels.begin) * panels_.cells(), units_of(item % parts()), lines);
+        });
+      }
+      ops_.end();
+      lines.finish();
+    });
   }
 
   std::int64_t parts() const { return tasks_ == 1 ? 1 : std::max(kParts, kPartsOfTask * tasks_); }
@@ -218,6 +235,7 @@ class TileRun {
   Panels panels_;
   std::int64_t tasks_ = 1;
   bool streams_ = false;  // outputs are stored past the caches
+  std::optional<TransposedValues> transposed_;
   float* buffer_;
   TileStripFunction strips_[5] = {};
 };

@@ -3,6 +3,7 @@
 // chunk.
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/amx/tile.h"
@@ -24,7 +25,7 @@ constexpr std::int64_t kMinChunk = 64;
 /// The sizes on which workspace_bytes() and the run must agree.
 struct OuterShape {
   std::int64_t row_groups, column_groups;  // groups of 16 features
-  std::int64_t chunk;                      // tokens of a chunk
+  std::int64_t chunk, chunks;              // tokens of a chunk, and their number
   bool partial;                            // there are several chunks: the workspace holds fp32 sums
 
   OuterShape(std::int64_t m, std::int64_t rows, std::int64_t cols, BlockShape block)
@@ -33,11 +34,16 @@ struct OuterShape {
     const std::int64_t token_bytes = std::max<std::int64_t>(1, (row_groups + column_groups) * kTileSide * 2);
     const std::int64_t fit = std::max(kMinChunk, kOuterBytes / token_bytes / kMinChunk * kMinChunk);
     chunk = std::min(round_up(m, kTileDepth), fit);
+    chunks = m == 0 ? 0 : ceil_div(m, chunk);
     partial = m > chunk;
   }
   std::int64_t tiles() const { return chunk / kTileDepth; }
   std::int64_t x_bytes() const { return column_groups * tiles() * kTileCells * 4; }
   std::int64_t dy_bytes() const { return row_groups * tiles() * kTileCells * 4; }
+  // Stage [chunks], behind the operands.
+  std::int64_t stage_bytes() const {
+    return round_up(chunks * static_cast<std::int64_t>(sizeof(Stage)), kAlign);
+  }
 };
 
 class OuterRun {
@@ -55,8 +61,9 @@ class OuterRun {
         subs_(w_.block.rows / outputs_) {
     x_ = reinterpret_cast<float*>(args.workspace);
     dy_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes());
-    if (shape_.partial)
-      sums_ = reinterpret_cast<float*>(args.workspace + shape_.x_bytes() + shape_.dy_bytes());
+    std::byte* const behind = args.workspace + shape_.x_bytes() + shape_.dy_bytes();
+    stages_ = reinterpret_cast<Stage*>(behind);
+    if (shape_.partial) sums_ = reinterpret_cast<float*>(behind + shape_.stage_bytes());
     const double m = static_cast<double>(args.m);
     const double tasks = m * static_cast<double>(w_.blocks * w_.block_elements()) / kTileTaskProducts +
                          m * static_cast<double>(w_.rows + w_.cols) / kTaskProducts;
@@ -68,28 +75,42 @@ class OuterRun {
     ops_.runs->add();
     if (args_.m == 0 && !args_.accumulate)
       std::memset(args_.out, 0, static_cast<std::size_t>(w_.blocks * w_.block_elements()) * 2);
-    for (token_ = 0; token_ < args_.m; token_ += shape_.chunk) {
-      tokens_ = std::min(shape_.chunk, args_.m - token_);
-      tiles_ = ceil_div(tokens_, kTileDepth);
-      group_columns_ = columns_in_l2();
-      each_task([this](std::int64_t task) { pack(task); });
-      Claims claims;
-      each_task([&](std::int64_t) { multiply(claims); });
-    }
+    for (std::int64_t i = 0; i < shape_.chunks; ++i)
+      new (stages_ + i) Stage{Phase(parts()), Phase(groups_of(chunk_at(i)) * parts())};
+    runtime::parallel_tasks(executor_, tasks_, [this](std::int64_t) {
+      ops_.begin({std::min(outputs_, kTileSide), kTileDepth, piece_, outputs_ > kTileSide ? 2 : 1});
+      for (std::int64_t i = 0; i < shape_.chunks; ++i) {
+        const Chunk chunk = chunk_at(i);
+        // The operands of the chunk before are read until its last product.
+        if (i > 0) stages_[i - 1].products.wait();
+        stages_[i].packing.work([&](std::int64_t item) { pack(chunk, item); });
+        stages_[i].packing.wait();
+        stages_[i].products.work([&](std::int64_t item) { multiply(chunk, item); });
+      }
+      ops_.end();
+    });
   }
 
  private:
-  template <class Body>
-  void each_task(const Body& body) const {
-    runtime::parallel_tasks(executor_, tasks_, body);
+  struct Chunk {
+    std::int64_t token, tokens, tiles;
+    std::int64_t group_columns;
+  };
+  Chunk chunk_at(std::int64_t i) const {
+    Chunk chunk;
+    chunk.token = i * shape_.chunk, chunk.tokens = std::min(shape_.chunk, args_.m - chunk.token);
+    chunk.tiles = ceil_div(chunk.tokens, kTileDepth), chunk.group_columns = columns_in_l2(chunk.tiles);
+    return chunk;
   }
+  std::int64_t groups_of(const Chunk& chunk) const { return ceil_div(w_.block_cols(), chunk.group_columns); }
+  std::int64_t parts() const { return tasks_ == 1 ? 1 : kPartsOfTask * tasks_; }
 
-  void pack(std::int64_t task) {
+  void pack(const Chunk& chunk, std::int64_t item) const {
     const auto one = [&](const void* base, std::int64_t stride, std::int64_t columns, std::int64_t groups,
                          bool transposed, float* out) {
-      const Range mine = share(ceil_div(groups, 2), task, tasks_);
-      ops_.pack({static_cast<const std::uint16_t*>(base) + token_ * stride, stride, tokens_, columns, tiles_,
-                 groups, transposed, mine.begin, mine.end, out});
+      const Range mine = share(ceil_div(groups, 2), item, parts());
+      ops_.pack({static_cast<const std::uint16_t*>(base) + chunk.token * stride, stride, chunk.tokens,
+                 columns, chunk.tiles, groups, transposed, mine.begin, mine.end, out});
     };
     one(args_.b, args_.b_stride, w_.cols, shape_.column_groups, false, x_);
     one(args_.a, args_.a_stride, w_.rows, shape_.row_groups, true, dy_);
@@ -98,9 +119,9 @@ class OuterRun {
   // The number of block columns in a group, which a task finishes for all its rows before the next group. It
   // is as many as let X stay in L2; or all of them, where stored blocks are so few that reading dY again for
   // each group costs more than reading X for each block.
-  std::int64_t columns_in_l2() const {
+  std::int64_t columns_in_l2(std::int64_t tiles) const {
     const double feature =
-        static_cast<double>(tiles_) * kTileDepth * 2;  // bytes of a feature of all tokens of the chunk
+        static_cast<double>(tiles) * kTileDepth * 2;  // bytes of a feature of all tokens of the chunk
     const std::int64_t all = w_.block_cols();
     const std::int64_t fit =
         std::max<std::int64_t>(1, static_cast<std::int64_t>(kColumnBytes / feature) / w_.block.cols);
@@ -117,47 +138,42 @@ class OuterRun {
   // rows, then by sets of pieces, then by subs, which read the same pieces. A unit (a sub of a set) belongs
   // to the part in which its first cell lies. A work item is one part of one group of block columns; all
   // parts of a group come before the next group.
-  void multiply(Claims& claims) {
-    const std::int64_t parts = tasks_ == 1 ? 1 : kPartsOfTask * tasks_,
-                       groups = ceil_div(w_.block_cols(), group_columns_);
-    const std::int64_t cells = pieces_per_block_ * subs_;
-    ops_.begin({std::min(outputs_, kTileSide), kTileDepth, piece_, outputs_ > kTileSide ? 2 : 1});
-    for (std::int64_t claim; (claim = claims.take()) < groups * parts;) {
-      const std::int64_t column = claim / parts * group_columns_;
-      const Range mine = share(w_.blocks * cells, claim % parts, parts);
-      for (std::int64_t r = 0; r < w_.block_rows(); ++r) {
-        if (w_.crow[r + 1] * cells <= mine.begin) continue;
-        if (w_.crow[r] * cells >= mine.end) break;
-        const std::int32_t *begin = w_.col + w_.crow[r], *end = w_.col + w_.crow[r + 1];
-        const auto place = [&](std::int64_t c) { return std::lower_bound(begin, end, c) - w_.col; };
-        row(r, place(column), place(column + group_columns_), mine);
-      }
+  void multiply(const Chunk& chunk, std::int64_t item) const {
+    const std::int64_t cells = pieces_per_block_ * subs_, column = item / parts() * chunk.group_columns;
+    const Range mine = share(w_.blocks * cells, item % parts(), parts());
+    for (std::int64_t r = 0; r < w_.block_rows(); ++r) {
+      if (w_.crow[r + 1] * cells <= mine.begin) continue;
+      if (w_.crow[r] * cells >= mine.end) break;
+      const std::int32_t *begin = w_.col + w_.crow[r], *end = w_.col + w_.crow[r + 1];
+      const auto place = [&](std::int64_t c) { return std::lower_bound(begin, end, c) - w_.col; };
+      row(chunk, r, place(column), place(column + chunk.group_columns), mine);
     }
-    ops_.end();
   }
 
   // Multiplies blocks [first, last) of block row r, as far as they belong to `mine`.
-  void row(std::int64_t r, std::int64_t first, std::int64_t last, Range mine) const {
+  void row(const Chunk& chunk, std::int64_t r, std::int64_t first, std::int64_t last, Range mine) const {
     const std::int64_t pieces = (last - first) * pieces_per_block_;
     for (std::int64_t piece = 0; piece < pieces; piece += wide_) {
       const std::int64_t count = std::min<std::int64_t>(wide_, pieces - piece);
       for (std::int64_t sub = 0; sub < subs_; ++sub) {
         const std::int64_t cell = (first * pieces_per_block_ + piece) * subs_ + sub * count;
-        if (cell >= mine.begin && cell < mine.end) unit(r, sub, first * pieces_per_block_ + piece, count);
+        if (cell >= mine.begin && cell < mine.end)
+          unit(chunk, r, sub, first * pieces_per_block_ + piece, count);
       }
     }
   }
 
   // `piece` counts pieces of all stored blocks.
-  void unit(std::int64_t r, std::int64_t sub, std::int64_t piece, std::int64_t count) const {
-    const std::int64_t row = r * w_.block.rows + sub * outputs_, group = tiles_ * kTileCells;
+  void unit(const Chunk& chunk, std::int64_t r, std::int64_t sub, std::int64_t piece,
+            std::int64_t count) const {
+    const std::int64_t row = r * w_.block.rows + sub * outputs_, group = chunk.tiles * kTileCells;
     TileOuter o;
     o.dy = dy_ + row / kTileSide * group + row % kTileSide * kTileSide;
     o.dy_group = group;
-    o.tiles = tiles_;
+    o.tiles = chunk.tiles;
     o.block_cols = w_.block.cols;
     o.valid_rows = w_.rows - row;
-    o.first = token_ == 0, o.last = token_ + tokens_ == args_.m;
+    o.first = chunk.token == 0, o.last = chunk.token + chunk.tokens == args_.m;
     o.accumulate = args_.accumulate;
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t block = (piece + i) / pieces_per_block_,
@@ -179,8 +195,7 @@ class OuterRun {
   OuterShape shape_;
   int outputs_, piece_, wide_;
   std::int64_t pieces_per_block_, subs_, tasks_ = 1;
-  std::int64_t token_ = 0, tokens_ = 0, tiles_ = 0,
-               group_columns_ = 0;  // of the current chunk
+  Stage* stages_ = nullptr;  // of the chunks
   float *x_ = nullptr, *dy_ = nullptr, *sums_ = nullptr;
   TileOuterFunction outer_[TileOuter::kMaxPieces + 1] = {};
 };
@@ -193,7 +208,7 @@ void run_tile_dw(const TileOps& ops, const MatmulArgs& args, const Executor& exe
 
 std::size_t tile_dw_workspace(const Problem& problem) {
   const OuterShape shape(problem.m, problem.rows, problem.cols, problem.block);
-  std::int64_t bytes = shape.x_bytes() + shape.dy_bytes();
+  std::int64_t bytes = shape.x_bytes() + shape.dy_bytes() + shape.stage_bytes();
   if (shape.partial) bytes += problem.blocks * problem.block.rows * problem.block.cols * 4;
   return static_cast<std::size_t>(bytes);
 }

@@ -30,6 +30,7 @@ struct Product : FloatProduct {
 #include "kernels/bsr_linear/cpu/generic/next_strip-inl.h"
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"
+#include "kernels/bsr_linear/cpu/generic/outer_few-inl.h"
 // clang-format on
 
 // Blocks of 8 columns fill an AVX2 vector, so half pieces do not occur.
@@ -39,9 +40,11 @@ cpu::OuterFunction choose_outer(int vectors, bool) { return outer_of<WholePiece>
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx2_panel"};
-const PanelOps kAvx2Panel = {&panel_runs,      avx2::kLanes,       avx2::kDepthStep,   nullptr,
-                             avx2::pack_panel, avx2::choose_strip, avx2::pack_columns, avx2::choose_outer,
-                             avx2::spin};
+const PanelOps kAvx2Panel = {&panel_runs,        avx2::kLanes,
+                             avx2::kDepthStep,   nullptr,
+                             avx2::pack_panel,   avx2::choose_strip,
+                             avx2::pack_columns, avx2::choose_outer,
+                             avx2::spin,         avx2::outer_few<avx2::WholePiece>};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -31,6 +31,7 @@ struct Product : FloatProduct {
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"
 #include "kernels/bsr_linear/cpu/avx512/half_pieces.h"
+#include "kernels/bsr_linear/cpu/generic/outer_few-inl.h"
 // clang-format on
 
 cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
@@ -41,9 +42,11 @@ cpu::OuterFunction choose_outer(int vectors, bool half_pieces) {
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs panel_runs{"avx512_panel"};
-const PanelOps kAvx512Panel = {
-    &panel_runs,          avx512::kLanes,       avx512::kDepthStep,   nullptr,     avx512::pack_panel,
-    avx512::choose_strip, avx512::pack_columns, avx512::choose_outer, avx512::spin};
+const PanelOps kAvx512Panel = {&panel_runs,          avx512::kLanes,
+                               avx512::kDepthStep,   nullptr,
+                               avx512::pack_panel,   avx512::choose_strip,
+                               avx512::pack_columns, avx512::choose_outer,
+                               avx512::spin,         avx512::outer_few<avx512::HalfPieces>};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -35,6 +35,7 @@ struct Product : FloatProduct {
 #include "kernels/bsr_linear/cpu/generic/panel-inl.h"
 #include "kernels/bsr_linear/cpu/generic/outer-inl.h"
 #include "kernels/bsr_linear/cpu/avx512/half_pieces.h"
+#include "kernels/bsr_linear/cpu/generic/outer_few-inl.h"
 // clang-format on
 
 // Transposes blocks of 8 x 8, which are two vectors each. In the squares of pairs that transpose_blocks uses,
@@ -92,7 +93,8 @@ const PanelOps kAvx512Bf16Panel = {&panel_runs,
                                    avx512_bf16::choose_strip,
                                    avx512_bf16::pack_columns,
                                    avx512_bf16::choose_outer,
-                                   avx512_bf16::spin};
+                                   avx512_bf16::spin,
+                                   avx512_bf16::outer_few<avx512_bf16::HalfPieces>};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

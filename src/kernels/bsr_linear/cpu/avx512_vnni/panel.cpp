@@ -116,6 +116,7 @@ const PanelOps kAvx512VnniPanel = {&panel_runs,
                                    nullptr,
                                    nullptr,
                                    avx512_vnni::spin,
+                                   nullptr,
                                    avx512_vnni::sum_rows};
 }  // namespace sparseloom::kernels::cpu
 

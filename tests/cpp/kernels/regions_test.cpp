@@ -1,0 +1,86 @@
+// A call opens one parallel region: beside busy processes each region waits for the scheduler. Its phases and
+// work items are done once each, whoever comes.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "kernels/bsr_linear/cpu/claims.h"
+#include "kernels/case.h"
+
+namespace sparseloom::testing {
+namespace {
+
+namespace cpu = kernels::cpu;
+
+// Lends seven threads, of which one comes: it takes the ranges one after the other.
+Executor counting(int& regions) {
+  Executor executor;
+  executor.context = &regions;
+  executor.num_threads = 7;
+  executor.parallel_for = [](void* context, std::int64_t count, RangeBody body) {
+    ++*static_cast<int*>(context);
+    body(0, count);
+  };
+  return executor;
+}
+
+TEST(Regions, OnePerCall) {
+  for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw})
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+      for (const std::int64_t m : {3, 100, 7000}) {  // decode; one chunk of tokens; several
+        Case c;
+        c.direction = direction, c.dtype = dtype, c.m = m, c.rows = 520, c.cols = 720, c.block = {16, 32},
+        c.density = 0.5;
+        Instance instance(c);
+        for (const kernels::Kernel* kernel : runnable(instance.problem(1))) {
+          const std::string_view name = kernel->name;
+          if (m == 7000 && name.ends_with("emulated")) continue;  // takes seconds
+          SCOPED_TRACE(name);
+          int regions = 0;
+          const Matrix out = instance.run(*kernel, counting(regions));
+          EXPECT_LE(regions, 1);
+          EXPECT_TRUE(regions == 1 || m == 3);  // AMX does three tokens on one thread
+          EXPECT_EQ(out.bytes, instance.run(*kernel, Executor::serial()).bytes);
+          EXPECT_EQ(out.bytes, instance.run(*kernel, Executor::pool(4)).bytes);
+        }
+      }
+}
+
+// Calls body(task) on `count` threads at once.
+template <class Body>
+void on_threads(int count, const Body& body) {
+  std::vector<std::thread> threads;
+  for (int task = 0; task < count; ++task) threads.emplace_back([&body, task] { body(task); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Regions, APhaseSeesAllOfThePhaseBefore) {
+  constexpr std::int64_t kItems = 500;
+  for (const int threads : {1, 2, 5}) {
+    std::vector<std::int64_t> first(kItems), second(kItems);
+    cpu::Stage stage{cpu::Phase(kItems), cpu::Phase(kItems)};
+    on_threads(threads, [&](int) {
+      stage.packing.work([&](std::int64_t i) { first[i] += i; });
+      stage.packing.wait();
+      stage.products.work([&](std::int64_t i) { second[i] += first[kItems - 1 - i]; });
+      stage.products.wait();
+      EXPECT_EQ(second[0], kItems - 1);
+    });
+    for (std::int64_t i = 0; i < kItems; ++i) EXPECT_EQ(second[i], kItems - 1 - i);
+  }
+}
+
+TEST(Regions, PartsAreDoneOnceByWhoeverComes) {
+  for (const int come : {1, 2, 5}) {
+    std::atomic<int> done[40] = {};
+    cpu::Parts parts(40, 5);
+    on_threads(come, [&](int task) { parts.work(task, [&](std::int64_t part) { ++done[part]; }); });
+    for (const std::atomic<int>& count : done) EXPECT_EQ(count, 1);
+  }
+}
+
+}  // namespace
+}  // namespace sparseloom::testing
