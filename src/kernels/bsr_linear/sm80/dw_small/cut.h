@@ -1,0 +1,76 @@
+// How dw_small cuts the results into thread blocks, on the host. row.cpp puts the cut into the schedule.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "sparseloom/pattern.h"
+
+namespace sparseloom::kernels::cuda::dw_small {
+
+/// All tokens of a tile lie in shared memory at once.
+constexpr int kMostTokens = 256;
+// Results of a thread block if there are many thread blocks: a block of 128 x 128, which reads twice what it
+// writes at 128 tokens.
+constexpr int kManyResults = 32 * 1024;
+// With fewer thread blocks per multiprocessor tiles are cut smaller, since the latency of one tile counts.
+constexpr int kEnough = 2;
+// Three thread blocks then fit on a multiprocessor: one loads while another multiplies and a third stores.
+constexpr int kSharedBytes = 74 * 1024;
+// A warp holds the sums of 32 x 32 results.
+constexpr int kCellSide = 32;
+constexpr int kWarps = 4;
+// A thread copies the same 16-byte chunk of every n-th token.
+constexpr int kMostColumns = 128 * 8;
+// A lane knows one block of the tile.
+constexpr int kMostBlocks = 32;
+
+/// A tile has `rows` rows of a block, and `columns` columns of one block or of columns / bn blocks that are
+/// stored one after the other, also across block rows.
+struct Tile {
+  int rows = 0, columns = 0;
+};
+
+constexpr int padded_tokens(std::int64_t m) { return static_cast<int>((m + 15) / 16 * 16); }
+constexpr int blocks_of(const Tile& tile, BlockShape block) { return std::max(1, tile.columns / block.cols); }
+constexpr int parts_of(const Tile& tile, BlockShape block) {
+  return (block.rows / tile.rows) * std::max(1, block.cols / tile.columns);
+}
+
+/// Each block of a tile has room for dY of its own block row.
+constexpr int shared_bytes(const Tile& tile, BlockShape block, std::int64_t m) {
+  return (tile.rows * blocks_of(tile, block) + tile.columns) * padded_tokens(m) * 2;
+}
+
+constexpr std::int64_t thread_blocks(const Tile& tile, BlockShape block, std::int64_t blocks) {
+  const std::int64_t each = blocks_of(tile, block);
+  return (blocks + each - 1) / each * parts_of(tile, block);
+}
+
+/// The tile for a product of m <= kMostTokens tokens.
+constexpr Tile choose_tile(BlockShape block, std::int64_t blocks, std::int64_t m, int multiprocessors) {
+  Tile tile{block.rows, std::max(block.cols, kCellSide)};
+  const auto columns_fit = [&](int columns) {
+    const int stored = columns / block.cols;
+    return tile.rows * columns * 2 <= kManyResults && stored <= kMostBlocks && columns <= kMostColumns &&
+           stored * tile.rows <= kMostColumns;
+  };
+  while (columns_fit(2 * tile.columns)) tile.columns *= 2;
+  const auto cells = [&] { return std::max(1, tile.rows / kCellSide) * (tile.columns / kCellSide); };
+  const std::int64_t enough = std::int64_t{kEnough} * std::max(1, multiprocessors);
+  for (;;) {
+    const bool fits = shared_bytes(tile, block, m) <= kSharedBytes;
+    if (fits && (thread_blocks(tile, block, blocks) >= enough || cells() <= kWarps)) return tile;
+    if (tile.columns > std::max<int>(block.cols, kCellSide)) {
+      tile.columns /= 2;
+    } else if (tile.rows > kCellSide && tile.rows >= tile.columns) {
+      tile.rows /= 2;
+    } else if (tile.columns > kCellSide) {
+      tile.columns /= 2;
+    } else {
+      tile.rows /= 2;  // 8 rows and 32 columns fit for every block
+    }
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::dw_small

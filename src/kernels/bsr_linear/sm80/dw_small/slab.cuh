@@ -1,0 +1,65 @@
+// Slabs of dw_small: columns of an operand for all tokens in shared memory, laid out [tokens][columns] like
+// the operand, and their copies from global memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bsr_linear/sm80/dw_mma/tile.cuh"
+#include "kernels/bsr_linear/sm80/dw_small/cut.h"
+#include "kernels/shared/ptx/address.cuh"
+#include "kernels/shared/ptx/cp_async.cuh"
+
+namespace sparseloom::kernels::cuda::dw_small {
+
+constexpr int kThreads = 32 * kWarps;
+
+/// Rows of 16-byte chunks, one row per token, at most kThreads chunks wide. ldmatrix reads a chunk of eight
+/// tokens; its number is xored with the token's, so that they lie in different banks (SharedTile in
+/// dw_mma/tile.cuh, for a width that is known at run time).
+struct Slab {
+  std::byte* memory;
+  int log2_chunks;
+
+  /// What a chunk's number is xored with; it is the same for tokens that differ by multiples of eight.
+  __device__ __forceinline__ int turn(int token) const {
+    const int bits = log2_chunks < 3 ? log2_chunks : 3;
+    return token % 8 >> (3 - bits);
+  }
+  __device__ __forceinline__ int offset(int token, int chunk) const {
+    return (token << log2_chunks | (chunk ^ turn(token))) * 16;
+  }
+  __device__ __forceinline__ int token_bytes() const { return 16 << log2_chunks; }
+  __device__ __forceinline__ int bytes(int tokens) const { return tokens * token_bytes(); }
+  __device__ __forceinline__ int chunk_of_thread() const { return threadIdx.x & ((1 << log2_chunks) - 1); }
+};
+
+/// Copies the thread's chunk of every token. `column` is where it begins in the matrix, of `columns` columns;
+/// what lies beyond them, and the tokens from m to `tokens`, become zeros. The data is there for this thread
+/// after its next commit and wait, for the others after a barrier.
+__device__ __forceinline__ void copy_chunks(const Slab& slab, const void* matrix, std::int64_t stride,
+                                            std::int64_t columns, std::int64_t column, int m, int tokens,
+                                            bool by_chunks) {
+  const int chunk = slab.chunk_of_thread(), step = kThreads >> slab.log2_chunks;
+  const std::int64_t inside = columns - column;
+  const int bytes = inside >= 8 ? 16 : inside > 0 ? static_cast<int>(inside) * 2 : 0;
+  int token = threadIdx.x >> slab.log2_chunks;
+  const auto* source = static_cast<const std::byte*>(matrix) + (token * stride + column) * 2;
+  const std::int64_t source_step = step * stride * 2;
+  if (by_chunks) {
+    const std::uint32_t to = ptx::shared_address(slab.memory);
+#pragma unroll 4
+    for (; token < tokens; token += step, source += source_step) {
+      const int present = token < m ? bytes : 0;
+      ptx::cp_async_cg(to + slab.offset(token, chunk), present > 0 ? source : matrix, present);
+    }
+  } else {
+#pragma unroll 1
+    for (; token < tokens; token += step, source += source_step) {
+      *reinterpret_cast<uint4*>(slab.memory + slab.offset(token, chunk)) =
+          mma_sdd::read_elements<std::uint16_t>(source, token < m ? bytes : 0);
+    }
+  }
+}
+
+}  // namespace sparseloom::kernels::cuda::dw_small
