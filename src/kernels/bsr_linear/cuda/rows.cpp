@@ -13,7 +13,7 @@ std::span<const Kernel> cuda_kernels() {
       cuda::sm90_split_row(),        cuda::sm90_split_narrow_row(),
       cuda::sm80_decode_row(),       cuda::sm80_decode_staged_row(),
       cuda::sm90_decode_row(),       cuda::sm90_decode_lines_row(),
-      cuda::sm80_dw_small_row(),
+      cuda::sm80_dw_small_row(),     cuda::sm90_shares_row(),
   };
   return kernels;
 #else

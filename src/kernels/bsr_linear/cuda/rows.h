@@ -42,6 +42,7 @@ Kernel sm80_decode_staged_row();
 Kernel sm90_decode_row();
 Kernel sm90_decode_lines_row();
 Kernel sm80_dw_small_row();
+Kernel sm90_shares_row();
 
 }  // namespace cuda
 }  // namespace sparseloom::kernels

@@ -1,0 +1,84 @@
+// The row of sm90_shares.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/cuda/refusals.h"
+#include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm90/forward_shares/entry.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda {
+namespace {
+
+using plan::Machine;
+
+// The launch, the time to the first bytes and that from the last ones; and what sums of long rows, which end
+// when everything does, take through memory. Then the bytes of W and X that a multiprocessor takes from L2 in
+// a clock, and the clocks in which the copying warp starts a box. Fitted on an H100 to 64 to 256 tokens,
+// blocks of 32 and 64.
+constexpr double kStartUs = 7, kLongRowsUs = 1.5, kBytesPerClock = 21, kBoxClocks = 184;
+
+int out_side(const Problem& p) { return p.direction == Direction::dx ? p.block.cols : p.block.rows; }
+int k_side(const Problem& p) { return p.direction == Direction::dx ? p.block.rows : p.block.cols; }
+
+shares::Size size_of_product(const Problem& p, const Machine& machine) {
+  return shares::size_of(p.m, p.direction == Direction::dx ? p.cols : p.rows, p.blocks, out_side(p),
+                         k_side(p), machine.cuda.multiprocessors);
+}
+
+Refusal refusal(const Problem& p, const Machine& machine) {
+  if (const Refusal why = refuse_16_bit_dds(p, machine)) return why;
+  if (const Refusal why = refuse_empty_or_huge(p)) return why;
+  if (p.m == 0) return "takes at least one token";
+  if (p.m > shares::kMostTokens)
+    return {"takes at most {} tokens, the call has {}", shares::kMostTokens, p.m};
+  if (std::min(p.block.rows, p.block.cols) < 32)
+    return {"needs blocks of 32 or more on both sides, the block is {}x{}", p.block.rows, p.block.cols};
+  if (const std::int64_t most = std::max(p.rows, p.cols) + 4 * p.blocks; most >= std::int64_t{1} << 30)
+    return {"counts outputs and pieces of blocks in 30 bits, and there are {}", most};
+  return {};
+}
+
+double predict_us(const Problem& p, const Machine& machine) {
+  const Device device(machine);
+  const shares::Size size = size_of_product(p, machine);
+  const double stored = bytes_of(p).stored, tokens = static_cast<double>(p.m);
+  // Every chunk of W brings as many columns of X, in boxes of their own.
+  const double moved = stored * (size.token_tiles + tokens / size.strip) / (kBytesPerClock * device.clocks());
+  const double pieces =
+      static_cast<double>(p.blocks) * (out_side(p) / size.strip) * std::max(k_side(p) / 64, 1);
+  const double started = 2 * kBoxClocks * pieces / size.shares / device.clock_hz;
+  const double memory = memory_seconds(stored + bytes_of(p).tokens, device);
+  return kStartUs + (p.facts.uneven_rows ? kLongRowsUs : 0) + us(std::max({memory, moved, started}));
+}
+
+Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
+  if (const Refusal why = refusal(p, machine)) return why;
+  const shares::Size size = size_of_product(p, machine);
+  Schedule schedule;
+  schedule.tile_m = size.tokens;
+  schedule.tile_n = size.strip;
+  schedule.tile_k = 64;
+  schedule.split_k = size.shares;
+  schedule.warps = 8;
+  out.add({schedule, predict_us(p, machine), size.workspace});
+  return {};
+}
+
+}  // namespace
+
+Kernel sm90_shares_row() {
+  Kernel row =
+      cuda_row("sm90_shares", propose, [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+        return sm90_shares(args, schedule);
+      });
+  row.needs_aligned = inputs_aligned;
+  row.stores_pre = true;
+  return row;
+}
+
+}  // namespace sparseloom::kernels::cuda
+
+#endif
