@@ -20,16 +20,25 @@ struct IndexView;
 
 SPARSELOOM_API const char* name_of(Activation activation) noexcept;
 
+/// How long the longest block row (or column) of a pattern is. `even`: no block more than the mean. `chance`:
+/// no longer than blocks leave it that lie at random. Beyond that, the classes end at these multiples of the
+/// mean: 2, 3, 5, 9.
+enum class Longest : std::uint8_t { even, chance, twice, thrice, five, nine, more };
+
 /// What the choice of a kernel may know of a pattern beside its shape and its number of blocks: only what
 /// some kernel's row reads, because layers of one shape share a plan, and a graph that was compiled for one
-/// of them serves the others, where these agree. (Classes of block columns and of groups of block rows were
-/// tried here: 24 balanced patterns of one shape then fell into several.)
+/// of them serves the others, where these agree. (Classes of the plain ratio, without `chance`, were tried
+/// here: 24 balanced patterns of one shape then fell into several, by their block columns.)
 struct Facts {
-  bool known = false;        // false: nobody looked at the pattern, and the members below are false too
+  bool known = false;        // false: nobody looked at the pattern, and the members below say nothing
   bool uneven_rows = false;  // some block row has more than 1.5 times the mean number of blocks
+  Longest longest_row = Longest::chance;
+  Longest longest_column = Longest::chance;
+  bool banded = false;  // most blocks have the next one of their row beside them, more than chance puts there
 
-  /// The facts as a number that a program can carry: kUnknownDigest, 0 or 1. of_digest reads it, and takes
-  /// any other number as unknown facts.
+  /// The facts as a number that a program can carry: kUnknownDigest, or one from 2 to 197. of_digest reads
+  /// it, and 0 and 1, which older programs carry and which tell uneven_rows only. It takes any other number
+  /// as unknown facts.
   SPARSELOOM_API std::int64_t digest() const noexcept;
   SPARSELOOM_API static Facts of_digest(std::int64_t digest) noexcept;
   friend bool operator==(const Facts&, const Facts&) = default;

@@ -53,7 +53,8 @@ class Index(NamedTuple):
     cols: int  # in features
     bm: int  # rows (out features) of one block
     bn: int  # columns (in features) of one block
-    #: What plans may know of the pattern (whether its block rows are even), as a number that equal layers
+    #: What plans may know of the pattern (how uneven its block rows and columns are, and
+    #: whether it is a band), as a number that equal layers
     #: with different blocks share; UNKNOWN if nobody knows.
     digest: int
 

@@ -1,8 +1,11 @@
 // Whether block rows are much longer than the mean.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "sparseloom/plan.h"
 
 namespace sparseloom::plan {
 
@@ -17,5 +20,13 @@ inline constexpr double kUnevenGroup = 1.2;
 /// Whether `group` consecutive block rows, counted from a multiple of that number, together have more than
 /// `most` times the mean number of blocks of such groups. lengths: the number of blocks of each block row.
 bool uneven(std::span<const std::int64_t> lengths, std::int64_t group, double most);
+
+/// The longest of `count` block rows of `mean` blocks, of at most `most`, if blocks lie at random: what is
+/// expected, and with kSurelyChance what few random patterns exceed.
+inline constexpr double kSurelyChance = 2;
+double longest_by_chance(double mean, std::size_t count, std::int64_t most, double more);
+
+/// The longest block row over the mean, as far as its class tells.
+double longest_over_mean(Longest longest, double mean, std::size_t count, std::int64_t most);
 
 }  // namespace sparseloom::plan

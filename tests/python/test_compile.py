@@ -157,7 +157,7 @@ def test_an_exported_program_carries_what_its_plans_know(tmp_path):
     mask = torch.zeros(6, 8, dtype=torch.bool)
     mask[0] = mask[1:, 0] = True
     uneven = BlockSparseLinear(64, 48, pattern=Pattern(48, 64, 8, mask))
-    assert (even.index.digest, uneven.index.digest) == (0, 1)
+    assert (even.index.digest % 2, uneven.index.digest % 2) == (0, 1)  # uneven rows
     x = torch.randn(4, 64)
     torch.save(x, tmp_path / "x")
     for layer in (even, uneven):

@@ -68,7 +68,7 @@ def test_uneven_block_rows_run_what_their_plan_says(tokens: int, block: int) -> 
     mask[0] = mask[:, 0] = True
     layer = BlockSparseLinear(1024, 1024, pattern=pattern.Pattern(1024, 1024, block, mask))
     x = torch.randn(tokens, 1024)
-    assert layer.index.digest == 1
+    assert layer.index.digest > 1 and layer.index.digest % 2 == 1  # uneven rows
     with torch.no_grad():
         require_said(layer.plan(tokens), runs_of(lambda: layer(x)))
 

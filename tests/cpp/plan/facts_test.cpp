@@ -1,6 +1,7 @@
 // What plans learn of a pattern.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -33,15 +34,54 @@ TEST(Facts, OfGroupsCompareWithTheMeanOfSuchGroups) {
   EXPECT_FALSE(plan::uneven({}, 1, 1.5));
 }
 
-TEST(Facts, TheDigestSaysAllAndAnythingElseIsUnknown) {
-  for (const Facts known : {Facts{true, false}, Facts{true, true}}) {
-    EXPECT_EQ(Facts::of_digest(known.digest()), known);
-    EXPECT_NE(known.digest(), kUnknownDigest);
+TEST(Facts, ClassTheLongestAgainstChanceAndTheMean) {
+  const Facts even = facts({0, 2, 4, 6, 8}, {0, 1, 2, 3, 0, 1, 2, 3});
+  EXPECT_EQ(even.longest_row, Longest::even);
+  EXPECT_EQ(even.longest_column, Longest::even);
+  const auto cross = [](std::int32_t side) {  // a full block row and a full block column
+    std::vector<std::int32_t> crow(static_cast<std::size_t>(side) + 1), col;
+    for (std::int32_t r = 0; r < side; ++r) {
+      for (std::int32_t c = 0; c < (r == 0 ? side : 1); ++c) col.push_back(c);
+      crow[static_cast<std::size_t>(r) + 1] = static_cast<std::int32_t>(col.size());
+    }
+    return facts_of(BlockIndex(side * 16, side * 16, {16, 16}, crow, col).view());
+  };
+  EXPECT_EQ(cross(16).longest_row, Longest::nine);  // 16 where the mean is 31 / 16
+  EXPECT_EQ(cross(16).longest_column, Longest::nine);
+  EXPECT_EQ(cross(64).longest_row, Longest::more);
+  EXPECT_TRUE(cross(64).uneven_rows);
+}
+
+TEST(Facts, TellBandsFromChance) {
+  std::vector<std::int32_t> crow{0}, col;
+  for (std::int32_t r = 0; r < 32; ++r) {
+    for (std::int32_t c = std::max(0, r - 2); c < std::min(32, r + 3); ++c) col.push_back(c);
+    crow.push_back(static_cast<std::int32_t>(col.size()));
   }
+  EXPECT_TRUE(facts_of(BlockIndex(512, 512, {16, 16}, crow, col).view()).banded);
+  EXPECT_FALSE(facts_of(BlockIndex(pattern::balanced(512, 512, {16, 16}, 0.15, 1)).view()).banded);
+}
+
+TEST(Facts, TheDigestSaysAllAndAnythingElseIsUnknown) {
+  std::set<std::int64_t> digests{kUnknownDigest, 0, 1};
+  for (int row = 0; row < 7; ++row)
+    for (int column = 0; column < 7; ++column)
+      for (const bool flag : {false, true})
+        for (const bool banded : {false, true}) {
+          const Facts known{true, flag, static_cast<Longest>(row), static_cast<Longest>(column), banded};
+          EXPECT_EQ(Facts::of_digest(known.digest()), known);
+          EXPECT_TRUE(digests.insert(known.digest()).second);
+        }
+  EXPECT_EQ(*digests.rbegin(), 197);
   EXPECT_EQ(Facts{}.digest(), kUnknownDigest);
   // A content hash, which programs exported before carry in the digest's place.
-  for (const std::int64_t other : {kUnknownDigest, std::int64_t{2}, std::int64_t{0x5bbbc74d4a57de7b}})
+  for (const std::int64_t other : {kUnknownDigest, std::int64_t{198}, std::int64_t{0x5bbbc74d4a57de7b}})
     EXPECT_EQ(Facts::of_digest(other), Facts{});
+}
+
+TEST(Facts, OlderDigestsTellUnevenRowsOnly) {
+  EXPECT_EQ(Facts::of_digest(0), (Facts{true, false, Longest::chance, Longest::chance, false}));
+  EXPECT_EQ(Facts::of_digest(1), (Facts{true, true, Longest::thrice, Longest::chance, false}));
 }
 
 // Equal layers with different blocks: one plan.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/rates.h"
+#include "plan/evenness.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
@@ -66,18 +67,67 @@ double dense_peak(const Problem& p, const Device& device) {
          2 * device.clocks();
 }
 
-double tiled_us(const Problem& p, const Device& device, const FlopsBySide& dds, const FlopsBySide& sdd,
-                double scale, int widest, double least) {
-  const bool dw = p.direction == Direction::dw;
+Work work_of(const Problem& p) {
+  const bool dx = p.direction == Direction::dx;
+  Work w{};
+  w.m = static_cast<double>(p.m), w.size = static_cast<double>(size_of(p.dtype));
+  w.out = static_cast<double>(dx ? p.cols : p.rows), w.depth = static_cast<double>(dx ? p.rows : p.cols);
+  w.side = dx ? p.block.cols : p.block.rows, w.gathered = dx ? p.block.rows : p.block.cols;
+  w.block_rows = std::max(1.0, std::ceil(w.out / w.side));
+  w.block_columns = std::max(1.0, std::ceil(w.depth / w.gathered));
+  const double blocks = static_cast<double>(p.blocks) / w.block_rows;
+  const Facts facts = p.facts.known ? p.facts : Facts{};
+  const double longest = blocks * plan::longest_over_mean(dx ? facts.longest_column : facts.longest_row,
+                                                          blocks, static_cast<std::size_t>(w.block_rows),
+                                                          static_cast<std::int64_t>(w.block_columns));
+  w.mean = blocks * w.gathered, w.longest = longest * w.gathered;
+  w.density = blocks / w.block_columns, w.row_density = std::min(1.0, longest / w.block_columns);
+  w.banded = facts.banded && blocks > 2;
+  const auto odd = [&](std::int64_t width) { return width * static_cast<std::int64_t>(w.size) % 16 != 0; };
+  w.ragged = odd(p.rows) || odd(p.cols) || !p.aligned;
+  return w;
+}
+
+Work merged_work(const Work& w) {
+  Work units = w;
+  const double down = std::max(1.0, 32 / w.side), over = std::max(1.0, 32 / w.gathered);
+  const auto some = [&](double density) { return 1 - std::pow(1 - std::min(1.0, density), down * over); };
+  units.side = std::max(32.0, w.side), units.gathered = std::max(32.0, w.gathered);
+  units.block_rows = std::ceil(w.out / units.side), units.block_columns = std::ceil(w.depth / units.gathered);
+  units.density = w.banded
+                      ? std::min(1.0, w.density + (down - 1) / w.block_rows + (over - 1) / w.block_columns)
+                      : some(w.density);
+  units.row_density = w.banded ? units.density : some(w.row_density);
+  return units;
+}
+
+// Neighbouring rows of a band are shifted by a column or so each.
+double touched(const Work& w, double density, double rows) {
+  const double at_random = 1 - std::pow(1 - std::min(1.0, density), std::max(1.0, rows));
+  return w.banded ? std::min(at_random, std::min(1.0, density) + (rows - 1) / w.block_rows) : at_random;
+}
+
+double chain_us(double nanoseconds, const Device& device) {
+  return nanoseconds * 1e-3 * 1.98e9 / device.clock_hz;
+}
+
+double rate_us(double work, double tera, const Device& device) {
+  return us(work / (tera * 1e12)) * 132 * 1.98e9 / device.clocks();
+}
+
+double stream_us(const Problem& p, const Device& device) {
+  const Bytes bytes = bytes_of(p);
+  return us(memory_seconds(bytes.stored + bytes.tokens, device));
+}
+
+double tiled_us(const Problem& p, const Device& device, const FlopsBySide& dds, double scale, int widest) {
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
   const double m = static_cast<double>(p.m);
   const int row_bytes = gathered * static_cast<int>(size_of(p.dtype));
-  const double rate =
-      (dw ? sdd : dds)[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * device.clocks();
+  const double rate = dds[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * device.clocks();
   const Bytes bytes = bytes_of(p);
   const double memory = memory_seconds(bytes.stored + bytes.tokens, device);
-  if (dw) return kLaunchUs + us(0.5 * memory + std::max(useful_flops(p, m) / rate, least));
   // Small batches leave multiprocessors with one tile or none, and nothing hides the latency of that tile.
   const double width = static_cast<double>(p.direction == Direction::forward ? p.rows : p.cols),
                block_rows = std::ceil(width / side);

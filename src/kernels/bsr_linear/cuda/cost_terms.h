@@ -21,10 +21,6 @@ constexpr double kVendorShare = 0.74;
 // L2 to the multiprocessors for K tiles of 128-byte rows, with thread blocks in step: 10 TB/s on an H200.
 constexpr double kWgmmaL2BytesPerClock = 38.5;
 
-// dW by sm80_mma and sm80_ffma with the tokens cut: partial sums are written, and a launch of their own adds
-// them up (fitted to layers of 768 to 2048 features).
-constexpr double kPiecesUs = 9;
-
 /// The device. If its rates were measured, they replace what its clocks and widths would allow.
 struct Device : runtime::CudaDevice {
   explicit Device(const plan::Machine& machine);
@@ -49,13 +45,35 @@ double dense_peak(const Problem& problem, const Device& device);
 
 inline double us(double seconds) { return 1e6 * seconds; }
 
+/// What forward and dX do, in blocks: `out` outputs are sums over `depth`, and a block is `side` outputs by
+/// `gathered` positions of the reduction. dW has forward's.
+struct Work {
+  double m, out, depth, side, gathered, size;
+  double block_rows, block_columns;
+  double mean, longest;         // positions of the reduction that a block row stores, and the longest one
+  double density, row_density;  // of all block rows, and of the longest
+  bool banded, ragged;          // ragged: rows of an operand do not lie at multiples of 16 bytes
+};
+Work work_of(const Problem& problem);
+/// The same, of units of at least 32 on each side that the blocks are merged into.
+Work merged_work(const Work& work);
+/// Which share of the reduction some of `rows` neighbouring block rows store, given what each of them does.
+double touched(const Work& work, double density, double rows);
+
+/// Nanoseconds of one multiprocessor of an H200 (1.98 GHz), in microseconds of this one.
+double chain_us(double nanoseconds, const Device& device);
+/// Flops or bytes at a rate, in 1e12 per second, of all 132 multiprocessors of an H200.
+double rate_us(double work, double tera, const Device& device);
+/// The bytes of the stored blocks, X and Y as a stream.
+double stream_us(const Problem& problem, const Device& device);
+
 /// Useful flops per clock and multiprocessor on long reductions, by the block's side along the outputs: 8,
 /// 16, 32, 64, 128.
 using FlopsBySide = double[5];
 
-/// Microseconds of the sm_80 tile kernels. widest: the most outputs of a tile in small batches. least:
-/// seconds that the work items of dW take in any case.
-double tiled_us(const Problem& problem, const Device& device, const FlopsBySide& dds, const FlopsBySide& sdd,
-                double scale, int widest, double least = 0);
+/// Microseconds of the sm_80 tile kernels of forward and dX. widest: the most outputs of a tile in small
+/// batches.
+double tiled_us(const Problem& problem, const Device& device, const FlopsBySide& dds, double scale,
+                int widest);
 
 }  // namespace sparseloom::kernels::cuda

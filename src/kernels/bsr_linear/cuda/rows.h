@@ -4,7 +4,8 @@
 // A launch calls the entry that entry.h of the method declares, in plain C++ without CUDA headers. All
 // entries are asynchronous, return 0 or a cudaError_t, allocate nothing, never wait, and may be captured in a
 // CUDA graph. args.device must be the thread's current device. Predictions are in microseconds, with inputs
-// outside L2; they use the problem's density, and the positions of the blocks do not matter.
+// outside L2; they use the
+// problem's density and its Facts, not the positions of the blocks.
 #pragma once
 
 #include <span>

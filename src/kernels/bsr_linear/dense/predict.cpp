@@ -14,8 +14,21 @@ namespace {
 // scatter of W), and for TF32 dW, whose operands are contiguous along the tokens: cuBLAS takes 1.5 times as
 // long there as in forward.
 constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
-// What the gather of dW's blocks takes beyond a launch and its bytes.
-constexpr double kGatherUs = 2;
+
+// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25).
+struct Fit {
+  double start_us, share;  // the share of the peak on long reductions
+  double chain;            // ns of a position of the reduction, which a tile takes however many there are
+  double ragged;           // what operands add whose rows do not lie at multiples of 16 bytes
+  double l2;               // the product's operands over those of the memory's rate: L2 has some of them
+  double moving;           // the bytes of the scatter or the gather over those of a stream
+};
+// 16-bit, 8-bit and TF32 products, then fp32; forward, dX, dW.
+constexpr Fit kFits[2][3] = {
+    {{3.25, 0.784, 0.58, 8.1, 5.4, 1.36},
+     {3.2, 0.776, 0.68, 10.1, 2.3, 1.14},
+     {4.27, 0.70, 0.47, 4, 0.74, 3.4}},
+    {{7.7, 0.728, 1.5, 0.28, 5, 2.3}, {6.3, 0.687, 1.45, 0.16, 3.1, 2}, {5.3, 0.76, 7.4, 0.5, 0.51, 1.73}}};
 
 // The vendor's product and what follows it, with W dense already.
 double product_cuda_us(const Problem& p, const plan::Machine& machine) {
@@ -25,14 +38,14 @@ double product_cuda_us(const Problem& p, const plan::Machine& machine) {
   const double flops =
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const bool tf32_dw = p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32;
-  const double share = is_scaled(p.dtype) ? kVendorF8Share : tf32_dw ? kVendorTf32DwShare : kVendorShare;
-  // dW of few features gives cuBLAS few tiles, which it does not cut along the tokens.
-  const double tiles = std::max(1.0, static_cast<double>(p.rows) * static_cast<double>(p.cols) / (128 * 128));
-  const double filled =
-      p.direction == Direction::dw ? std::pow(std::min(1.0, 2 * tiles / device.multiprocessors), 0.75) : 1;
-  const double product = std::max(flops / (share * filled * dense_peak(p, device)),
-                                  memory_seconds(bytes.dense + bytes.tokens, device));
-  double total = kLaunchUs + us(product);
+  const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
+  const double share = is_scaled(p.dtype) ? kVendorF8Share : tf32_dw ? kVendorTf32DwShare : fit.share;
+  const Work w = work_of(p);
+  const double slower = w.ragged ? 1 + fit.ragged : 1;
+  const double product = std::max(slower * flops / (share * dense_peak(p, device)),
+                                  memory_seconds(bytes.dense + bytes.tokens, device) / fit.l2);
+  const double chain = slower * fit.chain * (p.direction == Direction::dw ? w.m : w.depth);
+  double total = fit.start_us + us(product) + chain_us(chain, device);
   const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * written_size(p);
   if (p.activation != Activation::none || p.residual)  // an extra pass over what the product wrote
     total += kLaunchUs + us(memory_seconds((p.residual ? 3.0 : 2.0) * written, device));
@@ -49,7 +62,8 @@ double moving_cuda_us(const Problem& p, const plan::Machine& machine) {
   const Bytes bytes = bytes_of(p);
   const bool gathers = p.direction == Direction::dw;
   const double moved = gathers ? bytes.stored : bytes.stored + bytes.dense;
-  return kLaunchUs + (gathers ? kGatherUs : 0) + us(memory_seconds(moved, Device(machine)));
+  const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
+  return kLaunchUs + fit.moving * us(memory_seconds(moved, Device(machine)));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The row of sm80_decode.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -13,20 +14,32 @@ namespace {
 
 using plan::Machine;
 
+// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then dX.
+struct Fit {
+  double start_us, stream;  // the share of the memory's rate
+  double l2;     // 1e12 bytes per second of the tokens' fragments, 16 tokens to a strip's position,
+  double strip;  // and of a strip's values, in such fragments
+  double chain, chain_token;  // ns of a position of the longest block row, and for every 16 tokens
+  double ragged;              // what loads of single elements add to both
+  double ffma;                // 1e12 flops per second
+};
+constexpr Fit kForward{2.25, 0.775, 3.45, 0.42, 0.758, 0.448, 4.1, 8.1},
+    kDx{3.2, 1, 2.7, 0, 0.428, 1.02, 3.9, 10.9};
+
+// A thread block has a strip of a block row and all tokens. The longest block row's strip ends last, after a
+// chain of K tiles.
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
-  const Bytes bytes = bytes_of(p);
-  const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
-  // Share of the memory's rate. Narrow blocks spend their time on the tokens' fragments.
-  const double share = side >= 32 ? (p.m <= 16 ? 0.9 : 0.82) : side == 16 ? (p.m <= 16 ? 0.42 : 0.32) : 0.1;
-  const double ffma = p.dtype == DType::f32 && !p.tf32
-                          ? useful_flops(p, static_cast<double>(p.m)) / (kFfmaFlops * device.clocks())
-                          : 0;
-  const double few = p.direction == Direction::dx ? 1.3 : 1;
-  // The warps of the longest block row end last: at least this many times later than the mean.
-  const double longest = p.direction == Direction::forward && p.facts.uneven_rows ? 1.5 : 1;
-  return kLaunchUs + 0.8 +
-         few * longest * us(std::max(memory_seconds(bytes.stored / share + bytes.tokens, device), ffma));
+  const Work w = work_of(p);
+  const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
+  const double strip = std::min(w.side, 32.0), strips = std::ceil(w.out / strip),
+               token_tiles = std::ceil(w.m / 16), slower = w.ragged ? 1 + fit.ragged : 1;
+  const double chain = slower * w.longest * (fit.chain + fit.chain_token * token_tiles);
+  const double gathered = strips * w.mean * 16 * w.size * (fit.strip + token_tiles);
+  const double ffma = p.dtype == DType::f32 && !p.tf32 ? 2 * strips * strip * w.mean * 16 * token_tiles : 0;
+  return fit.start_us + chain_us(chain, device) +
+         std::max({stream_us(p, device) / fit.stream, slower * rate_us(gathered, fit.l2, device),
+                   rate_us(ffma, fit.ffma, device)});
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

@@ -1,5 +1,6 @@
 // The row of sm80_decode_staged.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -14,11 +15,10 @@ namespace {
 
 using plan::Machine;
 
-// By the block's side along the outputs, 8 and 16. Fitted on an H200 to 16 x 4096 x 16384 and 32 x
-// 12288 x 12288.
-constexpr double kStagedUs[] = {13, 7.6};
-constexpr double kStagedXUs[] = {30e-6, 17e-6};   // for each byte of X
-constexpr double kStagedStream[] = {0.68, 0.89};  // of the memory's nominal rate
+// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25): the start, ns for
+// each byte of X, the share of the memory's nominal rate, ns for each position of the longest block row, and
+// 1e12 bytes per second of the tokens that every block row gathers.
+constexpr double kStartUs = 3.84, kXNs = 0.0245, kStream = 0.64, kChainNs = 0.354, kGather = 6.26;
 
 Refusal refusal(const Problem& p, const Machine& machine) {
   if (const Refusal why = refuse_decode(p, machine)) return why;
@@ -31,14 +31,14 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   return {};
 }
 
-// The time that a thread block takes before its first block and after its last, its share of X, and the
-// stored bytes as a stream.
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
-  const int side = p.block.rows < 16 ? 0 : 1;
-  const double x = static_cast<double>(p.m * p.cols) * static_cast<double>(size_of(p.dtype));
-  return kStagedUs[side] + kStagedXUs[side] * x +
-         us(bytes_of(p).stored / (kStagedStream[side] * device.memory_bytes));
+  const Work w = work_of(p);
+  const double tokens = std::ceil(w.m / 8) * 8;
+  const double gathered = static_cast<double>(p.blocks) * w.gathered * tokens * w.size;
+  return kStartUs + chain_us(kXNs * tokens * w.depth * w.size + kChainNs * w.longest, device) +
+         std::max(us(memory_seconds(bytes_of(p).stored, device)) / kStream,
+                  rate_us(gathered, kGather, device));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

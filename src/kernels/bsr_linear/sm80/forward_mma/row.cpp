@@ -1,4 +1,7 @@
 // The row of sm80_mma: forward and dX by forward_mma, dW by dw_mma.
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -13,21 +16,54 @@ namespace {
 
 using plan::Machine;
 
-// Useful flops per clock and multiprocessor that the kernels reach on long reductions, fitted to the cells of
-// bench/results/h200/gpu.json (132 multiprocessors at 1.98 GHz; 1000 is 261 TF/s).
-constexpr FlopsBySide kMmaDds = {150, 545, 800, 1170, 1510};
-constexpr FlopsBySide kMmaSdd = {120, 375, 840, 1040, 1330};
-constexpr double kTf32OfMma = 0.43;
-constexpr double kMmaSddL2BytesPerClock = 25;  // block rows of few blocks read dY just for those
+// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then dX.
+struct Fit {
+  double start_us, tile_us;
+  double l2;                 // 1e12 bytes per second of the tokens' gathers
+  double flops;              // 1e12 per second; TF32 half
+  double chain, chain_side;  // ns of a position of the longest block row, and for each output of a tile
+  double ragged;             // what copies of single elements add
+  double streams;            // bytes of the memory, that the products do not hide
+};
+constexpr Fit kForward{3.41, 0.06, 6.7, 344, 8.48, 0.027, 2.07, 2.03},
+    kDx{2.99, 1.61, 6.95, 285, 8.42, 0.107, 1.55, 0.76};
+
+// A thread block takes a tile of a block row and of 64 tokens, or 128 to 256 if that fills the GPU.
+double dds_us(const Problem& p, const Device& device) {
+  const Work w = work_of(p);
+  const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
+  const double wide = w.side == 32 || w.side == 64 ? 256 : 128,
+               places = (w.side <= 16 ? 3.0 : 2.0) * device.multiprocessors;
+  const double tokens = std::ceil(w.m / wide) * w.block_rows >= places ? wide : 64;
+  const double tiles = std::ceil(w.m / tokens) * w.block_rows, slower = w.ragged ? 1 + fit.ragged : 1;
+  const double gathered = tiles * w.mean * w.size * tokens;
+  const double flops = 2 * tiles * tokens * w.side * w.mean * (p.dtype == DType::f32 ? 2 : 1);
+  const double chain = w.longest * (fit.chain + fit.chain_side * w.side);
+  return fit.start_us + fit.tile_us * tiles / places + fit.streams * stream_us(p, device) +
+         slower * (chain_us(chain, device) +
+                   std::max(rate_us(gathered, fit.l2, device), rate_us(flops, fit.flops, device)));
+}
+
+// dW. Fitted to the same sweeps: an item's way through its tokens, in ns for each, beside what all items read
+// from L2 and multiply (1e12 per second), and the stores of the blocks.
+constexpr double kSddStartUs = 6.25, kSddTokenNs = 9.97, kSddPiecesUs = 5.75, kSddL2 = 6.15, kSddFlops = 677,
+                 kSddRagged = 10, kSddStores = 3.56;
+
+double sdd_us(const Problem& p, const Device& device) {
+  const Work w = work_of(p);
+  const mma_sdd::Cut cut = mma_sdd::cut_tokens(mma_sdd::size_of_product(p), device.multiprocessors);
+  const double slower = w.ragged ? 1 + kSddRagged : 1;
+  const double chain = slower * kSddTokenNs * static_cast<double>(std::min(p.m, cut.piece_tokens));
+  const double flops = useful_flops(p, w.m) * (p.dtype == DType::f32 ? 2 : 1);
+  return kSddStartUs + (cut.pieces > 1 ? kSddPiecesUs : 0) + chain_us(chain, device) +
+         std::max(slower * rate_us(cut.read_bytes, kSddL2, device), rate_us(flops, kSddFlops, device)) +
+         kSddStores * us(memory_seconds(bytes_of(p).stored, device));
+}
 
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
-  const double scale = p.dtype == DType::f32 ? kTf32OfMma : 1;
-  if (p.direction != Direction::dw || p.blocks == 0) return tiled_us(p, device, kMmaDds, kMmaSdd, scale, 128);
-  const mma_sdd::Cut cut = mma_sdd::cut_tokens(mma_sdd::size_of_product(p), device.multiprocessors);
-  const double read = cut.slower * cut.read_bytes / (kMmaSddL2BytesPerClock * device.clocks());
-  return tiled_us(p, device, kMmaDds, kMmaSdd, scale / cut.slower, 128, read) +
-         (cut.pieces > 1 ? kPiecesUs : 0);
+  if (p.blocks == 0) return kLaunchUs;
+  return p.direction == Direction::dw ? sdd_us(p, device) : dds_us(p, device);
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

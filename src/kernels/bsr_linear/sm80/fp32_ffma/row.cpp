@@ -1,5 +1,6 @@
 // The row of sm80_ffma: f32 by fp32_ffma, f8e4m3 by forward_f8.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
@@ -14,7 +15,7 @@ namespace {
 
 using plan::Machine;
 
-// Useful flops per clock and multiprocessor, fitted as those of sm80_mma (../forward_mma/row.cpp).
+// f8e4m3: useful flops per clock and multiprocessor, fitted to the cells of bench/results/h200/gpu-fp8.json.
 constexpr FlopsBySide kFfma = {60, 130, 165, kFfmaFlops, kFfmaFlops};
 constexpr double kF8OfFfma = 0.3;  // each product needs a load from shared memory
 
@@ -24,13 +25,48 @@ Refusal refusal(const Problem& p) {
   return {};
 }
 
+// f32, fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then
+// dX.
+struct Fit {
+  double start_us, idle_outputs;  // idle_outputs: what a narrow tile's loads cost, in outputs
+  double flops, chain;            // 1e12 per second; ns of a position of the longest block row
+  double streams, ragged;         // bytes that the products do not hide; what odd rows add
+};
+constexpr Fit kForward{2.79, 11.2, 56.5, 31.9, 1.39, 0.24}, kDx{3.76, 14.4, 48, 27.9, 0.54, 0.62};
+
+double dds_us(const Problem& p, const Device& device) {
+  const Work w = work_of(p);
+  const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
+  const double side = std::min(w.side, 64.0), tiles = std::ceil(w.m / 64) * std::ceil(w.out / side);
+  const double flops = 2 * tiles * 64 * (side + fit.idle_outputs) * w.mean;
+  return fit.start_us + fit.streams * stream_us(p, device) +
+         (w.ragged ? 1 + fit.ragged : 1) *
+             (chain_us(fit.chain * w.longest, device) + rate_us(flops, fit.flops, device));
+}
+
+// dW: an item's way through its tokens, in ns for each, and the products of all items.
+constexpr double kSddStartUs = 4.1, kSddTokenNs = 50, kSddFlops = 43.3, kSddRagged = 0.54, kSddStores = 1.43,
+                 kSddItemUs = 0.19;
+
+double sdd_us(const Problem& p, const Device& device) {
+  const Work w = work_of(p);
+  const ffma::SddCut cut = ffma::cut_of_product(p, device.multiprocessors);
+  const double blocks = static_cast<double>(p.blocks);
+  const double items =
+      std::min(blocks, blocks * w.gathered / ffma::kSddColumns + std::min(w.block_rows, blocks) / 2) *
+      cut.parts;
+  const double chain = kSddTokenNs * static_cast<double>(std::min(p.m, cut.piece_tokens));
+  const double flops = 2 * w.m * items * ffma::kSddColumns * ffma::sdd_rows(p.block.rows);
+  return kSddStartUs + kSddStores * us(memory_seconds(bytes_of(p).stored, device)) +
+         kSddItemUs * items / device.multiprocessors +
+         (w.ragged ? 1 + kSddRagged : 1) * (chain_us(chain, device) + rate_us(flops, kSddFlops, device));
+}
+
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
-  const double scale = p.dtype == DType::f8e4m3 ? kF8OfFfma : 1;
-  if (p.direction != Direction::dw || p.blocks == 0) return tiled_us(p, device, kFfma, kFfma, scale, 64);
-  const ffma::SddCut cut = ffma::cut_of_product(p, device.multiprocessors);
-  const double alone = ffma::kSddTokenSeconds * static_cast<double>(std::min(p.m, cut.piece_tokens));
-  return tiled_us(p, device, kFfma, kFfma, scale, 64, alone) + (cut.pieces > 1 ? kPiecesUs : 0);
+  if (p.dtype == DType::f8e4m3) return tiled_us(p, device, kFfma, kF8OfFfma, 64);
+  if (p.blocks == 0) return kLaunchUs;
+  return p.direction == Direction::dw ? sdd_us(p, device) : dds_us(p, device);
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

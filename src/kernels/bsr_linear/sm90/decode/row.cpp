@@ -19,6 +19,9 @@ using plan::Machine;
 // The time from the launch to the first bytes and from the last bytes to the end, and the time for each byte
 // of X. Fitted on an H200 to 32 x 12288 x 12288, 16 x 4096 x 16384 and, with blocks of 16, 256 x 4096 x 4096.
 constexpr double kStartUs = 4.6, kXUs = 6.1e-6;
+// The way through the longest block row, for each position of it (fitted to the sweeps that
+// docs/performance_log.md names).
+constexpr double kLongestNs = 0.73;
 // From L2 to a multiprocessor: W, and the tokens for every 32 rows of a block.
 constexpr double kBytesPerClock = 32;
 // Blocks of 16: the share of the memory's nominal rate; W and 32 tokens that come from shared memory, per
@@ -43,7 +46,8 @@ Refusal refusal(const Problem& p, const Machine& machine) {
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
-  const double start = kStartUs + kXUs * static_cast<double>(p.m * p.cols) * 2;
+  const double start = kStartUs + kXUs * static_cast<double>(p.m * p.cols) * 2 +
+                       chain_us(kLongestNs * work_of(p).longest, device);
   if (p.block.rows == 16) {
     // X stays in shared memory, cut into as many ranges as its size requires, whose sums are added up.
     const double groups = std::ceil(tokens / 32), cols = static_cast<double>(p.cols),

@@ -18,7 +18,8 @@ using plan::Machine;
 // The times that sm90_decode has (../decode/row.cpp), then the rate from L2 to a multiprocessor, and the rate
 // at which memory serves one strip if there are few. With blocks of 16, the rate at which L2 answers requests
 // of all multiprocessors together; a token is one request and a block's values are four.
-constexpr double kStartUs = 2.2, kXUs = 2.6e-6, kBytesPerClock = 38, kStripBytes = 60e9, kRequests = 150e9;
+constexpr double kLongestNs = 0.17;  // as in ../decode/row.cpp
+constexpr double kStartUs = 2.35, kXUs = 2.6e-6, kBytesPerClock = 38, kStripBytes = 60e9, kRequests = 150e9;
 
 // The same with X streamed (../decode_x_streamed/kernel.cuh), fitted to 32 x 12288 x 12288 and 24 x 4096 x
 // 16384.
@@ -47,7 +48,8 @@ double predict_us(const Problem& p, const Machine& machine) {
   const double tokens_us = p.block.rows == 16
                                ? us(static_cast<double>(p.blocks) * (4 + tokens) / kRequests)
                                : us(stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks()));
-  return kStartUs + x_us + std::max(us(stored / memory), tokens_us);
+  return kStartUs + x_us + chain_us(kLongestNs * work_of(p).longest, device) +
+         1.08 * std::max(us(stored / memory), tokens_us);
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

@@ -15,9 +15,14 @@ namespace sparseloom::kernels::cuda {
 namespace mma_dds {
 namespace {
 
-// Clocks of a thread block: for a K tile of 64, which all warps wait for and pass over, and for a block times
-// 64 tokens.
-constexpr double kMmaStepClocks = 225, kMmaBlockClocks = 21;
+// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then dX.
+struct Fit {
+  double start_us, step, block;  // ns of a thread block: for a K tile of 64, which all warps wait for and
+                                 // pass over, and for a block times 64 tokens
+  double longest;                // what of the longest block row's excess over the mean the others wait for
+  double streams;                // bytes of the memory that the products do not hide
+};
+constexpr Fit kForward{4.0, 104, 12.1, 0.3, 0.362}, kDx{4.0, 115, 11.2, 0.36, 0.343};
 
 }  // namespace
 
@@ -36,20 +41,18 @@ Refusal refusal_of_shape(const Problem& p, const plan::Machine& machine) {
 // with many blocks by mma.sync and what feeds it.
 double predict_us(const Problem& p, const plan::Machine& machine) {
   const Device device(machine);
-  const bool dx = p.direction == Direction::dx;
-  const double out = static_cast<double>(dx ? p.cols : p.rows),
-               depth = static_cast<double>(dx ? p.rows : p.cols);
-  const double m_tiles = std::ceil(static_cast<double>(p.m) / kTileTokens),
-               tiles = m_tiles * std::ceil(out / kTileOutputs);
+  const Work w = work_of(p);
+  const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
+  const double tiles = std::ceil(w.m / kTileTokens) * std::ceil(w.out / kTileOutputs);
   // Figures of a whole tile; the last tile of a row of tiles may have fewer.
-  const double k_tiles = std::ceil(depth / kKTile),
-               blocks = static_cast<double>(p.blocks) * std::min(1.0, kTileOutputs / out);
+  const double k_tiles = std::ceil(w.depth / kKTile),
+               blocks = static_cast<double>(p.blocks) * std::min(1.0, kTileOutputs / w.out);
   const double rounds = std::ceil(tiles / device.multiprocessors);
   const double read = tiles * 2 * (k_tiles * kTileTokens * kKTile + blocks * kSide * kSide);
-  const double l2 = read / (device.l2_share * kWgmmaL2BytesPerClock * device.clocks());
-  const double steps = rounds * (k_tiles * kMmaStepClocks + blocks * kMmaBlockClocks) / device.clock_hz;
-  const Bytes bytes = bytes_of(p);
-  return 2 * kLaunchUs + us(std::max({l2, steps, memory_seconds(bytes.stored + bytes.tokens, device)}));
+  const double l2 = us(read / (device.l2_share * kWgmmaL2BytesPerClock * device.clocks()));
+  const double excess = w.mean > 0 ? w.longest / w.mean - 1 : 0;
+  const double steps = rounds * (k_tiles * fit.step + blocks * fit.block * (1 + fit.longest * excess));
+  return fit.start_us + std::max(l2, chain_us(steps, device)) + fit.streams * stream_us(p, device);
 }
 
 }  // namespace mma_dds

@@ -131,6 +131,49 @@ double predict_dds_us(const Problem& p, const Device& device, bool narrow) {
   return kLaunchUs + ends + transposing + us(std::max(memory, behind * stores + products));
 }
 
+// 16-bit forward and dX, fitted to the sweeps of an H200 whose seeds docs/performance_log.md names
+// (2026-11-25).
+struct Fit {
+  double start_us, round_us;
+  double chain, chain_row;  // ns of a step, and for each block row of the tile: of the tile that ends last,
+  double step, step_row;    // and of all tiles, whose waits overlap
+  double flops, slices;     // 1e12 per second; what blocks of 32 outputs add, with their short wgmmas
+  double streams;           // bytes of the memory that the products do not hide
+  double merge_us, merged;  // small blocks first: the launch, and their bytes and the units'
+};
+// Wide tiles, then narrow; forward, then dX.
+constexpr Fit kFits[2][2] = {{{3.0, 1.63, 470, 0, 40.4, 11.7, 782, 0.233, 0.295, 4.6, 1.25},
+                              {4.3, 1.46, 258, 56.6, 86.4, 55.8, 749, 0.113, 0.297, 3.43, 1.43}},
+                             {{3.34, 0.135, 191, 27.5, 165, 0, 581, 0.355, 0.684, 3.85, 1.46},
+                              {2.85, 0.143, 149, 48.1, 114, 39, 427, 0.053, 0.506, 4.4, 1.59}}};
+
+// A tile steps through those K tiles of 64 in which some of its block rows store anything.
+double predict_16_bit_us(const Problem& p, const Device& device, bool narrow) {
+  const Fit& fit = kFits[narrow][p.direction == Direction::dx];
+  const wgmma_dds::TileShape tile = narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
+  const Work blocks = work_of(p), w = merged_work(blocks);
+  const bool merges = w.side > blocks.side || w.gathered > blocks.gathered;
+  const double rows = std::max(1.0, tile.outputs / w.side), k_tiles = std::ceil(w.depth / 64);
+  // Two blocks of 32 share a K tile.
+  const auto of_k_tile = [&](double density) {
+    return w.gathered == 32 && !w.banded ? 1 - (1 - density) * (1 - density) : density;
+  };
+  const double density = of_k_tile(w.density), steps = touched(w, density, rows);
+  const double longest =
+      w.banded ? steps
+               : std::max(steps, 1 - std::pow(1 - density, rows - 1) * (1 - of_k_tile(w.row_density)));
+  const double m_tiles = std::ceil(w.m / tile.tokens), tiles = m_tiles * std::ceil(w.out / tile.outputs);
+  const double stored = w.out * w.depth * w.density * w.size;
+  const double flops = 2 * m_tiles * tile.tokens * w.out * w.depth * w.density;
+  const double products = rate_us(flops, fit.flops, device) * (w.side == 32 ? 1 + fit.slices : 1);
+  const double each = k_tiles * steps * (fit.step + fit.step_row * rows);
+  const double merging = fit.merge_us + fit.merged * us(memory_seconds(bytes_of(p).stored + stored, device));
+  return fit.start_us + fit.round_us * std::ceil(tiles / device.multiprocessors) + (merges ? merging : 0) +
+         chain_us(k_tiles * longest * (fit.chain + fit.chain_row * rows), device) +
+         std::max(products, chain_us(each * tiles / device.multiprocessors, device)) +
+         fit.streams * us(memory_seconds(stored + bytes_of(p).tokens, device));
+}
+
 template <bool kNarrow>
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = kNarrow ? refuse_narrow(p, machine) : refusal_of_both(p, machine, false))
@@ -176,7 +219,8 @@ Refusal refuse_tiles(const Problem& p, const TileShape& tile) {
 
 double predict_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   const Device device(machine);
-  if (p.direction != Direction::dw) return predict_dds_us(p, device, narrow);
+  if (p.direction != Direction::dw)
+    return size_of(p.dtype) == 2 ? predict_16_bit_us(p, device, narrow) : predict_dds_us(p, device, narrow);
   const wgmma_sdd::StepShape& step = p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16;
   return wgmma_sdd::predict_us(p, device, step, narrow);
 }

@@ -17,6 +17,7 @@ inline bool narrow_k_tiles(const Problem& p) {
 
 /// Refuses more tiles of forward and dX than the kernel counts.
 Refusal refuse_tiles(const Problem& problem, const TileShape& tile);
+/// Blocks below 32 on a side are merged into units first.
 double predict_us(const Problem& problem, const plan::Machine& machine, bool narrow);
 
 /// The block rows of a tile, the blocks in a K tile along the reduction, and which tiles a thread block

@@ -35,6 +35,21 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   return {};
 }
 
+// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25).
+struct Fit {
+  double start_us, round_us;
+  double chain;             // ns of a step of the tile that ends last
+  double step, step_row;    // and of all tiles, whose waits overlap, with each block row of a tile
+  double flops, slices;     // 1e12 useful ones per second; what blocks of 32 outputs add
+  double splitting, block;  // W in three planes: its bytes, and ns for each value of a block
+  double streams;           // bytes of the memory that the products do not hide
+};
+// Wide tiles, then narrow; forward, then dX.
+constexpr Fit kFits[2][2] = {{{3.7, 1.74, 714, 290, 50, 121, 0.364, 1.91, 2.08, 0.06},
+                              {3.8, 2.22, 636, 307, 51, 118.5, 0.42, 3.7, 1.94, 0}},
+                             {{4.7, 0.885, 549, 300, 71.6, 95.5, 0.237, 1.69, 1.97, 0.064},
+                              {4.9, 1.08, 502, 250, 45, 96.4, 0.326, 3.3, 1.87, 0}}};
+
 // Tiles step through K tiles of 32 along the reduction. An fp32 product is six 16-bit products.
 template <bool kNarrow>
 double predict_us(const Problem& p, const Machine& machine) {
@@ -42,35 +57,24 @@ double predict_us(const Problem& p, const Machine& machine) {
   // dW adds a launch for what the bf16 parts cannot hold (tokens.h).
   if (p.direction == Direction::dw)
     return kLaunchUs + wgmma_sdd::predict_us(p, device, wgmma_sdd::kStepBf16x3, false);
-  const bool dx = p.direction == Direction::dx;
-  const double out = static_cast<double>(dx ? p.cols : p.rows),
-               depth = static_cast<double>(dx ? p.rows : p.cols);
-  const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
+  const Fit& fit = kFits[kNarrow][p.direction == Direction::dx];
   constexpr wgmma_dds::TileShape tile = kTile<kNarrow>;
-  const double outputs = tile.outputs;
-  const double m = static_cast<double>(p.m), m_tiles = std::ceil(m / tile.tokens),
-               groups = std::ceil(out / tile.outputs), k_tiles = std::ceil(depth / 32);
-  const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
-  const double density = static_cast<double>(p.blocks) / grid,
-               touched = 1 - std::pow(1 - density, std::max(1.0, outputs / side));
-  const Bytes bytes = bytes_of(p);
-  const double reads = m_tiles * (groups * k_tiles * touched * 16384 + 1.5 * bytes.stored);
-  const double l2 = reads / (device.l2_share * kWgmmaL2BytesPerClock * device.clocks());
-  // In a K tile the two warpgroups multiply in turn, 12 products of 64 x outputs x 16 each if all block rows
-  // store it. A warpgroup alone takes half of that and its latency: loads, splitting X into bf16x3, adding
-  // up.
-  const double multiply = 2 * 12 * outputs / 2 * density / touched;
-  const double step =
-      std::max(multiply, multiply / 2 + 550) / (0.9 * device.clock_hz);  // the clock drops under load
-  const double steps = k_tiles * touched * std::ceil(m_tiles * groups / device.multiprocessors) * step;
-  const double stores = memory_seconds(m * out * 4, device),
-               loads = memory_seconds(bytes.stored + m * depth * 4, device);
-  const double splitting = kLaunchUs + 2 + us(2.5 * memory_seconds(bytes.stored, device));
-  // Measured over predicted time on an H200: wgmma of 32 and 64 outputs leave less time to split X beside
-  // them.
-  const int slice = std::min(side, tile.outputs);
-  const double slower = slice == 128 ? 1.15 : slice == 64 ? 1.2 : kNarrow ? 1.25 : 1.35;
-  return kLaunchUs + 8 + splitting + us(0.5 * stores + std::max({l2, loads, slower * steps}));
+  const Work w = work_of(p);
+  const double rows = std::max(1.0, tile.outputs / w.side), k_tiles = std::ceil(w.depth / 32);
+  const double steps = touched(w, w.density, rows);
+  const double longest =
+      w.banded ? steps : std::max(steps, 1 - std::pow(1 - w.density, rows - 1) * (1 - w.row_density));
+  const double m_tiles = std::ceil(w.m / tile.tokens), tiles = m_tiles * std::ceil(w.out / tile.outputs);
+  const double flops = 2 * m_tiles * tile.tokens * w.out * w.depth * w.density;
+  const double products = rate_us(flops, fit.flops, device) * (w.side == 32 ? 1 + fit.slices : 1);
+  const double each = k_tiles * steps * (fit.step + fit.step_row * rows);
+  // A thread block of the pass before splits a whole block.
+  const double splitting = chain_us(fit.block * w.side * w.gathered, device) +
+                           fit.splitting * us(memory_seconds(bytes_of(p).stored, device));
+  return fit.start_us + splitting + fit.round_us * std::ceil(tiles / device.multiprocessors) +
+         chain_us(k_tiles * longest * fit.chain, device) +
+         std::max(products, chain_us(each * tiles / device.multiprocessors, device)) +
+         fit.streams * stream_us(p, device);
 }
 
 template <bool kNarrow>

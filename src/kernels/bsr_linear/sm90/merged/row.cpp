@@ -1,6 +1,6 @@
 // The rows that merge small blocks: sm90_wgmma_merged and sm90_wgmma_merged_narrow, whose units forward_wgmma
-// multiplies, and sm90_mma_merged, whose units forward_mma multiplies. All predictions assume as many units
-// as blocks that lie at random fall into.
+// multiplies, and sm90_mma_merged, whose units forward_mma multiplies. Predictions assume as many units
+// as blocks fall into that lie at random or in a band.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -67,8 +67,7 @@ double predict_merging_us(const Problem& blocks, const Problem& units, const Mac
 
 template <bool kNarrow>
 double predict_for_wgmma_us(const Problem& p, const Machine& machine) {
-  const Problem units = merged(p, Merging::kWgmmaLeast);
-  return predict_merging_us(p, units, machine) + wgmma_dds::predict_us(units, machine, kNarrow);
+  return wgmma_dds::predict_us(p, machine, kNarrow);
 }
 
 double predict_for_mma_us(const Problem& p, const Machine& machine) {
