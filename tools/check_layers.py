@@ -30,7 +30,8 @@ PUBLIC = dict.fromkeys(
     ("error", "activation", "direction", "dtype", "matrix_view", "export", "version"), "core"
 ) | {
     "executor": "runtime",
-    "extension": "plan",
+    "bsr_linear": "kernels",
+    "extension": "kernels",
     "matmul_args": "layout",
     "refusal": "plan",
     "schedule": "plan",

@@ -42,6 +42,22 @@ Executor planner(std::int64_t device) {
   return on_device;
 }
 
+std::string json_of(const Choice& plan, const std::optional<double>& copy_us, const std::string& text) {
+  std::string json = "{\"kernel\": " + json_string(plan.kernel_name) +
+                     ", \"predicted_us\": " + json_number(plan.predicted_us) +
+                     ", \"workspace_bytes\": " + std::to_string(plan.workspace_bytes) +
+                     ", \"dense_copy_us\": " + (copy_us ? json_number(*copy_us) : "null") +
+                     ", \"candidates\": [";
+  const char* comma = "";
+  for (const Candidate& c : plan.candidates) {
+    json += std::string(comma) + "{\"kernel\": " + json_string(c.kernel) +
+            ", \"refusal\": " + json_string(c.refusal) +
+            ", \"predicted_us\": " + (c.refusal.empty() ? json_number(c.predicted_us) : "null") + "}";
+    comma = ", ";
+  }
+  return json + "], \"text\": " + json_string(text) + "}";
+}
+
 std::string plan_json(const Tensor& packed, std::int64_t blocks, std::int64_t rows, std::int64_t cols,
                       std::int64_t bm, std::int64_t bn, std::string direction, std::string dtype,
                       std::int64_t m, bool bias, std::int64_t activation, std::int64_t digest, bool strict,
@@ -51,32 +67,36 @@ std::string plan_json(const Tensor& packed, std::int64_t blocks, std::int64_t ro
   // The dtype may read "int8 to bf16", as plans print it; all other dtypes write themselves.
   const std::string kTo = " to ";
   const std::size_t to = dtype.find(kTo);
-  Problem problem =
-      problem_of(direction_of(direction), dtype_named(dtype.substr(0, to)), m, index, digest, strict, tf32);
-  if (to != std::string::npos) problem.out = dtype_named(dtype.substr(to + kTo.size()));
-  problem.bias = bias;
-  problem.activation = activation_of("plan", activation);
+  const DType operand = dtype_named(dtype.substr(0, to));
+  const Direction towards = direction_of(direction);
+  const Executor executor = planner(device);
+  const auto plan_text = [&](auto problem) {
+    problem.bias = bias;
+    problem.activation = activation_of("plan", activation);
+    problem.aligned = problem.aligned && aligned;
+    problem.out_aligned = problem.out_aligned && aligned;
+    const auto plan = make_plan(problem, index, executor, kernel_name("plan", kernel));
+    return json_of(*plan, ops::dense_copy_us(*plan, executor), plan->describe());
+  };
+  if (is_scaled(operand)) {
+    if (towards != Direction::forward)
+      core::fail("plan",
+                 std::string("direction forward: ") + name_of(operand) + " products have no gradients",
+                 direction, "train in f32, f16 or bf16 and quantize the trained weight");
+    if (residual || accumulate)
+      core::fail("plan", std::string("neither residual nor accumulate beside ") + name_of(operand),
+                 residual ? "residual" : "accumulate", "add it in a pass of your own");
+    const DType out = to != std::string::npos ? dtype_named(dtype.substr(to + kTo.size())) : DType::f32;
+    ScaledProblem problem = describe_scaled(index, operand, out, m);
+    problem.facts = Facts::of_digest(digest);
+    problem.strict = strict;
+    problem.fast_accum = use_fast_accum;
+    return plan_text(problem);
+  }
+  Problem problem = problem_of(towards, operand, m, index, digest, strict, tf32);
   problem.residual = residual;
   problem.accumulate = accumulate;
-  problem.fast_accum = use_fast_accum;
-  problem.aligned = problem.aligned && aligned;
-  problem.out_aligned = problem.out_aligned && aligned;
-  const Executor executor = planner(device);
-  const auto plan = make_plan(problem, index, executor, kernel_name("plan", kernel));
-  const std::optional<double> copy_us = ops::dense_copy_us(*plan, executor);
-  std::string text = "{\"kernel\": " + json_string(plan->kernel_name) + ", \"predicted_us\": " +
-                     json_number(plan->candidates[static_cast<std::size_t>(plan->kernel)].predicted_us) +
-                     ", \"workspace_bytes\": " + std::to_string(plan->workspace_bytes) +
-                     ", \"dense_copy_us\": " + (copy_us ? json_number(*copy_us) : "null") +
-                     ", \"candidates\": [";
-  const char* comma = "";
-  for (const Candidate& c : plan->candidates) {
-    text += std::string(comma) + "{\"kernel\": " + json_string(c.kernel) +
-            ", \"refusal\": " + json_string(c.refusal) +
-            ", \"predicted_us\": " + (c.refusal.empty() ? json_number(c.predicted_us) : "null") + "}";
-    comma = ", ";
-  }
-  return text + "], \"text\": " + json_string(plan->describe()) + "}";
+  return plan_text(problem);
 }
 
 std::string info() { return info_json(); }

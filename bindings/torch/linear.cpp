@@ -64,6 +64,9 @@ Tensor forward_with(const IndexIn& index_in, const Tensor& x, const Tensor& give
   const BlockShape block = block_of_values(op, values);
   const IndexView index = index_in(input.view.cols, values.size(0), block, device);
   require_same_dtype(op, input.view.dtype, "values", values);
+  if (is_scaled(input.view.dtype))
+    core::fail(op, std::string("scales beside ") + name_of(input.view.dtype) + " operands", "none",
+               "call scaled_linear, which takes them");
   const std::optional<Tensor> dense_bias = bias_of(op, bias, out_features, input.view.dtype, device);
   const Matrix addend = residual_of(op, residual, x, out_features, input.view.dtype, device);
   const Executor executor = torch_executor(device);

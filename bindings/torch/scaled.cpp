@@ -83,8 +83,9 @@ Tensor scaled_with(const IndexIn& index_in, const Tensor& x, const Tensor& given
     dense_bias = as_contiguous(*bias);
   }
   const Executor executor = torch_executor(device);
-  Problem problem = problem_of(Direction::forward, dtype, input.view.rows, index, digest, strict, false);
-  problem.out = out;
+  ScaledProblem problem = describe_scaled(index, dtype, out, input.view.rows);
+  problem.facts = Facts::of_digest(digest);
+  problem.strict = strict;
   problem.fast_accum = use_fast_accum;
   problem.bias = bias.has_value();
   problem.activation = activation_of(kOp, activation);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "sparseloom/bsr_linear.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
 #include "sparseloom/layout.h"
@@ -25,6 +26,9 @@ namespace sparseloom {
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const IndexView& index,
                                                      const Executor& executor,
                                                      const std::string& kernel = {});
+SPARSELOOM_API std::shared_ptr<const ScaledPlan> make_plan(const ScaledProblem& problem,
+                                                           const IndexView& index, const Executor& executor,
+                                                           const std::string& kernel = {});
 
 /// Tells products on CUDA device `device` which index lies at the addresses of `on_device`: `host`, a valid
 /// index of the same pattern in host memory, which is copied. Block rows or block columns that read the same
@@ -40,10 +44,18 @@ SPARSELOOM_API Problem describe(const IndexView& index, DType dtype, Direction d
 
 SPARSELOOM_API Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m);
 
+/// The same of an 8-bit product that writes `out` (bf16 or f32).
+SPARSELOOM_API ScaledProblem describe_scaled(const IndexView& index, DType dtype, DType out, std::int64_t m);
+SPARSELOOM_API ScaledProblem describe_scaled(const BsrMatrix& w, DType out, std::int64_t m);
+
 /// make_plan for a BsrMatrix. Throws Error on a CUDA executor.
 SPARSELOOM_API std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w,
                                                      const Executor& executor,
                                                      const std::string& kernel = {});
+
+SPARSELOOM_API std::shared_ptr<const ScaledPlan> make_plan(const ScaledProblem& problem, const BsrMatrix& w,
+                                                           const Executor& executor,
+                                                           const std::string& kernel = {});
 
 /// Names of all kernels in registry order: those of this build, of which `reference` is the last, and those
 /// from outside (extension.h).
@@ -82,7 +94,7 @@ struct Scales {
 /// matmul_args.h fixes the order of the roundings. x [m, cols] and values [blocks, bm, bn] are of the
 /// plan's dtype (i8 or f8e4m3), y [m, rows] and bias [rows] (or null) of plan.problem.out. Throws Error as
 /// linear above does.
-SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const IndexView& index,
+SPARSELOOM_API void linear(const ScaledPlan& plan, const ConstMatrixView& x, const IndexView& index,
                            const void* values, const Scales& scales, const void* bias, const MatrixView& y,
                            std::span<std::byte> workspace, const Executor& executor);
 
@@ -129,7 +141,7 @@ SPARSELOOM_API void move_blocks(void* values, std::int64_t block_bytes, std::spa
 SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w,
                            const Addends& addends, const MatrixView& y, Workspace& workspace,
                            const Executor& executor);
-SPARSELOOM_API void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w,
+SPARSELOOM_API void linear(const ScaledPlan& plan, const ConstMatrixView& x, const BsrMatrix& w,
                            const Scales& scales, const void* bias, const MatrixView& y, Workspace& workspace,
                            const Executor& executor);
 SPARSELOOM_API void linear_dx(const Plan& plan, const ConstMatrixView& dy, const BsrMatrix& w,

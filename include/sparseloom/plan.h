@@ -1,4 +1,4 @@
-// Problem describes what is asked; Plan says which kernel will run and why.
+// Problem and ScaledProblem describe what is asked; bsr_linear.h has the plans, which say which kernel runs.
 #pragma once
 
 #include <cstddef>
@@ -48,9 +48,8 @@ inline constexpr std::int64_t kUnknownDigest = -1;
 /// The facts of a valid index in host memory, in O(blocks).
 SPARSELOOM_API Facts facts_of(const IndexView& index);
 
-/// Everything that the choice of a kernel depends on. The positions of the blocks enter as Facts only.
-struct Problem {
-  Direction direction = Direction::forward;
+/// What the problems of both verbs (bsr_linear.h) hold. The positions of the blocks enter as Facts only.
+struct CommonProblem {
   DType dtype = DType::f32;
   std::int64_t m = 0;     // tokens
   std::int64_t rows = 0;  // out features
@@ -65,52 +64,44 @@ struct Problem {
   bool aligned = true, out_aligned = true;
   bool bias = false;
   Activation activation = Activation::none;  // forward only
+  int threads = 1;
+  bool can_gemm = false;  // the executor lends a dense product for this dtype; make_plan sets it
+  int device = -1;        // CUDA ordinal, or -1 for the CPU; make_plan takes it from the executor
+  // Forbids the candidates `dense` and `reference`: the plan lists them as refused.
+  bool strict = false;
+  friend bool operator==(const CommonProblem&, const CommonProblem&) = default;
+};
+
+/// Everything that the choice of a kernel for a product of f32, f16, bf16 or f64 depends on.
+struct Problem : CommonProblem {
+  Direction direction = Direction::forward;
   // Forward only: a matrix of the shape and dtype of y is added after the activation.
   bool residual = false;
   // dw of f32, f16 and bf16 only: dW is added to dvalues, which are then fp32, instead of written.
   bool accumulate = false;
-  int threads = 1;
-  bool can_gemm = false;  // the executor lends a dense product for this dtype; make_plan sets it
-  int device = -1;        // CUDA ordinal, or -1 for the CPU; make_plan takes it from the executor
   // f32 on CUDA only: operands may be rounded to TF32 (10 explicit mantissa bits); sums stay fp32.
   bool tf32 = false;
-  // f8e4m3 on CUDA only: sums may stay in the tensor cores, which keep some 14 bits (torch's use_fast_accum).
-  bool fast_accum = false;
-  // Forbids the candidates `dense` and `reference`: the plan lists them as refused.
-  bool strict = false;
-  // What an 8-bit product writes: bf16 or f32. Every other product writes its own dtype and ignores this.
-  DType out = DType::f32;
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
+/// The same of a product of 8-bit operands with scales (dtype i8 or f8e4m3), which is a forward product.
+struct ScaledProblem : CommonProblem {
+  // What is written, and the dtype of the bias: bf16 or f32.
+  DType out = DType::f32;
+  // f8e4m3 on CUDA only: sums may stay in the tensor cores, which keep some 14 bits (torch's use_fast_accum).
+  bool fast_accum = false;
+  friend bool operator==(const ScaledProblem&, const ScaledProblem&) = default;
+};
+
+/// Such as "forward f32 m=4 W=[16, 32] block=8x16 blocks=3 density=0.75 threads=1".
 SPARSELOOM_API std::string to_string(const Problem& problem);
+SPARSELOOM_API std::string to_string(const ScaledProblem& problem);
 
 /// One candidate kernel, as the plan judged it.
 struct Candidate {
   std::string kernel;
   std::string refusal;      // why it cannot run the problem; empty: it can
   double predicted_us = 0;  // meaningful only if it can run
-};
-
-/// The decision: immutable, shareable between threads, valid for every matrix that the problem describes.
-struct Plan {
-  Problem problem;
-  int kernel = -1;  // row of the kernel registry
-  std::string kernel_name;
-  std::vector<Candidate> candidates;  // all of them, in registry order
-  // Scratch that the caller lends to each call; 64-byte aligned on the CPU, 256-byte aligned on CUDA.
-  std::size_t workspace_bytes = 0;
-  // What the kernel multiplies besides the stored blocks, so that NaN spreads from there; or empty.
-  std::string caveat;
-  // One line of text: the instruction set in force or the GPU, the rates that decided, and their origin.
-  std::string machine;
-  // What the kernel's row chose. On CUDA, a call whose index was remembered (remember_index) multiplies block
-  // rows together that read the same parts of the dense operand, as schedule.groups says.
-  Schedule schedule;
-
-  /// A few lines of text: the problem, the choice and its prediction, and why each other candidate was not
-  /// chosen.
-  SPARSELOOM_API std::string describe() const;
 };
 
 }  // namespace sparseloom

@@ -15,6 +15,7 @@
 #include "sparseloom/pattern.h"
 // Decide once, run many.
 #include "sparseloom/activation.h"
+#include "sparseloom/bsr_linear.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/ops.h"
 #include "sparseloom/packed_index.h"

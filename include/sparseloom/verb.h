@@ -51,6 +51,12 @@ using ProblemKey = std::array<std::uint64_t, kKeyWords>;
 ///   Schedule   all that is chosen before a launch; trivially copyable, without pointers
 ///   key        the problem in words: equal if and only if the problems are
 ///   print      a problem, or a schedule (empty if there is nothing to say), as text of a plan
+///
+/// It may also have
+///
+///   Traits                    a struct that each row holds a value of, as Row::traits
+///   refuse(traits, problem)   the Refusal that a row's traits mean for a problem; asked before propose()
+///   print(problem, schedule)  the schedule where the text depends on the problem
 template <class V>
 concept Verb = requires(const typename V::Problem& problem, const typename V::Schedule& schedule) {
   typename V::Args;
@@ -105,6 +111,21 @@ class Proposals {
   plan::Offer& best_;
 };
 
+namespace plan {
+
+struct NoTraits {};
+template <class V>
+struct TraitsOf {
+  using type = NoTraits;
+};
+template <class V>
+requires requires { typename V::Traits; }
+struct TraitsOf<V> {
+  using type = typename V::Traits;
+};
+
+}  // namespace plan
+
 /// A kernel that can run a verb. The functions may be called by several threads at once.
 template <class V>
 struct Row {
@@ -117,6 +138,8 @@ struct Row {
   int (*launch)(const typename V::Args& args, const typename V::Schedule& schedule, const Executor& executor);
   /// How NaN spreads, where it differs from the sparse kernels' rule, as plans print it; or null.
   const char* caveat = nullptr;
+  /// What rows of the verb say of themselves beside (V::Traits), with defaults that are safe for every row.
+  [[no_unique_address]] typename plan::TraitsOf<V>::type traits = {};
 };
 
 /// What every plan says, whatever its verb.
@@ -136,12 +159,12 @@ struct Choice {
 namespace plan {
 
 /// Changes when a member of AnyRow, or what propose() may expect, does.
-inline constexpr std::uint32_t kRowAbi = 1;
+inline constexpr std::uint32_t kRowAbi = 2;
 
 /// A row without its type: `typed` is the Row<V>, which propose() knows how to call.
 struct AnyRow {
   std::uint32_t size = sizeof(AnyRow), abi = kRowAbi;
-  std::uint32_t problem_size = 0, args_size = 0, schedule_size = 0;
+  std::uint32_t row_size = 0, problem_size = 0, args_size = 0, schedule_size = 0;
   const char* verb = nullptr;
   const void* typed = nullptr;
   const char* name = nullptr;
@@ -190,10 +213,21 @@ SPARSELOOM_API std::string describe(const Choice& choice, const std::string& pro
 }  // namespace plan
 }  // namespace sparseloom
 
-/// Adds a row to the registry of the process. Returns its number among the rows of its verb, which it keeps,
-/// or a negative number that extension.h names. Any thread may call it at any time; plans made before are not
-/// made again.
-extern "C" SPARSELOOM_API int sparseloom_register_row(const sparseloom::plan::AnyRow* row);
+extern "C" {
+
+/// What sparseloom_register_row returns instead of a row's number.
+enum {
+  SPARSELOOM_OTHER_ABI = -1,   // the caller was built with other headers than the library: build it again
+  SPARSELOOM_INCOMPLETE = -2,  // a name or function is missing
+  SPARSELOOM_NAME_TAKEN = -3,  // another row of the verb has that name
+};
+
+/// Adds a row to the registry of the process, for C++ and PyTorch alike. Returns its number among the rows of
+/// its verb, which it keeps, or one of the numbers above. Plans made before are not made again: they know the
+/// rows of their time. Any thread may call it at any time.
+SPARSELOOM_API int sparseloom_register_row(const sparseloom::plan::AnyRow* row);
+
+}  // extern "C"
 
 namespace sparseloom {
 
@@ -209,13 +243,33 @@ struct PlanOf : Choice {
   }
   /// A few lines of text: the problem, the choice and its prediction, and why each other candidate was not
   /// chosen.
-  std::string describe() const { return plan::describe(*this, V::print(problem), V::print(schedule)); }
+  std::string describe() const {
+    if constexpr (requires { V::print(problem, schedule); })
+      return plan::describe(*this, V::print(problem), V::print(problem, schedule));
+    else
+      return plan::describe(*this, V::print(problem), V::print(schedule));
+  }
 };
 
-/// sparseloom_register_row for a row of verb V, which has to live as long as the process.
+namespace plan {
+
+/// What a row answers to a problem on its own side: why it refuses, or nothing and its proposals.
 template <Verb V>
-int register_row(const Row<V>& row) {
-  plan::AnyRow any;
+Refusal ask(const Row<V>& row, const typename V::Problem& problem, const Machine& machine,
+            Proposals<V>& out) {
+  if constexpr (requires { V::refuse(row.traits, problem); })
+    if (const Refusal why = V::refuse(row.traits, problem)) return why;
+  return row.propose(problem, machine, out);
+}
+
+}  // namespace plan
+
+namespace plan {
+
+template <Verb V>
+AnyRow any_row(const Row<V>& row) {
+  AnyRow any;
+  any.row_size = sizeof(Row<V>);
   any.problem_size = sizeof(typename V::Problem);
   any.args_size = sizeof(typename V::Args);
   any.schedule_size = sizeof(typename V::Schedule);
@@ -226,13 +280,12 @@ int register_row(const Row<V>& row) {
   any.where = row.where;
   any.propose = [](const void* typed, const void* problem, const plan::Machine& machine, plan::Offer& out) {
     Proposals<V> proposals(out);
-    const auto* const given = static_cast<const Row<V>*>(typed);
-    return given->propose(*static_cast<const typename V::Problem*>(problem), machine, proposals).text();
+    return ask(*static_cast<const Row<V>*>(typed), *static_cast<const typename V::Problem*>(problem), machine,
+               proposals)
+        .text();
   };
-  return sparseloom_register_row(&any);
+  return any;
 }
-
-namespace plan {
 
 template <Verb V>
 AnyProblem any(const typename V::Problem& problem) {
@@ -262,6 +315,15 @@ std::shared_ptr<const P> cached_as(const char* verb, const ProblemKey& key, std:
 }
 
 }  // namespace plan
+
+/// sparseloom_register_row for a row of verb V, which has to live as long as the process. Without a launch or
+/// a propose it returns SPARSELOOM_INCOMPLETE.
+template <Verb V>
+int register_row(const Row<V>& row) {
+  if (row.propose == nullptr || row.launch == nullptr) return SPARSELOOM_INCOMPLETE;
+  const plan::AnyRow any = plan::any_row(row);
+  return sparseloom_register_row(&any);
+}
 
 /// Chooses a row for the problem, or returns the cached plan. `forced` names a row (for tests and
 /// benchmarks). Throws Error listing every refusal when no row can run.

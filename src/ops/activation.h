@@ -11,7 +11,6 @@
 #include "sparseloom/layout.h"
 #include "sparseloom/matrix_view.h"
 #include "sparseloom/ops.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::ops {
 

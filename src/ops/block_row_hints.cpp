@@ -12,12 +12,12 @@ void remember_index(const IndexView& host, const IndexView& on_device, int devic
     shared_by_threads<plan::KnownIndices>().remember({device, on_device.crow}, host);
 }
 
-std::shared_ptr<const plan::BlockRowHints> ops::block_row_hints(const Plan& plan, const IndexView& index) {
-  const Problem& p = plan.problem;
+std::shared_ptr<const plan::BlockRowHints> ops::block_row_hints(const CommonProblem& p, Direction direction,
+                                                                BlockRowGroups groups,
+                                                                const IndexView& index) {
   // Unknown facts: a topology that moves, whose order of a moment ago helps nobody.
-  if (p.device < 0 || p.direction == Direction::dw || !p.facts.known) return nullptr;
-  return shared_by_threads<plan::KnownIndices>().hints({p.device, index.crow}, index, p.direction,
-                                                       plan.schedule.groups);
+  if (p.device < 0 || direction == Direction::dw || !p.facts.known) return nullptr;
+  return shared_by_threads<plan::KnownIndices>().hints({p.device, index.crow}, index, direction, groups);
 }
 
 }  // namespace sparseloom

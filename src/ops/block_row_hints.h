@@ -9,8 +9,9 @@
 
 namespace sparseloom::ops {
 
-/// The hints for this plan of the index that remember_index announced at the addresses of `index`. Null if
-/// none was announced.
-std::shared_ptr<const plan::BlockRowHints> block_row_hints(const Plan& plan, const IndexView& index);
+/// The hints for a plan of this problem and schedule.groups, of the index that remember_index announced at
+/// the addresses of `index`. Null if none was announced.
+std::shared_ptr<const plan::BlockRowHints> block_row_hints(const CommonProblem& problem, Direction direction,
+                                                           BlockRowGroups groups, const IndexView& index);
 
 }  // namespace sparseloom::ops

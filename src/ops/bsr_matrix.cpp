@@ -21,8 +21,20 @@ Problem describe(const BsrMatrix& w, Direction direction, std::int64_t m) {
   return problem;
 }
 
+ScaledProblem describe_scaled(const BsrMatrix& w, DType out, std::int64_t m) {
+  ScaledProblem problem = describe_scaled(w.index().view(), w.dtype(), out, m);
+  problem.facts = facts_of(w.index().view());
+  return problem;
+}
+
 std::shared_ptr<const Plan> make_plan(const Problem& problem, const BsrMatrix& w, const Executor& executor,
                                       const std::string& kernel) {
+  require_cpu("plan", executor);
+  return make_plan(problem, w.index().view(), executor, kernel);
+}
+
+std::shared_ptr<const ScaledPlan> make_plan(const ScaledProblem& problem, const BsrMatrix& w,
+                                            const Executor& executor, const std::string& kernel) {
   require_cpu("plan", executor);
   return make_plan(problem, w.index().view(), executor, kernel);
 }
@@ -34,7 +46,7 @@ void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, cons
          executor);
 }
 
-void linear(const Plan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales,
+void linear(const ScaledPlan& plan, const ConstMatrixView& x, const BsrMatrix& w, const Scales& scales,
             const void* bias, const MatrixView& y, Workspace& workspace, const Executor& executor) {
   require_cpu("linear", executor);
   linear(plan, x, w.index().view(), w.values(), scales, bias, y, workspace.at_least(plan.workspace_bytes),

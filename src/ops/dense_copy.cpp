@@ -7,15 +7,26 @@
 #include "ops/machine.h"
 
 namespace sparseloom::ops {
+namespace {
+
+bool dense_can_run(const Choice& plan) {
+  return std::any_of(plan.candidates.begin(), plan.candidates.end(),
+                     [](const Candidate& each) { return each.kernel == "dense" && each.refusal.empty(); });
+}
+
+}  // namespace
 
 std::optional<double> dense_copy_us(const Plan& plan, const Executor& executor) {
-  const auto row = std::find_if(plan.candidates.begin(), plan.candidates.end(),
-                                [](const Candidate& each) { return each.kernel == "dense"; });
-  if (row == plan.candidates.end() || !row->refusal.empty()) return std::nullopt;
+  if (!dense_can_run(plan)) return std::nullopt;
   plan::Machine machine = known_machine(executor).machine;
   // The plan measured this rate, or its row would have refused.
   if (plan.problem.device < 0) machine.rates.gemm_flops = gemm_rate(plan.problem, executor);
   return kernels::dense::product_us(plan.problem, machine);
+}
+
+std::optional<double> dense_copy_us(const ScaledPlan& plan, const Executor& executor) {
+  if (!dense_can_run(plan)) return std::nullopt;
+  return kernels::dense::product_us(plan.problem, known_machine(executor).machine);
 }
 
 }  // namespace sparseloom::ops

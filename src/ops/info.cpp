@@ -2,7 +2,8 @@
 // missing.
 #include "core/json.h"
 #include "kernels/bsr_linear/cpu/rates.h"
-#include "kernels/registry.h"
+#include "kernels/machine_rates.h"
+#include "ops/rows.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
 #include "sparseloom/ops.h"
@@ -12,7 +13,7 @@ namespace sparseloom {
 namespace {
 
 // Why this machine cannot run the row; empty if it can.
-std::string unavailable(const kernels::Kernel& row, const runtime::CudaSummary& cuda) {
+std::string unavailable(const ops::Listed& row, const runtime::CudaSummary& cuda) {
   if (row.where == Placement::cuda) return cuda.devices > 0 ? "" : cuda.reason;
   if (runtime::active_isa().has(row.isa)) return {};
   return std::string("needs ") + runtime::name_of(row.isa) + ", " +
@@ -36,14 +37,15 @@ std::string info_json() {
                      ", \"isa_active\": " + json_string(runtime::name_of(runtime::active_isa())) +
                      ", \"isa_forced\": " + (forced.empty() ? "null" : json_string(forced)) +
                      ", \"kernels\": [";
+  const std::vector<ops::Listed> kernels = ops::listed_kernels();
   const char* comma = "";
-  for (const kernels::Kernel& row : kernels::registry()) {
+  for (const ops::Listed& row : kernels) {
     text += comma + json_string(row.name);
     comma = ", ";
   }
   text += "], \"kernels_unavailable\": {";
   comma = "";
-  for (const kernels::Kernel& row : kernels::registry()) {
+  for (const ops::Listed& row : kernels) {
     const std::string reason = unavailable(row, cuda);
     if (reason.empty()) continue;
     text += comma + json_string(row.name) + ": " + json_string(reason);

@@ -7,7 +7,8 @@
 #include "core/check.h"
 #include "kernels/bsr_linear/cpu/rates.h"
 #include "kernels/bsr_linear/cuda/rates.h"
-#include "kernels/registry.h"
+#include "kernels/machine_rates.h"
+#include "ops/rows.h"
 #include "ops/shared_by_threads.h"
 #include "plan/cache.h"
 #include "plan/registry.h"
@@ -82,6 +83,7 @@ ops::KnownMachine ops::known_machine(const Executor& executor) {
 }
 
 plan::Selected plan::select(const AnyProblem& problem, const Executor& executor, std::string_view forced) {
+  ops::enter_own_rows();
   const ops::KnownMachine known = ops::known_machine(executor);
   Selected selected = select(problem, known.machine, forced);
   selected.choice.machine = known.line;
@@ -91,6 +93,7 @@ plan::Selected plan::select(const AnyProblem& problem, const Executor& executor,
 std::shared_ptr<const void> plan::cached(const char* verb, const ProblemKey& key, std::string_view forced,
                                          std::shared_ptr<const void> (*make)(const void* context),
                                          const void* context) {
+  ops::enter_own_rows();  // they are part of the key
   Cache& cache = shared_by_threads<Cache>();
   const CacheKey whole{verb, key, std::string(forced), row_count()};
   if (auto kept = cache.find(whole)) return kept;

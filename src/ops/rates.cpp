@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/registry.h"
+#include "kernels/machine_rates.h"
 #include "ops/gemm_rate.h"
 
 namespace sparseloom {

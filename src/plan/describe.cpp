@@ -20,32 +20,43 @@ const char* name_of(Activation activation) noexcept {
   return code < kActivationCount ? kActivations[code].name : "?";
 }
 
-std::string to_string(const Problem& p) {
+namespace {
+
+// A problem in the words of plans: the product, what both verbs have, and between those what one alone has.
+std::string text_of(const CommonProblem& p, const std::string& product, const char* residual,
+                    const std::string& flags) {
   const std::int64_t grid = p.block.rows && p.block.cols ? ((p.rows + p.block.rows - 1) / p.block.rows) *
                                                                ((p.cols + p.block.cols - 1) / p.block.cols)
                                                          : 0;
   char density[32];
   std::snprintf(density, sizeof density, "%.3g",
                 grid ? static_cast<double>(p.blocks) / static_cast<double>(grid) : 0.0);
-  const std::string dtype =
-      is_scaled(p.dtype) ? std::string(name_of(p.dtype)) + " to " + name_of(p.out) : name_of(p.dtype);
-  std::string text = std::string(name_of(p.direction)) + " " + dtype + " m=" + std::to_string(p.m) + " W=[" +
-                     std::to_string(p.rows) + ", " + std::to_string(p.cols) +
-                     "] block=" + to_string(p.block) + " blocks=" + std::to_string(p.blocks) +
-                     " density=" + density;
+  std::string text = product + " m=" + std::to_string(p.m) + " W=[" + std::to_string(p.rows) + ", " +
+                     std::to_string(p.cols) + "] block=" + to_string(p.block) +
+                     " blocks=" + std::to_string(p.blocks) + " density=" + density;
   if (p.bias) text += " bias";
   if (p.activation != Activation::none) text += std::string(" ") + name_of(p.activation);
-  if (p.residual) text += " residual";
+  text += residual;
   if (p.facts.uneven_rows) text += " uneven_rows";
-  if (p.accumulate) text += " accumulate";
-  if (p.tf32) text += " tf32";
-  if (p.fast_accum) text += " fast_accum";
+  text += flags;
   text +=
       p.device >= 0 ? " device=cuda:" + std::to_string(p.device) : " threads=" + std::to_string(p.threads);
   if (!p.aligned) text += " misaligned";
   if (!p.out_aligned) text += " misaligned_out";
   if (p.strict) text += " strict";
   return text;
+}
+
+}  // namespace
+
+std::string to_string(const Problem& p) {
+  return text_of(p, std::string(name_of(p.direction)) + " " + name_of(p.dtype), p.residual ? " residual" : "",
+                 std::string(p.accumulate ? " accumulate" : "") + (p.tf32 ? " tf32" : ""));
+}
+
+std::string to_string(const ScaledProblem& p) {
+  return text_of(p, std::string("forward ") + name_of(p.dtype) + " to " + name_of(p.out), "",
+                 p.fast_accum ? " fast_accum" : "");
 }
 
 const char* name_of(Method method) noexcept {
@@ -98,18 +109,6 @@ std::string plan::describe(const Choice& choice, const std::string& problem, con
             (c.refusal.empty() ? "predicted " + microseconds(c.predicted_us) : c.refusal) + "\n";
   }
   return text;
-}
-
-std::string Plan::describe() const {
-  std::string text = to_string(schedule);
-  if (schedule.groups.block_rows > 0 && problem.facts.known)
-    text += std::string(text.empty() ? "" : "\n  ") + "takes block " +
-            (problem.direction == Direction::dx ? "columns" : "rows") +
-            " in an order of its own: those that read the same parts together, costly ones first";
-  const auto row = static_cast<std::size_t>(kernel);
-  return plan::describe(
-      {kernel, kernel_name, candidates, candidates[row].predicted_us, workspace_bytes, caveat, machine},
-      to_string(problem), text);
 }
 
 }  // namespace sparseloom

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <mutex>
 
-#include "sparseloom/extension.h"
-
 namespace sparseloom::plan {
 namespace {
 
@@ -16,8 +14,8 @@ class Registry {
     int number = 0;
     for (const AnyRow& other : rows_) {
       if (std::string_view(other.verb) != row.verb) continue;
-      if (other.problem_size != row.problem_size || other.args_size != row.args_size ||
-          other.schedule_size != row.schedule_size)
+      if (other.row_size != row.row_size || other.problem_size != row.problem_size ||
+          other.args_size != row.args_size || other.schedule_size != row.schedule_size)
         return SPARSELOOM_OTHER_ABI;
       if (std::string_view(other.name) == row.name) return SPARSELOOM_NAME_TAKEN;
       ++number;
@@ -33,6 +31,11 @@ class Registry {
     for (const AnyRow& row : rows_)
       if (row.verb == verb) found.push_back(row);
     return found;
+  }
+
+  std::vector<AnyRow> every() {
+    std::lock_guard lock(mutex_);
+    return rows_;
   }
 
   std::size_t count() const noexcept { return count_.load(std::memory_order_acquire); }
@@ -52,17 +55,16 @@ Registry& all() {
 }  // namespace
 
 std::vector<AnyRow> rows_of(std::string_view verb) { return all().of(verb); }
+std::vector<AnyRow> all_rows() { return all().every(); }
 std::size_t row_count() noexcept { return all().count(); }
 
-}  // namespace sparseloom::plan
-
-int sparseloom_register_row(const sparseloom::plan::AnyRow* row) {
-  using namespace sparseloom;
-  if (row == nullptr || row->size != sizeof(plan::AnyRow) || row->abi != plan::kRowAbi ||
-      row->schedule_size > kScheduleBytes)
+int add_row(const AnyRow& row) {
+  if (row.size != sizeof(AnyRow) || row.abi != kRowAbi || row.schedule_size > kScheduleBytes)
     return SPARSELOOM_OTHER_ABI;
-  if (row->verb == nullptr || row->typed == nullptr || row->name == nullptr || row->name[0] == 0 ||
-      row->propose == nullptr)
+  if (row.verb == nullptr || row.typed == nullptr || row.name == nullptr || row.name[0] == 0 ||
+      row.propose == nullptr)
     return SPARSELOOM_INCOMPLETE;
-  return plan::all().add(*row);
+  return all().add(row);
 }
+
+}  // namespace sparseloom::plan

@@ -29,35 +29,35 @@ namespace sl = sparseloom;
 
 namespace {
 
-const char* refusal(const sl::Problem* p) {
-  if (p->direction != sl::Direction::forward || p->dtype != sl::DType::f32) return "does forward of f32 only";
-  if (p->activation != sl::Activation::none || p->residual) return "adds a bias and nothing else";
-  return p->m == 3 ? nullptr : "takes 3 tokens";
+using sl::bsr_linear::Linear;
+
+sl::Refusal propose_bsr(const sl::Problem& p, const sl::plan::Machine&, sl::Proposals<Linear>& out) {
+  if (p.direction != sl::Direction::forward || p.dtype != sl::DType::f32) return "does forward of f32 only";
+  if (p.activation != sl::Activation::none || p.residual) return "adds a bias and nothing else";
+  if (p.m != 3) return {"takes {} tokens", 3};
+  out.add({{}, 1e-3, sizeof(int)});
+  return {};
 }
 
-double predict_us(const sl::Problem*) { return 1e-3; }
-
-int launch(const sl::MatmulArgs* args, const sl::Executor*) {
-  const sl::IndexView& w = args->index;
-  const auto *x = static_cast<const float*>(args->a), *values = static_cast<const float*>(args->values),
-             *bias = static_cast<const float*>(args->bias);
-  for (std::int64_t t = 0; t < args->m; ++t)
+int launch_bsr(const sl::MatmulArgs& args, const sl::Schedule&, const sl::Executor&) {
+  const sl::IndexView& w = args.index;
+  const auto *x = static_cast<const float*>(args.a), *values = static_cast<const float*>(args.values),
+             *bias = static_cast<const float*>(args.bias);
+  for (std::int64_t t = 0; t < args.m; ++t)
     for (std::int64_t o = 0; o < w.rows; ++o) {
       float sum = bias ? bias[o] : 0;
       const std::int64_t r = o / w.block.rows;
       for (std::int64_t b = w.crow[r]; b < w.crow[r + 1]; ++b)
         for (std::int64_t i = 0; i < w.block.cols && w.col[b] * w.block.cols + i < w.cols; ++i)
-          sum += x[t * args->a_stride + w.col[b] * w.block.cols + i] *
+          sum += x[t * args.a_stride + w.col[b] * w.block.cols + i] *
                  values[(b * w.block.rows + o % w.block.rows) * w.block.cols + i];
-      static_cast<float*>(args->out)[t * args->out_stride + o] = sum;
+      static_cast<float*>(args.out)[t * args.out_stride + o] = sum;
     }
-  ++*reinterpret_cast<int*>(args->workspace);  // it was lent
+  ++*reinterpret_cast<int*>(args.workspace);  // it was lent
   return 0;
 }
 
-SparseloomKernel kernel{sizeof(SparseloomKernel), SPARSELOOM_KERNEL_ABI, sizeof(sl::Problem),
-                        sizeof(sl::MatmulArgs), "from_outside", 0, 0, refusal, predict_us,
-                        [](const sl::Problem*) { return sizeof(int); }, launch};
+constexpr sl::Row<Linear> row{"from_outside", sl::Placement::cpu, propose_bsr, launch_bsr};
 
 }  // namespace
 
@@ -102,7 +102,7 @@ constexpr sl::Row<Sum> pair{"pair", sl::Placement::cpu, propose<1>, add_up},
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 EXPORT int kernels() { return static_cast<int>(sl::kernel_names().size()); }
-EXPORT int add() { return sparseloom_register_kernel(&kernel); }
+EXPORT int add() { return sl::register_row(row); }
 EXPORT int add_rows() { return 10 * sl::register_row(pair) + sl::register_row(any); }
 EXPORT double sum(std::int64_t count, const char* forced, char* text) {
   const double numbers[] = {1, 2, 4};
@@ -118,14 +118,17 @@ EXPORT double sum(std::int64_t count, const char* forced, char* text) {
   return out;
 }
 EXPORT int add_of_other_headers() {
-  static SparseloomKernel other = kernel;
+  sl::plan::AnyRow other = sl::plan::any_row(row);
   other.args_size += 8;
-  return sparseloom_register_kernel(&other);
+  return sparseloom_register_row(&other);
 }
 EXPORT int add_without_launch() {
-  static SparseloomKernel other = kernel;
-  other.name = "without_launch", other.launch = nullptr;
-  return sparseloom_register_kernel(&other);
+  static constexpr sl::Row<Linear> other{"without_launch", sl::Placement::cpu, propose_bsr, nullptr};
+  return sl::register_row(other);
+}
+EXPORT int add_of_a_taken_name() {
+  static constexpr sl::Row<Linear> other{"reference", sl::Placement::cpu, propose_bsr, launch_bsr};
+  return sl::register_row(other);
 }
 """
 #: Runs in a process of its own, because a kernel that was added stays.
@@ -136,13 +139,14 @@ from sparseloom import ops
 from sparseloom.nn import BlockSparseLinear
 
 extension = ctypes.CDLL(sys.argv[1])
+assert extension.add_of_a_taken_name() == -3  # though nothing was planned yet
 layer, x = BlockSparseLinear(40, 24, density=0.5, block=8), torch.randn(3, 40)
 with torch.no_grad():
     before = layer(x)
 rows = len(ops.info()["kernels"])
 assert extension.add_of_other_headers() == -1 and extension.add_without_launch() == -2
 assert extension.kernels() == rows
-assert extension.add() == rows and extension.add() == -3
+assert extension.add() > 0 and extension.add() == -3
 assert extension.kernels() == rows + 1
 plan = layer.plan(3)
 assert plan["kernel"] == "from_outside", plan["text"]

@@ -4,11 +4,11 @@
 //   forward  y[t][o] = act(sum over stored (o, i) of x[t][i] W[o][i] + bias[o]) + residual[t][o]
 //   dx       dx[t][i] = sum over stored (o, i) of dy[t][o] W[o][i]
 //   dw       dW[o][i] = sum over t of dy[t][o] x[t][i], at stored (o, i); or, in fp32, += that sum
-//   8-bit    the scaled forward product with the roundings of extension.h; fp64 holds i8's sums exactly,
+//   8-bit    the scaled forward product with the roundings of matmul_args.h; fp64 holds i8's sums exactly,
 //            and f8's sums are rounded to fp32 once
 //
 // Of MatmulArgs they read operands and epilogue alone: the View given beside it says what is stored. In
-// extension.h, read "[stored(view)]" for "[blocks, bm, bn]".
+// matmul_args.h, read "[stored(view)]" for "[blocks, bm, bn]".
 #pragma once
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 //   dx       dX = dY D
 //   dw       D = dY^T X, whose stored elements are gathered, or added in fp32
 //   f8e4m3   forward with D of 8 bits and the lent GEMM with scales, whose roundings are the vendor's and not
-//            those of extension.h
+//            those of matmul_args.h
 //
 // and what a row of the registry says of both.
 #pragma once
@@ -43,7 +43,11 @@ concept LayoutOnDevice = Layout<L> && requires(const typename L::View& view, con
 // features. ScaledGemm guarantees them to the executor that lends one.
 inline constexpr int kScaledSm = 89, kScaledFeatures = 16;
 
-inline Refusal refuse_scaled_dense(const Problem& p, const plan::Machine& machine) {
+/// Why a dense row cannot run the 8-bit problem.
+template <Layout L>
+Refusal dense_refusal(const ScaledProblem& p, const plan::Machine& machine) {
+  if (p.strict) return "strict forbids going dense";
+  if (p.device >= 0 && !LayoutOnDevice<L>) return {"the layout {} has no unpack on CUDA devices", L::kId};
   if (p.dtype != DType::f8e4m3)
     return {"multiplies float8_e4m3fn alone of the 8-bit dtypes, the dtype is {}", name_of(p.dtype)};
   if (p.device < 0) return "multiplies float8_e4m3fn on CUDA devices only, the operands are on the CPU";
@@ -78,7 +82,6 @@ template <Layout L>
 Refusal dense_refusal(const Problem& p, const plan::Machine& machine) {
   if (p.strict) return "strict forbids going dense";
   if (p.device >= 0 && !LayoutOnDevice<L>) return {"the layout {} has no unpack on CUDA devices", L::kId};
-  if (is_scaled(p.dtype)) return refuse_scaled_dense(p, machine);
   if (p.device < 0) {
     const char* const why = refuse_dense_on_cpu(dense_problem(p, machine));
     return why != nullptr ? Refusal(why) : Refusal();
@@ -94,7 +97,8 @@ inline std::size_t dense_workspace_bytes(const Problem& p) {
          size_of(p.accumulate ? DType::f32 : p.dtype);
 }
 
-// A pass of its own adds the bias to f32 outputs, because cuBLAS's 8-bit products take none there.
+/// Forward of f8e4m3 on a CUDA device. A pass of its own adds the bias to f32 outputs, because cuBLAS's 8-bit
+/// products take none there. It links only in a build with CUDA kernels.
 template <LayoutOnDevice L>
 int scaled_dense_on_device(const MatmulArgs& args, const typename L::View& w, const Executor& executor) {
   const MatrixView dense = dense_of<L>(args, w),
@@ -124,10 +128,9 @@ int scaled_dense_on_device(const MatmulArgs& args, const typename L::View& w, co
              : cuda::sm80_activate(out, args.activation, {}, out, args.stream);
 }
 
-/// All three products on a CUDA device, and forward of f8e4m3. It links only in a build with CUDA kernels.
+/// All three products on a CUDA device. It links only in a build with CUDA kernels.
 template <LayoutOnDevice L>
 int dense_on_device(const MatmulArgs& args, const typename L::View& w, const Executor& executor) {
-  if (is_scaled(args.dtype)) return scaled_dense_on_device<L>(args, w, executor);
   const MatrixView dense = dense_of<L>(args, w);
   const Gemm product = gemm_of(args, dense);
   if (args.direction == Direction::dw) {

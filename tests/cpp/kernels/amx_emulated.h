@@ -18,7 +18,7 @@ float emulated_dot(const std::uint16_t* a, const std::uint16_t* b, float old);
 
 /// int8's of both: tiles are of one translation unit.
 bool emulated_int8_tiles_in_use();
-const kernels::Kernel& emulated_amx_int8_kernel();
+const kernels::ScaledKernel& emulated_amx_int8_kernel();
 
 /// A row as amx_tile's, called amx_tile_emulated. Refuses what that refuses, and machines below avx512_bf16.
 const kernels::Kernel& emulated_amx_kernel();

@@ -31,22 +31,22 @@ bool emulated_int8_tiles_in_use() {
                      [](const auto& tile) { return tile.rows > 0; });
 }
 
-const kernels::Kernel& emulated_amx_int8_kernel() {
+const kernels::ScaledKernel& emulated_amx_int8_kernel() {
   using namespace kernels;
-  const auto propose = [](const Problem& problem, const plan::Machine& machine,
-                          Proposals<Linear>& out) -> Refusal {
+  const auto propose = [](const ScaledProblem& problem, const plan::Machine& machine,
+                          Proposals<Scaled>& out) -> Refusal {
     if (!machine.isa.has(runtime::Isa::avx512_bf16)) return "needs avx512_bf16";
-    if (problem.dtype != DType::i8 || problem.direction != Direction::forward)
-      return "multiplies int8 only, forward only";
-    out.add({{}, cpu::predict_tile_us(problem, 0), cpu::tile_workspace(problem)});
+    if (problem.dtype != DType::i8) return "multiplies int8 only";
+    const Problem same = forward_of(problem);
+    out.add({{}, cpu::predict_tile_us(same, 0), cpu::tile_workspace(same)});
     return {};
   };
   const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
     cpu::run_tile(kEmulatedInt8Tile, args, executor);
     return 0;
   };
-  static const Kernel kernel{
-      {"amx_int8_tile_emulated", Placement::cpu, propose, launch}, runtime::Isa::avx512_bf16, true};
+  static const ScaledKernel kernel{{"amx_int8_tile_emulated", Placement::cpu, propose, launch},
+                                   runtime::Isa::avx512_bf16};
   return kernel;
 }
 

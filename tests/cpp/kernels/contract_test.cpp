@@ -132,6 +132,20 @@ TEST(Activations, ExtremesMatchTheirLimits) {
   }
 }
 
+TEST(Refusals, OfEightBitsSayWhyNot) {
+  ScaledProblem i8;
+  i8.dtype = DType::i8, i8.m = 64, i8.rows = 64, i8.cols = 64, i8.block = {8, 8}, i8.blocks = 4;
+  ScaledProblem f8 = i8;
+  f8.dtype = DType::f8e4m3;
+  const plan::Machine generic{runtime::Isa::generic, {}, {}}, all{runtime::Isa::amx, {}, {}};
+  for (const kernels::ScaledKernel& kernel : kernels::cpu_scaled_kernels()) {
+    using kernels::bsr_linear::ask;
+    EXPECT_NE(ask(kernel, i8, generic).refusal.find("SPARSELOOM_ISA"), std::string::npos) << kernel.name;
+    EXPECT_EQ(ask(kernel, i8, all).refusal, "") << kernel.name;
+    EXPECT_NE(ask(kernel, f8, all).refusal.find("int8 only"), std::string::npos) << kernel.name;
+  }
+}
+
 TEST(Refusals, SayWhyNot) {
   Problem p;
   p.m = 64, p.rows = 64, p.cols = 64, p.block = {8, 8}, p.blocks = 4, p.threads = 1;
@@ -144,15 +158,6 @@ TEST(Refusals, SayWhyNot) {
     Problem f64 = p;
     f64.dtype = DType::f64, f64.m = 1;
     EXPECT_NE(refusal(f64, all).find("f64"), std::string::npos) << kernel.name;
-    if (kernel.scaled) {
-      Problem i8 = p;
-      i8.dtype = DType::i8;
-      EXPECT_EQ(refusal(i8, all), "") << kernel.name;
-      i8.direction = Direction::dx;
-      EXPECT_NE(refusal(i8, all).find("forward only"), std::string::npos) << kernel.name;
-      EXPECT_NE(refusal(p, all).find("int8 only"), std::string::npos) << kernel.name;
-      continue;
-    }
     const bool decode = std::string(kernel.name).find("decode") != std::string::npos;
     if (decode) {
       EXPECT_NE(refusal(p, all).find("64"), std::string::npos) << kernel.name;

@@ -9,13 +9,13 @@
 namespace sparseloom::kernels {
 namespace {
 
-const Kernel& dense() {
-  static const Kernel kernel = dense_kernel();
+const ScaledKernel& dense() {
+  static const ScaledKernel kernel = scaled_dense_kernel();
   return kernel;
 }
 
-Problem problem() {
-  Problem p;
+ScaledProblem problem() {
+  ScaledProblem p;
   p.dtype = DType::f8e4m3, p.out = DType::bf16, p.device = 0, p.can_gemm = true;
   p.m = 4096, p.rows = 2048, p.cols = 1024, p.block = {32, 32}, p.blocks = 1024;
   return p;
@@ -27,14 +27,13 @@ plan::Machine machine(int sm) {
   return made;
 }
 
-void expect_refused(const Problem& p, const std::string& part, int sm = 90) {
+void expect_refused(const ScaledProblem& p, const std::string& part, int sm = 90) {
   const std::string why = bsr_linear::ask(dense(), p, machine(sm)).refusal;
   EXPECT_NE(why.find(part), std::string::npos) << "'" << why << "' has no '" << part << "'";
 }
 
 TEST(DenseOf8Bits, IsRefusedWhereNobodyMultipliesThem) {
-  ASSERT_TRUE(dense().scaled);
-  Problem p = problem();
+  ScaledProblem p = problem();
   EXPECT_EQ(bsr_linear::ask(dense(), p, machine(90)).refusal, "");
   EXPECT_EQ(bsr_linear::ask(dense(), p, machine(89)).refusal, "");
   expect_refused(p, "8.9 or newer for float8_e4m3fn, the device has 8.6", 86);
@@ -59,10 +58,10 @@ TEST(DenseOf8Bits, TakesOneByteForEachElementOfW) {
 }
 
 TEST(DenseOf8Bits, EveryPassBehindTheProductIsInItsPrediction) {
-  const auto predicted = [](const Problem& p) {
+  const auto predicted = [](const ScaledProblem& p) {
     return bsr_linear::ask(dense(), p, machine(90)).predicted_us;
   };
-  Problem p = problem();
+  ScaledProblem p = problem();
   const double plain = predicted(p), peak = 2.0 * 4096 * 2048 * 1024 / (2 * 8192 / 2.0 * 132 * 1.98e9) * 1e6;
   EXPECT_GT(plain, peak);
   p.bias = true;

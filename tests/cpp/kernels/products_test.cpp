@@ -189,12 +189,16 @@ TEST(Kernels, EachIsExercisedOnThisMachine) {
       p.blocks = 1, p.threads = 1;
       for (const kernels::Kernel* kernel : runnable(p)) seen.insert(kernel->name);
     }
-  Problem i8;  // by scaled_test.cpp
+  ScaledProblem i8;  // by scaled_test.cpp
   i8.dtype = DType::i8, i8.m = 4, i8.rows = 64, i8.cols = 64, i8.block = {32, 32}, i8.blocks = 1,
   i8.threads = 1;
-  for (const kernels::Kernel* kernel : scaled_runnable(i8)) seen.insert(kernel->name);
-  for (const kernels::Kernel& kernel : kernels::cpu_kernels())
-    EXPECT_EQ(seen.count(kernel.name), runtime::active_isa().has(kernel.isa) ? 1u : 0u) << kernel.name;
+  for (const kernels::ScaledKernel* kernel : scaled_runnable(i8)) seen.insert(kernel->name);
+  const auto expect_seen = [&seen](const auto& kernels) {
+    for (const auto& kernel : kernels)
+      EXPECT_EQ(seen.count(kernel.name), runtime::active_isa().has(kernel.isa) ? 1u : 0u) << kernel.name;
+  };
+  expect_seen(kernels::cpu_kernels());
+  expect_seen(kernels::cpu_scaled_kernels());
 }
 
 // Every fast forward kernel: whole groups of eight outputs and ragged ones, few tokens and several panels.

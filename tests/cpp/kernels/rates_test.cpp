@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/processes.h"
-#include "kernels/registry.h"
+#include "kernels/machine_rates.h"
 #include "runtime/cache_file.h"
 #include "runtime/cpu.h"
 #include "sparseloom/ops.h"

@@ -89,8 +89,8 @@ IndexView ScaledInstance::index() const {
   return {c.rows, c.cols, c.block, static_cast<std::int64_t>(col.size()), crow.data(), col.data()};
 }
 
-Problem ScaledInstance::problem(int threads) const {
-  Problem p;
+ScaledProblem ScaledInstance::problem(int threads) const {
+  ScaledProblem p;
   p.dtype = c.dtype, p.out = c.out, p.m = c.m, p.rows = c.rows, p.cols = c.cols, p.block = c.block;
   p.blocks = static_cast<std::int64_t>(col.size()), p.bias = c.bias, p.activation = c.activation,
   p.threads = threads;
@@ -125,9 +125,9 @@ void ScaledInstance::fill_values(double value) {
           values.set(b * c.block.rows + i, j, value);
 }
 
-Matrix ScaledInstance::run(const kernels::Kernel& kernel, const Executor& executor) {
+Matrix ScaledInstance::run(const kernels::ScaledKernel& kernel, const Executor& executor) {
   Matrix out(c.out, c.m, c.rows, c.stride_padding);
-  const kernels::bsr_linear::Answer planned =
+  const auto planned =
       kernels::bsr_linear::ask(kernel, problem(executor.num_threads), {runtime::active_isa(), {}, {}});
   const std::size_t declared = planned.workspace_bytes;
   const std::size_t allocated = (declared + 2 * kGuard - 1) / kGuard * kGuard;
@@ -187,17 +187,17 @@ void ScaledInstance::expect_right(const Matrix& out) {
   }
 }
 
-std::vector<const kernels::Kernel*> scaled_runnable(const Problem& problem) {
-  const auto runs = [&](const kernels::Kernel& kernel) {
+std::vector<const kernels::ScaledKernel*> scaled_runnable(const ScaledProblem& problem) {
+  const auto runs = [&](const kernels::ScaledKernel& kernel) {
     return kernels::bsr_linear::ask(kernel, problem, {runtime::active_isa(), {}, {}}).refusal.empty();
   };
-  std::vector<const kernels::Kernel*> list;
-  for (const kernels::Kernel& kernel : kernels::cpu_kernels())
+  std::vector<const kernels::ScaledKernel*> list;
+  for (const kernels::ScaledKernel& kernel : kernels::cpu_scaled_kernels())
     if (runs(kernel)) list.push_back(&kernel);
 #if defined(__x86_64__)
   if (runs(emulated_amx_int8_kernel())) list.push_back(&emulated_amx_int8_kernel());
 #endif
-  static const kernels::Kernel reference = kernels::reference_kernel();
+  static const kernels::ScaledKernel reference = kernels::scaled_reference_kernel();
   list.push_back(&reference);
   return list;
 }

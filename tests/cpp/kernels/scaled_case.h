@@ -36,7 +36,7 @@ struct ScaledInstance {
 
   explicit ScaledInstance(const ScaledCase& c);
   IndexView index() const;
-  Problem problem(int threads) const;
+  ScaledProblem problem(int threads) const;
   /// The call on this instance's own memory, less output and workspace.
   MatmulArgs args();
 
@@ -46,7 +46,7 @@ struct ScaledInstance {
 
   /// Runs the kernel on poisoned output and workspace of exactly the declared size; fails the test when
   /// either was overrun.
-  Matrix run(const kernels::Kernel& kernel, const Executor& executor);
+  Matrix run(const kernels::ScaledKernel& kernel, const Executor& executor);
 
   /// i8: every element has the bits of args.h's formula on exact sums, unless an activation's own rounding
   /// comes between; always, and f8 too: per tile of 16 tokens x a block of outputs, no further from fp64's
@@ -56,6 +56,6 @@ struct ScaledInstance {
 
 /// i8 and f8 kernels that this machine and problem allow: the CPU's rows, AMX's on emulated tiles, and the
 /// reference.
-std::vector<const kernels::Kernel*> scaled_runnable(const Problem& problem);
+std::vector<const kernels::ScaledKernel*> scaled_runnable(const ScaledProblem& problem);
 
 }  // namespace sparseloom::testing

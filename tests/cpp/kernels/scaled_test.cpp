@@ -13,7 +13,7 @@ constexpr std::int32_t kSides[] = {8, 16, 32, 64, 128};
 
 void check(const ScaledCase& c) {
   ScaledInstance instance(c);
-  for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
+  for (const kernels::ScaledKernel* kernel : scaled_runnable(instance.problem(1))) {
     SCOPED_TRACE(kernel->name);
     instance.expect_right(instance.run(*kernel, Executor::serial()));
   }
@@ -75,7 +75,7 @@ TEST(Scaled, ExtremesDoNotOverflow) {
       c.m = 17, c.rows = 40, c.cols = 16384, c.block = {32, 64}, c.density = 1;
       ScaledInstance instance(c);
       instance.fill_x(x), instance.fill_values(w);
-      for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
+      for (const kernels::ScaledKernel* kernel : scaled_runnable(instance.problem(1))) {
         SCOPED_TRACE(kernel->name);
         instance.expect_right(instance.run(*kernel, Executor::serial()));
       }
@@ -89,7 +89,7 @@ TEST(Scaled, TheLongestSumFits) {
   ScaledInstance instance(c);
   instance.fill_x(-128), instance.fill_values(-128);
   instance.x_scale = {1, 1}, instance.w_scale.assign(8, 1);
-  for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1)))
+  for (const kernels::ScaledKernel* kernel : scaled_runnable(instance.problem(1)))
     EXPECT_EQ(instance.run(*kernel, Executor::serial()).at(1, 7), 0x1p31 - 0x1p14) << kernel->name;
 }
 
@@ -101,7 +101,7 @@ TEST(Scaled, AnyNumberOfThreadsGivesTheSameBits) {
         c.m = m, c.rows = 520, c.cols = 720, c.block = {side, side}, c.density = 0.5, c.skewed = skewed,
         c.out = DType::bf16;
         ScaledInstance instance(c);
-        for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
+        for (const kernels::ScaledKernel* kernel : scaled_runnable(instance.problem(1))) {
           const Matrix one = instance.run(*kernel, Executor::serial());
           for (const int threads : {2, 3, 7})
             EXPECT_EQ(instance.run(*kernel, backwards(threads)).bytes, one.bytes)
@@ -120,7 +120,7 @@ TEST(Scaled, DenormalResultsAreKept) {
     ScaledInstance instance(c);
     for (float& scale : instance.x_scale) scale *= 0x1p-70f;
     for (float& scale : instance.w_scale) scale *= 0x1p-62f;
-    for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
+    for (const kernels::ScaledKernel* kernel : scaled_runnable(instance.problem(1))) {
       SCOPED_TRACE(kernel->name);
       const Matrix got = instance.run(*kernel, Executor::serial());
       instance.expect_right(got);
@@ -142,7 +142,7 @@ TEST(Scaled, ZeroInfAndNanScalesFollowIeee) {
     instance.x_scale[2] = 0, instance.x_scale[3] = kInf, instance.x_scale[4] = kNan,
     instance.x_scale[5] = -kInf;
     instance.w_scale[9] = kInf, instance.w_scale[10] = kNan, instance.w_scale[11] = 0;
-    for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
+    for (const kernels::ScaledKernel* kernel : scaled_runnable(instance.problem(1))) {
       SCOPED_TRACE(kernel->name);
       const Matrix out = instance.run(*kernel, Executor::serial());
       ScaledInstance tame = instance;
@@ -167,7 +167,7 @@ TEST(Scaled, F8NanStaysUnderStoredBlocks) {
   c.dtype = DType::f8e4m3, c.m = 6, c.rows = 90, c.cols = 100, c.block = {16, 16};
   ScaledInstance instance(c);
   instance.x.poison(3, 40);
-  for (const kernels::Kernel* kernel : scaled_runnable(instance.problem(1))) {
+  for (const kernels::ScaledKernel* kernel : scaled_runnable(instance.problem(1))) {
     const Matrix out = instance.run(*kernel, Executor::serial());
     for (std::int64_t t = 0; t < c.m; ++t)
       for (std::int64_t o = 0; o < c.rows; ++o) {

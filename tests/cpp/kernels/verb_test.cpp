@@ -1,4 +1,4 @@
-// The verb bsr_linear: everything that a choice depends on is in the key, and the rows keep their numbers.
+// The verbs of BSR: everything that a choice depends on is in the key, and every row of the library is there.
 #include "kernels/bsr_linear/verb.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/registry.h"
+#include "ops/rows.h"
 #include "plan/registry.h"
 
 namespace sparseloom::kernels::bsr_linear {
@@ -35,9 +35,7 @@ TEST(BsrLinear, EveryMemberOfAProblemChangesItsKey) {
       [](Problem& p) { p.can_gemm = true; },
       [](Problem& p) { p.device = 0; },
       [](Problem& p) { p.tf32 = true; },
-      [](Problem& p) { p.fast_accum = true; },
       [](Problem& p) { p.strict = true; },
-      [](Problem& p) { p.out = DType::bf16; },
   };
   std::set<ProblemKey> keys;
   for (const auto change : kChanges) {
@@ -47,11 +45,43 @@ TEST(BsrLinear, EveryMemberOfAProblemChangesItsKey) {
   }
 }
 
-TEST(BsrLinear, RowsHaveOneNumberInBothLists) {
-  const auto known = registry();
-  const auto rows = plan::rows_of(Linear::kName);
-  ASSERT_EQ(rows.size(), known.size());
-  for (std::size_t i = 0; i < rows.size(); ++i) EXPECT_STREQ(rows[i].name, known[i].name);
+TEST(BsrScaledLinear, EveryMemberOfAProblemChangesItsKey) {
+  constexpr void (*kChanges[])(ScaledProblem&) = {
+      [](ScaledProblem&) {},
+      [](ScaledProblem& p) { p.dtype = DType::i8; },
+      [](ScaledProblem& p) { p.m = 5; },
+      [](ScaledProblem& p) { p.rows = 5; },
+      [](ScaledProblem& p) { p.cols = 5; },
+      [](ScaledProblem& p) { p.block.rows = 8; },
+      [](ScaledProblem& p) { p.block.cols = 8; },
+      [](ScaledProblem& p) { p.blocks = 5; },
+      [](ScaledProblem& p) { p.facts = Facts::of_digest(0); },
+      [](ScaledProblem& p) { p.facts = Facts::of_digest(1); },
+      [](ScaledProblem& p) { p.aligned = false; },
+      [](ScaledProblem& p) { p.out_aligned = false; },
+      [](ScaledProblem& p) { p.bias = true; },
+      [](ScaledProblem& p) { p.activation = Activation::relu; },
+      [](ScaledProblem& p) { p.threads = 2; },
+      [](ScaledProblem& p) { p.can_gemm = true; },
+      [](ScaledProblem& p) { p.device = 0; },
+      [](ScaledProblem& p) { p.strict = true; },
+      [](ScaledProblem& p) { p.fast_accum = true; },
+      [](ScaledProblem& p) { p.out = DType::bf16; },
+  };
+  std::set<ProblemKey> keys;
+  for (const auto change : kChanges) {
+    ScaledProblem p;
+    change(p);
+    EXPECT_TRUE(keys.insert(Scaled::key(p)).second) << to_string(p);
+  }
+}
+
+TEST(BsrLinear, AKernelOfBothVerbsIsListedOnce) {
+  std::set<std::string> names;
+  for (const ops::Listed& kernel : ops::listed_kernels()) EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
+  for (const char* verb : {Linear::kName, Scaled::kName})
+    for (const plan::AnyRow& row : plan::rows_of(verb)) EXPECT_TRUE(names.contains(row.name)) << row.name;
+  EXPECT_TRUE(names.contains("dense") && names.contains("reference"));
 }
 
 }  // namespace

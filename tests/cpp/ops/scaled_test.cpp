@@ -17,7 +17,7 @@ struct Call {
   std::vector<std::int8_t> x = std::vector<std::int8_t>(5 * 32, 3);
   std::vector<float> y = std::vector<float>(5 * 16), x_scale = std::vector<float>(5, 0.5f),
                      w_scale = std::vector<float>(16, 2.0f);
-  Problem problem;
+  ScaledProblem problem;
   Workspace workspace;
 
   Call()
@@ -25,7 +25,7 @@ struct Call {
           DType::i8) {
     auto* const values = static_cast<std::int8_t*>(w.values());
     for (int i = 0; i < 3 * 8 * 16; ++i) values[i] = 1;
-    problem = describe(w, Direction::forward, 5);
+    problem = describe_scaled(w, DType::f32, 5);
   }
   void run(const Scales& scales) { run(scales, {x.data(), DType::i8, 5, 32, 32}, view(y.data(), 5, 16)); }
   void run(const Scales& scales, const ConstMatrixView& in, const MatrixView& out) {
@@ -54,25 +54,24 @@ TEST(ScaledLinear, PlanNamesBothDtypes) {
       << text;
 }
 
-TEST(ScaledLinear, OtherDtypesWriteThemselves) {
+// Each problem names the other where its dtype is the other's.
+TEST(ScaledLinear, EachVerbRefusesTheDtypesOfTheOther) {
   Call call;
-  call.problem.dtype = DType::bf16, call.problem.out = DType::f32;
-  EXPECT_EQ(make_plan(call.problem, call.w, Executor::serial())->problem.out, DType::bf16);
-  call.problem.out = DType::i8;
-  EXPECT_EQ(make_plan(call.problem, call.w, Executor::serial())->problem.out, DType::bf16);
+  call.problem.dtype = DType::bf16;
+  expect_error("plan", {"ScaledProblem of i8 or f8e4m3", "bf16", "without Scales"},
+               [&] { make_plan(call.problem, call.w, Executor::serial()); });
+  expect_error("plan", {"Problem of f32, f16, bf16 or f64", "int8", "plan a ScaledProblem"},
+               [&] { make_plan(describe(call.w, Direction::forward, 5), call.w, Executor::serial()); });
+  for (const Direction direction : {Direction::dx, Direction::dw})
+    expect_error("plan", {"forward", "int8", "no gradients"},
+                 [&] { make_plan(describe(call.w, direction, 5), call.w, Executor::serial()); });
 }
 
 TEST(ScaledLinear, RefusesWhatDoesNotFit) {
   Call call;
   const Scales good{call.x_scale, call.w_scale};
-  for (const Direction direction : {Direction::dx, Direction::dw}) {
-    Problem backward = call.problem;
-    backward.direction = direction;
-    expect_error("plan", {"forward", "int8", "no gradients"},
-                 [&] { make_plan(backward, call.w, Executor::serial()); });
-  }
   for (const DType out : {DType::f16, DType::f64, DType::i8}) {
-    Problem other = call.problem;
+    ScaledProblem other = call.problem;
     other.out = out;
     expect_error("plan", {"bf16 or f32", name_of(out)},
                  [&] { make_plan(other, call.w, Executor::serial()); });
@@ -92,28 +91,10 @@ TEST(ScaledLinear, RefusesWhatDoesNotFit) {
   expect_error("linear", {"y of dtype f32", "bf16"}, [&] {
     call.run(good, {call.x.data(), DType::i8, 5, 32, 32}, {call.y.data(), DType::bf16, 5, 16, 16});
   });
-  const auto plan = make_plan(call.problem, call.w, Executor::serial(), "reference");
-  expect_error("linear", {"scales beside int8", "none"}, [&] {
-    linear(*plan, {call.x.data(), DType::i8, 5, 32, 32}, call.w, nullptr, view(call.y.data(), 5, 16),
-           call.workspace, Executor::serial());
-  });
-}
-
-TEST(ScaledLinear, ScalesAreForEightBits) {
-  const BsrMatrix w(
-      BlockIndex(16, 32, {8, 16}, std::vector<std::int32_t>{0, 1, 1}, std::vector<std::int32_t>{0}),
-      DType::f32);
-  const auto plan = make_plan(describe(w, Direction::forward, 2), w, Executor::serial());
-  std::vector<float> x(64), y(32), one(1, 1.0f);
-  Workspace workspace;
-  expect_error("linear", {"i8 or f8e4m3 beside scales", "f32"}, [&] {
-    linear(*plan, view(x.data(), 2, 32), w, Scales{one, one}, nullptr, view(y.data(), 2, 16), workspace,
-           Executor::serial());
-  });
 }
 
 TEST(ScaledLinear, Int8SumsThatCouldOverflowAreRefused) {
-  Problem p;
+  ScaledProblem p;
   p.dtype = DType::i8, p.m = 1, p.rows = 8, p.cols = 131072, p.block = {8, 8};
   std::vector<std::int32_t> crow{0, 0};
   const IndexView index{8, 131072, {8, 8}, 0, crow.data(), nullptr};

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "sparseloom/plan.h"
+#include "sparseloom/bsr_linear.h"
 #include "sparseloom/verb.h"
 
 namespace sparseloom {
@@ -34,7 +34,7 @@ TEST(Schedule, SaysWhatARowChose) {
 
 TEST(Schedule, IsALineOfItsPlan) {
   Plan plan;
-  plan.kernel = 0, plan.kernel_name = "it", plan.candidates = {{"it", "", 2}};
+  plan.kernel = 0, plan.kernel_name = "it", plan.predicted_us = 2;
   plan.problem.facts.known = true;
   plan.schedule.tile_m = 256, plan.schedule.tile_n = 128, plan.schedule.groups = {4};
   EXPECT_EQ(plan.describe(),

@@ -31,10 +31,9 @@ Refusal refuse_panel(const Problem& problem, const Machine& machine) {
 }
 
 template <Isa kIsa>
-Refusal refuse_int8(const Problem& problem, const Machine& machine) {
+Refusal refuse_int8(const ScaledProblem& problem, const Machine& machine) {
   if (const Refusal why = refuse_isa(kIsa, machine)) return why;
   if (problem.dtype != DType::i8) return {"multiplies int8 only, the dtype is {}", name_of(problem.dtype)};
-  if (problem.direction != Direction::forward) return "does forward only: int8 products have no gradients";
   return {};
 }
 
@@ -90,11 +89,8 @@ struct Panel<Isa::avx512_bf16> {
 template <Isa kIsa>
 Kernel panel_row(const char* name) {
   using P = Panel<kIsa>;
-  constexpr bool kInt8 = kIsa == Isa::avx512_vnni;
   const auto propose = [](const Problem& problem, const Machine& machine, Proposals<Linear>& out) -> Refusal {
-    if (const Refusal why =
-            kInt8 ? refuse_int8<kIsa>(problem, machine) : refuse_panel<kIsa>(problem, machine))
-      return why;
+    if (const Refusal why = refuse_panel<kIsa>(problem, machine)) return why;
     out.add({{},
              cpu::predict_panel_us(problem, machine.rates, P::peak(machine.rates), P::kCosts),
              problem.direction == Direction::dw ? cpu::panel_dw_workspace(P::kOps.depth_step, problem)
@@ -106,7 +102,25 @@ Kernel panel_row(const char* name) {
                                     : cpu::run_panel(P::kOps, args, executor);
     return 0;
   };
-  return {{name, Placement::cpu, propose, launch}, kIsa, kInt8};
+  return {{name, Placement::cpu, propose, launch}, kIsa};
+}
+
+ScaledKernel int8_panel_row(const char* name) {
+  using P = Panel<Isa::avx512_vnni>;
+  const auto propose = [](const ScaledProblem& problem, const Machine& machine,
+                          Proposals<Scaled>& out) -> Refusal {
+    if (const Refusal why = refuse_int8<Isa::avx512_vnni>(problem, machine)) return why;
+    const Problem same = forward_of(problem);
+    out.add({{},
+             cpu::predict_panel_us(same, machine.rates, P::peak(machine.rates), P::kCosts),
+             cpu::PanelMemory(P::kOps, same).bytes});
+    return {};
+  };
+  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
+    cpu::run_panel(P::kOps, args, executor);
+    return 0;
+  };
+  return {{name, Placement::cpu, propose, launch}, Isa::avx512_vnni};
 }
 
 Kernel tile_row(const char* name) {
@@ -126,17 +140,19 @@ Kernel tile_row(const char* name) {
   return {{name, Placement::cpu, propose, launch}, Isa::amx};
 }
 
-Kernel int8_tile_row(const char* name) {
-  const auto propose = [](const Problem& problem, const Machine& machine, Proposals<Linear>& out) -> Refusal {
+ScaledKernel int8_tile_row(const char* name) {
+  const auto propose = [](const ScaledProblem& problem, const Machine& machine,
+                          Proposals<Scaled>& out) -> Refusal {
     if (const Refusal why = refuse_int8<Isa::amx>(problem, machine)) return why;
-    out.add({{}, cpu::predict_tile_us(problem, machine.rates.i8_amx), cpu::tile_workspace(problem)});
+    const Problem same = forward_of(problem);
+    out.add({{}, cpu::predict_tile_us(same, machine.rates.i8_amx), cpu::tile_workspace(same)});
     return {};
   };
   const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor& executor) {
     cpu::run_tile(cpu::kAmxInt8Tile, args, executor);
     return 0;
   };
-  return {{name, Placement::cpu, propose, launch}, Isa::amx, true};
+  return {{name, Placement::cpu, propose, launch}, Isa::amx};
 }
 
 template <Isa kIsa>
@@ -190,15 +206,22 @@ std::span<const Kernel> cpu_kernels() {
 #if defined(__x86_64__)
   static const Kernel kernels[] = {
       tile_row("amx_tile"),
-      int8_tile_row("amx_int8_tile"),
       panel_row<Isa::avx512_bf16>("avx512bf16_panel"),
-      panel_row<Isa::avx512_vnni>("avx512vnni_panel"),
       panel_row<Isa::avx512>("avx512_panel"),
       panel_row<Isa::avx2>("avx2_panel"),
       decode_row<Isa::avx512_bf16>("avx512bf16_decode"),
       decode_row<Isa::avx512>("avx512_decode"),
       decode_row<Isa::avx2>("avx2_decode"),
   };
+  return kernels;
+#else
+  return {};
+#endif
+}
+
+std::span<const ScaledKernel> cpu_scaled_kernels() {
+#if defined(__x86_64__)
+  static const ScaledKernel kernels[] = {int8_tile_row("amx_int8_tile"), int8_panel_row("avx512vnni_panel")};
   return kernels;
 #else
   return {};

@@ -36,16 +36,13 @@ Device::Device(const plan::Machine& machine) : runtime::CudaDevice(machine.cuda)
   l2_share = machine.gpu.l2_bytes / expected.l2_bytes / clock;
 }
 
-double written_size(const Problem& p) {
-  return static_cast<double>(size_of(is_scaled(p.dtype) ? p.out : p.dtype));
-}
-
-Bytes bytes_of(const Problem& p) {
+Bytes bytes_of(const Problem& p, double out_size) {
   const double size = static_cast<double>(size_of(p.dtype)), m = static_cast<double>(p.m);
   const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
   const double stored = p.accumulate ? 8 : size;  // fp32 that is read and written
   return {static_cast<double>(p.blocks) * p.block.rows * p.block.cols * stored,
-          m * (rows * written_size(p) + cols * size), rows * cols * (p.accumulate ? 4 : size)};
+          m * (rows * (out_size > 0 ? out_size : size) + cols * size),
+          rows * cols * (p.accumulate ? 4 : size)};
 }
 
 double memory_seconds(double bytes, const Device& device) {
@@ -120,13 +117,14 @@ double stream_us(const Problem& p, const Device& device) {
   return us(memory_seconds(bytes.stored + bytes.tokens, device));
 }
 
-double tiled_us(const Problem& p, const Device& device, const FlopsBySide& dds, double scale, int widest) {
+double tiled_us(const Problem& p, const Device& device, const FlopsBySide& dds, double scale, int widest,
+                double out_size) {
   const int side = p.direction == Direction::dx ? p.block.cols : p.block.rows;
   const int gathered = p.direction == Direction::dx ? p.block.rows : p.block.cols;
   const double m = static_cast<double>(p.m);
   const int row_bytes = gathered * static_cast<int>(size_of(p.dtype));
   const double rate = dds[log2_of(side)] * kNarrowGather[log2_of(row_bytes / 2)] * scale * device.clocks();
-  const Bytes bytes = bytes_of(p);
+  const Bytes bytes = bytes_of(p, out_size);
   const double memory = memory_seconds(bytes.stored + bytes.tokens, device);
   // Small batches leave multiprocessors with one tile or none, and nothing hides the latency of that tile.
   const double width = static_cast<double>(p.direction == Direction::forward ? p.rows : p.cols),

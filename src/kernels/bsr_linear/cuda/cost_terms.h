@@ -35,9 +35,8 @@ struct Bytes {
   double stored, tokens, dense;
 };
 
-Bytes bytes_of(const Problem& problem);
-/// Bytes of an element of y.
-double written_size(const Problem& problem);
+/// `out_size`: bytes of an output; 0: as many as an operand has.
+Bytes bytes_of(const Problem& problem, double out_size = 0);
 double memory_seconds(double bytes, const Device& device);
 double useful_flops(const Problem& problem, double tokens);
 /// Flops per second of the device's widest instructions for the dtype.
@@ -72,8 +71,8 @@ double stream_us(const Problem& problem, const Device& device);
 using FlopsBySide = double[5];
 
 /// Microseconds of the sm_80 tile kernels of forward and dX. widest: the most outputs of a tile in small
-/// batches.
+/// batches. out_size: as bytes_of has it.
 double tiled_us(const Problem& problem, const Device& device, const FlopsBySide& dds, double scale,
-                int widest);
+                int widest, double out_size = 0);
 
 }  // namespace sparseloom::kernels::cuda

@@ -21,4 +21,14 @@ std::span<const Kernel> cuda_kernels() {
 #endif
 }
 
+std::span<const ScaledKernel> cuda_scaled_kernels() {
+#ifdef SPARSELOOM_HAVE_CUDA
+  static const ScaledKernel kernels[] = {cuda::sm90_wgmma_scaled_row(), cuda::sm90_wgmma_narrow_scaled_row(),
+                                         cuda::sm80_ffma_scaled_row()};
+  return kernels;
+#else
+  return {};
+#endif
+}
+
 }  // namespace sparseloom::kernels

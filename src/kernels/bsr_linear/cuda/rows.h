@@ -16,6 +16,7 @@ namespace sparseloom::kernels {
 
 /// In order of preference at equal predictions. Empty in a build without CUDA.
 std::span<const Kernel> cuda_kernels();
+std::span<const ScaledKernel> cuda_scaled_kernels();
 
 namespace cuda {
 
@@ -27,6 +28,16 @@ inline Aligned inputs_aligned(const Problem&) { return Aligned::inputs; }
 inline Kernel cuda_row(const char* name, decltype(Kernel::propose) propose, decltype(Kernel::launch) launch) {
   return {{name, Placement::cuda, propose, launch}};
 }
+
+/// The same of 8-bit operands.
+inline ScaledKernel scaled_row(const char* name, decltype(ScaledKernel::propose) propose,
+                               decltype(ScaledKernel::launch) launch) {
+  return {{name, Placement::cuda, propose, launch}};
+}
+
+ScaledKernel sm90_wgmma_scaled_row();
+ScaledKernel sm90_wgmma_narrow_scaled_row();
+ScaledKernel sm80_ffma_scaled_row();
 
 Kernel sm90_wgmma_row();
 Kernel sm90_wgmma_narrow_row();

@@ -1,4 +1,4 @@
-// The dense row of BSR: the generic products over layout::Bsr, and BSR's copies on CUDA devices.
+// The dense rows of BSR: the generic products over layout::Bsr, and BSR's copies on CUDA devices.
 #include "kernels/bsr_linear/dense/dense.h"
 
 #include "kernels/bsr_linear/dense/predict.h"
@@ -41,12 +41,27 @@ Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Linear
   return {};
 }
 
+int launch_scaled([[maybe_unused]] const MatmulArgs& args, const Schedule&,
+                  [[maybe_unused]] const Executor& executor) {
+  runs.add();
+#ifdef SPARSELOOM_HAVE_CUDA
+  return generic::scaled_dense_on_device<layout::Bsr>(args, args.index, executor);
+#else
+  return 0;  // propose_scaled refuses the CPU
+#endif
+}
+
+Refusal propose_scaled(const ScaledProblem& p, const plan::Machine& machine, Proposals<Scaled>& out) {
+  if (const Refusal why = generic::dense_refusal<layout::Bsr>(p, machine)) return why;
+  out.add({{}, dense::predict_us(p, machine), generic::dense_workspace_bytes(forward_of(p))});
+  return {};
+}
+
 }  // namespace
 
-Kernel dense_kernel() {
-  Kernel row{{"dense", Placement::any, propose, launch, generic::kDenseCaveat}};
-  row.scaled = true;
-  return row;
+Kernel dense_kernel() { return {{"dense", Placement::any, propose, launch, generic::kDenseCaveat}}; }
+ScaledKernel scaled_dense_kernel() {
+  return {{"dense", Placement::any, propose_scaled, launch_scaled, generic::kDenseCaveat}};
 }
 
 }  // namespace sparseloom::kernels

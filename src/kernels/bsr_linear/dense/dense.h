@@ -6,5 +6,7 @@
 namespace sparseloom::kernels {
 
 Kernel dense_kernel();
+/// For f8e4m3 on CUDA devices.
+ScaledKernel scaled_dense_kernel();
 
 }  // namespace sparseloom::kernels

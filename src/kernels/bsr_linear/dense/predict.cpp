@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/bsr_linear/verb.h"
 #include "kernels/generic/dense_on_device.h"
 
 namespace sparseloom::kernels::dense {
@@ -30,30 +31,32 @@ constexpr Fit kFits[2][3] = {
      {4.27, 0.70, 0.47, 4, 0.74, 3.4}},
     {{7.7, 0.728, 1.5, 0.28, 5, 2.3}, {6.3, 0.687, 1.45, 0.16, 3.1, 2}, {5.3, 0.76, 7.4, 0.5, 0.51, 1.73}}};
 
-// The vendor's product and what follows it, with W dense already.
-double product_cuda_us(const Problem& p, const plan::Machine& machine) {
+// The vendor's product at this share of the peak and what follows it, with W dense already; `out_size`: bytes
+// of an output.
+double product_cuda_us(const Problem& p, const plan::Machine& machine, double share, double out_size) {
   using namespace cuda;
   const Device device(machine);
-  const Bytes bytes = bytes_of(p);
+  const Bytes bytes = bytes_of(p, out_size);
   const double flops =
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-  const bool tf32_dw = p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32;
   const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
-  const double share = is_scaled(p.dtype) ? kVendorF8Share : tf32_dw ? kVendorTf32DwShare : fit.share;
   const Work w = work_of(p);
   const double slower = w.ragged ? 1 + fit.ragged : 1;
   const double product = std::max(slower * flops / (share * dense_peak(p, device)),
                                   memory_seconds(bytes.dense + bytes.tokens, device) / fit.l2);
   const double chain = slower * fit.chain * (p.direction == Direction::dw ? w.m : w.depth);
   double total = fit.start_us + us(product) + chain_us(chain, device);
-  const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * written_size(p);
+  const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * out_size;
   if (p.activation != Activation::none || p.residual)  // an extra pass over what the product wrote
     total += kLaunchUs + us(memory_seconds((p.residual ? 3.0 : 2.0) * written, device));
-  // An f32 output of 8-bit operands needs an extra pass for the bias and one each for the scales of tokens
-  // and of outputs, of which the plan is not told.
-  if (is_scaled(p.dtype) && p.out == DType::f32)
-    total += (p.bias ? 3 : 2) * (kLaunchUs + us(memory_seconds(2 * written, device)));
   return total;
+}
+
+double product_cuda_us(const Problem& p, const plan::Machine& machine) {
+  const bool tf32_dw = p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32;
+  const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
+  return product_cuda_us(p, machine, tf32_dw ? kVendorTf32DwShare : fit.share,
+                         static_cast<double>(size_of(p.dtype)));
 }
 
 // The scatter of W, or the gather of dW's blocks, whose product L2 still has.
@@ -76,6 +79,21 @@ double predict_us(const Problem& p, const plan::Machine& machine) {
 double product_us(const Problem& p, const plan::Machine& machine) {
   return p.device >= 0 ? product_cuda_us(p, machine)
                        : generic::predict_gemm_on_cpu_us(generic::dense_problem(p, machine));
+}
+
+double product_us(const ScaledProblem& p, const plan::Machine& machine) {
+  using namespace cuda;
+  const double size = static_cast<double>(size_of(p.out));
+  const double total = product_cuda_us(forward_of(p), machine, kVendorF8Share, size);
+  if (p.out != DType::f32) return total;
+  // An f32 output needs an extra pass for the bias and one each for the scales of tokens and of outputs, of
+  // which the plan is not told.
+  const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * size;
+  return total + (p.bias ? 3 : 2) * (kLaunchUs + us(memory_seconds(2 * written, Device(machine))));
+}
+
+double predict_us(const ScaledProblem& p, const plan::Machine& machine) {
+  return moving_cuda_us(forward_of(p), machine) + product_us(p, machine);
 }
 
 }  // namespace sparseloom::kernels::dense

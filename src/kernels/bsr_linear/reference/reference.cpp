@@ -1,4 +1,4 @@
-// The reference row of BSR: the generic products over layout::Bsr.
+// The reference rows of BSR: the generic products over layout::Bsr.
 #include "kernels/bsr_linear/reference/reference.h"
 
 #include "kernels/runs.h"
@@ -21,23 +21,32 @@ int launch(const MatmulArgs& args, const Schedule&, const Executor& executor) {
   return 0;
 }
 
+// Products that an element takes beside one for each token. To find and to write an element of dw takes as long
+// as three: measured 3 to 4 ns at one token.
+double beside_tokens(const Problem& p) { return p.direction == Direction::dw ? 3 : 0; }
+double beside_tokens(const ScaledProblem&) { return 0; }
+
 // `strict` refuses this kernel for fp64 too, although no other kernel takes fp64: it is slow, and a caller
 // sets `strict` to learn of slow choices.
-Refusal propose(const Problem& p, const plan::Machine&, Proposals<Linear>& out) {
+template <class V>
+Refusal propose(const typename V::Problem& p, const plan::Machine&, Proposals<V>& out) {
   if (p.strict) return "strict forbids the reference kernel";
-  // An element of dw takes as long as three products to find and to write: measured 3 to 4 ns at one token.
-  const double each = static_cast<double>(p.m) + (p.direction == Direction::dw ? 3 : 0);
+  const double each = static_cast<double>(p.m) + beside_tokens(p);
   const double madds = each * static_cast<double>(p.blocks) * p.block.rows * p.block.cols;
   out.add({{}, generic::predict_reference_us(madds, p.threads), 0});
   return {};
 }
 
+Refusal propose_scaled(const ScaledProblem& p, const plan::Machine& machine, Proposals<Scaled>& out) {
+  out.only_by_name(
+      {"multiplies {} a thousand times slower than a fast kernel, so only by name: kernel=reference",
+       name_of(p.dtype)});
+  return propose<Scaled>(p, machine, out);
+}
+
 }  // namespace
 
-Kernel reference_kernel() {
-  Kernel row{{"reference", Placement::cpu, propose, launch}};
-  row.scaled = row.scaled_by_name = true;
-  return row;
-}
+Kernel reference_kernel() { return {{"reference", Placement::cpu, propose<Linear>, launch}}; }
+ScaledKernel scaled_reference_kernel() { return {{"reference", Placement::cpu, propose_scaled, launch}}; }
 
 }  // namespace sparseloom::kernels

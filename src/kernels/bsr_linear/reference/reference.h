@@ -7,5 +7,6 @@
 namespace sparseloom::kernels {
 
 Kernel reference_kernel();
+ScaledKernel scaled_reference_kernel();
 
 }  // namespace sparseloom::kernels

@@ -141,7 +141,7 @@ TEST_P(CudaContract, MisalignedOperandsAreReported) {
       Problem aligned = instance.cuda_problem(0);
       aligned.aligned = aligned.out_aligned = true;
       for (const kernels::Kernel* kernel : runnable_on_device(aligned)) {
-        if (kernels::bsr_linear::alignment_of(*kernel, aligned) == kernels::Aligned::none) continue;
+        if (kernel->traits.alignment_of(aligned) == kernels::Aligned::none) continue;
         const Stream stream;
         DeviceCall call(instance, *kernel);
         call.upload(stream);

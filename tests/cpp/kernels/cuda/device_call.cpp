@@ -175,7 +175,7 @@ Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory m
 std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem) {
   std::vector<const kernels::Kernel*> list;
   for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {
-    if (problem.residual && problem.dtype == DType::f32 && !kernel.adds_f32_residual) continue;
+    if (problem.residual && problem.dtype == DType::f32 && !kernel.traits.adds_f32_residual) continue;
     if (kernels::bsr_linear::ask(kernel, problem, machine_of(problem.device)).refusal.empty())
       list.push_back(&kernel);
   }
@@ -203,7 +203,7 @@ void check_pre_on_device(const Case& c, Memory memory) {
   const Stream stream;
   int checked = 0;
   for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
-    if (!kernel->stores_pre) continue;
+    if (!kernel->traits.stores_pre) continue;
     SCOPED_TRACE(kernel->name);
     ++checked;
     DeviceCall call(instance, *kernel, memory);

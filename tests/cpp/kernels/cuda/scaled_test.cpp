@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/cuda/device_call.h"
 #include "kernels/scaled_case.h"
 #include "sparseloom/generic/half.h"
@@ -42,7 +43,7 @@ Copy copy_of(const std::vector<T>& list) {
 // The matrix less the guard behind it, so that a sanitizer sees what reads there.
 Copy copy_of(const Matrix& matrix) { return Copy(matrix.bytes.data(), matrix.bytes.size() - kGuard); }
 
-Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) {
+Matrix run(ScaledInstance& instance, const kernels::ScaledKernel& kernel, int device) {
   const runtime::CudaDeviceScope scope(device);
   const Copy x = copy_of(instance.x), values = copy_of(instance.values), bias = copy_of(instance.bias),
              crow = copy_of(instance.crow), col = copy_of(instance.col), x_scale = copy_of(instance.x_scale),
@@ -60,7 +61,7 @@ Matrix run(ScaledInstance& instance, const kernels::Kernel& kernel, int device) 
   // An order of the block rows, where the kernel takes one, must not show.
   std::vector<std::uint16_t> order(static_cast<std::size_t>(args.index.block_rows()));
   std::iota(order.rbegin(), order.rend(), std::uint16_t{0});
-  Problem problem = instance.problem(1);
+  ScaledProblem problem = instance.problem(1);
   problem.device = device;
   const Schedule schedule =
       kernels::bsr_linear::ask(kernel, problem, {runtime::Isa::generic, {}, runtime::cuda_device(device)})
@@ -129,14 +130,18 @@ void expect_near(ScaledInstance& instance, const Matrix& out) {
   }
 }
 
-std::vector<const kernels::Kernel*> runnable(const ScaledInstance& instance, int device) {
+std::vector<const kernels::ScaledKernel*> runnable(const ScaledInstance& instance, int device) {
   const ScaledCase& c = instance.c;
   const std::int64_t padding = c.stride_padding, out_size = static_cast<std::int64_t>(size_of(c.out));
-  Problem problem = instance.problem(1);
+  ScaledProblem problem = instance.problem(1);
   problem.device = device;
   problem.aligned = padding % 16 == 0 && c.values_shift % 16 == 0 && (c.cols + padding) % 16 == 0 &&
                     (c.rows + padding) * out_size % 16 == 0;
-  return runnable_on_device(problem);
+  const plan::Machine machine{runtime::Isa::generic, {}, runtime::cuda_device(device)};
+  std::vector<const kernels::ScaledKernel*> list;
+  for (const kernels::ScaledKernel& kernel : kernels::cuda_scaled_kernels())
+    if (kernels::bsr_linear::ask(kernel, problem, machine).refusal.empty()) list.push_back(&kernel);
+  return list;
 }
 
 class CudaSmallScaled : public ::testing::TestWithParam<int> {
@@ -148,7 +153,7 @@ class CudaSmallScaled : public ::testing::TestWithParam<int> {
       ScaledInstance instance(c);
       const auto kernels = runnable(instance, 0);
       ASSERT_FALSE(kernels.empty()) << describe(c);
-      for (const kernels::Kernel* kernel : kernels) {
+      for (const kernels::ScaledKernel* kernel : kernels) {
         SCOPED_TRACE(kernel->name);
         expect_near(instance, run(instance, *kernel, 0));
       }
@@ -214,7 +219,7 @@ TEST_P(CudaSmallScaled, ScalesFollowIeee) {
   for (std::int64_t i = 0; i < c.cols; ++i) instance.x.set(6, i, 0);  // a token whose sums are zero
   instance.x_scale[2] = 0, instance.x_scale[3] = kInf, instance.x_scale[4] = kNan;
   instance.w_scale[9] = kInf, instance.w_scale[10] = kNan, instance.w_scale[11] = 0;
-  for (const kernels::Kernel* kernel : runnable(instance, 0)) {
+  for (const kernels::ScaledKernel* kernel : runnable(instance, 0)) {
     SCOPED_TRACE(kernel->name);
     const Matrix out = run(instance, *kernel, 0);
     EXPECT_EQ(out.at(2, 0), 0);
@@ -238,7 +243,7 @@ TEST_P(CudaSmallScaled, NotANumberStaysUnderItsBlocks) {
     ScaledInstance instance(c);
     const std::int64_t bad = 2;  // block column
     instance.x.poison(5, bad * block.cols + 3);
-    for (const kernels::Kernel* kernel : runnable(instance, 0)) {
+    for (const kernels::ScaledKernel* kernel : runnable(instance, 0)) {
       const Matrix out = run(instance, *kernel, 0);
       for (std::int64_t o = 0; o < c.rows; ++o) {
         bool stored = false;
@@ -265,7 +270,7 @@ TEST_P(CudaSmallScaled, SmallIntegersExactlyAndRepeated) {
     for (std::int64_t r = 0; r < instance.values.rows; ++r)
       for (std::int64_t i = 0; i < block.cols; ++i) instance.values.set(r, i, small(r * 3 + i * 11));
     instance.x_scale[0] = 0.5f, instance.w_scale[0] = 0.25f;
-    for (const kernels::Kernel* kernel : runnable(instance, 0)) {
+    for (const kernels::ScaledKernel* kernel : runnable(instance, 0)) {
       SCOPED_TRACE(kernel->name);
       const Matrix out = run(instance, *kernel, 0);
       for (std::int64_t o = 0; o < c.rows; ++o)

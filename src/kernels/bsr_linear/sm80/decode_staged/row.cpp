@@ -53,7 +53,7 @@ Kernel sm80_decode_staged_row() {
   Kernel row = cuda_row(
       "sm80_decode_staged", propose,
       [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm80_decode_staged(args); });
-  row.needs_aligned = inputs_aligned;
+  row.traits.needs_aligned = inputs_aligned;
   return row;
 }
 

@@ -1,11 +1,11 @@
-// The row of sm80_ffma: f32 by fp32_ffma, f8e4m3 by forward_f8.
+// The row of sm80_ffma for f32. forward_f8 has that for f8e4m3.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm80/forward_f8/entry.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
+#include "kernels/bsr_linear/sm80/fp32_ffma/row_parts.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
@@ -15,12 +15,8 @@ namespace {
 
 using plan::Machine;
 
-// f8e4m3: useful flops per clock and multiprocessor, fitted to the cells of bench/results/h200/gpu-fp8.json.
-constexpr FlopsBySide kFfma = {60, 130, 165, kFfmaFlops, kFfmaFlops};
-constexpr double kF8OfFfma = 0.3;  // each product needs a load from shared memory
-
 Refusal refusal(const Problem& p) {
-  if (p.dtype != DType::f32 && p.dtype != DType::f8e4m3)
+  if (p.dtype != DType::f32)
     return {"multiplies f32 and float8_e4m3fn only, the dtype is {}", name_of(p.dtype)};
   return {};
 }
@@ -64,7 +60,6 @@ double sdd_us(const Problem& p, const Device& device) {
 
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
-  if (p.dtype == DType::f8e4m3) return tiled_us(p, device, kFfma, kF8OfFfma, 64);
   if (p.blocks == 0) return kLaunchUs;
   return p.direction == Direction::dw ? sdd_us(p, device) : dds_us(p, device);
 }
@@ -77,17 +72,12 @@ Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out
 }
 
 int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
-  if (args.dtype == DType::f8e4m3) return sm80_f8_dds(args);
   return args.direction == Direction::dw ? sm80_ffma_sdd(args) : sm80_ffma_dds(args);
 }
 
 }  // namespace
 
-Kernel sm80_ffma_row() {
-  Kernel row = cuda_row("sm80_ffma", propose, launch);
-  row.scaled = true;
-  return row;
-}
+Kernel sm80_ffma_row() { return cuda_row("sm80_ffma", propose, launch); }
 
 }  // namespace sparseloom::kernels::cuda
 

@@ -102,7 +102,7 @@ Kernel sm90_decode_row() {
   Kernel row = cuda_row("sm90_decode", propose, [](const MatmulArgs& args, const Schedule&, const Executor&) {
     return sm90_decode(args);
   });
-  row.needs_aligned = inputs_aligned;
+  row.traits.needs_aligned = inputs_aligned;
   return row;
 }
 

@@ -64,7 +64,7 @@ Kernel sm90_decode_lines_row() {
   Kernel row = cuda_row(
       "sm90_decode_lines", propose,
       [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm90_decode_lines(args); });
-  row.needs_aligned = inputs_aligned;
+  row.traits.needs_aligned = inputs_aligned;
   return row;
 }
 

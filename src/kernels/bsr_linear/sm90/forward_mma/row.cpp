@@ -72,8 +72,8 @@ Kernel sm90_mma_row() {
   Kernel row = cuda_row("sm90_mma", propose, [](const MatmulArgs& args, const Schedule&, const Executor&) {
     return sm90_mma_dds(args);
   });
-  row.needs_aligned = all_aligned;
-  row.stores_pre = true;
+  row.traits.needs_aligned = all_aligned;
+  row.traits.stores_pre = true;
   return row;
 }
 

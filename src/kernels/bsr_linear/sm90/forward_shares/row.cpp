@@ -74,8 +74,8 @@ Kernel sm90_shares_row() {
       cuda_row("sm90_shares", propose, [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
         return sm90_shares(args, schedule);
       });
-  row.needs_aligned = inputs_aligned;
-  row.stores_pre = true;
+  row.traits.needs_aligned = inputs_aligned;
+  row.traits.stores_pre = true;
   return row;
 }
 

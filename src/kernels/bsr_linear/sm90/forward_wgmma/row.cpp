@@ -1,5 +1,5 @@
 // The rows of sm90_wgmma and sm90_wgmma_narrow: forward and dX by forward_wgmma, dW by dw_wgmma and
-// dw_wgmma_regions.
+// dw_wgmma_regions; and those of 8-bit operands, forward by forward_wgmma.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -21,10 +21,14 @@ using plan::Machine;
 // L2 to one multiprocessor of an H200, with one thread block and with two.
 constexpr double kPortBytesPerClock[] = {43, 54};
 
+Refusal refuse_small_blocks(const CommonProblem& p, int least) {
+  if (std::min(p.block.rows, p.block.cols) >= least) return {};
+  return {"needs blocks of {} or more on both sides, the block is {}x{}", least, p.block.rows, p.block.cols};
+}
+
 /// What both rows refuse; sizes are in the tiles of `narrow`.
 Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
   if (const Refusal why = refuse_other_than_hopper(machine)) return why;
-  if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
   if (const Refusal why = refuse_unasked_tf32(p)) return why;
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (p.direction == Direction::dw && p.m == 0) return "sums over tokens by TMA, and there are none";
@@ -35,11 +39,7 @@ Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
         "below 12288, with block rows of 16 x cols / 768; the block is {}x{}, the matrix {} x {}",
         p.block.rows, p.block.cols, p.rows, p.cols};
   }
-  const int least =
-      p.dtype == DType::f8e4m3 ? 64 : 32;  // rows of 32 bytes move at a third of the copy engine's rate
-  if (std::min(p.block.rows, p.block.cols) < least)
-    return {"needs blocks of {} or more on both sides, the block is {}x{}", least, p.block.rows,
-            p.block.cols};
+  if (const Refusal why = refuse_small_blocks(p, 32)) return why;
   if (p.direction == Direction::dw) return {};
   return wgmma_dds::refuse_tiles(p, narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
 }
@@ -55,13 +55,12 @@ Refusal refuse_narrow(const Problem& p, const Machine& machine) {
 
 // For every group of block rows a tile reads those K tiles, 128 bytes along the reduction, in which the group
 // stores anything. Blocks are assumed to lie at random. Reads from L2, products and reads from memory
-// overlap.
-double predict_dds_us(const Problem& p, const Device& device, bool narrow) {
+// overlap. `out_size`: bytes of an output; `promotes`: 8-bit sums are added up in fp32.
+double predict_dds_us(const Problem& p, const Device& device, bool narrow, double out_size, bool promotes) {
   const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
-  const bool promotes = f8 && !p.fast_accum;
   const double out = static_cast<double>(dx ? p.cols : p.rows),
                depth = static_cast<double>(dx ? p.rows : p.cols);
-  const double size = static_cast<double>(size_of(p.dtype)), out_size = written_size(p);
+  const double size = static_cast<double>(size_of(p.dtype));
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
   const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
   // Half a K tile: 16-bit blocks of 32 share a K tile with their neighbours if there are many of them.
@@ -78,7 +77,7 @@ double predict_dds_us(const Problem& p, const Device& device, bool narrow) {
   const double touched =
       side < 128 && !promotes ? at_random * (1 - 0.14 * std::min(1.0, (1 - at_random) / 0.2)) : at_random;
   const double m_tiles = std::ceil(m / tokens), tiles = m_tiles * std::ceil(out / outputs);
-  const Bytes bytes = bytes_of(p);
+  const Bytes bytes = bytes_of(p, out_size);
   const double reads = tiles * k_tiles * touched * tokens * row + m_tiles * bytes.stored;
   // The last round of wide tiles takes as long with half of the multiprocessors idle. The constant includes
   // the loss over 8 rounds.
@@ -196,13 +195,42 @@ int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
 template <bool kNarrow>
 Kernel row(const char* name) {
   Kernel made = cuda_row(name, propose<kNarrow>, launch<kNarrow>);
-  made.scaled = true;
   // A pass prepares f32 operands of dW, and takes any alignment.
-  made.needs_aligned = [](const Problem& p) {
+  made.traits.needs_aligned = [](const Problem& p) {
     return p.direction != Direction::dw || p.dtype != DType::f32 ? Aligned::all : Aligned::none;
   };
-  made.stores_pre = true;
-  made.adds_f32_residual = false;
+  made.traits.stores_pre = true;
+  made.traits.adds_f32_residual = false;
+  return made;
+}
+
+template <bool kNarrow>
+Refusal propose_scaled(const ScaledProblem& p, const Machine& machine, Proposals<Scaled>& out) {
+  constexpr wgmma_dds::TileShape kTile = kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
+  const Problem same = forward_of(p);
+  if (const Refusal why = refuse_other_than_hopper(machine)) return why;
+  if (p.dtype == DType::i8) return "multiplies f16, bf16, float8_e4m3fn and TF32 only, the dtype is int8";
+  if (const Refusal why = refuse_empty_or_huge(same)) return why;
+  // Rows of 32 bytes move at a third of the copy engine's rate.
+  if (const Refusal why = refuse_small_blocks(p, 64)) return why;
+  if (const Refusal why = wgmma_dds::refuse_tiles(same, kTile)) return why;
+  Schedule schedule;
+  // Two K tiles of 8-bit blocks share a stage and, with promotion, a sum before it is rounded to fp32. The
+  // block rows of the tile decide which two, so they keep their order.
+  schedule.groups = p.fast_accum ? wgmma_dds::block_row_groups(same, machine, kTile) : BlockRowGroups{0, 1};
+  const double us =
+      predict_dds_us(same, Device(machine), kNarrow, static_cast<double>(size_of(p.out)), !p.fast_accum);
+  out.add({schedule, us, 0});
+  return {};
+}
+
+template <bool kNarrow>
+ScaledKernel scaled_row_of(const char* name) {
+  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor&) {
+    return sm90_wgmma_dds(args, kNarrow);
+  };
+  ScaledKernel made = scaled_row(name, propose_scaled<kNarrow>, launch);
+  made.traits.needs_aligned = [](const ScaledProblem&) { return Aligned::all; };
   return made;
 }
 
@@ -220,15 +248,14 @@ Refusal refuse_tiles(const Problem& p, const TileShape& tile) {
 double predict_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   const Device device(machine);
   if (p.direction != Direction::dw)
-    return size_of(p.dtype) == 2 ? predict_16_bit_us(p, device, narrow) : predict_dds_us(p, device, narrow);
+    return size_of(p.dtype) == 2 ? predict_16_bit_us(p, device, narrow)
+                                 : predict_dds_us(p, device, narrow, 4.0, false);
   const wgmma_sdd::StepShape& step = p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16;
   return wgmma_sdd::predict_us(p, device, step, narrow);
 }
 
 BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
-  // Two K tiles of 8-bit blocks share a stage and, with promotion, a sum before it is rounded to fp32. The
-  // block rows of the tile decide which two, so they keep their order.
-  if (p.direction == Direction::dw || (is_scaled(p.dtype) && !p.fast_accum)) return {0, 1};
+  if (p.direction == Direction::dw) return {0, 1};
   const bool dx = p.direction == Direction::dx;
   const bool halves = size_of(p.dtype) == 2 && (dx ? p.block.rows : p.block.cols) == 32 && !narrow_k_tiles(p);
   int step = 1;  // narrow tiles take many rounds
@@ -254,6 +281,8 @@ BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, 
 
 Kernel sm90_wgmma_row() { return row<false>("sm90_wgmma"); }
 Kernel sm90_wgmma_narrow_row() { return row<true>("sm90_wgmma_narrow"); }
+ScaledKernel sm90_wgmma_scaled_row() { return scaled_row_of<false>("sm90_wgmma"); }
+ScaledKernel sm90_wgmma_narrow_scaled_row() { return scaled_row_of<true>("sm90_wgmma_narrow"); }
 
 }  // namespace sparseloom::kernels::cuda
 

@@ -98,10 +98,10 @@ template <bool kNarrow>
 Kernel row(const char* name) {
   Kernel made = cuda_row(name, propose<kNarrow>, launch<kNarrow>);
   // A pass prepares both operands of dW, and takes any alignment.
-  made.needs_aligned = [](const Problem& p) {
+  made.traits.needs_aligned = [](const Problem& p) {
     return p.direction != Direction::dw ? Aligned::all : Aligned::none;
   };
-  made.adds_f32_residual = false;
+  made.traits.adds_f32_residual = false;
   return made;
 }
 

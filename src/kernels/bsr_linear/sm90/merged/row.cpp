@@ -112,8 +112,8 @@ Kernel wgmma_row(const char* name) {
                           return sm90_wgmma_merged(args, kNarrow);
                         });
   row.caveat = kWgmmaCaveat;
-  row.needs_aligned = all_aligned;
-  row.stores_pre = true;
+  row.traits.needs_aligned = all_aligned;
+  row.traits.stores_pre = true;
   return row;
 }
 
@@ -127,8 +127,8 @@ Kernel sm90_mma_merged_row() {
       "sm90_mma_merged", propose_for_mma,
       [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm90_mma_merged(args); });
   row.caveat = kMmaCaveat;
-  row.needs_aligned = all_aligned;
-  row.stores_pre = true;
+  row.traits.needs_aligned = all_aligned;
+  row.traits.stores_pre = true;
   return row;
 }
 

@@ -1,0 +1,17 @@
+// The rates of this machine.
+#pragma once
+
+#include <string>
+
+#include "plan/machine.h"
+
+namespace sparseloom::kernels {
+
+/// Rates of this machine for the active instruction set, read from a file or measured on first use.
+/// gemm_flops stays 0.
+const plan::MachineRates& machine_rates();
+
+/// Where those rates come from; see KnownRates::origin.
+const std::string& machine_rates_origin();
+
+}  // namespace sparseloom::kernels

@@ -1,0 +1,58 @@
+// What the calls of both verbs (linear of any kind, linear_dx, linear_dw) check, fill in and launch.
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+
+#include "ops/block_row_hints.h"
+#include "ops/checks.h"
+#include "runtime/cuda.h"
+#include "sparseloom/bsr_linear.h"
+#include "sparseloom/executor.h"
+#include "sparseloom/layout.h"
+
+namespace sparseloom::ops {
+
+void check_matrix(const char* op, const char* name, const ConstMatrixView& matrix, std::int64_t rows,
+                  std::int64_t cols, DType dtype);
+
+/// Index, workspace and executor.
+void check_call(const char* op, const CommonProblem& problem, const Choice& plan, const IndexView& index,
+                std::span<std::byte> workspace, const Executor& executor);
+
+void check_bias(const CommonProblem& problem, const void* bias);
+
+/// Refuses operands that are less aligned than planned, if the kernel depends on it.
+void check_aligned(const char* op, const Choice& plan, bsr_linear::Aligned needs, const void* values,
+                   std::initializer_list<ConstMatrixView> read,
+                   std::initializer_list<ConstMatrixView> written);
+
+template <class V>
+void check_aligned(const char* op, const PlanOf<V>& plan, const void* values,
+                   std::initializer_list<ConstMatrixView> read,
+                   std::initializer_list<ConstMatrixView> written) {
+  check_aligned(op, plan, plan.chosen->traits.alignment_of(plan.problem), values, read, written);
+}
+
+/// The distance between rows, in elements. Of a single row, which has none, it is a multiple of 16 bytes,
+/// because the copy engine is told it all the same.
+std::int64_t row_distance(const ConstMatrixView& matrix);
+
+/// What both verbs give a kernel.
+MatmulArgs arguments(const CommonProblem& problem, const IndexView& index, const ConstMatrixView& a,
+                     std::span<std::byte> workspace, const Executor& executor);
+
+template <class V>
+void launch(const char* op, const PlanOf<V>& plan, MatmulArgs args, const Executor& executor) {
+  const runtime::CudaDeviceScope scope(executor.device);
+  const auto hints = block_row_hints(plan.problem, args.direction, plan.schedule.groups, args.index);
+  if (hints != nullptr) {
+    args.block_row_order = hints->order.empty() ? nullptr : hints->order.data();
+    args.uneven_block_rows = hints->uneven;
+    args.uneven_groups = hints->uneven_groups;
+  }
+  require_queued(op, plan.launch(args, executor), executor, plan.kernel_name);
+}
+
+}  // namespace sparseloom::ops

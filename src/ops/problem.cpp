@@ -1,0 +1,47 @@
+// What make_plan does with the problems of both verbs.
+#include "ops/problem.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/check.h"
+#include "plan/seen_indices.h"
+
+namespace sparseloom::ops {
+
+void describe_index(const IndexView& index, DType dtype, std::int64_t m, CommonProblem& problem) {
+  problem.dtype = dtype;
+  problem.m = m;
+  problem.rows = index.rows;
+  problem.cols = index.cols;
+  problem.block = index.block;
+  problem.blocks = index.blocks;
+}
+
+void complete(CommonProblem& problem, const IndexView& index, const Executor& executor) {
+  problem.device = executor.device;
+  problem.threads = problem.device >= 0 ? 1 : std::max(1, executor.num_threads);
+  if (problem.device < 0) problem.facts = {}, problem.aligned = problem.out_aligned = true;
+  const bool same = problem.rows == index.rows && problem.cols == index.cols &&
+                    problem.block == index.block && problem.blocks == index.blocks;
+  if (!same)
+    core::fail("plan",
+               "a problem of the index's shape " + core::shape(index.rows, index.cols) + " with " +
+                   std::to_string(index.blocks) + " blocks",
+               core::shape(problem.rows, problem.cols) + " with " + std::to_string(problem.blocks),
+               "fill the problem from the same matrix");
+  if (problem.m < 0)
+    core::fail("plan", "m >= 0", "m = " + std::to_string(problem.m), "pass the number of tokens");
+}
+
+void require_valid(const CommonProblem& problem, const IndexView& index) {
+  if (problem.device >= 0) return;
+  static thread_local plan::SeenIndices seen;
+  if (seen.contains(index)) return;
+  validate_index("plan", index.rows, index.cols, index.block,
+                 {index.crow, static_cast<std::size_t>(index.block_rows() + 1)},
+                 {index.col, static_cast<std::size_t>(index.blocks)});
+  seen.add(index);
+}
+
+}  // namespace sparseloom::ops

@@ -1,0 +1,69 @@
+// Enters the rows of this library into the registry, before all others.
+#include "ops/rows.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+#include "kernels/bsr_linear/cpu/kernels.h"
+#include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/dense/dense.h"
+#include "kernels/bsr_linear/reference/reference.h"
+#include "plan/registry.h"
+
+namespace sparseloom::ops {
+namespace {
+
+using namespace kernels;
+
+template <class V>
+void enter(std::span<const OwnRow<V>> rows) {
+  for (const OwnRow<V>& row : rows) plan::add_row(plan::any_row<V>(row));
+}
+
+// Of the rows of this library, only those for the CPU need one.
+template <class V>
+runtime::Isa isa_of(const plan::AnyRow& row, std::span<const OwnRow<V>> cpu) {
+  for (const OwnRow<V>& each : cpu)
+    if (static_cast<const Row<V>*>(&each) == row.typed) return each.isa;
+  return runtime::Isa::generic;
+}
+
+}  // namespace
+
+void enter_own_rows() {
+  static const Kernel last[] = {dense_kernel(), reference_kernel()};
+  static const ScaledKernel scaled_last[] = {scaled_dense_kernel(), scaled_reference_kernel()};
+  [[maybe_unused]] static const bool entered = [] {
+    enter<Linear>(cpu_kernels());
+    enter<Scaled>(cpu_scaled_kernels());
+    enter<Linear>(cuda_kernels());
+    enter<Scaled>(cuda_scaled_kernels());
+    enter<Linear>(last);
+    enter<Scaled>(scaled_last);
+    return true;
+  }();
+}
+
+std::vector<Listed> listed_kernels() {
+  enter_own_rows();
+  std::vector<Listed> listed;
+  for (const plan::AnyRow& row : plan::all_rows()) {
+    const std::string_view verb = row.verb, name = row.name;
+    if (verb != Linear::kName && verb != Scaled::kName) continue;
+    if (std::any_of(listed.begin(), listed.end(), [&](const Listed& other) { return name == other.name; }))
+      continue;
+    const runtime::Isa isa = verb == Linear::kName ? isa_of<Linear>(row, cpu_kernels())
+                                                   : isa_of<Scaled>(row, cpu_scaled_kernels());
+    listed.push_back({row.name, row.where, isa});
+  }
+  return listed;
+}
+
+}  // namespace sparseloom::ops
+
+int sparseloom_register_row(const sparseloom::plan::AnyRow* row) {
+  if (row == nullptr) return SPARSELOOM_OTHER_ABI;
+  sparseloom::ops::enter_own_rows();
+  return sparseloom::plan::add_row(*row);
+}

@@ -1,0 +1,85 @@
+// The 8-bit product: its plan, and its call.
+#include <string>
+
+#include "core/check.h"
+#include "ops/call.h"
+#include "ops/problem.h"
+#include "sparseloom/ops.h"
+
+namespace sparseloom {
+namespace {
+
+// 2^17 products of (-128)^2 add up to 2^31, one more than int32 holds.
+constexpr std::int64_t kInt8Inputs = (std::int64_t{1} << 17) - 1;
+
+void check_problem(const ScaledProblem& problem) {
+  const std::string dtype = name_of(problem.dtype);
+  if (!is_scaled(problem.dtype))
+    core::fail("plan", "a ScaledProblem of i8 or f8e4m3", dtype,
+               "plan a Problem (describe), and call linear without Scales");
+  if (problem.out != DType::bf16 && problem.out != DType::f32)
+    core::fail("plan", "an output of bf16 or f32 for " + dtype + " operands", name_of(problem.out),
+               "set ScaledProblem::out (out_dtype) to one of them");
+  if (problem.dtype == DType::i8 && problem.cols > kInt8Inputs)
+    core::fail(
+        "plan",
+        "int8 operands of at most " + std::to_string(kInt8Inputs) + " input features, whose sums fit int32",
+        std::to_string(problem.cols), "split the layer along its inputs, or use bf16");
+}
+
+void check_scale(const char* name, std::span<const float> scale, std::int64_t each, const char* of) {
+  const auto count = static_cast<std::int64_t>(scale.size());
+  if ((count != 1 && count != each) || (count > 0 && scale.data() == nullptr))
+    core::fail("linear",
+               std::string(name) + " with 1 or " + std::to_string(each) + " fp32 factors, one for each " + of,
+               scale.data() == nullptr ? std::to_string(count) + " at address null" : std::to_string(count),
+               "pass one factor, or one for each " + std::string(of));
+}
+
+}  // namespace
+
+ScaledProblem describe_scaled(const IndexView& index, DType dtype, DType out, std::int64_t m) {
+  ScaledProblem problem;
+  ops::describe_index(index, dtype, m, problem);
+  problem.out = out;
+  problem.aligned = is_aligned({nullptr, dtype, m, index.cols, index.cols});
+  problem.out_aligned = is_aligned({nullptr, out, m, index.rows, index.rows});
+  return problem;
+}
+
+std::shared_ptr<const ScaledPlan> make_plan(const ScaledProblem& given, const IndexView& index,
+                                            const Executor& executor, const std::string& kernel) {
+  ScaledProblem problem = given;
+  problem.can_gemm = executor.scaled_gemm != nullptr;
+  problem.fast_accum = given.fast_accum && executor.device >= 0 && problem.dtype == DType::f8e4m3;
+  ops::complete(problem, index, executor);
+  check_problem(problem);
+  ops::require_valid(problem, index);
+  return plan_for<bsr_linear::Scaled>(problem, executor, kernel);
+}
+
+void linear(const ScaledPlan& plan, const ConstMatrixView& x, const IndexView& index, const void* values,
+            const Scales& scales, const void* bias, const MatrixView& y, std::span<std::byte> workspace,
+            const Executor& executor) {
+  const ScaledProblem& p = plan.problem;
+  ops::check_call("linear", p, plan, index, workspace, executor);
+  ops::check_matrix("linear", "x", x, p.m, p.cols, p.dtype);
+  ops::check_matrix("linear", "y", y, p.m, p.rows, p.out);
+  if (p.m == 0 || p.rows == 0) return;  // before the bias is checked, since an empty one may be null
+  ops::check_bias(p, bias);
+  ops::check_aligned("linear", plan, values, {x}, {y});
+  check_scale("x's scales", scales.x, p.m, "token");
+  check_scale("w's scales", scales.w, p.rows, "output feature");
+  MatmulArgs args = ops::arguments(p, index, x, workspace, executor);
+  args.values = values;
+  args.bias = bias;
+  args.out = y.data;
+  args.out_stride = ops::row_distance(y);
+  args.out_dtype = p.out;
+  args.fast_accum = p.fast_accum;
+  args.a_scale = scales.x.data(), args.a_scale_each = scales.x.size() > 1;
+  args.w_scale = scales.w.data(), args.w_scale_each = scales.w.size() > 1;
+  ops::launch("linear", plan, args, executor);
+}
+
+}  // namespace sparseloom
