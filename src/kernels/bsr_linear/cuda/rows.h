@@ -1,11 +1,12 @@
 // The registry rows of this family's CUDA kernels. Each is in row.cpp of its method's folder: what it
 // refuses, the schedules that it proposes with their predicted times and workspaces, and its launch.
 //
-// A launch calls the entry that entry.h of the method declares, in plain C++ without CUDA headers. All
-// entries are asynchronous, return 0 or a cudaError_t, allocate nothing, never wait, and may be captured in a
-// CUDA graph. args.device must be the thread's current device. Predictions are in microseconds, with inputs
-// outside L2; they use the
-// problem's density and its Facts, not the positions of the blocks.
+// A launch calls the entry that entry.h of the method declares, in plain C++ without CUDA headers. An entry
+// that takes the schedule looks up the instance that it names, and returns cudaErrorInvalidValue if there is
+// none, before it launches a product; it chooses nothing. All entries are asynchronous, return 0 or a
+// cudaError_t, allocate nothing, never wait, and may be captured in a CUDA graph. args.device must be the
+// thread's current device. Predictions are in microseconds, with inputs outside L2; they use the problem's
+// density and its Facts, not the positions of the blocks.
 #pragma once
 
 #include <span>

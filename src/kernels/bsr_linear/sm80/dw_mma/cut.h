@@ -1,5 +1,5 @@
-// How the tensor-core dW kernel cuts the tokens into pieces (split-K), on the host. The launcher, the
-// workspace size and the prediction (../forward_mma/row.cpp) use this.
+// How the tensor-core dW kernel cuts the tokens into pieces (split-K), on the host. Its row (row_parts.h)
+// chooses the schedule, the workspace and the prediction by this; the kernel uses the sizes alone.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "sparseloom/plan.h"
+#include "sparseloom/pattern.h"
 
 namespace sparseloom::kernels::cuda {
 
@@ -44,11 +44,6 @@ struct Size {
   int element_bytes;
 };
 
-inline Size size_of_product(const Problem& p) {
-  return {p.m, (p.rows + p.block.rows - 1) / p.block.rows, p.blocks, p.block,
-          static_cast<int>(size_of(p.dtype))};
-}
-
 struct Cut {
   int log2_group;  // log2(blocks of a work item)
   std::int64_t piece_tokens;
@@ -58,8 +53,7 @@ struct Cut {
 };
 
 /// Cuts the tokens if there are too few items to fill the GPU, or their number leaves the last wave short,
-/// and if the gain exceeds the cost of the partial sums. This is a pure function: the same call sizes the
-/// workspace.
+/// and if the gain exceeds the cost of the partial sums.
 inline Cut cut_tokens(const Size& size, int multiprocessors) {
   const int log2_group =
       std::countr_zero(static_cast<unsigned>(mma_sdd_columns(size.block.rows) / size.block.cols));

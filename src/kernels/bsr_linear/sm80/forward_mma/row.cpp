@@ -5,8 +5,8 @@
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
-#include "kernels/bsr_linear/sm80/dw_mma/cut.h"
 #include "kernels/bsr_linear/sm80/dw_mma/entry.h"
+#include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
 #include "kernels/bsr_linear/sm80/forward_mma/entry.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
@@ -68,13 +68,15 @@ double predict_us(const Problem& p, const Machine& machine) {
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_unasked_tf32(p)) return why;
+  Schedule schedule;
   const bool dw = p.direction == Direction::dw;
-  out.add({{}, predict_us(p, machine), dw ? sm80_mma_sdd_workspace(p, machine.cuda.multiprocessors) : 0});
+  if (dw) schedule = sm80_mma_sdd_schedule(p, machine.cuda.multiprocessors);
+  out.add({schedule, predict_us(p, machine), dw ? sdd::partial_bytes(p, schedule) : 0});
   return {};
 }
 
-int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
-  return args.direction == Direction::dw ? sm80_mma_sdd(args) : sm80_mma_dds(args);
+int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+  return args.direction == Direction::dw ? sm80_mma_sdd(args, schedule) : sm80_mma_dds(args);
 }
 
 }  // namespace

@@ -1,12 +1,10 @@
-// Forward and dX in fp32 by FFMA, host side: chooses the tile for this block and number of tokens, and
-// launches.
+// Forward and dX in fp32 by FFMA, host side: finds the instance that the schedule names, and launches it.
 #include <bit>
 #include <cstdint>
 #include <limits>
 
 #include "kernels/bsr_linear/sm80/fp32_ffma/dds.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
-#include "runtime/cuda.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
@@ -15,19 +13,15 @@ using ffma::DdsExtent;
 using ffma::DdsParams;
 using ffma::DdsShape;
 
-std::int64_t tiles(DdsShape shape, std::int64_t m, std::int64_t width) {
-  const DdsExtent tile = ffma::extent(shape);
-  return ((m + tile.tokens - 1) / tile.tokens) * ((width + tile.outputs - 1) / tile.outputs);
-}
-
-/// The widest tile that a block's side can hold. For blocks of 32 and more, a short tile replaces a tall one
-/// that would leave a multiprocessor with fewer than two thread blocks: a thread with 4 x 4 sums is slower
-/// than one with 8 x 8 (measured), but there are four times as many thread blocks.
-DdsShape choose(int block_row_side, std::int64_t m, std::int64_t width, int multiprocessors) {
-  if (block_row_side == 8) return DdsShape::t256x8;
-  if (block_row_side == 16) return DdsShape::t256x16;
-  const DdsShape tall = block_row_side == 32 ? DdsShape::t256x32 : DdsShape::t128x64;
-  return tiles(tall, m, width) < 2 * std::int64_t{multiprocessors} ? DdsShape::t64x32 : tall;
+/// Finds the instance with the schedule's tile. Its outputs lie in one block row.
+bool find_shape(const Schedule& schedule, int block_row_side, DdsShape& found) {
+  for (const DdsShape shape : ffma::kDdsShapes) {
+    const DdsExtent tile = ffma::extent(shape);
+    if (schedule.tile_m != tile.tokens || schedule.tile_n != tile.outputs) continue;
+    found = shape;
+    return tile.outputs <= block_row_side;
+  }
+  return false;
 }
 
 bool aligned(const void* matrix, std::int64_t stride) {
@@ -38,7 +32,7 @@ int log2_of(int side) { return std::countr_zero(static_cast<unsigned>(side)); }
 
 }  // namespace
 
-int sm80_ffma_dds(const MatmulArgs& args) noexcept {
+int sm80_ffma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   const bool forward = args.direction == Direction::forward;
   DdsParams params;
@@ -66,10 +60,10 @@ int sm80_ffma_dds(const MatmulArgs& args) noexcept {
   params.activation = args.activation;
   if (args.m == 0 || params.width == 0) return cudaSuccess;
 
-  const DdsShape shape =
-      choose(params.block_row_side, args.m, params.width, runtime::cuda_device(args.device).multiprocessors);
+  DdsShape shape{};
+  if (!find_shape(schedule, params.block_row_side, shape)) return cudaErrorInvalidValue;
   const int outputs = ffma::extent(shape).outputs;
-  const std::int64_t grid = tiles(shape, args.m, params.width);
+  const std::int64_t grid = ffma::dds_tiles(shape, args.m, params.width);
   // Positions of a reduction are counted in 32 bits and thread blocks in 31. No matrix that fits on a GPU
   // reaches these limits.
   if (grid > std::numeric_limits<std::int32_t>::max() ||

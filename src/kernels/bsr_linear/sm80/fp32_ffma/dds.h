@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/bsr_linear/sm80/fp32_ffma/dds_shape.h"
 #include "sparseloom/activation.h"
 #include "sparseloom/direction.h"
 
@@ -32,24 +33,6 @@ struct DdsParams {
   bool a_aligned, values_aligned, out_aligned;  // to 16 bytes, in every row
   Activation activation;
 };
-
-/// Tokens x outputs of a thread block. Tiles of few outputs are for blocks with that side; larger blocks are
-/// cut.
-enum class DdsShape : std::uint8_t { t128x64, t256x32, t256x16, t256x8, t64x32 };
-
-struct DdsExtent {
-  int tokens, outputs;
-};
-
-constexpr DdsExtent extent(DdsShape shape) {
-  switch (shape) {
-    case DdsShape::t128x64: return {128, 64};
-    case DdsShape::t256x32: return {256, 32};
-    case DdsShape::t256x16: return {256, 16};
-    case DdsShape::t256x8: return {256, 8};
-    default: return {64, 32};
-  }
-}
 
 /// grid: number of thread blocks, of one tile each; outputs vary faster than tokens.
 cudaError_t ffma_dds_forward(const DdsParams& params, DdsShape shape, unsigned grid, int device,

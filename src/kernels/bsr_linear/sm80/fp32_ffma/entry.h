@@ -1,15 +1,12 @@
 // The entries of fp32_ffma. cuda/rows.h has the contract of entries.
 #pragma once
 
-#include <cstddef>
-
 #include "kernels/args.h"
 
 namespace sparseloom::kernels::cuda {
 
 /// Forward and dX, and dW, in fp32 by FFMA, which does not round the operands.
-int sm80_ffma_dds(const MatmulArgs& args) noexcept;
-int sm80_ffma_sdd(const MatmulArgs& args) noexcept;
-std::size_t sm80_ffma_sdd_workspace(const Problem& problem, int multiprocessors) noexcept;
+int sm80_ffma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int sm80_ffma_sdd(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

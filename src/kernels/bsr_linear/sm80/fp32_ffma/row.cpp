@@ -4,6 +4,8 @@
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/rows.h"
+#include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
+#include "kernels/bsr_linear/sm80/fp32_ffma/dds_shape.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/row_parts.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
@@ -19,6 +21,11 @@ Refusal refusal(const Problem& p) {
   if (p.dtype != DType::f32)
     return {"multiplies f32 and float8_e4m3fn only, the dtype is {}", name_of(p.dtype)};
   return {};
+}
+
+ffma::SddCut cut_of_product(const Problem& p, int multiprocessors) {
+  return ffma::cut_tokens(p.m, (p.rows + p.block.rows - 1) / p.block.rows, p.block, p.blocks,
+                          multiprocessors);
 }
 
 // f32, fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then
@@ -46,7 +53,7 @@ constexpr double kSddStartUs = 4.1, kSddTokenNs = 50, kSddFlops = 43.3, kSddRagg
 
 double sdd_us(const Problem& p, const Device& device) {
   const Work w = work_of(p);
-  const ffma::SddCut cut = ffma::cut_of_product(p, device.multiprocessors);
+  const ffma::SddCut cut = cut_of_product(p, device.multiprocessors);
   const double blocks = static_cast<double>(p.blocks);
   const double items =
       std::min(blocks, blocks * w.gathered / ffma::kSddColumns + std::min(w.block_rows, blocks) / 2) *
@@ -64,15 +71,31 @@ double predict_us(const Problem& p, const Machine& machine) {
   return p.direction == Direction::dw ? sdd_us(p, device) : dds_us(p, device);
 }
 
+/// What the fp32 kernels run: the tile, and split-K of dW. Empty if no block of dW is stored.
+Schedule schedule_of(const Problem& p, int multiprocessors) {
+  Schedule schedule;
+  if (p.direction != Direction::dw) {
+    const bool dx = p.direction == Direction::dx;
+    const ffma::DdsExtent tile = ffma::extent(
+        ffma::choose_dds(dx ? p.block.cols : p.block.rows, p.m, dx ? p.cols : p.rows, multiprocessors));
+    schedule.tile_m = tile.tokens, schedule.tile_n = tile.outputs;
+  } else if (p.blocks > 0) {
+    schedule.tile_m = ffma::sdd_rows(p.block.rows), schedule.tile_n = ffma::kSddColumns;
+    schedule.tile_k = ffma::kSddTokens;
+    schedule.split_k = cut_of_product(p, multiprocessors).pieces;
+  }
+  return schedule;
+}
+
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refusal(p)) return why;
-  const bool dw = p.direction == Direction::dw;
-  out.add({{}, predict_us(p, machine), dw ? sm80_ffma_sdd_workspace(p, machine.cuda.multiprocessors) : 0});
+  const Schedule schedule = schedule_of(p, machine.cuda.multiprocessors);
+  out.add({schedule, predict_us(p, machine), sdd::partial_bytes(p, schedule)});
   return {};
 }
 
-int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
-  return args.direction == Direction::dw ? sm80_ffma_sdd(args) : sm80_ffma_dds(args);
+int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+  return args.direction == Direction::dw ? sm80_ffma_sdd(args, schedule) : sm80_ffma_dds(args, schedule);
 }
 
 }  // namespace

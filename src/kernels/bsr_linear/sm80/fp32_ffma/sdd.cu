@@ -1,4 +1,4 @@
-// dW in fp32 by FFMA, host side: workspace size and launches.
+// dW in fp32 by FFMA, host side: checks that the schedule names an instance, and launches it.
 #include <cstdint>
 #include <limits>
 
@@ -6,25 +6,20 @@
 #include "kernels/bsr_linear/sm80/fp32_ffma/entry.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd.h"
 #include "kernels/bsr_linear/sm80/fp32_ffma/sdd_cut.h"
-#include "runtime/cuda.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 
-std::size_t sm80_ffma_sdd_workspace(const Problem& p, int multiprocessors) noexcept {
-  if (p.blocks == 0) return 0;
-  return sdd::partial_bytes(p, ffma::cut_of_product(p, multiprocessors).pieces);
-}
-
-int sm80_ffma_sdd(const MatmulArgs& args) noexcept {
+int sm80_ffma_sdd(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   if (index.blocks == 0) return cudaSuccess;
-  const int multiprocessors = runtime::cuda_device(args.device).multiprocessors;
-  const ffma::SddCut cut =
-      ffma::cut_tokens(args.m, index.block_rows(), index.block, index.blocks, multiprocessors);
+  if (!sdd::names_instance(schedule, ffma::sdd_rows(index.block.rows), ffma::kSddColumns, ffma::kSddTokens))
+    return cudaErrorInvalidValue;
+  const sdd::Pieces cut = sdd::pieces_of(args, schedule);
+  if (cut.pieces == 0) return cudaErrorInvalidValue;
   const ffma::SddParams params{sdd::params_of(args, cut), index.block.rows};
-  // Some items are empty.
-  const std::int64_t items = mma_sdd_items(index.blocks, params.block_rows, cut.log2_group) * cut.parts;
+  // Different thread blocks keep the parts of a block row. Some items are empty.
+  const std::int64_t parts = index.block.rows / schedule.tile_m;
+  const std::int64_t items = mma_sdd_items(index.blocks, params.block_rows, cut.log2_group) * parts;
   if (items > std::numeric_limits<std::int32_t>::max()) return cudaErrorInvalidConfiguration;
   const dim3 grid(static_cast<unsigned>(items), static_cast<unsigned>(cut.pieces));
   const cudaError_t status =

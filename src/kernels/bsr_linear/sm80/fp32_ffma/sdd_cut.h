@@ -1,12 +1,12 @@
-// How the fp32 dW kernel by FFMA cuts the tokens into pieces (split-K), on the host. The launcher, the
-// workspace size and the prediction of row.cpp use this.
+// How the fp32 dW kernel by FFMA cuts the tokens into pieces (split-K), on the host. row.cpp chooses the
+// schedule, the workspace and the prediction by this.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 
-#include "sparseloom/plan.h"
+#include "sparseloom/pattern.h"
 
 namespace sparseloom::kernels::cuda::ffma {
 
@@ -14,6 +14,9 @@ namespace sparseloom::kernels::cuda::ffma {
 constexpr int kSddColumns = 128;
 /// Rows of dY that a thread block takes: a block's, or half of 128.
 constexpr int sdd_rows(int bm) { return bm < 64 ? bm : 64; }
+
+/// Tokens of a step.
+constexpr int kSddTokens = 16;
 
 // Seven or eight thread blocks share a multiprocessor. Twice that many items for each balance the items'
 // different lengths to some 5 %.
@@ -31,8 +34,8 @@ struct SddCut {
   int pieces;
 };
 
-/// Cuts the tokens if the items alone are too few to fill the GPU. This is a pure function: the same call
-/// sizes the workspace. Partial sums stay below some 140 MB on any problem, since many blocks need no cut.
+/// Cuts the tokens if the items alone are too few to fill the GPU. Partial sums stay below some 140 MB on any
+/// problem, since many blocks need no cut.
 inline SddCut cut_tokens(std::int64_t m, std::int64_t block_rows, BlockShape block, std::int64_t blocks,
                          int multiprocessors) {
   SddCut cut;
@@ -45,15 +48,11 @@ inline SddCut cut_tokens(std::int64_t m, std::int64_t block_rows, BlockShape blo
                               std::max<std::int64_t>(1, filled);
   const std::int64_t pieces =
       std::clamp<std::int64_t>(m / kSddFewestTokens, 1, std::max<std::int64_t>(1, wanted));
-  constexpr std::int64_t kStep = 16;  // SddConfig::kTokens: pieces end where steps do
+  constexpr std::int64_t kStep = kSddTokens;  // pieces end where steps do
   cut.piece_tokens = std::max(kStep, ((m + pieces - 1) / pieces + kStep - 1) / kStep * kStep);
   cut.pieces = std::max(1, static_cast<int>((m + cut.piece_tokens - 1) /
                                             cut.piece_tokens));  // no tokens: one, which writes zeros
   return cut;
-}
-
-inline SddCut cut_of_product(const Problem& p, int multiprocessors) {
-  return cut_tokens(p.m, (p.rows + p.block.rows - 1) / p.block.rows, p.block, p.blocks, multiprocessors);
 }
 
 }  // namespace sparseloom::kernels::cuda::ffma

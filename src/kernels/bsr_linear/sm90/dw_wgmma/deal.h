@@ -1,5 +1,5 @@
 // Host side: chooses how many blocks a work item of sm90_wgmma_sdd may hold, and predicts the product's time,
-// for the launcher, its workspace and the cost model. The row lengths are on the device, so all rows are
+// for the row; and reads the choice back from a schedule. The row lengths are on the device, so all rows are
 // assumed to have the same length, give or take one block.
 #pragma once
 
@@ -9,6 +9,7 @@
 
 #include "kernels/bsr_linear/sm90/dw_wgmma/cut.h"
 #include "sparseloom/layout.h"
+#include "sparseloom/schedule.h"
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
@@ -133,6 +134,15 @@ inline Deal deal(const Size& size, bool narrow = false) {
     if (best.most_blocks == 0 || next.clocks < best.clocks) best = next;
   }
   return best;
+}
+
+/// The most blocks of an item that a schedule names; 0: it names no instance.
+inline int most_blocks_of(const Schedule& schedule, const StepShape& step, const BlockShape& block) {
+  const int most = schedule.tile_n / block.cols;
+  const bool named = schedule.method == Method::dw_wgmma && schedule.tile_m == block.rows &&
+                     schedule.tile_k == step.tokens && most > 0 && schedule.tile_n % block.cols == 0 &&
+                     strips_of(most, block.cols) <= most_strips(step, block.rows);
+  return named ? most : 0;
 }
 
 /// Bytes of workspace for the sums of one part; 0 if nothing can be cut.

@@ -1,8 +1,6 @@
 // The entry of dw_wgmma and dw_wgmma_regions. cuda/rows.h has the contract of entries.
 #pragma once
 
-#include <cstddef>
-
 #include "kernels/args.h"
 
 namespace sparseloom::kernels::cuda {
@@ -11,10 +9,7 @@ namespace sparseloom::kernels::cuda {
 /// sides 32, 64, 128 in any pairing; with bf16 and f16 also blocks of 16 on either or both sides, paired with
 /// 16 and 32, where mma.sync multiplies block rows of 16. Takes some blocks, m >= 1 and, of bf16 and f16,
 /// aligned operands. The workspace of either kernel holds partial sums if the tokens are cut, and for f32
-/// both operands, transposed. narrow: uses smaller work items, for bf16 and f16.
-int sm90_wgmma_sdd(const MatmulArgs& args, bool narrow) noexcept;
-std::size_t sm90_wgmma_sdd_workspace(const Problem& problem, int multiprocessors, bool narrow) noexcept;
-/// Whether these block sides are taken, and with blocks of 16 this many block rows.
-bool sm90_wgmma_sdd_takes(const Problem& problem, int multiprocessors, bool narrow) noexcept;
+/// both operands, transposed. The rows choose schedule and workspace by row_parts.h.
+int sm90_wgmma_sdd(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -15,8 +15,7 @@ int dw_bf16(const MatmulArgs& args, int most_blocks) noexcept;
 int dw_f16(const MatmulArgs& args, int most_blocks) noexcept;
 
 /// fp32 with args.tf32. It takes the caller's operands and transposes them in the workspace.
-int dw_transposed(const MatmulArgs& args) noexcept;
-std::size_t transposed_workspace(const Problem& problem, int multiprocessors) noexcept;
+int dw_transposed(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 struct Operands {
   TensorMapMatrix dy, x;
@@ -29,7 +28,7 @@ int dw_bf16x3(const MatmulArgs& args, const Operands& operands, std::byte* works
               int most_blocks) noexcept;
 
 /// The 16-bit products by regions, for block sides of 16 and 32 (dw_wgmma_regions/kernel.cuh).
-int dw_region_bf16(const MatmulArgs& args, const Regions& regions) noexcept;
-int dw_region_f16(const MatmulArgs& args, const Regions& regions) noexcept;
+int dw_region_bf16(const MatmulArgs& args, const Grid& regions) noexcept;
+int dw_region_f16(const MatmulArgs& args, const Grid& regions) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

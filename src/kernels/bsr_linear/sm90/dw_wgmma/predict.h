@@ -7,7 +7,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma_sdd {
 
-/// Microseconds: the time that the launcher expects for the work items it deals out, or that of the memory
+/// Microseconds: the time that is expected for the work items, or that of the memory
 /// traffic if it is longer.
 double predict_us(const Problem& problem, const Device& device, const StepShape& step, bool narrow);
 

@@ -1,5 +1,6 @@
-// The host side of dW by regions, for narrow blocks (16, 32): it chooses the size of a region, and predicts
-// the product's time and its workspace.
+// The host side of dW by regions, for narrow blocks (16, 32): the choice of a region's size, the prediction
+// of the product's time and its workspace, all for the row (../dw_wgmma/row_parts.h), and the regions that a
+// schedule names.
 //
 // By block rows, the kernel reads a row of X of 32 or 64 bytes for every token and block. TMA takes two
 // clocks for each row, whatever its width, which limits what it draws from L2. A region, 384 x 384 to 512 x
@@ -28,16 +29,23 @@ constexpr int region_stage_tokens(int block_rows) {
   return block_rows == 32 ? kStep16.tokens : kStep16.tokens / 2;
 }
 
+/// With block rows of 16, a lane finds each block row's units, so a region has at most 8 boxes of rows.
+constexpr int kMostRowBoxes = 8;
+
 /// The most strips of an item: the two warpgroups hold 176 or 144 sums a thread. A strip is four 16-column
 /// pieces of X times one block row, or, with block rows of 16, four units that have a piece and a block row
 /// each.
 constexpr int region_strips(int block_rows) { return block_rows == 32 ? 22 : 36; }
 
-/// The grid of regions, and what it is predicted to take.
-struct Regions {
+/// The grid of regions.
+struct Grid {
   int row_boxes = 0, column_boxes = 0;  // the sides of a region; 0: regions cannot be used
   std::int64_t down = 0, across = 0;    // regions of the matrix
-  double rounds = 0, clocks = 0;        // as in Deal
+};
+
+/// The same, and what it is predicted to take.
+struct Regions : Grid {
+  double rounds = 0, clocks = 0;  // as in Deal
 };
 
 /// Whether regions take blocks with these sides.
@@ -58,6 +66,28 @@ inline std::size_t region_part_bytes(const Size& size) {
   return std::size_t{2} * static_cast<std::size_t>(region_chunks(size)) * 16 * 128 * 4;
 }
 
+/// The regions with these sides of a matrix of so many block rows and block columns. row_boxes is 0 if the
+/// kernel cannot count them.
+inline Grid grid_of(const BlockShape& block, std::int64_t block_rows, std::int64_t block_columns,
+                    int row_boxes, int column_boxes) {
+  const std::int64_t rows = row_boxes * kBoxSide / block.rows, columns = column_boxes * kBoxSide / block.cols;
+  const Grid grid{row_boxes, column_boxes, (block_rows + rows - 1) / rows,
+                  (block_columns + columns - 1) / columns};
+  return block_rows * grid.across > kMostCounts || grid.down * grid.across > kMostRegions ? Grid{} : grid;
+}
+
+/// The regions that a schedule names; row_boxes is 0 if it names no instance.
+inline Grid grid_of(const Schedule& schedule, const IndexView& index) {
+  const int row_boxes = schedule.tile_m / kBoxSide, column_boxes = schedule.tile_n / kBoxSide;
+  const bool named = schedule.method == Method::dw_wgmma_regions &&
+                     region_blocks(index.block.rows, index.block.cols) && row_boxes > 0 && column_boxes > 0 &&
+                     row_boxes * kBoxSide == schedule.tile_m && column_boxes * kBoxSide == schedule.tile_n &&
+                     row_boxes + column_boxes <= region_boxes(index.block.rows) &&
+                     row_boxes <= kMostRowBoxes && schedule.tile_k == region_stage_tokens(index.block.rows);
+  return named ? grid_of(index.block, index.block_rows(), index.block_cols(), row_boxes, column_boxes)
+               : Grid{};
+}
+
 /// Predicts the product with regions of these sides, if blocks lie at random. block_rows and block_columns
 /// count those of the matrix.
 inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_t block_columns,
@@ -65,8 +95,9 @@ inline Regions regions_of(const Size& size, std::int64_t block_rows, std::int64_
   const std::int64_t rows = row_boxes * kBoxSide / size.block_rows,
                      columns = column_boxes * kBoxSide / size.block_columns;
   Regions regions{
-      row_boxes, column_boxes, (block_rows + rows - 1) / rows, (block_columns + columns - 1) / columns, 0, 0};
-  if (block_rows * regions.across > kMostCounts || regions.down * regions.across > kMostRegions) return {};
+      grid_of({size.block_rows, size.block_columns}, block_rows, block_columns, row_boxes, column_boxes), 0,
+      0};
+  if (regions.row_boxes == 0) return {};
   // Estimate the strips (or units) of a region, and from their spread how many items a region takes.
   const double density = static_cast<double>(size.blocks) /
                          (static_cast<double>(block_rows) * static_cast<double>(block_columns));

@@ -36,7 +36,7 @@ int launch_region_rows(const RegionParams& params, const MatmulArgs& args, int g
 }
 
 template <class Element>
-int launch_region(const MatmulArgs& args, const Regions& regions) noexcept {
+int launch_region(const MatmulArgs& args, const Grid& regions) noexcept {
   const IndexView& index = args.index;
   const TensorMapMatrix dy{args.a, args.dtype, args.m, index.rows, args.a_stride * 2};
   const TensorMapMatrix x{args.b, args.dtype, args.m, index.cols, args.b_stride * 2};

@@ -7,7 +7,7 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-int dx_tf32(const MatmulArgs& args, TileSize size) noexcept {
+int dx_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   if (args.m == 0 || index.cols == 0) return cudaSuccess;
   MatmulArgs forward = args;
@@ -22,7 +22,7 @@ int dx_tf32(const MatmulArgs& args, TileSize size) noexcept {
   const cudaError_t status = transpose_blocks(
       reinterpret_cast<float*>(args.workspace), static_cast<const float*>(args.values), args.transposed.slot,
       index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
-  return status != cudaSuccess ? status : forward_tf32(forward, size);
+  return status != cudaSuccess ? status : forward_tf32(forward, schedule);
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

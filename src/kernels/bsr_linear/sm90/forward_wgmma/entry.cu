@@ -4,55 +4,47 @@
 
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/merged/merged_product.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
 
-int launch(const MatmulArgs& args, wgmma_dds::TileSize size) noexcept {
+int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const bool dx = args.direction == Direction::dx;
   switch (args.dtype) {
     case DType::bf16:
-      if (args.residual != nullptr) return wgmma_dds::forward_plus_bf16(args, size);
-      return dx ? wgmma_dds::dx_bf16(args, size) : wgmma_dds::forward_bf16(args, size);
+      if (args.residual != nullptr) return wgmma_dds::forward_plus_bf16(args, schedule);
+      return dx ? wgmma_dds::dx_bf16(args, schedule) : wgmma_dds::forward_bf16(args, schedule);
     case DType::f16:
-      if (args.residual != nullptr) return wgmma_dds::forward_plus_f16(args, size);
-      return dx ? wgmma_dds::dx_f16(args, size) : wgmma_dds::forward_f16(args, size);
+      if (args.residual != nullptr) return wgmma_dds::forward_plus_f16(args, schedule);
+      return dx ? wgmma_dds::dx_f16(args, schedule) : wgmma_dds::forward_f16(args, schedule);
     case DType::f32:
       if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is rounded only if the caller agrees
-      return dx ? wgmma_dds::dx_tf32(args, size) : wgmma_dds::forward_tf32(args, size);
+      return dx ? wgmma_dds::dx_tf32(args, schedule) : wgmma_dds::forward_tf32(args, schedule);
     case DType::f8e4m3:
       if (dx) return cudaErrorInvalidValue;
       if (args.out_dtype == DType::bf16)
-        return args.fast_accum ? wgmma_dds::forward_e4m3_fast_bf16(args, size)
-                               : wgmma_dds::forward_e4m3_bf16(args, size);
-      return args.fast_accum ? wgmma_dds::forward_e4m3_fast_f32(args, size)
-                             : wgmma_dds::forward_e4m3_f32(args, size);
+        return args.fast_accum ? wgmma_dds::forward_e4m3_fast_bf16(args, schedule)
+                               : wgmma_dds::forward_e4m3_bf16(args, schedule);
+      return args.fast_accum ? wgmma_dds::forward_e4m3_fast_f32(args, schedule)
+                             : wgmma_dds::forward_e4m3_f32(args, schedule);
     default: return cudaErrorInvalidValue;
   }
 }
 
 }  // namespace
 
-int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept {
+int sm90_wgmma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (args.direction == Direction::dw) return cudaErrorInvalidValue;
   // An epilogue of fp32 that adds a residual would make ptxas serialise the wgmma, so the row says that the
   // caller adds it.
   if (args.dtype == DType::f32 && args.residual != nullptr) return cudaErrorInvalidValue;
-  return launch(args, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
+  return launch(args, schedule);
 }
 
-int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept {
+int sm90_wgmma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (args.direction == Direction::dw || size_of(args.dtype) != 2) return cudaErrorInvalidValue;
-  return merged_product(args, Merging::kWgmmaLeast, [narrow](const MatmulArgs& product) {
-    return launch(product, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-  });
-}
-
-std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept {
-  if (problem.direction != Direction::dx || problem.dtype != DType::f32) return 0;
-  return static_cast<std::size_t>(problem.blocks) * static_cast<std::size_t>(problem.block.rows) *
-         static_cast<std::size_t>(problem.block.cols) * sizeof(float);
+  return merged_product(args, Merging::kWgmmaLeast,
+                        [&schedule](const MatmulArgs& product) { return launch(product, schedule); });
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,5 +1,5 @@
-// The entries of forward_wgmma, the instances of kernel.cuh, and which tile and which walk a product gets.
-// Each instance is a translation unit of its own, so that two cores can compile them side by side.
+// The entries of forward_wgmma, the instances of kernel.cuh, their tiles, and the walk over a product's
+// tiles. Each instance is a translation unit of its own, so that two cores can compile them side by side.
 // cuda/rows.h has the contract of entries.
 #pragma once
 
@@ -13,25 +13,16 @@ namespace sparseloom::kernels::cuda {
 
 /// Forward and dX by Hopper's wgmma and TMA (compute capability 9.0 only): bf16, f16 and f32 with args.tf32
 /// in block sides 32, 64, 128 in any pairing; forward of f8e4m3 in sides 64 and 128; any m >= 1.
-/// Operands are aligned, some block is stored, and f32 comes without a residual. narrow: uses tiles with a
-/// quarter of the outputs, for products that have too few of the wide ones. The workspace serves dX of f32,
-/// which transposes the values.
-int sm90_wgmma_dds(const MatmulArgs& args, bool narrow) noexcept;
-std::size_t sm90_wgmma_dds_workspace(const Problem& problem) noexcept;
+/// Operands are aligned, some block is stored, and f32 comes without a residual. The workspace serves dX of
+/// f32, which transposes the values. The rows choose the schedule by row_parts.h.
+int sm90_wgmma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 /// The same for bf16 and f16 blocks with a side below 32. It first merges them into units of 32 on that side
 /// with zeros in between (merged/merge_blocks.h), so what x holds under those zeros is multiplied. The
 /// workspace holds the units and may be as large as the whole W.
-int sm90_wgmma_merged(const MatmulArgs& args, bool narrow) noexcept;
+int sm90_wgmma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace wgmma_dds {
-
-/// Whether 16-bit blocks of side 32 use K tiles of their own size (see Narrowed in element.cuh),
-/// which pays where few blocks have a stored neighbour.
-inline bool narrow_k_tiles(BlockShape block, std::int64_t blocks, std::int64_t grid) {
-  return block.rows == 32 && block.cols == 32 &&
-         static_cast<double>(blocks) < 0.15 * static_cast<double>(grid);
-}
 
 /// Bytes of the stored values and of the dense operand that they multiply, and the capacity of L2.
 struct WalkBytes {
@@ -75,30 +66,29 @@ inline Walk walk_over(unsigned m_tiles, unsigned groups, unsigned multiprocessor
   return walk;
 }
 
-/// Wide tiles run one thread block to an SM, narrow tiles two. Which size is faster depends on the number of
-/// tiles, so both are candidates of a plan.
-enum class TileSize { wide, narrow };
-
 struct TileShape {
   int tokens, outputs;
   int value_bytes = 0;  // bytes of a stored value as the kernel reads it; 0: as it is stored
 };
+/// Wide tiles run one thread block to an SM, narrow tiles, with a quarter of the outputs, two. Which size is
+/// faster depends on the number of tiles, so both are candidates of a plan.
 inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64};
 // For bf16x3: a stored fp32 value is read as three bf16.
 inline constexpr TileShape kBf16x3Tile{128, 128, 3 * 2}, kNarrowBf16x3Tile{128, 64, 3 * 2};
 
-int forward_bf16(const MatmulArgs& args, TileSize size) noexcept;
-int forward_f16(const MatmulArgs& args, TileSize size) noexcept;
-int forward_plus_bf16(const MatmulArgs& args, TileSize size) noexcept;  // with a residual
-int forward_plus_f16(const MatmulArgs& args, TileSize size) noexcept;
-int forward_tf32(const MatmulArgs& args, TileSize size) noexcept;
-int forward_e4m3_bf16(const MatmulArgs& args, TileSize size) noexcept;
-int forward_e4m3_f32(const MatmulArgs& args, TileSize size) noexcept;
-int forward_e4m3_fast_bf16(const MatmulArgs& args, TileSize size) noexcept;  // with args.fast_accum
-int forward_e4m3_fast_f32(const MatmulArgs& args, TileSize size) noexcept;
-int dx_bf16(const MatmulArgs& args, TileSize size) noexcept;
-int dx_f16(const MatmulArgs& args, TileSize size) noexcept;
-int dx_tf32(const MatmulArgs& args, TileSize size) noexcept;
+int forward_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_plus_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;  // with a residual
+int forward_plus_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_e4m3_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_e4m3_f32(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_e4m3_fast_bf16(const MatmulArgs& args,
+                           const Schedule& schedule) noexcept;  // with args.fast_accum
+int forward_e4m3_fast_f32(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace wgmma_dds
 }  // namespace sparseloom::kernels::cuda

@@ -1,4 +1,5 @@
-// Host side of wgmma_dds: it makes the tensor maps, chooses an instance, and launches it.
+// Host side of wgmma_dds: it makes the tensor maps, finds the instance that the schedule names, and launches
+// it.
 #pragma once
 
 #include <algorithm>
@@ -92,7 +93,11 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, u
 }
 
 template <class T>
-int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands) noexcept {
+int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands,
+                const Schedule& schedule) noexcept {
+  if (schedule.tile_m != T::kTokens || schedule.tile_n != T::kOutputs || schedule.tile_k != T::kKTile ||
+      schedule.swap_ab != T::kSwapAB)
+    return cudaErrorInvalidValue;
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
   const unsigned places = static_cast<unsigned>(std::max(device.multiprocessors, 1) * T::kBlocksPerSm);
   if (!prepare<T>(params, args, operands, places, device.l2_bytes)) return cudaErrorInvalidValue;
@@ -131,66 +136,64 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
                        wgmma_dds_kernel<T>, params);
 }
 
-/// For 8-bit operands: whether a tile is scaled and stored at its end, without a deferred store. That is
-/// needed where tokens have scales of their own. In blocks of 64 it is also chosen where tiles are long,
-/// since it measured faster there and slower at low densities.
-template <class Element, int kSlice>
-bool scales_at_end(const Params& params, const MatmulArgs& args) {
-  if constexpr (!Element::kScaled) return false;
-  const std::int64_t cells = std::int64_t{args.index.block_rows()} * args.index.block_cols();
-  return params.x_scale_each || (kSlice < 128 && stored_blocks(args) * 20 > cells * 3);
-}
-
-/// Chooses the tile's shape and the epilogue.
+/// Finds the instance with the schedule's tile and epilogue. Beside the schedule, an instance follows from
+/// what the call passes: `pre` needs epilogue warps, and a scale for each token is applied at the end of a
+/// tile.
 template <class Direction, class Element, int kSlice, int kPart>
-int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands, TileSize size) noexcept {
+int launch_slice(Params& params, const MatmulArgs& args, const Operands& operands,
+                 const Schedule& schedule) noexcept {
+  constexpr int kHalf = kSlice < 64 ? kSlice : 64;  // at side 128, half a block row
+  const bool wide = schedule.tile_n == kWideTile.outputs;
   if constexpr (Element::kBf16x3) {
-    if (size == TileSize::wide)
-      return launch_tile<Tile<Direction, Element, HalfWide, kSlice, kPart>>(params, args, operands);
-    return launch_tile<Tile<Direction, Element, HalfNarrow, (kSlice < 64 ? kSlice : 64), kPart>>(params, args,
-                                                                                                 operands);
-  } else if (size == TileSize::wide) {
+    return wide ? launch_tile<Tile<Direction, Element, HalfWide, kSlice, kPart>>(params, args, operands,
+                                                                                 schedule)
+                : launch_tile<Tile<Direction, Element, HalfNarrow, kHalf, kPart>>(params, args, operands,
+                                                                                  schedule);
+  } else if (wide) {
     using Plain = Tile<Direction, Element, Wide, kSlice, kPart>;
     if constexpr (std::is_same_v<Direction, Forward> && Plain::kMayHaveEpilogueWarps) {
       if (params.store_pre)
         return launch_tile<Tile<ForwardWithEpilogueWarps, Element, WideWithEpilogueWarps, kSlice, kPart>>(
-            params, args, operands);
+            params, args, operands, schedule);
     }
     if constexpr (std::is_same_v<Direction, Forward> && Plain::kDeferredStore) {
-      if (params.activation != Activation::none || scales_at_end<Element, kSlice>(params, args))
-        return launch_tile<Tile<ForwardActivated, Element, Wide, kSlice, kPart>>(params, args, operands);
+      bool each = false;
+      if constexpr (Element::kScaled) each = params.x_scale_each;
+      if (schedule.stores_at_end || each)
+        return launch_tile<Tile<ForwardActivated, Element, Wide, kSlice, kPart>>(params, args, operands,
+                                                                                 schedule);
+      if (params.activation != Activation::none) return cudaErrorInvalidValue;  // a deferred store has none
+    } else if (schedule.stores_at_end) {
+      return cudaErrorInvalidValue;
     }
-    return launch_tile<Plain>(params, args, operands);
-  } else {  // at side 128, half a block row
-    return launch_tile<Tile<Direction, Element, Narrow, (kSlice < 64 ? kSlice : 64), kPart>>(params, args,
-                                                                                             operands);
+    return launch_tile<Plain>(params, args, operands, schedule);
+  } else {
+    return launch_tile<Tile<Direction, Element, Narrow, kHalf, kPart>>(params, args, operands, schedule);
   }
 }
 
-/// Chooses the extent of a part, and of a K tile.
+/// Finds the extent of a part, and of a K tile.
 template <class Direction, class Element, int kSlice>
 int launch_block_row(Params& params, const MatmulArgs& args, const Operands& operands,
-                     TileSize size) noexcept {
+                     const Schedule& schedule) noexcept {
   constexpr int kWhole = 128 / Element::kBytes;  // a part as wide as a K tile
   if constexpr (Element::kBytes < 4) {
     if (1 << params.side_log2 < kWhole) {
       if constexpr (kSlice == 32 && Element::kBytes == 2) {
-        const IndexView& index = args.index;
-        if (narrow_k_tiles(index.block, stored_blocks(args),
-                           std::int64_t{index.block_rows()} * index.block_cols())) {
-          return launch_slice<Direction, Narrowed<Element>, kSlice, kWhole / 2>(params, args, operands, size);
-        }
+        if (schedule.tile_k == kWhole / 2)
+          return launch_slice<Direction, Narrowed<Element>, kSlice, kWhole / 2>(params, args, operands,
+                                                                                schedule);
       }
-      return launch_slice<Direction, Element, kSlice, kWhole / 2>(params, args, operands, size);
+      return launch_slice<Direction, Element, kSlice, kWhole / 2>(params, args, operands, schedule);
     }
   }
-  return launch_slice<Direction, Element, kSlice, kWhole>(params, args, operands, size);
+  return launch_slice<Direction, Element, kSlice, kWhole>(params, args, operands, schedule);
 }
 
-/// Checks the operands, fills in the parameters, and chooses the slice by the block's extent along the
+/// Checks the operands, fills in the parameters, and finds the slice by the block's extent along the
 /// outputs.
 template <class Direction, class Element>
-int launch(const MatmulArgs& args, TileSize size) noexcept {
+int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   constexpr bool dx = Direction::kIsDx;
   constexpr int kLeast = Element::kBytes == 1 ? 64 : 32;  // least side of a block
   const IndexView& index = args.index;
@@ -235,9 +238,9 @@ int launch(const MatmulArgs& args, TileSize size) noexcept {
       if constexpr (kLeast > 32)
         return cudaErrorInvalidValue;
       else
-        return launch_block_row<Direction, Element, 32>(params, args, operands, size);
-    case 64: return launch_block_row<Direction, Element, 64>(params, args, operands, size);
-    case 128: return launch_block_row<Direction, Element, 128>(params, args, operands, size);
+        return launch_block_row<Direction, Element, 32>(params, args, operands, schedule);
+    case 64: return launch_block_row<Direction, Element, 64>(params, args, operands, schedule);
+    case 128: return launch_block_row<Direction, Element, 128>(params, args, operands, schedule);
     default: return cudaErrorInvalidValue;
   }
 }

@@ -9,6 +9,7 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/predict.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
@@ -20,6 +21,14 @@ using plan::Machine;
 
 // L2 to one multiprocessor of an H200, with one thread block and with two.
 constexpr double kPortBytesPerClock[] = {43, 54};
+
+const wgmma_sdd::StepShape& dw_step(const Problem& p) {
+  return p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16;
+}
+
+wgmma_sdd::Way dw_way(const Problem& p, const Machine& machine, bool narrow) {
+  return wgmma_sdd::way_of(p, dw_step(p), machine.cuda.multiprocessors, narrow);
+}
 
 Refusal refuse_small_blocks(const CommonProblem& p, int least) {
   if (std::min(p.block.rows, p.block.cols) >= least) return {};
@@ -33,7 +42,7 @@ Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
   if (p.direction == Direction::dw && p.m == 0) return "sums over tokens by TMA, and there are none";
   if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
-    if (sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, false)) return {};
+    if (dw_way(p, machine, false).exists()) return {};
     return {
         "does dw of blocks of 32 or more on both sides, and of 16 and 32 where block rows x cols / 384 stay "
         "below 12288, with block rows of 16 x cols / 768; the block is {}x{}, the matrix {} x {}",
@@ -47,7 +56,7 @@ Refusal refusal_of_both(const Problem& p, const Machine& machine, bool narrow) {
 Refusal refuse_narrow(const Problem& p, const Machine& machine) {
   if (const Refusal why = refusal_of_both(p, machine, true); why || p.direction != Direction::dw) return why;
   if (size_of(p.dtype) != 2) return {"does dw of f16 and bf16 only, the dtype is {}", name_of(p.dtype)};
-  if (!sm90_wgmma_sdd_takes(p, machine.cuda.multiprocessors, true))
+  if (!dw_way(p, machine, true).exists())
     return {"does dw by items of half the size, which would hold no block of {}x{}", p.block.rows,
             p.block.cols};
   return {};
@@ -173,28 +182,37 @@ double predict_16_bit_us(const Problem& p, const Device& device, bool narrow) {
          fit.streams * us(memory_seconds(stored + bytes_of(p).tokens, device));
 }
 
+// dX of TF32 reads transposed blocks, which a pass writes.
+std::size_t transposed_bytes(const Problem& p) {
+  if (p.direction != Direction::dx || p.dtype != DType::f32) return 0;
+  return static_cast<std::size_t>(p.blocks) * static_cast<std::size_t>(p.block.rows) *
+         static_cast<std::size_t>(p.block.cols) * sizeof(float);
+}
+
 template <bool kNarrow>
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = kNarrow ? refuse_narrow(p, machine) : refusal_of_both(p, machine, false))
     return why;
-  const bool dw = p.direction == Direction::dw;
-  Schedule schedule;
-  schedule.groups =
-      wgmma_dds::block_row_groups(p, machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
-  out.add({schedule, wgmma_dds::predict_us(p, machine, kNarrow),
-           dw ? sm90_wgmma_sdd_workspace(p, machine.cuda.multiprocessors, kNarrow)
-              : sm90_wgmma_dds_workspace(p)});
+  const double predicted_us = wgmma_dds::predict_us(p, machine, kNarrow);
+  if (p.direction == Direction::dw) {
+    const wgmma_sdd::StepShape& step = dw_step(p);
+    const wgmma_sdd::Way way = dw_way(p, machine, kNarrow);
+    out.add({wgmma_sdd::schedule_of(p, step, way), predicted_us,
+             wgmma_sdd::workspace_of(p, step, machine.cuda.multiprocessors, way)});
+    return {};
+  }
+  out.add({wgmma_dds::schedule_of(p, machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile),
+           predicted_us, transposed_bytes(p)});
   return {};
 }
 
-template <bool kNarrow>
-int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
-  return args.direction == Direction::dw ? sm90_wgmma_sdd(args, kNarrow) : sm90_wgmma_dds(args, kNarrow);
+int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+  return args.direction == Direction::dw ? sm90_wgmma_sdd(args, schedule) : sm90_wgmma_dds(args, schedule);
 }
 
 template <bool kNarrow>
 Kernel row(const char* name) {
-  Kernel made = cuda_row(name, propose<kNarrow>, launch<kNarrow>);
+  Kernel made = cuda_row(name, propose<kNarrow>, launch);
   // A pass prepares f32 operands of dW, and takes any alignment.
   made.traits.needs_aligned = [](const Problem& p) {
     return p.direction != Direction::dw || p.dtype != DType::f32 ? Aligned::all : Aligned::none;
@@ -214,21 +232,14 @@ Refusal propose_scaled(const ScaledProblem& p, const Machine& machine, Proposals
   // Rows of 32 bytes move at a third of the copy engine's rate.
   if (const Refusal why = refuse_small_blocks(p, 64)) return why;
   if (const Refusal why = wgmma_dds::refuse_tiles(same, kTile)) return why;
-  Schedule schedule;
-  // Two K tiles of 8-bit blocks share a stage and, with promotion, a sum before it is rounded to fp32. The
-  // block rows of the tile decide which two, so they keep their order.
-  schedule.groups = p.fast_accum ? wgmma_dds::block_row_groups(same, machine, kTile) : BlockRowGroups{0, 1};
   const double us =
       predict_dds_us(same, Device(machine), kNarrow, static_cast<double>(size_of(p.out)), !p.fast_accum);
-  out.add({schedule, us, 0});
+  out.add({wgmma_dds::scaled_schedule_of(p, machine, kTile), us, 0});
   return {};
 }
 
 template <bool kNarrow>
 ScaledKernel scaled_row_of(const char* name) {
-  const auto launch = [](const MatmulArgs& args, const Schedule&, const Executor&) {
-    return sm90_wgmma_dds(args, kNarrow);
-  };
   ScaledKernel made = scaled_row(name, propose_scaled<kNarrow>, launch);
   made.traits.needs_aligned = [](const ScaledProblem&) { return Aligned::all; };
   return made;
@@ -250,8 +261,7 @@ double predict_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   if (p.direction != Direction::dw)
     return size_of(p.dtype) == 2 ? predict_16_bit_us(p, device, narrow)
                                  : predict_dds_us(p, device, narrow, 4.0, false);
-  const wgmma_sdd::StepShape& step = p.dtype == DType::f32 ? wgmma_sdd::kStepTf32 : wgmma_sdd::kStep16;
-  return wgmma_sdd::predict_us(p, device, step, narrow);
+  return wgmma_sdd::predict_us(p, device, dw_step(p), narrow);
 }
 
 BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
@@ -275,6 +285,39 @@ BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, 
       step = static_cast<int>(walk_over(m_tiles, groups, multiprocessors).step);
   }
   return {std::max(1, tile.outputs / (dx ? p.block.cols : p.block.rows)), halves ? 2 : 1, step};
+}
+
+Schedule schedule_of(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
+  const bool dx = p.direction == Direction::dx;
+  const int side = dx ? p.block.cols : p.block.rows;
+  const auto size = static_cast<int>(size_of(p.dtype));
+  Schedule schedule;
+  schedule.groups = block_row_groups(p, machine, tile);
+  schedule.tile_m = tile.tokens, schedule.tile_n = tile.outputs;
+  // A K tile has 128 bytes; few blocks of 32 have K tiles of their own size.
+  schedule.tile_k = (narrow_k_tiles(p) ? 64 : 128) / size;
+  schedule.swap_ab = tile.tokens == kWideTile.tokens && side >= 64 && size == 2;
+  // With swap-AB and without a residual, forward may store a tile beside the next one's products, but not
+  // with an activation.
+  schedule.stores_at_end = schedule.swap_ab && !dx && !p.residual && p.activation != Activation::none;
+  return schedule;
+}
+
+Schedule scaled_schedule_of(const ScaledProblem& p, const plan::Machine& machine, const TileShape& tile) {
+  const Problem same = forward_of(p);
+  const bool promotes = !p.fast_accum;
+  Schedule schedule;
+  // Two K tiles of 8-bit blocks share a stage and, with promotion, a sum before it is rounded to fp32. The
+  // block rows of the tile decide which two, so they keep their order.
+  schedule.groups = promotes ? BlockRowGroups{0, 1} : block_row_groups(same, machine, tile);
+  schedule.tile_m = tile.tokens, schedule.tile_n = tile.outputs;
+  schedule.tile_k = p.block.cols == 64 ? 64 : 128;  // blocks of 64 have K tiles of their own size
+  schedule.swap_ab =
+      tile.tokens == kWideTile.tokens && p.block.rows >= 64 && !promotes && size_of(p.out) == 2;
+  // Blocks of 64 measured faster without deferred stores where tiles are long, and slower at low densities.
+  const bool long_tiles = p.block.rows < 128 && p.blocks * 20 > cells_of(same) * 3;
+  schedule.stores_at_end = schedule.swap_ab && (p.activation != Activation::none || long_tiles);
+  return schedule;
 }
 
 }  // namespace wgmma_dds

@@ -8,11 +8,17 @@
 
 namespace sparseloom::kernels::cuda::wgmma_dds {
 
-/// narrow_k_tiles of a problem, as a plan sees it.
-inline bool narrow_k_tiles(const Problem& p) {
+/// Blocks that W would store without zeros.
+inline std::int64_t cells_of(const Problem& p) {
   const auto count = [](std::int64_t size, int side) { return (size + side - 1) / side; };
-  return size_of(p.dtype) == 2 &&
-         narrow_k_tiles(p.block, p.blocks, count(p.rows, p.block.rows) * count(p.cols, p.block.cols));
+  return count(p.rows, p.block.rows) * count(p.cols, p.block.cols);
+}
+
+/// Whether 16-bit blocks of side 32 use K tiles of their own size (see Narrowed in element.cuh), which pays
+/// where few blocks have a stored neighbour.
+inline bool narrow_k_tiles(const Problem& p) {
+  return size_of(p.dtype) == 2 && p.block.rows == 32 && p.block.cols == 32 &&
+         static_cast<double>(p.blocks) < 0.15 * static_cast<double>(cells_of(p));
 }
 
 /// Refuses more tiles of forward and dX than the kernel counts.
@@ -23,5 +29,10 @@ double predict_us(const Problem& problem, const plan::Machine& machine, bool nar
 /// The block rows of a tile, the blocks in a K tile along the reduction, and which tiles a thread block
 /// takes.
 BlockRowGroups block_row_groups(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
+
+/// The instance for forward or dX with this tile: K tile, swap-AB and epilogue; and its block row groups.
+Schedule schedule_of(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
+Schedule scaled_schedule_of(const ScaledProblem& problem, const plan::Machine& machine,
+                            const TileShape& tile);
 
 }  // namespace sparseloom::kernels::cuda::wgmma_dds

@@ -4,13 +4,12 @@
 #include "kernels/bsr_linear/sm90/forward_wgmma/launch.cuh"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/blocks.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 namespace wgmma_dds {
 namespace {
 
-int bf16x3(const MatmulArgs& args, TileSize size) noexcept {
+int bf16x3(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   const bool dx = args.direction == Direction::dx;
   if (args.m == 0 || (dx ? index.cols : index.rows) == 0) return cudaSuccess;
@@ -29,20 +28,16 @@ int bf16x3(const MatmulArgs& args, TileSize size) noexcept {
   const cudaError_t status =
       bf16x3_blocks(args.workspace, static_cast<const float*>(args.values), forward.transposed.slot,
                     index.blocks, index.block, static_cast<cudaStream_t>(args.stream));
-  return status != cudaSuccess ? status : launch<Forward, Bf16x3>(forward, size);
+  return status != cudaSuccess ? status : launch<Forward, Bf16x3>(forward, schedule);
 }
 
 }  // namespace
 }  // namespace wgmma_dds
 
-int sm90_bf16x3_dds(const MatmulArgs& args, bool narrow) noexcept {
+int sm90_bf16x3_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (args.direction == Direction::dw || args.dtype != DType::f32 || args.residual != nullptr)
     return cudaErrorInvalidValue;
-  return wgmma_dds::bf16x3(args, narrow ? wgmma_dds::TileSize::narrow : wgmma_dds::TileSize::wide);
-}
-
-std::size_t sm90_bf16x3_workspace(const Problem& problem) noexcept {
-  return bf16x3_bytes(problem.blocks, problem.block);
+  return wgmma_dds::bf16x3(args, schedule);
 }
 
 }  // namespace sparseloom::kernels::cuda

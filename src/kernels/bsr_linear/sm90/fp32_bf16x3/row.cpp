@@ -6,9 +6,12 @@
 #include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm90/dw_wgmma/predict.h"
+#include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
+#include "kernels/bsr_linear/sm90/fp32_bf16x3/blocks.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
+#include "kernels/bsr_linear/sm90/fp32_bf16x3/tokens.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
@@ -30,7 +33,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (p.direction != Direction::dw) return wgmma_dds::refuse_tiles(p, kTile<kNarrow>);
   if (kNarrow) return "does forward and dx only";
   if (p.m == 0) return "sums over tokens by TMA, and there are none";
-  if (!sm90_bf16x3_sdd_takes(p))
+  if (Bf16x3Tokens{p.rows, p.m}.rows() >= std::int64_t{1} << 31)  // TMA counts them so
     return {"counts the rows of three bf16 planes in 31 bits, for {} tokens", p.m};
   return {};
 }
@@ -80,23 +83,27 @@ double predict_us(const Problem& p, const Machine& machine) {
 template <bool kNarrow>
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refusal<kNarrow>(p, machine)) return why;
-  const bool dw = p.direction == Direction::dw;
-  Schedule schedule;
-  schedule.groups = wgmma_dds::block_row_groups(p, machine, kTile<kNarrow>);
-  out.add({schedule, predict_us<kNarrow>(p, machine),
-           dw ? sm90_bf16x3_sdd_workspace(p, machine.cuda.multiprocessors) : sm90_bf16x3_workspace(p)});
+  const double predicted_us = predict_us<kNarrow>(p, machine);
+  if (p.direction == Direction::dw) {
+    const wgmma_sdd::StepShape& step = wgmma_sdd::kStepBf16x3;
+    const int multiprocessors = machine.cuda.multiprocessors;
+    const wgmma_sdd::Way way = wgmma_sdd::way_of(p, step, multiprocessors, false);
+    out.add({wgmma_sdd::schedule_of(p, step, way), predicted_us,
+             wgmma_sdd::workspace_of(p, step, multiprocessors, way)});
+    return {};
+  }
+  out.add(
+      {wgmma_dds::schedule_of(p, machine, kTile<kNarrow>), predicted_us, bf16x3_bytes(p.blocks, p.block)});
   return {};
 }
 
-template <bool kNarrow>
-int launch(const MatmulArgs& args, const Schedule&, const Executor&) {
-  if (!kNarrow && args.direction == Direction::dw) return sm90_bf16x3_sdd(args);
-  return sm90_bf16x3_dds(args, kNarrow);
+int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+  return args.direction == Direction::dw ? sm90_bf16x3_sdd(args, schedule) : sm90_bf16x3_dds(args, schedule);
 }
 
 template <bool kNarrow>
 Kernel row(const char* name) {
-  Kernel made = cuda_row(name, propose<kNarrow>, launch<kNarrow>);
+  Kernel made = cuda_row(name, propose<kNarrow>, launch);
   // A pass prepares both operands of dW, and takes any alignment.
   made.traits.needs_aligned = [](const Problem& p) {
     return p.direction != Direction::dw ? Aligned::all : Aligned::none;

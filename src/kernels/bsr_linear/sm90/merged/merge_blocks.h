@@ -19,7 +19,6 @@
 
 #include "kernels/args.h"
 #include "sparseloom/pattern.h"
-#include "sparseloom/plan.h"
 
 namespace sparseloom::kernels::cuda {
 
@@ -74,14 +73,5 @@ int merge_blocks(const MatmulArgs& args, const Merging& merging) noexcept;
 
 /// The arguments of the product over the units that are then in args.workspace.
 MatmulArgs merged(const MatmulArgs& args, const Merging& merging) noexcept;
-
-/// The same as a problem, with as many units as are expected.
-inline Problem merged(const Problem& p, std::int32_t least) {
-  const Merging merging(p.direction, p.rows, p.cols, p.block, least);
-  Problem units = p;
-  units.block = merging.unit;
-  units.blocks = static_cast<std::int64_t>(merging.likely_units(p.blocks));
-  return units;
-}
 
 }  // namespace sparseloom::kernels::cuda

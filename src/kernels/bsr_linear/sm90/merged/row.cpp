@@ -31,6 +31,15 @@ constexpr const char* kWgmmaCaveat =
     "blocks are merged into units of 32 in every call, zeros between, so a NaN in x spreads to the outputs "
     "of the units above it";
 
+/// The problem of the product over the units, with as many of them as are expected.
+Problem merged(const Problem& p, std::int32_t least) {
+  const Merging merging(p.direction, p.rows, p.cols, p.block, least);
+  Problem units = p;
+  units.block = merging.unit;
+  units.blocks = static_cast<std::int64_t>(merging.likely_units(p.blocks));
+  return units;
+}
+
 /// Refusals of kernels that merge blocks into units, where a block side is below `least`.
 Refusal refuse_merging(const Problem& p, std::int32_t least) {
   if (p.strict) return "strict forbids multiplying what x holds under absent blocks";
@@ -93,7 +102,11 @@ BlockRowGroups groups_of_units(const Problem& p, const Machine& machine) {
 template <bool kNarrow>
 Refusal propose_for_wgmma(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_for_wgmma<kNarrow>(p, machine)) return why;
-  Schedule schedule;
+  // The workspace has room for all units, and the instance is chosen for as many if none is expected.
+  Problem units = merged(p, Merging::kWgmmaLeast);
+  if (units.blocks == 0) units.blocks = wgmma_dds::cells_of(units);
+  Schedule schedule =
+      wgmma_dds::schedule_of(units, machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
   schedule.groups = groups_of_units<kNarrow>(p, machine);
   out.add({schedule, predict_for_wgmma_us<kNarrow>(p, machine), workspace_bytes(p, Merging::kWgmmaLeast)});
   return {};
@@ -108,8 +121,8 @@ Refusal propose_for_mma(const Problem& p, const Machine& machine, Proposals<Line
 template <bool kNarrow>
 Kernel wgmma_row(const char* name) {
   Kernel row = cuda_row(name, propose_for_wgmma<kNarrow>,
-                        [](const MatmulArgs& args, const Schedule&, const Executor&) {
-                          return sm90_wgmma_merged(args, kNarrow);
+                        [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+                          return sm90_wgmma_merged(args, schedule);
                         });
   row.caveat = kWgmmaCaveat;
   row.traits.needs_aligned = all_aligned;
