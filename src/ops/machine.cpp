@@ -78,6 +78,7 @@ ops::KnownMachine ops::known_machine(const Executor& executor) {
   const kernels::cuda::KnownGpuRates gpu = kernels::cuda::gpu_rates(executor.device, executor.stream);
   known.machine.cuda = runtime::cuda_device(executor.device);
   known.machine.gpu = gpu.rates;
+  known.machine.clusters = kernels::cuda::gpu_clusters(executor.device);
   known.line = gpu_line(executor.device, gpu);
   return known;
 }

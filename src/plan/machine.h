@@ -1,6 +1,8 @@
 // Machine: what rows are told of the CPU and of the problem's GPU. They predict times from its rates.
 #pragma once
 
+#include <array>
+
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
 
@@ -35,6 +37,9 @@ struct Machine {
   MachineRates rates;
   runtime::CudaDevice cuda = {};  // of problem.device; sm = 0 for a problem on the CPU
   GpuRates gpu = {};              // of problem.device
+  /// Clusters of 1, 2, 4 and 8 thread blocks that run at once on problem.device if each thread block fills a
+  /// multiprocessor; 0: such clusters do not run. The groups of multiprocessors differ from chip to chip.
+  std::array<int, 4> clusters = {};
 };
 
 }  // namespace sparseloom::plan

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/processes.h"
 #include "kernels/machine_rates.h"
+#include "kernels/processes.h"
 #include "runtime/cache_file.h"
 #include "runtime/cpu.h"
 #include "sparseloom/ops.h"

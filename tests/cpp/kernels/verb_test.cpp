@@ -78,7 +78,8 @@ TEST(BsrScaledLinear, EveryMemberOfAProblemChangesItsKey) {
 
 TEST(BsrLinear, AKernelOfBothVerbsIsListedOnce) {
   std::set<std::string> names;
-  for (const ops::Listed& kernel : ops::listed_kernels()) EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
+  for (const ops::Listed& kernel : ops::listed_kernels())
+    EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
   for (const char* verb : {Linear::kName, Scaled::kName})
     for (const plan::AnyRow& row : plan::rows_of(verb)) EXPECT_TRUE(names.contains(row.name)) << row.name;
   EXPECT_TRUE(names.contains("dense") && names.contains("reference"));

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <span>
 
+#include "kernels/shared/probes/cluster_counts.h"
 #include "runtime/cache_file.h"
 #include "runtime/rate_table.h"
 #include "sparseloom/version.h"
@@ -131,9 +132,15 @@ KnownGpuRates gpu_rates(int device, void* stream) {
   return found;
 }
 
+std::array<int, 4> gpu_clusters(int device) {
+  const runtime::CudaDeviceScope scope(device);
+  return cluster_counts(device);
+}
+
 #else
 
 KnownGpuRates gpu_rates(int, void*) { return {}; }
+std::array<int, 4> gpu_clusters(int) { return {}; }
 
 #endif
 

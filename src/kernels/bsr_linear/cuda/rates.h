@@ -6,6 +6,7 @@
 // that GPU's clocks and widths.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -46,6 +47,9 @@ std::string gpu_rates_text(const plan::GpuRates& rates, const std::string& key);
 /// there, and the call waits for it. While `stream` is captured nothing is measured, and a later call tries
 /// again.
 KnownGpuRates gpu_rates(int device, void* stream);
+
+/// Machine::clusters of a device of this process; all 0 in a build without CUDA.
+std::array<int, 4> gpu_clusters(int device);
 
 /// Runs the probes (kernels/shared/probes/rate_probes.cu) and reports the best of many short runs. `device`
 /// must be the thread's current one. Returns 0 or a cudaError_t.

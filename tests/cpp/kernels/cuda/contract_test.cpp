@@ -220,7 +220,8 @@ TEST_P(CudaAbsent, LaunchesReportAnError) {
         c.direction = direction, c.dtype = dtype, c.tf32 = tf32 && dtype == DType::f32;
         c.m = 20, c.rows = 64, c.cols = 64, c.block = {16, 16}, c.density = 1;
         Instance instance(c);
-        const plan::Machine h200{runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}};
+        const plan::Machine h200{
+            runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}, {}, {132, 66, 32, 16}};
         for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {
           const auto planned = kernels::bsr_linear::ask(kernel, instance.cuda_problem(0), h200);
           if (!planned.refusal.empty()) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/verb.h"
 #include "runtime/cuda.h"
@@ -12,7 +13,9 @@ namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
-plan::Machine machine_of(int device) { return {runtime::Isa::generic, {}, runtime::cuda_device(device)}; }
+plan::Machine machine_of(int device) {
+  return {runtime::Isa::generic, {}, runtime::cuda_device(device), {}, kernels::cuda::gpu_clusters(device)};
+}
 
 // As if all operands were aligned: some tests launch what a plan refuses.
 kernels::bsr_linear::Answer planned(const Instance& instance, const kernels::Kernel& kernel, int device) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "kernels/bsr_linear/cuda/rates.h"
 #include "kernels/cuda/device_call.h"
 
 namespace sparseloom::testing {
@@ -140,8 +141,9 @@ Problem problem_of(const MatmulArgs& args) {
 }
 
 void run(const kernels::Kernel& kernel, MatmulArgs args) {
-  const auto planned = kernels::bsr_linear::ask(kernel, problem_of(args),
-                                                {runtime::Isa::generic, {}, runtime::cuda_device(0)});
+  const auto planned = kernels::bsr_linear::ask(
+      kernel, problem_of(args),
+      {runtime::Isa::generic, {}, runtime::cuda_device(0), {}, kernels::cuda::gpu_clusters(0)});
   const std::size_t bytes = planned.workspace_bytes;
   const Array workspace(DType::f32, static_cast<std::int64_t>((bytes + 3) / 4), 0xff);
   EXPECT_CUDA(cudaDeviceSynchronize());

@@ -9,7 +9,6 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/dense/predict.h"
 #include "kernels/bsr_linear/verb.h"
-#include "kernels/registry.h"
 
 namespace sparseloom::testing {
 namespace {
@@ -379,7 +378,7 @@ const std::vector<Record> kRecords = {
 
 Problem problem_of(const Record& record) {
   Problem p;
-  p.direction = record.direction, p.dtype = p.out = record.dtype, p.m = record.m;
+  p.direction = record.direction, p.dtype = record.dtype, p.m = record.m;
   p.rows = record.rows, p.cols = record.cols, p.block = record.block, p.blocks = record.blocks;
   p.facts = Facts::of_digest(record.digest);
   p.device = 0, p.can_gemm = true;

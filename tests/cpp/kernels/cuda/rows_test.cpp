@@ -15,7 +15,8 @@
 namespace sparseloom::testing {
 namespace {
 
-const plan::Machine kHopper{runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}};
+const plan::Machine kHopper{
+    runtime::Isa::generic, {}, {90, 132, 50u << 20, 227u << 10, 2e9, 4.8e12}, {}, {132, 66, 32, 16}};
 
 template <class V>
 std::vector<const kernels::OwnRow<V>*> takers_of(std::span<const kernels::OwnRow<V>> all,

@@ -32,7 +32,7 @@ const kernels::Kernel& row_of(const std::string& name) {
 Problem problem_of(Direction direction, DType dtype, BlockShape block, double density, std::int64_t m = 8192,
                    std::int64_t side = 4096) {
   Problem p;
-  p.direction = direction, p.dtype = p.out = dtype, p.m = m, p.device = 0;
+  p.direction = direction, p.dtype = dtype, p.m = m, p.device = 0;
   p.rows = p.cols = side, p.block = block;
   const auto count = [side](std::int32_t of_block) { return (side + of_block - 1) / of_block; };
   p.blocks = static_cast<std::int64_t>(density * static_cast<double>(count(block.rows) * count(block.cols)));
@@ -106,18 +106,30 @@ TEST(CudaSchedules, ForwardAndDxOfSm90) {
 }
 
 TEST(CudaSchedules, EightBitsOfSm90) {
-  Problem p = problem_of(Direction::forward, DType::f8e4m3, {64, 64}, 0.1);
-  p.out = DType::bf16;
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64");
+  const auto chosen_for = [](const ScaledProblem& p) {
+    const auto rows = kernels::cuda_scaled_kernels();
+    const auto row = std::find_if(rows.begin(), rows.end(), [](const kernels::ScaledKernel& each) {
+      return std::string("sm90_wgmma") == each.name;
+    });
+    return to_string(kernels::bsr_linear::ask(*row, p, kHopper).schedule);
+  };
+  const auto eight_bits = [](BlockShape block, double density) {
+    ScaledProblem p;
+    static_cast<CommonProblem&>(p) = problem_of(Direction::forward, DType::f8e4m3, block, density);
+    p.out = DType::bf16;
+    return p;
+  };
+  ScaledProblem p = eight_bits({64, 64}, 0.1);
+  EXPECT_EQ(chosen_for(p), "tile 256x128x64");
   p.fast_accum = true;
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, swap-AB");
+  EXPECT_EQ(chosen_for(p), "tile 256x128x64, swap-AB");
   p.blocks *= 2;
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, swap-AB, stores at the end of a tile");
+  EXPECT_EQ(chosen_for(p), "tile 256x128x64, swap-AB, stores at the end of a tile");
   p.out = DType::f32;
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64");
-  p = problem_of(Direction::forward, DType::f8e4m3, {128, 128}, 0.3);
-  p.out = DType::bf16, p.fast_accum = true;
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x128, swap-AB");
+  EXPECT_EQ(chosen_for(p), "tile 256x128x64");
+  p = eight_bits({128, 128}, 0.3);
+  p.fast_accum = true;
+  EXPECT_EQ(chosen_for(p), "tile 256x128x128, swap-AB");
 }
 
 // K tiles are chosen by the units that are expected, not by the blocks.
@@ -185,7 +197,7 @@ TEST(CudaSchedules, LaunchersRefuseAScheduleThatNamesNoInstance) {
   const auto refuses = [&](const char* name, const Problem& p, const Schedule& schedule) {
     MatmulArgs args;
     args.direction = p.direction, args.dtype = p.dtype, args.m = p.m, args.tf32 = p.tf32;
-    args.activation = p.activation, args.out_dtype = p.out;
+    args.activation = p.activation, args.out_dtype = p.dtype;
     args.a = args.b = args.values = args.out = memory, args.workspace = memory;
     args.a_stride = p.direction == Direction::forward ? p.cols : p.rows, args.b_stride = p.cols;
     args.out_stride = p.direction == Direction::forward ? p.rows : p.cols;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm80/decode/params.cuh"
+#include "kernels/bsr_linear/sm80/decode/tiles.h"
 
 namespace sparseloom::kernels::cuda::decode {
 
@@ -17,13 +18,9 @@ struct Config {
   static constexpr int kPiece = 16 / sizeof(Element);
   static constexpr int kChunk = 4 * kPiece;              // k of one step of a warp: 64 bytes of each row
   static constexpr int kPiecesAcross = kStrip / kPiece;  // dX: 16-byte pieces in a row of the strip
-  // In flight per warp: kStages - 1 chunks. 4.3 TB/s for 1 us is 33 KB of W per multiprocessor; 12 warps with
-  // strips of 32 have 72 KB in flight (48 KB at 64 tokens, where a fourth stage would cost the third thread
-  // block per multiprocessor).
-  static constexpr int kStages = kTokenTiles == 4 ? 3 : 4;
-  static constexpr int kMostWarps = 8;
-  // What the registers allow: 80 per lane for 24 warps, 128 for 16.
-  static constexpr int kWarpsPerMultiprocessor = kStrip * kTokenTiles <= 32 ? 24 : 16;
+  static constexpr int kStages = stages_of(kTokenTiles);
+  static constexpr int kMostWarps = decode::kMostWarps;
+  static constexpr int kWarpsPerMultiprocessor = warps_per_multiprocessor(kStrip, kTokenTiles);
 
   static_assert(kStrip == 8 || kStrip == 16 || kStrip == 32,
                 "strips divide every block side of at least their width");

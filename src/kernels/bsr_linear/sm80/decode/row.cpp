@@ -6,6 +6,7 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/decode/entry.h"
 #include "kernels/bsr_linear/sm80/decode/row_parts.h"
+#include "kernels/bsr_linear/sm80/decode/schedule.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
@@ -44,7 +45,7 @@ double predict_us(const Problem& p, const Machine& machine) {
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_decode(p, machine)) return why;
-  out.add({{}, predict_us(p, machine), 0});
+  out.add({decode::schedule_of(p, machine), predict_us(p, machine), 0});
   return {};
 }
 
@@ -59,7 +60,9 @@ Refusal refuse_decode(const Problem& p, const plan::Machine&) {
 
 Kernel sm80_decode_row() {
   return cuda_row("sm80_decode", propose,
-                  [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm80_decode(args); });
+                  [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+                    return sm80_decode(args, schedule);
+                  });
 }
 
 }  // namespace sparseloom::kernels::cuda

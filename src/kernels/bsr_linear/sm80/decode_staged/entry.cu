@@ -9,7 +9,7 @@
 
 namespace sparseloom::kernels::cuda {
 
-int sm80_decode_staged(const MatmulArgs& args) noexcept {
+int sm80_decode_staged(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const IndexView& index = args.index;
   if (args.m < 1 || args.m > kDecodeTokens || args.direction != Direction::forward)
     return cudaErrorInvalidValue;
@@ -17,7 +17,8 @@ int sm80_decode_staged(const MatmulArgs& args) noexcept {
     return cudaErrorInvalidValue;
   if (reinterpret_cast<std::uintptr_t>(args.values) % 16 != 0 || index.cols > kStagedColumns)
     return cudaErrorInvalidValue;
-  return args.dtype == DType::bf16 ? decode::staged::launch_bf16(args) : decode::staged::launch_f16(args);
+  return args.dtype == DType::bf16 ? decode::staged::launch_bf16(args, schedule)
+                                   : decode::staged::launch_f16(args, schedule);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -13,13 +13,13 @@ namespace sparseloom::kernels::cuda {
 /// goes through shared memory. Takes values aligned to 16 bytes, and as many columns as 32 bits count.
 inline constexpr int kStagedBlock = 16;
 inline constexpr std::int64_t kStagedColumns = std::numeric_limits<std::int32_t>::max() - 128;
-int sm80_decode_staged(const MatmulArgs& args) noexcept;
+int sm80_decode_staged(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace decode::staged {
 
 /// For forward, blocks of 8 and 16, and values aligned to 16 bytes.
-int launch_bf16(const MatmulArgs& args) noexcept;
-int launch_f16(const MatmulArgs& args) noexcept;
+int launch_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int launch_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace decode::staged
 

@@ -1,4 +1,6 @@
-// Host side of the staged decode kernel: chooses strips, tiling and instance, and launches.
+// Host side of the staged decode kernel: looks up the instance that a schedule names, divides the work, and
+// launches. The division is not in the schedule yet, because it depends on how many clusters of the
+// kernel the device runs at once, which is asked here. It changes no instance.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +16,6 @@ inline constexpr std::int64_t kRangeAlign = 128;  // k; whole blocks of every si
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
-
-/// Width of a strip, 16 or 8 outputs: the wider one if it gives (nearly) every multiprocessor a thread block
-/// when k is split over a cluster. Narrow strips load more of X per byte of W.
-template <class Element>
-int strip_width(const Params<Element>& params, int multiprocessors, bool clusters) {
-  if (params.out_side == 8) return 8;
-  return ceil_div(params.out_cols, 16) * (clusters ? 4 : 1) * 10 < std::int64_t{9} * multiprocessors ? 8 : 16;
-}
 
 /// Bytes that a multiprocessor moves. Its port is the bottleneck for everything but W.
 template <class C>
@@ -112,26 +106,34 @@ int launch_instance(Params<typename C::Element> params, const MatmulArgs& args,
 }
 
 template <class Mma, int kPieces, int kTiles>
-int launch_tokens(const Params<typename Mma::Element>& params, const MatmulArgs& args,
-                  const runtime::CudaDevice& device) {
-  if (args.m <= 16) return launch_instance<Config<Mma, kPieces, kTiles, 1>>(params, args, device);
-  if (args.m <= 32) return launch_instance<Config<Mma, kPieces, kTiles, 2>>(params, args, device);
-  return launch_instance<Config<Mma, kPieces, kTiles, 4>>(params, args, device);
+int launch_tokens(const Params<typename Mma::Element>& params, const Schedule& schedule,
+                  const MatmulArgs& args) {
+  const runtime::CudaDevice& device = runtime::cuda_device(args.device);
+  switch (schedule.tile_m) {
+    case 16: return launch_instance<Config<Mma, kPieces, kTiles, 1>>(params, args, device);
+    case 32: return launch_instance<Config<Mma, kPieces, kTiles, 2>>(params, args, device);
+    case 64: return launch_instance<Config<Mma, kPieces, kTiles, 4>>(params, args, device);
+    default: return cudaErrorInvalidValue;
+  }
 }
 
 template <class Mma, int kPieces>
-int launch_strips(const Params<typename Mma::Element>& params, const MatmulArgs& args) {
-  const runtime::CudaDevice& device = runtime::cuda_device(args.device);
-  return strip_width(params, device.multiprocessors, device.sm >= 90) == 8
-             ? launch_tokens<Mma, kPieces, 1>(params, args, device)
-             : launch_tokens<Mma, kPieces, 2>(params, args, device);
+int launch_strips(const Params<typename Mma::Element>& params, const Schedule& schedule,
+                  const MatmulArgs& args) {
+  // Tokens beyond the tile would be left out, and strips have to divide a block.
+  if (args.m > schedule.tile_m || schedule.tile_n > params.out_side) return cudaErrorInvalidValue;
+  switch (schedule.tile_n) {
+    case 8: return launch_tokens<Mma, kPieces, 1>(params, schedule, args);
+    case 16: return launch_tokens<Mma, kPieces, 2>(params, schedule, args);
+    default: return cudaErrorInvalidValue;
+  }
 }
 
 template <class Mma>
-int launch(const MatmulArgs& args) {
+int launch(const MatmulArgs& args, const Schedule& schedule) {
   const auto params = params_of<typename Mma::Element>(args);
-  return args.index.block.cols == 8 ? launch_strips<Mma, 1>(params, args)
-                                    : launch_strips<Mma, 2>(params, args);
+  return args.index.block.cols == 8 ? launch_strips<Mma, 1>(params, schedule, args)
+                                    : launch_strips<Mma, 2>(params, schedule, args);
 }
 
 }  // namespace sparseloom::kernels::cuda::decode::staged

@@ -1,6 +1,7 @@
 // The row of sm80_decode_staged.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/cuda/refusals.h"
@@ -41,18 +42,30 @@ double predict_us(const Problem& p, const Machine& machine) {
                   rate_us(gathered, kGather, device));
 }
 
+// Strips of 16 outputs, or of 8 if these would not give (nearly) every multiprocessor a thread block when k
+// is split over a cluster. Narrow strips load more of X per byte of W.
+Schedule schedule_of(const Problem& p, const Machine& machine) {
+  const int split = machine.cuda.sm >= 90 ? 4 : 1;
+  const bool few = (p.rows + 15) / 16 * split * 10 < std::int64_t{9} * machine.cuda.multiprocessors;
+  Schedule schedule;
+  schedule.tile_m = p.m <= 16 ? 16 : p.m <= 32 ? 32 : 64;
+  schedule.tile_n = p.block.rows == 8 || few ? 8 : 16;
+  return schedule;
+}
+
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refusal(p, machine)) return why;
-  out.add({{}, predict_us(p, machine), 0});
+  out.add({schedule_of(p, machine), predict_us(p, machine), 0});
   return {};
 }
 
 }  // namespace
 
 Kernel sm80_decode_staged_row() {
-  Kernel row = cuda_row(
-      "sm80_decode_staged", propose,
-      [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm80_decode_staged(args); });
+  Kernel row = cuda_row("sm80_decode_staged", propose,
+                        [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+                          return sm80_decode_staged(args, schedule);
+                        });
   row.traits.needs_aligned = inputs_aligned;
   return row;
 }

@@ -16,7 +16,7 @@ namespace sparseloom::kernels::cuda::dw_small {
 
 // Thread blocks per multiprocessor that begin about at once, and so may ask for the operands before they
 // wait.
-constexpr unsigned kPrefetching = 8;
+constexpr unsigned kPrefetching = 2;
 
 inline int log2_of(int power) { return std::countr_zero(static_cast<unsigned>(power)); }
 

@@ -5,15 +5,15 @@
 
 namespace sparseloom::kernels::cuda {
 
-int sm80_mma_dds(const MatmulArgs& args) noexcept {
+int sm80_mma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const bool dx = args.direction == Direction::dx;
   if (args.direction == Direction::dw) return cudaErrorInvalidValue;
   switch (args.dtype) {
-    case DType::bf16: return dx ? dds::dx_bf16(args) : dds::forward_bf16(args);
-    case DType::f16: return dx ? dds::dx_f16(args) : dds::forward_f16(args);
+    case DType::bf16: return dx ? dds::dx_bf16(args, schedule) : dds::forward_bf16(args, schedule);
+    case DType::f16: return dx ? dds::dx_f16(args, schedule) : dds::forward_f16(args, schedule);
     case DType::f32:
       if (!args.tf32) return cudaErrorInvalidValue;  // fp32 is not rounded unasked: use sm80_ffma_dds
-      return dx ? dds::dx_tf32(args) : dds::forward_tf32(args);
+      return dx ? dds::dx_tf32(args, schedule) : dds::forward_tf32(args, schedule);
     case DType::f64:
     case DType::i8:
     case DType::f8e4m3: break;

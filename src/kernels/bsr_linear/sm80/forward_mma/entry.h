@@ -6,17 +6,18 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// Forward and dX on tensor cores: bf16, f16, and f32 with args.tf32. Takes any m >= 1, block and alignment.
-int sm80_mma_dds(const MatmulArgs& args) noexcept;
+/// Forward and dX on tensor cores: bf16, f16, and f32 with args.tf32. Takes any m >= 1, block and alignment,
+/// and a schedule of schedule.h for them.
+int sm80_mma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace dds {
 
-int forward_bf16(const MatmulArgs& args) noexcept;
-int forward_f16(const MatmulArgs& args) noexcept;
-int forward_tf32(const MatmulArgs& args) noexcept;
-int dx_bf16(const MatmulArgs& args) noexcept;
-int dx_f16(const MatmulArgs& args) noexcept;
-int dx_tf32(const MatmulArgs& args) noexcept;
+int forward_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_tf32(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace dds
 

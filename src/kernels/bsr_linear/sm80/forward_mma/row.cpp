@@ -8,6 +8,7 @@
 #include "kernels/bsr_linear/sm80/dw_mma/entry.h"
 #include "kernels/bsr_linear/sm80/dw_mma/row_parts.h"
 #include "kernels/bsr_linear/sm80/forward_mma/entry.h"
+#include "kernels/bsr_linear/sm80/forward_mma/schedule.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
@@ -68,15 +69,15 @@ double predict_us(const Problem& p, const Machine& machine) {
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_unasked_tf32(p)) return why;
-  Schedule schedule;
   const bool dw = p.direction == Direction::dw;
-  if (dw) schedule = sm80_mma_sdd_schedule(p, machine.cuda.multiprocessors);
+  const Schedule schedule =
+      dw ? sm80_mma_sdd_schedule(p, machine.cuda.multiprocessors) : dds::schedule_of(p, machine);
   out.add({schedule, predict_us(p, machine), dw ? sdd::partial_bytes(p, schedule) : 0});
   return {};
 }
 
 int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
-  return args.direction == Direction::dw ? sm80_mma_sdd(args, schedule) : sm80_mma_dds(args);
+  return args.direction == Direction::dw ? sm80_mma_sdd(args, schedule) : sm80_mma_dds(args, schedule);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ inline constexpr int kXInSharedTokens = 256;
 /// What the ring of W and the row pointers leave for X. tokens: 8, 16 or 32; of 8 the masks of columns are
 /// longer.
 constexpr int x_in_shared_bytes(int tokens) { return (tokens <= 8 ? 95 : 96) * 1024; }
-int sm90_decode(const MatmulArgs& args) noexcept;
+int sm90_decode(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace decode90 {
 
@@ -45,9 +45,26 @@ constexpr bool counts_fit(std::int64_t rows, std::int64_t cols, BlockShape block
          blocks * block.rows <= kMost;
 }
 
+namespace x_in_shared {
+
+inline constexpr int kBox = 64;            // columns of X in 128 bytes, a row of a box
+inline constexpr int kPassBlockRows = 64;  // that a cluster multiplies while X stays
+
+/// Columns of a thread block of a cluster.
+constexpr std::int64_t range_of(std::int64_t cols, int cluster) {
+  return ((cols + cluster - 1) / cluster + kBox - 1) / kBox * kBox;
+}
+
+/// Number of clusters that divide the block rows of one group of tokens among them, if `all` run at once.
+constexpr std::int64_t clusters_of(int all, std::int64_t groups, std::int64_t block_rows) {
+  return std::clamp<std::int64_t>(all / groups, 1, block_rows);
+}
+
+}  // namespace x_in_shared
+
 /// Blocks of 32, 64 and 128 on either side.
-int launch_bf16(const MatmulArgs& args) noexcept;
-int launch_f16(const MatmulArgs& args) noexcept;
+int launch_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int launch_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace decode90
 

@@ -1,11 +1,9 @@
-// Host code that the kernels of sm90_decode share: kernel parameters, and how many clusters run at once.
+// Host code that the kernels of sm90_decode share: kernel parameters and clusters.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -14,49 +12,20 @@
 #include "kernels/bsr_linear/sm90/decode/config.cuh"
 #include "kernels/bsr_linear/sm90/operands/tensor_map.h"
 #include "kernels/shared/early_launch.cuh"
-#include "runtime/cuda.h"
+#include "kernels/shared/probes/cluster_counts.h"
 
 namespace sparseloom::kernels::cuda::decode90 {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Element i: clusters of 2^i thread blocks that run at once. 0: such clusters do not run.
-using ClusterCounts = std::array<int, 4>;
-
-/// Allows a kernel `most_bytes` of shared memory and counts clusters, since groups of multiprocessors differ
-/// from chip to chip. The result is kept for each device; beyond device 63 every launch does the work again.
-template <auto kKernel>
-cudaError_t prepare(int device, int multiprocessors, int threads, std::size_t most_bytes,
-                    ClusterCounts& counts) noexcept {
-  static std::array<std::atomic<std::uint64_t>, 64> known{};  // four counts of 16 bits each
-  const bool kept = device >= 0 && device < 64;
-  std::uint64_t word = kept ? known[device].load(std::memory_order_acquire) : 0;
-  if (word == 0) {
-    const cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                    static_cast<int>(most_bytes));
-    if (status != cudaSuccess) {
-      cudaGetLastError();  // clear the error for the next caller
-      return status;
-    }
-    word = static_cast<std::uint64_t>(std::clamp(multiprocessors, 1, 65535));
-    for (unsigned i = 1; i < counts.size(); ++i) {
-      const LaunchConfig launch({.grid = 1u << i,
-                                 .block = static_cast<unsigned>(threads),
-                                 .shared_bytes = most_bytes,
-                                 .early = true,
-                                 .cluster = 1 << i});
-      int count = 0;
-      if (cudaOccupancyMaxActiveClusters(&count, kKernel, &launch.get()) != cudaSuccess) {
-        cudaGetLastError();
-        count = 0;
-      }
-      word |= static_cast<std::uint64_t>(std::clamp(count, 0, 65535)) << (16 * i);
-    }
-    if (kept) known[device].store(word, std::memory_order_release);
-  }
-  for (unsigned i = 0; i < counts.size(); ++i) counts[i] = static_cast<int>(word >> (16 * i) & 65535);
-  return cudaSuccess;
+/// log2 of the thread blocks of a cluster; 4, of which no cluster runs, if the schedule has no such size.
+inline unsigned cluster_log2(const Schedule& schedule) {
+  const auto size = static_cast<unsigned>(schedule.cluster);
+  return std::has_single_bit(size) && size <= 8 ? static_cast<unsigned>(std::countr_zero(size)) : 4;
 }
+
+/// Clusters of 2^log2 thread blocks that run at once; 0: such clusters do not run.
+inline int clusters_at_once(int device, unsigned log2) { return log2 < 4 ? cluster_counts(device)[log2] : 0; }
 
 inline bool multiple_of(const void* pointer, std::int64_t stride, int bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0 && stride * 2 % bytes == 0;

@@ -8,6 +8,7 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm90/decode/entry.h"
 #include "kernels/bsr_linear/sm90/decode/row_parts.h"
+#include "kernels/bsr_linear/sm90/decode/schedule.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
@@ -66,7 +67,11 @@ double predict_us(const Problem& p, const Machine& machine) {
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refusal(p, machine)) return why;
-  out.add({{}, predict_us(p, machine), 0});
+  const Schedule schedule = decode90::schedule_of(p, machine);
+  if (schedule.cluster == 0)
+    return "keeps the tokens' columns in the shared memory of a cluster, and the device runs none that is "
+           "large enough";
+  out.add({schedule, predict_us(p, machine), 0});
   return {};
 }
 
@@ -99,9 +104,10 @@ Refusal refuse_odd_columns(const Problem& p) {
 }  // namespace decode90
 
 Kernel sm90_decode_row() {
-  Kernel row = cuda_row("sm90_decode", propose, [](const MatmulArgs& args, const Schedule&, const Executor&) {
-    return sm90_decode(args);
-  });
+  Kernel row =
+      cuda_row("sm90_decode", propose, [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+        return sm90_decode(args, schedule);
+      });
   row.traits.needs_aligned = inputs_aligned;
   return row;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm90/decode/config.cuh"
+#include "kernels/bsr_linear/sm90/decode_rows/tiles.h"
 #include "kernels/bsr_linear/sm90/decode_x_in_shared/config.cuh"
 
 namespace sparseloom::kernels::cuda::decode90::rows {
@@ -25,8 +26,7 @@ struct Config : decode90::Config<Mma, kWide, kTokenTiles> {
   static constexpr int kStages = kRingBytes / Base::kStageBytes;
   // How many steps ahead X is loaded. 12 warps with four steps were measured faster than 16 with two.
   static constexpr int kAhead = kTokenTiles <= 4 ? 4 : 2;
-  // A lane has 128 registers with 16 warps, 168 with 12 and 255 with 8.
-  static constexpr int kWarps = kTokenTiles <= 2 ? 16 : kTokenTiles == 4 ? 12 : 8;
+  static constexpr int kWarps = warps_of(false, kTokenTiles);
   static constexpr int kWarpBytes = kRingBytes;  // of shared memory, without its barriers
 
   static_assert(kAhead % Base::kStageSteps == 0, "X is asked for by whole stages");
@@ -43,7 +43,7 @@ struct NarrowConfig {
   static constexpr int kTokenTiles = kTokenTiles_;  // tiles of 8 tokens
   static constexpr int kRows = x_in_shared::kSide, kBlockBytes = x_in_shared::kBlockBytes;
   static constexpr int kAhead = 6;  // blocks that a warp loads ahead
-  static constexpr int kWarps = kTokenTiles <= 2 ? 16 : 12;
+  static constexpr int kWarps = warps_of(true, kTokenTiles);
   static constexpr int kWarpBytes = 8 * kTokenTiles * kRows * 4;  // its partial sums
   static constexpr int kStages = 0;
   static __device__ __forceinline__ int slot_four(int token, int four) {

@@ -6,9 +6,10 @@
 
 namespace sparseloom::kernels::cuda {
 
-int sm90_decode_lines(const MatmulArgs& args) noexcept {
+int sm90_decode_lines(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (!decode90::takes(args, kNarrowBlockRowTokens)) return cudaErrorInvalidValue;
-  return args.dtype == DType::bf16 ? decode90::rows::launch_bf16(args) : decode90::rows::launch_f16(args);
+  return args.dtype == DType::bf16 ? decode90::rows::launch_bf16(args, schedule)
+                                   : decode90::rows::launch_f16(args, schedule);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -10,16 +10,16 @@ namespace sparseloom::kernels::cuda {
 /// 32 outputs of a block row (blocks of 16 x 16: for each block row): bf16 and f16, with the blocks of
 /// sm90_decode. Takes any number of rows, a multiple of 8 columns, and m <= kDecodeTokens (16 x 16:
 /// kNarrowBlockRowTokens). A long block row keeps its warps busy when the others are done: for uneven ones
-/// there is sm90_decode. For many blocks of 16 x 16 and more than 16 tokens it streams X through shared
-/// memory (decode_x_streamed/entry.h). Operands are aligned and some block is stored.
+/// there is sm90_decode. With a schedule of decode_x_streamed, for many blocks of 16 x 16 and more than 16
+/// tokens, X streams through shared memory. Operands are aligned and some block is stored.
 inline constexpr int kNarrowBlockRowTokens = 32;
-int sm90_decode_lines(const MatmulArgs& args) noexcept;
+int sm90_decode_lines(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace decode90::rows {
 
 /// Blocks of 32, 64 and 128 on either side, and of 16 x 16.
-int launch_bf16(const MatmulArgs& args) noexcept;
-int launch_f16(const MatmulArgs& args) noexcept;
+int launch_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int launch_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace decode90::rows
 

@@ -6,6 +6,7 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm90/decode/row_parts.h"
 #include "kernels/bsr_linear/sm90/decode_rows/entry.h"
+#include "kernels/bsr_linear/sm90/decode_rows/schedule.h"
 #include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
@@ -54,16 +55,17 @@ double predict_us(const Problem& p, const Machine& machine) {
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refusal(p, machine)) return why;
-  out.add({{}, predict_us(p, machine), 0});
+  out.add({decode90::rows::schedule_of(p, machine), predict_us(p, machine), 0});
   return {};
 }
 
 }  // namespace
 
 Kernel sm90_decode_lines_row() {
-  Kernel row = cuda_row(
-      "sm90_decode_lines", propose,
-      [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm90_decode_lines(args); });
+  Kernel row = cuda_row("sm90_decode_lines", propose,
+                        [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+                          return sm90_decode_lines(args, schedule);
+                        });
   row.traits.needs_aligned = inputs_aligned;
   return row;
 }

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm90/decode/config.cuh"
+#include "kernels/bsr_linear/sm90/decode/entry.h"
 
 namespace sparseloom::kernels::cuda::decode90::x_in_shared {
 
 inline constexpr int kSide = 16;  // of a block: the outputs and the k of one mma
 inline constexpr int kBlockBytes = kSide * kSide * 2;
-inline constexpr int kBox = 64;  // columns of X in 128 bytes, a row of a box
 
 template <class Mma_, int kTokenTiles_>
 struct Config {

@@ -7,7 +7,7 @@
 namespace sparseloom::kernels::cuda::decode90::x_in_shared {
 
 /// Blocks of 16 x 16.
-int launch_bf16(const MatmulArgs& args) noexcept;
-int launch_f16(const MatmulArgs& args) noexcept;
+int launch_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int launch_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace sparseloom::kernels::cuda::decode90::x_in_shared

@@ -1,5 +1,5 @@
-// When sm90_decode_lines streams X through shared memory (kernel.cuh). The launch and the cost
-// model both ask.
+// When sm90_decode_lines streams X through shared memory (kernel.cuh). The schedule and the cost model of
+// ../decode_rows both ask.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,9 @@ inline constexpr int kSide = 16;         // of blocks
 inline constexpr int kLeastTokens = 17;  // fewer tokens need few requests to L2 (decode_rows/narrow.cuh)
 inline constexpr int kTokens = 32;
 inline constexpr int kMostStrips = 16;  // of a cluster, whose two thread blocks halve their blocks
+// The two instances: up to kFewWarps consumer warps with W in stages of more blocks, up to kMostStrips with
+// stages of fewer.
+inline constexpr int kFewWarps = 12, kFewStageBlocks = 6, kManyStageBlocks = 4;
 
 /// Block rows of a cluster: as few rounds as possible, with the block rows evenly spread over them. pairs:
 /// clusters that run at once.

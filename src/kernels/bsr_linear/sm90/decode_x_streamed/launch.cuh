@@ -1,4 +1,4 @@
-// Host side of kernel.cuh: decides how block rows are divided, and launches.
+// Host side of kernel.cuh: looks up the instance that a schedule names, and launches it.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,16 @@
 namespace sparseloom::kernels::cuda::decode90::x_streamed {
 
 template <class C>
-int launch_instance(const Params& params, const MatmulArgs& args, Cut& cut) noexcept {
+int launch_instance(const Params& params, const Schedule& schedule, const MatmulArgs& args,
+                    Cut& cut) noexcept {
+  cut.strips = schedule.tiles_at_once, cut.warps = schedule.warps;
+  if (cut.strips < 1 || cut.warps < 1 || cut.warps > 4 || cut.strips * cut.warps > C::kMostWarps)
+    return cudaErrorInvalidValue;
   constexpr std::size_t kBytes = sizeof(SharedStorage<C>);
   static_assert(kBytes <= 227 * 1024, "what sm_90 has");  // the limit of sm_90
   if (const cudaError_t status = allow_shared_memory<decode_x_streamed_kernel<C>>(kBytes, args.device);
       status != cudaSuccess)
     return status;
-  cut.warps = std::min(C::kMostWarps / cut.strips, 4);
   // With more than eight, the prefetches get in the way of X; measured slower.
   cut.ahead =
       static_cast<int>(std::clamp<std::int64_t>(params.blocks / params.block_rows / 2 / cut.warps, 1, 8));
@@ -31,22 +34,26 @@ int launch_instance(const Params& params, const MatmulArgs& args, Cut& cut) noex
                        decode_x_streamed_kernel<C>, params, cut);
 }
 
-/// For products that pass (entry.h). pairs: clusters that run at once.
+/// For blocks of 16 x 16.
 template <class Mma>
-int launch(const Params& params, const MatmulArgs& args, std::int64_t pairs) noexcept {
-  using Few = Config<Mma, 12, 6>;
-  using Many = Config<Mma, kMostStrips, 4>;
+int launch(const Params& params, const Schedule& schedule, const MatmulArgs& args) noexcept {
+  using Few = Config<Mma, kFewWarps, kFewStageBlocks>;
+  using Many = Config<Mma, kMostStrips, kManyStageBlocks>;
+  if (schedule.tile_m != kTokens || args.m > kTokens || schedule.tile_n != kSide || schedule.cluster != 2)
+    return cudaErrorInvalidValue;
   const TensorMapMatrix x{args.a, args.dtype, args.m, args.index.cols, args.a_stride * 2};
   Cut cut{};
   if (!tensor_map_possible(x) ||
       !encode_tensor_map(cut.x, x, {kTokens, x_in_shared::kBox, x_in_shared::kBox * 2}))
     return cudaErrorInvalidValue;
-  cut.strips = static_cast<int>(strips_each(params.block_rows, pairs));
   cut.chunks = static_cast<int>(ceil_div(params.cols, Few::kChunkBoxes * x_in_shared::kBox));
   cut.row_blocks_32 =
       (static_cast<std::uint64_t>(params.blocks) << 32) / static_cast<std::uint64_t>(params.block_rows);
-  return cut.strips <= Few::kMostWarps ? launch_instance<Few>(params, args, cut)
-                                       : launch_instance<Many>(params, args, cut);
+  switch (schedule.tile_k) {
+    case kSide* kFewStageBlocks: return launch_instance<Few>(params, schedule, args, cut);
+    case kSide* kManyStageBlocks: return launch_instance<Many>(params, schedule, args, cut);
+    default: return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace sparseloom::kernels::cuda::decode90::x_streamed

@@ -1,0 +1,14 @@
+// What the row of sm80_decode chooses, as a function of the problem and the machine alone.
+#pragma once
+
+#include "plan/machine.h"
+#include "sparseloom/plan.h"
+#include "sparseloom/schedule.h"
+
+namespace sparseloom::kernels::cuda::decode {
+
+/// The tile and the warps of a thread block, for a problem that the row does not refuse. Empty if there is
+/// nothing to compute.
+Schedule schedule_of(const Problem& problem, const plan::Machine& machine);
+
+}  // namespace sparseloom::kernels::cuda::decode
