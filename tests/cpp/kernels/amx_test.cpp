@@ -243,8 +243,8 @@ TEST_F(AmxEmulated, EveryCutOfTokensAndOutputsInInt8) {
 // All of int8's machine code against exact sums; the tests of scaled_test.cpp run it too where there is AMX.
 TEST(AmxMachine, Int8GivesTheBitsOfTheEmulation) {
   if (!runtime::active_isa().has(runtime::Isa::amx)) GTEST_SKIP() << "no AMX, or not allowed";
-  const kernels::Kernel* tile = nullptr;
-  for (const kernels::Kernel& kernel : kernels::cpu_kernels())
+  const kernels::ScaledKernel* tile = nullptr;
+  for (const kernels::ScaledKernel& kernel : kernels::cpu_scaled_kernels())
     if (kernel.name == std::string("amx_int8_tile")) tile = &kernel;
   ASSERT_NE(tile, nullptr);
   for (const std::int32_t bm : {8, 16, 32, 64, 128})

@@ -2,6 +2,7 @@
 // the test program.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -47,8 +48,9 @@ int allocations_of(const std::string& kernel, Direction direction, std::int64_t 
   Problem problem = describe(w, direction, m);
   problem.bias = direction == Direction::forward;
   const auto open = make_plan(problem, w, executor, "reference");
-  for (const Candidate& candidate : open->candidates)
-    if (candidate.kernel == kernel && !candidate.refusal.empty()) return 0;
+  const auto found = std::find_if(open->candidates.begin(), open->candidates.end(),
+                                  [&](const Candidate& candidate) { return candidate.kernel == kernel; });
+  if (found == open->candidates.end() || !found->refusal.empty()) return 0;  // of 8-bit products, or refused
   const auto plan = make_plan(problem, w, executor, kernel);
   std::vector<float> a(m * 88, 1.0f), b(m * 88, 1.0f), out(m * 88), bias(72);
   BsrMatrix dw(w.index(), w.dtype());

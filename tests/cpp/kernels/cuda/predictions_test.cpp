@@ -13,7 +13,8 @@
 namespace sparseloom::testing {
 namespace {
 
-const plan::Machine kH200{runtime::Isa::generic, {}, {90, 132, 60u << 20, 227u << 10, 1.98e9, 4.8e12}};
+const plan::Machine kH200{
+    runtime::Isa::generic, {}, {90, 132, 60u << 20, 227u << 10, 1.98e9, 4.8e12}, {}, {132, 66, 32, 16}};
 
 struct Timed {
   const char* kernel;

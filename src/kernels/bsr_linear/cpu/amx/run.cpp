@@ -47,7 +47,7 @@ struct Panels {
                                   1, kPanelBytes / std::max<std::int64_t>(1, cells() * kCellBytes)))) {}
   std::int64_t cells() const { return steps * vectors * kTileSide; }
   std::int64_t packed_bytes() const { return round_up(chunk * cells() * kCellBytes, kAlign); }
-  std::int64_t chunks() const { return ceil_div(count, chunk); }
+  std::int64_t chunks() const { return count == 0 ? 0 : ceil_div(count, chunk); }
   std::int64_t bytes() const {
     return packed_bytes() + std::max(chunk * static_cast<std::int64_t>(sizeof(OpenGroup)),
                                      chunks() * static_cast<std::int64_t>(sizeof(Stage)));
