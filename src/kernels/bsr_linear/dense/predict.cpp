@@ -28,7 +28,7 @@ struct Fit {
 constexpr Fit kFits[2][3] = {
     {{3.25, 0.784, 0.58, 8.1, 5.4, 1.36},
      {3.2, 0.776, 0.68, 10.1, 2.3, 1.14},
-     {4.27, 0.70, 0.47, 4, 0.74, 3.4}},
+     {4.27, 0.76, 0.47, 4, 0.74, 2.4}},
     {{7.7, 0.728, 1.5, 0.28, 5, 2.3}, {6.3, 0.687, 1.45, 0.16, 3.1, 2}, {5.3, 0.76, 7.4, 0.5, 0.51, 1.73}}};
 
 // The vendor's product at this share of the peak and what follows it, with W dense already; `out_size`: bytes

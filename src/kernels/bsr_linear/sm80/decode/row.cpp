@@ -24,7 +24,7 @@ struct Fit {
   double ragged;              // what loads of single elements add to both
   double ffma;                // 1e12 flops per second
 };
-constexpr Fit kForward{2.25, 0.775, 3.45, 0.42, 0.758, 0.448, 4.1, 8.1},
+constexpr Fit kForward{2.25, 0.775, 3.45, 0.42, 0.758, 0.8, 4.1, 8.1},
     kDx{3.2, 1, 2.7, 0, 0.428, 1.02, 3.9, 10.9};
 
 // A thread block has a strip of a block row and all tokens. The longest block row's strip ends last, after a

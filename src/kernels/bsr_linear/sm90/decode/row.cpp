@@ -20,9 +20,9 @@ using plan::Machine;
 // The time from the launch to the first bytes and from the last bytes to the end, and the time for each byte
 // of X. Fitted on an H200 to 32 x 12288 x 12288, 16 x 4096 x 16384 and, with blocks of 16, 256 x 4096 x 4096.
 constexpr double kStartUs = 4.6, kXUs = 6.1e-6;
-// The way through the longest block row, for each position of it (fitted to the sweeps that
-// docs/performance_log.md names).
-constexpr double kLongestNs = 0.73;
+// The way through the longest block row, for each position of it, up to 32 tokens and beyond (fitted to the
+// sweeps that docs/performance_log.md names, and to pruned masks of 33 to 64 tokens on an H100).
+constexpr double kLongestNs = 0.73, kLongestWideNs = 5.5;
 // From L2 to a multiprocessor: W, and the tokens for every 32 rows of a block.
 constexpr double kBytesPerClock = 32;
 // Blocks of 16: the share of the memory's nominal rate; W and 32 tokens that come from shared memory, per
@@ -48,7 +48,7 @@ double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
   const double start = kStartUs + kXUs * static_cast<double>(p.m * p.cols) * 2 +
-                       chain_us(kLongestNs * work_of(p).longest, device);
+                       chain_us((p.m > 32 ? kLongestWideNs : kLongestNs) * work_of(p).longest, device);
   if (p.block.rows == 16) {
     // X stays in shared memory, cut into as many ranges as its size requires, whose sums are added up.
     const double groups = std::ceil(tokens / 32), cols = static_cast<double>(p.cols),

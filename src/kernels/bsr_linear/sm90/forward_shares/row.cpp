@@ -16,9 +16,9 @@ using plan::Machine;
 
 // The launch, the time to the first bytes and that from the last ones; and what sums of long rows, which end
 // when everything does, take through memory. Then the bytes of W and X that a multiprocessor takes from L2 in
-// a clock, and the clocks in which the copying warp starts a box. Fitted on an H100 to 64 to 256 tokens,
+// a clock, and the clocks in which the copying warp starts a box. Fitted on an H100 to 16 to 256 tokens,
 // blocks of 32 and 64.
-constexpr double kStartUs = 7, kLongRowsUs = 1.5, kBytesPerClock = 21, kBoxClocks = 184;
+constexpr double kStartUs = 7, kStartFewUs = 4.5, kLongRowsUs = 2, kBytesPerClock = 19.5, kBoxClocks = 184;
 
 int out_side(const Problem& p) { return p.direction == Direction::dx ? p.block.cols : p.block.rows; }
 int k_side(const Problem& p) { return p.direction == Direction::dx ? p.block.rows : p.block.cols; }
@@ -51,7 +51,8 @@ double predict_us(const Problem& p, const Machine& machine) {
       static_cast<double>(p.blocks) * (out_side(p) / size.strip) * std::max(k_side(p) / 64, 1);
   const double started = 2 * kBoxClocks * pieces / size.shares / device.clock_hz;
   const double memory = memory_seconds(stored + bytes_of(p).tokens, device);
-  return kStartUs + (p.facts.uneven_rows ? kLongRowsUs : 0) + us(std::max({memory, moved, started}));
+  return (p.m <= 16 ? kStartFewUs : kStartUs) + (p.facts.uneven_rows ? kLongRowsUs : 0) +
+         us(std::max({memory, moved, started}));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
