@@ -9,11 +9,13 @@
 #include "kernels/bsr_linear/sm90/dw_wgmma/row_parts.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/row_parts.h"
-#include "kernels/bsr_linear/sm90/fp32_bf16x3/blocks.h"
 #include "kernels/bsr_linear/sm90/fp32_bf16x3/entry.h"
-#include "kernels/bsr_linear/sm90/fp32_bf16x3/tokens.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
+
+// These need the headers of CUDA, which a build for CPUs may not have.
+#include "kernels/bsr_linear/sm90/fp32_bf16x3/blocks.h"
+#include "kernels/bsr_linear/sm90/fp32_bf16x3/tokens.h"
 
 namespace sparseloom::kernels::cuda {
 namespace {
