@@ -177,14 +177,14 @@ def plan_of_int8(**asked):
         ),
         (
             lambda: plan_of_int8(residual=True),
-            "a residual on forward of f32, f16, bf16 or f64",
-            "forward of int8",
+            "neither residual nor accumulate beside int8",
+            "residual",
             "of your own",
         ),
         (
             lambda: plan_of_int8(accumulate=True),
-            "accumulate, into fp32, on dw",
-            "forward of int8",
+            "neither residual nor accumulate beside int8",
+            "accumulate",
             "a pass of your own",
         ),
     ],

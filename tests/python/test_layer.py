@@ -211,7 +211,8 @@ def test_plan_tells_what_would_run_and_why():
     for direction in ("forward", "dx", "dw"):
         plan = layer.plan(64, direction)
         assert plan["kernel"] in sparseloom.info()["kernels"]
-        assert {candidate["kernel"] for candidate in plan["candidates"]} == set(sparseloom.info()["kernels"])
+        candidates = {candidate["kernel"] for candidate in plan["candidates"]}
+        assert candidates == set(sparseloom.info()["kernels"]) - {"amx_int8_tile", "avx512vnni_panel"}
         assert direction in plan["text"] and plan["kernel"] in plan["text"]
     assert make(device="meta").plan(64)["kernel"] in sparseloom.info()["kernels"]
 
