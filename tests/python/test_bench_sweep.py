@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from second_best import second_best
 from sweep_stand import DRAWS, made_up_weights, sweep, tiny_problems, written
 
 from sparseloom import Error, ops
@@ -196,7 +195,13 @@ def test_a_wrong_result_fails_the_command(
     assert written(tmp_path, "sweep-5")["records"][0]["tile_excess"] > 1
 
 
-def test_a_plan_that_takes_the_second_best_is_exposed(
+def slowest(plan: dict[str, Any]) -> str:
+    """The candidate that is predicted to be the slowest. Whether the second best (second_best.py) is much
+    slower than the best depends on the CPU; this one is everywhere."""
+    return str(record.able(plan)[-1]["kernel"])
+
+
+def test_a_plan_that_takes_the_slowest_is_exposed(
     tiny: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(problems, "TOKENS", (8, 80))
@@ -214,12 +219,10 @@ def test_a_plan_that_takes_the_second_best_is_exposed(
 
     chosen = figures()
     assert summary.about(run.Sweep(cpu.Cpu(), 4, None, tmp_path, "x").head).startswith("seed 4; ")
-    monkeypatch.setattr(record, "choice", second_best)
+    monkeypatch.setattr(record, "choice", slowest)
     said = summary.about(run.Sweep(cpu.Cpu(), 4, None, tmp_path, "x").head)
-    assert said.startswith("seed 4, kernels chosen by second_best; ")
-    # How much worse depends on the CPU: where AVX-512 is, AVX2's kernel is the second best, and dense is
-    # still slower than that.
-    assert figures() < chosen - 0.1
+    assert said.startswith("seed 4, kernels chosen by slowest; ")
+    assert figures() < chosen - 0.3
 
 
 # What is summed up.

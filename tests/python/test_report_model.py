@@ -302,7 +302,7 @@ def test_every_layer_gets_the_break_even_of_its_shape():
     assert all(even is None or 0 < even <= 1 for even in first.break_even.values())
     assert "Break-even" in str(found)
     first.break_even.update(forward=0.375, backward=None)
-    text = str(found)
+    text = " ".join(str(found).split())  # long names of kernels wrap the line
     assert "break-even 0.38" in text and "break-even never" in text and "0.38 / never" in found.to_html()
 
 
