@@ -68,10 +68,9 @@ struct MatmulArgs {
   /// of them is (src/plan/evenness.h).
   bool uneven_block_rows = false, uneven_groups = false;
   /// CUDA kernels that merge blocks: where the list of each block row (forward: of index) or block column
-  /// (dx: of transposed) ends; it begins where crow or ccol says. index.blocks is then the capacity, and
-  /// likely_blocks the expected number. Null and 0: each list ends where the next one begins.
+  /// (dx: of transposed) ends; it begins where crow or ccol says, and index.blocks is the capacity. Null:
+  /// each list ends where the next one begins.
   const std::int32_t* block_row_end = nullptr;
-  std::int64_t likely_blocks = 0;
   /// As many bytes as the row said, of any content, aligned to 64 bytes (256 on CUDA).
   std::byte* workspace = nullptr;
   // The members below are for CUDA kernels only. All operand pointers above are then device pointers of

@@ -51,6 +51,12 @@ struct Schedule {
   std::int32_t split_k = 0;
   /// Thread blocks of a cluster, which share a tile and add up its sums.
   std::int32_t cluster = 0;
+  /// Thread blocks of the launch, which take tiles in turn; 0: as many as there are tiles or places.
+  std::int32_t grid = 0;
+  /// N tiles that all M tiles pass over before the next ones begin; 0: all.
+  std::int32_t chunk_n = 0;
+  /// M tile p begins with N tile p * stride_n; 0: each M tile begins with the first.
+  std::int32_t stride_n = 0;
   /// Tiles that a thread block takes one after the other.
   std::int32_t tiles_in_turn = 0;
   /// Tiles that a thread block takes at once, each by warps of its own.
@@ -59,6 +65,8 @@ struct Schedule {
   std::int32_t warps = 0;
   /// K tiles that a thread block has under way between global and shared memory.
   std::int32_t stages = 0;
+  /// Stored blocks that a stage has room for.
+  std::int32_t slots = 0;
   /// Computes the transposed product: the tensor cores' M is that of the outputs, their N that of the tokens.
   bool swap_ab = false;
   /// Outputs are scaled and stored at the end of a tile, not beside the products of the next.

@@ -81,8 +81,12 @@ std::string to_string(const Schedule& s) {
         (s.tile_k > 0 ? "x" + std::to_string(s.tile_k) : std::string()));
   if (s.tiles_in_turn > 1) add(std::to_string(s.tiles_in_turn) + " tiles in turn");
   if (s.tiles_at_once > 1) add(std::to_string(s.tiles_at_once) + " tiles at once");
-  if (s.warps > 0) add(std::to_string(s.warps) + " warps");
-  if (s.stages > 0) add(std::to_string(s.stages) + " stages");
+  if (s.warps > 0) add(std::to_string(s.warps) + (s.warps == 1 ? " warp" : " warps"));
+  if (s.stages > 0)
+    add(std::to_string(s.stages) + " stages" +
+        (s.slots > 0 ? " of " + std::to_string(s.slots) + " blocks" : std::string()));
+  if (s.grid > 0) add("a grid of " + std::to_string(s.grid));
+  if (s.chunk_n > 0) add("N tiles in chunks of " + std::to_string(s.chunk_n));
   if (s.swap_ab) add("swap-AB");
   if (s.cluster > 1) add("clusters of " + std::to_string(s.cluster));
   if (s.split_k > 1) add("split-K " + std::to_string(s.split_k));

@@ -79,22 +79,6 @@ cudaError_t allow_shared_memory(int bytes, int device, int carveout = cudaShared
   return status;
 }
 
-/// Registers of a thread as they are allocated, in multiples of eight, or 0 if the driver does not say. The
-/// kernel must have code for one architecture only.
-template <auto kKernel>
-int registers_of() noexcept {
-  static std::atomic<int> known{0};
-  if (const int registers = known.load(std::memory_order_relaxed); registers > 0) return registers;
-  cudaFuncAttributes attributes;
-  if (cudaFuncGetAttributes(&attributes, kKernel) != cudaSuccess) {
-    cudaGetLastError();  // clear the error for the next caller
-    return 0;
-  }
-  const int registers = (attributes.numRegs + 7) / 8 * 8;
-  known.store(registers, std::memory_order_relaxed);
-  return registers;
-}
-
 /// Whether the code of this kernel that the device runs waits for earlier kernels, as launch_kernel's `early`
 /// requires. Code made from the PTX of sm_80 does not, on any device. The answer is kept for each device;
 /// beyond device 31 it is false.

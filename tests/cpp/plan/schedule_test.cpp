@@ -28,6 +28,9 @@ TEST(Schedule, SaysWhatARowChose) {
   s.method = Method::decode_rows, s.tiles_at_once = 2, s.warps = 8, s.stages = 4, s.swap_ab = true;
   EXPECT_EQ(to_string(s), "by decode_rows, 2 tiles at once, 8 warps, 4 stages, swap-AB");
   s = {};
+  s.stages = 4, s.slots = 18, s.grid = 132, s.chunk_n = 5;
+  EXPECT_EQ(to_string(s), "4 stages of 18 blocks, a grid of 132, N tiles in chunks of 5");
+  s = {};
   s.split_k = s.cluster = s.tiles_in_turn = s.tiles_at_once = 1;  // as good as nothing
   EXPECT_EQ(to_string(s), "");
 }

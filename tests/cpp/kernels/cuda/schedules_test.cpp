@@ -83,26 +83,26 @@ TEST(CudaSchedules, DwOfSm90) {
 
 TEST(CudaSchedules, ForwardAndDxOfSm90) {
   Problem p = problem_of(Direction::forward, DType::bf16, {64, 64}, 0.2);
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, swap-AB");
-  EXPECT_EQ(chosen("sm90_wgmma_narrow", p), "tile 128x64x64");
+  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, a grid of 128, swap-AB");
+  EXPECT_EQ(chosen("sm90_wgmma_narrow", p), "tile 128x64x64, a grid of 264");
   p.activation = Activation::relu;
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, swap-AB, stores at the end of a tile");
-  EXPECT_EQ(chosen("sm90_wgmma_narrow", p), "tile 128x64x64");
+  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, a grid of 128, swap-AB, stores at the end of a tile");
+  EXPECT_EQ(chosen("sm90_wgmma_narrow", p), "tile 128x64x64, a grid of 264");
   p.residual = true;
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, swap-AB");
+  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, a grid of 128, swap-AB");
   p = problem_of(Direction::dx, DType::f16, {128, 128}, 0.2);
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, swap-AB");
+  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, a grid of 128, swap-AB");
   EXPECT_EQ(chosen("sm90_wgmma", problem_of(Direction::forward, DType::bf16, {32, 32}, 0.1)),
-            "tile 256x128x32");
+            "tile 256x128x32, a grid of 128");
   EXPECT_EQ(chosen("sm90_wgmma", problem_of(Direction::forward, DType::bf16, {32, 32}, 0.2)),
-            "tile 256x128x64");
+            "tile 256x128x64, a grid of 128");
   EXPECT_EQ(chosen("sm90_wgmma", problem_of(Direction::forward, DType::bf16, {32, 64}, 0.1)),
-            "tile 256x128x64");
+            "tile 256x128x64, a grid of 128");
   p = problem_of(Direction::forward, DType::f32, {64, 64}, 0.1);
-  EXPECT_EQ(chosen("sm90_split", p), "tile 128x128x32");
-  EXPECT_EQ(chosen("sm90_split_narrow", p), "tile 128x64x32");
+  EXPECT_EQ(chosen("sm90_split", p), "tile 128x128x32, a grid of 128");
+  EXPECT_EQ(chosen("sm90_split_narrow", p), "tile 128x64x32, a grid of 128");
   p.tf32 = true;
-  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x32");
+  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x32, a grid of 128");
 }
 
 TEST(CudaSchedules, EightBitsOfSm90) {
@@ -120,24 +120,46 @@ TEST(CudaSchedules, EightBitsOfSm90) {
     return p;
   };
   ScaledProblem p = eight_bits({64, 64}, 0.1);
-  EXPECT_EQ(chosen_for(p), "tile 256x128x64");
+  EXPECT_EQ(chosen_for(p), "tile 256x128x64, a grid of 128");
   p.fast_accum = true;
-  EXPECT_EQ(chosen_for(p), "tile 256x128x64, swap-AB");
+  EXPECT_EQ(chosen_for(p), "tile 256x128x64, a grid of 128, swap-AB");
   p.blocks *= 2;
-  EXPECT_EQ(chosen_for(p), "tile 256x128x64, swap-AB, stores at the end of a tile");
+  EXPECT_EQ(chosen_for(p), "tile 256x128x64, a grid of 128, swap-AB, stores at the end of a tile");
   p.out = DType::f32;
-  EXPECT_EQ(chosen_for(p), "tile 256x128x64");
+  EXPECT_EQ(chosen_for(p), "tile 256x128x64, a grid of 128");
   p = eight_bits({128, 128}, 0.3);
   p.fast_accum = true;
-  EXPECT_EQ(chosen_for(p), "tile 256x128x128, swap-AB");
+  EXPECT_EQ(chosen_for(p), "tile 256x128x128, a grid of 128, swap-AB");
 }
 
 // K tiles are chosen by the units that are expected, not by the blocks.
 TEST(CudaSchedules, MergedBlocks) {
   EXPECT_EQ(chosen("sm90_wgmma_merged", problem_of(Direction::forward, DType::bf16, {16, 16}, 0.03)),
-            "tile 256x128x32");
+            "tile 256x128x32, a grid of 128");
   EXPECT_EQ(chosen("sm90_wgmma_merged", problem_of(Direction::forward, DType::bf16, {16, 16}, 0.1)),
-            "tile 256x128x64");
+            "tile 256x128x64, a grid of 128");
+}
+
+// Where L2 does not hold the values, all M tiles pass over some N tiles before the next ones.
+TEST(CudaSchedules, NTilesInChunks) {
+  Problem p = problem_of(Direction::forward, DType::bf16, {64, 64}, 0.5);
+  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, a grid of 128, swap-AB");
+  p.rows = 16384, p.blocks *= 4;
+  EXPECT_EQ(chosen("sm90_wgmma", p), "tile 256x128x64, a grid of 128, N tiles in chunks of 32, swap-AB");
+  const Schedule schedule = kernels::bsr_linear::ask(row_of("sm90_wgmma"), p, kHopper).schedule;
+  EXPECT_EQ(schedule.groups.step, 1);
+  EXPECT_EQ(schedule.stride_n, 4);
+}
+
+TEST(CudaSchedules, RingOfSm90Mma) {
+  Problem p = problem_of(Direction::forward, DType::bf16, {16, 16}, 0.05);
+  EXPECT_EQ(chosen("sm90_mma", p), "tile 64x512x64, 10 stages of 20 blocks, a grid of 128");
+  p.blocks *= 10;
+  EXPECT_EQ(chosen("sm90_mma", p), "tile 64x512x64, 4 stages of 76 blocks, a grid of 128");
+  p.m = 64;
+  EXPECT_EQ(chosen("sm90_mma", p), "tile 64x512x64, 4 stages of 76 blocks, a grid of 8");
+  EXPECT_EQ(chosen("sm90_mma_merged", problem_of(Direction::dx, DType::bf16, {8, 8}, 0.05)),
+            "tile 64x512x64, 5 stages of 48 blocks, a grid of 128");
 }
 
 TEST(CudaSchedules, PiecesOfTokensAreThoseOfTheCut) {
@@ -222,6 +244,11 @@ TEST(CudaSchedules, LaunchersRefuseAScheduleThatNamesNoInstance) {
     schedule.tile_k = 32;  // blocks of 64 have K tiles of 64
     EXPECT_TRUE(refuses(name, forward, schedule)) << name;
   }
+  const Problem narrow = problem_of(Direction::forward, DType::bf16, {16, 16}, 0.1);
+  EXPECT_TRUE(refuses("sm90_mma", narrow, {}));
+  schedule = kernels::bsr_linear::ask(row_of("sm90_mma"), narrow, kHopper).schedule;
+  schedule.slots += 100;  // more than the shared memory holds
+  EXPECT_TRUE(refuses("sm90_mma", narrow, schedule));
   Problem f32 = problem_of(Direction::forward, DType::f32, {16, 16}, 0.1);
   EXPECT_TRUE(refuses("sm80_ffma", f32, {}));
   schedule = {};

@@ -71,9 +71,12 @@ TEST(SmallBatchSchedules, Sm80Decode) {
 }
 
 TEST(SmallBatchSchedules, Sm80DecodeStaged) {
-  EXPECT_EQ(chosen("sm80_decode_staged", problem_of(8, 4096, 4096, 16)), "tile 16x16");
-  EXPECT_EQ(chosen("sm80_decode_staged", problem_of(33, 4096, 4096, 8)), "tile 64x8");
-  EXPECT_EQ(chosen("sm80_decode_staged", problem_of(32, 400, 4096, 16)), "tile 32x8");  // few strips
+  EXPECT_EQ(chosen("sm80_decode_staged", problem_of(8, 4096, 4096, 16)),
+            "tile 16x16x2048, 2 tiles at once, 12 warps");
+  EXPECT_EQ(chosen("sm80_decode_staged", problem_of(33, 4096, 4096, 8)),
+            "tile 64x8x512, 16 tiles at once, 1 warp, clusters of 4");
+  EXPECT_EQ(chosen("sm80_decode_staged", problem_of(32, 400, 4096, 16)),  // few strips
+            "tile 32x8x256, 4 tiles at once, 2 warps, clusters of 8");
 }
 
 TEST(SmallBatchSchedules, Sm90DecodeLines) {
@@ -88,10 +91,10 @@ TEST(SmallBatchSchedules, Sm90DecodeLines) {
   Problem p = problem_of(32, 12288, 12288, 16);
   p.blocks *= 3;  // many: X is streamed
   EXPECT_EQ(chosen("sm90_decode_lines", p),
-            "by decode_x_streamed, tile 32x16x96, 12 tiles at once, 1 warps, clusters of 2");
+            "by decode_x_streamed, tile 32x16x96, 12 tiles at once, 1 warp, clusters of 2");
   p = problem_of(32, 20000, 12288, 16), p.blocks *= 3;
   EXPECT_EQ(chosen("sm90_decode_lines", p),
-            "by decode_x_streamed, tile 32x16x96, 10 tiles at once, 1 warps, clusters of 2");
+            "by decode_x_streamed, tile 32x16x96, 10 tiles at once, 1 warp, clusters of 2");
 }
 
 TEST(SmallBatchSchedules, UnevenRowsChooseTheRow) {

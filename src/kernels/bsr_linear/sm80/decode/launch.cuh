@@ -16,10 +16,11 @@ int launch_instance(Params<typename C::Element> params, const Schedule& schedule
   static_assert(C::kStages * sizeof(Stage<C>) == ring_bytes(C::kStrip, C::kTokenTiles),
                 "the choice of warps counts on it");
   constexpr auto kKernel = &decode_kernel<Math, C>;
-  if (const Readiness ready =
-          make_ready<kKernel>(args.device, runtime::cuda_device(args.device).shared_bytes, 0);
-      ready.status != cudaSuccess)
-    return ready.status;
+  const auto all = static_cast<int>(runtime::cuda_device(args.device).shared_bytes);
+  if (const cudaError_t status =
+          allow_shared_memory<kKernel>(all, args.device, cudaSharedmemCarveoutMaxShared);
+      status != cudaSuccess)
+    return status;
   params.strips_shift = std::countr_zero(static_cast<unsigned>(params.out_side / C::kStrip));
   const std::int64_t lists = (params.out_cols + params.out_side - 1) / params.out_side;
   params.block_rows = static_cast<std::int32_t>(lists);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/bsr_linear/sm80/decode/params.cuh"
+#include "kernels/bsr_linear/sm80/decode_staged/tiling.h"
 #include "kernels/shared/ptx/mma.cuh"
 #include "kernels/shared/ptx/mma_k8.cuh"
 
@@ -47,33 +48,20 @@ struct Config {
   static constexpr int kGroupBytes = 16 * kPieces;
   static constexpr int kGroup = kGroupBytes / kSize;  // k of a group: a block's columns
   static constexpr int kTiles = kTiles_;              // 8 outputs each, the N of an mma
-  static constexpr int kStrip = 8 * kTiles;
+  static constexpr int kStrip = kTileOutputs * kTiles;
   static constexpr int kTokenTiles = kTokenTiles_;  // 16 tokens each, the M of an mma
-  static constexpr int kTokens = 16 * kTokenTiles;
+  static constexpr int kTokens = kTileTokens * kTokenTiles;
   static constexpr int kGroupWords = kPieces * kTiles;  // of W, per lane
 
   // W is loaded ahead into registers, in steps of kStepGroups groups. 4.3 TB/s for 1 us is 33 KB per
   // multiprocessor; all warps together have 48 to 96 KB in flight.
-  static constexpr int kStepGroups = kGroupWords == 1 ? 4 : 2;
-  // What the registers allow: 80 per lane for 24 warps, 128 for 16.
-  static constexpr int kMostWarps = kTiles * kTokenTiles <= 4 ? 24 : 16;
+  static constexpr int kStepGroups = step_groups(kGroupWords);
+  static constexpr int kMostWarps = most_warps(kTiles, kTokenTiles);
   static constexpr int kSteps = kGroupWords > 2 && kMostWarps == 24 ? 3 : 4;
-  static constexpr int kVectors = kTokenTiles * kTiles * 32;  // float4 of a warp's partial sums
+  static constexpr int kVectors = vectors(kTiles, kTokenTiles);
 
   static_assert(kPieces == 1 || kPieces == 2, "blocks of 8 and 16 columns");
   static_assert(kTiles == 1 || kTiles == 2, "and of 8 and 16 rows");
-};
-
-/// How a launch divides one product. Counts of k are in groups.
-struct Tiling {
-  int strips = 0;            // of all block rows together
-  int block_strips = 0;      // strips of one thread block
-  int strip_warps = 0;       // warps that share a strip's blocks
-  int split = 0;             // thread blocks of a cluster; each sums over its own range of k
-  int range = 0;             // k of one of them; multiple of 128 k
-  int k_groups = 0;          // of a, rounded up to 128 k
-  int chunk = 0;             // k of a that lie in shared memory at a time; multiple of 128 k
-  unsigned chunk_bytes = 0;  // of a chunk in shared memory
 };
 
 }  // namespace sparseloom::kernels::cuda::decode::staged

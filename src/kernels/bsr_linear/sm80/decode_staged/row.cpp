@@ -8,6 +8,7 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm80/decode/row_parts.h"
 #include "kernels/bsr_linear/sm80/decode_staged/entry.h"
+#include "kernels/bsr_linear/sm80/decode_staged/tiling.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
@@ -42,14 +43,69 @@ double predict_us(const Problem& p, const Machine& machine) {
                   rate_us(gathered, kGather, device));
 }
 
+/// Bytes that a multiprocessor moves. Its port is the bottleneck for everything but W. `warp_bytes`: of a
+/// warp's partial sums; `stored`: of W.
+double bytes_moved(const decode::staged::Tiling& tiling, std::int64_t waves, const Problem& p,
+                   std::int64_t warp_bytes, double stored) {
+  // Two barriers of the cluster, about 0.9 us, as bytes of a port of 70 GB/s.
+  constexpr double kClusterBytes = 60e3;
+  const std::int64_t thread_blocks =
+      decode::staged::ceil_div(tiling.strips, tiling.block_strips) * tiling.split;
+  const double x = static_cast<double>(tiling.range) * p.block.cols * static_cast<double>(p.m) * 2;
+  const double partials = tiling.split == 1 ? 0
+                                            : kClusterBytes + 2.0 * static_cast<double>(tiling.block_strips) *
+                                                                  static_cast<double>(warp_bytes);
+  return static_cast<double>(waves) * (x + partials + stored / static_cast<double>(thread_blocks));
+}
+
 // Strips of 16 outputs, or of 8 if these would not give (nearly) every multiprocessor a thread block when k
 // is split over a cluster. Narrow strips load more of X per byte of W.
 Schedule schedule_of(const Problem& p, const Machine& machine) {
-  const int split = machine.cuda.sm >= 90 ? 4 : 1;
-  const bool few = (p.rows + 15) / 16 * split * 10 < std::int64_t{9} * machine.cuda.multiprocessors;
+  using namespace decode::staged;
+  const int expected_split = machine.cuda.sm >= 90 ? 4 : 1;
+  const bool few = (p.rows + 15) / 16 * expected_split * 10 < std::int64_t{9} * machine.cuda.multiprocessors;
   Schedule schedule;
   schedule.tile_m = p.m <= 16 ? 16 : p.m <= 32 ? 32 : 64;
   schedule.tile_n = p.block.rows == 8 || few ? 8 : 16;
+  const int tiles = schedule.tile_n / kTileOutputs, token_tiles = schedule.tile_m / kTileTokens;
+  const std::int64_t warp_bytes = std::int64_t{vectors(tiles, token_tiles)} * 16,
+                     shared = std::max<std::int64_t>(static_cast<std::int64_t>(machine.cuda.shared_bytes),
+                                                     48 << 10);
+  const std::int64_t most = std::min<std::int64_t>(most_warps(tiles, token_tiles), shared / warp_bytes);
+  const std::int64_t block_rows = ceil_div(p.rows, p.block.rows),
+                     strips = block_rows * (p.block.rows / schedule.tile_n);
+  const double stored = static_cast<double>(p.blocks) * p.block.rows * p.block.cols * 2;
+
+  // The split of k over a cluster that moves the fewest bytes.
+  double best_bytes = 0;
+  for (unsigned i = 0; i < machine.clusters.size(); ++i) {
+    const std::int64_t slots = i == 0 ? std::max(machine.cuda.multiprocessors, 1) : machine.clusters[i];
+    if (slots == 0) continue;
+    Schedule cut = schedule;
+    cut.cluster = 1 << i;
+    const std::int64_t waves = std::max<std::int64_t>(1, ceil_div(strips, slots * most));
+    cut.tiles_at_once = static_cast<std::int32_t>(std::max<std::int64_t>(1, ceil_div(strips, slots * waves)));
+    const double bytes =
+        bytes_moved(tiling_of(cut, strips, p.cols, p.block.cols), waves, p, warp_bytes, stored);
+    if (i > 0 && bytes >= best_bytes) continue;
+    best_bytes = bytes;
+    schedule.cluster = cut.cluster, schedule.tiles_at_once = cut.tiles_at_once;
+  }
+
+  // Warps of a strip: no more than it has steps in one thread block on average, but at least 8 in all, since
+  // they also copy X.
+  const double groups = static_cast<double>(p.blocks) /
+                        (static_cast<double>(std::max<std::int64_t>(1, block_rows)) * schedule.cluster);
+  const auto steps = static_cast<std::int64_t>(groups / step_groups(p.block.cols / 8 * tiles)) + 1;
+  const std::int64_t wanted = std::max<std::int64_t>(steps, 8 / schedule.tiles_at_once);
+  schedule.warps =
+      static_cast<std::int32_t>(std::max<std::int64_t>(std::min(most / schedule.tiles_at_once, wanted), 1));
+  // At least two chunks: the first is multiplied while the second arrives.
+  const std::int64_t range = round_up(ceil_div(round_up(p.cols, kRangeAlign), schedule.cluster), kRangeAlign);
+  const std::int64_t most_chunk =
+      shared / (2 * std::int64_t{schedule.tile_m} * 2) / kRangeAlign * kRangeAlign;
+  schedule.tile_k = static_cast<std::int32_t>(
+      round_up(ceil_div(range, std::max<std::int64_t>(ceil_div(range, most_chunk), 2)), kRangeAlign));
   return schedule;
 }
 

@@ -21,8 +21,6 @@ constexpr int kSddTokens = 16;
 // Seven or eight thread blocks share a multiprocessor. Twice that many items for each balance the items'
 // different lengths to some 5 %.
 constexpr std::int64_t kSddItemsPerMultiprocessor = 16;
-// Time per token of a thread block that is alone, on an H200.
-constexpr double kSddTokenSeconds = 70e-9;
 // Shorter pieces than this would not repay the second launch of 5 us, and with 8 bytes per piece and sum, the
 // partial sums would cost more than a tenth of the products.
 constexpr std::int64_t kSddFewestTokens = 512;

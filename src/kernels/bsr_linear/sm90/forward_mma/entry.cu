@@ -8,24 +8,26 @@
 namespace sparseloom::kernels::cuda {
 namespace {
 
-int launch(const MatmulArgs& args) noexcept {
+int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   const bool dx = args.direction == Direction::dx;
-  if (args.dtype == DType::bf16) return dx ? mma_dds::dx_bf16(args) : mma_dds::forward_bf16(args);
-  return dx ? mma_dds::dx_f16(args) : mma_dds::forward_f16(args);
+  if (args.dtype == DType::bf16)
+    return dx ? mma_dds::dx_bf16(args, schedule) : mma_dds::forward_bf16(args, schedule);
+  return dx ? mma_dds::dx_f16(args, schedule) : mma_dds::forward_f16(args, schedule);
 }
 
 bool takes(const MatmulArgs& args) { return args.direction != Direction::dw && size_of(args.dtype) == 2; }
 
 }  // namespace
 
-int sm90_mma_dds(const MatmulArgs& args) noexcept {
+int sm90_mma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
-  return launch(args);
+  return launch(args, schedule);
 }
 
-int sm90_mma_merged(const MatmulArgs& args) noexcept {
+int sm90_mma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept {
   if (!takes(args)) return cudaErrorInvalidValue;
-  return merged_product(args, Merging::kMmaLeast, launch);
+  return merged_product(args, Merging::kMmaLeast,
+                        [&](const MatmulArgs& product) { return launch(product, schedule); });
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -11,12 +11,12 @@ namespace sparseloom::kernels::cuda {
 /// rows), for which a table takes 24 KB of shared memory. Operands are
 /// aligned.
 inline constexpr int kMmaAlong = 1024;
-int sm90_mma_dds(const MatmulArgs& args) noexcept;
+int sm90_mma_dds(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 /// The same for blocks of 8 on one side or both and 16 on the other. It first merges them into units of 16 x
 /// 16 with zeros in between (merged/merge_blocks.h). The workspace holds the units and may be as large as the
 /// whole W.
-int sm90_mma_merged(const MatmulArgs& args) noexcept;
+int sm90_mma_merged(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 namespace mma_dds {
 
@@ -24,10 +24,10 @@ inline constexpr int kSide = 16;  // side of a block
 inline constexpr int kTileTokens = 64, kTileBlockRows = 32, kTileOutputs = kTileBlockRows * kSide;
 inline constexpr int kKTile = 64;  // positions of the reduction: 128 bytes of a token
 
-int forward_bf16(const MatmulArgs& args) noexcept;
-int forward_f16(const MatmulArgs& args) noexcept;
-int dx_bf16(const MatmulArgs& args) noexcept;
-int dx_f16(const MatmulArgs& args) noexcept;
+int forward_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
+int dx_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 
 }  // namespace mma_dds
 

@@ -1,8 +1,8 @@
-// The host side of mma_dds: it encodes the tensor maps, sizes the ring, and launches the kernel.
+// The host side of mma_dds: it encodes the tensor maps, lays out the ring that the schedule names, and
+// launches the kernel.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm90/forward_mma/entry.h"
@@ -14,21 +14,8 @@
 
 namespace sparseloom::kernels::cuda::mma_dds {
 
-/// Chooses the slots of a stage, then as many stages as fit. Blocks are assumed to lie at random; the slots
-/// hold five standard deviations more blocks than the mean K tile, since a single K tile with more blocks
-/// makes all K tiles take two stages. Each producer needs at least one stage: with fewer, a producer that is
-/// ahead would take the end of the phase before last for the one it waits for.
-template <class T>
-void cut_ring(Params& params, double density, int bytes) {
-  const double mean = T::kMostSlots * density;
-  const int likely = static_cast<int>(mean + 5 * std::sqrt(mean * (1 - density)) + 2);
-  const int most = (bytes / T::kProducers - T::kXBytes) / T::kSlotBytes / 2 * 2;
-  params.slots = std::clamp(likely + likely % 2, T::kLeastSlots, std::min(most, T::kMostSlots));
-  params.stages = std::min(bytes / (T::kXBytes + params.slots * T::kSlotBytes), T::kMostStages);
-}
-
 template <class Direction, class Element>
-int launch(const MatmulArgs& args) noexcept {
+int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   using T = Tile<Direction, Element>;
   constexpr bool dx = T::kIsDx;
   const IndexView& index = args.index;
@@ -66,13 +53,14 @@ int launch(const MatmulArgs& args) noexcept {
   params.out_policy = args.m * out_width * 2 > static_cast<std::int64_t>(device.l2_bytes / 4)
                           ? ptx::L2Policy::evict_first
                           : ptx::L2Policy::evict_normal;
-  // Size the ring: it gets what the front and the table leave of shared memory.
-  constexpr int kAll = 227 * 1024;
-  const int table_bytes = table_words<T>(params.k_tiles) * 4;
-  const std::int64_t stored = args.likely_blocks > 0 ? args.likely_blocks : index.blocks;
-  const double cells = static_cast<double>(index.block_rows()) * static_cast<double>(index.block_cols());
-  cut_ring<T>(params, std::min(1.0, static_cast<double>(stored) / cells),
-              kAll - kFrontBytes<T> - table_bytes);
+  // The ring has to fit, and the producers count on what ring_of promises.
+  params.slots = schedule.slots, params.stages = schedule.stages;
+  const std::int64_t bytes =
+      kRingBegin + std::int64_t{table_words(params.k_tiles)} * 4 +
+      std::int64_t{params.stages} * (kXBytes + std::int64_t{params.slots} * kSlotBytes);
+  if (params.slots < kLeastSlots || params.slots % 2 != 0 || params.stages < kProducers ||
+      params.stages > kMostStages || bytes > kSharedBytes || schedule.grid < 1)
+    return cudaErrorInvalidValue;
   constexpr TensorMapBox kOutBox{T::kStoreTokens, T::kStoreColumns, T::kStoreRowBytes};
   if (!encode_tensor_map(params.x, operands.x, {T::kTokens, T::kKTile, 128}) ||
       !encode_tensor_map(params.out, operands.out, kOutBox) ||
@@ -80,19 +68,15 @@ int launch(const MatmulArgs& args) noexcept {
       (params.add_residual && !encode_tensor_map(params.residual, operands.residual, kOutBox))) {
     return cudaErrorInvalidValue;
   }
-  if (const cudaError_t status = allow_shared_memory<mma_dds_kernel<T>>(kAll, args.device);
+  if (const cudaError_t status = allow_shared_memory<mma_dds_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;
-  const auto multiprocessors = static_cast<unsigned>(std::max(1, device.multiprocessors));
-  // The smallest grid that still takes the fewest rounds. It often divides into whole M tiles, so that each
-  // thread block keeps one group of block rows.
-  const unsigned rounds = (params.tiles + multiprocessors - 1) / multiprocessors,
-                 grid = (params.tiles + rounds - 1) / rounds;
+  const unsigned grid = std::min(params.tiles, static_cast<unsigned>(schedule.grid));
   return launch_kernel({.grid = grid,
                         .block = T::kThreads,
-                        .shared_bytes = kAll,
+                        .shared_bytes = kSharedBytes,
                         .stream = static_cast<cudaStream_t>(args.stream),
-                        .early = params.tiles <= multiprocessors},
+                        .early = params.tiles <= grid},
                        mma_dds_kernel<T>, params);
 }
 

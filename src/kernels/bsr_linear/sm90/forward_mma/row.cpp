@@ -7,6 +7,7 @@
 #include "kernels/bsr_linear/cuda/refusals.h"
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/sm90/forward_mma/entry.h"
+#include "kernels/bsr_linear/sm90/forward_mma/ring.h"
 #include "kernels/bsr_linear/sm90/forward_mma/row_parts.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
@@ -55,6 +56,24 @@ double predict_us(const Problem& p, const plan::Machine& machine) {
   return fit.start_us + std::max(l2, chain_us(steps, device)) + fit.streams * stream_us(p, device);
 }
 
+Schedule schedule_of(const Problem& p, const plan::Machine& machine) {
+  const bool dx = p.direction == Direction::dx;
+  const auto ceil_div = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const double cells = static_cast<double>(ceil_div(p.rows, kSide) * ceil_div(p.cols, kSide));
+  const Ring ring = ring_of(std::min(1.0, static_cast<double>(p.blocks) / cells),
+                            static_cast<int>(ceil_div(dx ? p.rows : p.cols, kKTile)));
+  Schedule schedule;
+  schedule.tile_m = kTileTokens, schedule.tile_n = kTileOutputs, schedule.tile_k = kKTile;
+  schedule.stages = ring.stages, schedule.slots = ring.slots;
+  // The smallest grid that still takes the fewest rounds. It often divides into whole M tiles, so that each
+  // thread block keeps one group of block rows.
+  const std::int64_t tiles =
+      std::max<std::int64_t>(1, ceil_div(p.m, kTileTokens) * ceil_div(dx ? p.cols : p.rows, kTileOutputs));
+  schedule.grid =
+      static_cast<std::int32_t>(ceil_div(tiles, ceil_div(tiles, std::max(1, machine.cuda.multiprocessors))));
+  return schedule;
+}
+
 }  // namespace mma_dds
 
 namespace {
@@ -62,16 +81,17 @@ namespace {
 Refusal propose(const Problem& p, const plan::Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = mma_dds::refusal_of_shape(p, machine)) return why;
   if (const Refusal why = refuse_empty_or_huge(p)) return why;
-  out.add({{}, mma_dds::predict_us(p, machine), 0});
+  out.add({mma_dds::schedule_of(p, machine), mma_dds::predict_us(p, machine), 0});
   return {};
 }
 
 }  // namespace
 
 Kernel sm90_mma_row() {
-  Kernel row = cuda_row("sm90_mma", propose, [](const MatmulArgs& args, const Schedule&, const Executor&) {
-    return sm90_mma_dds(args);
-  });
+  Kernel row =
+      cuda_row("sm90_mma", propose, [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+        return sm90_mma_dds(args, schedule);
+      });
   row.traits.needs_aligned = all_aligned;
   row.traits.stores_pre = true;
   return row;

@@ -9,6 +9,8 @@ namespace sparseloom::kernels::cuda::mma_dds {
 
 /// What the kernel refuses of a problem, whatever the number of blocks.
 Refusal refusal_of_shape(const Problem& problem, const plan::Machine& machine);
+/// The ring and the grid, for a problem that the kernel does not refuse.
+Schedule schedule_of(const Problem& problem, const plan::Machine& machine);
 double predict_us(const Problem& problem, const plan::Machine& machine);
 
 }  // namespace sparseloom::kernels::cuda::mma_dds

@@ -26,7 +26,7 @@
 #include <cstdint>
 
 #include "kernels/bsr_linear/sm80/forward_mma/dds_tile.cuh"
-#include "kernels/bsr_linear/sm90/forward_mma/entry.h"
+#include "kernels/bsr_linear/sm90/forward_mma/ring.h"
 #include "kernels/shared/ptx/l2_policy.cuh"
 #include "kernels/shared/ptx/sm90/registers.cuh"
 #include "sparseloom/activation.h"
@@ -52,15 +52,14 @@ struct Tile {
   using Element = Element_;
   static constexpr bool kIsDx = Direction::kIsDx;
   static constexpr int kTokens = kTileTokens, kBlockRows = kTileBlockRows, kOutputs = kTileOutputs;
-  static constexpr int kWarpBlockRows = 2, kConsumers = kBlockRows / kWarpBlockRows, kProducers = 4;
+  static constexpr int kConsumers = mma_dds::kConsumers, kWarpBlockRows = kBlockRows / kConsumers,
+                       kProducers = mma_dds::kProducers;
   static constexpr int kThreads = (kConsumers + kProducers) * 32;
   static constexpr int kProducerRegisters = 64, kConsumerRegisters = 104;
 
-  static constexpr int kKTile = mma_dds::kKTile, kPlaces = kKTile / kSide;
-  static constexpr int kXBytes = kTokens * kKTile * 2, kSlotBytes = kSide * kSide * 2;
-  static constexpr int kMostStages = 16, kMostSlots = kPlaces * kBlockRows;
-  /// The fewest slots of a stage: enough for all blocks that two block rows can store in a K tile.
-  static constexpr int kLeastSlots = kWarpBlockRows * kPlaces;
+  static constexpr int kKTile = mma_dds::kKTile, kPlaces = mma_dds::kPlaces;
+  static constexpr int kXBytes = mma_dds::kXBytes, kSlotBytes = mma_dds::kSlotBytes;
+  static constexpr int kMostStages = mma_dds::kMostStages, kMostSlots = mma_dds::kMostSlots;
   // Bit fields of a consumer warp's stage descriptor: the bytes of its two block rows joined (kStored),
   // whether this is the tile's last stage (kLast), and the offset in bytes of the warp's first slot (kSlots).
   // From bit kNextShift on, it holds kStored and kLast of the tile's next stage, so that the warp need not
@@ -89,13 +88,6 @@ struct Stage {
   std::uint32_t record[T::kConsumers];
 };
 
-/// Words of the table: the bytes of each block row (a word for four K tiles), the stage descriptors of the
-/// consumers for each K tile, and a count of each producer.
-template <class T>
-constexpr int table_words(int k_tiles) {
-  return (k_tiles + 3) / 4 * T::kBlockRows + k_tiles * T::kConsumers + T::kProducers;
-}
-
 /// The front of dynamic shared memory, which begins at a multiple of 1024. Behind it lie the ring, whose
 /// stages hold X [kTokens][kKTile] and `slots` blocks each, and the table (table.cuh).
 template <class T>
@@ -108,6 +100,7 @@ struct SharedFront {
 
 template <class T>
 inline constexpr int kFrontBytes = (sizeof(SharedFront<T>) + 1023) / 1024 * 1024;
+static_assert(kFrontBytes<Tile<Forward, Bf16>> == kRingBegin, "ring.h counts on it");
 
 struct Params {
   CUtensorMap x;                   // [m, width]: x or dy; boxes of kTokens x kKTile

@@ -68,13 +68,14 @@ inline Walk walk_over(unsigned m_tiles, unsigned groups, unsigned multiprocessor
 
 struct TileShape {
   int tokens, outputs;
-  int value_bytes = 0;  // bytes of a stored value as the kernel reads it; 0: as it is stored
+  int per_multiprocessor = 1;  // thread blocks that share an SM
+  int value_bytes = 0;         // bytes of a stored value as the kernel reads it; 0: as it is stored
 };
 /// Wide tiles run one thread block to an SM, narrow tiles, with a quarter of the outputs, two. Which size is
 /// faster depends on the number of tiles, so both are candidates of a plan.
-inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64};
+inline constexpr TileShape kWideTile{256, 128}, kNarrowTile{128, 64, 2};
 // For bf16x3: a stored fp32 value is read as three bf16.
-inline constexpr TileShape kBf16x3Tile{128, 128, 3 * 2}, kNarrowBf16x3Tile{128, 64, 3 * 2};
+inline constexpr TileShape kBf16x3Tile{128, 128, 1, 3 * 2}, kNarrowBf16x3Tile{128, 64, 1, 3 * 2};
 
 int forward_bf16(const MatmulArgs& args, const Schedule& schedule) noexcept;
 int forward_f16(const MatmulArgs& args, const Schedule& schedule) noexcept;

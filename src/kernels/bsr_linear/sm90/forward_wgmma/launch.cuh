@@ -45,13 +45,9 @@ inline bool possible(const Operands& operands) {
          (operands.residual.data == nullptr || tensor_map_possible(operands.residual));
 }
 
-inline std::int64_t stored_blocks(const MatmulArgs& args) {
-  return args.likely_blocks > 0 ? args.likely_blocks : args.index.blocks;
-}
-
-/// Fills in the tensor maps and the tile counts. `places` is the number of tiles that run at a time.
+/// Fills in the tensor maps and the tile counts.
 template <class T>
-bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, unsigned places,
+bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, const Schedule& schedule,
              std::size_t l2_bytes) noexcept {
   // With an order, the last place may have any block row, and the matrix's ragged last block row may be
   // elsewhere. Outputs are then counted in whole block rows: where a tile is half a block row, a count of
@@ -62,11 +58,9 @@ bool prepare(Params& params, const MatmulArgs& args, const Operands& operands, u
   if (m_tiles * groups >= std::int64_t{1} << 31) return false;
   params.m_tiles = static_cast<unsigned>(m_tiles);
   params.groups = static_cast<unsigned>(groups);
-  const std::int64_t values_bytes =
-      stored_blocks(args) * args.index.block_elements() * T::Element::kValueBytes;
-  params.chunk = chunk_of(
-      params.m_tiles, params.groups, places,
-      {values_bytes, args.m * operands.x.width * T::Element::kBytes, static_cast<std::int64_t>(l2_bytes)});
+  params.chunk =
+      schedule.chunk_n > 0 ? std::min(static_cast<unsigned>(schedule.chunk_n), params.groups) : params.groups;
+  params.stride = static_cast<unsigned>(std::max(schedule.stride_n, 0)) % params.groups;
   params.tiles = static_cast<unsigned>(m_tiles * groups);
   // All M tiles read the values, so L2 is to keep them. All groups read x, too, but only where block rows of
   // unlike length have brought thread blocks out of step is it read so late that L2 has to keep it; that
@@ -99,8 +93,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
       schedule.swap_ab != T::kSwapAB)
     return cudaErrorInvalidValue;
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
-  const unsigned places = static_cast<unsigned>(std::max(device.multiprocessors, 1) * T::kBlocksPerSm);
-  if (!prepare<T>(params, args, operands, places, device.l2_bytes)) return cudaErrorInvalidValue;
+  if (!prepare<T>(params, args, operands, schedule, device.l2_bytes)) return cudaErrorInvalidValue;
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024 && T::kBlocksPerSm * (kSharedBytes + 1024) <= 228 * 1024,
                 "what sm_90 has");
@@ -111,15 +104,8 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
           allow_shared_memory<wgmma_dds_kernel<T>>(kSharedBytes, args.device, kCarveout);
       status != cudaSuccess)
     return status;
-  // How the thread blocks walk over the tiles, and what Tiles adds for each step of the grid.
-  unsigned grid = std::min(params.tiles, places);
-  params.stride = 1;
-  if constexpr (T::kBlocksPerSm == 1) {
-    const Walk walk = walk_over(params.m_tiles, params.groups, places);
-    grid = walk.grid;
-    params.stride = walk.stride;
-  }
-  params.stride %= params.groups;
+  // What Tiles adds for each step of the grid.
+  const unsigned grid = std::min(params.tiles, static_cast<unsigned>(std::max(schedule.grid, 1)));
   params.grid_m_tiles = grid / params.groups;
   params.grid_rest = grid % params.groups;
   params.grid_turn =
@@ -127,7 +113,7 @@ int launch_tile(Params& params, const MatmulArgs& args, const Operands& operands
   // Thread blocks of an early launch begin while others end. They are placed on other SMs than those of a
   // launch by itself, and lose step. With many tiles that measured slower, although it saves a microsecond;
   // with one tile for each thread block it measured faster.
-  const bool early = params.tiles <= places;
+  const bool early = params.tiles <= grid;
   return launch_kernel({.grid = grid,
                         .block = T::kThreads,
                         .shared_bytes = kSharedBytes,

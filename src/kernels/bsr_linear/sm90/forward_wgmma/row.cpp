@@ -64,7 +64,8 @@ Refusal refuse_narrow(const Problem& p, const Machine& machine) {
 
 // For every group of block rows a tile reads those K tiles, 128 bytes along the reduction, in which the group
 // stores anything. Blocks are assumed to lie at random. Reads from L2, products and reads from memory
-// overlap. `out_size`: bytes of an output; `promotes`: 8-bit sums are added up in fp32.
+// overlap. Serves f32 (TF32) and 8-bit operands. `out_size`: bytes of an output; `promotes`: 8-bit sums are
+// added up in fp32.
 double predict_dds_us(const Problem& p, const Device& device, bool narrow, double out_size, bool promotes) {
   const bool dx = p.direction == Direction::dx, f8 = p.dtype == DType::f8e4m3;
   const double out = static_cast<double>(dx ? p.cols : p.rows),
@@ -72,17 +73,15 @@ double predict_dds_us(const Problem& p, const Device& device, bool narrow, doubl
   const double size = static_cast<double>(size_of(p.dtype));
   const int side = dx ? p.block.cols : p.block.rows, gathered = dx ? p.block.rows : p.block.cols;
   const double grid = std::max(1.0, std::ceil(out / side) * std::ceil(depth / gathered));
-  // Half a K tile: 16-bit blocks of 32 share a K tile with their neighbours if there are many of them.
-  // Otherwise these blocks, and 8-bit blocks of 64, have K tiles of 64 bytes, two to a step.
-  const bool half = gathered * size == 64, own = half && (f8 || wgmma_dds::narrow_k_tiles(p));
+  // 8-bit blocks of 64 have K tiles of 64 bytes, two to a step.
+  const bool own = gathered * size == 64;
   const double row = own ? 64 : 128, k_tiles = std::ceil(depth * size / row);
   const wgmma_dds::TileShape tile = narrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile;
   const double m = static_cast<double>(p.m), tokens = tile.tokens, outputs = tile.outputs;
   const double density = static_cast<double>(p.blocks) / grid;
-  const double k_tile = half && !own ? 1 - (1 - density) * (1 - density) : density;
   // Similar block rows are multiplied together (plan/block_row_order.h). That saves less if most K tiles are
   // read in any case.
-  const double at_random = 1 - std::pow(1 - k_tile, std::max(1.0, outputs / side));
+  const double at_random = 1 - std::pow(1 - density, std::max(1.0, outputs / side));
   const double touched =
       side < 128 && !promotes ? at_random * (1 - 0.14 * std::min(1.0, (1 - at_random) / 0.2)) : at_random;
   const double m_tiles = std::ceil(m / tokens), tiles = m_tiles * std::ceil(out / outputs);
@@ -112,20 +111,16 @@ double predict_dds_us(const Problem& p, const Device& device, bool narrow, doubl
   // tiles overlap with nothing.
   const double stores = memory_seconds(m * out * out_size, device),
                loads = memory_seconds(bytes.stored + m * depth * size, device);
-  const bool wide_halves = (size == 2 || (f8 && !promotes)) && out_size == 2 && !narrow;
-  const double behind = !wide_halves ? 1.1 : size == 2 && side >= 64 ? 0.45 : 0.6;
+  const bool wide_halves = f8 && !promotes && out_size == 2 && !narrow;
+  const double behind = wide_halves ? 0.6 : 1.1;
   // Corrections fitted to measurements on an H200: slices of 32 lose to their many short wgmma if many blocks
-  // are stored (16-bit ones less since X is in registers), tiles most of whose tokens are absent take twice
-  // the time of their bytes, and promoted sums are added up in registers.
+  // are stored, tiles most of whose tokens are absent take twice the time of their bytes, and promoted sums
+  // are added up in registers.
   const bool short_slice = std::min(side, gathered) == 32;
-  const double of_16_bits =
-      own ? (dx ? 1.07 : 1.01) : (dx ? 1.03 : 1) * (0.86 - 0.18 * density + 0.7 * density * density);
-  const double short_slices = !short_slice ? 1
-                              : size == 2  ? (narrow ? 0.8 : 1) * of_16_bits
-                                           : 1 + 0.45 * std::max(0.0, density - 0.15);
+  const double short_slices = short_slice ? 1 + 0.45 * std::max(0.0, density - 0.15) : 1;
   const double empty_tiles = p.m <= 64 ? 2 : 1, promoted = promotes ? 1.07 : 1;
   // With swap-AB fewer steps wait, and each for less.
-  const double swap_ab = wide_halves && side >= 64 ? 0.95 : 1;
+  const double swap_ab = wide_halves ? 0.95 : 1;
   // Two narrow tiles, of half a block row each, read the same X side by side.
   const double half_block_rows = narrow && side == 128 ? 0.87 : 1;
   // The first copies and the last stores of a thread block.
@@ -264,35 +259,45 @@ double predict_us(const Problem& p, const plan::Machine& machine, bool narrow) {
   return wgmma_sdd::predict_us(p, device, dw_step(p), narrow);
 }
 
-BlockRowGroups block_row_groups(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
-  if (p.direction == Direction::dw) return {0, 1};
+Schedule walk_of(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
   const bool dx = p.direction == Direction::dx;
-  const bool halves = size_of(p.dtype) == 2 && (dx ? p.block.rows : p.block.cols) == 32 && !narrow_k_tiles(p);
-  int step = 1;  // narrow tiles take many rounds
-  if (tile.outputs > kNarrowTile.outputs) {
-    const auto number_of = [](std::int64_t size, int each) {
-      return static_cast<unsigned>(std::clamp<std::int64_t>((size + each - 1) / each, 1, 1 << 15));
-    };
-    const unsigned m_tiles = number_of(p.m, tile.tokens),
-                   groups = number_of(dx ? p.cols : p.rows, tile.outputs);
-    const auto multiprocessors = static_cast<unsigned>(std::max(1, machine.cuda.multiprocessors));
-    const auto bytes = static_cast<std::int64_t>(size_of(p.dtype));
-    const std::int64_t value_bytes = tile.value_bytes > 0 ? tile.value_bytes : bytes;
-    const WalkBytes walked{p.blocks * p.block.rows * p.block.cols * value_bytes,
-                           p.m * (dx ? p.rows : p.cols) * bytes,
-                           static_cast<std::int64_t>(machine.cuda.l2_bytes)};
-    if (chunk_of(m_tiles, groups, multiprocessors, walked) == groups)
-      step = static_cast<int>(walk_over(m_tiles, groups, multiprocessors).step);
+  const auto number_of = [](std::int64_t size, int each) {
+    return static_cast<unsigned>(std::clamp<std::int64_t>((size + each - 1) / each, 1, 1 << 15));
+  };
+  const unsigned m_tiles = number_of(p.m, tile.tokens),
+                 groups = number_of(dx ? p.cols : p.rows, tile.outputs);
+  const auto places =
+      static_cast<unsigned>(std::max(1, machine.cuda.multiprocessors) * tile.per_multiprocessor);
+  const auto bytes = static_cast<std::int64_t>(size_of(p.dtype));
+  const std::int64_t value_bytes = tile.value_bytes > 0 ? tile.value_bytes : bytes;
+  const unsigned chunk =
+      chunk_of(m_tiles, groups, places,
+               {p.blocks * p.block.rows * p.block.cols * value_bytes, p.m * (dx ? p.rows : p.cols) * bytes,
+                static_cast<std::int64_t>(machine.cuda.l2_bytes)});
+  Schedule schedule;
+  schedule.groups = {std::max(1, tile.outputs / (dx ? p.block.cols : p.block.rows)), 1, 1};
+  if (chunk < groups) schedule.chunk_n = static_cast<std::int32_t>(chunk);
+  // Narrow tiles that share a multiprocessor take many rounds, and do not keep step.
+  schedule.grid = static_cast<std::int32_t>(std::min(m_tiles * groups, places));
+  schedule.stride_n = 1;
+  if (tile.per_multiprocessor == 1) {
+    const Walk walk = walk_over(m_tiles, groups, places);
+    schedule.grid = static_cast<std::int32_t>(walk.grid);
+    schedule.stride_n = static_cast<std::int32_t>(walk.stride);
+    if (chunk == groups && tile.outputs > kNarrowTile.outputs)
+      schedule.groups.step = static_cast<int>(walk.step);
   }
-  return {std::max(1, tile.outputs / (dx ? p.block.cols : p.block.rows)), halves ? 2 : 1, step};
+  // Two blocks of 32 share a K tile.
+  if (size_of(p.dtype) == 2 && (dx ? p.block.rows : p.block.cols) == 32 && !narrow_k_tiles(p))
+    schedule.groups.span = 2;
+  return schedule;
 }
 
 Schedule schedule_of(const Problem& p, const plan::Machine& machine, const TileShape& tile) {
   const bool dx = p.direction == Direction::dx;
   const int side = dx ? p.block.cols : p.block.rows;
   const auto size = static_cast<int>(size_of(p.dtype));
-  Schedule schedule;
-  schedule.groups = block_row_groups(p, machine, tile);
+  Schedule schedule = walk_of(p, machine, tile);
   schedule.tile_m = tile.tokens, schedule.tile_n = tile.outputs;
   // A K tile has 128 bytes; few blocks of 32 have K tiles of their own size.
   schedule.tile_k = (narrow_k_tiles(p) ? 64 : 128) / size;
@@ -306,10 +311,10 @@ Schedule schedule_of(const Problem& p, const plan::Machine& machine, const TileS
 Schedule scaled_schedule_of(const ScaledProblem& p, const plan::Machine& machine, const TileShape& tile) {
   const Problem same = forward_of(p);
   const bool promotes = !p.fast_accum;
-  Schedule schedule;
+  Schedule schedule = walk_of(same, machine, tile);
   // Two K tiles of 8-bit blocks share a stage and, with promotion, a sum before it is rounded to fp32. The
   // block rows of the tile decide which two, so they keep their order.
-  schedule.groups = promotes ? BlockRowGroups{0, 1} : block_row_groups(same, machine, tile);
+  if (promotes) schedule.groups = {0, 1};
   schedule.tile_m = tile.tokens, schedule.tile_n = tile.outputs;
   schedule.tile_k = p.block.cols == 64 ? 64 : 128;  // blocks of 64 have K tiles of their own size
   schedule.swap_ab =

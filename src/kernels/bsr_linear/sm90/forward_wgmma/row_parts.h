@@ -26,11 +26,11 @@ Refusal refuse_tiles(const Problem& problem, const TileShape& tile);
 /// Blocks below 32 on a side are merged into units first.
 double predict_us(const Problem& problem, const plan::Machine& machine, bool narrow);
 
-/// The block rows of a tile, the blocks in a K tile along the reduction, and which tiles a thread block
-/// takes.
-BlockRowGroups block_row_groups(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
+/// Of forward or dX with this tile: the block rows of a tile, the blocks in a K tile along the reduction, and
+/// which tiles a thread block takes. The rest of the schedule is empty.
+Schedule walk_of(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
 
-/// The instance for forward or dX with this tile: K tile, swap-AB and epilogue; and its block row groups.
+/// walk_of, and the instance: tile, K tile, swap-AB and epilogue.
 Schedule schedule_of(const Problem& problem, const plan::Machine& machine, const TileShape& tile);
 Schedule scaled_schedule_of(const ScaledProblem& problem, const plan::Machine& machine,
                             const TileShape& tile);

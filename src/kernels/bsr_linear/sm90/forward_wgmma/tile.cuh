@@ -67,20 +67,20 @@ struct Dx {
 /// each; three measured slower in blocks of 128.
 struct Wide {
   static constexpr int kTokens = kWideTile.tokens, kOutputs = kWideTile.outputs, kStages = 4,
-                       kStagingBuffers = 2, kBlocksPerSm = 1;
+                       kStagingBuffers = 2, kBlocksPerSm = kWideTile.per_multiprocessor;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 /// Wide with epilogue warps. In place of a fourth stage, shared memory holds the rounded sums of a tile until
 /// the epilogue warps have taken them.
 struct WideWithEpilogueWarps {
   static constexpr int kTokens = kWideTile.tokens, kOutputs = kWideTile.outputs, kStages = 3,
-                       kStagingBuffers = 1, kBlocksPerSm = 1;
+                       kStagingBuffers = 1, kBlocksPerSm = kWideTile.per_multiprocessor;
   static constexpr int kProducerRegisters = 64, kConsumerRegisters = 192;  // 64: epilogue warps have them too
 };
 /// For products with few tiles: a quarter of Wide's outputs, and two thread blocks to an SM.
 struct Narrow {
   static constexpr int kTokens = kNarrowTile.tokens, kOutputs = kNarrowTile.outputs, kStages = 4,
-                       kStagingBuffers = 1, kBlocksPerSm = 2;
+                       kStagingBuffers = 1, kBlocksPerSm = kNarrowTile.per_multiprocessor;
   static constexpr int kProducerRegisters = 0, kConsumerRegisters = 0;  // 0: as launched; 32 sums leave room
 };
 
@@ -89,14 +89,14 @@ struct Narrow {
 /// rate.
 struct HalfWide {
   static constexpr int kTokens = kBf16x3Tile.tokens, kOutputs = kBf16x3Tile.outputs, kStages = 4,
-                       kStagingBuffers = 2, kBlocksPerSm = 1;
+                       kStagingBuffers = 2, kBlocksPerSm = kBf16x3Tile.per_multiprocessor;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 
 /// For bf16x3 with few tiles: half of the outputs, and enough stages for as many bytes under way.
 struct HalfNarrow {
   static constexpr int kTokens = kNarrowBf16x3Tile.tokens, kOutputs = kNarrowBf16x3Tile.outputs, kStages = 6,
-                       kStagingBuffers = 2, kBlocksPerSm = 1;
+                       kStagingBuffers = 2, kBlocksPerSm = kNarrowBf16x3Tile.per_multiprocessor;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 };
 

@@ -144,7 +144,6 @@ MatmulArgs merged(const MatmulArgs& args, const Merging& merging) noexcept {
   product.index.col = product.transposed.row = places.along;
   product.transposed.slot = places.slot;
   product.block_row_end = places.end;
-  product.likely_blocks = static_cast<std::int64_t>(merging.likely_units(args.index.blocks));
   product.values = places.values;
   return product;
 }

@@ -89,17 +89,6 @@ std::size_t workspace_bytes(const Problem& p, std::int32_t least) {
 }
 
 template <bool kNarrow>
-BlockRowGroups groups_of_units(const Problem& p, const Machine& machine) {
-  const Merging merging(p.direction, p.rows, p.cols, p.block, Merging::kWgmmaLeast);
-  const bool dx = p.direction == Direction::dx;
-  BlockRowGroups groups = wgmma_dds::block_row_groups(
-      merged(p, Merging::kWgmmaLeast), machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
-  groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
-  groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
-  return groups;
-}
-
-template <bool kNarrow>
 Refusal propose_for_wgmma(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_for_wgmma<kNarrow>(p, machine)) return why;
   // The workspace has room for all units, and the instance is chosen for as many if none is expected.
@@ -107,14 +96,18 @@ Refusal propose_for_wgmma(const Problem& p, const Machine& machine, Proposals<Li
   if (units.blocks == 0) units.blocks = wgmma_dds::cells_of(units);
   Schedule schedule =
       wgmma_dds::schedule_of(units, machine, kNarrow ? wgmma_dds::kNarrowTile : wgmma_dds::kWideTile);
-  schedule.groups = groups_of_units<kNarrow>(p, machine);
+  const Merging merging(p.direction, p.rows, p.cols, p.block, Merging::kWgmmaLeast);
+  const bool dx = p.direction == Direction::dx;
+  schedule.groups.fold = dx ? merging.blocks_over() : merging.blocks_down();
+  schedule.groups.span *= dx ? merging.blocks_down() : merging.blocks_over();
   out.add({schedule, predict_for_wgmma_us<kNarrow>(p, machine), workspace_bytes(p, Merging::kWgmmaLeast)});
   return {};
 }
 
 Refusal propose_for_mma(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
   if (const Refusal why = refuse_for_mma(p, machine)) return why;
-  out.add({{}, predict_for_mma_us(p, machine), workspace_bytes(p, Merging::kMmaLeast)});
+  out.add({mma_dds::schedule_of(merged(p, Merging::kMmaLeast), machine), predict_for_mma_us(p, machine),
+           workspace_bytes(p, Merging::kMmaLeast)});
   return {};
 }
 
@@ -136,9 +129,10 @@ Kernel sm90_wgmma_merged_row() { return wgmma_row<false>("sm90_wgmma_merged"); }
 Kernel sm90_wgmma_merged_narrow_row() { return wgmma_row<true>("sm90_wgmma_merged_narrow"); }
 
 Kernel sm90_mma_merged_row() {
-  Kernel row = cuda_row(
-      "sm90_mma_merged", propose_for_mma,
-      [](const MatmulArgs& args, const Schedule&, const Executor&) { return sm90_mma_merged(args); });
+  Kernel row = cuda_row("sm90_mma_merged", propose_for_mma,
+                        [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+                          return sm90_mma_merged(args, schedule);
+                        });
   row.caveat = kMmaCaveat;
   row.traits.needs_aligned = all_aligned;
   row.traits.stores_pre = true;
