@@ -12,7 +12,6 @@ seed from the clock.
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -23,12 +22,20 @@ import sys
 import tempfile
 import threading
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+
+from gpu_verdicts import (
+    Finished,
+    Step,
+    cpp_verdict,
+    gtest_report,
+    python_verdict,
+    sanitizer_verdict,
+    sweep_verdict,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARIES = tuple(
@@ -38,38 +45,15 @@ BUILD = ROOT / "build" / "gpu"
 #: GoogleTest filters: the tests that need a GPU, and the cases small enough for a sanitizer.
 GPU_TESTS, SMALL_TESTS = "Cuda*", "CudaSmall*"
 PYTEST_PROCESSES = 8
-#: The small cases run under a sanitizer in this many parts, side by side: it works on the host, with one
-#: thread each. racecheck in one part took 220 s.
-SANITIZER_PROCESSES = 4
+#: The C++ tests run in this many parts, side by side: the reference works on the host. In one part they took
+#: 400 s. Tests that time the GPU come behind them, alone.
+CPP_PROCESSES, TIMED_TESTS = 8, "CudaRates*"
+#: The small cases run under a sanitizer in this many parts: it works on the host, with one thread each.
+#: racecheck in one part took 220 s.
+SANITIZER_PROCESSES = 8
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 #: Seconds that a command may take; a sanitizer slows a kernel down 10 to 1000 times.
 LIMITS = {"build": 1200, "cpp": 600, "python": 900, "sanitizer": 400, "bench": 900, "sweep": 420}
-
-
-@dataclass(frozen=True)
-class Step:
-    """The outcome of one step. `verdict` is one line: counts, or why it failed."""
-
-    name: str
-    ok: bool
-    verdict: str
-    counts: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    def line(self) -> str:
-        return f"{'pass' if self.ok else 'FAIL'}  {self.name:<10} {self.seconds:6.0f} s  {self.verdict}"
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A command that ended: its exit status (-9 when it was stopped at its limit) and everything it wrote."""
-
-    status: int
-    output: str
-
-    @property
-    def how(self) -> str:
-        return "stopped at its time limit" if self.status == -signal.SIGKILL else f"exit status {self.status}"
 
 
 def run(command: list[str], limit: float, variables: dict[str, str] | None = None) -> Finished:
@@ -146,70 +130,46 @@ def build() -> Step:
     return Step("build", True, f"built in {BUILD.relative_to(ROOT)}")
 
 
-def gtest_counts(report: dict[str, Any]) -> dict[str, int]:
-    """Counts tests in GoogleTest's JSON report: run (skipped ones too), failed, skipped."""
-    tests = [test for suite in report["testsuites"] for test in suite["testsuite"]]
-    done = [test for test in tests if test["status"] == "RUN"]
-    failed = [test for test in done if test.get("failures")]
-    skipped = [test for test in done if test["result"] == "SKIPPED"]
-    return {"run": len(done), "failed": len(failed), "skipped": len(skipped)}
-
-
-def tests_verdict(name: str, counts: dict[str, int], done: Finished) -> Step:
-    """Returns the step, which passes when some tests ran, none was skipped and none failed."""
-    verdict = (
-        f"{counts['run'] - counts['failed'] - counts['skipped']} passed, "
-        f"{counts['failed']} failed, skipped = {counts['skipped']}"
-    )
-    ok = done.status == 0 and counts["run"] > 0 and counts["failed"] == counts["skipped"] == 0
-    if counts["run"] == 0:
-        verdict = f"no test ran ({done.how})"
-    elif done.status != 0:
-        verdict += f" ({done.how})"
-    return Step(name, ok, verdict, counts)
-
-
 def cpp() -> Step:
     """Runs the C++ tests that need a GPU."""
     tests = test_binary()
     if tests is None:
         return Step("cpp", False, "no test binary: run the step build, or set SPARSELOOM_TEST_BINARY")
+    processes = min(CPP_PROCESSES, os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        done = run(
-            [str(tests), f"--gtest_filter={GPU_TESTS}", f"--gtest_output=json:{report}"], LIMITS["cpp"]
-        )
-        if not report.is_file():
-            return Step("cpp", False, f"no report: {done.how}")
-        return tests_verdict("cpp", gtest_counts(json.loads(report.read_text())), done)
 
+        def part(index: int, tests_of_it: str, parts: int) -> tuple[Finished, Path]:
+            report = Path(folder) / f"{parts}-{index}.json"
+            options = [f"--gtest_filter={tests_of_it}", f"--gtest_output=json:{report}"]
+            variables = {"GTEST_TOTAL_SHARDS": str(parts), "GTEST_SHARD_INDEX": str(index)}
+            return run([str(tests), *options], LIMITS["cpp"], variables), report
 
-def junit_counts(xml: str) -> tuple[dict[str, int], list[str]]:
-    """Counts tests in pytest's JUnit report: run (skipped ones too), failed, skipped; and tells why tests
-    were skipped."""
-    cases = list(ElementTree.fromstring(xml).iter("testcase"))
-    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skips = [(case, case.find("skipped")) for case in cases]
-    reasons = [f"{case.get('name')}: {skip.get('message')}" for case, skip in skips if skip is not None]
-    return {"run": len(cases), "failed": len(failed), "skipped": len(reasons)}, reasons
+        with ThreadPoolExecutor(processes) as pool:
+            ends = list(
+                pool.map(lambda index: part(index, f"{GPU_TESTS}-{TIMED_TESTS}", processes), range(processes))
+            )
+        ends.append(part(0, TIMED_TESTS, 1))
+        return cpp_verdict([(done, gtest_report(report)) for done, report in ends])
 
 
 def python() -> Step:
-    """Runs the Python tests that need a GPU."""
+    """Runs the Python tests that need a GPU, their files dealt out to processes: pytest-xdist may be missing.
+
+    For 2200 tests, eight processes take 80 s and one takes ten minutes.
+    """
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "python").rglob("test_*.py"))
+    processes = min(PYTEST_PROCESSES, os.cpu_count() or 1)
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        options = ["-m", "gpu or two_gpus", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        # For 2200 tests, eight processes take 80 s and one takes ten minutes.
-        if importlib.util.find_spec("xdist") is not None:
-            options += ["-n", str(min(PYTEST_PROCESSES, os.cpu_count() or 1))]
-        done = run([sys.executable, "-m", "pytest", *options, "tests/python"], LIMITS["python"])
-        if not report.is_file():
-            return Step(
-                "python", False, f"no report: {done.how}; pytest must be installed for {sys.executable}"
-            )
-        counts, reasons = junit_counts(report.read_text())
-    step = tests_verdict("python", counts, done)
-    return replace(step, verdict="; ".join([step.verdict, *reasons[:3]]))
+
+        def part(index: int) -> tuple[Finished, Path]:
+            report = Path(folder) / f"{index}.xml"
+            options = ["-m", "gpu or two_gpus", "-p", "no:cacheprovider", f"--junitxml={report}", "-q"]
+            command = [sys.executable, "-m", "pytest", *options, *files[index::processes]]
+            return run(command, LIMITS["python"]), report
+
+        with ThreadPoolExecutor(processes) as pool:
+            parts = list(pool.map(part, range(processes)))
+        return python_verdict([(done, path.read_text() if path.is_file() else None) for done, path in parts])
 
 
 def find_sanitizer() -> str | None:
@@ -221,13 +181,6 @@ def find_sanitizer() -> str | None:
     ]
     places = [shutil.which("compute-sanitizer"), *(str(folder / "compute-sanitizer") for folder in beside)]
     return next((place for place in places if place and Path(place).is_file()), None)
-
-
-def sanitizer_errors(output: str) -> int | None:
-    """Returns the count in a sanitizer's last summary line, warnings of a race included; None when it wrote
-    none."""
-    summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", output)
-    return int(summaries[-1]) if summaries else None
 
 
 def sanitizer(tool: str) -> Step:
@@ -249,20 +202,6 @@ def sanitizer(tool: str) -> Step:
 
     with ThreadPoolExecutor(parts) as pool:
         return sanitizer_verdict(tool, list(pool.map(part, range(parts))))
-
-
-def sanitizer_verdict(tool: str, parts: list[Finished]) -> Step:
-    """Returns the step, which is clean when each part's summary says 0, its tests passed, and tests ran."""
-    errors = [sanitizer_errors(part.output) for part in parts]
-    passed = [re.search(r"\[  PASSED  \] (\d+) test", part.output) for part in parts]
-    ran = sum(int(found[1]) for found in passed if found)
-    known = [count for count in errors if count is not None]
-    counts = {"run": ran} | ({"errors": sum(known)} if known else {})
-    failed = next((part for part in parts if part.status != 0), None)
-    if failed is None and all(passed) and errors == [0] * len(parts) and ran > 0:
-        return Step(tool, True, f"clean, {ran} tests", counts)
-    found = f"{sum(known)} errors" if len(known) == len(parts) else "no summary"
-    return Step(tool, False, f"{found}, {ran} tests passed ({(failed or parts[0]).how})", counts)
 
 
 def bench() -> Step:
@@ -289,15 +228,6 @@ def sweep() -> Step:
         "cuda",
     ]
     return sweep_verdict(run([*command, "--seconds", str(LIMITS["sweep"] - 60)], LIMITS["sweep"]))
-
-
-def sweep_verdict(done: Finished) -> Step:
-    """Returns the step, which passes when problems were measured and all results are right, slower than dense
-    or not."""
-    found = re.search(r"^slower than dense .*: (\d+) .* of (\d+) problems.*$", done.output, re.MULTILINE)
-    counts = {"slower": int(found[1]), "problems": int(found[2])} if found else {}
-    verdict = (found[0] if found else "nothing was measured") + ("" if done.status == 0 else f" ({done.how})")
-    return Step("sweep", done.status == 0 and found is not None, verdict, counts)
 
 
 STEPS: dict[str, Callable[[], Step]] = {

@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 gpu_steps = importlib.import_module("gpu_steps")
+verdicts = importlib.import_module("gpu_verdicts")
 
 
 def test_counts_of_both_test_reports() -> None:
@@ -20,7 +21,7 @@ def test_counts_of_both_test_reports() -> None:
         {"status": "RUN", "result": "SKIPPED"},
         {"status": "NOTRUN", "result": "SUPPRESSED"},
     ]
-    assert gpu_steps.gtest_counts({"testsuites": [{"testsuite": tests}]}) == {
+    assert verdicts.gtest_counts({"testsuites": [{"testsuite": tests}]}) == {
         "run": 3,
         "failed": 1,
         "skipped": 1,
@@ -30,7 +31,7 @@ def test_counts_of_both_test_reports() -> None:
         '<testcase name="c"><error/></testcase><testcase name="d"><skipped '
         'message="no GPU"/></testcase></testsuite></testsuites>'
     )
-    assert gpu_steps.junit_counts(xml) == ({"run": 4, "failed": 2, "skipped": 1}, ["d: no GPU"])
+    assert verdicts.junit_counts(xml) == ({"run": 4, "failed": 2, "skipped": 1}, ["d: no GPU"])
 
 
 @pytest.mark.parametrize(
@@ -44,10 +45,35 @@ def test_counts_of_both_test_reports() -> None:
     ],
 )
 def test_a_step_of_tests_needs_some_and_no_skips(counts: tuple[int, int, int], status: int, ok: bool) -> None:
-    step = gpu_steps.tests_verdict(
-        "x", dict(zip(("run", "failed", "skipped"), counts, strict=True)), gpu_steps.Finished(status, "")
+    step = verdicts.tests_verdict(
+        "x", dict(zip(("run", "failed", "skipped"), counts, strict=True)), verdicts.Finished(status, "")
     )
     assert step.ok is ok
+
+
+def test_parts_of_the_python_tests_count_together() -> None:
+    good = (
+        verdicts.Finished(0, ""),
+        '<testsuites><testsuite><testcase name="a"/></testsuite></testsuites>',
+    )
+    none = verdicts.Finished(5, ""), "<testsuites><testsuite/></testsuites>"
+    step = verdicts.python_verdict([good, none, good])
+    assert step.ok and step.counts["run"] == 2
+    assert not verdicts.python_verdict([none, none]).ok
+    assert not verdicts.python_verdict([good, (verdicts.Finished(-9, ""), None)]).ok
+    assert not verdicts.python_verdict([good, (verdicts.Finished(1, ""), good[1])]).ok
+
+
+def test_parts_of_the_cpp_tests_count_together_and_each_must_end() -> None:
+    good = verdicts.Finished(0, ""), {"run": 3, "failed": 0, "skipped": 0}
+    step = verdicts.cpp_verdict([good, good])
+    assert step.ok and step.counts["run"] == 6
+    for bad in (
+        (verdicts.Finished(1, ""), {"run": 3, "failed": 1, "skipped": 0}),
+        (verdicts.Finished(0, ""), {"run": 3, "failed": 0, "skipped": 1}),
+        (verdicts.Finished(-9, ""), None),
+    ):
+        assert not verdicts.cpp_verdict([good, bad]).ok
 
 
 @pytest.mark.parametrize(
@@ -69,7 +95,7 @@ def test_a_step_of_tests_needs_some_and_no_skips(counts: tuple[int, int, int], s
     ],
 )
 def test_a_sweep_passes_when_its_results_are_right(output: str, status: int, ok: bool, word: str) -> None:
-    step = gpu_steps.sweep_verdict(gpu_steps.Finished(status, output))
+    step = verdicts.sweep_verdict(verdicts.Finished(status, output))
     assert step.ok is ok and word in step.line()
     assert not step.counts or step.counts["problems"] in (9, 300)
     assert "sweep" in gpu_steps.STEPS and gpu_steps.BY_NAME == ("sweep",)
@@ -99,24 +125,24 @@ def test_a_sweep_passes_when_its_results_are_right(output: str, status: int, ok:
     ],
 )
 def test_a_sanitizer_is_clean_only_when_tests_ran(output: str, status: int, ok: bool, word: str) -> None:
-    step = gpu_steps.sanitizer_verdict("memcheck", [gpu_steps.Finished(status, output)])
+    step = verdicts.sanitizer_verdict("memcheck", [verdicts.Finished(status, output)])
     assert step.ok is ok and word in step.verdict and word in step.line()
-    assert gpu_steps.sanitizer_verdict("memcheck", [clean_part(), gpu_steps.Finished(status, output)]).ok is (
+    assert verdicts.sanitizer_verdict("memcheck", [clean_part(), verdicts.Finished(status, output)]).ok is (
         ok or "0 tests" in word
     )
 
 
-def clean_part() -> gpu_steps.Finished:
-    return gpu_steps.Finished(0, "[  PASSED  ] 12 tests.\n========= ERROR SUMMARY: 0 errors\n")
+def clean_part() -> verdicts.Finished:
+    return verdicts.Finished(0, "[  PASSED  ] 12 tests.\n========= ERROR SUMMARY: 0 errors\n")
 
 
 def test_the_parts_of_a_sanitizer_are_added_up() -> None:
-    step = gpu_steps.sanitizer_verdict("racecheck", [clean_part(), clean_part()])
+    step = verdicts.sanitizer_verdict("racecheck", [clean_part(), clean_part()])
     assert step.ok and step.counts == {"run": 24, "errors": 0}
-    raced = gpu_steps.Finished(
+    raced = verdicts.Finished(
         86, "[  PASSED  ] 3 tests.\n========= RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)\n"
     )
-    step = gpu_steps.sanitizer_verdict("racecheck", [clean_part(), raced, clean_part()])
+    step = verdicts.sanitizer_verdict("racecheck", [clean_part(), raced, clean_part()])
     assert not step.ok and step.counts == {"run": 27, "errors": 2} and "exit status 86" in step.verdict
 
 
