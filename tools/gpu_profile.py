@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_goals import promised
-from gpu_steps import ROOT, Finished, run
+from gpu_steps import ROOT, run
 from gpu_tables import is_gpu, merged
+from gpu_verdicts import Finished
 from result_files import runs_of
 
 Record = dict[str, Any]

@@ -16,7 +16,7 @@ namespace {
 // long there as in forward.
 constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
 
-// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25).
+// Fitted to the sweeps of an H100 and an H200 whose seeds docs/performance_log.md names (2026-11-25).
 struct Fit {
   double start_us, share;  // the share of the peak on long reductions
   double chain;            // ns of a position of the reduction, which a tile takes however many there are
@@ -26,10 +26,10 @@ struct Fit {
 };
 // 16-bit, 8-bit and TF32 products, then fp32; forward, dX, dW.
 constexpr Fit kFits[2][3] = {
-    {{3.25, 0.784, 0.58, 8.1, 5.4, 1.36},
-     {3.2, 0.776, 0.68, 10.1, 2.3, 1.14},
-     {4.27, 0.76, 0.47, 4, 0.74, 2.4}},
-    {{7.7, 0.728, 1.5, 0.28, 5, 2.3}, {6.3, 0.687, 1.45, 0.16, 3.1, 2}, {5.3, 0.76, 7.4, 0.5, 0.51, 1.73}}};
+    {{3.31, 0.776, 0.54, 8.8, 5.2, 1.36},
+     {3.3, 0.762, 0.72, 9.4, 2.5, 1.21},
+     {3.93, 0.7, 0.35, 4, 0.67, 1.88}},
+    {{7.4, 0.718, 1.87, 0.22, 27, 2.1}, {6.2, 0.686, 1.1, 0.14, 34, 2.2}, {2.6, 0.753, 8.4, 0.5, 0.7, 4.1}}};
 
 // The vendor's product at this share of the peak and what follows it, with W dense already; `out_size`: bytes
 // of an output.

@@ -15,7 +15,8 @@ namespace {
 
 using plan::Machine;
 
-// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then dX.
+// Fitted to the sweeps of an H100 and an H200 whose seeds docs/performance_log.md names (2026-11-25);
+// forward, then dX.
 struct Fit {
   double start_us, stream;  // the share of the memory's rate
   double l2;     // 1e12 bytes per second of the tokens' fragments, 16 tokens to a strip's position,
@@ -24,8 +25,8 @@ struct Fit {
   double ragged;              // what loads of single elements add to both
   double ffma;                // 1e12 flops per second
 };
-constexpr Fit kForward{2.25, 0.775, 3.45, 0.42, 0.758, 0.8, 4.1, 8.1},
-    kDx{3.2, 1, 2.7, 0, 0.428, 1.02, 3.9, 10.9};
+constexpr Fit kForward{2.26, 0.765, 3.71, 0.68, 0.551, 0.512, 4.1, 8.1},
+    kDx{2.89, 0.9, 2.74, 0.2, 0.734, 0.636, 3.45, 10.9};
 
 // A thread block has a strip of a block row and all tokens. The longest block row's strip ends last, after a
 // chain of K tiles.

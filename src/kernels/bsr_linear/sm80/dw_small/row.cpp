@@ -27,10 +27,12 @@ Refusal refusal(const Problem& p) {
   return {};
 }
 
-// Fitted to 125 products of a sweep on an H100, in graphs with operands outside L2: 12 % in the mean.
-constexpr double kStartUs = 2.3;           // the launch, the search, one copy and one store
-constexpr double kStoredShare = 0.88;      // of the memory's rate
-constexpr double kReadBytesPerClock = 20;  // L2 to one multiprocessor
+// Fitted to the sweeps of an H100 that docs/performance_log.md names (2026-11-25).
+constexpr double kStartUs = 2.15;            // the launch, the search, one copy and one store
+constexpr double kTokensUs = 1.45;           // what 256 tokens add to that
+constexpr double kStoredShare = 0.74;        // of the memory's rate
+constexpr double kNarrowStores = 1.9;        // blocks of 16 columns and less are stored in short rows
+constexpr double kReadBytesPerClock = 18.6;  // L2 to one multiprocessor
 // Copies by elements: for every 16 tokens, and of the bytes read.
 constexpr double kElementsUs = 0.5, kElementsBytesPerClock = 8;
 
@@ -47,8 +49,9 @@ double predict_us(const Problem& p, const dw_small::Tile& tile, const Machine& m
   const double by_elements = p.aligned ? 0
                                        : kElementsUs * dw_small::padded_tokens(p.m) / 16 +
                                              us(read / (kElementsBytesPerClock * device.clocks()));
-  return kStartUs + by_elements +
-         us(memory_seconds(bytes_of(p).stored, device) / kStoredShare +
+  return kStartUs + kTokensUs * dw_small::padded_tokens(p.m) / dw_small::kMostTokens + by_elements +
+         us((p.block.cols <= 16 ? kNarrowStores : 1) * memory_seconds(bytes_of(p).stored, device) /
+                kStoredShare +
             read / (kReadBytesPerClock * device.clocks()));
 }
 

@@ -17,7 +17,8 @@ namespace {
 
 using plan::Machine;
 
-// Fitted to the sweeps of an H200 whose seeds docs/performance_log.md names (2026-11-25); forward, then dX.
+// Fitted to the sweeps of an H100 and an H200 whose seeds docs/performance_log.md names (2026-11-25);
+// forward, then dX.
 struct Fit {
   double start_us, tile_us;
   double l2;                 // 1e12 bytes per second of the tokens' gathers
@@ -26,8 +27,8 @@ struct Fit {
   double ragged;             // what copies of single elements add
   double streams;            // bytes of the memory, that the products do not hide
 };
-constexpr Fit kForward{3.41, 0.06, 6.7, 344, 8.48, 0.027, 2.07, 2.03},
-    kDx{2.99, 1.61, 6.95, 285, 8.42, 0.107, 1.55, 0.76};
+constexpr Fit kForward{3.5, 0.73, 6.67, 313, 8.57, 0.029, 1.53, 1.1},
+    kDx{3.28, 1.49, 7.13, 313, 9.29, 0.021, 1.85, 1.05};
 
 // A thread block takes a tile of a block row and of 64 tokens, or 128 to 256 if that fills the GPU.
 double dds_us(const Problem& p, const Device& device) {
@@ -45,10 +46,11 @@ double dds_us(const Problem& p, const Device& device) {
                    std::max(rate_us(gathered, fit.l2, device), rate_us(flops, fit.flops, device)));
 }
 
-// dW. Fitted to the same sweeps: an item's way through its tokens, in ns for each, beside what all items read
-// from L2 and multiply (1e12 per second), and the stores of the blocks.
-constexpr double kSddStartUs = 6.25, kSddTokenNs = 9.97, kSddPiecesUs = 5.75, kSddL2 = 6.15, kSddFlops = 677,
-                 kSddRagged = 10, kSddStores = 3.56;
+// dW. Fitted to the sweeps of the H100: the start, more of it where a block has a side of 64 or more, an
+// item's way through its tokens, in ns for each, beside what all items read from L2 and multiply (1e12 per
+// second), and the stores of the blocks.
+constexpr double kSddStartUs = 4.8, kSddLargeUs = 1.95, kSddTokenNs = 11.7, kSddPiecesUs = 4.04,
+                 kSddL2 = 6.66, kSddFlops = 610, kSddRagged = 10, kSddStores = 2.74;
 
 double sdd_us(const Problem& p, const Device& device) {
   const Work w = work_of(p);
@@ -56,7 +58,8 @@ double sdd_us(const Problem& p, const Device& device) {
   const double slower = w.ragged ? 1 + kSddRagged : 1;
   const double chain = slower * kSddTokenNs * static_cast<double>(std::min(p.m, cut.piece_tokens));
   const double flops = useful_flops(p, w.m) * (p.dtype == DType::f32 ? 2 : 1);
-  return kSddStartUs + (cut.pieces > 1 ? kSddPiecesUs : 0) + chain_us(chain, device) +
+  return kSddStartUs + (std::max(p.block.rows, p.block.cols) >= 64 ? kSddLargeUs : 0) +
+         (cut.pieces > 1 ? kSddPiecesUs : 0) + chain_us(chain, device) +
          std::max(slower * rate_us(cut.read_bytes, kSddL2, device), rate_us(flops, kSddFlops, device)) +
          kSddStores * us(memory_seconds(bytes_of(p).stored, device));
 }

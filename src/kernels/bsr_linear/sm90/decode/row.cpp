@@ -23,8 +23,10 @@ constexpr double kStartUs = 4.6, kXUs = 6.1e-6;
 // The way through the longest block row, for each position of it, up to 32 tokens and beyond (fitted to the
 // sweeps that docs/performance_log.md names, and to pruned masks of 33 to 64 tokens on an H100).
 constexpr double kLongestNs = 0.73, kLongestWideNs = 5.5;
-// From L2 to a multiprocessor: W, and the tokens for every 32 rows of a block.
-constexpr double kBytesPerClock = 32;
+// Wide blocks, fitted to the sweeps of an H100 and an H200 that docs/performance_log.md names (2026-11-25):
+// the start, the sums of 64 tokens, the longest block row, and from L2 to a multiprocessor W, with the tokens
+// for every 32 rows of a block.
+constexpr double kWideStartUs = 3.6, kWideTokensUs = 6.25, kWideLongestNs = 0.53, kBytesPerClock = 75;
 // Blocks of 16: the share of the memory's nominal rate; W and 32 tokens that come from shared memory, per
 // byte of W; and the sums from other thread blocks of a cluster.
 constexpr double kXInSharedStream = 0.86, kXInSharedBytesPerClock = 17, kSumBytesPerClock = 14;
@@ -62,7 +64,8 @@ double predict_us(const Problem& p, const Machine& machine) {
            us(std::max(stored / (kXInSharedStream * device.memory_bytes), multiplied) + sums);
   }
   const double moved = stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks());
-  return start + us(std::max(stored / (decode90::kStream * device.memory_bytes), moved));
+  return kWideStartUs + kWideTokensUs * tokens / 64 + chain_us(kWideLongestNs * work_of(p).longest, device) +
+         us(std::max(memory_seconds(stored, device), moved));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

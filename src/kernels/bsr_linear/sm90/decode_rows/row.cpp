@@ -16,11 +16,15 @@ namespace {
 
 using plan::Machine;
 
-// The times that sm90_decode has (../decode/row.cpp), then the rate from L2 to a multiprocessor, and the rate
-// at which memory serves one strip if there are few. With blocks of 16, the rate at which L2 answers requests
-// of all multiprocessors together; a token is one request and a block's values are four.
-constexpr double kLongestNs = 0.17;  // as in ../decode/row.cpp
-constexpr double kStartUs = 2.35, kXUs = 2.6e-6, kBytesPerClock = 38, kStripBytes = 60e9, kRequests = 150e9;
+// Wide blocks, fitted to the sweeps of an H100 and an H200 that docs/performance_log.md names (2026-11-25):
+// the start, the sums of 64 tokens, the bytes of X, the longest block row, the rate from L2 to a
+// multiprocessor, and the rate at which memory serves one strip if there are few.
+constexpr double kWideStartUs = 1.95, kWideTokensUs = 1.72, kWideXUs = 1.13e-6, kWideLongestNs = 0.33,
+                 kBytesPerClock = 24.5, kStripBytes = 137e9;
+// Blocks of 16: the same times, then the rate at which L2 answers requests of all multiprocessors together; a
+// token is one request and a block's values are four.
+constexpr double kLongestNs = 0.17, kStartUs = 2.35, kXUs = 2.6e-6, kNarrowStripBytes = 60e9,
+                 kRequests = 150e9;
 
 // The same with X streamed (../decode_x_streamed/kernel.cuh), fitted to 32 x 12288 x 12288 and 24 x 4096 x
 // 16384.
@@ -45,12 +49,16 @@ double predict_us(const Problem& p, const Machine& machine) {
                          (kXStreamedBytesPerClock * device.clocks());
     return kXStreamedUs + x_us + us(std::max(stored / (kXStreamedStream * device.memory_bytes), moved));
   }
-  const double memory = std::min(decode90::kStream * device.memory_bytes, block_rows * kStripBytes);
-  const double tokens_us = p.block.rows == 16
-                               ? us(static_cast<double>(p.blocks) * (4 + tokens) / kRequests)
-                               : us(stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks()));
-  return kStartUs + x_us + chain_us(kLongestNs * work_of(p).longest, device) +
-         1.08 * std::max(us(stored / memory), tokens_us);
+  const double longest = work_of(p).longest;
+  if (p.block.rows == 16) {
+    const double memory = std::min(decode90::kStream * device.memory_bytes, block_rows * kNarrowStripBytes);
+    return kStartUs + x_us + chain_us(kLongestNs * longest, device) +
+           1.08 * us(std::max(stored / memory, static_cast<double>(p.blocks) * (4 + tokens) / kRequests));
+  }
+  return kWideStartUs + kWideTokensUs * tokens / 64 + kWideXUs * static_cast<double>(p.m * p.cols) * 2 +
+         chain_us(kWideLongestNs * longest, device) +
+         us(std::max({memory_seconds(stored, device), stored / (block_rows * kStripBytes),
+                      stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks())}));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

@@ -22,8 +22,14 @@ double predict_us(const Problem& p, const Device& device, const StepShape& step,
   // Operands of fp32 are rewritten before, at five sixths of the memory's rate.
   const double preparing =
       p.dtype == DType::f32 ? kLaunchUs + us(1.2 * memory_seconds(bytes.tokens + read, device)) : 0;
-  // The constant covers finding the work item, the first copies and the last stores.
-  return kLaunchUs + 4 + preparing + us(std::max(way.clocks() / device.clock_hz, memory));
+  // Finding the work item, the first copies and the last stores; and with regions, finding their blocks,
+  // which a band has in few regions. Fitted to the sweeps of an H100 that docs/performance_log.md names
+  // (2026-11-25).
+  constexpr double kItemUs = 2, kRegionUs = -1, kRegionBlockUs = 1.6e-3;
+  const double found =
+      way.by_regions ? kRegionUs + (p.facts.banded ? 2 : 1) * kRegionBlockUs * static_cast<double>(p.blocks)
+                     : kItemUs;
+  return kLaunchUs + found + preparing + us(std::max(way.clocks() / device.clock_hz, memory));
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

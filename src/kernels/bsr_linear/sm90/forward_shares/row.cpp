@@ -14,11 +14,15 @@ namespace {
 
 using plan::Machine;
 
-// The launch, the time to the first bytes and that from the last ones; and what sums of long rows, which end
-// when everything does, take through memory. Then the bytes of W and X that a multiprocessor takes from L2 in
-// a clock, and the clocks in which the copying warp starts a box. Fitted on an H100 to 16 to 256 tokens,
-// blocks of 32 and 64.
-constexpr double kStartUs = 7, kStartFewUs = 4.5, kLongRowsUs = 2, kBytesPerClock = 19.5, kBoxClocks = 184;
+// Fitted to the sweeps of an H100 that docs/performance_log.md names (2026-11-25).
+struct Fit {
+  double start_us, tokens_us;  // the launch, first and last bytes; and the sums of 128 tokens
+  double long_rows_us;         // sums of long rows, which end when everything does, pass through memory
+  double bytes_per_clock;      // of W and X that a multiprocessor takes from L2
+  double box_clocks;           // in which the copying warp starts a box
+  double stream;               // the memory's time over that of its rate
+};
+constexpr Fit kForward{5.1, 2.55, 0.05, 14.9, 196, 1.09}, kDx{4.8, 2.64, 0.53, 15, 249, 1.72};
 
 int out_side(const Problem& p) { return p.direction == Direction::dx ? p.block.cols : p.block.rows; }
 int k_side(const Problem& p) { return p.direction == Direction::dx ? p.block.rows : p.block.cols; }
@@ -46,13 +50,15 @@ double predict_us(const Problem& p, const Machine& machine) {
   const shares::Size size = size_of_product(p, machine);
   const double stored = bytes_of(p).stored, tokens = static_cast<double>(p.m);
   // Every chunk of W brings as many columns of X, in boxes of their own.
-  const double moved = stored * (size.token_tiles + tokens / size.strip) / (kBytesPerClock * device.clocks());
+  const Fit& fit = p.direction == Direction::dx ? kDx : kForward;
+  const double moved =
+      stored * (size.token_tiles + tokens / size.strip) / (fit.bytes_per_clock * device.clocks());
   const double pieces =
       static_cast<double>(p.blocks) * (out_side(p) / size.strip) * std::max(k_side(p) / 64, 1);
-  const double started = 2 * kBoxClocks * pieces / size.shares / device.clock_hz;
-  const double memory = memory_seconds(stored + bytes_of(p).tokens, device);
-  return (p.m <= 16 ? kStartFewUs : kStartUs) + (p.facts.uneven_rows ? kLongRowsUs : 0) +
-         us(std::max({memory, moved, started}));
+  const double started = 2 * fit.box_clocks * pieces / size.shares / device.clock_hz;
+  const double memory = fit.stream * memory_seconds(stored + bytes_of(p).tokens, device);
+  return fit.start_us + fit.tokens_us * std::min(tokens, 128.0) / 128 +
+         (p.facts.uneven_rows ? fit.long_rows_us : 0) + us(std::max({memory, moved, started}));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {

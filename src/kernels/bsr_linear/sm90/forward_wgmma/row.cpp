@@ -134,8 +134,8 @@ double predict_dds_us(const Problem& p, const Device& device, bool narrow, doubl
   return kLaunchUs + ends + transposing + us(std::max(memory, behind * stores + products));
 }
 
-// 16-bit forward and dX, fitted to the sweeps of an H200 whose seeds docs/performance_log.md names
-// (2026-11-25).
+// 16-bit forward and dX, fitted to the sweeps of an H100 and an H200 whose seeds docs/performance_log.md
+// names (2026-11-25).
 struct Fit {
   double start_us, round_us;
   double chain, chain_row;  // ns of a step, and for each block row of the tile: of the tile that ends last,
@@ -145,10 +145,10 @@ struct Fit {
   double merge_us, merged;  // small blocks first: the launch, and their bytes and the units'
 };
 // Wide tiles, then narrow; forward, then dX.
-constexpr Fit kFits[2][2] = {{{3.0, 1.63, 470, 0, 40.4, 11.7, 782, 0.233, 0.295, 4.6, 1.25},
-                              {4.3, 1.46, 258, 56.6, 86.4, 55.8, 749, 0.113, 0.297, 3.43, 1.43}},
-                             {{3.34, 0.135, 191, 27.5, 165, 0, 581, 0.355, 0.684, 3.85, 1.46},
-                              {2.85, 0.143, 149, 48.1, 114, 39, 427, 0.053, 0.506, 4.4, 1.59}}};
+constexpr Fit kFits[2][2] = {{{3.47, 1.22, 440, 0, 19.6, 13.7, 771, 0.265, 0.433, 4.5, 1.21},
+                              {3.09, 1.33, 427, 3.78, 119, 55.9, 862, 0.331, 0.45, 4.36, 1.46}},
+                             {{3.37, 0.139, 181, 24.9, 195, 0, 408, 0.043, 0.509, 3.86, 1.54},
+                              {3.21, 0.239, 192, 12.1, 63.2, 78.9, 458, 0.076, 0.483, 3.93, 1.59}}};
 
 // A tile steps through those K tiles of 64 in which some of its block rows store anything.
 double predict_16_bit_us(const Problem& p, const Device& device, bool narrow) {
