@@ -20,16 +20,18 @@ constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
 struct Fit {
   double start_us, share;  // the share of the peak on long reductions
   double chain;            // ns of a position of the reduction, which a tile takes however many there are
-  double ragged;           // what operands add whose rows do not lie at multiples of 16 bytes
-  double l2;               // the product's operands over those of the memory's rate: L2 has some of them
-  double moving;           // the bytes of the scatter or the gather over those of a stream
+  // What operands add whose rows do not lie at multiples of 16 bytes: to the product, and to the chain.
+  double ragged, ragged_chain;
+  double l2;      // the product's operands over those of the memory's rate: L2 has some of them
+  double moving;  // the bytes of the scatter or the gather over those of a stream
 };
 // 16-bit, 8-bit and TF32 products, then fp32; forward, dX, dW.
-constexpr Fit kFits[2][3] = {
-    {{3.31, 0.776, 0.54, 8.8, 5.2, 1.36},
-     {3.3, 0.762, 0.72, 9.4, 2.5, 1.21},
-     {3.93, 0.7, 0.35, 4, 0.67, 1.88}},
-    {{7.4, 0.718, 1.87, 0.22, 27, 2.1}, {6.2, 0.686, 1.1, 0.14, 34, 2.2}, {2.6, 0.753, 8.4, 0.5, 0.7, 4.1}}};
+constexpr Fit kFits[2][3] = {{{3.31, 0.776, 0.54, 3, 8.8, 5.2, 1.36},
+                              {3.3, 0.762, 0.72, 6, 9.4, 2.5, 1.21},
+                              {3.93, 0.7, 0.35, 7.5, 7.5, 0.67, 1.88}},
+                             {{7.4, 0.718, 1.87, 0.22, 0.22, 27, 2.1},
+                              {6.2, 0.686, 1.1, 0.14, 0.14, 34, 2.2},
+                              {2.6, 0.753, 8.4, 0.5, 0.5, 0.7, 4.1}}};
 
 // The vendor's product at this share of the peak and what follows it, with W dense already; `out_size`: bytes
 // of an output.
@@ -41,10 +43,10 @@ double product_cuda_us(const Problem& p, const plan::Machine& machine, double sh
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
   const Work w = work_of(p);
-  const double slower = w.ragged ? 1 + fit.ragged : 1;
-  const double product = std::max(slower * flops / (share * dense_peak(p, device)),
+  const double product = std::max((w.ragged ? 1 + fit.ragged : 1) * flops / (share * dense_peak(p, device)),
                                   memory_seconds(bytes.dense + bytes.tokens, device) / fit.l2);
-  const double chain = slower * fit.chain * (p.direction == Direction::dw ? w.m : w.depth);
+  const double chain =
+      (w.ragged ? 1 + fit.ragged_chain : 1) * fit.chain * (p.direction == Direction::dw ? w.m : w.depth);
   double total = fit.start_us + us(product) + chain_us(chain, device);
   const double written = static_cast<double>(p.m) * static_cast<double>(p.rows) * out_size;
   if (p.activation != Activation::none || p.residual)  // an extra pass over what the product wrote

@@ -24,6 +24,9 @@ constexpr std::int64_t kSddItemsPerMultiprocessor = 16;
 // Shorter pieces than this would not repay the second launch of 5 us, and with 8 bytes per piece and sum, the
 // partial sums would cost more than a tenth of the products.
 constexpr std::int64_t kSddFewestTokens = 512;
+// A thread adds up the products of a piece one by one. In longer pieces the rounding errors of fp32 exceeded
+// the tolerance of a tile (testing/tolerance.py): 1.19 of it at 60270 tokens.
+constexpr std::int64_t kSddMostTokens = 16384;
 
 struct SddCut {
   int log2_group;  // log2(blocks of a work item)
@@ -32,8 +35,8 @@ struct SddCut {
   int pieces;
 };
 
-/// Cuts the tokens if the items alone are too few to fill the GPU. Partial sums stay below some 140 MB on any
-/// problem, since many blocks need no cut.
+/// Cuts the tokens if the items alone are too few to fill the GPU, and long sums in any case. Up to 16384
+/// tokens, partial sums stay below some 140 MB on any problem, since many blocks need no cut.
 inline SddCut cut_tokens(std::int64_t m, std::int64_t block_rows, BlockShape block, std::int64_t blocks,
                          int multiprocessors) {
   SddCut cut;
@@ -45,7 +48,8 @@ inline SddCut cut_tokens(std::int64_t m, std::int64_t block_rows, BlockShape blo
   const std::int64_t wanted = (kSddItemsPerMultiprocessor * std::max(1, multiprocessors) + filled - 1) /
                               std::max<std::int64_t>(1, filled);
   const std::int64_t pieces =
-      std::clamp<std::int64_t>(m / kSddFewestTokens, 1, std::max<std::int64_t>(1, wanted));
+      std::max(std::clamp<std::int64_t>(m / kSddFewestTokens, 1, std::max<std::int64_t>(1, wanted)),
+               (m + kSddMostTokens - 1) / kSddMostTokens);
   constexpr std::int64_t kStep = kSddTokens;  // pieces end where steps do
   cut.piece_tokens = std::max(kStep, ((m + pieces - 1) / pieces + kStep - 1) / kStep * kStep);
   cut.pieces = std::max(1, static_cast<int>((m + cut.piece_tokens - 1) /
