@@ -44,8 +44,11 @@ PUBLIC = dict.fromkeys(
     "generic/scalar": "kernels",
     "generic/reference": "kernels",
     "generic/dense": "kernels",
-    "rates": "ops",
-    "linear_of": "ops",
+    "rates": "plan",
+    "linear_of": "kernels",
+    "semi24": "layout",
+    "semi24_linear": "kernels",
+    "semi24_ops": "ops",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how

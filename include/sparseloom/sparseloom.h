@@ -21,6 +21,10 @@
 #include "sparseloom/packed_index.h"
 #include "sparseloom/plan.h"
 #include "sparseloom/schedule.h"
+// 2:4 weights, which hold half of each group of four.
+#include "sparseloom/semi24.h"
+#include "sparseloom/semi24_linear.h"
+#include "sparseloom/semi24_ops.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

@@ -1,0 +1,13 @@
+// The verb "semi24_linear": the linear layer on 2:4 weights (semi24.h), planned as BSR's is. Beside
+// LinearOf's rows `dense` and `reference` it has the library's fast ones (src/kernels/semi24_linear).
+#pragma once
+
+#include "sparseloom/linear_of.h"
+#include "sparseloom/semi24.h"
+
+namespace sparseloom {
+
+/// Forward and dX. LinearOf has plan() and run(); values are [rows, 2 ceil(cols / 4)].
+using Semi24Linear = LinearOf<Semi24>;
+
+}  // namespace sparseloom
