@@ -49,6 +49,7 @@ PUBLIC = dict.fromkeys(
     "semi24": "layout",
     "semi24_linear": "kernels",
     "semi24_ops": "ops",
+    "semi24_pruning": "layout",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how

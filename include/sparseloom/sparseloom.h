@@ -25,6 +25,7 @@
 #include "sparseloom/semi24.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
+#include "sparseloom/semi24_pruning.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

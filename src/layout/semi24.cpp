@@ -1,0 +1,141 @@
+// 2:4 as a layout: copies between dense and packed rows, which copy bytes whatever the dtype, and checks.
+#include "layout/semi24.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "core/check.h"
+
+namespace sparseloom {
+namespace {
+
+/// Which two positions a group stores, by the mask of its nonzeros.
+struct Pair {
+  std::uint8_t first, second, nonzeros;
+};
+
+constexpr std::array<Pair, 16> kPairs = [] {
+  std::array<Pair, 16> pairs{};
+  for (unsigned nonzero = 0; nonzero < 16; ++nonzero) {
+    const int count = std::popcount(nonzero);
+    unsigned kept = nonzero;
+    // The lowest free positions fill the pair up: each turn sets the lowest bit that is not set.
+    for (int have = count; have < 2; ++have) kept |= kept + 1;
+    const auto first = static_cast<std::uint8_t>(std::countr_zero(kept));
+    const auto second = static_cast<std::uint8_t>(std::countr_zero(kept & (kept - 1)));
+    pairs[nonzero] = {first, second, static_cast<std::uint8_t>(count)};
+  }
+  return pairs;
+}();
+
+/// Calls f with a zero of the unsigned type that is as wide as the dtype.
+template <class F>
+auto with_word(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1: return f(std::uint8_t{});
+    case 2: return f(std::uint16_t{});
+    case 4: return f(std::uint32_t{});
+    default: return f(std::uint64_t{});
+  }
+}
+
+/// The bits that a zero may not have: those of a float but for its sign.
+template <class W>
+W magnitude_bits(DType dtype) {
+  const W all = static_cast<W>(~W{0});
+  return dtype == DType::i8 ? all : static_cast<W>(all >> 1);
+}
+
+template <class W>
+layout::Semi24Excess pack_words(const ConstMatrixView& dense, W* values, std::uint8_t* positions,
+                                std::int64_t begin, std::int64_t end) {
+  const Semi24View shape{dense.rows, dense.cols, positions};
+  const std::int64_t groups = shape.groups(), bytes = shape.position_bytes();
+  const W bits = magnitude_bits<W>(dense.dtype);
+  for (std::int64_t row = begin; row < end; ++row) {
+    const W* const from = static_cast<const W*>(dense.data) + row * dense.stride;
+    W* const to = values + row * shape.row_values();
+    std::uint8_t* const at = positions + row * bytes;
+    std::memset(at, 0, static_cast<std::size_t>(bytes));
+    for (std::int64_t g = 0; g < groups; ++g) {
+      W four[4] = {};
+      const std::int64_t present = std::min<std::int64_t>(4, dense.cols - 4 * g);
+      for (std::int64_t i = 0; i < present; ++i) four[i] = from[4 * g + i];
+      unsigned nonzero = 0;
+      for (unsigned i = 0; i < 4; ++i) nonzero |= static_cast<unsigned>((four[i] & bits) != 0) << i;
+      const Pair pair = kPairs[nonzero];
+      if (pair.nonzeros > 2) return {row, g, pair.nonzeros};
+      to[2 * g] = four[pair.first], to[2 * g + 1] = four[pair.second];
+      at[g / 2] |= static_cast<std::uint8_t>((pair.first | pair.second << 2) << (g % 2 * 4));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+layout::Semi24Excess layout::pack_rows(const ConstMatrixView& dense, void* values, std::uint8_t* positions,
+                                       std::int64_t begin, std::int64_t end) {
+  return with_word(dense.dtype, [&](auto word) {
+    return pack_words(dense, static_cast<decltype(word)*>(values), positions, begin, end);
+  });
+}
+
+void Semi24::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
+                    std::int64_t end) {
+  with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    const W* const from = static_cast<const W*>(values);
+    for (std::int64_t row = begin; row < end; ++row) {
+      W* const to = static_cast<W*>(dense.data) + row * dense.stride;
+      if (w.cols > 0) std::memset(to, 0, static_cast<std::size_t>(w.cols) * sizeof(W));
+      for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[col] = from[slot]; });
+    }
+  });
+}
+
+void Semi24::validate(const char* op, const View& w) {
+  const auto place = [](std::int64_t row, std::int64_t group) {
+    return " of row " + std::to_string(row) + ", group " + std::to_string(group);
+  };
+  if (w.rows < 0 || w.cols < 0)
+    core::fail(op, "sizes of 0 and more", core::shape(w.rows, w.cols), "pass the weight's shape");
+  if (w.positions == nullptr && w.rows > 0 && w.cols > 0)
+    core::fail(op, "positions", "a null pointer", "pass what semi24_pack wrote");
+  for (std::int64_t row = 0; row < w.rows; ++row) {
+    for (std::int64_t g = 0; g < w.groups(); ++g) {
+      const unsigned bits = w.group(row, g), first = bits & 3u, second = bits >> 2;
+      if (first >= second)
+        core::fail(op, "two ascending positions in every group of four",
+                   std::to_string(first) + " and " + std::to_string(second) + place(row, g),
+                   "make positions with semi24_pack");
+    }
+    if (w.groups() % 2 == 1 && w.group(row, w.groups()) != 0)
+      core::fail(op, "zero bits behind the last group of a row",
+                 std::to_string(w.group(row, w.groups())) + place(row, w.groups()),
+                 "make positions with semi24_pack");
+  }
+}
+
+void Semi24::validate_values(const char* op, const View& w, DType dtype, const void* values) {
+  if (w.cols % 4 == 0) return;
+  with_word(dtype, [&](auto word) {
+    using W = decltype(word);
+    const std::int64_t last = w.groups() - 1;
+    for (std::int64_t row = 0; row < w.rows; ++row) {
+      const unsigned bits = w.group(row, last), position[2] = {bits & 3u, bits >> 2};
+      for (std::int64_t i = 0; i < 2; ++i)
+        if (const W value = static_cast<const W*>(values)[row * w.row_values() + 2 * last + i];
+            4 * last + position[i] >= w.cols && (value & magnitude_bits<W>(dtype)) != 0)
+          core::fail(op, "no values beyond the " + std::to_string(w.cols) + " columns",
+                     "one at column " + std::to_string(4 * last + position[i]) + " of row " +
+                         std::to_string(row) + ", group " + std::to_string(last),
+                     "make values with semi24_pack, or pass the weight's own cols");
+    }
+  });
+}
+
+}  // namespace sparseloom

@@ -1,0 +1,81 @@
+// 2:4 copies and prunings on the executor's device.
+#include "layout/semi24.h"
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+
+#include "core/check.h"
+#include "ops/checks.h"
+#include "sparseloom/generic/parallel.h"
+#include "sparseloom/semi24_ops.h"
+
+namespace sparseloom {
+namespace {
+
+// Rows of one task: a tile of 4 x 4 is never cut, and an executor may hand out tasks one by one.
+constexpr std::int64_t kRows = 32;
+
+template <class Body>
+void for_rows(const Executor& executor, std::int64_t rows, const Body& body) {
+  runtime::parallel_tasks(executor, core::ceil_div(rows, kRows),
+                          [&](std::int64_t task) { body(task * kRows, std::min((task + 1) * kRows, rows)); });
+}
+
+void require_dense(const char* op, const ConstMatrixView& dense, const Executor& executor) {
+  if (executor.device >= 0)
+    core::fail(op, "a weight on the CPU", "one on " + ops::place(executor.device),
+               "move it with .cpu(), and the result back");
+  if (dense.rows < 0 || dense.cols < 0 || dense.stride < dense.cols)
+    core::fail(op, "a matrix whose rows lie at least its columns apart",
+               core::shape(dense.rows, dense.cols) + " with rows " + std::to_string(dense.stride) + " apart",
+               "strides count elements; copy a transposed matrix first");
+  if (dense.data == nullptr && dense.rows > 0 && dense.cols > 0)
+    core::fail(op, "dense data", "a null pointer", "pass the matrix's memory");
+}
+
+}  // namespace
+
+void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* positions,
+                 const Executor& executor) {
+  constexpr const char* op = "semi24_pack";
+  require_dense(op, dense, executor);
+  std::mutex mutex;
+  layout::Semi24Excess first;  // the lowest row that has one, whatever the threads
+  for_rows(executor, dense.rows, [&](std::int64_t begin, std::int64_t end) {
+    const layout::Semi24Excess found = layout::pack_rows(dense, values, positions, begin, end);
+    if (found.nonzeros == 0) return;
+    std::lock_guard lock(mutex);
+    if (found.row < first.row) first = found;
+  });
+  if (first.nonzeros > 0)
+    core::fail(op, "at most two nonzeros in each group of four inputs",
+               std::to_string(first.nonzeros) + " in row " + std::to_string(first.row) + ", group " +
+                   std::to_string(first.group) + " (columns " + std::to_string(4 * first.group) + " to " +
+                   std::to_string(std::min(4 * first.group + 3, dense.cols - 1)) + ")",
+               "prune it first: semi24_prune(weight, \"magnitude\") gives the mask");
+}
+
+void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& dense,
+                   const Executor& executor) {
+  constexpr const char* op = "semi24_unpack";
+  require_dense(op, dense, executor);
+  if (dense.rows != w.rows || dense.cols != w.cols)
+    core::fail(op, "a matrix of " + core::shape(w.rows, w.cols), core::shape(dense.rows, dense.cols),
+               "pass a matrix of the weight's shape");
+  Semi24::validate(op, w);
+  for_rows(executor, w.rows,
+           [&](std::int64_t begin, std::int64_t end) { Semi24::unpack(w, values, dense, begin, end); });
+}
+
+void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning, bool* mask, const Executor& executor) {
+  constexpr const char* op = "semi24_prune";
+  require_dense(op, w, executor);
+  if (is_scaled(w.dtype))
+    core::fail(op, "a weight of dtype f32, f16, bf16 or f64", name_of(w.dtype),
+               "prune it before it is quantized");
+  for_rows(executor, w.rows,
+           [&](std::int64_t begin, std::int64_t end) { layout::prune_rows(w, pruning, mask, begin, end); });
+}
+
+}  // namespace sparseloom
