@@ -1,6 +1,6 @@
 // The operators plan, info, activation_names, kernel_runs and spin_registers: what would run and why, what
 // this build and machine have, what ran, and what rate the CPU reaches.
-#include <optional>
+#include "explain.h"
 
 #include "convert.h"
 #include "core/check.h"
@@ -13,7 +13,6 @@
 #include "sparseloom/ops.h"
 
 namespace sparseloom::binding {
-namespace {
 
 using core::json_number;
 using core::json_string;
@@ -31,8 +30,6 @@ DType dtype_named(const std::string& name) {
              "pass one of them");
 }
 
-// An executor for planning only. Planning queues no product, so it needs no stream, nor a GPU that this torch
-// could reach.
 Executor planner(std::int64_t device) {
   Executor executor = torch_executor();
   if (device < 0) return executor;
@@ -57,6 +54,8 @@ std::string json_of(const Choice& plan, const std::optional<double>& copy_us, co
   }
   return json + "], \"text\": " + json_string(text) + "}";
 }
+
+namespace {
 
 std::string plan_json(const Tensor& packed, std::int64_t blocks, std::int64_t rows, std::int64_t cols,
                       std::int64_t bm, std::int64_t bn, std::string direction, std::string dtype,

@@ -50,6 +50,23 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "SymInt out_features, ScalarType out_dtype, int activation, int digest, bool strict, int kernel, "
       "bool use_fast_accum=False) -> Tensor");
 
+  // 2:4 weights (include/sparseloom/semi24.h): values [rows, 2 ceil(cols / 4)] and uint8 positions
+  // [rows, ceil(ceil(cols / 4) / 2)]. `activation`: a torch name. `kernel`: a row's name, or "" for the
+  // plan's own choice. `method`: "magnitude", "transposable_greedy" or "transposable_exact".
+  m.def(
+      "semi24_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? bias, str activation, "
+      "Tensor? residual, str kernel=\"\") -> Tensor");
+  m.def("semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, str kernel=\"\") -> Tensor");
+  m.def(
+      "semi24_plan(int rows, int cols, str direction, str dtype, int m, bool bias=False, "
+      "str activation=\"none\", bool residual=False, bool strict=False, int device=-1, str kernel=\"\") -> "
+      "str");
+  m.def("semi24_pack(Tensor dense) -> (Tensor values, Tensor positions)");
+  m.def("semi24_unpack(Tensor values, Tensor positions, int cols) -> Tensor");
+  // Throws unless positions and values are a valid weight of `cols` columns.
+  m.def("semi24_validate(Tensor values, Tensor positions, int cols) -> ()");
+  m.def("semi24_prune(Tensor w, str method) -> Tensor");
+
   // What exported programs call that were made before the index was packed. They run with unknown facts:
   // `version` was a hash of the pattern.
   m.def(

@@ -1,0 +1,202 @@
+// The operators of 2:4 weights: pack, unpack, validate and prune, and the products with their plans.
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+#include "explain.h"
+#include "operands.h"
+#include "scratch.h"
+#include "sparseloom/semi24_linear.h"
+#include "sparseloom/semi24_ops.h"
+
+namespace sparseloom::binding {
+namespace {
+
+/// A 2:4 weight in contiguous tensors. Their sizes and devices are checked; what they hold is not.
+struct Semi24Weight {
+  Tensor values, positions;
+  Semi24View view;
+  DType dtype;
+};
+
+Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& positions, std::int64_t cols,
+                       int device, const char* first) {
+  require_device(op, "values", values, device, first);
+  require_device(op, "positions", positions, device, first);
+  const DType dtype = dtype_of(op, "values", values);
+  Semi24View view{values.dim() == 2 ? values.size(0) : -1, cols, nullptr};
+  const std::string rows = view.rows < 0 ? "rows" : std::to_string(view.rows);
+  if (cols < 0 || values.dim() != 2 || values.size(1) != view.row_values())
+    core::fail(op,
+               "values [rows, 2 ceil(cols / 4)], which for " + std::to_string(cols) + " columns is [" + rows +
+                   ", " + std::to_string(view.row_values()) + "]",
+               shape_of(values), "pass values and cols of one weight");
+  if (positions.scalar_type() != ScalarType::Byte || positions.dim() != 2 || positions.size(0) != view.rows ||
+      positions.size(1) != view.position_bytes())
+    core::fail(op, "uint8 positions of shape " + core::shape(view.rows, view.position_bytes()),
+               "torch.ScalarType " + std::to_string(static_cast<int>(positions.scalar_type())) +
+                   " of shape " + shape_of(positions),
+               "pass values and positions of one weight");
+  Semi24Weight weight{as_contiguous(values), as_contiguous(positions), view, dtype};
+  weight.view.positions = static_cast<const std::uint8_t*>(weight.positions.const_data_ptr());
+  return weight;
+}
+
+void require_matrix(const char* op, const Tensor& tensor) {
+  if (tensor.dim() != 2)
+    core::fail(op, "a matrix [rows, cols]", shape_of(tensor), "pass a weight of two dimensions");
+}
+
+std::tuple<Tensor, Tensor> pack(const Tensor& dense) {
+  constexpr const char* op = "semi24_pack";
+  require_matrix(op, dense);
+  const int device = device_of(op, "dense", dense);
+  const Matrix matrix = matrix_of(op, "dense", dense);
+  const Semi24View shape{matrix.view.rows, matrix.view.cols, nullptr};
+  const Tensor values = new_like(op, dense, {shape.rows, shape.row_values()});
+  const Tensor positions = new_tensor(op, {shape.rows, shape.position_bytes()}, ScalarType::Byte, device);
+  semi24_pack(matrix.view, values.mutable_data_ptr(),
+              static_cast<std::uint8_t*>(positions.mutable_data_ptr()), torch_executor(device));
+  return {values, positions};
+}
+
+Tensor unpack(const Tensor& values, const Tensor& positions, std::int64_t cols) {
+  constexpr const char* op = "semi24_unpack";
+  const int device = device_of(op, "values", values);
+  const Semi24Weight w = weight_of(op, values, positions, cols, device, "values");
+  const Tensor dense = new_like(op, values, {w.view.rows, cols});
+  semi24_unpack(w.view, w.values.const_data_ptr(), writable(dense, w.dtype, w.view.rows, cols),
+                torch_executor(device));
+  return dense;
+}
+
+void validate(const Tensor& values, const Tensor& positions, std::int64_t cols) {
+  constexpr const char* op = "semi24_validate";
+  require_cpu(op, "values", values);
+  const Semi24Weight w = weight_of(op, values, positions, cols, -1, "values");
+  Semi24::validate(op, w.view);
+  Semi24::validate_values(op, w.view, w.dtype, w.values.const_data_ptr());
+}
+
+Semi24Pruning pruning_named(const char* op, const std::string& method) {
+  if (method == "magnitude") return Semi24Pruning::magnitude;
+  if (method == "transposable_greedy") return Semi24Pruning::transposable_greedy;
+  if (method == "transposable_exact") return Semi24Pruning::transposable_exact;
+  core::fail(op, "method 'magnitude', 'transposable_greedy' or 'transposable_exact'", "'" + method + "'",
+             "pass one of them");
+}
+
+Tensor prune(const Tensor& w, std::string method) {
+  constexpr const char* op = "semi24_prune";
+  const Semi24Pruning pruning = pruning_named(op, method);
+  require_matrix(op, w);
+  const int device = device_of(op, "w", w);
+  const Matrix matrix = matrix_of(op, "w", w);
+  const Tensor mask = new_tensor(op, {matrix.view.rows, matrix.view.cols}, ScalarType::Bool, device);
+  semi24_prune(matrix.view, pruning, static_cast<bool*>(mask.mutable_data_ptr()), torch_executor(device));
+  return mask;
+}
+
+Activation activation_named(const char* op, const std::string& name) {
+  std::string names;
+  for (const ActivationRow& row : kActivations) {
+    if (name == row.torch_name) return row.activation;
+    names += (names.empty() ? "'" : ", '") + std::string(row.torch_name) + "'";
+  }
+  core::fail(op, "activation " + names, "'" + name + "'", "pass one of them");
+}
+
+/// Plans and runs the product whose operands are in `args`; the workspace comes from torch.
+void run(const char* op, Semi24Linear::Problem& problem, const Semi24Weight& w, MatmulArgs args, int device,
+         const std::string& kernel) {
+  const Executor executor = torch_executor(device);
+  const auto plan = Semi24Linear::plan(problem, executor, kernel);
+  const Scratch workspace(op, plan->workspace_bytes, device);
+  args.values = w.values.const_data_ptr();
+  Semi24Linear::run(*plan, args, w.view, workspace.span(), executor);
+}
+
+Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, std::int64_t cols,
+              std::optional<Tensor> bias, std::string activation, std::optional<Tensor> residual,
+              std::string kernel) {
+  constexpr const char* op = "semi24_linear";
+  const int device = device_of(op, "x", x);
+  const Matrix input = matrix_of(op, "x", x);
+  const Semi24Weight w = weight_of(op, values, positions, cols, device, "x");
+  require_same_dtype(op, input.view.dtype, "values", values);
+  if (input.view.cols != cols)
+    core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
+  const std::int64_t rows = w.view.rows;
+  const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, w.dtype, device);
+  const Matrix addend = residual_of(op, residual, x, rows, w.dtype, device);
+  Semi24Linear::Problem problem =
+      Semi24Linear::describe(w.view, Direction::forward, w.dtype, input.view.rows);
+  problem.bias = bias.has_value(), problem.residual = residual.has_value();
+  problem.activation = activation_named(op, activation);
+  const Tensor y = new_like(op, x, with_features(x, rows));
+  if (input.view.rows == 0 || rows == 0) return y;
+  MatmulArgs args;
+  args.a = input.view.data, args.a_stride = input.view.stride;
+  args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  args.residual = addend.view.data, args.residual_stride = addend.view.stride;
+  args.out = y.mutable_data_ptr(), args.out_stride = rows;
+  run(op, problem, w, args, device, kernel);
+  return y;
+}
+
+Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& positions, std::int64_t cols,
+          std::string kernel) {
+  constexpr const char* op = "semi24_dx";
+  const int device = device_of(op, "dy", dy);
+  const Matrix grad = matrix_of(op, "dy", dy);
+  const Semi24Weight w = weight_of(op, values, positions, cols, device, "dy");
+  require_same_dtype(op, grad.view.dtype, "values", values);
+  if (grad.view.cols != w.view.rows)
+    core::fail(op, "dy with " + std::to_string(w.view.rows) + " features", shape_of(dy),
+               "pass the gradient of this layer's output");
+  Semi24Linear::Problem problem = Semi24Linear::describe(w.view, Direction::dx, w.dtype, grad.view.rows);
+  const Tensor out = new_like(op, dy, with_features(dy, cols));
+  if (grad.view.rows == 0 || cols == 0) return out;
+  MatmulArgs args;
+  args.a = grad.view.data, args.a_stride = grad.view.stride;
+  args.out = out.mutable_data_ptr(), args.out_stride = cols;
+  run(op, problem, w, args, device, kernel);
+  return out;
+}
+
+std::string plan(std::int64_t rows, std::int64_t cols, std::string direction, std::string dtype,
+                 std::int64_t m, bool bias, std::string activation, bool residual, bool strict,
+                 std::int64_t device, std::string kernel) {
+  if (rows < 0 || cols < 0 || m < 0)
+    core::fail("semi24_plan", "sizes of 0 and more",
+               core::shape(rows, cols) + " and m = " + std::to_string(m), "pass the layer's sizes");
+  Semi24Linear::Problem problem =
+      Semi24Linear::describe(Semi24View{rows, cols, nullptr}, direction_of(direction), dtype_named(dtype), m);
+  problem.bias = bias, problem.residual = residual, problem.strict = strict;
+  problem.activation = activation_named("semi24_plan", activation);
+  const auto plan = Semi24Linear::plan(problem, planner(device), kernel);
+  return json_of(*plan, {}, plan->describe());
+}
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  using namespace sparseloom::binding;
+  m.impl("semi24_pack", TORCH_BOX(&pack));
+  m.impl("semi24_unpack", TORCH_BOX(&unpack));
+  m.impl("semi24_validate", TORCH_BOX(&validate));
+  m.impl("semi24_prune", TORCH_BOX(&prune));
+  m.impl("semi24_plan", TORCH_BOX(&plan));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  m.impl("semi24_linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("semi24_dx", TORCH_BOX(&sparseloom::binding::dx));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+  m.impl("semi24_linear", TORCH_BOX(&sparseloom::binding::linear));
+  m.impl("semi24_dx", TORCH_BOX(&sparseloom::binding::dx));
+}
