@@ -77,6 +77,34 @@ def _scaled_linear_fake(
     return x.new_empty((*x.shape[:-1], out_features), dtype=out_dtype)
 
 
+@torch.library.register_fake("sparseloom::semi24_linear")
+def _semi24_linear_fake(x: Tensor, values: Tensor, *rest: Any, **named: Any) -> Tensor:
+    return x.new_empty((*x.shape[:-1], values.shape[0]))
+
+
+@torch.library.register_fake("sparseloom::semi24_dx")
+def _semi24_dx_fake(
+    dy: Tensor, values: Tensor, positions: Tensor, cols: int, *rest: Any, **named: Any
+) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], cols))
+
+
+@torch.library.register_fake("sparseloom::semi24_pack")
+def _semi24_pack_fake(dense: Tensor) -> tuple[Tensor, Tensor]:
+    rows, groups = dense.shape[0], -(-dense.shape[1] // 4)
+    return dense.new_empty((rows, 2 * groups)), dense.new_empty((rows, -(-groups // 2)), dtype=torch.uint8)
+
+
+@torch.library.register_fake("sparseloom::semi24_unpack")
+def _semi24_unpack_fake(values: Tensor, positions: Tensor, cols: int) -> Tensor:
+    return values.new_empty((values.shape[0], cols))
+
+
+@torch.library.register_fake("sparseloom::semi24_prune")
+def _semi24_prune_fake(w: Tensor, method: str) -> Tensor:
+    return w.new_empty(w.shape, dtype=torch.bool)
+
+
 @torch.library.register_fake("sparseloom::linear")
 def _linear_of_pair_fake(
     x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any

@@ -49,6 +49,8 @@ def register(operators: Any) -> None:
         "bsr_linear_train",
         "bsr_linear_dx",
         "bsr_scaled_linear",
+        "semi24_linear",
+        "semi24_dx",
         "linear",
         "scaled_linear",
     ):

@@ -36,6 +36,8 @@ linear_dx = torch.ops.sparseloom.bsr_linear_dx.default
 linear_dw = torch.ops.sparseloom.bsr_linear_dw.default
 linear_train = torch.ops.sparseloom.bsr_linear_train.default
 linear_backward = torch.ops.sparseloom.bsr_linear_backward.default
+semi24_linear = torch.ops.sparseloom.semi24_linear.default
+semi24_dx = torch.ops.sparseloom.semi24_dx.default
 
 
 def call(name: str, *arguments: Any) -> Any:

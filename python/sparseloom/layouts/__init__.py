@@ -3,5 +3,6 @@ and ``nn.SparseLinear`` multiplies with it; docs/add_a_layout.md walks through t
 
 from .layout import Layout
 from .registry import get, names, register
+from .semi24 import Semi24Layout
 
-__all__ = ["Layout", "get", "names", "register"]
+__all__ = ["Layout", "Semi24Layout", "get", "names", "register"]

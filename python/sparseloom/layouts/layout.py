@@ -15,6 +15,9 @@ from ..errors import Error
 
 Self = TypeVar("Self", bound="Layout")
 
+#: What helps where an index and values do not belong together.
+REPACK = "pack the weight again with from_dense, and take index and values from one file"
+
 
 class Layout:
     """Which elements of a weight W [rows, cols] = [out features, in features] are stored, and where: the
@@ -88,6 +91,32 @@ class Layout:
         for name, tensor in tensors.items():
             setattr(other, name, tensor)
         return other
+
+    def require_consistent(self, op: str, values: Tensor) -> None:
+        """Raises Error unless ``pack`` undoes ``to_dense`` on ``values``, and every one of them that is not
+        zero has a place of its own in W: of an index that names one place twice, or one outside of the
+        matrix, some values do not come back. Makes W twice; does nothing on meta. A layout that can look at
+        its index alone overrides it."""
+        if any(each.is_meta for each in (values, *self.tensors().values())):
+            return
+        try:
+            with torch.no_grad():
+                # Numbers that differ and that every dtype holds exactly would be too few: the check is in
+                # fp64.
+                told_apart = torch.arange(1.0, values.numel() + 1, dtype=torch.float64, device=values.device)
+                dense = self.to_dense(told_apart.view(values.shape))
+                back = self.pack(dense)
+        except (RuntimeError, IndexError) as error:
+            got = str(error).splitlines()[0]
+            raise Error(op, f"values and an index of layout {self.name}", got, REPACK) from error
+        shape = (self.rows, self.cols)
+        if tuple(dense.shape) != shape or back.shape != values.shape:
+            got = f"W {list(dense.shape)} and values {list(back.shape)} back from it"
+            raise Error(op, f"W {list(shape)} and values {list(values.shape)}", got, REPACK)
+        lost = (back.flatten() != told_apart) & (values.flatten() != 0)
+        if bool(lost.any()):
+            got = f"{int(lost.sum())} values without one, the first at {int(lost.nonzero()[0])}"
+            raise Error(op, "a place of its own in W for every value that is not zero", got, REPACK)
 
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """Returns y [m, rows] = x [m, cols] W^T + bias [rows], all of one dtype and on one device."""

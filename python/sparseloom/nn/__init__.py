@@ -1,8 +1,9 @@
-"""Layers with block-sparse weights."""
+"""Layers with sparse weights."""
 
 from .attention import BlockSparseMultiheadAttention
 from .linear import BlockSparseLinear
 from .quantized import QuantizedBlockSparseLinear
+from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseModule, SparseWeight
 from .variants import BlockSparseConv1D, BlockSparseConv1x1
@@ -13,6 +14,7 @@ __all__ = [
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
     "QuantizedBlockSparseLinear",
+    "Semi24Linear",
     "SparseLinear",
     "SparseModule",
     "SparseWeight",

@@ -15,6 +15,7 @@ from ..pattern import Pattern
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
+    from .semi24 import Semi24Linear
 
 _OP = "BlockSparseLinear"
 
@@ -107,7 +108,7 @@ def require_shape(pattern: Pattern, out_features: int, in_features: int) -> None
         )
 
 
-def refuse(layer: BlockSparseLinear, x: Tensor, values: Tensor) -> None:
+def refuse(layer: BlockSparseLinear | Semi24Linear, x: Tensor, values: Tensor) -> None:
     """Raises the Error that says why x does not fit the layer."""
     if not ops.has_kernels_for(x.device):
         kernels = f"a device with kernels in this build ({_devices()})"

@@ -14,6 +14,7 @@ from torch.fx import Proxy
 from ..errors import Error
 from .arguments import recorded_by_fx
 from .linear import BlockSparseLinear
+from .semi24 import Semi24Linear
 from .sparse_weight import SparseWeight, held, held_descriptions, is_sparse
 
 #: Projection -> (its Parameter in an nn.MultiheadAttention, what sparsify_ appends to the module's name).
@@ -38,8 +39,8 @@ class BlockSparseMultiheadAttention(nn.Module):
     def __init__(
         self,
         dense: nn.MultiheadAttention,
-        in_proj: BlockSparseLinear | None,
-        out_proj: BlockSparseLinear | None,
+        in_proj: BlockSparseLinear | Semi24Linear | None,
+        out_proj: BlockSparseLinear | Semi24Linear | None,
     ) -> None:
         super().__init__()
         self.embed_dim, self.num_heads, self.head_dim = dense.embed_dim, dense.num_heads, dense.head_dim

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from ..layouts import products
 from .sparse_weight import SparseWeight
 
 
@@ -58,6 +57,11 @@ class LayoutWeight(SparseWeight):
         dense: Tensor = self.owner.layout.to_dense(like_values)
         return dense
 
+    def packed(self, like_dense: Tensor) -> Tensor:
+        """Returns the stored elements of a tensor [out features, in features] in the shape of the values."""
+        packed: Tensor = self.owner.layout.pack(like_dense.detach())
+        return packed
+
     def stored_as(self) -> dict[str, Any]:
         """Returns what a file of ``save`` says of the weight beside its tensors."""
         told: dict[str, Any] = self.owner.layout.describe()
@@ -73,4 +77,4 @@ class LayoutWeight(SparseWeight):
                 expected = f"{', '.join(['values', *parts])} together, as strided tensors"
                 got = f"no {name}" if entry is None else f"{name} of {type(entry).__name__}"
                 raise Error("load", expected, got, "save the whole state_dict of the layer")
-        products.require_consistent("load", self.owner.layout.with_tensors(parts), values)
+        self.owner.layout.with_tensors(parts).require_consistent("load", values)

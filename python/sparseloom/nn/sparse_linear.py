@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,13 +11,12 @@ from .. import layouts
 from .._numbers import whole
 from ..errors import Error
 from ..layouts import Layout, products
-from .layout_weight import LayoutWeight
-from .sparse_weight import SparseWeight
+from .with_layout import WithLayout
 
 _OP = "SparseLinear"
 
 
-class SparseLinear(nn.Module):
+class SparseLinear(WithLayout):
     """Computes y = x W^T + bias, where W [out_features, in_features] lies in a layout of
     ``sparseloom.layouts``.
 
@@ -38,11 +36,6 @@ class SparseLinear(nn.Module):
     registered or whose methods do not agree.
     """
 
-    in_features: int
-    out_features: int
-    values: nn.Parameter
-    bias: nn.Parameter | None
-
     def __init__(
         self,
         in_features: int,
@@ -55,8 +48,10 @@ class SparseLinear(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.in_features = whole(_OP, "in_features", in_features)
-        self.out_features = whole(_OP, "out_features", out_features)
+        in_features, out_features = (
+            whole(_OP, "in_features", in_features),
+            whole(_OP, "out_features", out_features),
+        )
         where = torch.empty(0, device=device, dtype=dtype)
         drawn_on = torch.device("cpu") if where.is_meta else where.device  # a meta weight has no largest one
         weight = torch.rand(out_features, in_features, device=drawn_on, dtype=where.dtype)
@@ -65,33 +60,9 @@ class SparseLinear(nn.Module):
             got = f"one of [{chosen.rows}, {chosen.cols}]"
             raise Error(_OP, f"a layout of [{out_features}, {in_features}]", got, "make it with that shape")
         values = chosen.pack(weight)
-        products.require_consistent(_OP, chosen, values)
-        self._template = chosen.with_tensors({})
-        self._parts = tuple(chosen.tensors())
-        for name, part in chosen.tensors().items():
-            self.register_buffer(name, part.to(where.device))
-        self.values = nn.Parameter(values.to(where.device))
-        self.register_parameter("bias", nn.Parameter(where.new_empty(out_features)) if bias else None)
+        chosen.require_consistent(_OP, values)
+        self._hold(chosen, values.to(where.device), where.new_empty(out_features) if bias else None)
         self.reset_parameters()
-
-    @property
-    def layout(self) -> Layout:
-        """The layout with the module's own index, wherever that is now."""
-        return self._template.with_tensors({name: self._buffers[name] for name in self._parts})  # type: ignore[misc]
-
-    def reset_parameters(self) -> None:
-        """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
-        of the output feature); 0 for one that has none."""
-        if self.values.is_meta:
-            return
-        with torch.no_grad():
-            layout = self.layout
-            fan_in = layout.to_dense(torch.ones_like(self.values)).count_nonzero(1)
-            bound = torch.where(fan_in > 0, fan_in.clamp(min=1).rsqrt(), 0.0).to(self.values.dtype)
-            weight = torch.empty(layout.rows, layout.cols, dtype=bound.dtype, device=bound.device)
-            self.values.copy_(layout.pack(weight.uniform_(-1, 1) * bound[:, None]))
-            if self.bias is not None:
-                self.bias.uniform_(-1, 1).mul_(bound)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
@@ -135,58 +106,6 @@ class SparseLinear(nn.Module):
             if layer.bias is not None and bias is not None:
                 layer.bias.copy_(bias)
         return layer
-
-    def sparse_weights(self) -> dict[str, SparseWeight]:
-        """Returns the layer's one weight, under the name of its Parameter."""
-        return {"values": LayoutWeight(self, layout=self._template.name)}
-
-    def to_dense(self) -> nn.Linear:
-        """Returns an nn.Linear with the same values in their places and zero elsewhere (copied)."""
-        like = {"device": self.values.device, "dtype": self.values.dtype}
-        with torch.no_grad():
-            dense = nn.Linear(self.in_features, self.out_features, self.bias is not None, **like)
-            dense.weight.copy_(self.layout.to_dense(self.values))
-            if self.bias is not None:
-                dense.bias.copy_(self.bias)
-        return dense.train(self.training)
-
-    def describe(self) -> dict[str, dict[str, Any]]:
-        """Returns what builds the layer again without its values: see ``Layout.describe``."""
-        return {"values": self._template.describe()}
-
-    def plan(
-        self, tokens: int, direction: str = "forward", dtype: torch.dtype | None = None
-    ) -> dict[str, Any]:
-        """Returns what would run for ``tokens`` rows of x, and why: see ``Layout.plan``. ``direction`` is
-        forward, dx or dw. Raises Error for another."""
-        if direction not in ("forward", "dx", "dw"):
-            raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
-        with_bias = direction == "forward" and self.bias is not None
-        tokens = whole("plan", "tokens", tokens)
-        return self.layout.plan(tokens, direction, dtype or self.values.dtype, with_bias)
-
-    def extra_repr(self) -> str:
-        told = {"layout": self._template.name, **self._template.options()}
-        size = self.in_features * self.out_features
-        parts = [
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-        ]
-        parts += [f"{key}={value}" for key, value in told.items()]
-        return ", ".join([*parts, f"density={self.values.numel() / size if size else 0:.4g}"])
-
-    def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any, **named: Any
-    ) -> None:
-        """Takes the index and values of another pattern of the same layout, whatever their sizes; checked
-        before anything is changed."""
-        names = ("values", *self._parts)
-        if any(prefix + name in state_dict for name in names):
-            self.sparse_weights()["values"].require_readable(state_dict, prefix, None)
-            for name in names:
-                own, read = getattr(self, name), state_dict[prefix + name]
-                if own.shape != read.shape:
-                    own.data = own.new_empty(read.shape)
-        super()._load_from_state_dict(state_dict, prefix, *arguments, **named)  # type: ignore[arg-type]
 
 
 def _chosen(layout: str | type[Layout] | Layout, weight: Tensor, options: dict[str, Any]) -> Layout:

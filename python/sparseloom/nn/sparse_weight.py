@@ -111,6 +111,13 @@ class SparseWeight:
         dense: Tensor = ops.call("unpack", like_values.contiguous(), crow, col, rows, cols)
         return dense
 
+    def packed(self, like_dense: Tensor) -> Tensor:
+        """Returns the stored elements of a tensor [out features, in features], such as the gradient of the
+        dense weight, in the shape of the values: undoes ``unpacked``."""
+        crow, col = self.index.crow, self.index.col
+        packed: Tensor = ops.call("pack", like_dense.detach().contiguous(), crow, col, *self.block)
+        return packed
+
 
 @runtime_checkable
 class SparseModule(Protocol):

@@ -1,4 +1,4 @@
-"""Block-sparse layers that replace other modules that multiply with a matrix: transformers' Conv1D, and 1x1
+"""Sparse layers that replace other modules that multiply with a matrix: transformers' Conv1D, and 1x1
 convolutions."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .linear import BlockSparseLinear
+from .semi24 import Semi24Linear
 from .sparse_weight import SparseWeight, held, held_descriptions
 from .weight import BlockSparseWeight
 
@@ -30,31 +31,55 @@ class BlockSparseConv1D(BlockSparseLinear):
 
     def to_dense(self) -> nn.Module:
         """Returns a Conv1D with the same values in their places and zero elsewhere (copied)."""
-        from transformers.pytorch_utils import Conv1D  # imported here: the dense module came from there
+        return _conv1d(super().to_dense())
 
-        linear = super().to_dense()
-        assert isinstance(linear, nn.Linear)
-        with torch.device("meta"):
-            dense: nn.Module = Conv1D(self.out_features, self.in_features)
-        dense.weight = nn.Parameter(linear.weight.detach().t().contiguous(), linear.weight.requires_grad)
-        bias = linear.bias
-        dense.bias = (
-            bias
-            if bias is not None
-            else nn.Parameter(linear.weight.new_zeros(self.out_features), requires_grad=False)
-        )
-        return dense.train(self.training)
+
+class Semi24Conv1D(Semi24Linear):
+    """Replaces transformers.pytorch_utils.Conv1D by a 2:4 layer, in the way of BlockSparseConv1D."""
+
+    def dense_matrix(self, weight: Tensor) -> Tensor:
+        """Returns the stored form [in, out] as [out, in]."""
+        return weight.t()
+
+    @property
+    def dense_shape(self) -> tuple[int, int]:
+        """The shape of the stored form, [in, out]."""
+        return self.in_features, self.out_features
+
+    def to_dense(self) -> nn.Module:
+        """Returns a Conv1D with the same values in their places and zero elsewhere (copied)."""
+        return _conv1d(super().to_dense())
+
+
+def _conv1d(linear: nn.Module) -> nn.Module:
+    """Returns the Conv1D that computes what an nn.Linear does; it takes the bias, and a copy of the
+    weight."""
+    from transformers.pytorch_utils import Conv1D  # imported here: the dense module came from there
+
+    assert isinstance(linear, nn.Linear)
+    with torch.device("meta"):
+        dense: nn.Module = Conv1D(linear.out_features, linear.in_features)
+    dense.weight = nn.Parameter(linear.weight.detach().t().contiguous(), linear.weight.requires_grad)
+    bias = linear.bias
+    dense.bias = (
+        bias
+        if bias is not None
+        else nn.Parameter(linear.weight.new_zeros(linear.out_features), requires_grad=False)
+    )
+    return dense.train(linear.training)
 
 
 class BlockSparseConv1x1(nn.Module):
-    """A convolution with kernel size 1: a block-sparse linear layer over the channels at every position.
+    """A convolution with kernel size 1: a sparse linear layer over the channels at every position.
 
     x is [batch, channels, *positions] or [channels, *positions], with ``dimensions`` position axes; a stride
     of n takes every n-th position. Entries of a dense checkpoint (weight [out, in, 1, ...], bias) are packed
     when they are loaded.
     """
 
-    def __init__(self, linear: BlockSparseLinear, dimensions: int, stride: tuple[int, ...]) -> None:
+    def __init__(
+        self, linear: BlockSparseLinear | Semi24Linear, dimensions: int, stride: tuple[int, ...]
+    ) -> None:
         super().__init__()
         self.linear = linear
         self.dimensions, self.stride = dimensions, tuple(stride)
@@ -118,8 +143,8 @@ def _conv_entries(module: nn.Module, tensors: dict[str, Any], prefix: str, *rest
     """Renames the dense entries of a convolution to those of the layer inside."""
     weight = tensors.pop(prefix + "weight", None)
     if isinstance(weight, Tensor):
-        # save_pretrained writes blocks under the convolution's name
-        blocks = f"{prefix}linear.crow" in tensors
-        tensors[f"{prefix}linear.weight"] = weight.flatten(1) if weight.dim() > 2 and not blocks else weight
+        # save_pretrained writes the stored values under the convolution's name
+        packed = any(f"{prefix}linear.{index}" in tensors for index in ("crow", "positions"))
+        tensors[f"{prefix}linear.weight"] = weight.flatten(1) if weight.dim() > 2 and not packed else weight
         if prefix + "bias" in tensors:
             tensors[f"{prefix}linear.bias"] = tensors.pop(prefix + "bias")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from .dense_copy import own_writes
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
     from .quantized import QuantizedBlockSparseLinear
+    from .semi24 import Semi24Linear
+
+    Layer: TypeAlias = BlockSparseLinear | QuantizedBlockSparseLinear | Semi24Linear
 
 #: Attributes and methods that a tensor of the dense shape answers; its elements all lie in one place, so it
 #: gives a dense tensor's answers without its memory.
@@ -68,11 +71,11 @@ class BlockSparseWeight(Tensor):
     there is no dense tensor.
     """
 
-    _layer: BlockSparseLinear | QuantizedBlockSparseLinear
+    _layer: Layer
     _plain: Tensor  # the same tensor, but not of this class
 
     @staticmethod
-    def of(layer: BlockSparseLinear | QuantizedBlockSparseLinear, shape: Sequence[int]) -> BlockSparseWeight:
+    def of(layer: Layer, shape: Sequence[int]) -> BlockSparseWeight:
         """Returns the weight of ``layer`` for code that expects a tensor of that shape."""
         place = torch.empty((), dtype=layer.values.dtype, device=layer.values.device)
         plain = place.expand(tuple(shape))
@@ -133,7 +136,7 @@ class BlockSparseWeight(Tensor):
         return f"<weight {list(self.shape)} of {self._layer}>"
 
 
-def assigned(layer: BlockSparseLinear) -> Error:
+def assigned(layer: BlockSparseLinear | Semi24Linear) -> Error:
     """Returns the Error that an assignment to ``layer.weight`` raises."""
     remedy = "load_state_dict({'weight': dense}, strict=False) packs a dense one by the layer's pattern"
     return Error(
@@ -152,14 +155,14 @@ def _requires_grad(weight: BlockSparseWeight, how: str, requires_grad: bool = Tr
 def _write(weight: BlockSparseWeight, func: Callable[..., Any], *rest: Any, **options: Any) -> Tensor:
     """Runs an in-place function on the layer's values; the padding of ragged edges stays zero."""
     layer, values = weight._layer, weight._layer.values
-    if not isinstance(values, nn.Parameter):
+    if not isinstance(values, nn.Parameter) or layer.sparse_weights()["values"].layout != "bsr":
         raise _refusal(weight, func.__name__)
     # transformers' own initialisers check this mark too; those that go through .data do not
     loaded = getattr(values, "_is_hf_initialized", False)
     if not loaded:
         with torch.no_grad(), own_writes(cast("BlockSparseLinear", layer)):
             func(values, *rest, **options)
-            state.zero_padding_(values, layer.pattern)
+            state.zero_padding_(values, cast("BlockSparseLinear", layer).pattern)
     if isinstance(func, FunctionType):  # a function of torch.nn.init
         return weight
     # trunc_normal_ looks at a method's result, to draw again what is out of bounds.
@@ -194,6 +197,8 @@ def _refusal(weight: BlockSparseWeight, name: str) -> Error:
     hint += "copy with layer.to_dense().weight"
     if layer.sparse_weights()["values"].scaled:
         hint = "it stores 8-bit blocks; call the layer, or read dequantized()"
+    if layer.sparse_weights()["values"].layout != "bsr":
+        hint = hint.replace("stores blocks", "is packed, two of four elements")
     return Error(
         f"{type(layer).__name__}.weight", "to be asked for dtype, device or shape, or initialised", name, hint
     )

@@ -1,0 +1,183 @@
+"""The operators of 2:4 weights as functions: pack, unpack, prune, and the product with its gradients.
+
+W [rows, cols] holds at most two nonzeros in each group of four consecutive elements of a row. ``values``
+[rows, 2 * groups] are two elements of each group, in the order of their columns; ``positions`` uint8 [rows,
+ceil(groups / 2)] name their places with 4 bits a group, the group of the lower number in the low half: two
+bits for the first element and two above them for the second. groups = ceil(cols / 4).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _operators
+from ._autograd import activate, require_residual
+from ._operators import call
+from ._plans import dtype_name, ordinal
+from ._products import column_sums, differentiated
+from .errors import Error, translated
+
+#: What ``prune`` may be called: which two elements of a group stay.
+METHODS = ("magnitude", "transposable_greedy", "transposable_exact")
+
+
+def require_method(op: str, prune: object, more: str = "") -> None:
+    """Raises Error unless ``prune`` is a way to choose the elements that stay, or None."""
+    if prune is not None and prune not in METHODS:
+        names = ", ".join(map(repr, METHODS))
+        raise Error(op, f"prune=None or one of {names}{more}", repr(prune), "pass one of them")
+
+
+def pack(dense: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (values, positions) of a weight [rows, cols]. Raises Error that names the first group with more
+    than two nonzeros."""
+    values, positions = call("semi24_pack", dense.detach().contiguous())
+    return values, positions
+
+
+def unpack(values: Tensor, positions: Tensor, cols: int) -> Tensor:
+    """Returns W [rows, cols]: the values in their places and zero elsewhere."""
+    dense: Tensor = call("semi24_unpack", values.contiguous(), positions, cols)
+    return dense
+
+
+def mask(weight: Tensor, prune: str) -> Tensor:
+    """Returns which elements of a weight [rows, cols] stay, as bool: in each group of four of a row the two
+    of the largest magnitude, or two that leave at most two in each group of a column as well
+    (transposable)."""
+    require_method("prune", prune)
+    kept: Tensor = call("semi24_prune", weight.detach().contiguous(), prune)
+    return kept
+
+
+def linear(
+    x: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    cols: int,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    kernel: str = "",
+) -> Tensor:
+    """Returns act(x W^T + bias) + residual as [..., rows], differentiable in x, bias and residual.
+
+    x is [..., cols], bias [rows] or None, residual [..., rows] or None; all have the dtype of values and,
+    with the positions, one device. ``kernel`` forces a candidate by name. Raises Error when an operand does
+    not fit, and where a gradient of the values is asked for.
+    """
+    if differentiated(values):
+        raise not_trainable("linear")
+    name = "none" if activation is None else activation
+    operands = x, bias, residual
+    if not any(each is not None and differentiated(each) for each in operands):
+        return _run(x, values, positions, cols, bias, name, residual, kernel)
+    # The gradient needs the activation's input, which a fused product does not leave behind.
+    fused = activation is None
+    y: Tensor = _Product.apply(x, values, positions, cols, bias, residual if fused else None, kernel)
+    if fused:
+        return y
+    y = activate(y, activation)
+    if residual is None:
+        return y
+    require_residual(residual, y)
+    return y + residual
+
+
+def dx(dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str = "") -> Tensor:
+    """Returns dY W as [..., cols] of dy [..., rows], differentiable in dy."""
+    y: Tensor = _Transposed.apply(dy, values, positions, cols, kernel)
+    return y
+
+
+def plan(
+    direction: str,
+    dtype: torch.dtype,
+    m: int,
+    shape: tuple[int, int],
+    bias: bool,
+    activation: str | None,
+    residual: bool,
+    device: torch.device | str | int,
+    kernel: str = "",
+) -> dict[str, Any]:
+    """Returns the plan of a product of m tokens with a weight of that shape; see ops.plan for its keys."""
+    if direction not in ("forward", "dx"):
+        remedy = "choose one of them: 2:4 values do not train"
+        raise Error("plan", "a direction of forward, dx", repr(direction), remedy)
+    name = "none" if activation is None else activation
+    how = direction, dtype_name("plan", dtype), m, *shape, bias, name, residual, ordinal(device), kernel
+    return dict(json.loads(call("semi24_plan", *how)))
+
+
+def not_trainable(op: str) -> Error:
+    """Returns the Error for a gradient of packed values."""
+    remedy = (
+        "call layer.values.requires_grad_(False) and train adapters (LoRA), biases and other layers; "
+        "to train the weight, train it dense and masked, then pack it"
+    )
+    return Error(op, "2:4 values without a gradient: they are packed for inference", "one asked for", remedy)
+
+
+class _Product(torch.autograd.Function):
+    """X W^T + bias + residual for frozen values."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None,
+        residual: Tensor | None, kernel: str,
+    ) -> Tensor:  # fmt: skip
+        return _run(x, values, positions, cols, bias, "none", residual, kernel)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, values, positions, ctx.cols, *_ = inputs
+        ctx.save_for_backward(values, positions)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        values, positions = ctx.saved_tensors
+        needs_x, _, _, _, needs_bias, needs_residual, _ = ctx.needs_input_grad
+        gradient = dx(dy, values, positions, ctx.cols) if needs_x else None
+        bias = column_sums(dy) if needs_bias else None
+        return gradient, None, None, None, bias, dy if needs_residual else None, None
+
+
+class _Transposed(torch.autograd.Function):
+    """dY W for frozen values; its derivative by dY is the product with W^T again."""
+
+    @staticmethod
+    def forward(dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str) -> Tensor:
+        result: Tensor = _called(_operators.semi24_dx, dy, values, positions, cols, kernel)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, values, positions, ctx.cols, _ = inputs
+        ctx.save_for_backward(values, positions)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+        values, positions = ctx.saved_tensors
+        return linear(dz, values, positions, ctx.cols), None, None, None, None
+
+
+def _run(
+    x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None, activation: str,
+    residual: Tensor | None, kernel: str,
+) -> Tensor:  # fmt: skip
+    y: Tensor = _called(
+        _operators.semi24_linear, x, values, positions, cols, bias, activation, residual, kernel
+    )
+    return y
+
+
+def _called(operator: Any, *arguments: Any) -> Any:
+    try:
+        return operator(*arguments)
+    except RuntimeError as error:
+        raise translated(error) from None

@@ -1,0 +1,261 @@
+"""Semi24Linear: an nn.Linear whose weight is 2:4, packed for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _semi24
+from .._numbers import whole
+from ..errors import Error
+from ..layouts.semi24 import Semi24Layout, packed
+from . import arguments, semi_structured
+from .convert import Activation
+from .weight import BlockSparseWeight, assigned
+from .with_layout import WithLayout
+
+_OP = "Semi24Linear"
+
+
+class Semi24Linear(WithLayout):
+    """Computes y = activation(x W^T + bias), where W [out_features, in_features] has at most two nonzeros in
+    each group of four consecutive inputs.
+
+    Parameters: ``values`` [out_features, 2 ceil(in_features / 4)], which do not require a gradient; ``bias``
+    [out_features]. The buffer ``positions`` (uint8; layouts.Semi24Layout describes it) says where the values
+    lie, and is saved with them.
+
+    Args:
+        in_features, out_features: any number >= 0; they need not divide by 4.
+        bias: whether to add a learned bias.
+        activation: None or a name in ``sparseloom.ops.ACTIVATIONS``, such as "relu" or "gelu" (erf); fused
+            into the product, except where the call needs a gradient.
+        device, dtype: as in nn.Linear; dtype float32, float16, bfloat16 or float64.
+
+    A new layer has random values at random places. ``from_dense`` packs a weight; sparsify_ does so in a
+    model. Gradients reach x, the bias and a residual (adapters and layers before it train), but not the
+    values: where they require one, a call raises Error.
+    """
+
+    positions: Tensor
+    activation: str | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        activation: str | None = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        in_features = whole(_OP, "in_features", in_features)
+        out_features = whole(_OP, "out_features", out_features)
+        where = torch.empty(0, device=device, dtype=dtype)
+        arguments.require_device(where.device)
+        if where.is_meta:
+            layout = Semi24Layout.anywhere(out_features, in_features, where.device)
+            values = where.new_empty(layout.values_shape)
+        else:
+            layout, values = packed(where.new_empty(out_features, in_features).uniform_(0.5, 1), "magnitude")
+        self._take(layout, values, where.new_empty(out_features) if bias else None, activation)
+        self.reset_parameters()
+
+    def _take(
+        self, layout: Semi24Layout, values: Tensor, bias: Tensor | None, activation: str | None
+    ) -> None:
+        arguments.require_activation(activation)
+        self._hold(layout, values, bias)
+        self.values.requires_grad_(False)
+        self.activation = activation
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Maps x [..., in_features], of one or more dimensions, to [..., out_features]. Autocast casts as it
+        does for nn.Linear.
+
+        ``residual`` [..., out_features], of the result's dtype, is added after the activation by the product
+        itself. Raises Error when x or ``residual`` does not fit, and where the values require a gradient.
+        """
+        if (
+            x.__class__ is not Tensor
+            and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
+        ):
+            return node  # type: ignore[no-any-return]
+        # nn.Module's own __getattr__ would take as long as the operator's argument checks
+        values: Any = self._parameters["values"]
+        positions: Any = self._buffers["positions"]
+        bias: Tensor | None = self._parameters["bias"]
+        kind = x.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+            x, values, bias = x.to(dtype), values.to(dtype), None if bias is None else bias.to(dtype)
+            residual = None if residual is None else residual.to(dtype)
+        shape = arguments.require_tensor(x).shape
+        if not shape or shape[-1] != self.in_features or x.dtype != values.dtype or x.device != values.device:
+            arguments.refuse(self, x, values)
+        if len(shape) > 4:
+            x = x.flatten(0, -2)
+            residual = None if residual is None else residual.flatten(0, -2)
+        y = _semi24.linear(x, values, positions, self.in_features, bias, self.activation, residual)
+        return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
+
+    @classmethod
+    def from_dense(
+        cls,
+        dense: nn.Linear | Tensor,
+        prune: str | None = None,
+        *,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+    ) -> Semi24Linear:
+        """Returns a layer with the weight of ``dense``, an nn.Linear or a weight [out_features, in_features]
+        (then ``bias`` [out_features] may come with it), packed; the bias is copied.
+
+        The weight has to be 2:4, which raises Error with the first group that is not, unless ``prune`` names
+        how to choose what stays: "magnitude" (of each four inputs the two largest |w|),
+        "transposable_greedy" or "transposable_exact" (W^T is 2:4 too, so that more is lost). A weight that
+        torch.ao.pruning masks is taken masked, and torch's SparseSemiStructuredTensor as from_torch does.
+        """
+        weight = dense.weight if isinstance(dense, nn.Linear) else dense
+        bias = dense.bias if isinstance(dense, nn.Linear) else bias
+        if semi_structured.is_torchs(weight):
+            layer = cls.from_torch(weight, bias, activation=activation)
+        else:
+            layout, values = packed(weight, prune)
+            layer = cls._of(layout, values, None if bias is None else bias.detach().clone(), activation)
+            if isinstance(bias, nn.Parameter) and layer.bias is not None:
+                layer.bias.requires_grad_(bias.requires_grad)
+        return layer.train(dense.training) if isinstance(dense, nn.Linear) else layer
+
+    @classmethod
+    def holding(
+        cls, layout: Semi24Layout, values: Tensor, bias: Tensor | None = None, activation: str | None = None
+    ) -> Semi24Linear:
+        """Returns a layer that holds these tensors, without a copy. Raises Error where they do not belong
+        together."""
+        layout.require_consistent(_OP, values)
+        return cls._of(layout, values, bias, activation)
+
+    @classmethod
+    def _of(
+        cls, layout: Semi24Layout, values: Tensor, bias: Tensor | None, activation: str | None
+    ) -> Semi24Linear:
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer._take(layout, values.detach(), None if bias is None else bias.detach(), activation)
+        return layer
+
+    @classmethod
+    def from_torch(
+        cls, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
+    ) -> Semi24Linear:
+        """Returns a layer with the weight of torch's SparseSemiStructuredTensor, of either backend, bit by
+        bit. Those of cuSPARSELt are read on their GPU. Raises Error for any other tensor."""
+        layout, values = semi_structured.from_torch(weight)
+        return cls._of(layout, values, None if bias is None else bias.detach().clone(), activation)
+
+    def to_torch(self, backend: str = "cutlass") -> Tensor:
+        """Returns the weight as torch's SparseSemiStructuredTensor of a backend, "cutlass" or "cusparselt",
+        which packs on a GPU alone. Raises Error for sizes and dtypes that the backend does not have."""
+        layout = self.layout
+        assert isinstance(layout, Semi24Layout)
+        return semi_structured.to_torch(layout, self.values.detach(), backend)
+
+    def to_dense(self) -> nn.Module:
+        """Returns an nn.Linear with the same values in their places and zero elsewhere (copied); with an
+        activation, a Sequential of both. Its weight does not require a gradient, as the values do not."""
+        dense = super().to_dense()
+        assert isinstance(dense, nn.Linear)
+        dense.weight.requires_grad_(self.values.requires_grad)
+        if self.bias is not None:
+            dense.bias.requires_grad_(self.bias.requires_grad)
+        return dense if self.activation is None else nn.Sequential(dense, Activation(self.activation))
+
+    @property
+    def dense_shape(self) -> tuple[int, int]:
+        """The shape of the weight in the dense module that this layer stands for."""
+        return self.out_features, self.in_features
+
+    def dense_matrix(self, weight: Tensor) -> Tensor:
+        """Returns the weight of the dense module that this layer stands for as [out_features, in_features] (a
+        view)."""
+        return weight
+
+    @property
+    def weight(self) -> BlockSparseWeight:
+        """A stand-in for code that asks a dense layer's weight for dtype, device or shape; it refuses
+        arithmetic and writes: copy with ``to_dense().weight``."""
+        return BlockSparseWeight.of(self, self.dense_shape)
+
+    @weight.setter
+    def weight(self, value: Any) -> None:
+        raise assigned(self)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Does what nn.Module's does, but raises Error for ``weight``, which would be part of no product."""
+        if name == "weight":
+            raise assigned(self)
+        super().register_parameter(name, param)
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds the layer again without its values; see SparseModule."""
+        fused = {} if self.activation is None else {"activation": self.activation}
+        return {"values": {**self._template.describe(), **fused}}
+
+    def plan(
+        self,
+        tokens: int,
+        direction: str = "forward",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+        residual: bool = False,
+    ) -> dict[str, Any]:
+        """Returns what would run for ``tokens`` rows of x, how long it should take, and why: see
+        ``ops.plan``. ``direction`` is forward or dx. ``dtype`` and ``device`` are the layer's own by default
+        (on meta: the CPU); ``residual`` says that forward is called with one. Raises Error when no call has
+        these arguments."""
+        forward = direction == "forward"
+        own = "cpu" if self.values.is_meta else self.values.device
+        return _semi24.plan(
+            direction,
+            dtype or self.values.dtype,
+            whole("plan", "tokens", tokens),
+            (self.out_features, self.in_features),
+            forward and self.bias is not None,
+            self.activation if forward else None,
+            forward and residual,
+            own if device is None else device,
+        )
+
+    def extra_repr(self) -> str:
+        fused = [f"activation={self.activation}"] if self.activation else []
+        return ", ".join([super().extra_repr(), *fused])
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any, **named: Any
+    ) -> None:
+        """Also takes a dense checkpoint's ``weight``, which has to be 2:4 and brings its own places, and
+        values under that name, as save_pretrained writes them."""
+        tensors: Any = state_dict
+        weight = tensors.get(prefix + "weight")
+        if isinstance(weight, Tensor) and prefix + "values" not in tensors:
+            if prefix + "positions" in tensors:
+                tensors[prefix + "values"] = tensors.pop(prefix + "weight")
+            else:
+                torchs = semi_structured.is_torchs(weight)
+                layout, values = (
+                    semi_structured.from_torch(weight) if torchs else packed(self.dense_matrix(weight))
+                )
+                if (layout.rows, layout.cols) != (self.out_features, self.in_features):
+                    expected = f"weight of {self.out_features} x {self.in_features} (out x in features)"
+                    got = f"{layout.rows} x {layout.cols}"
+                    raise Error("load", expected, got, "build the model as the saved one")
+                del tensors[prefix + "weight"]
+                tensors.update({prefix + "values": values, prefix + "positions": layout.positions})
+        super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
+        self.values.requires_grad_(False)  # load_state_dict(assign=True) puts Parameters of the file's kind

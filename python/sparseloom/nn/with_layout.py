@@ -1,0 +1,108 @@
+"""WithLayout: what every layer whose weight lies in a layout of sparseloom.layouts has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._numbers import whole
+from ..errors import Error
+from ..layouts import Layout
+from .layout_weight import LayoutWeight
+from .sparse_weight import SparseWeight
+
+
+class WithLayout(nn.Module):
+    """A layer with the Parameters ``values`` and ``bias`` [out_features] (or None), and the parts of its
+    layout's index as buffers, under the layout's names for them; all of them are saved."""
+
+    in_features: int
+    out_features: int
+    values: nn.Parameter
+    bias: nn.Parameter | None
+    _template: Layout
+    _parts: tuple[str, ...]
+
+    def _hold(self, layout: Layout, values: Tensor, bias: Tensor | None) -> None:
+        """Makes these the layer's own, on the device of ``values``; they are not copied."""
+        self.out_features, self.in_features = layout.rows, layout.cols
+        self._template = layout.with_tensors({})
+        self._parts = tuple(layout.tensors())
+        for name, part in layout.tensors().items():
+            self.register_buffer(name, part.to(values.device))
+        self.values = nn.Parameter(values)
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias))
+
+    @property
+    def layout(self) -> Layout:
+        """The layout with the module's own index, wherever that is now."""
+        return self._template.with_tensors({name: self._buffers[name] for name in self._parts})  # type: ignore[misc]
+
+    def reset_parameters(self) -> None:
+        """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
+        of the output feature); 0 for one that has none."""
+        if self.values.is_meta:
+            return
+        with torch.no_grad():
+            layout = self.layout
+            fan_in = layout.to_dense(torch.ones_like(self.values)).count_nonzero(1)
+            bound = torch.where(fan_in > 0, fan_in.clamp(min=1).rsqrt(), 0.0).to(self.values.dtype)
+            weight = torch.empty(layout.rows, layout.cols, dtype=bound.dtype, device=bound.device)
+            self.values.copy_(layout.pack(weight.uniform_(-1, 1) * bound[:, None]))
+            if self.bias is not None:
+                self.bias.uniform_(-1, 1).mul_(bound)
+
+    def sparse_weights(self) -> dict[str, SparseWeight]:
+        """Returns the layer's one weight, under the name of its Parameter."""
+        return {"values": LayoutWeight(self, layout=self._template.name)}
+
+    def to_dense(self) -> nn.Module:
+        """Returns an nn.Linear with the same values in their places and zero elsewhere (copied)."""
+        like = {"device": self.values.device, "dtype": self.values.dtype}
+        with torch.no_grad():
+            dense = nn.Linear(self.in_features, self.out_features, self.bias is not None, **like)
+            dense.weight.copy_(self.layout.to_dense(self.values))
+            if self.bias is not None:
+                dense.bias.copy_(self.bias)
+        return dense.train(self.training)
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Returns what builds the layer again without its values: see ``Layout.describe``."""
+        return {"values": self._template.describe()}
+
+    def plan(
+        self, tokens: int, direction: str = "forward", dtype: torch.dtype | None = None
+    ) -> dict[str, Any]:
+        """Returns what would run for ``tokens`` rows of x, and why: see ``Layout.plan``. ``direction`` is
+        forward, dx or dw. Raises Error for another."""
+        if direction not in ("forward", "dx", "dw"):
+            raise Error("plan", "a direction of forward, dx, dw", repr(direction), "choose one of them")
+        with_bias = direction == "forward" and self.bias is not None
+        tokens = whole("plan", "tokens", tokens)
+        return self.layout.plan(tokens, direction, dtype or self.values.dtype, with_bias)
+
+    def extra_repr(self) -> str:
+        told = {"layout": self._template.name, **self._template.options()}
+        size = self.in_features * self.out_features
+        parts = [
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        ]
+        parts += [f"{key}={value}" for key, value in told.items()]
+        return ", ".join([*parts, f"density={self.values.numel() / size if size else 0:.4g}"])
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any, **named: Any
+    ) -> None:
+        """Takes the index and values of another pattern of the same layout, whatever their sizes; checked
+        before anything is changed."""
+        names = ("values", *self._parts)
+        if any(prefix + name in state_dict for name in names):
+            self.sparse_weights()["values"].require_readable(state_dict, prefix, None)
+            for name in names:
+                own, read = getattr(self, name), state_dict[prefix + name]
+                if own.shape != read.shape:
+                    own.data = own.new_empty(read.shape)
+        super()._load_from_state_dict(state_dict, prefix, *arguments, **named)  # type: ignore[arg-type]
