@@ -1,4 +1,4 @@
-"""Sparseloom: block-sparse layers for PyTorch that train, save and run, faster than dense ones.
+"""Sparseloom: block-sparse and 2:4 layers for PyTorch that train, save and run, faster than dense ones.
 
 >>> import torch, sparseloom
 >>> layer = sparseloom.nn.BlockSparseLinear(1024, 4096, density=0.25)
@@ -14,7 +14,7 @@ from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save
 from .ops import info
-from .patch import BlockSparse, BlockSparseModelPatcher, densify_, sparsify_
+from .patch import BlockSparse, BlockSparseModelPatcher, Semi24, densify_, sparsify_
 from .pattern import Pattern
 from .quantize import quantize_
 from .report import Report, report
@@ -26,6 +26,7 @@ __all__ = [
     "Error",
     "Pattern",
     "Report",
+    "Semi24",
     "advise",
     "densify_",
     "info",

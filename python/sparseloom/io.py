@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 import safetensors.torch
@@ -26,6 +26,9 @@ from .errors import Error
 from .nn.sparse_weight import SparseWeight, joined, sparse_layers
 from .nn.state import int32_index
 from .pattern import Pattern
+
+if TYPE_CHECKING:
+    from .patch.recipe import Recipe
 
 FORMAT = "sparseloom"
 FORMAT_VERSION = 1
@@ -90,7 +93,7 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
         return _fill(model, tensors, layers)
     from .patch.from_file import sparsified  # a program that only loads need not import it
 
-    with sparsified(model, _patterns(tensors, layers, without=_sparse_layers(model).keys())):
+    with sparsified(model, _recipes(tensors, layers, without=_sparse_layers(model).keys())):
         _fill(model, tensors, layers)
 
 
@@ -116,14 +119,20 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], layers: dict[str, Any]) 
         ) from error
 
 
-def _patterns(
+def _recipes(
     tensors: dict[str, Tensor], layers: dict[str, Any], without: Collection[str]
-) -> dict[str, Pattern]:
-    """Returns the patterns of the file's sparse layers by name. Raises Error for an invalid description or
+) -> dict[str, Recipe]:
+    """Returns how to make the file's sparse layers, by name. Raises Error for an invalid description or
     index."""
-    found = {}
+    from .patch import BlockSparse
+    from .patch.semi24 import ReadLater
+
+    found: dict[str, Recipe] = {}
     for name, described in layers.items():
         if name in without:
+            continue
+        if described.get("layout") == "semi24":
+            found[name] = ReadLater()
             continue
         if "layout" in described:
             got = f"{name} in layout {described['layout']}"
@@ -138,7 +147,7 @@ def _patterns(
             )
         except (KeyError, TypeError) as error:
             raise Error("load", f"the size and index of {name}", f"none ({error!r})", _REPLACE) from error
-        found[name] = Pattern.from_index(crow, col, rows, cols, block)
+        found[name] = BlockSparse(select=Pattern.from_index(crow, col, rows, cols, block))
     return found
 
 

@@ -1,9 +1,21 @@
-"""Makes existing models block-sparse in place, and dense again."""
+"""Makes existing models sparse in place, and dense again."""
 
 from .config import BlockSparse
 from .densify import densify_
 from .patcher import BlockSparseModelPatcher
+from .recipe import Recipe
 from .result import Change, Patched, Skip
+from .semi24 import Semi24
 from .sparsify import sparsify_
 
-__all__ = ["BlockSparse", "BlockSparseModelPatcher", "Change", "Patched", "Skip", "densify_", "sparsify_"]
+__all__ = [
+    "BlockSparse",
+    "BlockSparseModelPatcher",
+    "Change",
+    "Patched",
+    "Recipe",
+    "Semi24",
+    "Skip",
+    "densify_",
+    "sparsify_",
+]

@@ -12,12 +12,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from .. import ops
-from .._empty_rows import warn_of_empty_rows
 from ..errors import Error
 from ..nn.sparse_weight import is_sparse
-from ..pattern import Pattern
-from .config import BlockSparse
 from .forms import Site
+from .recipe import Chosen, Recipe
 from .result import Skip
 from .survey import Owner, Survey, owners_of, survey, tied_to
 
@@ -27,15 +25,13 @@ _NO_MATCH = "no pattern matches"
 
 @dataclass
 class Choice:
-    """The site and the pattern of one layer that becomes sparse."""
+    """The site of one layer that becomes sparse, and what is stored of it."""
 
     site: Site
-    pattern: Pattern
+    chosen: Chosen
 
 
-def choose(
-    model: nn.Module, patterns: Mapping[str, BlockSparse], strict: bool
-) -> tuple[list[Choice], list[Skip]]:
+def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tuple[list[Choice], list[Skip]]:
     """Returns the layers to change, and those that stay with their reasons. Raises Error where a pattern
     would change nothing."""
     regexes = _compiled(patterns)
@@ -69,11 +65,7 @@ def choose(
                 for name in site.names
             ]
             continue
-        matrix, gradient = site.matrix(site.parameter.detach()), site.parameter.grad
-        gradient = None if gradient is None else site.matrix(gradient)
-        choices.append(Choice(site, patterns[match].pattern_of(matrix, generators[match], gradient)))
-        if not isinstance(patterns[match].select, Pattern):
-            warn_of_empty_rows(choices[-1].pattern, f"sparsify_: {site.name}")
+        choices.append(Choice(site, patterns[match].chosen(site, generators[match])))
     for name, module in found.others.items():
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
             already = is_sparse(module)
@@ -83,17 +75,19 @@ def choose(
     return choices, skipped
 
 
-def _compiled(patterns: Mapping[str, BlockSparse]) -> dict[str, re.Pattern[str]]:
+def _compiled(patterns: Mapping[str, Recipe]) -> dict[str, re.Pattern[str]]:
     if not isinstance(patterns, Mapping) or not patterns:
         raise Error(
-            _OP, "{regex: BlockSparse(...)}", repr(patterns), 'pass {r".*mlp.*": BlockSparse(density=0.25)}'
+            _OP,
+            "{regex: BlockSparse(...) or Semi24(...)}",
+            repr(patterns),
+            'pass {r".*mlp.*": BlockSparse(density=0.25)}',
         )
     compiled = {}
     for regex, config in patterns.items():
-        if not isinstance(config, BlockSparse):
-            raise Error(
-                _OP, f"a BlockSparse for {regex!r}", repr(config), "pass BlockSparse(block=32, density=0.25)"
-            )
+        if not isinstance(config, Recipe):
+            remedy = "pass BlockSparse(block=32, density=0.25), or Semi24()"
+            raise Error(_OP, f"a BlockSparse or Semi24 for {regex!r}", repr(config), remedy)
         try:
             compiled[regex] = re.compile(regex)
         except (re.error, TypeError) as error:
@@ -151,11 +145,11 @@ def _raise_for_nothing(regex: str, refused: list[str]) -> None:
     )
 
 
-def _reason(site: Site, config: BlockSparse, owners: list[Owner]) -> str:
+def _reason(site: Site, config: Recipe, owners: list[Owner]) -> str:
     """Returns why a matched layer stays dense; "" when it becomes sparse. Raises Error where leaving it dense
     would hide a mistake."""
     if site.name == "":
-        return "it is the model itself: use BlockSparseLinear.from_dense"
+        return f"it is the model itself: use {config.layer}.from_dense"
     if any(is_lazy(parameter) for parameter in site.module.parameters()):
         return "it is lazy: run the model once first"
     if why := site.form.refusal(site.module):
@@ -165,16 +159,8 @@ def _reason(site: Site, config: BlockSparse, owners: list[Owner]) -> str:
         return f"tied to {other}: both would have to change"
     if weight.dtype not in ops.DTYPES:
         return f"its dtype {weight.dtype} has no kernels"
-    (rows, cols), (bm, bn) = site.shape, config.shape
-    if not isinstance(config.select, Pattern) and (rows < bm or cols < bn):
-        return f"too small: {rows} x {cols} in blocks of {bm} x {bn}"
-    if config.blocks(rows, cols) == 0:
-        return f"too small: density {config.density} of {-(-rows // bm) * -(-cols // bn)} blocks leaves none"
-    if weight.is_meta and config.needs_values:
-        remedy = 'choose select="random" or a pattern, or give the model its values first'
-        raise Error(
-            _OP, f"values to rank the blocks of {site.name} by", "a weight on the meta device", remedy
-        )
+    if why := config.refusal(site):
+        return why
     if not ops.has_kernels_for(weight.device):
         raise Error(
             _OP,

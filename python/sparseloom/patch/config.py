@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from .. import pattern as patterns
+from .._empty_rows import warn_of_empty_rows
 from .._numbers import share, whole
 from ..errors import Error
+from ..nn.dense_entries import packed_layer
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
+from .recipe import Chosen, Recipe
+
+if TYPE_CHECKING:
+    from ..nn import BlockSparseLinear
+    from .forms import Site
 
 _OP = "BlockSparse"
+_SPARSIFY = "sparsify_"
 
 
 @dataclass(frozen=True)
-class BlockSparse:
+class BlockSparse(Recipe):
     """Says which blocks of a layer's weight stay.
 
     Args:
@@ -36,6 +45,8 @@ class BlockSparse:
 
     Raises Error for values outside these.
     """
+
+    layer: ClassVar[str] = "BlockSparseLinear"
 
     block: Block = 32
     density: float | None = None
@@ -97,6 +108,27 @@ class BlockSparse:
             None if self.density is None else patterns.block_count(_OP, rows, cols, self.shape, self.density)
         )
 
+    def refusal(self, site: Site) -> str:
+        (rows, cols), (bm, bn) = site.shape, self.shape
+        if not isinstance(self.select, Pattern) and (rows < bm or cols < bn):
+            return f"too small: {rows} x {cols} in blocks of {bm} x {bn}"
+        if self.blocks(rows, cols) == 0:
+            return (
+                f"too small: density {self.density} of {-(-rows // bm) * -(-cols // bn)} blocks leaves none"
+            )
+        if site.parameter.is_meta and self.needs_values:
+            remedy = 'choose select="random" or a pattern, or give the model its values first'
+            got = "a weight on the meta device"
+            raise Error(_SPARSIFY, f"values to rank the blocks of {site.name} by", got, remedy)
+        return ""
+
+    def chosen(self, site: Site, generator: torch.Generator | None) -> Blocks:
+        matrix, gradient = site.matrix(site.parameter.detach()), site.parameter.grad
+        found = self.pattern_of(matrix, generator, None if gradient is None else site.matrix(gradient))
+        if not isinstance(self.select, Pattern):
+            warn_of_empty_rows(found, f"sparsify_: {site.name}")
+        return Blocks(found)
+
     def pattern_of(
         self, matrix: Tensor, generator: torch.Generator | None = None, gradient: Tensor | None = None
     ) -> Pattern:
@@ -117,3 +149,18 @@ class BlockSparse:
                 "one per layer size",
             )
         return found
+
+
+@dataclass(frozen=True)
+class Blocks(Chosen):
+    """The blocks of a pattern."""
+
+    pattern: Pattern
+
+    def made(
+        self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
+    ) -> BlockSparseLinear:
+        layer = packed_layer(site.form.layers.blocks, site.matrix(site.parameter.detach()), self.pattern)
+        layer.values.requires_grad_(site.parameter.requires_grad)
+        layer.strict, layer.dense_copy = strict, dense_copy
+        return layer

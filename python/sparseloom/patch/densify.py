@@ -26,8 +26,8 @@ from .survey import parameter_count, require_patchable
 def densify_(
     model: nn.Module, names: str = ".*", optimizer: Optimizer | Sequence[Optimizer] | None = None
 ) -> Patched:
-    """Undoes sparsify_: block-sparse layers become what they were made from, with zero where there was no
-    block. See sparsify_ for the rest.
+    """Undoes sparsify_: sparse layers become what they were made from, with zero where nothing
+    was stored. See sparsify_ for the rest.
 
     A layer with a fused activation becomes a Sequential of both. ``names`` is a regex that is matched whole
     with the layers' names. Raises Error when no block-sparse layer matches.
@@ -74,6 +74,8 @@ def densify_(
         )
     exchange.put()
     result.notes += exchange.settle(optimizers)
+    if any(change.layout == "semi24" for change in result.changed):
+        result.notes.append("weights that were 2:4 stay frozen: weight.requires_grad_() lets them train")
     result.parameters = before, parameter_count(model)
     announce(result)
     return result

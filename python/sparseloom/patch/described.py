@@ -16,8 +16,11 @@ from ..nn import QuantizedBlockSparseLinear
 from ..nn.sparse_weight import Layer, joined, sparse_layers
 from ..nn.state import expect_index, require_index, require_zero_padding
 from ..pattern import Pattern
+from .config import Blocks
 from .exchange import Exchange
 from .forms import Form
+from .recipe import Chosen
+from .semi24 import ReadLater
 from .survey import survey
 
 _DTYPES = {name: dtype for dtype, name in ops.SCALED_DTYPES.items()}
@@ -27,10 +30,13 @@ def described(model: nn.Module) -> dict[str, dict[str, Any]]:
     """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig. Raises Error for a
     layout that a transformers model cannot be given again."""
     for each in sparse_layers(model):
-        if each.weight.layout != "bsr":
+        if each.weight.layout not in ("bsr", "semi24"):
             got = f"{each.matched} in layout {each.weight.layout}"
             raise Error(
-                "save_pretrained", "weights in blocks", got, "save with sparseloom.save, or densify_ it"
+                "save_pretrained",
+                "weights in blocks or 2:4",
+                got,
+                "save with sparseloom.save, or densify_ it",
             )
     return {each.matched: each.module.describe()[each.entry] for each in sparse_layers(model)}
 
@@ -48,14 +54,14 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
     described and the other one given. Layers of a head that the model lacks are left out, as transformers
     leaves out their weights. Raises Error for any other name that the model has no linear layer for.
     """
-    left, present = dict(layers), {each.matched: each.weight for each in _in_blocks(model)}
+    left, present = dict(layers), {each.matched: each.weight for each in sparse_layers(model)}
     wanted: dict[nn.Module, tuple[Form, dict[str, Mapping[str, Any]]]] = {}
     for site in survey(model).sites:
         if (found := _taken(left, site.names, base)) is not None:
             entry = wanted.setdefault(site.module, (site.form, {}))
-            entry[1][site.weight] = {**found, "pattern": _any_pattern(*site.shape, found)}
+            entry[1][site.weight] = {**found, "chosen": _any(*site.shape, found)}
     for name, weight in present.items():  # in a model whose own code makes sparse layers
-        if (found := _taken(left, [name], base)) is not None:
+        if (found := _taken(left, [name], base)) is not None and weight.layout == "bsr":
             _resize(weight.owner, _any_pattern(*weight.shape, found))
     headed = any(name.startswith(f"{base}.") for name in layers)
     gone = [name for name in left if not headed or name.startswith(f"{base}.")]
@@ -70,8 +76,13 @@ def make_described(model: nn.Module, layers: Mapping[str, Mapping[str, Any]], ba
 def fill_indices(model: nn.Module) -> None:
     """Checks that every layer was given its crow and col, and that its values fit them. Raises Error where
     one was not."""
-    for each in _in_blocks(model):
+    for each in sparse_layers(model):
         weight = each.weight
+        if weight.layout != "bsr":
+            values = weight.values
+            weight.owner.layout.require_consistent("load", values)
+            values.requires_grad_(False)  # transformers loads Parameters that require a gradient
+            continue
         require_index(weight.owner, each.matched)
         values = weight.values.detach()
         require_zero_padding(
@@ -93,6 +104,11 @@ def _taken(left: dict[str, Mapping[str, Any]], names: Iterable[str], base: str) 
     return found[0] if found else None
 
 
+def _any(rows: int, cols: int, entry: Mapping[str, Any]) -> Chosen:
+    """Returns something of the described layout and size to store; what is loaded later says what it is."""
+    return ReadLater() if entry.get("layout") == "semi24" else Blocks(_any_pattern(rows, cols, entry))
+
+
 def _any_pattern(rows: int, cols: int, entry: Mapping[str, Any]) -> Pattern:
     """Returns some pattern with the right number of blocks; the indices that are loaded later say where they
     lie."""
@@ -108,10 +124,12 @@ def _resize(layer: Any, pattern: Pattern) -> None:
 
 
 def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]) -> nn.Module:
-    made, layers = form.sparse(module, {weight: entry["pattern"] for weight, entry in chosen.items()})
+    made, layers = form.sparse(module, {weight: entry["chosen"] for weight, entry in chosen.items()})
     for weight, entry in chosen.items():
         layer = layers[weight]
-        layer.activation, layer.dense_copy = entry.get("activation"), entry.get("dense_copy", False)
+        layer.activation = entry.get("activation")
+        if "dense_copy" in entry:
+            layer.dense_copy = entry["dense_copy"]
         if "dtype" not in entry:
             continue
         eight = QuantizedBlockSparseLinear(

@@ -1,4 +1,4 @@
-"""Makes a dense model block-sparse as a file describes, for load(sparsify=True)."""
+"""Makes a dense model sparse as a file describes, for load(sparsify=True)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from torch import nn
 
 from ..errors import Error
 from ..nn.sparse_weight import joined
-from ..pattern import Pattern
 from .announce import announce
 from .choose import choose
-from .config import BlockSparse
+from .recipe import Recipe
 from .result import Patched
-from .sparsify import prepare
+from .sparsify import kinds_of, prepare
 from .survey import parameter_count, require_patchable, survey
 
 
 @contextmanager
-def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[None]:
-    """Makes the dense linear layers of these names block-sparse, within the body and from then on. Announces
+def sparsified(model: nn.Module, patterns: Mapping[str, Recipe]) -> Iterator[None]:
+    """Makes the dense linear layers of these names sparse, within the body and from then on. Announces
     what changed once the body is done.
 
-    ``patterns`` has the names that block-sparse layers have in a file: a 1x1 convolution's is conv.linear,
+    ``patterns`` has the names that sparse layers have in a file: a 1x1 convolution's is conv.linear,
     and an attention's projections are attn.in_proj and attn.out_proj. Raises Error, with the model untouched,
     where the model has no such layer or one that sparsify_ would not take. Puts the dense modules back where
     the body raises.
@@ -43,19 +42,20 @@ def sparsified(model: nn.Module, patterns: Mapping[str, Pattern]) -> Iterator[No
         exchange.take_back()
         raise
     notes = exchange.settle()
-    announce(Patched(changed, parameters=(before, parameter_count(model)), notes=notes))
+    counts = before, parameter_count(model)
+    announce(Patched(changed, parameters=counts, became=kinds_of(changed), notes=notes))
 
 
-def _by_site(model: nn.Module, patterns: Mapping[str, Pattern]) -> dict[str, BlockSparse]:
-    """Returns the patterns as sparsify_ takes them. A shared module has several names in the file, but one
-    pattern."""
+def _by_site(model: nn.Module, patterns: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """Returns the recipes as sparsify_ takes them. A shared module has several names in the file, but one
+    recipe."""
     left = dict(patterns)
-    found: dict[str, BlockSparse] = {}
+    found: dict[str, Recipe] = {}
     for site in survey(model).sites:
         names = [joined(name, site.form.inside) for name in site.names]
         mine = [left.pop(name) for name in names if name in left]
         if mine:
-            found[re.escape(site.name)] = BlockSparse(select=mine[0])
+            found[re.escape(site.name)] = mine[0]
     if left:
         listed = ", ".join(sorted(left)[:5]) + (", ..." if len(left) > 5 else "")
         remedy = "load into a model of the class that was saved"

@@ -46,7 +46,8 @@ def apply(swaps: Sequence[Swap], optimizers: Iterable[Optimizer]) -> list[str]:
     with torch.no_grad():
         for swap in swaps:
             _replaced[id(swap.old)] = swap.old
-            if swap.old.grad is not None:
+            # A frozen Parameter with a gradient would be changed by the optimizer's next step.
+            if swap.old.grad is not None and swap.new.requires_grad:
                 swap.new.grad = swap.carry(swap.old.grad)
     return [note for optimizer in optimizers for note in _repoint(optimizer, swaps)]
 

@@ -22,6 +22,7 @@ class Change:
     density: float
     blocks: int  # stored blocks; 0 without
     parameters: tuple[int, int]
+    layout: str = "bsr"  # of the sparse weight
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _row(change: Change) -> list[str]:
         change.names[0] + shared,
         change.kind,
         f"{rows} x {cols}",
-        f"block {block[0]} x {block[1]}" if block else "",
+        f"block {block[0]} x {block[1]}" if block else f"layout {change.layout}",
         f"{change.blocks} blocks" if block else "",
         f"density {change.density:.3g}",
         f"{before:,} -> {after:,}",

@@ -1,4 +1,4 @@
-"""sparsify_ makes the chosen layers of a model block-sparse, in place."""
+"""sparsify_ makes the chosen layers of a model sparse, in place."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._optimizers import as_optimizers
-from ..nn import BlockSparseLinear
 from ..nn.dense_copy import require_setting
-from ..nn.dense_entries import packed_layer
 from ..nn.sparse_weight import SparseWeight
 from .announce import announce
 from .choose import Choice, choose
-from .config import BlockSparse
 from .exchange import Exchange
 from .forms import Site
 from .optimizer import Swap
+from .recipe import Recipe
 from .result import Change, Patched
 from .survey import parameter_count, require_patchable
+
+#: What a layer is called by its layout.
+_KINDS = {"bsr": "block-sparse", "semi24": "2:4"}
 
 
 def sparsify_(
     model: nn.Module,
-    patterns: Mapping[str, BlockSparse],
+    patterns: Mapping[str, Recipe],
     strict: bool = False,
     optimizer: Optimizer | Sequence[Optimizer] | None = None,
     dense_copy: bool | Literal["auto"] = False,
 ) -> Patched:
-    """Replaces the linear layers whose names match by block-sparse ones that hold the chosen blocks of their
-    weights.
+    """Replaces the linear layers whose names match by sparse ones: block-sparse layers that hold the chosen
+    blocks of their weights, or 2:4 layers.
 
     It takes nn.Linear, transformers' Conv1D, 1x1 convolutions, and the projections of nn.MultiheadAttention
     (matched by its own name, or as name.in_proj and name.out_proj). A module that is used in several places
@@ -39,20 +40,21 @@ def sparsify_(
     select="random".
 
     Args:
-        patterns: {regex: BlockSparse(...)}; names are matched whole (re.fullmatch), and the first pattern
-            that matches counts.
-        strict: raises Error instead of skipping a matched layer, and forbids the new layers to run dense or
-            reference kernels.
+        patterns: {regex: BlockSparse(...) or Semi24(...)}; names are matched whole (re.fullmatch), and the
+            first pattern that matches counts.
+        strict: raises Error instead of skipping a matched layer, and forbids new block-sparse layers to run
+            dense or reference kernels.
         optimizer: one or several that hold the model's parameters: they get the new ones, with the state of
-            the kept blocks. Any other optimizer that holds a replaced Parameter raises Error at its next
+            the kept elements. Any other optimizer that holds a replaced Parameter raises Error at its next
             step.
-        dense_copy: what the new layers' attribute becomes: whether calls for inference may multiply with a
-            dense copy of the weight (see BlockSparseLinear.dense_copy). Not with ``strict``.
+        dense_copy: what the new block-sparse layers' attribute becomes: whether calls for inference may
+            multiply with a dense copy of the weight (see BlockSparseLinear.dense_copy). Not with ``strict``.
 
     Returns what changed, and every linear layer that did not with the reason, and prints it: to the log at
     INFO, or to stderr in a program that configured no logging. Raises Error, with the model untouched, when a
-    pattern matches nothing or only layers that cannot change (tied, too small, ...), for a model under
-    DistributedDataParallel or fully_shard, and for a choice by magnitude on the meta device.
+    pattern matches nothing or only layers that cannot change (tied, too small, ...), for a weight that
+    Semi24() takes for 2:4 and that is not, for a model under DistributedDataParallel or fully_shard, and for
+    a choice by magnitude on the meta device.
     """
     model = unwrapped(model)
     require_patchable("sparsify_", model)
@@ -62,7 +64,7 @@ def sparsify_(
     choices, skipped = choose(model, patterns, strict)
     exchange, changed = prepare(model, choices, strict, dense_copy)
     exchange.put()
-    result = Patched(changed, skipped, notes=exchange.settle(optimizers))
+    result = Patched(changed, skipped, became=kinds_of(changed), notes=exchange.settle(optimizers))
     result.parameters = before, parameter_count(model)
     announce(result)
     return result
@@ -78,13 +80,12 @@ def prepare(
     become."""
     exchange, changed = Exchange(model), list[Change]()
     for module, mine in _by_module(choices):
-        patterns = {choice.site.weight: choice.pattern for choice in mine}
-        made, layers = mine[0].site.form.sparse(module, patterns)
+        chosen = {choice.site.weight: choice.chosen for choice in mine}
+        made, layers = mine[0].site.form.sparse(module, chosen, strict, dense_copy)
         for choice in mine:
             layer = layers[choice.site.weight]
-            layer.strict, layer.dense_copy = strict, dense_copy
-            exchange.swaps.append(_packing(choice.site, layer))
-            weight = SparseWeight(layer)
+            (weight,) = layer.sparse_weights().values()
+            exchange.swaps.append(_packing(choice.site, weight))
             changed.append(change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True))
         exchange.modules.append((module, made))
     return exchange, changed
@@ -104,14 +105,15 @@ def _by_module(choices: list[Choice]) -> list[tuple[nn.Module, list[Choice]]]:
     return list(grouped.values())
 
 
-def _packing(site: Site, layer: BlockSparseLinear) -> Swap:
-    old = site.parameter
-    vars(layer.values).update(vars(old))  # keeps the marks that users and frameworks put on Parameters
+def _packing(site: Site, weight: SparseWeight) -> Swap:
+    old, new = site.parameter, weight.values
+    assert isinstance(new, nn.Parameter)
+    vars(new).update(vars(old))  # keeps the marks that users and frameworks put on Parameters
 
     def carry(like_weight: Tensor) -> Tensor:
-        return packed_layer(BlockSparseLinear, site.matrix(like_weight), layer.pattern).values.detach()
+        return weight.packed(site.matrix(like_weight))
 
-    return Swap(site.name, old, layer.values, carry)
+    return Swap(site.name, old, new, carry)
 
 
 def change_of(
@@ -123,4 +125,9 @@ def change_of(
     block, blocks = (weight.block, weight.pattern.blocks) if weight.layout == "bsr" else (None, 0)
     dense, sparse = rows * cols + more, weight.values.numel() + more
     counts = (dense, sparse) if shrinks else (sparse, dense)
-    return Change(tuple(names), kind, (rows, cols), block, weight.density, blocks, counts)
+    return Change(tuple(names), kind, (rows, cols), block, weight.density, blocks, counts, weight.layout)
+
+
+def kinds_of(changed: Sequence[Change]) -> str:
+    """Returns what layers became, in words."""
+    return " and ".join(dict.fromkeys(_KINDS.get(change.layout, "sparse") for change in changed))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
-from ...nn import BlockSparseLinear, BlockSparseMultiheadAttention
+from ...nn import BlockSparseMultiheadAttention
 from ...nn.attention import PROJECTIONS
 from .form import Form
 
@@ -33,7 +34,7 @@ class AttentionForm(Form):
         same = module._qkv_same_embed_dim
         return "" if same else "keys or values of another size than embed_dim keep weights apart"
 
-    def made(self, module: nn.Module, layers: Mapping[str, BlockSparseLinear]) -> nn.Module:
+    def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
         assert isinstance(module, nn.MultiheadAttention)
         into, out = (layers.get(weight) for weight in self.parts())
         return BlockSparseMultiheadAttention(module, into, out)

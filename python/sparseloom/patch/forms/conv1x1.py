@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
-from ...nn import BlockSparseConv1x1, BlockSparseLinear
+from ...nn import BlockSparseConv1x1
 from .form import Form
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -34,6 +35,6 @@ class Conv1x1Form(Form):
             return "it pads its input, where a 1x1 convolution gives the bias"
         return ""
 
-    def made(self, module: nn.Module, layers: Mapping[str, BlockSparseLinear]) -> nn.Module:
+    def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
         assert isinstance(module, _CONVOLUTIONS)
         return BlockSparseConv1x1(layers["weight"], len(module.kernel_size), module.stride)

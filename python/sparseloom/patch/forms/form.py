@@ -5,16 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ...nn import BlockSparseLinear
-from ...nn.dense_entries import packed_layer
+from ...nn import BlockSparseLinear, Semi24Linear
 from ...nn.sparse_weight import joined
-from ...pattern import Pattern
+from ..recipe import Chosen
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Layers(NamedTuple):
+    """What a weight becomes, by what is stored of it."""
+
+    blocks: type[BlockSparseLinear] = BlockSparseLinear
+    semi24: type[Semi24Linear] = Semi24Linear
 
 
 class Form(ABC):
@@ -26,7 +33,7 @@ class Form(ABC):
     """
 
     #: What each weight becomes before ``made`` puts them into one module.
-    layer_class: type[BlockSparseLinear] = BlockSparseLinear
+    layers = Layers()
     #: The name of a sparse layer after what a regex matches; "" where both are the same.
     inside = ""
 
@@ -82,7 +89,7 @@ class Form(ABC):
         """Returns what only this kind refuses; "" for nothing."""
         return ""
 
-    def made(self, module: nn.Module, layers: Mapping[str, BlockSparseLinear]) -> nn.Module:
+    def made(self, module: nn.Module, layers: Mapping[str, Any]) -> nn.Module:
         """Returns what takes the module's place, of the sparse layers by the names of their weights."""
         return layers["weight"]
 
@@ -91,17 +98,19 @@ class Form(ABC):
         return [Site(self, module, weight) for weight in self.parts()]
 
     def sparse(
-        self, module: nn.Module, patterns: Mapping[str, Pattern]
-    ) -> tuple[nn.Module, dict[str, BlockSparseLinear]]:
+        self,
+        module: nn.Module,
+        chosen: Mapping[str, Chosen],
+        strict: bool = False,
+        dense_copy: bool | Literal["auto"] = False,
+    ) -> tuple[nn.Module, dict[str, Any]]:
         """Returns what takes the module's place, and its sparse layers by the names of the weights. Biases
-        stay the same Parameters."""
+        stay the same Parameters. ``strict`` and ``dense_copy`` are those of sparsify_."""
         layers = {}
         for site in self.sites(module):
-            if site.weight in patterns:
-                matrix = site.matrix(site.parameter.detach())
-                layer = packed_layer(self.layer_class, matrix, patterns[site.weight])
+            if site.weight in chosen:
+                layer = chosen[site.weight].made(site, strict, dense_copy)
                 layer.bias = site.bias
-                layer.values.requires_grad_(site.parameter.requires_grad)
                 layers[site.weight] = layer.train(module.training)
         return self.made(module, layers).train(module.training), layers
 

@@ -1,0 +1,41 @@
+"""Recipe: what sparsify_ takes for a regex, such as BlockSparse(...) and Semi24(...)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+
+if TYPE_CHECKING:
+    from .forms import Site
+
+
+class Recipe(ABC):
+    """Says what a chosen layer becomes. Everything is asked before anything in the model changes."""
+
+    #: The class to make one layer with, for error texts.
+    layer: ClassVar[str]
+
+    @abstractmethod
+    def refusal(self, site: Site) -> str:
+        """Returns why a weight of that size stays dense; "" when it can change. Raises Error where leaving it
+        dense would hide a mistake."""
+
+    @abstractmethod
+    def chosen(self, site: Site, generator: torch.Generator | None) -> Chosen:
+        """Returns what is stored of a weight."""
+
+    def generator(self) -> torch.Generator | None:
+        """Returns the generator that the layers of one sparsify_ call draw from; None stands for torch's
+        default one."""
+        return None
+
+
+class Chosen(ABC):
+    """What is stored of one weight, while the weight is still dense."""
+
+    @abstractmethod
+    def made(self, site: Site, strict: bool, dense_copy: bool | Literal["auto"]) -> Any:
+        """Returns the layer, without bias, with what is stored of the weight. ``strict`` and ``dense_copy``
+        are those of sparsify_."""
