@@ -110,7 +110,8 @@ def plan(
         remedy = "choose one of them: 2:4 values do not train"
         raise Error("plan", "a direction of forward, dx", repr(direction), remedy)
     name = "none" if activation is None else activation
-    how = direction, dtype_name("plan", dtype), m, *shape, bias, name, residual, ordinal(device), kernel
+    where = False, ordinal(device), kernel
+    how = *shape, direction, dtype_name("plan", dtype), m, bias, name, residual, *where
     return dict(json.loads(call("semi24_plan", *how)))
 
 

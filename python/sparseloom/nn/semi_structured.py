@@ -52,8 +52,8 @@ def from_torch(weight: Any) -> tuple[Semi24Layout, Tensor]:
             layout, values = Semi24Layout(rows, cols, positions=positions), elements.clone()
             layout.require_consistent("from_torch", values)
             return layout, values
-        if weight.dtype is torch.float32:  # one of two elements, each stored in the place of a pair
-            return packed(weight.to_dense())
+        if weight.BACKEND == "cutlass" and weight.dtype is torch.float32 and weight.meta.dim() == 2:
+            return packed(_one_of_two(elements, _in_rows(weight.meta)))
         places = _with_elements(weight, torch.ones_like(elements)).to_dense() != 0
         if not bool((places.unflatten(1, (-1, 4)).sum(-1) == 2).all()):
             return packed(weight.to_dense())
@@ -93,6 +93,16 @@ def to_torch(layout: Semi24Layout, values: Tensor, backend: str) -> Tensor:
         raise Error("to_torch", "a layer on a CUDA device, where cuSPARSELt packs", str(values.device),
                     "move it with .cuda(), or pass backend='cutlass'")  # fmt: skip
     return cls.from_dense(dense)  # type: ignore[no-any-return]
+
+
+def _one_of_two(elements: Tensor, meta: Tensor) -> Tensor:
+    """Returns W of float32 elements [rows, cols / 2], each of which lies at place 0 or 1 of a pair. torch's
+    own conversion moves halves of 16 bits, and loses the bits of those that are NaN."""
+    pairs = meta.view(torch.uint8)
+    bits = torch.stack([pairs & 15, pairs >> 4], -1).flatten(1)
+    places = (bits & 2).long()[..., None] // 2  # 0100 names the first two halves of 16 bits, 1110 the others
+    dense = elements.new_zeros(*elements.shape, 2)
+    return dense.scatter_(-1, places, elements[..., None]).flatten(1)
 
 
 def _with_elements(weight: Any, elements: Tensor) -> Any:

@@ -123,7 +123,7 @@ class BlockSparse(Recipe):
         return ""
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> Blocks:
-        matrix, gradient = site.matrix(site.parameter.detach()), site.parameter.grad
+        matrix, gradient = site.value, site.parameter.grad
         found = self.pattern_of(matrix, generator, None if gradient is None else site.matrix(gradient))
         if not isinstance(self.select, Pattern):
             warn_of_empty_rows(found, f"sparsify_: {site.name}")
@@ -160,7 +160,7 @@ class Blocks(Chosen):
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> BlockSparseLinear:
-        layer = packed_layer(site.form.layers.blocks, site.matrix(site.parameter.detach()), self.pattern)
+        layer = packed_layer(site.form.layers.blocks, site.value, self.pattern)
         layer.values.requires_grad_(site.parameter.requires_grad)
         layer.strict, layer.dense_copy = strict, dense_copy
         return layer

@@ -45,7 +45,7 @@ class Semi24(Recipe):
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> TwoOfFour:
         try:
-            return TwoOfFour(*packed(site.matrix(site.parameter), self.prune))
+            return TwoOfFour(*packed(site.value, self.prune))
         except Error as error:
             remedy = 'prune the weight first, or by name: Semi24(prune="magnitude")'
             raise Error("sparsify_", f"{site.name}.weight: {error.expected}", error.actual, remedy) from error

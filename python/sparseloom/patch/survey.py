@@ -86,10 +86,9 @@ def parameter_count(model: nn.Module) -> int:
 def tied_to(site: Site, owners: list[Owner]) -> str:
     """Returns the name of another Parameter that shares memory with the site's weight; "" when there is
     none."""
-    inner, _, own = site.weight.rpartition(".")
-    holder = id(site.module.get_submodule(inner) if inner else site.module)
+    holder, own = site.holder
     for name, module, attribute, other in owners:
-        if (module, attribute) != (holder, own) and _same_memory(site.parameter, other):
+        if (module, attribute) != (id(holder), own) and _same_memory(site.parameter, other):
             return name
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from ...nn import BlockSparseLinear, Semi24Linear
 from ...nn.sparse_weight import joined
 from ..recipe import Chosen
 
+#: Where torch.ao.pruning has its parametrization, which multiplies a weight with a mask.
+_MASKS = "torch.ao.pruning.sparsifier.utils"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -69,7 +72,10 @@ class Form(ABC):
     def refusal(self, module: nn.Module) -> str:
         """Returns why a module of this kind cannot be replaced; "" when it can."""
         for part in [module, *module.children()]:
-            if parametrize.is_parametrized(part):
+            if parametrize.is_parametrized(part) and not all(
+                _masked(part, name)
+                for name in part.parametrizations  # type: ignore[union-attr]
+            ):
                 return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
             if any(getattr(part, hooks, None) for hooks in _HOOKS):
                 return (
@@ -78,7 +84,8 @@ class Form(ABC):
         own = self.own_forward(module)
         if "forward" in vars(module) or (own is not None and type(module).forward is not own.forward):
             return f"its forward is not nn.{self.kind(module)}'s own"
-        if "weight" in self.parts() and not isinstance(module._parameters.get("weight"), nn.Parameter):
+        own_weight = module._parameters.get("weight")
+        if "weight" in self.parts() and not isinstance(own_weight, nn.Parameter) and not _masked(module):
             return (
                 "its weight is not a Parameter (weight norm or pruning recomputes it): "
                 "make that permanent first"
@@ -135,8 +142,25 @@ class Site:
         return self.form.kind(self.module)
 
     @property
+    def holder(self) -> tuple[nn.Module, str]:
+        """The module and the attribute of the weight's Parameter."""
+        inner, _, own = self.weight.rpartition(".")
+        module = self.module.get_submodule(inner)
+        masked = _masked(module, own)
+        return (module, own) if masked is None else (masked, "original")
+
+    @property
     def parameter(self) -> nn.Parameter:
-        return self.module.get_parameter(self.weight)
+        module, own = self.holder
+        return module.get_parameter(own)
+
+    @property
+    def value(self) -> Tensor:
+        """The weight as the module multiplies with it [out features, in features]: masked, where
+        torch.ao.pruning has masked the Parameter."""
+        inner, _, own = self.weight.rpartition(".")
+        weight: Tensor = getattr(self.module.get_submodule(inner), own)
+        return self.matrix(weight.detach())
 
     @property
     def bias(self) -> nn.Parameter | None:
@@ -165,3 +189,14 @@ class Site:
         """(out features, in features)."""
         rows, cols = self.matrix(self.parameter).shape
         return rows, cols
+
+
+def _masked(module: nn.Module, weight: str = "weight") -> nn.Module | None:
+    """Returns what holds a Parameter that torch.ao.pruning has masked, and that squash_mask has not yet
+    replaced; else None."""
+    utils = sys.modules.get(_MASKS)  # a mask exists only where its module was imported
+    if utils is None or not parametrize.is_parametrized(module, weight):
+        return None
+    steps = module.parametrizations[weight]  # type: ignore[union-attr,index]
+    masks = all(isinstance(step, utils.FakeSparsity) for step in steps)  # type: ignore[union-attr]
+    return steps if masks else None  # type: ignore[return-value]
