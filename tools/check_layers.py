@@ -49,6 +49,7 @@ PUBLIC = dict.fromkeys(
     "semi24": "layout",
     "semi24_linear": "kernels",
     "semi24_ops": "ops",
+    "channel_order": "ops",
     "semi24_pruning": "layout",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
@@ -64,7 +65,7 @@ FRONT_ARROWS = (
     {"nn"},
     {"patch", "testing"},
     {"quantize", "io", "report", "distributed", "hf", "lora"},
-    {"advice"},
+    {"advice", "permute"},
     {"advise"},
     {"bench", "demo", "cli"},
 )

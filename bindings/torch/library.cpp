@@ -66,6 +66,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // Throws unless positions and values are a valid weight of `cols` columns.
   m.def("semi24_validate(Tensor values, Tensor positions, int cols) -> ()");
   m.def("semi24_prune(Tensor w, str method) -> Tensor");
+  // An order of w's columns, int64 [cols], of which 2:4 keeps more; 0 rounds: no limit.
+  m.def("semi24_channel_order(Tensor w, int rounds=0) -> Tensor");
 
   // What exported programs call that were made before the index was packed. They run with unknown facts:
   // `version` was a hash of the pattern.

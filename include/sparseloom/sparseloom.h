@@ -26,6 +26,7 @@
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
 #include "sparseloom/semi24_pruning.h"
+#include "sparseloom/channel_order.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

@@ -16,6 +16,7 @@ from .io import load, save
 from .ops import info
 from .patch import BlockSparse, BlockSparseModelPatcher, Semi24, densify_, sparsify_
 from .pattern import Pattern
+from .permute import permute_channels_
 from .quantize import quantize_
 from .report import Report, report
 
@@ -35,6 +36,7 @@ __all__ = [
     "nn",
     "ops",
     "pattern",
+    "permute_channels_",
     "prepare_ddp",
     "quantize_",
     "report",

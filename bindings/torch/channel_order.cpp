@@ -1,0 +1,29 @@
+// The operator that searches for an order of a weight's inputs.
+#include "sparseloom/channel_order.h"
+
+#include <algorithm>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+
+namespace sparseloom::binding {
+namespace {
+
+Tensor channel_order(const Tensor& w, std::int64_t rounds) {
+  constexpr const char* op = "semi24_channel_order";
+  if (w.dim() != 2) core::fail(op, "a matrix [rows, cols]", shape_of(w), "pass a weight of two dimensions");
+  const int device = device_of(op, "w", w);
+  const Matrix matrix = matrix_of(op, "w", w);
+  const std::vector<std::int64_t> order = semi24_channel_order(matrix.view, rounds, torch_executor(device));
+  Tensor result = new_cpu({matrix.view.cols}, ScalarType::Long);
+  std::copy(order.begin(), order.end(), static_cast<std::int64_t*>(result.mutable_data_ptr()));
+  return result;
+}
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  m.impl("semi24_channel_order", TORCH_BOX(&sparseloom::binding::channel_order));
+}

@@ -1,0 +1,302 @@
+"""permute_channels_: finds for each chain the order of channels of which 2:4 keeps most, and puts the layers
+into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from .. import _semi24
+from .._numbers import whole
+from ..errors import Error
+from ..nn.arguments import require_module
+from ..ops import call
+from ..patch.announce import announce
+from ..patch.forms import Site
+from ..patch.result import Skip, aligned
+from ..patch.survey import owners_of, survey, tied_to
+from ..report.inputs import evaluated, run, tensors_in
+from .chains import NORMS, Chain, chains_of
+
+_OP = "permute_channels_"
+#: How far outputs may move, by dtype, over their largest magnitude: the same products, summed in another
+#: order.
+_ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """One layer whose inputs have another order. ``before`` and ``after`` are the shares of sum |w| that 2:4
+    keeps; ``most`` is what the larger half of each row has, which no order exceeds."""
+
+    consumer: str
+    producers: tuple[str, ...]
+    shape: tuple[int, int]
+    heads: int
+    before: float
+    after: float
+    most: float
+
+
+@dataclass(repr=False)
+class Permuted:
+    """The layers whose inputs were reordered, and the chains that stayed with the reason; prints as a
+    table."""
+
+    changed: list[Reordered] = field(default_factory=list)
+    skipped: list[Skip] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain data for JSON."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        return f"<{str(self).splitlines()[0]}>"
+
+    def __str__(self) -> str:
+        layers = "1 layer" if len(self.changed) == 1 else f"{len(self.changed)} layers"
+        lines = [f"the inputs of {layers} were reordered; 2:4 keeps of sum |w|:"]
+        lines += aligned([
+            [
+                each.consumer,
+                f"{each.shape[0]} x {each.shape[1]}",
+                f"{each.heads} heads" if each.heads > 1 else "",
+                f"{100 * each.before:.2f} -> {100 * each.after:.2f} %",
+                f"of at most {100 * each.most:.2f} %",
+                f"outputs of {', '.join(each.producers)}",
+            ]
+            for each in self.changed
+        ])  # fmt: skip
+        lines += [f"  skipped {skip.name}: {skip.reason}" for skip in self.skipped]
+        return "\n".join(lines)
+
+
+def permute_channels_(
+    model: nn.Module,
+    example_input: Any,
+    names: str = ".*",
+    *,
+    chains: Sequence[Chain] | None = None,
+    rounds: int = 0,
+) -> Permuted:
+    """Reorders the inputs of linear layers so that 2:4 pruning by magnitude keeps more of them, and the
+    outputs of the layers before them in the same way; the model computes what it did, but for rounding.
+
+    Call it before ``sparsify_(model, {...: Semi24("magnitude")})``, and before an optimizer is made. It finds
+    feed-forward layers, gated ones, and an attention's values with its output projection by their usual
+    names, and linear layers in an nn.Sequential with norms and activations in between. The model runs on
+    ``example_input`` (a tensor, a tuple of arguments or a dict of keywords) in evaluation, before and after:
+    a chain that changes its outputs is put back.
+
+    Args:
+        names: a regex that is matched whole with the names of the layers whose inputs may move.
+        chains: the chains of this model, instead of those that are found.
+        rounds: of swaps in each search; 0 searches until no swap of two channels gains anything, which takes
+            a while for layers of many thousand inputs.
+
+    Returns what changed, with the kept magnitude before and after, and prints it as sparsify_ does. Raises
+    Error, with the model untouched, for chains that do not fit the model, where none is found, and for NaN or
+    Inf in a weight or in the outputs.
+    """
+    require_module(_OP, model)
+    rounds = whole(_OP, "rounds", rounds)
+    sites = {name: site for site in survey(model).sites for name in site.names}
+    found = list(chains_of(model) if chains is None else chains)
+    wanted = [chain for chain in found if re.fullmatch(names, chain.consumer)]
+    result, steps, taken = Permuted(), list[_Step](), set[int]()
+    for chain in wanted:
+        step = _Step.of(model, chain, sites)
+        why = step if isinstance(step, str) else step.refusal(model, taken)
+        if why and chains is not None:
+            raise Error(_OP, f"a chain to {chain.consumer} that can be reordered", why, "leave it out")
+        if isinstance(step, str) or why:
+            result.skipped.append(Skip(chain.consumer, "chain", why))
+        else:
+            steps.append(step)
+    if not steps:
+        got = "; ".join(f"{skip.name}: {skip.reason}" for skip in result.skipped) or "none"
+        raise Error(_OP, f"a chain of layers that ends in {names!r}", got, "pass chains=[Chain(...)]")
+    with torch.no_grad(), evaluated(model):
+        wanted_outputs = _outputs(model, example_input)
+        _require_comparable(wanted_outputs, _outputs(model, example_input))
+        for step in steps:
+            step.search(rounds)
+        _apply(model, example_input, wanted_outputs, steps, result)
+    result.changed = [step.told for step in steps if step.moved]
+    announce(result)
+    return result
+
+
+def _apply(
+    model: nn.Module, example_input: Any, wanted: list[Tensor], steps: list[_Step], result: Permuted
+) -> None:
+    """Reorders all chains; where the outputs are others then, one chain after the other, without those that
+    change them."""
+    for step in steps:
+        step.move()
+    try:
+        if _same(_outputs(model, example_input), wanted):
+            return
+    except BaseException:
+        _undo(steps)
+        raise
+    _undo(steps)
+    for step in steps:
+        step.move()
+        if not _same(_outputs(model, example_input), wanted):
+            step.undo()
+            reason = "the model's outputs depend on the order: something else reads these channels"
+            result.skipped.append(Skip(step.chain.consumer, "chain", reason))
+
+
+def _undo(steps: list[_Step]) -> None:
+    for step in reversed(steps):
+        step.undo()
+
+
+class _Step:
+    """One chain of a model: the search for its order, and the moves of its layers."""
+
+    told: Reordered
+
+    def __init__(self, chain: Chain, consumer: Site, producers: list[Site], norms: list[Any]) -> None:
+        self.chain, self.consumer, self.producers, self.norms = chain, consumer, producers, norms
+        self.moved = False
+        self._order = torch.empty(0, dtype=torch.long)
+
+    @classmethod
+    def of(cls, model: nn.Module, chain: Chain, sites: dict[str, Site]) -> _Step | str:
+        """Returns the step, or what the model lacks for it."""
+        missing = [name for name in (chain.consumer, *chain.producers) if name not in sites]
+        if missing or not chain.producers:
+            return f"{', '.join(missing) or 'a producer'} is no dense linear layer"
+        norms: list[Any] = [dict(model.named_modules()).get(name) for name in chain.through]
+        if any(not isinstance(norm, NORMS) for norm in norms):
+            return f"{', '.join(chain.through)} have to be norms over the channels"
+        step = cls(chain, sites[chain.consumer], [sites[name] for name in chain.producers], norms)
+        widths = {step._width(site) for site in step.producers}
+        width, inputs = next(iter(widths)), step.consumer.shape[1]
+        fits = len(widths) == 1 and width and chain.heads > 0 and not width % chain.heads
+        if not fits or inputs % width:
+            return f"{inputs} inputs do not consist of {sorted(widths)} outputs in {chain.heads} heads"
+        if chain.heads > 1 and width // chain.heads % 4:
+            return f"a group of four would reach over heads of {width // chain.heads} channels"
+        if any(norm.weight is not None and norm.weight.shape != (inputs,) for norm in norms):
+            return f"its norms do not span the {inputs} inputs"
+        return step
+
+    def refusal(self, model: nn.Module, taken: set[int]) -> str:
+        """Returns why the layers must not be changed; "" when they may. Takes them for this chain."""
+        owners = owners_of(model)
+        for site in (self.consumer, *self.producers):
+            if why := site.form.refusal(site.module):
+                return f"{site.name}: {why}"
+            if other := tied_to(site, owners):
+                return f"{site.name} is tied to {other}"
+            if parametrize.is_parametrized(site.module):
+                return f"{site.name} is masked by a parametrization: make that permanent first"
+            if len(site.names) > 1 or site.parameter.is_meta or not site.parameter.is_floating_point():
+                return f"{site.name} is shared, on meta or not floating-point"
+        mine = {id(site.parameter) for site in self.producers}
+        if len(mine) < len(self.producers) or mine & taken:
+            return "its producers have another consumer"
+        taken |= mine
+        return ""
+
+    def search(self, rounds: int) -> None:
+        """Finds the order, for each head by itself."""
+        weight = self.consumer.matrix(self.consumer.parameter.detach())
+        rows, inputs = weight.shape
+        heads = self.chain.heads
+        size = self._width(self.producers[0]) // heads
+        # of each head of the producers: all rows of all the consumer's heads that read it
+        parts = weight.unflatten(1, (heads, -1, size)).permute(1, 2, 0, 3).flatten(1, 2).float().cpu()
+        orders = [call("semi24_channel_order", part.contiguous(), rounds) for part in parts]
+        self._order = torch.stack(orders)  # [heads, size]
+        total = float(weight.abs().sum(dtype=torch.float64)) or 1.0
+        half = weight.abs().sort(dim=1, descending=True).values[:, : -(-inputs // 2)]
+        shares = _kept(weight), _kept(weight[:, self._inputs(weight.device)]), half.sum(dtype=torch.float64)
+        before, after, most = (float(each) / total for each in shares)
+        told = self.chain.consumer, self.chain.producers, (rows, inputs), heads
+        self.told = Reordered(*told, before, after, most)
+
+    def move(self) -> None:
+        """Puts the layers into the order that was found, in place."""
+        self._put(self._order)
+        self.moved = True
+
+    def undo(self) -> None:
+        """Puts moved layers back into the order that they had, bit by bit."""
+        if self.moved:
+            self._put(self._order.argsort(dim=1))
+            self.moved = False
+
+    def _put(self, order: Tensor) -> None:
+        consumer = self.consumer.matrix(self.consumer.parameter.data)
+        consumer.copy_(consumer[:, self._inputs(consumer.device, order)])
+        heads, size = order.shape
+        start = torch.arange(heads)[:, None] * size
+        outputs = (start + order).flatten()
+        for site in self.producers:
+            matrix = site.matrix(site.parameter.data)
+            moved = [matrix] if site.bias is None else [matrix, site.bias.data]
+            for tensor in moved:
+                part = tensor[-len(outputs) :] if self.chain.last_third else tensor
+                part.copy_(part[outputs.to(part.device)])
+        for norm in self.norms:
+            names = ("weight", "bias", "running_mean", "running_var")
+            for each in (getattr(norm, name, None) for name in names):
+                if isinstance(each, Tensor):
+                    each.data.copy_(each.data[outputs.to(each.device)])
+
+    def _inputs(self, device: torch.device, order: Tensor | None = None) -> Tensor:
+        """Returns the order of the consumer's inputs, whose heads may share those of the producers."""
+        order = self._order if order is None else order
+        heads, size = order.shape
+        shared = self.consumer.shape[1] // (heads * size)
+        start = torch.arange(heads * shared).view(heads, shared, 1) * size
+        return (start + order[:, None, :]).flatten().to(device)
+
+    def _width(self, site: Site) -> int:
+        rows = site.shape[0]
+        return rows // 3 if self.chain.last_third else rows
+
+
+def _kept(weight: Tensor) -> Tensor:
+    return weight.abs().mul(_semi24.mask(weight.contiguous(), "magnitude")).sum(dtype=torch.float64)
+
+
+def _outputs(model: nn.Module, example_input: Any) -> list[Tensor]:
+    # results that are dataclasses (of transformers) are mappings too
+    return [each.detach().clone() for each in tensors_in(run(model, example_input))]
+
+
+def _require_comparable(outputs: list[Tensor], again: list[Tensor]) -> None:
+    """Raises Error where the outputs say nothing of an order."""
+    remedy = "mend the model, or pass another example input"
+    finite = all(bool(each.isfinite().all()) for each in outputs if each.is_floating_point())
+    if not outputs or not finite:
+        got = "NaN or Inf among them" if outputs else "none"
+        raise Error(_OP, "finite outputs to compare", got, remedy)
+    if not _same(again, outputs):
+        raise Error(_OP, "the same outputs for the same input", "others in a second call", remedy)
+
+
+def _same(mine: list[Tensor], wanted: list[Tensor]) -> bool:
+    if len(mine) != len(wanted):
+        return False
+    for ours, theirs in zip(mine, wanted, strict=True):
+        if ours.shape != theirs.shape or not ours.is_floating_point():
+            if not torch.equal(ours, theirs):
+                return False
+            continue
+        allowed = _ROUNDING.get(theirs.dtype, 1e-4) * float(theirs.abs().max()) if theirs.numel() else 0
+        if theirs.numel() and not float((ours.double() - theirs.double()).abs().max()) <= allowed:
+            return False
+    return True

@@ -1,0 +1,47 @@
+// The search for an order of the inputs that 2:4 keeps most of, on the executor's threads.
+#include "sparseloom/channel_order.h"
+
+#include <string>
+
+#include "core/check.h"
+#include "layout/column_swaps.h"
+#include "ops/checks.h"
+#include "sparseloom/generic/parallel.h"
+
+namespace sparseloom {
+
+std::vector<std::int64_t> semi24_channel_order(const ConstMatrixView& w, std::int64_t rounds,
+                                               const Executor& executor) {
+  constexpr const char* op = "semi24_channel_order";
+  if (executor.device >= 0)
+    core::fail(op, "a weight on the CPU", "one on " + ops::place(executor.device), "move it with .cpu()");
+  if (is_scaled(w.dtype))
+    core::fail(op, "a weight of dtype f32, f16, bf16 or f64", name_of(w.dtype),
+               "search before the weight is quantized");
+  if (w.rows < 0 || w.cols < 0 || w.stride < w.cols)
+    core::fail(op, "a matrix whose rows lie at least its columns apart", core::shape(w.rows, w.cols),
+               "strides count elements; copy a transposed matrix first");
+  if (rounds < 0) core::fail(op, "rounds of 0 or more", std::to_string(rounds), "pass 0 for no limit");
+  layout::ColumnSwaps swaps(w);
+  if (!swaps.finite()) core::fail(op, "finite weights", "NaN or Inf among them", "mend the weight first");
+
+  const std::int64_t groups = swaps.groups();
+  double kept = -1;
+  std::vector<std::int64_t> order = swaps.order();
+  for (std::int64_t round = 0; groups > 1; ++round) {
+    runtime::parallel_tasks(executor, groups, [&](std::int64_t group) { swaps.refresh(group); });
+    // Sums of float32 round: a round that lost what it promised is not taken, which also ends every cycle.
+    if (swaps.kept() <= kept) break;
+    kept = swaps.kept(), order = swaps.order();
+    if (rounds > 0 && round == rounds) break;
+    // A group has as many pairs as there are later groups. Taken from both ends in turn, the tasks of a range
+    // weigh the same.
+    runtime::parallel_tasks(executor, groups, [&](std::int64_t task) {
+      swaps.score(task % 2 == 0 ? task / 2 : groups - 1 - task / 2);
+    });
+    if (!swaps.swap()) break;
+  }
+  return order;
+}
+
+}  // namespace sparseloom
