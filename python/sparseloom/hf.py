@@ -28,25 +28,26 @@ from .errors import Error
 from .patch.described import described, fill_indices, make_described, names_in_files
 
 METHOD = "sparseloom"
-FORMAT_VERSION = 2
 # In version 1 the blocks are called values in the file too, and nothing stops transformers without this
-# module.
-_READABLE = (1, 2)
+# module. Version 3 has entries of other layouts than blocks.
+_READABLE = (1, 2, 3)
+FORMAT_VERSION, _OF_LAYOUTS = 2, 3
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @register_quantization_config(METHOD)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
     """What config.json says of a patched model. ``layers`` is {name: {"block": [rows, columns], "blocks":
-    count}}; an entry also has "activation" where one is fused, "dense_copy" where it is not False, and for an
-    8-bit layer "dtype" and "x_scale" (whether one is stored)."""
+    count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}. An entry also has
+    "activation" where one is fused, "dense_copy" where it is not False, and for an 8-bit layer "dtype" and
+    "x_scale" (whether one is stored)."""
 
     def __init__(
         self, layers: dict[str, Any] | None = None, version: int = FORMAT_VERSION, **rest: Any
     ) -> None:
         if version not in _READABLE:
             remedy = f"install a newer sparseloom than {ops.info()['version']}"
-            raise Error("from_pretrained", f"format version {FORMAT_VERSION}", str(version), remedy)
+            raise Error("from_pretrained", f"format version {_READABLE[-1]}", str(version), remedy)
         self.quant_method = METHOD  # type: ignore[assignment]
         self.version = version
         self.layers = layers or {}
@@ -57,7 +58,7 @@ class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 class BlockNames(WeightRenaming):  # type: ignore[misc]
-    """Gives the blocks the name of the dense weight in files: {name in the file: name in the model}.
+    """Gives the stored values the name of the dense weight in files: {name in the file: name in the model}.
 
     So transformers without this module, which expects a matrix under that name, raises an error for the
     shape. An unknown name, ``values``, it would only list, and go on with random weights.
@@ -137,7 +138,9 @@ def describe_(model: Model) -> Model:
             if id(part.config) not in seen:
                 seen.add(id(part.config))
                 if layers := described(part):
-                    part.config.quantization_config = SparseloomConfig(layers)
+                    other = any("layout" in entry for entry in layers.values())
+                    version = _OF_LAYOUTS if other else FORMAT_VERSION
+                    part.config.quantization_config = SparseloomConfig(layers, version)
                 elif isinstance(getattr(part.config, "quantization_config", None), (SparseloomConfig, dict)):
                     del part.config.quantization_config
             _name_in_files(part)

@@ -1,4 +1,5 @@
-"""LoRA from the peft package for block-sparse layers. This module needs peft; ``import sparseloom`` does not.
+"""LoRA from the peft package for block-sparse and 2:4 layers. This module needs peft; ``import sparseloom``
+does not.
 
 >>> import peft, sparseloom.lora
 >>> config = sparseloom.lora.register_(peft.LoraConfig(target_modules=["query", "value"]))
@@ -18,14 +19,14 @@ from peft.tuners.tuners_utils import check_adapters_to_merge
 from torch import nn
 
 from .errors import Error
-from .nn import BlockSparseLinear
+from .nn import BlockSparseLinear, Semi24Linear
 
 
 class LoraBlockSparse(Linear):  # type: ignore[misc]
-    """peft's LoRA layer around a BlockSparseLinear: y = layer(x) + B A x, with A and B dense. It trains,
+    """peft's LoRA layer around a sparse linear layer: y = layer(x) + B A x, with A and B dense. It trains,
     saves and loads.
 
-    It does not merge, because B A has elements where there is no block. Variants that change or read the base
+    It does not merge, because B A has elements where nothing is stored. Variants that change or read the base
     weight (DoRA, PiSSA, OLoRA, ...) fail with the Error of ``layer.weight``. Raises Error for a layer with a
     fused activation.
     """
@@ -45,11 +46,11 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
         return module.in_features, module.out_features  # type: ignore[return-value]
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        """Raises Error where an adapter is left to merge: the sum of its product and the layer's blocks is
-        not a block-sparse weight."""
+        """Raises Error where an adapter is left to merge: the sum of its product and the layer's weight is
+        not sparse."""
         if names := check_adapters_to_merge(self, adapter_names):
             expected, got = (
-                "a dense layer: B A has elements where no block is",
+                "a dense layer: B A has elements where nothing is stored",
                 f"{', '.join(names)} on {self.base_layer}",
             )
             raise Error(
@@ -61,10 +62,10 @@ class LoraBlockSparse(Linear):  # type: ignore[misc]
 
 
 def register_(config: LoraConfig) -> LoraConfig:
-    """Lets adapters made from this config take block-sparse layers too. Returns the config.
+    """Lets adapters made from this config take sparse layers too. Returns the config.
 
     peft keeps this in the config object and not in the adapter's file: also register the config with which
     you load an adapter.
     """
-    config._register_custom_module({BlockSparseLinear: LoraBlockSparse})
+    config._register_custom_module({BlockSparseLinear: LoraBlockSparse, Semi24Linear: LoraBlockSparse})
     return config

@@ -22,8 +22,8 @@ from torch import nn
 
 import sparseloom
 import sparseloom.hf
-from sparseloom import BlockSparse, densify_, quantize_, sparsify_
-from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear, SparseLinear
+from sparseloom import BlockSparse, Semi24, densify_, quantize_, sparsify_
+from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear, Semi24Linear, SparseLinear
 
 HALF = BlockSparse(16, 0.5)
 LOAD = """
@@ -390,3 +390,40 @@ def test_a_layout_from_outside_is_refused_by_name(tmp_path, monkeypatch):
     sparseloom.save(model, tmp_path / "model.safetensors")
     densify_(model)
     assert same(model, reloaded(model, tmp_path / "dense"))
+
+
+MIXED = {
+    "BertForMaskedLM": ("bert", {r".*0.*dense": Semi24("magnitude"), r".*1.*dense": HALF}),
+    "GPT2LMHeadModel": ("gpt2", {r".*c_(fc|proj)": Semi24("magnitude")}),
+    "LlamaForCausalLM": ("llama", {r".*[ov]_proj": Semi24("transposable_exact"), r".*up_proj": HALF}),
+    "SiglipVisionModel": ("siglip", {r".*head\.attention": Semi24("magnitude")}),
+    "ResNetModel": ("resnet", {r".*convolution": Semi24("magnitude")}),
+}
+
+
+@pytest.mark.parametrize("cls", MIXED)
+def test_models_with_2_4_layers_come_back_frozen(cls: str, tmp_path):
+    name, patterns = MIXED[cls]
+    model = made(cls, name)
+    sparsify_(model, patterns)
+    again = reloaded(model, tmp_path / "first")
+    assert same(model, again) and type(model) is type(again)
+    layers = [layer for layer in again.modules() if isinstance(layer, Semi24Linear)]
+    assert layers and not any(layer.values.requires_grad for layer in layers)
+    assert again.config.quantization_config.version == 3
+    densify_(again)
+    assert not hasattr(again.config, "quantization_config")
+    assert same(again, reloaded(again, tmp_path / "dense"))
+
+
+def test_a_2_4_file_with_wrong_positions_is_refused(tmp_path):
+    model = made("BertModel", "bert")
+    sparsify_(model, {r".*0\.output\.dense": Semi24("magnitude")})
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    (positions,) = (name for name in tensors if name.endswith("positions"))
+    tensors[positions][2] = 0
+    safetensors.torch.save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(sparseloom.Error, match="ascending order"):
+        transformers.BertModel.from_pretrained(tmp_path)

@@ -223,8 +223,8 @@ def test_models_that_share_a_config_are_described_apart(tmp_path):
 def test_transformers_refuses_a_newer_format_and_layers_of_another_model(tmp_path):
     transformers = pytest.importorskip("transformers")
     hf = pytest.importorskip("sparseloom.hf")
-    with pytest.raises(sparseloom.Error, match="format version 2, got 3"):
-        hf.SparseloomConfig({}, version=3)
+    with pytest.raises(sparseloom.Error, match="format version 3, got 4"):
+        hf.SparseloomConfig({}, version=4)
     sizes = {
         "vocab_size": 60,
         "hidden_size": 32,

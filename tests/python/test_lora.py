@@ -1,4 +1,4 @@
-"""LoRA adapters of the real peft on block-sparse layers."""
+"""LoRA adapters of the real peft on block-sparse and 2:4 layers."""
 
 import peft
 import pytest
@@ -113,7 +113,7 @@ def test_merging_lora_into_a_sparse_layer_is_refused_in_one_line(how):
         "safe": lambda: model.merge_and_unload(safe_merge=True),
     }
     with pytest.raises(
-        sparseloom.Error, match=r"\[merge\] expected a dense layer: B A has elements where no block is"
+        sparseloom.Error, match=r"\[merge\] expected a dense layer: B A has elements where nothing is stored"
     ) as error:
         calls[how]()
     assert len(str(error.value).splitlines()) == 1
@@ -147,3 +147,30 @@ def test_lora_behind_a_fused_activation_is_refused():
     net = nn.Sequential(BlockSparseLinear(32, 32, density=0.5, block=16, activation="relu"))
     with pytest.raises(sparseloom.Error, match="without a fused activation"):
         peft.get_peft_model(net, config("bert", target_modules=["0"]))
+
+
+def test_an_adapter_around_a_2_4_layer_trains_saves_and_leaves_the_layer_alone(tmp_path):
+    def sparse():
+        model = tiny_models.made("BertForMaskedLM", "bert")
+        sparsify_(model, {r".*(query|value|output\.dense)": sparseloom.Semi24("magnitude")})
+        return model
+
+    torch.manual_seed(0)
+    model = peft.get_peft_model(sparse(), config("bert"))
+    packed = {name: tensor.clone() for name, tensor in model.state_dict().items() if "values" in name}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-2)
+    words, losses = tiny_models.tokens(), []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = model(input_ids=words, labels=words).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] and packed
+    assert all(
+        torch.equal(tensor, packed[name]) for name, tensor in model.state_dict().items() if name in packed
+    )
+    model.eval().save_pretrained(tmp_path)
+    loaded = sparseloom.lora.register_(peft.LoraConfig.from_pretrained(tmp_path))
+    again = peft.PeftModel.from_pretrained(sparse(), tmp_path, config=loaded).eval()
+    torch.testing.assert_close(again(words).logits, model(words).logits)
