@@ -102,7 +102,7 @@ def test_the_result_is_logged_and_nothing_is_printed(caplog, capsys):
         ({"2": HALF}, r"modules that hold others: 2; match the layers inside: '2\[.\]\.\*'"),
         ({"3": HALF}, "3: too small: 5 x 70"),
         ({"0": HALF, "0|0": HALF}, "only layers that '0' has taken"),
-        ({"0": 0.5}, "expected a BlockSparse for '0', got 0.5"),
+        ({"0": 0.5}, "expected a BlockSparse or Semi24 for '0', got 0.5"),
         ({"(": HALF}, "regular expressions as keys"),
         ({"0": BlockSparse(128, 0.5)}, "too small: 96 x 64 in blocks of 128 x 128"),
         ({"0": BlockSparse(16, 0.01)}, "too small: density 0.01 of 24 blocks leaves none"),
