@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .errors import Error
-from .patch.config import BlockSparse
+from .patch import BlockSparse, Semi24
 from .patch.result import aligned
 from .timing.busy import loud
 from .timing.rounds import Spread
@@ -70,6 +70,7 @@ class LayerAdvice:
     options: list[Option] = field(default_factory=list)
     # by block: the predicted density above which dense is faster
     break_even: dict[tuple[int, int], float | None] = field(default_factory=dict)
+    semi24: Option | None = None  # as a 2:4 layer, of groups of 1 x 4 and density .5; where advise was asked
 
     def best(self, density: float) -> Option | None:
         """Returns the fastest option of that density, or None if none gains."""
@@ -105,13 +106,23 @@ class Advice:
                     found[re.escape(name)] = BlockSparse(best.block, best.density)
         return found
 
+    def semi24_patterns(self) -> dict[str, Semi24]:
+        """Returns what to pass to sparsify_ to make every layer 2:4 that gains by it, pruned by magnitude.
+        Raises Error where advise was not asked for 2:4."""
+        if all(layer.semi24 is None for layer in self.layers):
+            remedy = "call advise(..., semi24=True)"
+            raise Error("Advice.semi24_patterns", "2:4 layers that advise looked at", "none", remedy)
+        gaining = [each for each in self.layers if each.semi24 and each.semi24.gains(each.dense_us)]
+        return {re.escape(name): Semi24("magnitude") for layer in gaining for name in layer.names}
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
         layers = []
         for layer in self.layers:
             even = {f"{bm}x{bn}": density for (bm, bn), density in layer.break_even.items()}
             options = [_plain(option, layer) for option in layer.options]
-            layers.append(asdict(layer) | {"options": options, "break_even": even})
+            semi24 = None if layer.semi24 is None else _plain(layer.semi24, layer)
+            layers.append(asdict(layer) | {"options": options, "break_even": even, "semi24": semi24})
         told = {"lost": self.lost, "busy": bool(loud(self.lost)), "densities": list(self.densities)}
         return {"directions": list(self.directions), **told, "layers": layers, "skipped": self.skipped}
 
@@ -124,7 +135,8 @@ class Advice:
                 f"{layer.names[0]}{more}: {rows} x {cols}, {layer.tokens} "
                 f"tokens, {layer.dtype}, dense {layer.dense_us:.0f} us"
             )
-            lines += aligned([_row(option, layer) for option in layer.options])
+            options = [*layer.options, *([layer.semi24] if layer.semi24 else [])]
+            lines += aligned([_row(option, layer) for option in options])
         lines += [f"{name}: stays dense, {reason}" for name, reason in self.skipped.items()]
         lines.append(
             f"us of a call, {' + '.join(self.directions)}; measured beside "
@@ -140,12 +152,13 @@ def _plain(option: Option, layer: LayerAdvice) -> dict[str, Any]:
 
 
 def _row(option: Option, layer: LayerAdvice) -> list[str]:
-    even = layer.break_even[option.block]
+    of_blocks = option is not layer.semi24
+    even = layer.break_even[option.block] if of_blocks else None
     words = "predicted" if option.measured_us is None else "measured"
     speedup = option.speedup(layer.dense_us)
     shown = option.ratio is None or not option.ratio.shows_none
     return [
-        f"block {option.block[0]} x {option.block[1]}",
+        f"block {option.block[0]} x {option.block[1]}" if of_blocks else "2:4",
         f"density {option.density:.3g}",
         "no sparse kernel" if option.predicted_us is None else f"{words} {option.us:.0f} us",
         f"{speedup:.2f}x" + ("" if option.ratio is None else option.ratio.words),
@@ -158,5 +171,5 @@ def _row(option: Option, layer: LayerAdvice) -> list[str]:
         else "recommended"
         if option.gains(layer.dense_us)
         else "",
-        "never faster" if even is None else f"break-even {even:.2f}",
+        "" if not of_blocks else "never faster" if even is None else f"break-even {even:.2f}",
     ]

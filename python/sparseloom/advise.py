@@ -13,6 +13,7 @@ from torch import nn
 from . import ops
 from .advice import Advice, LayerAdvice, Option
 from .errors import Error
+from .nn import Semi24Linear
 from .nn.arguments import require_module
 from .patch.survey import survey
 from .pattern import Block, block_shape
@@ -36,6 +37,7 @@ def advise(
     measure: bool = False,
     seconds: float = 0.2,
     strict: bool = False,
+    semi24: bool = False,
 ) -> Advice:
     """Runs the model once on example_input (a tensor, a tuple of arguments or a dict of keywords) and returns
     the advice; changes nothing.
@@ -51,8 +53,11 @@ def advise(
     run no sparse kernel at some block and density raises Error before anything is timed; the Error names the
     layer and the kernels that it would run.
 
-    Raises Error for a model on the meta device and for densities outside of (0, 1], and passes on what the
-    model itself raises.
+    With ``semi24``, each size is also called as a 2:4 layer, which does not train: Advice.semi24_patterns()
+    has those that gain.
+
+    Raises Error for a model on the meta device, for ``semi24`` with ``training``, and for densities outside
+    of (0, 1], and passes on what the model itself raises.
     """
     require_module("advise", model)
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -64,6 +69,9 @@ def advise(
         )
     if not densities or not all(0 < density <= 1 for density in densities):
         raise Error("advise", "densities above 0, at most 1", repr(densities), "pass densities=[0.1, 0.25]")
+    if semi24 and training:
+        remedy = "leave one of them out"
+        raise Error("advise", "training of layers that train", "semi24=True with training=True", remedy)
     directions = ops.DIRECTIONS if training else ops.DIRECTIONS[:1]
     shapes = [block_shape("advise", block) for block in blocks]
     groups, skipped = _groups(model, example_input)
@@ -75,6 +83,8 @@ def advise(
         for size, names in groups.items():
             fitting = [block for block in shapes if size.shape[0] >= block[0] and size.shape[1] >= block[1]]
             advice.layers.append(_advised(size, names, fitting, densities, directions, measure, seconds))
+            if semi24:
+                advice.layers[-1].semi24 = _two_of_four(size, seconds)
             watch.look()
         advice.lost = watch.lost
     return advice
@@ -151,6 +161,21 @@ def _advised(
                 )
             )
     return entry
+
+
+def _two_of_four(size: Size, seconds: float) -> Option:
+    """Returns what all layers of one size would take as 2:4 layers, called in turn with dense."""
+    (rows, cols), tokens, dtype, device, bias = size
+    linear = nn.utils.skip_init(nn.Linear, cols, rows, bias=bias, device=device, dtype=dtype)
+    layer = Semi24Linear(cols, rows, bias, device=device, dtype=dtype)
+    plan = layer.plan(tokens)
+    dense, sparse = (Trial(each, tokens, False) for each in (linear, layer))
+    gpu = device if device.type == "cuda" else None
+    dense_us, ours = in_turn([dense.call, sparse.call], seconds, gpu)
+    kernels = {"forward": plan["kernel"]}
+    fallback = ("forward",) if plan["kernel"] in FALLBACKS else ()
+    times = plan["predicted_us"], Spread.of(ours).median, ratios(dense_us, ours)
+    return Option((1, 4), 0.5, kernels, *times, dense_in=fallback)
 
 
 def _beside(

@@ -338,3 +338,19 @@ def test_a_model_on_meta_is_refused():
         net = model()
     with pytest.raises(sparseloom.Error, match="a model with values"):
         advise(net, torch.randn(1, 256))
+
+
+def test_2_4_layers_are_called_beside_dense_when_asked_for(clock):
+    net, x = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64)), torch.randn(5, 64)
+    found = advise(net, x, blocks=[32], densities=[0.5], semi24=True, seconds=0.01)
+    for layer in found.layers:
+        option = layer.semi24
+        assert option.density == 0.5 and option.kernels["forward"] and option.measured_us > 0
+        assert ("2:4" in str(found)) and option not in layer.options
+    gains = [layer.semi24.gains(layer.dense_us) for layer in found.layers]
+    assert len(found.semi24_patterns()) == sum(gains)
+    assert found.to_dict()["layers"][0]["semi24"]["density"] == 0.5
+    with pytest.raises(sparseloom.Error, match="semi24=True with training=True"):
+        advise(net, x, semi24=True, training=True)
+    with pytest.raises(sparseloom.Error, match="2:4 layers that advise looked at"):
+        advise(net, x, blocks=[32], densities=[0.5], seconds=0.01).semi24_patterns()

@@ -38,6 +38,9 @@ class Layout:
     #: What ``register`` knows the class by: the class's own name in snake_case unless it says another.
     name: ClassVar[str] = ""
 
+    #: The products that there are; without "dw" the values do not train.
+    directions: ClassVar[tuple[str, ...]] = ("forward", "dx", "dw")
+
     rows: int
     cols: int
 

@@ -24,6 +24,7 @@ class Semi24Layout(Layout):
     """
 
     name = "semi24"
+    directions = ("forward", "dx")
     positions: Tensor
 
     @classmethod

@@ -52,6 +52,11 @@ class LayoutWeight(SparseWeight):
         """The bytes of the index in a file."""
         return sum(part.nbytes for part in self.owner.layout.tensors().values())
 
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The products that the owner computes, as plans name them."""
+        return self.owner.layout.directions  # type: ignore[no-any-return]
+
     def unpacked(self, like_values: Tensor) -> Tensor:
         """Returns a tensor of the values' shape in the places of the values."""
         dense: Tensor = self.owner.layout.to_dense(like_values)

@@ -1,4 +1,4 @@
-"""Finds the layers of a model that compute a block-sparse product of their own."""
+"""Finds the layers of a model that compute a sparse product of their own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from collections.abc import Iterator
 from torch import nn
 
 from .linear import BlockSparseLinear
-from .sparse_weight import sparse_layers
+from .semi24 import Semi24Linear
+from .sparse_weight import SparseWeight, sparse_layers
+
+
+def planned_linears(model: nn.Module) -> Iterator[tuple[BlockSparseLinear | Semi24Linear, SparseWeight]]:
+    """Yields every layer of a model, once, that can be planned and timed alone, with its weight."""
+    weights = {layer.weight.owner: layer.weight for layer in sparse_layers(model)}
+    for owner, weight in weights.items():
+        if isinstance(owner, (BlockSparseLinear, Semi24Linear)):
+            yield owner, weight
 
 
 def sparse_linears(model: nn.Module) -> Iterator[tuple[str, BlockSparseLinear]]:
-    """Yields every BlockSparseLinear of a model under all its names: what can be planned, timed alone
-    and quantized.
+    """Yields every BlockSparseLinear of a model under all its names: what can be quantized.
 
-    SparseModule promises none of that, so the class is asked here, and nowhere else outside of patch/forms.
+    SparseModule promises neither that nor plans, so the classes are asked here, and nowhere else outside of
+    patch/forms.
     """
     for layer in sparse_layers(model):
         if isinstance(layer.weight.owner, BlockSparseLinear):

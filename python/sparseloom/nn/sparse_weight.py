@@ -91,6 +91,11 @@ class SparseWeight:
         """The bytes of the index in a file."""
         return self.index.crow.nbytes + self.index.col.nbytes
 
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The products that the owner computes, as plans name them."""
+        return ops.DIRECTIONS
+
     def stored_as(self) -> dict[str, Any]:
         """Returns what a file of ``save`` says of the weight beside its tensors."""
         rows, cols = self.shape

@@ -3,51 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from .. import ops
 from ..errors import Error
-from ..nn import BlockSparseLinear
+from ..nn import BlockSparseLinear, Semi24Linear
 from ..nn.sparse_weight import SparseWeight
 from ..timing.rounds import Spread, in_turn, ratios
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse
 from .result import LayerReport, Ratios, Times
 
+#: A layer that is timed alone.
+Layer: TypeAlias = BlockSparseLinear | Semi24Linear
 #: The products that a direction's time consists of: "backward" is both of its products.
 _PRODUCTS = {"forward": ("forward",), "backward": ("dx", "dw")}
 _COPY = "dense copy"
 
 
-def described(name: str, layer: BlockSparseLinear, tokens: int | None) -> LayerReport:
+def described(name: str, layer: Layer, weight: SparseWeight, tokens: int | None) -> LayerReport:
     """Returns the layer's report, all but the times."""
-    weight = layer.values
-    saved = [weight, layer.crow, layer.col] + ([] if layer.bias is None else [layer.bias])
-    elements = layer.in_features * layer.out_features + (0 if layer.bias is None else layer.out_features)
-    dtype = product_dtype(weight)
-    entry = LayerReport(
-        name,
-        type(layer).__name__,
-        (layer.out_features, layer.in_features),
-        sum(tensor.numel() * tensor.element_size() for tensor in saved),
-        elements * weight.element_size(),
-        layer.block,
-        layer.density,
-        tokens,
-        str(dtype).removeprefix("torch."),
-        pattern=layer.pattern,
-    )
+    entry = listed(name, layer, weight)
+    dtype = product_dtype(weight.values)
+    entry.tokens, entry.dtype, entry.note = tokens, str(dtype).removeprefix("torch."), ""
     if not tokens:
         entry.note = "not reached by the example input"
-    elif weight.is_meta:
+    elif weight.values.is_meta:
         entry.note = "on meta: nothing to measure"
     else:
-        plans = {direction: layer.plan(tokens, direction, dtype) for direction in ops.DIRECTIONS}
+        plans = {direction: layer.plan(tokens, direction, dtype) for direction in weight.directions}
         entry.kernels = {direction: plan["kernel"] for direction, plan in plans.items()}
-        copy = plans["forward"]["dense_copy"]
-        if copy["used"]:
+        copy = plans["forward"].get("dense_copy")  # only weights in blocks keep one
+        if copy and copy["used"]:
             entry.kernels["forward"], entry.copy_bytes = _COPY, copy["bytes"]
     return entry
 
@@ -73,7 +62,7 @@ def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
     )
 
 
-def dense_kernels(entry: LayerReport, layer: BlockSparseLinear) -> str:
+def dense_kernels(entry: LayerReport, layer: Layer) -> str:
     """Names the directions in which a layer runs no sparse kernel, with what it runs; "" when there is
     none."""
     trains = layer.values.requires_grad
@@ -85,14 +74,14 @@ def dense_kernels(entry: LayerReport, layer: BlockSparseLinear) -> str:
     return f"{entry.name or 'model'} ({', '.join(found)})" if found else ""
 
 
-def require_sparse(entries: list[tuple[LayerReport, BlockSparseLinear]]) -> None:
+def require_sparse(entries: list[tuple[LayerReport, Layer]]) -> None:
     """Raises Error that names every layer that would run a dense or reference kernel."""
     if found := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
         remedy = "layer.plan(tokens)['text'] says why; lower the density, or leave strict out"
         raise Error("report", "sparse kernels in every layer (strict=True)", ", ".join(found), remedy)
 
 
-def measure(entry: LayerReport, layer: BlockSparseLinear, seconds: float) -> None:
+def measure(entry: LayerReport, layer: Layer, seconds: float) -> None:
     """Fills in the times, where there is something to measure."""
     if not entry.kernels or entry.tokens is None:
         return
@@ -101,9 +90,10 @@ def measure(entry: LayerReport, layer: BlockSparseLinear, seconds: float) -> Non
         entry.note = f"slower than dense: {', '.join(entry.slower)}"
 
 
-def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float | None]:
-    """Returns the break-even densities of a measured layer, by direction."""
-    if entry.times is None or entry.dense_times is None or entry.tokens is None:
+def break_evens(entry: LayerReport, layer: Layer) -> dict[str, float | None]:
+    """Returns the break-even densities of a measured layer, by direction; none where the density of its
+    layout is fixed."""
+    if entry.times is None or entry.dense_times is None or entry.tokens is None or entry.block is None:
         return {}
     weight = layer.values
     size = Size(
@@ -125,7 +115,7 @@ def break_evens(entry: LayerReport, layer: BlockSparseLinear) -> dict[str, float
         )
         expected = sum(float(row["predicted_us"]) for row in own if row is not None)
         scale = us / expected if sparse and expected > 0 else 1.0
-        found[direction] = break_even(size, layer.block, products, entry.dense_times[direction], scale)
+        found[direction] = break_even(size, entry.block, products, entry.dense_times[direction], scale)
     return found
 
 
@@ -137,7 +127,7 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind)
 
 
-def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Times, Times, Ratios]:
+def _measured(layer: Layer, tokens: int, seconds: float) -> tuple[Times, Times, Ratios]:
     """Returns the median times of the layer and of its dense twin, and the rounds' ratios."""
     device, dtype = layer.values.device, layer.values.dtype
     linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
@@ -155,6 +145,7 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
     trains = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     if not trains:
         return _summed_up(samples)
+    linear.weight.requires_grad_(layer.values.requires_grad)
     x.requires_grad_()
     gradient = torch.randn(tokens, layer.out_features, **drawn).to(device)
 
@@ -163,7 +154,9 @@ def _measured(layer: BlockSparseLinear, tokens: int, seconds: float) -> tuple[Ti
         return lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True)
 
     with torch.enable_grad():
-        twin = [linear.weight] + ([] if linear.bias is None else [linear.bias])
+        # what does not train here does not train there
+        twin = [linear.weight] if layer.values.requires_grad else []
+        twin += [linear.bias] if layer.bias is not None and layer.bias.requires_grad else []
         samples["backward"] = in_turn(
             [backward(layer(x), [x, *trains]), backward(dense(x), [x, *twin])], seconds / 2, gpu
         )

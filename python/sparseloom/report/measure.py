@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import ops
-from ..nn import BlockSparseLinear
 from ..nn.arguments import require_module
-from ..nn.linears import sparse_linears
+from ..nn.linears import planned_linears
 from ..nn.sparse_weight import sparse_layers
 from ..timing.busy import Watch
 from ..timing.rounds import without_cast_cache
@@ -55,15 +54,16 @@ def report(
         # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
         tokens = _tokens_seen(model, example_input)
         entries = []
-        sparse: list[tuple[LayerReport, BlockSparseLinear]] = []
-        linears = {layer: layer for _, layer in sparse_linears(model)}
+        sparse: list[tuple[LayerReport, layers.Layer]] = []
+        linears = {layer: (layer, weight) for layer, weight in planned_linears(model)}
         others = {each.weight.owner: each.weight for each in sparse_layers(model)}
         for name, module in model.named_modules():
-            if layer := linears.get(module):
-                entries.append(layers.described(name, layer, tokens.get(layer)))
+            if found := linears.get(module):
+                layer, weight = found
+                entries.append(layers.described(name, layer, weight, tokens.get(layer)))
                 sparse.append((entries[-1], layer))
-            elif weight := others.get(module):
-                entries.append(layers.listed(name, module, weight))
+            elif other := others.get(module):
+                entries.append(layers.listed(name, module, other))
             elif parameters := list(module.parameters(recurse=False)):
                 size = sum(tensor.numel() * tensor.element_size() for tensor in parameters)
                 shape = tuple(max(parameters, key=Tensor.numel).shape)
@@ -108,7 +108,7 @@ def _tokens_seen(model: nn.Module, example_input: Any) -> dict[nn.Module, int]:
 
     watched(
         model,
-        list({layer: None for _, layer in sparse_linears(model)}),
+        [layer for layer, _ in planned_linears(model)],
         example_input,
         see,
     )
