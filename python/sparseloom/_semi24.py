@@ -35,13 +35,13 @@ def require_method(op: str, prune: object, more: str = "") -> None:
 def pack(dense: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (values, positions) of a weight [rows, cols]. Raises Error that names the first group with more
     than two nonzeros."""
-    values, positions = call("semi24_pack", dense.detach().contiguous())
+    values, positions = _on_host("semi24_pack", dense.detach())
     return values, positions
 
 
 def unpack(values: Tensor, positions: Tensor, cols: int) -> Tensor:
     """Returns W [rows, cols]: the values in their places and zero elsewhere."""
-    dense: Tensor = call("semi24_unpack", values.contiguous(), positions, cols)
+    (dense,) = _on_host("semi24_unpack", values, positions, cols)
     return dense
 
 
@@ -50,8 +50,19 @@ def mask(weight: Tensor, prune: str) -> Tensor:
     of the largest magnitude, or two that leave at most two in each group of a column as well
     (transposable)."""
     require_method("prune", prune)
-    kept: Tensor = call("semi24_prune", weight.detach().contiguous(), prune)
+    (kept,) = _on_host("semi24_prune", weight.detach(), prune)
     return kept
+
+
+def _on_host(name: str, *arguments: Any) -> tuple[Tensor, ...]:
+    """Calls an operator that has no kernel for CUDA: its operands are copied to the host there, and its
+    results back. Layers are packed and unpacked when they are made, loaded or made dense, and in no call."""
+    device = arguments[0].device
+    if device.type == "cuda":
+        arguments = tuple(each.cpu() if isinstance(each, Tensor) else each for each in arguments)
+    results = call(name, *arguments)
+    results = results if isinstance(results, tuple) else (results,)
+    return tuple(each.to(device) for each in results)
 
 
 def linear(
