@@ -234,6 +234,8 @@ def _other_reason(weight: SparseWeight | None) -> str:
     """Returns why a module stays as it is that is no BlockSparseLinear."""
     if weight is None:
         return "it is not block-sparse"
+    if weight.layout != "bsr":
+        return f"8-bit products exist for blocks alone, not for layout {weight.layout}"
     return "it is quantized already" if weight.scaled else _OWN_CLASS
 
 

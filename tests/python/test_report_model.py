@@ -272,7 +272,8 @@ def test_break_even_is_where_the_scaled_prediction_meets_the_measured_dense_time
 
 def test_a_layers_break_even_is_scaled_to_its_own_measured_time():
     layer = BlockSparseLinear(512, 512, density=0.25, block=32)
-    entry = layers.described("a", layer, 256)
+    (weight,) = layer.sparse_weights().values()
+    entry = layers.described("a", layer, weight, 256)
     plans = {direction: layer.plan(256, direction) for direction in ("forward", "dx", "dw")}
     own = {direction: break_even.fastest_sparse(plan)["predicted_us"] for direction, plan in plans.items()}
     entry.times = {"forward": 2 * own["forward"], "backward": 3 * (own["dx"] + own["dw"])}

@@ -346,5 +346,15 @@ def test_report_times_the_layer_alone(layer: Semi24Linear):
     assert repr(layer).endswith("bias=True, layout=semi24, density=0.5)")
 
 
+def test_quantize_passes_2_4_layers_over_and_says_so():
+    net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    sparsify_(net, {"0": PRUNED, "1": BlockSparse(16, 0.5)})
+    result = sparseloom.quantize_(net)
+    assert [skip.reason for skip in result.skipped] == [
+        "8-bit products exist for blocks alone, not for layout semi24"
+    ]
+    assert type(net[0]) is Semi24Linear
+
+
 def test_the_layout_is_registered_and_documents_itself():
     assert sparseloom.layouts.get("semi24") is Semi24Layout and "semi24" in sparseloom.layouts.names()

@@ -58,6 +58,7 @@ def from_torch(weight: Any) -> tuple[Semi24Layout, Tensor]:
         if not bool((places.unflatten(1, (-1, 4)).sum(-1) == 2).all()):
             return packed(weight.to_dense())
         layout, _ = packed(places.to(elements.dtype))
+        _require_same(layout.to_dense(elements), weight.to_dense())
         return layout, elements.clone()
 
 
@@ -93,6 +94,16 @@ def to_torch(layout: Semi24Layout, values: Tensor, backend: str) -> Tensor:
         raise Error("to_torch", "a layer on a CUDA device, where cuSPARSELt packs", str(values.device),
                     "move it with .cuda(), or pass backend='cutlass'")  # fmt: skip
     return cls.from_dense(dense)  # type: ignore[no-any-return]
+
+
+def _require_same(mine: Tensor, theirs: Tensor) -> None:
+    """Raises Error unless W is what torch's product with the identity says. That product rounds, and spreads
+    NaN and Inf over their rows, which are left out."""
+    rows = theirs.isfinite().all(1)
+    mine, theirs = mine[rows].float(), theirs[rows].float()
+    if bool(((mine - theirs).abs() > 0.01 * mine.abs()).any()):
+        remedy = "pass the dense weight to from_dense, and say which torch and GPU packed it"
+        raise Error("from_torch", "elements in the order of rows", "another order", remedy)
 
 
 def _one_of_two(elements: Tensor, meta: Tensor) -> Tensor:

@@ -1,0 +1,79 @@
+"""2:4 layers on a GPU: the products beside dense, and torch's tensors of both backends."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparseloom
+from sparseloom import Semi24, sparsify_
+from sparseloom.nn import Semi24Linear
+
+pytestmark = pytest.mark.gpu
+DTYPES = [torch.float16, torch.bfloat16]
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def layer_of(rows: int, cols: int, dtype: torch.dtype) -> Semi24Linear:
+    torch.manual_seed(0)
+    return Semi24Linear.from_dense(torch.randn(rows, cols, device="cuda").to(dtype), "magnitude")
+
+
+@pytest.mark.parametrize("backend", ["cutlass", "cusparselt"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(64, 128), (128, 320), (256, 64)])
+def test_torchs_tensors_come_and_go_bit_by_bit(shape: tuple[int, int], dtype: torch.dtype, backend: str):
+    layer = layer_of(*shape, dtype)
+    sparse = layer.to_torch(backend)
+    assert backend == sparse.BACKEND and sparse.is_cuda
+    back = Semi24Linear.from_torch(sparse)
+    assert torch.equal(bits(back.to_dense().weight), bits(layer.to_dense().weight))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_nan_in_a_tensor_of_cusparselt_stays_where_it_is(dtype: torch.dtype):
+    layer = layer_of(64, 128, dtype)
+    with torch.no_grad():
+        layer.values[3, :2] = torch.tensor([float("nan"), float("inf")])
+    back = Semi24Linear.from_torch(layer.to_torch("cusparselt"))
+    assert torch.equal(bits(back.to_dense().weight), bits(layer.to_dense().weight))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(64, 128), (96, 200), (5, 11)])
+@pytest.mark.parametrize("tokens", [1, 17, 300])
+def test_products_are_those_of_the_dense_twin(shape: tuple[int, int], dtype: torch.dtype, tokens: int):
+    layer = layer_of(*shape, dtype)
+    layer.activation = "gelu"
+    twin = layer.to_dense().double()
+    x = torch.randn(tokens, shape[1], device="cuda").to(dtype).requires_grad_()
+    y = layer(x)
+    exact = x.detach().double().requires_grad_()
+    want = twin(exact)
+    (dx,) = torch.autograd.grad(y.float().sum(), x)
+    (want_dx,) = torch.autograd.grad(want.sum(), exact)
+    for mine, theirs in ((y, want), (dx, want_dx)):
+        error = float((mine.double() - theirs).norm() / theirs.norm())
+        assert error < 2 * torch.finfo(dtype).eps
+
+
+def test_a_model_on_the_gpu_is_made_2_4_saved_and_captured(tmp_path):
+    net = nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 128)).half().cuda()
+    sparsify_(net, {"[02]": Semi24("magnitude")})
+    sparseloom.save(net, tmp_path / "net.safetensors")
+    x = torch.randn(32, 128, device="cuda", dtype=torch.float16)
+    with torch.no_grad():
+        want = net(x)
+        net(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = net(x)
+        graph.replay()
+        assert torch.equal(y, want)
+        compiled = torch.compile(net, fullgraph=True)
+        torch.testing.assert_close(compiled(x), want, rtol=1e-2, atol=1e-2)
