@@ -106,6 +106,22 @@ def test_a_linear_that_already_holds_torchs_tensor_is_taken():
     assert torch.equal(other.positions, layer.positions)
 
 
+def test_a_model_that_torch_has_packed_is_taken_as_it_is():
+    """The lecture's last lines put torch's tensors into the model."""
+    model, _ = lecture_model()
+    for i in (0, 2):
+        nn.utils.parametrize.remove_parametrizations(model[i], "weight")
+    model.half()
+    expected = [Semi24Linear.from_dense(model[i]).values.clone() for i in (0, 2)]
+    for i in (0, 2):
+        model[i].weight = nn.Parameter(Semi24Linear.from_dense(model[i]).to_torch())
+    with pytest.raises(Error, match=r"packed by torch: choose Semi24\(\)"):
+        sparsify_(model, {"0": BlockSparse(16, 0.5)})
+    sparsify_(model, {"[02]": Semi24()})
+    assert all(torch.equal(model[i].values, values) for i, values in zip((0, 2), expected, strict=True))
+    assert not vars(model[0].values)
+
+
 def lecture_model() -> tuple[nn.Sequential, WeightNormSparsifier]:
     """The flow of GPU MODE's lecture 11: a pruner of torch masks every linear layer 2:4."""
     torch.manual_seed(1)

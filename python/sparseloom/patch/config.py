@@ -13,6 +13,7 @@ from .._empty_rows import warn_of_empty_rows
 from .._numbers import share, whole
 from ..errors import Error
 from ..nn.dense_entries import packed_layer
+from ..nn.semi_structured import is_torchs
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
 from .recipe import Chosen, Recipe
@@ -109,6 +110,8 @@ class BlockSparse(Recipe):
         )
 
     def refusal(self, site: Site) -> str:
+        if is_torchs(site.parameter):
+            return "its weight is 2:4, packed by torch: choose Semi24(), or give it a dense one first"
         (rows, cols), (bm, bn) = site.shape, self.shape
         if not isinstance(self.select, Pattern) and (rows < bm or cols < bn):
             return f"too small: {rows} x {cols} in blocks of {bm} x {bn}"

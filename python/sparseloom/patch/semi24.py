@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import _semi24
 from ..errors import Error
 from ..layouts.semi24 import Semi24Layout, packed
+from ..nn.semi_structured import from_torch, is_torchs
 from .recipe import Chosen, Recipe
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ class Semi24(Recipe):
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> TwoOfFour:
         try:
-            return TwoOfFour(*packed(site.value, self.prune))
+            if is_torchs(weight := site.value):
+                return TwoOfFour(*from_torch(weight))
+            return TwoOfFour(*packed(weight, self.prune))
         except Error as error:
             remedy = 'prune the weight first, or by name: Semi24(prune="magnitude")'
             raise Error("sparsify_", f"{site.name}.weight: {error.expected}", error.actual, remedy) from error

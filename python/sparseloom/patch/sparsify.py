@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._optimizers import as_optimizers
 from ..nn.dense_copy import require_setting
@@ -108,7 +109,8 @@ def _by_module(choices: list[Choice]) -> list[tuple[nn.Module, list[Choice]]]:
 def _packing(site: Site, weight: SparseWeight) -> Swap:
     old, new = site.parameter, weight.values
     assert isinstance(new, nn.Parameter)
-    vars(new).update(vars(old))  # keeps the marks that users and frameworks put on Parameters
+    if not is_traceable_wrapper_subclass(old):  # which keeps what it is made of there
+        vars(new).update(vars(old))  # keeps the marks that users and frameworks put on Parameters
 
     def carry(like_weight: Tensor) -> Tensor:
         return weight.packed(site.matrix(like_weight))

@@ -11,6 +11,7 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import Error
 from ..nn.arguments import require_module
@@ -110,6 +111,8 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
         return True
     if is_lazy(b) or a.is_meta or b.is_meta or a.device != b.device or not a.numel() or not b.numel():
         return False
+    if is_traceable_wrapper_subclass(a) or is_traceable_wrapper_subclass(b):
+        return False  # they have no memory of their own to compare
     if (
         a.layout != torch.strided
         or b.layout != torch.strided
