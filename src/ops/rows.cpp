@@ -10,6 +10,7 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/dense/dense.h"
 #include "kernels/bsr_linear/reference/reference.h"
+#include "kernels/semi24_linear/rows.h"
 #include "plan/registry.h"
 
 namespace sparseloom::ops {
@@ -42,6 +43,7 @@ void enter_own_rows() {
     enter<Scaled>(cuda_scaled_kernels());
     enter<Linear>(last);
     enter<Scaled>(scaled_last);
+    for (const Semi24Row& row : semi24_cpu_rows()) plan::add_row(plan::any_row<Semi24Linear>(row));
     return true;
   }();
 }

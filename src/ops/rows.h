@@ -8,8 +8,9 @@
 
 namespace sparseloom::ops {
 
-/// Enters the rows of this library, once: of each verb the fast kernels, then `dense`, then `reference`. It
-/// is called before anything reads the registry or adds to it, so that these rows are the first.
+/// Enters the rows of this library, once: of each verb the fast kernels, then `dense`, then `reference`,
+/// which LinearOf enters for its verbs. It is called before anything reads the registry or adds to it, so
+/// that these rows are the first.
 void enter_own_rows();
 
 /// A kernel of the verbs of sparseloom/bsr_linear.h, of this library or from outside.

@@ -28,9 +28,13 @@ struct Named {
   const char* name;
   Isa isa;
 };
-constexpr Named kAll[] = {{"generic", Isa::generic},         {"avx2", Isa::avx2},
-                          {"avx512", Isa::avx512},           {"avx512_vnni", Isa::avx512_vnni},
-                          {"avx512_bf16", Isa::avx512_bf16}, {"amx", Isa::amx}};
+constexpr Named kAll[] = {{"generic", Isa::generic},
+                          {"avx2", Isa::avx2},
+                          {"avx512", Isa::avx512},
+                          {"avx512_vbmi2", Isa::avx512_vbmi2},
+                          {"avx512_vnni", Isa::avx512_vnni},
+                          {"avx512_bf16", Isa::avx512_bf16},
+                          {"amx", Isa::amx}};
 
 // Whether AMX may be used. That takes three things: the CPU has the tiles, the system saves them (XCR0), and
 // this process has permission. Linux gives a process the 8 KiB of tile state only when asked, and a process
@@ -74,6 +78,7 @@ Isa detect() noexcept {
   add(Isa::avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
   if (!isa.has(Isa::avx512)) return isa;
+  add(Isa::avx512_vbmi2, __builtin_cpu_supports("avx512vbmi2"));
   add(Isa::avx512_vnni, __builtin_cpu_supports("avx512vnni"));
   add(Isa::avx512_bf16, __builtin_cpu_supports("avx512bf16"));
   // The process asks for the tiles' state only where their kernels could run.

@@ -18,14 +18,16 @@ struct Isa {
   friend constexpr bool operator==(const Isa&, const Isa&) = default;
 
   // The sets that kernels need. generic is plain C++; avx2 includes FMA and F16C; avx512 is F, BW, DQ and VL;
-  // amx is TILE, BF16 and INT8, whose kernels also run code of avx512_bf16.
-  static const Isa generic, avx2, avx512, avx512_vnni, avx512_bf16, amx;
+  // avx512_vbmi2 expands 16-bit lanes; amx is TILE, BF16 and INT8, whose kernels also run code of
+  // avx512_bf16.
+  static const Isa generic, avx2, avx512, avx512_vbmi2, avx512_vnni, avx512_bf16, amx;
 };
 inline constexpr Isa Isa::generic{0}, Isa::avx2{1}, Isa::avx512{avx2.bits | 2},
     Isa::avx512_vnni{avx512.bits | 4}, Isa::avx512_bf16{avx512.bits | 8},
-    Isa::amx{avx512_vnni.bits | avx512_bf16.bits | 16};
+    Isa::amx{avx512_vnni.bits | avx512_bf16.bits | 16}, Isa::avx512_vbmi2{avx512.bits | 32};
 
-/// The name of the last of generic, avx2, avx512, avx512_vnni, avx512_bf16 and amx that the set has.
+/// The name of the last of generic, avx2, avx512, avx512_vbmi2, avx512_vnni, avx512_bf16 and amx that the set
+/// has.
 const char* name_of(Isa isa) noexcept;
 
 /// All that CPUID and XCR0 allow. amx also needs the system's permission for this process, which the first

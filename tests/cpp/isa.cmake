@@ -9,7 +9,7 @@ set(small_tests "*/Products.SmallIntegersExactly/*:Epilogue.*:NotANumber.*:Threa
                 ":Scaled.EveryScale*:Scaled.NoBlocks*:ScaledLinear.*")
 list(JOIN small_tests "" small_tests)
 
-foreach(isa generic avx2 avx512 avx512_vnni avx512_bf16)
+foreach(isa generic avx2 avx512 avx512_vbmi2 avx512_vnni avx512_bf16)
   add_test(NAME forced_${isa} COMMAND sparseloom_tests --gtest_brief=1 --gtest_filter=${small_tests})
   set_tests_properties(forced_${isa} PROPERTIES
     ENVIRONMENT "SPARSELOOM_ISA=${isa};SPARSELOOM_TEST_ISA=${isa};SPARSELOOM_CACHE=${CMAKE_CURRENT_BINARY_DIR}/cache"

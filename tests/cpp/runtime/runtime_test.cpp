@@ -88,7 +88,8 @@ TEST(Isa, HasItsSubsetsInAnyOrder) {
 TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
   EXPECT_EQ(capped_isa(nullptr), detected_isa());
   EXPECT_EQ(capped_isa(""), detected_isa());
-  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx}) {
+  for (Isa isa : {Isa::generic, Isa::avx2, Isa::avx512, Isa::avx512_vbmi2, Isa::avx512_vnni, Isa::avx512_bf16,
+                  Isa::amx}) {
     if (detected_isa().has(isa))
       EXPECT_EQ(capped_isa(name_of(isa)), isa);
     else
@@ -99,8 +100,8 @@ TEST(CappedIsa, IsTheMachinesUnlessForcedLower) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "[SPARSELOOM_ISA] expected generic, avx2, avx512, avx512_vnni, avx512_bf16 or amx, got "
-                 "'sse9'; unset SPARSELOOM_ISA");
+                 "[SPARSELOOM_ISA] expected generic, avx2, avx512, avx512_vbmi2, avx512_vnni, avx512_bf16 or "
+                 "amx, got 'sse9'; unset SPARSELOOM_ISA");
   }
 }
 

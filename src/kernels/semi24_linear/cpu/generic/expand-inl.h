@@ -1,0 +1,139 @@
+// The expand kernels. Included inside an instruction set's region, after the struct template Expand<T>:
+//
+//   kElements                 columns of W of one step
+//   X                         the type of the elements of ExpandJob::x
+//   prepare(positions, out)   16 bytes, a byte for two groups, as weights() wants them
+//   weights(values, bytes)    the step's columns of a row of W: kElements / 2 values, kElements / 8 bytes
+//   step(acc, x, w)           acc + the products of the step
+
+// Rows of W that are multiplied together: each load of x serves all of them, and each row is one more stream
+// from memory. The sums fill half the registers, or with 8 tokens three quarters of them.
+template <int kTokens>
+constexpr int kExpandRows = kRegisters >= 32 ? (kTokens == 8 ? 3 : 4) : std::clamp(8 / kTokens, 1, 4);
+
+// Bytes of values by which the loop over columns asks ahead. Measured: without, one token takes 1.4 times as
+// long; twice as far is no better.
+constexpr std::int64_t kAhead = 2048;
+
+template <class T, int kTokens, int kRows>
+struct ExpandRows {
+  using E = Expand<T>;
+  const T* values[kRows];
+  const std::uint8_t* positions[kRows];
+  const typename E::X* x[kTokens];
+  Vec acc[kRows][kTokens];
+
+  // The groups [group, group + kExpandGroups); `from`: where x of them lies.
+  [[gnu::always_inline]] void chunk(std::int64_t group, std::int64_t from) {
+    constexpr int kSteps = 4 * cpu::kExpandGroups / E::kElements;
+    alignas(16) std::uint8_t bytes[kRows][16];
+    unroll<kRows>(SPARSELOOM_UNROLLED(r) { E::prepare(positions[r.value] + group / 2, bytes[r.value]); });
+    for (int s = 0; s < kSteps; ++s) {
+      Vec w[kRows];
+      unroll<kRows>(SPARSELOOM_UNROLLED(r) {
+        const T* const stored = values[r.value] + 2 * group + s * (E::kElements / 2);
+        __builtin_prefetch(reinterpret_cast<const char*>(stored) + kAhead);
+        w[r.value] = E::weights(stored, bytes[r.value] + s * (E::kElements / 8));
+      });
+      unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
+        const Vec token = E::load(x[t.value] + from + s * E::kElements);
+        unroll<kRows>(SPARSELOOM_UNROLLED(r) {
+          acc[r.value][t.value] = E::step(acc[r.value][t.value], token, w[r.value]);
+        });
+      });
+    }
+  }
+};
+
+// Sums of the rows [row, row + kRows) of W by the tokens [token, token + kTokens), to a tile with
+// kExpandTokens of each row. Rows and tokens beyond the last repeat it; their sums are not written to y.
+template <class T, int kTokens>
+void expand_rows(const cpu::ExpandJob& job, std::int64_t row, std::int64_t token, float* tile) {
+  constexpr int kRows = kExpandRows<kTokens>;
+  const Semi24View& w = job.w;
+  ExpandRows<T, kTokens, kRows> rows;
+  unroll<kRows>(SPARSELOOM_UNROLLED(r) {
+    const std::int64_t at = std::min<std::int64_t>(row + r.value, w.rows - 1);
+    rows.values[r.value] = static_cast<const T*>(job.args.values) + at * w.row_values();
+    rows.positions[r.value] = w.positions + at * w.position_bytes();
+    unroll<kTokens>(SPARSELOOM_UNROLLED(t) { rows.acc[r.value][t.value] = zero(); });
+  });
+  unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
+    rows.x[t.value] = static_cast<const typename Expand<T>::X*>(job.x) +
+                      std::min<std::int64_t>(token + t.value, job.args.m - 1) * job.x_stride;
+  });
+  const std::int64_t whole = w.groups() / cpu::kExpandGroups * cpu::kExpandGroups;
+  for (std::int64_t group = 0; group < whole; group += cpu::kExpandGroups) rows.chunk(group, 4 * group);
+  if (const std::int64_t rest = w.groups() - whole; rest > 0) {
+    // Behind a row's end lies the next row, or nothing: the rest is read from zero-padded copies. The
+    // padding's positions may be any.
+    alignas(64) T values[kRows][2 * cpu::kExpandGroups] = {};
+    std::uint8_t positions[kRows][16] = {};
+    for (int r = 0; r < kRows; ++r) {
+      std::memcpy(static_cast<void*>(values[r]), static_cast<const void*>(rows.values[r] + 2 * whole),
+                  static_cast<std::size_t>(2 * rest) * sizeof(T));
+      std::memcpy(positions[r], rows.positions[r] + whole / 2, static_cast<std::size_t>((rest + 1) / 2));
+      rows.values[r] = values[r], rows.positions[r] = positions[r];
+    }
+    rows.chunk(0, 4 * whole);
+  }
+  unroll<kRows>(SPARSELOOM_UNROLLED(r) {
+    unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
+      tile[r.value * cpu::kExpandTokens + t.value] = sum(rows.acc[r.value][t.value]);
+    });
+  });
+}
+
+template <class T, int kTokens>
+void expand_tokens(const cpu::ExpandJob& job, std::int64_t output, std::int64_t outputs, std::int64_t token,
+                   float* tile) {
+  for (std::int64_t o = 0; o < outputs; o += kExpandRows<kTokens>)
+    expand_rows<T, kTokens>(job, output + o, token, tile + o * cpu::kExpandTokens + token);
+}
+
+template <class T>
+void expand_units(const cpu::ExpandJob& job, std::int64_t begin, std::int64_t end) {
+  const MatmulArgs& args = job.args;
+  for (std::int64_t unit = begin; unit < end; ++unit) {
+    const std::int64_t output = unit * cpu::kExpandOutputs,
+                       outputs = std::min<std::int64_t>(cpu::kExpandOutputs, job.w.rows - output);
+    alignas(64) float tile[cpu::kExpandOutputs * cpu::kExpandTokens] = {};
+    // More than 8 tokens take the rows of W twice; the second time they come from L2.
+    for (std::int64_t token = 0; token < args.m; token += 8) {
+      const std::int64_t tokens = args.m - token;
+      if (tokens <= 1)
+        expand_tokens<T, 1>(job, output, outputs, token, tile);
+      else if (tokens <= 2)
+        expand_tokens<T, 2>(job, output, outputs, token, tile);
+      else if (tokens <= 4)
+        expand_tokens<T, 4>(job, output, outputs, token, tile);
+      else
+        expand_tokens<T, 8>(job, output, outputs, token, tile);
+    }
+    cpu::write_tile({tile, cpu::kExpandTokens, args.m, outputs, args.dtype, args.activation,
+                     args.bias ? static_cast<const T*>(args.bias) + output : nullptr,
+                     static_cast<T*>(args.out) + output, args.out_stride, nullptr,
+                     args.residual ? static_cast<const T*>(args.residual) + output : nullptr,
+                     args.residual_stride});
+  }
+}
+
+template <class T>
+void pack_expand_x(const MatmulArgs& args, std::int64_t cols, void* x, std::int64_t x_stride) {
+  using X = typename Expand<T>::X;
+  for (std::int64_t t = 0; t < args.m; ++t) {
+    const T* const from = static_cast<const T*>(args.a) + t * args.a_stride;
+    X* const to = static_cast<X*>(x) + t * x_stride;
+    std::int64_t i = 0;
+    if constexpr (std::is_same_v<T, X>) {
+      std::memcpy(static_cast<void*>(to), static_cast<const void*>(from),
+                  static_cast<std::size_t>(cols) * sizeof(T));
+      i = cols;
+    } else {
+      for (; i + kLanes <= cols; i += kLanes) store(to + i, widen(from + i));
+      if (i < cols) store(to + i, widen_first(from + i, cols - i)), i += kLanes;
+    }
+    if (i < x_stride)
+      std::memset(static_cast<void*>(to + i), 0, static_cast<std::size_t>(x_stride - i) * sizeof(X));
+  }
+}
