@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -14,9 +16,52 @@
 namespace sparseloom::binding {
 namespace {
 
+// How late torch's threads came to the regions of the calling thread. Beside busy processes that is a quantum
+// of the scheduler, milliseconds, for which every small call would wait.
+class Lateness {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // What a call may expect. It is forgotten after kKept times as long, so that the next call is divided and
+  // finds out anew: that takes 1 / kKept of the time at most, and a single late thread on a quiet machine
+  // disturbs the calls of that time alone.
+  double us() {
+    if (us_ > 0 && Clock::now() >= until_) us_ = 0;
+    return us_;
+  }
+
+  // The last thread of a region that began at `start` came at `last`.
+  void saw(Clock::time_point start, Clock::time_point last) {
+    us_ = std::chrono::duration<double, std::micro>(last - start).count();
+    if (us_ < kPunctualUs)
+      us_ = 0;
+    else
+      until_ = Clock::now() + kKept * (last - start);
+  }
+
+ private:
+  static constexpr int kKept = 16;
+  // A sleeping thread of an idle core comes within some 50 us.
+  static constexpr double kPunctualUs = 200;
+  double us_ = 0;
+  Clock::time_point until_{};
+};
+
+// torch's OpenMP has a pool for each thread that opens regions.
+thread_local Lateness lateness;
+
 void parallel_for(void*, std::int64_t count, RangeBody body) {
-  torch::stable::parallel_for(0, count, 1,
-                              [body](std::int64_t begin, std::int64_t end) { body(begin, end); });
+  using Clock = Lateness::Clock;
+  std::atomic<Clock::rep> last{0};
+  const Clock::time_point start = Clock::now();
+  torch::stable::parallel_for(0, count, 1, [body, &last](std::int64_t begin, std::int64_t end) {
+    const Clock::rep now = Clock::now().time_since_epoch().count();
+    Clock::rep before = last.load(std::memory_order_relaxed);
+    while (before < now && !last.compare_exchange_weak(before, now, std::memory_order_relaxed)) {
+    }
+    body(begin, end);
+  });
+  lateness.saw(start, Clock::time_point(Clock::duration(last.load(std::memory_order_relaxed))));
 }
 
 // torch's current stream on `device`. libtorch_cuda is looked up in the process if it is loaded, and never
@@ -199,6 +244,7 @@ Executor torch_executor(int device) {
     return executor;
   }
   executor.num_threads = static_cast<int>(torch::stable::get_num_threads());
+  executor.late_us = lateness.us();
   executor.parallel_for = parallel_for;
   return executor;
 }

@@ -63,6 +63,11 @@ struct Executor {
   /// How many ranges one call is divided into. Results are bitwise the same for every value.
   int num_threads = 1;
 
+  /// How late the threads that parallel_for lends come at present, in microseconds, as far as the host knows:
+  /// beside busy processes they come when the scheduler lets them. A call is divided only if that saves more
+  /// time. Results do not depend on it.
+  double late_us = 0;
+
   /// Runs body over a partition of [0, count). It may run any number of the ranges at once, must run each
   /// index exactly once, and returns when all are done. An exception that this callback itself throws passes
   /// through the call. Null: the calling thread does all the work.

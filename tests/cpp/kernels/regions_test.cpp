@@ -49,6 +49,27 @@ TEST(Regions, OnePerCall) {
       }
 }
 
+TEST(Regions, NoneForACallThatIsDoneBeforeTheThreadsCome) {
+  Case c;
+  c.dtype = DType::f32, c.m = 100, c.rows = 520, c.cols = 720, c.block = {16, 32}, c.density = 0.5;
+  for (const Direction direction : {Direction::forward, Direction::dx, Direction::dw}) {
+    c.direction = direction;
+    Instance instance(c);
+    for (const kernels::Kernel* kernel : runnable(instance.problem(1)))
+      if (std::string_view(kernel->name).ends_with("panel")) {
+        SCOPED_TRACE(kernel->name);
+        int regions = 0;
+        Executor late = counting(regions);
+        late.late_us = 8000;
+        const Matrix alone = instance.run(*kernel, late);
+        EXPECT_EQ(regions, 0);
+        late.late_us = 20;
+        EXPECT_EQ(alone.bytes, instance.run(*kernel, late).bytes);
+        EXPECT_EQ(regions, 1);
+      }
+  }
+}
+
 // Calls body(task) on `count` threads at once.
 template <class Body>
 void on_threads(int count, const Body& body) {

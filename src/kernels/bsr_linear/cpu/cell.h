@@ -18,8 +18,8 @@ inline constexpr int kAskSteps = 16;  // dw: steps between two prefetches of the
 
 /// A call gets one task for each this many multiplications (panel) or stored elements (decode), up to the
 /// number of threads. A smaller task is not worth waking a thread for, which takes some 5 us: these are 5 us
-/// of work at 100 Gflop/s or 10 Gelement/s.
-inline constexpr double kTaskProducts = 250e3, kTaskElements = 50e3;
+/// of work (kTaskUs) at 100 Gflop/s or 10 Gelement/s.
+inline constexpr double kTaskProducts = 250e3, kTaskElements = 50e3, kTaskUs = 5;
 
 /// The type through which user memory is read: memory of any alignment and any type.
 using Cell [[gnu::may_alias, gnu::aligned(1)]] = float;

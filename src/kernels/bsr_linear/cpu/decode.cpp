@@ -25,8 +25,7 @@ void run_decode(const DecodeOps& ops, const MatmulArgs& args, const Executor& ex
   ops.runs->add();
   const DecodeFunction function = ops.function(args.dtype, args.direction, args.m);
   const double elements = static_cast<double>(w.blocks * w.block_elements() + w.rows + w.cols);
-  const std::int64_t tasks = std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1,
-                                                      std::clamp(executor.num_threads, 1, kMostTasks));
+  const std::int64_t tasks = std::min<std::int64_t>(tasks_of(elements / kTaskElements, executor), kMostTasks);
   const RunningCosts costs(args);
   const std::int64_t parts = tasks == 1 ? 1 : kPartsOfTask * tasks;
   Parts shared(parts, tasks);

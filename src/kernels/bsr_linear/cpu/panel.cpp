@@ -61,8 +61,7 @@ class PanelRun {
     const double products =
         static_cast<double>(args.m) * static_cast<double>(args.index.blocks * args.index.block_elements()) +
         static_cast<double>(args.m) * static_cast<double>(job_.depth + job_.outputs);
-    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1,
-                                      std::max(1, executor.num_threads));
+    tasks_ = tasks_of(products / kTaskProducts, executor);
     for (int v = 1; v <= kMaxVectors; ++v) strips_[v] = ops.strip(job_.dtype, job_.direction, v);
     const auto room = static_cast<std::int64_t>(kPanelsInL2 * static_cast<double>(runtime::l2_cache_bytes()));
     panels_at_once_ = std::max<std::int64_t>(1, room / std::max<std::int64_t>(1, memory_.panel_bytes));

@@ -83,8 +83,7 @@ class OuterRun {
     const double products =
         static_cast<double>(args.m) * static_cast<double>(w_.blocks * w_.block_elements()) +
         static_cast<double>(args.m) * static_cast<double>(w_.rows + w_.cols);
-    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(products / kTaskProducts), 1,
-                                      std::max(1, executor.num_threads));
+    tasks_ = tasks_of(products / kTaskProducts, executor);
     few_ = few_outer_tokens(ops.lanes, w_.block, args.m) && args.m <= shape_.chunk;
     for (int v = 1; v <= kMaxVectors; ++v) outer_[v] = ops.outer(v, pieces_per_vector_ == 2);
   }

@@ -2,15 +2,26 @@
 // that one task computes each output element in a fixed order whatever the number of tasks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/args.h"
+#include "kernels/bsr_linear/cpu/cell.h"
+#include "sparseloom/executor.h"
 
 namespace sparseloom::kernels::cpu {
 
 struct Range {
   std::int64_t begin, end;
 };
+
+/// The tasks of a call of `work`, a multiple of kTaskUs on one thread. Where threads come late, a second one
+/// must save as much time as it is late.
+inline std::int64_t tasks_of(double work, const Executor& executor) {
+  const double worth = work * kTaskUs / std::max(kTaskUs, executor.late_us);
+  const auto most = static_cast<double>(std::max(1, executor.num_threads));
+  return static_cast<std::int64_t>(std::clamp(worth, 1.0, most));
+}
 
 /// The task's even share of [0, total). The obvious total * task could overflow.
 inline Range share(std::int64_t total, std::int64_t task, std::int64_t tasks) {

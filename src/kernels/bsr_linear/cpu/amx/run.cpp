@@ -71,7 +71,7 @@ class TileRun {
     const double tasks =
         m * static_cast<double>(args.index.blocks * args.index.block_elements()) / kTileTaskProducts +
         m * static_cast<double>(job_.depth + job_.outputs) / kTaskProducts;
-    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(tasks), 1, std::max(1, executor.num_threads));
+    tasks_ = tasks_of(tasks, executor);
     streams_ = outgrows_l2(job_, tasks_);
     for (int v = 1; v <= panels_.vectors; ++v) strips_[v] = ops.strip(panels_.outputs, v);
   }

@@ -67,7 +67,7 @@ class OuterRun {
     const double m = static_cast<double>(args.m);
     const double tasks = m * static_cast<double>(w_.blocks * w_.block_elements()) / kTileTaskProducts +
                          m * static_cast<double>(w_.rows + w_.cols) / kTaskProducts;
-    tasks_ = std::clamp<std::int64_t>(static_cast<std::int64_t>(tasks), 1, std::max(1, executor.num_threads));
+    tasks_ = tasks_of(tasks, executor);
     for (int pieces = 1; pieces <= wide_; ++pieces) outer_[pieces] = ops.outer(outputs_, pieces);
   }
 
