@@ -53,7 +53,7 @@ def bench(
     ] = None,
     list_cells: Annotated[bool, typer.Option("--list", help="print the cells' names and end")] = False,
     seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="of timing per cell; seven rounds at least")
+        float | None, typer.Option(min=0.0, help="of timing per cell; eight rounds at least")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=1024, help="default: torch's own number")] = None,
     check: Annotated[

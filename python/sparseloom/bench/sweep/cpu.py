@@ -21,10 +21,10 @@ from .record import Record, Timed, named, record_of, spread, with_copy
 
 #: Tokens are halved until the dense product takes at most this.
 MOST_DENSE_SECONDS = 0.05
-#: Seconds of timing, the first and the second time; there are seven rounds at least where those take longer.
+#: Seconds of timing, the first and the second time; there are eight rounds at least where those take longer.
 SECONDS = (0.15, 0.4)
 #: Rounds where dense takes long even for one token. torch's fp16 and bf16 without instructions for them need
-#: half a second for the largest layers, a hundred times as long as ours; seven rounds of them would take most
+#: half a second for the largest layers, a hundred times as long as ours; eight rounds of them would take most
 #: of a sweep's time.
 LONG_ROUNDS = 3
 #: When the speed-up of a third of the rounds is further than this from that of all, the problem is timed once
