@@ -1,0 +1,127 @@
+// The kernel for few tokens: what it does is stream W through shared memory, so its time is that of W's bytes.
+//
+// A thread block multiplies a tile of 128 rows of W by all tokens, with the mainloop of forward_wgmma. Where
+// there are fewer such tiles than multiprocessors, a cluster shares a tile: each of its thread blocks takes
+// some of the K tiles, and they add their sums through distributed shared memory, in the order of their ranks,
+// so that an output does not depend on who was first.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/semi24_linear/sm90/forward_wgmma/mainloop.cuh"
+#include "kernels/shared/epilogue/activation.cuh"
+#include "kernels/shared/ptx/cluster.cuh"
+#include "kernels/shared/ptx/griddepcontrol.cuh"
+#include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/sm90/named_barrier.cuh"
+
+namespace sparseloom::kernels::cuda::semi24 {
+
+template <class Element, int kTokens>
+using DecodeTile = Tile<Element, 1, kTokens, (kTokens == 64 ? 6 : kTokens == 32 ? 8 : 9), false>;
+
+struct DecodeOut {
+  void* out;
+  const void* residual;
+  std::int64_t out_stride, residual_stride;  // elements
+  std::int32_t rows, tokens;
+};
+
+template <class T>
+struct DecodeStorage {
+  // Four floats more than rows: a warp's sums then meet all banks.
+  static constexpr int kStride = T::kRows + 4;
+  union {
+    Ring<T> ring;
+    float sums[T::kTokens][kStride];
+  };
+  Barriers<T> barriers;
+};
+
+__device__ __forceinline__ float ld_cluster_f32(std::uint32_t shared, unsigned rank) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(ptx::address_in_cluster(shared, rank)));
+  return value;
+}
+
+/// Adds the thread blocks' sums of the tokens that are this one's share, and writes the outputs.
+template <class T>
+__device__ __forceinline__ void store_share(const Params& params, const DecodeOut& to,
+                                            const DecodeStorage<T>& shared, std::int32_t row, unsigned rank,
+                                            unsigned ranks) {
+  const std::int32_t within = static_cast<std::int32_t>(threadIdx.x) % T::kRows, output = row + within;
+  constexpr int kAtOnce = T::kConsumers * 128 / T::kRows;
+  if (output >= to.rows) return;
+  const float bias =
+      params.bias != nullptr
+          ? T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + output))
+          : 0.0f;
+  const std::int32_t step = kAtOnce * static_cast<std::int32_t>(ranks);
+  for (std::int32_t token = static_cast<std::int32_t>(rank) * kAtOnce + static_cast<std::int32_t>(threadIdx.x) / T::kRows;
+       token < to.tokens; token += step) {
+    const std::uint32_t at = ptx::shared_address(&shared.sums[token][within]);
+    float y[1] = {ld_cluster_f32(at, 0)};
+    for (unsigned other = 1; other < ranks; ++other) y[0] += ld_cluster_f32(at, other);
+    y[0] += bias;
+    epilogue::activate(params.activation, y);
+    if (to.residual != nullptr)
+      y[0] += T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(to.residual) +
+                                                token * to.residual_stride + output));
+    static_cast<std::uint16_t*>(to.out)[token * to.out_stride + output] =
+        static_cast<std::uint16_t>(T::Element::pair(y[0], 0.0f));
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    semi24_decode_kernel(const __grid_constant__ Params params, const DecodeOut to) {
+  extern __shared__ __align__(1024) std::byte shared_bytes[];
+  auto& shared = *reinterpret_cast<DecodeStorage<T>*>(shared_bytes);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_tensor_map(&params.values);
+    ptx::prefetch_tensor_map(&params.x);
+    Pipeline::init(shared.barriers.full, shared.barriers.empty, 1, T::kConsumers * 4);
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async();
+  }
+  __syncthreads();
+  ptx::wait_for_earlier_kernels();
+  ptx::let_next_kernel_begin();
+
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
+  const Pipeline pipeline(shared.barriers.full, shared.barriers.empty);
+  const std::uint32_t ring = ptx::shared_address(&shared.ring);
+  const unsigned rank = ptx::cluster_rank(), ranks = ptx::cluster_size();
+  const std::int32_t row = static_cast<std::int32_t>(blockIdx.x / ranks) * T::kRows;
+  // This thread block's K tiles. The launch gives each at least one.
+  const auto cut = [&](unsigned at) {
+    return static_cast<std::int32_t>(static_cast<unsigned>(params.k_tiles) * at / ranks);
+  };
+  const std::int32_t begin = cut(rank), count = cut(rank + 1) - begin;
+  if (warpgroup == T::kConsumers) {
+    if (__shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0) == 0 && ptx::elect_lane()) {
+#pragma unroll 1
+      for (std::int32_t k = 0; k < count; ++k)
+        fill_stage<T>(params, pipeline, ring, static_cast<unsigned>(k), row, 0, begin + k, 0);
+    }
+    __syncwarp();
+    ptx::cluster_sync();
+  } else {
+    Sums<T> sums;
+    multiply_tile<T>(sums, pipeline, shared.barriers, ring, warpgroup, 0, count);
+    ptx::named_barrier_sync<1, T::kConsumers * 128>();  // the sums take the place of the ring
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < T::kTokens / 2; ++i) {
+      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2, within = warp * 16 + i / 2 % 2 * 8 + lane / 4;
+      shared.sums[token][within] = sums[0][i];
+    }
+    ptx::cluster_sync();
+    store_share<T>(params, to, shared, row, rank, ranks);
+  }
+  if (ranks > 1) ptx::cluster_sync();  // the others still read this one's sums
+}
+
+}  // namespace sparseloom::kernels::cuda::semi24

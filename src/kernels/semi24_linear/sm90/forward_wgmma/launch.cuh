@@ -1,0 +1,59 @@
+// Host side of semi24_wgmma_kernel: tensor maps, the walk, the launch.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/semi24_linear/sm90/forward_wgmma/element.cuh"
+#include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
+#include "kernels/semi24_linear/sm90/forward_wgmma/kernel.cuh"
+#include "kernels/semi24_linear/sm90/forward_wgmma/operands.cuh"
+#include "kernels/shared/early_launch.cuh"
+#include "runtime/cuda.h"
+
+namespace sparseloom::kernels::cuda::semi24 {
+
+/// How many tiles of rows make a chunk: all where half of L2 holds W, else what a third of it holds.
+inline unsigned chunk_of(unsigned row_tiles, std::int64_t weight_bytes, std::int64_t l2_bytes) {
+  const std::int64_t l2 = std::max(l2_bytes, std::int64_t{16} << 20);
+  if (weight_bytes <= l2 / 2) return row_tiles;
+  const std::int64_t chunks = std::min<std::int64_t>(ceil_div(3 * weight_bytes, l2), row_tiles);
+  return static_cast<unsigned>(ceil_div(row_tiles, chunks));
+}
+
+template <class T>
+int launch(const Semi24Product& product) noexcept {
+  const MatmulArgs& args = product.args;
+  if (args.m == 0 || product.rows == 0) return cudaSuccess;
+  Params params{};
+  const TensorMapBox box{T::kStoreTokens, 64, 128};
+  const TensorMapMatrix out{args.out, args.dtype, args.m, product.rows, args.out_stride * 2};
+  const TensorMapMatrix residual{args.residual, args.dtype, args.m, product.rows, args.residual_stride * 2};
+  if (!describe_inputs<T>(params, product) || !tensor_map_possible(out) ||
+      !encode_tensor_map(params.out, out, box))
+    return cudaErrorInvalidValue;
+  if (args.residual != nullptr &&
+      (!tensor_map_possible(residual) || !encode_tensor_map(params.residual, residual, box)))
+    return cudaErrorInvalidValue;
+  const runtime::CudaDevice& device = runtime::cuda_device(args.device);
+  const std::int64_t groups = ceil_div(args.m, T::kTokens * T::kCluster), row_tiles = ceil_div(product.rows, T::kRows);
+  if (groups * row_tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
+  params.token_groups = static_cast<unsigned>(groups);
+  params.row_tiles = static_cast<unsigned>(row_tiles);
+  params.tiles = static_cast<unsigned>(groups * row_tiles);
+  params.chunk = chunk_of(params.row_tiles, product.rows * product.cols, static_cast<std::int64_t>(device.l2_bytes));
+  constexpr int kSharedBytes = sizeof(SharedStorage<T>);
+  static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
+  if (const cudaError_t status = allow_shared_memory<semi24_wgmma_kernel<T>>(kSharedBytes, args.device);
+      status != cudaSuccess)
+    return status;
+  const auto places = static_cast<unsigned>(std::max(device.multiprocessors / T::kCluster, 1));
+  return launch_kernel({.grid = std::min(params.tiles, places) * T::kCluster,
+                        .block = T::kThreads,
+                        .shared_bytes = kSharedBytes,
+                        .stream = static_cast<cudaStream_t>(args.stream),
+                        .cluster = T::kCluster},
+                       semi24_wgmma_kernel<T>, params, static_cast<std::int32_t>(product.rows));
+}
+
+}  // namespace sparseloom::kernels::cuda::semi24

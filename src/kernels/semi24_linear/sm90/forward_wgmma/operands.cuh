@@ -1,0 +1,32 @@
+// The operands of a product as TMA sees them, for this kernel and for the one of few tokens.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/bsr_linear/sm90/operands/tensor_map.h"
+#include "kernels/semi24_linear/product.h"
+#include "kernels/semi24_linear/sm90/forward_wgmma/tile.cuh"
+
+namespace sparseloom::kernels::cuda::semi24 {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Fills in what both kernels read. Returns false if TMA cannot address the operands.
+template <class T>
+bool describe_inputs(Params& params, const Semi24Product& product) noexcept {
+  const MatmulArgs& args = product.args;
+  const std::int64_t stored = 2 * ceil_div(product.cols, 4);
+  const TensorMapMatrix values{args.values, args.dtype, product.rows, stored, stored * 2};
+  const TensorMapMatrix x{args.a, args.dtype, args.m, product.cols, args.a_stride * 2};
+  if (!tensor_map_possible(values) || !tensor_map_possible(x)) return false;
+  params.metadata = product.metadata;
+  params.metadata_rows = static_cast<std::int32_t>(ceil_div(product.rows, kMetadataRows));
+  params.k_tiles = static_cast<std::int32_t>(ceil_div(product.cols, kMetadataCols));
+  params.bias = args.bias;
+  params.activation = args.activation;
+  params.adds_residual = args.residual != nullptr;
+  return encode_tensor_map(params.values, values, {T::kRows / T::kCluster, T::kCols / 2, 128}) &&
+         encode_tensor_map(params.x, x, {T::kTokens, T::kCols / 2, 128});
+}
+
+}  // namespace sparseloom::kernels::cuda::semi24

@@ -1,0 +1,73 @@
+// Sizes of a tile, and what lies in shared memory. A K tile is 128 columns of W: 64 stored values of a row are
+// the 128 bytes that TMA's swizzle permutes, and the x for them are two boxes of 64 columns.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/semi24_linear/sm80/metadata/metadata.h"
+#include "kernels/shared/ptx/address.cuh"
+#include "kernels/shared/ptx/sm90/registers.cuh"
+#include "kernels/shared/ptx/sm90/wgmma.cuh"
+#include "sparseloom/activation.h"
+
+namespace sparseloom::kernels::cuda::semi24 {
+
+/// A tile of 128 kBlocks rows of W x kTokens_ tokens; each of two consumer warpgroups has kBlocks blocks of 64
+/// rows. With kPair_ two thread blocks form a cluster: they multiply the same weights by neighbouring tokens,
+/// and each copies half of the weights into both.
+template <class Element_, int kBlocks_, int kTokens_, int kStages_, bool kPair_>
+struct Tile {
+  using Element = Element_;
+  static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
+  static constexpr int kBlocks = kBlocks_, kRows = kConsumers * kBlocks * 64, kTokens = kTokens_;
+  static constexpr int kCols = static_cast<int>(kMetadataCols);
+  static constexpr int kStages = kStages_, kCluster = kPair_ ? 2 : 1;
+  static constexpr bool kPair = kPair_;
+
+  static constexpr int kWeightBytes = kRows * 128, kBoxBytes = kTokens * 128;
+  static constexpr int kMetadataTiles = kRows / static_cast<int>(kMetadataRows);
+  static constexpr int kMetadataBytes = kMetadataTiles * static_cast<int>(kMetadataTileBytes);
+  static constexpr int kStageBytes = kWeightBytes + 2 * kBoxBytes + kMetadataBytes;
+  static constexpr int kXAt = kWeightBytes, kMetadataAt = kXAt + 2 * kBoxBytes;
+  static_assert(kStageBytes % 1024 == 0 && kBoxBytes % 1024 == 0, "units of the swizzle");
+
+  static constexpr int kStoreTokens = 32, kStoreBytes = kStoreTokens * 128, kStagingBuffers = 2;
+
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  static_assert(kConsumers * kConsumerRegisters + kProducerRegisters <=
+                    ptx::registers_at_launch(kThreads) * (kConsumers + 1),
+                "claims must not exceed what is released");
+
+  static constexpr std::uint64_t kDescriptor = ptx::wgmma_descriptor(ptx::Swizzle::bytes128, 1024, 0);
+};
+
+/// A thread's sums: kBlocks blocks of 64 rows x kTokens tokens of its warpgroup.
+template <class T>
+using Sums = float[T::kBlocks][T::kTokens / 2];
+
+struct Params {
+  CUtensorMap values, x, out, residual;  // out, residual: the persistent kernel's
+  const std::byte* metadata;
+  const void* bias;
+  std::int32_t metadata_rows, k_tiles;  // tiles of the metadata
+  // The persistent kernel's walk: groups of tokens (of a cluster), tiles of rows, and how many of the latter
+  // make a chunk.
+  unsigned token_groups, row_tiles, chunk, tiles;
+  Activation activation;
+  bool adds_residual;
+};
+
+template <class T>
+struct Ring {
+  alignas(1024) std::byte stages[T::kStages][T::kStageBytes];
+};
+template <class T>
+struct Barriers {
+  alignas(8) std::uint64_t full[T::kStages], empty[T::kStages];
+};
+
+}  // namespace sparseloom::kernels::cuda::semi24

@@ -1,0 +1,79 @@
+// d[64][N] += a[64][32] b[32][N] of 16-bit elements by one warpgroup, where a is 2:4: of every four k of a row
+// it stores two, so a has 64 rows of 16 stored elements. Both operands are K-major in shared memory; sums,
+// operands and descriptors are those of wgmma.cuh. The next 32 k start 32 bytes later in a and 64 in b.
+//
+//   metadata   Four bits for four k: where the two elements stand, the first in the low two bits. Of the rows
+//              16 w .. of warp w, lane t has those of row t / 4 in its lower half and of row t / 4 + 8 in its
+//              upper half: in lanes of t % 4 = 2 s the first 16 k, in those of 2 s + 1 the second, for
+//              selector s. So one register serves two instructions.
+//
+// The metadata must not be overwritten before the group is complete.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace sparseloom::kernels::cuda::ptx {
+
+#define SPARSELOOM_SUMS_8(i)                                                                  \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SPARSELOOM_SUMS_16(i) SPARSELOOM_SUMS_8(i), SPARSELOOM_SUMS_8(i + 8)
+#define SPARSELOOM_SUMS_32(i) SPARSELOOM_SUMS_16(i), SPARSELOOM_SUMS_16(i + 16)
+#define SPARSELOOM_SUMS_64(i) SPARSELOOM_SUMS_32(i), SPARSELOOM_SUMS_32(i + 32)
+#define SPARSELOOM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SPARSELOOM_NAMES_16 SPARSELOOM_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define SPARSELOOM_NAMES_32 \
+  SPARSELOOM_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SPARSELOOM_NAMES_64                                                                                \
+  SPARSELOOM_NAMES_32                                                                                      \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+  "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SPARSELOOM_WGMMA_SP(n, type, names, a_name, b_name, meta_name, select_name, add_name, sums)          \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                             \
+               ", 0;\n"                                                                                     \
+               "wgmma.mma_async.sp.sync.aligned.m64n" #n "k32.f32." type "." type " {" names "}, " a_name   \
+               ", " b_name ", " meta_name ", " select_name ", add, 1, 1, 0, 0;\n}"                          \
+               : sums                                                                                       \
+               : "l"(a), "l"(b), "r"(metadata), "n"(kSelector), "r"(add ? 1 : 0))
+#define SPARSELOOM_WGMMA_SP_OF(name, type)                                                                    \
+  template <int kSelector>                                                                                    \
+  __device__ __forceinline__ void name(float (&d)[8], std::uint64_t a, std::uint64_t b,                       \
+                                       std::uint32_t metadata, bool add) {                                    \
+    SPARSELOOM_WGMMA_SP(16, type, SPARSELOOM_NAMES_8, "%8", "%9", "%10", "%11", "%12", SPARSELOOM_SUMS_8(0)); \
+  }                                                                                                           \
+  template <int kSelector>                                                                                    \
+  __device__ __forceinline__ void name(float (&d)[16], std::uint64_t a, std::uint64_t b,                      \
+                                       std::uint32_t metadata, bool add) {                                    \
+    SPARSELOOM_WGMMA_SP(32, type, SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20",                     \
+                        SPARSELOOM_SUMS_16(0));                                                               \
+  }                                                                                                           \
+  template <int kSelector>                                                                                    \
+  __device__ __forceinline__ void name(float (&d)[32], std::uint64_t a, std::uint64_t b,                      \
+                                       std::uint32_t metadata, bool add) {                                    \
+    SPARSELOOM_WGMMA_SP(64, type, SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", "%36",                     \
+                        SPARSELOOM_SUMS_32(0));                                                               \
+  }                                                                                                           \
+  template <int kSelector>                                                                                    \
+  __device__ __forceinline__ void name(float (&d)[64], std::uint64_t a, std::uint64_t b,                      \
+                                       std::uint32_t metadata, bool add) {                                    \
+    SPARSELOOM_WGMMA_SP(128, type, SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", "%68",                    \
+                        SPARSELOOM_SUMS_64(0));                                                               \
+  }
+
+SPARSELOOM_WGMMA_SP_OF(wgmma_sp_bf16, "bf16")
+SPARSELOOM_WGMMA_SP_OF(wgmma_sp_f16, "f16")
+
+#undef SPARSELOOM_WGMMA_SP_OF
+#undef SPARSELOOM_WGMMA_SP
+#undef SPARSELOOM_NAMES_64
+#undef SPARSELOOM_NAMES_32
+#undef SPARSELOOM_NAMES_16
+#undef SPARSELOOM_NAMES_8
+#undef SPARSELOOM_SUMS_64
+#undef SPARSELOOM_SUMS_32
+#undef SPARSELOOM_SUMS_16
+#undef SPARSELOOM_SUMS_8
+
+}  // namespace sparseloom::kernels::cuda::ptx
