@@ -15,18 +15,19 @@
 #include "kernels/shared/ptx/cluster.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 #include "kernels/shared/ptx/ld_global.cuh"
+#include "kernels/shared/ptx/sm90/cluster_rank.cuh"
 #include "kernels/shared/ptx/sm90/named_barrier.cuh"
 
 namespace sparseloom::kernels::cuda::semi24 {
 
 template <class Element, int kTokens>
-using DecodeTile = Tile<Element, 1, kTokens, (kTokens == 64 ? 6 : kTokens == 32 ? 8 : 9), false>;
+using DecodeTile = Tile<Element, 1, kTokens, (kTokens == 64 ? 6 : kTokens == 32 ? 8 : 10)>;
 
 struct DecodeOut {
   void* out;
   const void* residual;
   std::int64_t out_stride, residual_stride;  // elements
-  std::int32_t rows, tokens;
+  std::int32_t tokens;
 };
 
 template <class T>
@@ -34,7 +35,7 @@ struct DecodeStorage {
   // Four floats more than rows: a warp's sums then meet all banks.
   static constexpr int kStride = T::kRows + 4;
   union {
-    Ring<T> ring;
+    Rings<T> rings;
     float sums[T::kTokens][kStride];
   };
   Barriers<T> barriers;
@@ -53,7 +54,7 @@ __device__ __forceinline__ void store_share(const Params& params, const DecodeOu
                                             unsigned ranks) {
   const std::int32_t within = static_cast<std::int32_t>(threadIdx.x) % T::kRows, output = row + within;
   constexpr int kAtOnce = T::kConsumers * 128 / T::kRows;
-  if (output >= to.rows) return;
+  if (output >= params.rows) return;
   const float bias =
       params.bias != nullptr
           ? T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + output))
@@ -82,17 +83,14 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.values);
     ptx::prefetch_tensor_map(&params.x);
-    Pipeline::init(shared.barriers.full, shared.barriers.empty, 1, T::kConsumers * 4);
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async();
+    Stages<T>::init(shared.barriers);
   }
   __syncthreads();
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
-  const Pipeline pipeline(shared.barriers.full, shared.barriers.empty);
-  const std::uint32_t ring = ptx::shared_address(&shared.ring);
+  const Stages<T> stages(shared.rings, shared.barriers);
   const unsigned rank = ptx::cluster_rank(), ranks = ptx::cluster_size();
   const std::int32_t row = static_cast<std::int32_t>(blockIdx.x / ranks) * T::kRows;
   // This thread block's K tiles. The launch gives each at least one.
@@ -101,17 +99,22 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   };
   const std::int32_t begin = cut(rank), count = cut(rank + 1) - begin;
   if (warpgroup == T::kConsumers) {
-    if (__shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0) == 0 && ptx::elect_lane()) {
+    const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
+    if (warp < 2 && ptx::elect_lane()) {
 #pragma unroll 1
-      for (std::int32_t k = 0; k < count; ++k)
-        fill_stage<T>(params, pipeline, ring, static_cast<unsigned>(k), row, 0, begin + k, 0);
+      for (std::int32_t k = 0; k < count; ++k) {
+        if (warp == 0)
+          copy_weights<T>(params, stages, static_cast<unsigned>(k), row, begin + k);
+        else
+          copy_x<T>(params, stages, static_cast<unsigned>(k), 0, begin + k);
+      }
     }
     __syncwarp();
     ptx::cluster_sync();
   } else {
     Sums<T> sums;
-    multiply_tile<T>(sums, pipeline, shared.barriers, ring, warpgroup, 0, count);
-    ptx::named_barrier_sync<1, T::kConsumers * 128>();  // the sums take the place of the ring
+    multiply_tile<T>(sums, stages, warpgroup, 0, count);
+    ptx::named_barrier_sync<1, T::kConsumers * 128>();  // the sums take the place of the rings
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int i = 0; i < T::kTokens / 2; ++i) {

@@ -23,7 +23,6 @@ int launch_decode(const Semi24Product& product, int ranks) noexcept {
                      args.residual,
                      args.out_stride,
                      args.residual_stride,
-                     static_cast<std::int32_t>(product.rows),
                      static_cast<std::int32_t>(args.m)};
   constexpr int kSharedBytes = sizeof(DecodeStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");

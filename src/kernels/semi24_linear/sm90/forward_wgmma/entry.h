@@ -7,19 +7,17 @@ namespace sparseloom::kernels::cuda {
 
 namespace semi24 {
 
-/// The tiles, rows of W x tokens, in the order of the schedule's variants. Those of a pair share weights
-/// between two thread blocks with neighbouring tokens.
+/// The tiles, rows of W x tokens, in the order of the schedule's variants.
 struct TileShape {
   int rows, tokens;
-  bool pair;
 };
-inline constexpr TileShape kTiles[] = {{256, 128, true}, {256, 128, false}, {128, 128, false}};
+inline constexpr TileShape kTiles[] = {{256, 192}, {256, 128}, {128, 128}};
 inline constexpr int kTileCount = 3;
 
-int forward_bf16_256x128_pair(const Semi24Product& product) noexcept;
+int forward_bf16_256x192(const Semi24Product& product) noexcept;
 int forward_bf16_256x128(const Semi24Product& product) noexcept;
 int forward_bf16_128x128(const Semi24Product& product) noexcept;
-int forward_f16_256x128_pair(const Semi24Product& product) noexcept;
+int forward_f16_256x192(const Semi24Product& product) noexcept;
 int forward_f16_256x128(const Semi24Product& product) noexcept;
 int forward_f16_128x128(const Semi24Product& product) noexcept;
 

@@ -3,7 +3,7 @@
 //   out [m, rows] = act(x [m, cols] W^T + bias) + residual
 //
 // W is the operand that wgmma.sp takes as sparse, so rows of W lie along M and tokens along N. Values come
-// straight from memory of record, whose rows are K-major. One producer warp fills a ring of stages by TMA; two
+// straight from memory of record, whose rows are K-major. One producer warp copies weights and another x, by TMA; two
 // consumer warpgroups multiply, each half of the tile's rows by all of its tokens. The sum of an output is
 // formed in ascending order along K by every instance.
 #pragma once
@@ -13,72 +13,62 @@
 #include "kernels/semi24_linear/sm90/forward_wgmma/mainloop.cuh"
 #include "kernels/semi24_linear/sm90/forward_wgmma/store.cuh"
 #include "kernels/semi24_linear/sm90/forward_wgmma/walk.cuh"
-#include "kernels/shared/ptx/cluster.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 
 namespace sparseloom::kernels::cuda::semi24 {
 
 template <class T>
 struct SharedStorage {
-  Ring<T> ring;
+  Rings<T> rings;
   Staging<T> staging;
   Barriers<T> barriers;
   alignas(8) std::uint64_t residual[T::kConsumers];
 };
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads, 1)
-    semi24_wgmma_kernel(const __grid_constant__ Params params, std::int32_t rows) {
+__global__ void __launch_bounds__(T::kThreads, 1) semi24_wgmma_kernel(const __grid_constant__ Params params) {
   extern __shared__ __align__(1024) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<SharedStorage<T>*>(shared_bytes);
   if (threadIdx.x == 0) {
     ptx::prefetch_tensor_map(&params.values);
     ptx::prefetch_tensor_map(&params.x);
     ptx::prefetch_tensor_map(&params.out);
-    Pipeline::init(shared.barriers.full, shared.barriers.empty, 1, T::kConsumers * 4 * T::kCluster);
     for (std::uint64_t& barrier : shared.residual) ptx::mbarrier_init(ptx::shared_address(&barrier), 1);
-    ptx::fence_mbarrier_init();
-    ptx::fence_proxy_async();
+    Stages<T>::init(shared.barriers);
   }
-  if constexpr (T::kPair) {
-    ptx::cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
 
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
-  const Pipeline pipeline(shared.barriers.full, shared.barriers.empty);
-  const std::uint32_t ring = ptx::shared_address(&shared.ring);
-  const unsigned rank = T::kPair ? ptx::cluster_rank() : 0;
+  const Stages<T> stages(shared.rings, shared.barriers);
   unsigned turn = 0;
   if (warpgroup == T::kConsumers) {
     ptx::release_registers_to<T::kProducerRegisters>();
-    if (__shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0) == 0 && ptx::elect_lane()) {
+    const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
+    if (warp < 2 && ptx::elect_lane()) {
 #pragma unroll 1
-      for (Tiles<T> tiles(params, rank); tiles.any(params); tiles.advance(params)) {
+      for (Tiles<T> tiles(params); tiles.any(params); tiles.advance(params)) {
 #pragma unroll 1
-        for (std::int32_t k = 0; k < params.k_tiles; ++k, ++turn)
-          fill_stage<T>(params, pipeline, ring, turn, tiles.row(), tiles.token(), k, rank);
+        for (std::int32_t k = 0; k < params.k_tiles; ++k, ++turn) {
+          if (warp == 0)
+            copy_weights<T>(params, stages, turn, tiles.row(), k);
+          else
+            copy_x<T>(params, stages, turn, tiles.token(), k);
+        }
       }
     }
   } else {
     ptx::claim_registers_to<T::kConsumerRegisters>();
     Store<T> store(shared.staging, shared.residual, warpgroup);
 #pragma unroll 1
-    for (Tiles<T> tiles(params, rank); tiles.any(params); tiles.advance(params)) {
+    for (Tiles<T> tiles(params); tiles.any(params); tiles.advance(params)) {
       Sums<T> sums;
-      store.begin(params, tiles.row(), rows);
-      multiply_tile<T>(sums, pipeline, shared.barriers, ring, warpgroup, turn, params.k_tiles);
+      store.begin(params, tiles.row());
+      multiply_tile<T>(sums, stages, warpgroup, turn, params.k_tiles);
       turn += params.k_tiles;
       store.end(params, tiles.token(), sums);
     }
-  }
-  // A thread block must not end while the other one still arrives at its barriers.
-  if constexpr (T::kPair) {
-    __syncwarp();
-    ptx::cluster_sync();
   }
 }
 

@@ -36,24 +36,23 @@ int launch(const Semi24Product& product) noexcept {
       (!tensor_map_possible(residual) || !encode_tensor_map(params.residual, residual, box)))
     return cudaErrorInvalidValue;
   const runtime::CudaDevice& device = runtime::cuda_device(args.device);
-  const std::int64_t groups = ceil_div(args.m, T::kTokens * T::kCluster), row_tiles = ceil_div(product.rows, T::kRows);
-  if (groups * row_tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
-  params.token_groups = static_cast<unsigned>(groups);
+  const std::int64_t token_tiles = ceil_div(args.m, T::kTokens), row_tiles = ceil_div(product.rows, T::kRows);
+  if (token_tiles * row_tiles >= std::int64_t{1} << 31) return cudaErrorInvalidValue;
+  params.token_tiles = static_cast<unsigned>(token_tiles);
   params.row_tiles = static_cast<unsigned>(row_tiles);
-  params.tiles = static_cast<unsigned>(groups * row_tiles);
+  params.tiles = static_cast<unsigned>(token_tiles * row_tiles);
   params.chunk = chunk_of(params.row_tiles, product.rows * product.cols, static_cast<std::int64_t>(device.l2_bytes));
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
   if (const cudaError_t status = allow_shared_memory<semi24_wgmma_kernel<T>>(kSharedBytes, args.device);
       status != cudaSuccess)
     return status;
-  const auto places = static_cast<unsigned>(std::max(device.multiprocessors / T::kCluster, 1));
-  return launch_kernel({.grid = std::min(params.tiles, places) * T::kCluster,
+  const auto places = static_cast<unsigned>(std::max(device.multiprocessors, 1));
+  return launch_kernel({.grid = std::min(params.tiles, places),
                         .block = T::kThreads,
                         .shared_bytes = kSharedBytes,
-                        .stream = static_cast<cudaStream_t>(args.stream),
-                        .cluster = T::kCluster},
-                       semi24_wgmma_kernel<T>, params, static_cast<std::int32_t>(product.rows));
+                        .stream = static_cast<cudaStream_t>(args.stream)},
+                       semi24_wgmma_kernel<T>, params);
 }
 
 }  // namespace sparseloom::kernels::cuda::semi24

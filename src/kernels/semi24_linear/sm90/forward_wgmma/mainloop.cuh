@@ -1,5 +1,4 @@
-// Both sides of the ring: the producer's copies of a stage, and the consumers' products of all stages of a
-// tile.
+// Both sides of the rings: the producers' copies, and the consumers' products of a tile.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,32 +8,55 @@
 #include "kernels/semi24_linear/sm90/forward_wgmma/tile.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/sm90/bulk.cuh"
-#include "kernels/shared/ptx/sm90/multicast.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 #include "kernels/shared/ptx/sm90/wgmma_rs.cuh"
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// Fills the stage after `turn` others with K tile number k_tile. One elected lane of the producer calls it.
+/// The rings as a thread sees them. `turn` counts K tiles from the kernel's start; a K tile is one stage of
+/// weights, and two of x.
 template <class T>
-__device__ __forceinline__ void fill_stage(const Params& params, const Pipeline& pipeline, std::uint32_t ring,
-                                           unsigned turn, std::int32_t row, std::int32_t token,
-                                           std::int32_t k_tile, unsigned rank) {
-  const StageOf<T::kStages> stage(turn);
-  const std::uint32_t to = ring + stage.index * T::kStageBytes, full = pipeline.full(stage.index);
-  pipeline.acquire(stage.index, stage.parity ^ 1);
-  Pipeline::expect(full, T::kStageBytes);
-  if constexpr (T::kPair) {
-    // The other thread block copies the other half into this one.
-    const std::int32_t half = static_cast<std::int32_t>(rank) * (T::kRows / 2);
-    ptx::tma_load_2d_multicast(to + half * 128, &params.values, k_tile * (T::kCols / 2), row + half, full, 3);
-  } else {
-    ptx::tma_load_2d(to, &params.values, k_tile * (T::kCols / 2), row, full);
+class Stages {
+ public:
+  using Weights = StageOf<T::kStages>;
+  using X = StageOf<T::kXStages>;
+
+  __device__ __forceinline__ Stages(const Rings<T>& rings, const Barriers<T>& barriers)
+      : weights(barriers.full, barriers.empty),
+        x(barriers.x_full, barriers.x_empty),
+        weights_at_(ptx::shared_address(&rings.weights)),
+        x_at_(ptx::shared_address(&rings.x)) {}
+
+  /// One thread calls it.
+  static __device__ __forceinline__ void init(Barriers<T>& barriers) {
+    Pipeline::init(barriers.full, barriers.empty, 1, T::kConsumers * 4);
+    Pipeline::init(barriers.x_full, barriers.x_empty, 1, T::kConsumers * 4);
+    ptx::fence_mbarrier_init();
+    ptx::fence_proxy_async();
   }
-#pragma unroll
-  for (int box = 0; box < 2; ++box)
-    ptx::tma_load_2d(to + T::kXAt + box * T::kBoxBytes, &params.x, k_tile * T::kCols + box * (T::kCols / 2),
-                     token, full);
+
+  __device__ __forceinline__ std::uint32_t at(Weights stage) const {
+    return weights_at_ + stage.index * T::kStageBytes;
+  }
+  __device__ __forceinline__ std::uint32_t at(X stage) const {
+    return x_at_ + stage.index * T::kXStageBytes;
+  }
+
+  const Pipeline weights, x;
+
+ private:
+  const std::uint32_t weights_at_, x_at_;
+};
+
+/// Copies weights and metadata of K tile k_tile; one lane of the first producer warp calls it.
+template <class T>
+__device__ __forceinline__ void copy_weights(const Params& params, const Stages<T>& stages, unsigned turn,
+                                             std::int32_t row, std::int32_t k_tile) {
+  const typename Stages<T>::Weights stage(turn);
+  const std::uint32_t to = stages.at(stage), full = stages.weights.full(stage.index);
+  stages.weights.acquire(stage.index, stage.parity ^ 1);
+  Pipeline::expect(full, T::kStageBytes);
+  ptx::tma_load_2d(to, &params.values, k_tile * (T::kCols / 2), row, full);
 #pragma unroll
   for (int i = 0; i < T::kMetadataTiles; ++i) {
     // Beyond the last row W is zero, whatever the metadata says, as long as it is valid.
@@ -45,83 +67,79 @@ __device__ __forceinline__ void fill_stage(const Params& params, const Pipeline&
   }
 }
 
-/// Gives a stage back to the producers that fill it: with kPair the weights come from both thread blocks.
+/// Copies x of K tile k_tile; one lane of the second producer warp calls it.
 template <class T>
-__device__ __forceinline__ void release_stage(const Pipeline& pipeline, Barriers<T>& barriers,
-                                              std::uint32_t stage) {
-  const unsigned lane = threadIdx.x % 32;
-  if constexpr (T::kPair) {
-    if (lane < 2) ptx::mbarrier_arrive_in_cluster(ptx::shared_address(&barriers.empty[stage]), lane);
-  } else {
-    if (lane == 0) pipeline.release(stage);
+__device__ __forceinline__ void copy_x(const Params& params, const Stages<T>& stages, unsigned turn,
+                                       std::int32_t token, std::int32_t k_tile) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const typename Stages<T>::X stage(turn * 2 + half);
+    const std::uint32_t full = stages.x.full(stage.index);
+    stages.x.acquire(stage.index, stage.parity ^ 1);
+    Pipeline::expect(full, T::kXStageBytes);
+    ptx::tma_load_2d(stages.at(stage), &params.x, k_tile * T::kCols + half * (T::kCols / 2), token, full);
   }
 }
 
-/// The metadata of a stage: a thread's words of each block of rows.
+/// A thread's metadata of half a K tile: a word for each block of rows.
 template <class T>
-using Metadata = std::uint32_t[T::kBlocks][2];
+using Metadata = std::uint32_t[T::kBlocks];
 
-/// sums (+)= W x^T over a stage; `add` is false where the sums begin.
-template <class T>
-__device__ __forceinline__ void multiply_stage(Sums<T>& sums, const Metadata<T>& metadata,
-                                               std::uint32_t weights, std::uint32_t x, bool add) {
+/// Multiplies half kHalf of the K tile after `turn` others, and then waits for the half before: its registers
+/// of metadata and its stages are free, and the stages are given back unless it is the `first` one.
+template <class T, int kHalf>
+__device__ __forceinline__ void multiply_half(Sums<T>& sums, Metadata<T>& metadata, const Metadata<T>& before,
+                                              const Stages<T>& stages, int warpgroup, unsigned turn,
+                                              bool first) {
+  const typename Stages<T>::Weights stage(turn);
+  const typename Stages<T>::X x_stage(turn * 2 + kHalf);
+  if constexpr (kHalf == 0) stages.weights.wait(stage.index, stage.parity);
+  const std::uint32_t at = stages.at(stage);
+  const std::uint32_t words = at + T::kMetadataAt +
+                              warpgroup * T::kBlocks * static_cast<int>(kMetadataTileBytes) +
+                              threadIdx.x % 128 * 8 + kHalf * 4;
+#pragma unroll
+  for (int block = 0; block < T::kBlocks; ++block)
+    metadata[block] = ptx::ld_shared_b32(words + block * static_cast<int>(kMetadataTileBytes));
+  stages.x.wait(x_stage.index, x_stage.parity);
+  const std::uint32_t weights = ptx::wgmma_address(at + warpgroup * (T::kBlocks * 64 * 128)) + kHalf * (64 / 16),
+                      x = ptx::wgmma_address(stages.at(x_stage));
   ptx::wgmma_fence();
   const auto step = [&]<int kStep>() {
-    const std::uint64_t b =
-        T::kDescriptor | (x + kStep / 2 * (T::kBoxBytes / 16) + kStep % 2 * (64 / 16));
+    const std::uint64_t b = T::kDescriptor | (x + kStep * (64 / 16));
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block) {
       const std::uint64_t a = T::kDescriptor | (weights + block * (64 * 128 / 16) + kStep * (32 / 16));
-      T::Element::template mma<kStep % 2>(sums[block], a, b, metadata[block][kStep / 2], kStep > 0 || add);
+      T::Element::template mma<kStep>(sums[block], a, b, metadata[block], kHalf > 0 || kStep > 0 || !first);
     }
   };
   step.template operator()<0>();
   step.template operator()<1>();
-  step.template operator()<2>();
-  step.template operator()<3>();
   ptx::wgmma_commit();
+  ptx::wgmma_wait<1>();
+  ptx::keep(before);
+  if ((kHalf > 0 || !first) && threadIdx.x % 32 == 0) {
+    stages.x.release(typename Stages<T>::X(turn * 2 + kHalf - 1).index);
+    if constexpr (kHalf == 0) stages.weights.release(typename Stages<T>::Weights(turn - 1).index);
+  }
 }
 
-/// Multiplies k_tiles stages, from the one after `turn` others on, and gives each back.
+/// sums = W x^T over k_tiles K tiles, from the one after `turn` others on.
 template <class T>
-__device__ __forceinline__ void multiply_tile(Sums<T>& sums, const Pipeline& pipeline, Barriers<T>& barriers,
-                                              std::uint32_t ring, int warpgroup, unsigned turn,
-                                              std::int32_t k_tiles) {
-  Metadata<T> even, odd;  // apart, because products that are under way still read theirs
-  // Issues the products of stage k, and then waits for those of the stage before.
-  const auto issue = [&](Metadata<T>& now, Metadata<T>& before, std::int32_t k) {
-    const StageOf<T::kStages> stage(turn + k);
-    pipeline.wait(stage.index, stage.parity);
-    const std::uint32_t at = ring + stage.index * T::kStageBytes;
-#pragma unroll
-    for (int block = 0; block < T::kBlocks; ++block) {
-      const std::uint32_t words = at + T::kMetadataAt +
-                                  (warpgroup * T::kBlocks + block) * static_cast<int>(kMetadataTileBytes) +
-                                  threadIdx.x % 128 * 8;
-      asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                   : "=r"(now[block][0]), "=r"(now[block][1])
-                   : "r"(words)
-                   : "memory");
-    }
-    const std::uint32_t weights = ptx::wgmma_address(at + warpgroup * (T::kBlocks * 64 * 128));
-    multiply_stage<T>(sums, now, weights, ptx::wgmma_address(at + T::kXAt), k > 0);
-    ptx::wgmma_wait<1>();
-    ptx::keep(before);
-    if (k > 0) release_stage<T>(pipeline, barriers, StageOf<T::kStages>(turn + k - 1).index);
-  };
-#pragma unroll
-  for (int block = 0; block < T::kBlocks; ++block) odd[block][0] = odd[block][1] = 0;
-  std::int32_t k = 0;
+__device__ __forceinline__ void multiply_tile(Sums<T>& sums, const Stages<T>& stages, int warpgroup,
+                                              unsigned turn, std::int32_t k_tiles) {
+  Metadata<T> even, odd = {};  // apart, because products that are under way still read theirs
 #pragma unroll 1
-  for (; k + 1 < k_tiles; k += 2) {
-    issue(even, odd, k);
-    issue(odd, even, k + 1);
+  for (std::int32_t k = 0; k < k_tiles; ++k) {
+    multiply_half<T, 0>(sums, even, odd, stages, warpgroup, turn + k, k == 0);
+    multiply_half<T, 1>(sums, odd, even, stages, warpgroup, turn + k, k == 0);
   }
-  if (k < k_tiles) issue(even, odd, k);
   ptx::wgmma_wait<0>();
-  ptx::keep(even);
   ptx::keep(odd);
-  release_stage<T>(pipeline, barriers, StageOf<T::kStages>(turn + k_tiles - 1).index);
+  if (threadIdx.x % 32 == 0) {
+    stages.x.release(typename Stages<T>::X(turn * 2 + k_tiles * 2 - 1).index);
+    stages.weights.release(typename Stages<T>::Weights(turn + k_tiles - 1).index);
+  }
 #pragma unroll
   for (int block = 0; block < T::kBlocks; ++block) ptx::pin(sums[block]);
 }

@@ -20,12 +20,13 @@ bool describe_inputs(Params& params, const Semi24Product& product) noexcept {
   const TensorMapMatrix x{args.a, args.dtype, args.m, product.cols, args.a_stride * 2};
   if (!tensor_map_possible(values) || !tensor_map_possible(x)) return false;
   params.metadata = product.metadata;
+  params.rows = static_cast<std::int32_t>(product.rows);
   params.metadata_rows = static_cast<std::int32_t>(ceil_div(product.rows, kMetadataRows));
   params.k_tiles = static_cast<std::int32_t>(ceil_div(product.cols, kMetadataCols));
   params.bias = args.bias;
   params.activation = args.activation;
   params.adds_residual = args.residual != nullptr;
-  return encode_tensor_map(params.values, values, {T::kRows / T::kCluster, T::kCols / 2, 128}) &&
+  return encode_tensor_map(params.values, values, {T::kRows, T::kCols / 2, 128}) &&
          encode_tensor_map(params.x, x, {T::kTokens, T::kCols / 2, 128});
 }
 

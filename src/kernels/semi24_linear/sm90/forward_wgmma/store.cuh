@@ -39,12 +39,12 @@ class Store {
         residual_(ptx::shared_address(&residual[warpgroup])) {}
 
   /// Fetches the bias of the tile's rows.
-  __device__ __forceinline__ void begin(const Params& params, std::int32_t row, std::int32_t rows) {
+  __device__ __forceinline__ void begin(const Params& params, std::int32_t row) {
     row_ = row + warpgroup_ * (T::kBlocks * 64);
 #pragma unroll
     for (int i = 0; i < T::kBlocks * 2; ++i) {
       const std::int32_t output = row_ + i / 2 * 64 + warp() * 16 + i % 2 * 8 + lane() / 4;
-      bias_[i] = params.bias != nullptr && output < rows
+      bias_[i] = params.bias != nullptr && output < params.rows
                      ? T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + output))
                      : 0.0f;
     }

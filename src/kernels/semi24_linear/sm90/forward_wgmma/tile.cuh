@@ -1,5 +1,8 @@
-// Sizes of a tile, and what lies in shared memory. A K tile is 128 columns of W: 64 stored values of a row are
-// the 128 bytes that TMA's swizzle permutes, and the x for them are two boxes of 64 columns.
+// Sizes of a tile, and what lies in shared memory.
+//
+// A K tile is 128 columns of W: 64 stored values of a row are the 128 bytes that TMA's swizzle permutes. The x
+// for them are two halves of 64 columns. Weights and x have rings of their own, so that x, which takes more
+// room, comes and goes in smaller pieces.
 #pragma once
 
 #include <cuda.h>
@@ -17,27 +20,24 @@
 namespace sparseloom::kernels::cuda::semi24 {
 
 /// A tile of 128 kBlocks rows of W x kTokens_ tokens; each of two consumer warpgroups has kBlocks blocks of 64
-/// rows. With kPair_ two thread blocks form a cluster: they multiply the same weights by neighbouring tokens,
-/// and each copies half of the weights into both.
-template <class Element_, int kBlocks_, int kTokens_, int kStages_, bool kPair_>
+/// rows. kStages_ K tiles of weights and twice as many halves of x, or kXStages_ of them, are in the rings.
+template <class Element_, int kBlocks_, int kTokens_, int kStages_, int kXStages_ = 2 * kStages_>
 struct Tile {
   using Element = Element_;
   static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
   static constexpr int kBlocks = kBlocks_, kRows = kConsumers * kBlocks * 64, kTokens = kTokens_;
   static constexpr int kCols = static_cast<int>(kMetadataCols);
-  static constexpr int kStages = kStages_, kCluster = kPair_ ? 2 : 1;
-  static constexpr bool kPair = kPair_;
+  static constexpr int kStages = kStages_, kXStages = kXStages_;
 
-  static constexpr int kWeightBytes = kRows * 128, kBoxBytes = kTokens * 128;
   static constexpr int kMetadataTiles = kRows / static_cast<int>(kMetadataRows);
-  static constexpr int kMetadataBytes = kMetadataTiles * static_cast<int>(kMetadataTileBytes);
-  static constexpr int kStageBytes = kWeightBytes + 2 * kBoxBytes + kMetadataBytes;
-  static constexpr int kXAt = kWeightBytes, kMetadataAt = kXAt + 2 * kBoxBytes;
-  static_assert(kStageBytes % 1024 == 0 && kBoxBytes % 1024 == 0, "units of the swizzle");
+  static constexpr int kMetadataAt = kRows * 128;
+  static constexpr int kStageBytes = kMetadataAt + kMetadataTiles * static_cast<int>(kMetadataTileBytes);
+  static constexpr int kXStageBytes = kTokens * 128;
+  static_assert(kStageBytes % 1024 == 0 && kXStageBytes % 1024 == 0, "units of the swizzle");
 
   static constexpr int kStoreTokens = 32, kStoreBytes = kStoreTokens * 128, kStagingBuffers = 2;
 
-  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static_assert(kConsumers * kConsumerRegisters + kProducerRegisters <=
                     ptx::registers_at_launch(kThreads) * (kConsumers + 1),
                 "claims must not exceed what is released");
@@ -53,21 +53,22 @@ struct Params {
   CUtensorMap values, x, out, residual;  // out, residual: the persistent kernel's
   const std::byte* metadata;
   const void* bias;
+  std::int32_t rows;
   std::int32_t metadata_rows, k_tiles;  // tiles of the metadata
-  // The persistent kernel's walk: groups of tokens (of a cluster), tiles of rows, and how many of the latter
-  // make a chunk.
-  unsigned token_groups, row_tiles, chunk, tiles;
+  // The persistent kernel's walk: tiles of tokens and of rows, and how many of the latter make a chunk.
+  unsigned token_tiles, row_tiles, chunk, tiles;
   Activation activation;
   bool adds_residual;
 };
 
 template <class T>
-struct Ring {
-  alignas(1024) std::byte stages[T::kStages][T::kStageBytes];
+struct Rings {
+  alignas(1024) std::byte weights[T::kStages][T::kStageBytes];
+  alignas(1024) std::byte x[T::kXStages][T::kXStageBytes];
 };
 template <class T>
 struct Barriers {
-  alignas(8) std::uint64_t full[T::kStages], empty[T::kStages];
+  alignas(8) std::uint64_t full[T::kStages], empty[T::kStages], x_full[T::kXStages], x_empty[T::kXStages];
 };
 
 }  // namespace sparseloom::kernels::cuda::semi24

@@ -1,4 +1,4 @@
-// Which tiles a cluster multiplies, in which order.
+// Which tiles a thread block multiplies, in which order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,37 +9,34 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// Cluster i takes tiles i, i + clusters, and so on. Tiles of rows are the inner loop, so that the GPU works
+/// Thread block i takes tiles i, i + gridDim.x, and so on. Tiles of rows are the inner loop, so that the GPU works
 /// on few tokens at a time and L2 serves them; where W is larger than L2, all tokens pass over a chunk of its
 /// rows before the next chunk begins.
 template <class T>
 class Tiles {
  public:
-  explicit __device__ __forceinline__ Tiles(const Params& params, unsigned rank)
-      : tile_(blockIdx.x / T::kCluster), rank_(rank) {
-    find(params);
-  }
+  explicit __device__ __forceinline__ Tiles(const Params& params) : tile_(blockIdx.x) { find(params); }
   __device__ __forceinline__ bool any(const Params& params) const { return tile_ < params.tiles; }
   __device__ __forceinline__ void advance(const Params& params) {
-    tile_ += gridDim.x / T::kCluster;
+    tile_ += gridDim.x;
     find(params);
   }
   /// The tile's first row of W and first token.
   __device__ __forceinline__ std::int32_t row() const { return static_cast<std::int32_t>(row_ * T::kRows); }
   __device__ __forceinline__ std::int32_t token() const {
-    return static_cast<std::int32_t>((group_ * T::kCluster + rank_) * T::kTokens);
+    return static_cast<std::int32_t>(column_ * T::kTokens);
   }
 
  private:
   __device__ __forceinline__ void find(const Params& params) {
-    const unsigned chunk = tile_ / (params.token_groups * params.chunk), first = chunk * params.chunk;
+    const unsigned chunk = tile_ / (params.token_tiles * params.chunk), first = chunk * params.chunk;
     const unsigned width = min(params.chunk, params.row_tiles - first),
-                   within = tile_ - first * params.token_groups;
-    group_ = within / width;
+                   within = tile_ - first * params.token_tiles;
+    column_ = within / width;
     row_ = first + within % width;
   }
 
-  unsigned tile_, rank_, group_, row_;
+  unsigned tile_, column_, row_;
 };
 
 }  // namespace sparseloom::kernels::cuda::semi24

@@ -22,6 +22,7 @@ namespace sparseloom::kernels::cuda::ptx {
 #define SPARSELOOM_SUMS_16(i) SPARSELOOM_SUMS_8(i), SPARSELOOM_SUMS_8(i + 8)
 #define SPARSELOOM_SUMS_32(i) SPARSELOOM_SUMS_16(i), SPARSELOOM_SUMS_16(i + 16)
 #define SPARSELOOM_SUMS_64(i) SPARSELOOM_SUMS_32(i), SPARSELOOM_SUMS_32(i + 32)
+#define SPARSELOOM_SUMS_96(i) SPARSELOOM_SUMS_64(i), SPARSELOOM_SUMS_32(i + 64)
 #define SPARSELOOM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SPARSELOOM_NAMES_16 SPARSELOOM_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SPARSELOOM_NAMES_32 \
@@ -30,6 +31,10 @@ namespace sparseloom::kernels::cuda::ptx {
   SPARSELOOM_NAMES_32                                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
   "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SPARSELOOM_NAMES_96                                                                                \
+  SPARSELOOM_NAMES_64                                                                                      \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
+  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define SPARSELOOM_WGMMA_SP(n, type, names, a_name, b_name, meta_name, select_name, add_name, sums)          \
   asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                             \
                ", 0;\n"                                                                                     \
@@ -60,6 +65,12 @@ namespace sparseloom::kernels::cuda::ptx {
                                        std::uint32_t metadata, bool add) {                                    \
     SPARSELOOM_WGMMA_SP(128, type, SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", "%68",                    \
                         SPARSELOOM_SUMS_64(0));                                                               \
+  }                                                                                                           \
+  template <int kSelector>                                                                                    \
+  __device__ __forceinline__ void name(float (&d)[96], std::uint64_t a, std::uint64_t b,                      \
+                                       std::uint32_t metadata, bool add) {                                    \
+    SPARSELOOM_WGMMA_SP(192, type, SPARSELOOM_NAMES_96, "%96", "%97", "%98", "%99", "%100",                   \
+                        SPARSELOOM_SUMS_96(0));                                                               \
   }
 
 SPARSELOOM_WGMMA_SP_OF(wgmma_sp_bf16, "bf16")
@@ -67,10 +78,12 @@ SPARSELOOM_WGMMA_SP_OF(wgmma_sp_f16, "f16")
 
 #undef SPARSELOOM_WGMMA_SP_OF
 #undef SPARSELOOM_WGMMA_SP
+#undef SPARSELOOM_NAMES_96
 #undef SPARSELOOM_NAMES_64
 #undef SPARSELOOM_NAMES_32
 #undef SPARSELOOM_NAMES_16
 #undef SPARSELOOM_NAMES_8
+#undef SPARSELOOM_SUMS_96
 #undef SPARSELOOM_SUMS_64
 #undef SPARSELOOM_SUMS_32
 #undef SPARSELOOM_SUMS_16
