@@ -47,31 +47,53 @@ __device__ __forceinline__ float ld_cluster_f32(std::uint32_t shared, unsigned r
   return value;
 }
 
-/// Adds the thread blocks' sums of the tokens that are this one's share, and writes the outputs.
+/// Adds the thread blocks' sums of the tokens that are this one's share, and writes the outputs. A thread has
+/// one output of kAtOnce tokens at a time: one by one, the latencies of shared memory took longer than
+/// streaming a fifth of W.
 template <class T>
 __device__ __forceinline__ void store_share(const Params& params, const DecodeOut& to,
                                             const DecodeStorage<T>& shared, std::int32_t row, unsigned rank,
                                             unsigned ranks) {
+  constexpr int kThreads = T::kConsumers * 128, kAtOnce = 8;
+  static_assert(kThreads % T::kRows == 0, "neighbouring threads write neighbouring outputs");
   const std::int32_t within = static_cast<std::int32_t>(threadIdx.x) % T::kRows, output = row + within;
-  constexpr int kAtOnce = T::kConsumers * 128 / T::kRows;
   if (output >= params.rows) return;
   const float bias =
       params.bias != nullptr
           ? T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + output))
           : 0.0f;
-  const std::int32_t step = kAtOnce * static_cast<std::int32_t>(ranks);
-  for (std::int32_t token = static_cast<std::int32_t>(rank) * kAtOnce + static_cast<std::int32_t>(threadIdx.x) / T::kRows;
-       token < to.tokens; token += step) {
-    const std::uint32_t at = ptx::shared_address(&shared.sums[token][within]);
-    float y[1] = {ld_cluster_f32(at, 0)};
-    for (unsigned other = 1; other < ranks; ++other) y[0] += ld_cluster_f32(at, other);
-    y[0] += bias;
+  const auto* const residual = static_cast<const std::uint16_t*>(to.residual);
+  // Tokens are dealt out one by one, to all threads of all thread blocks that have this output.
+  const std::int32_t step = kThreads / T::kRows * static_cast<std::int32_t>(ranks);
+  const std::int32_t own = static_cast<std::int32_t>(rank) * (kThreads / T::kRows) +
+                           static_cast<std::int32_t>(threadIdx.x) / T::kRows;
+  for (std::int32_t first = own; first < to.tokens; first += kAtOnce * step) {
+    float y[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int32_t token = min(first + i * step, to.tokens - 1);
+      y[i] = ranks == 1 ? shared.sums[token][within]
+                        : ld_cluster_f32(ptx::shared_address(&shared.sums[token][within]), 0);
+    }
+    for (unsigned other = 1; other < ranks; ++other) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const std::int32_t token = min(first + i * step, to.tokens - 1);
+        y[i] += ld_cluster_f32(ptx::shared_address(&shared.sums[token][within]), other);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) y[i] += bias;
     epilogue::activate(params.activation, y);
-    if (to.residual != nullptr)
-      y[0] += T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(to.residual) +
-                                                token * to.residual_stride + output));
-    static_cast<std::uint16_t*>(to.out)[token * to.out_stride + output] =
-        static_cast<std::uint16_t>(T::Element::pair(y[0], 0.0f));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int32_t token = first + i * step;
+      if (token >= to.tokens) break;
+      if (residual != nullptr)
+        y[i] += T::Element::to_f32(ptx::ld_global(residual + token * to.residual_stride + output));
+      static_cast<std::uint16_t*>(to.out)[token * to.out_stride + output] =
+          static_cast<std::uint16_t>(T::Element::pair(y[i], 0.0f));
+    }
   }
 }
 
