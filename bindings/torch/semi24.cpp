@@ -22,6 +22,34 @@ struct Semi24Weight {
   DType dtype;
 };
 
+Tensor order(const Tensor& positions, std::int64_t cols) {
+  constexpr const char* op = "semi24_order";
+  const int device = device_of(op, "positions", positions);
+  Semi24View view{positions.dim() == 2 ? positions.size(0) : 0, cols, nullptr};
+  if (cols < 0 || positions.scalar_type() != ScalarType::Byte || positions.dim() != 2 ||
+      positions.size(1) != view.position_bytes())
+    core::fail(op, "uint8 positions [rows, " + std::to_string(cols < 0 ? 0 : view.position_bytes()) + "]",
+               shape_of(positions), "pass positions and cols of one weight");
+  const Tensor contiguous = as_contiguous(positions);
+  view.positions = static_cast<const std::uint8_t*>(contiguous.const_data_ptr());
+  const Tensor metadata = new_bytes(op, semi24_metadata_bytes(view.rows, cols), device);
+  semi24_order(view, static_cast<std::byte*>(metadata.mutable_data_ptr()), torch_executor(device));
+  return metadata;
+}
+
+/// The metadata of the positions, made if there is none; on CUDA only.
+Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Semi24Weight& w,
+                   int device) {
+  if (!metadata) return order(w.positions, w.view.cols);
+  require_device(op, "metadata", *metadata, device, "x");
+  const std::int64_t bytes = semi24_metadata_bytes(w.view.rows, w.view.cols);
+  if (metadata->scalar_type() != ScalarType::Byte || metadata->dim() != 1 || metadata->size(0) != bytes ||
+      !is_aligned(metadata->const_data_ptr()))
+    core::fail(op, std::to_string(bytes) + " bytes of metadata", shape_of(*metadata),
+               "pass what semi24_order returned for these positions");
+  return as_contiguous(*metadata);
+}
+
 Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& positions, std::int64_t cols,
                        int device, const char* first) {
   require_device(op, "values", values, device, first);
@@ -121,11 +149,11 @@ void run(const char* op, Semi24Linear::Problem& problem, const Semi24Weight& w, 
 
 Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, std::int64_t cols,
               std::optional<Tensor> bias, std::string activation, std::optional<Tensor> residual,
-              std::string kernel) {
+              std::string kernel, std::optional<Tensor> metadata) {
   constexpr const char* op = "semi24_linear";
   const int device = device_of(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
-  const Semi24Weight w = weight_of(op, values, positions, cols, device, "x");
+  Semi24Weight w = weight_of(op, values, positions, cols, device, "x");
   require_same_dtype(op, input.view.dtype, "values", values);
   if (input.view.cols != cols)
     core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
@@ -143,6 +171,14 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& positions, st
   args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
   args.residual = addend.view.data, args.residual_stride = addend.view.stride;
   args.out = y.mutable_data_ptr(), args.out_stride = rows;
+  std::optional<Tensor> ordered;  // lives until the kernel is queued
+  if (device >= 0) {
+    ordered = metadata_of(op, metadata, w, device);
+    w.view.metadata = static_cast<const std::byte*>(ordered->const_data_ptr());
+    problem.aligned = is_aligned(input.view) && is_aligned(w.values.const_data_ptr()) &&
+                      is_aligned(addend.view) && is_aligned(args.bias) &&
+                      is_aligned(writable(y, w.dtype, input.view.rows, rows));
+  }
   run(op, problem, w, args, device, kernel);
   return y;
 }
@@ -188,6 +224,7 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   using namespace sparseloom::binding;
   m.impl("semi24_pack", TORCH_BOX(&pack));
   m.impl("semi24_unpack", TORCH_BOX(&unpack));
+  m.impl("semi24_order", TORCH_BOX(&order));
   m.impl("semi24_validate", TORCH_BOX(&validate));
   m.impl("semi24_prune", TORCH_BOX(&prune));
   m.impl("semi24_plan", TORCH_BOX(&plan));

@@ -39,13 +39,17 @@ struct LinearProblem {
   Activation activation = Activation::none;  // forward only
   bool residual = false;                     // forward only
   bool strict = false;                       // forbids the rows `dense` and `reference`
+  // All operands lie at multiples of 16 bytes, and so do the rows of the dense ones. Some rows on CUDA devices
+  // need it; the caller, who knows the addresses, says where it does not hold.
+  bool aligned = true;
   // plan() takes these from the executor.
   int threads = 1, device = -1;
   bool can_gemm = false;
   Rates rates = {};
 };
 
-/// The verb "<kId>_linear" of a layout on the CPU. Its rows `dense` and `reference` are there from the start.
+/// The verb "<kId>_linear" of a layout. Its rows `dense` and `reference` are there from the start; they run on
+/// the CPU. On a CUDA device it needs rows that are added.
 template <Layout L>
 struct LinearOf {
   using View = typename L::View;
@@ -72,7 +76,8 @@ struct LinearOf {
   static ProblemKey key(const Problem& p) {
     const auto word = [](auto number) { return static_cast<std::uint64_t>(number); };
     const std::uint64_t flags =
-        word(p.bias) | word(p.residual) << 1 | word(p.strict) << 2 | word(p.can_gemm) << 3;
+        word(p.bias) | word(p.residual) << 1 | word(p.strict) << 2 | word(p.can_gemm) << 3 |
+                                word(p.aligned) << 4;
     return {word(p.m),
             word(p.rows),
             word(p.cols),
@@ -89,7 +94,11 @@ struct LinearOf {
     if (p.bias) text += " bias";
     if (p.activation != Activation::none) text += std::string(" ") + name_of(p.activation);
     if (p.residual) text += " residual";
-    return text + " threads=" + std::to_string(p.threads) + (p.strict ? " strict" : "");
+    if (p.device >= 0)
+      text += " device=cuda:" + std::to_string(p.device) + (p.aligned ? "" : " misaligned");
+    else
+      text += " threads=" + std::to_string(p.threads);
+    return text + (p.strict ? " strict" : "");
   }
   static std::string print(const Schedule& s) {
     return s.variant == 0 ? std::string() : "variant " + std::to_string(s.variant);
@@ -118,8 +127,8 @@ struct LinearOf {
 
   /// Runs the planned product. Of `product`, set the operands and strides as MatmulArgs says of its
   /// direction, with values [stored]; the rest comes from the plan. The index must be valid (L::validate) and
-  /// of the plan's sizes. workspace: at least plan.workspace_bytes, aligned to 64 bytes. Throws Error where
-  /// sizes or epilogue are not the plan's.
+  /// of the plan's sizes. workspace: at least plan.workspace_bytes, aligned to 64 bytes (256 on CUDA). Throws
+  /// Error where sizes or epilogue are not the plan's, or the kernel could not be queued.
   static void run(const Plan& plan, MatmulArgs product, const View& view, std::span<std::byte> workspace,
                   const Executor& executor) {
     const Problem& p = plan.problem;
@@ -135,7 +144,11 @@ struct LinearOf {
                   std::to_string(workspace.size()), "lend plan.workspace_bytes");
     product.direction = p.direction, product.dtype = p.dtype, product.activation = p.activation;
     product.m = p.m, product.workspace = workspace.data();
-    plan.launch({product, view}, executor);
+    product.device = executor.device, product.stream = executor.stream;
+    if (const int error = plan.launch({product, view}, executor); error != 0)
+      throw Error(kName, "the kernel " + plan.kernel_name + " to be queued",
+                  "CUDA error " + std::to_string(error) + " on " + print(p),
+                  "check that the problem says how the operands are aligned, and the errors of earlier calls");
   }
 
  private:

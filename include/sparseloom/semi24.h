@@ -14,6 +14,7 @@
 // cuts, they may lie beyond cols, and their values are zero.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "sparseloom/export.h"
@@ -26,6 +27,8 @@ namespace sparseloom {
 struct Semi24View {
   std::int64_t rows = 0, cols = 0;
   const std::uint8_t* positions = nullptr;  // [rows, position_bytes()]
+  // The positions as semi24_order (semi24_ops.h) puts them, for kernels on CUDA devices, which need both.
+  const std::byte* metadata = nullptr;
 
   std::int64_t groups() const noexcept { return (cols + 3) / 4; }
   std::int64_t row_values() const noexcept { return 2 * groups(); }

@@ -1,6 +1,7 @@
 // Copies to and from 2:4 (semi24.h), and the prunings that make a weight 2:4.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "sparseloom/executor.h"
@@ -27,5 +28,14 @@ SPARSELOOM_API void semi24_unpack(const Semi24View& w, const void* values, const
 /// result does not depend on the number of threads. Throws Error on other dtypes.
 SPARSELOOM_API void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning, bool* mask,
                                  const Executor& executor);
+
+/// Bytes of semi24_order's result: 1/16 of a dense 16-bit weight, and at most a border of 63 rows and 127
+/// columns.
+SPARSELOOM_API std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols);
+
+/// metadata <- the positions in the order in which tensor cores take them, for Semi24View::metadata. Made once
+/// where a weight comes to a CUDA device; it is never stored, since the positions say the same. Both lie on
+/// the executor's device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
+SPARSELOOM_API void semi24_order(const Semi24View& w, std::byte* metadata, const Executor& executor);
 
 }  // namespace sparseloom

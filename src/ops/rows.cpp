@@ -11,6 +11,7 @@
 #include "kernels/bsr_linear/dense/dense.h"
 #include "kernels/bsr_linear/reference/reference.h"
 #include "kernels/semi24_linear/rows.h"
+#include "kernels/semi24_linear/cuda/rows.h"
 #include "plan/registry.h"
 
 namespace sparseloom::ops {
@@ -43,6 +44,7 @@ void enter_own_rows() {
     enter<Scaled>(cuda_scaled_kernels());
     enter<Linear>(last);
     enter<Scaled>(scaled_last);
+    for (const Row<Semi24Linear>& row : semi24_cuda_rows()) plan::add_row(plan::any_row<Semi24Linear>(row));
     for (const Semi24Row& row : semi24_cpu_rows()) plan::add_row(plan::any_row<Semi24Linear>(row));
     return true;
   }();

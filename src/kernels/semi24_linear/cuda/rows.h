@@ -1,0 +1,47 @@
+// The registry rows of this family's CUDA kernels. Each is in row.cpp of its method's folder, beside the
+// kernel: what it refuses, its predicted time, and its launch.
+//
+// A launch needs Semi24View::metadata, and returns a cudaError_t where it is missing. All entries are
+// asynchronous, allocate nothing and may be captured in a CUDA graph.
+#pragma once
+
+#include <span>
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/semi24_linear/product.h"
+#include "plan/machine.h"
+#include "sparseloom/semi24_linear.h"
+
+namespace sparseloom::kernels {
+
+/// In order of preference at equal predictions. Empty in a build without CUDA.
+std::span<const Row<Semi24Linear>> semi24_cuda_rows();
+
+namespace cuda::semi24_rows {
+
+/// What every row here begins with: forward of 16-bit operands, with something to multiply.
+Refusal refuse(const LinearProblem& problem);
+/// The same for rows on TMA, which run on compute capability 9.0 alone.
+Refusal refuse_on_hopper(const LinearProblem& problem, const plan::Machine& machine);
+
+/// Bytes that a product moves: the values with their metadata, and tokens and outputs.
+double bytes_of(const LinearProblem& problem);
+constexpr double tiles_of(std::int64_t size, int tile) {
+  return static_cast<double>((size + tile - 1) / tile);
+}
+
+/// Calls entry(product) on the product's device.
+template <class Entry>
+int launch_on_device(const Semi24Linear::Args& args, Entry entry) {
+  if (args.view.metadata == nullptr) return 1;  // cudaErrorInvalidValue
+  const runtime::CudaDeviceScope scope(args.product.device);
+  return entry(Semi24Product{args.product, args.view.rows, args.view.cols, args.view.metadata});
+}
+
+Row<Semi24Linear> sm90_wgmma();
+Row<Semi24Linear> sm90_decode();
+Row<Semi24Linear> sm80_mma();
+Row<Semi24Linear> dense();
+
+}  // namespace cuda::semi24_rows
+}  // namespace sparseloom::kernels

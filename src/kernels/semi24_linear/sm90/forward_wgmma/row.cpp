@@ -1,0 +1,47 @@
+// The row of forward_wgmma.
+#include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
+
+#include <algorithm>
+
+#include "kernels/semi24_linear/cuda/rows.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda::semi24_rows {
+namespace {
+
+// Clocks of a multiprocessor for a K tile of 128 columns, by tile, and for a tile's first copies and stores.
+// A box of the residual is awaited before the next one is asked for.
+constexpr double kKTileClocks[semi24::kTileCount] = {2520, 1840, 1110}, kTileClocks = 3700,
+                 kResidualClocks = 1000;
+
+Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
+  if (const Refusal why = refuse_on_hopper(p, machine)) return why;
+  if (p.rows % 8 != 0) return {"needs out features in multiples of 8, W has {}", p.rows};
+  const Device device(machine);
+  const double memory = us(memory_seconds(bytes_of(p), device));
+  for (int i = 0; i < semi24::kTileCount; ++i) {
+    const semi24::TileShape& tile = semi24::kTiles[i];
+    const double tiles = tiles_of(p.rows, tile.rows) * tiles_of(p.m, tile.tokens);
+    if (tiles >= 2147483648.0) return "has more tiles than the kernel counts";
+    const double boxes = p.residual ? tile.rows / 128 * (tile.tokens / 32) : 0;
+    const double clocks =
+        tiles_of(p.cols, 128) * kKTileClocks[i] + kTileClocks + boxes * kResidualClocks;
+    const double rounds = tiles_of(static_cast<std::int64_t>(tiles), std::max(device.multiprocessors, 1));
+    out.add({{i}, kLaunchUs + std::max(memory, 1e6 * rounds * clocks / device.clock_hz), 0});
+  }
+  return {};
+}
+
+int launch(const Semi24Linear::Args& args, const Semi24Linear::Schedule& schedule, const Executor&) {
+  return launch_on_device(
+      args, [&](const Semi24Product& product) { return sm90_semi24_wgmma(product, schedule.variant); });
+}
+
+}  // namespace
+
+Row<Semi24Linear> sm90_wgmma() { return {"sm90_wgmma", Placement::cuda, propose, launch}; }
+
+}  // namespace sparseloom::kernels::cuda::semi24_rows
+
+#endif
