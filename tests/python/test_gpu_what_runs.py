@@ -34,6 +34,7 @@ FUNCTIONS = {
     "sm90_decode_lines": ("decode_row_kernel", "decode_x_streamed_kernel"),
     "sm80_dw_small": ("dw_small_kernel",),
     "sm90_shares": ("shares_kernel",),
+    "sm90_expanded": ("expanded_kernel",),
     "dense": (),
 }
 _ALL = {function for functions in FUNCTIONS.values() for function in functions}

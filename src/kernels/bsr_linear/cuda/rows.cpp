@@ -14,6 +14,7 @@ std::span<const Kernel> cuda_kernels() {
       cuda::sm80_decode_row(),       cuda::sm80_decode_staged_row(),
       cuda::sm90_decode_row(),       cuda::sm90_decode_lines_row(),
       cuda::sm80_dw_small_row(),     cuda::sm90_shares_row(),
+      cuda::sm90_expanded_row(),
   };
   return kernels;
 #else

@@ -56,6 +56,7 @@ Kernel sm90_decode_row();
 Kernel sm90_decode_lines_row();
 Kernel sm80_dw_small_row();
 Kernel sm90_shares_row();
+Kernel sm90_expanded_row();
 
 }  // namespace cuda
 }  // namespace sparseloom::kernels
