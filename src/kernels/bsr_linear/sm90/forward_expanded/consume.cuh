@@ -45,7 +45,7 @@ __device__ __forceinline__ void consume(const Params& params, const Cut& cut, in
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
   const int lane = threadIdx.x % 32;
   unsigned turn = 0;
-  for_each_part(cut, share, [&](const Part& part) {
+  cut.for_each_part(share, [&](const Cut::Part& part) {
     Sums<C> sums = {};
 #pragma unroll 1
     for (int k_tile = part.first; k_tile < part.end; ++k_tile, ++turn) {

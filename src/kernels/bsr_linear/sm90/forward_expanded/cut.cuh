@@ -15,68 +15,68 @@
 
 namespace sparseloom::kernels::cuda::expanded {
 
+/// A K tile of a tile, in one number so that places can be compared.
+constexpr int kPlaceLog2 = 10;
+static_assert(kMostKTiles < 1 << kPlaceLog2);
+
+/// Where each share begins, as places in shared memory; behind the last share, the end of all tiles.
 struct Cut {
-  const std::int32_t* blocks_before;  // of each tile, and of the end, in shared memory
-  int out_tiles, k_tiles, shares, x_lines;
-  int block_lines_log2;
+  const std::int32_t* begins;
+  int k_tiles;
 
-  __device__ __forceinline__ Cut(const Params& params, const std::int32_t* before)
-      : blocks_before(before),
-        out_tiles(params.out_tiles),
-        k_tiles(params.k_tiles),
-        shares(params.shares),
-        x_lines(params.tile_tokens),
-        block_lines_log2(params.side_log2 + params.k_side_log2 - 6) {}
+  /// A share's part of a tile: K tiles from `first` to `end`.
+  struct Part {
+    int tile, first, end;
+  };
+  /// Calls use(part) for every part of a share that has K tiles, in order.
+  template <class Use>
+  __device__ __forceinline__ void for_each_part(int share, Use use) const {
+    const std::int32_t begin = begins[share], end = begins[share + 1];
+#pragma unroll 1
+    for (int tile = begin >> kPlaceLog2; tile <= end >> kPlaceLog2; ++tile) {
+      const std::int32_t place = tile << kPlaceLog2;
+      const Part part{tile, max(begin - place, 0), min(end - place, k_tiles)};
+      if (part.first < part.end) use(part);
+    }
+  }
+  /// Calls use(other) for every share behind `share` that has a part of the same tile.
+  template <class Use>
+  __device__ __forceinline__ void for_each_other(const Part& part, int share, Use use) const {
+    const std::int32_t end = (part.tile + 1) << kPlaceLog2;
+#pragma unroll 1
+    for (int other = share + 1; begins[other] < end; ++other)
+      if (begins[other] < begins[other + 1]) use(other);
+  }
+};
 
-  /// Lines before a tile.
-  __device__ __forceinline__ std::int64_t before(int tile) const {
-    return std::int64_t{tile} * k_tiles * x_lines +
-           (static_cast<std::int64_t>(blocks_before[tile]) << block_lines_log2);
+/// Finds where all shares begin. lines_before: of each tile and of the end. All threads call it.
+__device__ __forceinline__ void find_shares(const Params& params, std::int32_t* lines_before,
+                                            std::int32_t* begins) {
+  static_assert(kTileOutputs == 1 << 8 && kMostShares < kThreads);
+  const int rows_log2 = 8 - params.side_log2, block_lines_log2 = params.side_log2 + params.k_side_log2 - 6;
+  for (int tile = threadIdx.x; tile <= params.out_tiles; tile += kThreads) {
+    const std::int32_t blocks = ptx::ld_global(params.list_begin + min(tile << rows_log2, params.block_rows));
+    lines_before[tile] = tile * params.k_tiles * params.tile_tokens + (blocks << block_lines_log2);
   }
-  __device__ __forceinline__ std::int64_t start(int share) const {
-    return before(out_tiles) * share / shares;
-  }
-  /// The first K tile of a tile that lies behind the share's start; k_tiles: none.
-  __device__ __forceinline__ int k_tile(int share, int tile) const {
-    const std::int64_t from = before(tile), at = start(share) - from, lines = before(tile + 1) - from;
-    if (at <= 0) return 0;
-    return at >= lines ? k_tiles : static_cast<int>(at * k_tiles / lines);
-  }
-  /// The tile in which a share starts; out_tiles: the end.
-  __device__ __forceinline__ int tile(int share) const {
-    const std::int64_t at = start(share);
-    int low = 0, high = out_tiles;
-    if (share >= shares) return out_tiles;
+  __syncthreads();
+  const int share = threadIdx.x;
+  if (share == params.shares) begins[share] = params.out_tiles << kPlaceLog2;
+  if (share < params.shares) {
+    const auto lines = static_cast<unsigned>(lines_before[params.out_tiles]),
+               shares = static_cast<unsigned>(params.shares), each = lines / shares;
+    const int at = static_cast<int>(share * each + min(static_cast<unsigned>(share), lines - each * shares));
+    int low = 0, high = params.out_tiles;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      (before(middle) <= at ? low : high) = middle;
+      (lines_before[middle] <= at ? low : high) = middle;
     }
-    return low;
+    const auto behind = static_cast<unsigned>(at - lines_before[low]),
+               of_tile = static_cast<unsigned>(lines_before[low + 1] - lines_before[low]),
+               k_tiles = static_cast<unsigned>(params.k_tiles);
+    const int k_tile = static_cast<int>(behind / ((of_tile + k_tiles - 1) / k_tiles));
+    begins[share] = (low << kPlaceLog2) + k_tile;
   }
-};
-
-/// A share's part of a tile: K tiles from `first` to `end`.
-struct Part {
-  int tile, first, end;
-};
-
-/// Calls use(part) for every part of a share that has K tiles, in order.
-template <class Use>
-__device__ __forceinline__ void for_each_part(const Cut& cut, int share, Use use) {
-#pragma unroll 1
-  for (int tile = cut.tile(share); tile < cut.out_tiles; ++tile) {
-    const Part part{tile, cut.k_tile(share, tile), cut.k_tile(share + 1, tile)};
-    if (part.first < part.end) use(part);
-    if (part.end < cut.k_tiles) return;
-  }
-}
-
-/// Fills blocks_before. All threads call it, and synchronise afterwards.
-__device__ __forceinline__ void count_blocks(const Params& params, std::int32_t* blocks_before) {
-  const int rows_log2 = 8 - params.side_log2;
-  static_assert(kTileOutputs == 1 << 8);
-  for (int tile = threadIdx.x; tile <= params.out_tiles; tile += kThreads)
-    blocks_before[tile] = ptx::ld_global(params.list_begin + min(tile << rows_log2, params.block_rows));
+  __syncthreads();
 }
 
 }  // namespace sparseloom::kernels::cuda::expanded

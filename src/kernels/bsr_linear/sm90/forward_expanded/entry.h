@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,8 +19,9 @@ int sm90_expanded(const MatmulArgs& args, const Schedule& schedule) noexcept;
 namespace expanded {
 
 // A tile has kTileOutputs outputs and walks over K tiles of kKTile positions. Shared memory has room for the
-// masks of so many K tiles, and for the blocks before each of so many tiles.
-inline constexpr int kTileOutputs = 256, kKTile = 64, kMostKTiles = 512, kMostOutTiles = 512;
+// masks of so many K tiles, and for the cut of so many tiles into so many shares.
+inline constexpr int kTileOutputs = 256, kKTile = 64, kMostKTiles = 512, kMostOutTiles = 512,
+                     kMostShares = 256;
 // Outputs of a group, whose blocks one warp expands.
 inline constexpr int kGroup = 64;
 
@@ -43,11 +45,11 @@ inline Size size_of(std::int64_t m, std::int64_t outputs, std::int64_t depth, in
   size.token_tiles = static_cast<int>((m + size.tokens - 1) / size.tokens);
   size.out_tiles = static_cast<int>((outputs + kTileOutputs - 1) / kTileOutputs);
   size.k_tiles = static_cast<int>((depth + kKTile - 1) / kKTile);
-  // A share of fewer K tiles would take longer to add up than to multiply.
-  constexpr std::int64_t kLeastKTiles = 4;
-  size.shares = static_cast<int>(std::clamp<std::int64_t>(
-      std::max(multiprocessors, 1) / size.token_tiles, 1,
-      std::max(std::int64_t{size.out_tiles} * size.k_tiles / kLeastKTiles, std::int64_t{1})));
+  // A tile's first share adds up what the others leave, one after the other, and each takes it as long as
+  // some K tiles: more shares than this would take longer to add up than they save.
+  constexpr double kKTilesToAdd = 3;
+  const int most = std::max(1, static_cast<int>(size.out_tiles * std::sqrt(size.k_tiles / kKTilesToAdd)));
+  size.shares = std::clamp(multiprocessors / size.token_tiles, 1, std::min(most, kMostShares));
   // A tile of sums and a flag for each warp that multiplies.
   size.workspace = std::size_t{4} * size.token_tiles * size.shares *
                    (size.tokens * kTileOutputs + 8 * sizeof(std::uint64_t) / 4);

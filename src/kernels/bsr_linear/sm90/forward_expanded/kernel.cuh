@@ -45,9 +45,8 @@ __global__ void __launch_bounds__(kThreads, 1) expanded_kernel(const __grid_cons
   __syncthreads();
   ptx::wait_for_earlier_kernels();
   ptx::let_next_kernel_begin();
-  count_blocks(params, shared.blocks_before);
-  __syncthreads();
-  const Cut cut(params, shared.blocks_before);
+  find_shares(params, shared.lines_before, shared.begins);
+  const Cut cut{shared.begins, params.k_tiles};
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the shuffle tells ptxas: uniform
   if (warpgroup == 2) {
     ptx::release_registers_to<kProducerRegisters>();

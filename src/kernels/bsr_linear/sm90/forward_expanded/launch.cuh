@@ -75,7 +75,8 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   params.blocks = index.blocks;
   const bool sides =
       params.side_log2 >= 3 && params.side_log2 <= 6 && params.k_side_log2 >= 3 && params.k_side_log2 <= 6;
-  if (!sides || params.k_tiles > kMostKTiles || params.out_tiles > kMostOutTiles || params.shares < 1)
+  if (!sides || params.k_tiles > kMostKTiles || params.out_tiles > kMostOutTiles || params.shares < 1 ||
+      params.shares > kMostShares)
     return cudaErrorInvalidValue;
   switch (schedule.tile_m) {
     case 64: return launch_instance<Config<Element, kDx, 64>>(params, args);

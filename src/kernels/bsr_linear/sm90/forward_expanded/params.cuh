@@ -56,7 +56,7 @@ struct Config {
   static constexpr int kTokens = kTokens_;
   static constexpr int kXBytes = kTokens * kKTile * 2, kWBytes = kSlices * kSliceBytes,
                        kStageBytes = kXBytes + kWBytes;
-  static constexpr int kStages = kTokens == 128 ? 4 : 5;
+  static constexpr int kStages = 4;
   static constexpr int kOwnGroups = kGroups / 2;             // of a warpgroup
   static constexpr int kSums = kTokens / 2;                  // of a lane in a group
   static constexpr int kFragments = kOwnGroups * kSums / 4;  // of 16 bytes a lane
@@ -74,9 +74,9 @@ struct Shared {
   alignas(1024) std::byte ring[C::kStages][C::kStageBytes];
   float staged[kConsumerWarps][kStagedTokens * kStagedPitch];
   std::uint32_t masks[kGroups][kMostKTiles][2];  // which cells store a block: bit row * columns + column
-  std::int32_t ids[kGroups][kMostCells];         // where their blocks are in values, or -1
-  std::int32_t starts[kGroups][kGroup / 8];      // position in the list, by block row of the group
-  std::int32_t blocks_before[kMostOutTiles + 1];
+  alignas(16) std::int32_t pieces[kGroups][kMostCells];  // Cells::piece, by entry
+  std::int32_t starts[kGroups][kGroup / 8];              // position in the list, by block row of the group
+  std::int32_t lines_before[kMostOutTiles + 1], begins[kMostShares + 1];  // cut.cuh
   std::uint64_t full[C::kStages], empty[C::kStages];
   std::uint8_t records[C::kStages][kGroups];  // a bit for each slice of the group that holds anything
 };

@@ -17,12 +17,14 @@
 
 namespace sparseloom::kernels::cuda::expanded {
 
-/// A group's blocks in one K tile, as the warp's lanes hold them: cells lane and lane + 32.
+/// What a group has in one K tile, as the warp's lanes hold it: entries lane and lane + 32 (Group).
 struct Cells {
-  std::int32_t id[2];    // of the cell's block among the values; -1: none, or no such cell
-  std::uint32_t slices;  // a bit for each slice that holds anything
+  std::int32_t piece[2];  // where the values of an entry begin, in pieces of 8 elements; -1: zeros
+  std::uint32_t slices;   // a bit for each slice that holds anything
 };
 
+/// An entry is a slot, or where blocks have a side of 8, a half or a quarter of one: entries of the first
+/// quarters of all slots, then of the second ones, ..
 template <class C>
 class Group {
  public:
@@ -32,10 +34,30 @@ class Group {
         group_(group),
         lane_(threadIdx.x % 32),
         rows_log2_(6 - params.side_log2),
-        columns_log2_(6 - params.k_side_log2) {}
+        columns_log2_(6 - params.k_side_log2),
+        block_log2_(params.side_log2 + params.k_side_log2 - 3) {
+    const bool halves = params.side_log2 == 3, k_halves = params.k_side_log2 == 3;
+    quarters_ = (halves ? 2 : 1) * (k_halves ? 2 : 1);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int entry = lane_ + i * 32, quarter = entry / 16, slice = entry / kSlots % kSlices;
+      const int output = entry % kSlots * 16 + (halves && quarter % 2 ? 8 : 0),
+                k = slice * 16 + ((halves ? quarter / 2 : quarter) % 2 ? 8 : 0);
+      const int row = output >> params.side_log2, column = k >> params.k_side_log2;
+      entries_[i] = {quarter < quarters_, row,         row << columns_log2_,
+                     (1u << column) - 1,  1u << slice, within(output, k)};
+    }
+    // A lane copies 8 elements in row lane / 2, of 16, of every slot: of the blocks' [rows][columns].
+    const int row = lane_ / 2, column = lane_ % 2 * 8;
+    const int output = C::kDx ? column : row, k = C::kDx ? row : column;
+    const int quarter = (halves ? output / 8 : 0) + (k_halves ? (halves ? 2 : 1) * (k / 8) : 0);
+    lane_pieces_ = reinterpret_cast<const int4*>(shared.pieces[group] + quarter * (kSlices * kSlots));
+    lane_values_ = params.values + within(output, k);
+    lane_place_ = group * kGroupBytes + row * 32 + ((lane_ % 2) ^ (row / 4 % 2)) * 16;
+  }
 
   /// Makes the masks of a part.
-  __device__ __forceinline__ void enter(const Part& part) {
+  __device__ __forceinline__ void enter(const Cut::Part& part) {
     auto& masks = shared_.masks[group_];
     auto& starts = shared_.starts[group_];
     for (int k_tile = part.first + lane_; k_tile < part.end; k_tile += 32)
@@ -63,7 +85,10 @@ class Group {
         const std::int32_t at = from + i * 32 + lane_;
         int of_row = 0;
 #pragma unroll
-        for (int r = 1; r < kGroup / 8; ++r) of_row += at >= __shfl_sync(~0u, begin, r);
+        for (int r = 1; r < kGroup / 8; ++r) {
+          if (r >= rows) break;
+          of_row += at >= __shfl_sync(~0u, begin, r);
+        }
         const int k_tile = along[i] >> columns_log2_;
         if (at >= end || k_tile >= part.end) continue;
         if (k_tile < part.first) {
@@ -77,74 +102,79 @@ class Group {
     }
     __syncwarp();
 #pragma unroll
-    for (int half = 0; half < 2; ++half) next_[half] = starts[row_of(half) % (kGroup / 8)];
+    for (int i = 0; i < 2; ++i) next_[i] = starts[entries_[i].row];
   }
 
-  /// The cells of the next K tile. K tiles are taken one after the other from the part's first.
+  /// What the next K tile has. K tiles are taken one after the other from the part's first.
   __device__ __forceinline__ Cells take(int k_tile) {
-    const std::uint32_t low = shared_.masks[group_][k_tile][0], high = shared_.masks[group_][k_tile][1];
+    const std::uint32_t* const masks = shared_.masks[group_][k_tile];
     Cells cells{{-1, -1}, 0};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half == 1 && rows_log2_ + columns_log2_ < 6) break;
-      const int column = lane_ & ((1 << columns_log2_) - 1), first = lane_ - column;
-      const std::uint32_t word = half == 0 ? low : high,
-                          row = (word >> first) & ((1u << (1 << columns_log2_)) - 1);
-      if (row >> column & 1) {
-        const std::int32_t at = next_[half] + __popc(row & ((1u << column) - 1));
-        cells.id[half] = C::kDx ? ptx::ld_global(params_.slot + at) : at;
-        // The slices of the column: half of one, one, two or all four.
-        const int from = (column << params_.k_side_log2) / 16,
-                  count = max((1 << params_.k_side_log2) / 16, 1);
-        cells.slices |= ((1u << count) - 1) << from;
+    for (int i = 0; i < 2; ++i) {
+      if (i == 1 && quarters_ < 4) break;
+      const Entry& entry = entries_[i];
+      const std::uint32_t row =
+          (masks[entry.first_cell / 32] >> entry.first_cell % 32) & ((1u << (1 << columns_log2_)) - 1);
+      if (entry.exists && (row & (entry.before + 1)) != 0) {
+        const std::int32_t at = next_[i] + __popc(row & entry.before);
+        cells.piece[i] = ((C::kDx ? ptx::ld_global(params_.slot + at) : at) << block_log2_) + entry.within;
+        cells.slices |= entry.slice;
       }
-      next_[half] += __popc(row);
+      next_[i] += __popc(row);
     }
     cells.slices = __reduce_or_sync(~0u, cells.slices);
     return cells;
   }
 
-  /// Copies the blocks of the cells into a stage's W, with zeros where a slice has none, and arrives.
+  /// Copies the blocks into a stage's W, with zeros between them where a slice holds anything, and arrives.
   __device__ __forceinline__ void copy(const Cells& cells, int stage, std::uint32_t w, std::uint32_t full) {
-    auto& ids = shared_.ids[group_];
-    __syncwarp();  // the ids of the K tile before have been read
-    ids[lane_] = cells.id[0];
-    ids[lane_ + 32] = cells.id[1];
+    auto& pieces = shared_.pieces[group_];
+    __syncwarp();  // those of the K tile before have been read
+    pieces[lane_] = cells.piece[0];
+    if (quarters_ == 4) pieces[lane_ + 32] = cells.piece[1];
     if (lane_ == 0) shared_.records[stage][group_] = static_cast<std::uint8_t>(cells.slices);
     __syncwarp();
-    // A lane's piece of a slot: 8 elements in row lane / 2, of 16, of the block's [rows][columns].
-    const int row = lane_ / 2, column = lane_ % 2 * 8;
-    const std::uint32_t to = w + group_ * kGroupBytes + row * 32 + ((lane_ % 2) ^ (row / 4 % 2)) * 16;
-    const int side_mask = (1 << params_.side_log2) - 1, k_mask = (1 << params_.k_side_log2) - 1;
+    // All are read before the first copy, so that a copy waits for nothing.
+    static_assert(kSlots == 4);
+    int4 of_slice[kSlices];
+#pragma unroll
+    for (int slice = 0; slice < kSlices; ++slice) of_slice[slice] = lane_pieces_[slice];
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
       if ((cells.slices >> slice & 1) == 0) continue;
-      const int k = slice * 16 + (C::kDx ? row : column);
+      const int piece[kSlots] = {of_slice[slice].x, of_slice[slice].y, of_slice[slice].z, of_slice[slice].w};
 #pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-        const int output = slot * 16 + (C::kDx ? column : row);
-        const std::int32_t id =
-            ids[((output >> params_.side_log2) << columns_log2_) + (k >> params_.k_side_log2)];
-        const int within = C::kDx ? ((k & k_mask) << params_.side_log2) + (output & side_mask)
-                                  : ((output & side_mask) << params_.k_side_log2) + (k & k_mask);
-        const std::int64_t piece =
-            (static_cast<std::int64_t>(max(id, 0)) << (params_.side_log2 + params_.k_side_log2 - 3)) +
-            within / 8;
-        ptx::cp_async_cg(to + slice * kSliceBytes + slot * kSlotBytes, params_.values + piece,
-                         id >= 0 ? 16 : 0);
-      }
+      for (int slot = 0; slot < kSlots; ++slot)
+        ptx::cp_async_cg(w + lane_place_ + slice * kSliceBytes + slot * kSlotBytes,
+                         lane_values_ + max(piece[slot], 0), piece[slot] >= 0 ? 16 : 0);
     }
     ptx::mbarrier_arrive_behind_copies(full);
     if (lane_ == 0) ptx::mbarrier_arrive(full);  // for the record
   }
 
  private:
-  __device__ __forceinline__ int row_of(int half) const { return (lane_ + half * 32) >> columns_log2_; }
+  struct Entry {
+    bool exists;
+    int row, first_cell;   // block row of the group, and its first cell
+    std::uint32_t before;  // the cells of the block row before this one; this one is the next bit
+    std::uint32_t slice;   // a bit
+    int within;            // pieces in the block before the entry's
+  };
+  /// Pieces before an element in its block.
+  __device__ __forceinline__ int within(int output, int k) const {
+    const int in_side = output & ((1 << params_.side_log2) - 1), in_k = k & ((1 << params_.k_side_log2) - 1);
+    return (C::kDx ? (in_k << params_.side_log2) + in_side : (in_side << params_.k_side_log2) + in_k) / 8;
+  }
 
   const Params& params_;
   Shared<C>& shared_;
-  const int group_, lane_, rows_log2_, columns_log2_;
-  std::int32_t next_[2];  // position in the list of the next block of the cells' block rows
+  const int group_, lane_, rows_log2_, columns_log2_, block_log2_;
+  int quarters_;
+  Entry entries_[2];
+  std::int32_t next_[2];  // position in the list of the next block of the entries' block rows
+  const int4* lane_pieces_;
+  const uint4* lane_values_;
+  std::uint32_t lane_place_;
 };
 
 template <class C>
@@ -155,7 +185,7 @@ __device__ __forceinline__ void produce(const Params& params, const Cut& cut, in
   const int first_token = static_cast<int>(blockIdx.y) * params.tile_tokens;
   Group<C> own(params, shared, group);
   unsigned turn = 0;
-  for_each_part(cut, share, [&](const Part& part) {
+  cut.for_each_part(share, [&](const Cut::Part& part) {
     own.enter(part);
     Cells next = own.take(part.first);
 #pragma unroll 1

@@ -36,6 +36,8 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   if (constexpr std::int64_t most = std::int64_t{expanded::kTileOutputs} * expanded::kMostOutTiles;
       outputs_of(p) > most)
     return {"counts blocks of up to {} outputs in shared memory, and there are {}", most, outputs_of(p)};
+  if (const std::int64_t pieces = p.blocks * p.block.rows * p.block.cols / 8; pieces >= std::int64_t{1} << 31)
+    return {"counts the pieces of 16 bytes of all blocks in 31 bits, and there are {}", pieces};
   constexpr std::int64_t kMostTokens = 65535 * 64;  // as many tiles as a grid has
   if (p.m > kMostTokens) return {"takes at most {} tokens, the call has {}", kMostTokens, p.m};
   return {};

@@ -41,6 +41,27 @@ __device__ __forceinline__ void add_eight(float (&y)[8], const void* matrix, std
     if (i < count) y[i] += Out::to_f32(ptx::ld_global(from + i));
 }
 
+__device__ __forceinline__ void load_eight(float (&y)[8], const float* shared) {
+  const auto* const halves = reinterpret_cast<const float4*>(shared);
+  const float4 low = halves[0], high = halves[1];
+  y[0] = low.x, y[1] = low.y, y[2] = low.z, y[3] = low.w;
+  y[4] = high.x, y[5] = high.y, y[6] = high.z, y[7] = high.w;
+}
+
+/// y = activation(y), one after the other through shared memory of the lane: the code around is unrolled 16
+/// times, and eight copies of all activations in each would not fit the instruction cache.
+__device__ __forceinline__ void activate_in_place(Activation activation, float (&y)[8], float* shared) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) shared[i] = y[i];
+#pragma unroll 1
+  for (int i = 0; i < 8; ++i) {
+    float one[1] = {shared[i]};
+    epilogue::activate(activation, one);
+    shared[i] = one[0];
+  }
+  load_eight(y, shared);
+}
+
 /// Leaves a warp's sums for the share in which the tile begins.
 template <class C>
 __device__ __forceinline__ void leave(float4* partials, std::uint64_t* flag, std::uint64_t nonce,
@@ -81,8 +102,8 @@ __device__ __forceinline__ void add_left(const float4* partials, std::uint64_t* 
 
 /// Ends a part. All warps that multiply call it.
 template <class C>
-__device__ __forceinline__ void end_part(const Params& params, const Cut& cut, const Part& part, int share,
-                                         Shared<C>& shared, Sums<C>& sums) {
+__device__ __forceinline__ void end_part(const Params& params, const Cut& cut, const Cut::Part& part,
+                                         int share, Shared<C>& shared, Sums<C>& sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const auto number = [&](int of_share) {
     return (std::int64_t{blockIdx.y} * params.shares + of_share) * kConsumerWarps + warp;
@@ -92,12 +113,10 @@ __device__ __forceinline__ void end_part(const Params& params, const Cut& cut, c
              params.nonce, sums);
     return;
   }
-#pragma unroll 1
-  for (int other = share + 1; cut.k_tile(other, part.tile) < cut.k_tiles; ++other) {
-    if (cut.k_tile(other, part.tile) == cut.k_tile(other + 1, part.tile)) continue;
+  cut.for_each_other(part, share, [&](int other) {
     add_left<C>(params.partials + number(other) * (C::kFragments * 32), params.flags + number(other),
                 params.nonce, sums);
-  }
+  });
   // The warp has 16 outputs of each group. They are turned in shared memory, 16 tokens at a time, so that a
   // lane has eight outputs of one token.
   using Out = typename C::Out;
@@ -123,16 +142,15 @@ __device__ __forceinline__ void end_part(const Params& params, const Cut& cut, c
       }
       __syncwarp();
       const int token = first_token + from + lane / 2;
-      const auto* const own =
-          reinterpret_cast<const float4*>(staged + lane / 2 * kStagedPitch + lane % 2 * 8);
-      const float4 low = own[0], high = own[1];
       if (token >= end_token || count <= 0) continue;
-      float y[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      float* const own = staged + lane / 2 * kStagedPitch + lane % 2 * 8;
+      float y[8];
+      load_eight(y, own);
 #pragma unroll
       for (int i = 0; i < 8; ++i) y[i] += bias[i];
       if (params.pre != nullptr)
         store_eight<Out>(params.pre, token * params.pre_stride + output, y, count, params.store_pre_whole);
-      if (params.activation != Activation::none) epilogue::activate(params.activation, y);
+      if (params.activation != Activation::none) activate_in_place(params.activation, y, own);
       if (params.residual != nullptr)
         add_eight<Out>(y, params.residual, token * params.residual_stride + output, count);
       store_eight<Out>(params.out, token * params.out_stride + output, y, count, params.store_whole);
