@@ -10,8 +10,9 @@
 #include "kernels/bsr_linear/sm90/forward_expanded/cut.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
 #include "kernels/shared/ptx/address.cuh"
-#include "kernels/shared/ptx/cp_async.cuh"
+#include "kernels/shared/ptx/cp_async_zero.cuh"
 #include "kernels/shared/ptx/griddepcontrol.cuh"
+#include "kernels/shared/ptx/opaque.cuh"
 #include "kernels/shared/ptx/sm90/mbarrier.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 
@@ -52,7 +53,8 @@ class Group {
     const int output = C::kDx ? column : row, k = C::kDx ? row : column;
     const int quarter = (halves ? output / 8 : 0) + (k_halves ? (halves ? 2 : 1) * (k / 8) : 0);
     lane_pieces_ = reinterpret_cast<const int4*>(shared.pieces[group] + quarter * (kSlices * kSlots));
-    lane_values_ = params.values + within(output, k);
+    lane_values_ = reinterpret_cast<const char*>(params.values + within(output, k));
+    ptx::opaque(lane_values_);  // one instruction then makes an address from it
     lane_place_ = group * kGroupBytes + row * 32 + ((lane_ % 2) ^ (row / 4 % 2)) * 16;
   }
 
@@ -145,8 +147,10 @@ class Group {
       const int piece[kSlots] = {of_slice[slice].x, of_slice[slice].y, of_slice[slice].z, of_slice[slice].w};
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot)
-        ptx::cp_async_cg(w + lane_place_ + slice * kSliceBytes + slot * kSlotBytes,
-                         lane_values_ + max(piece[slot], 0), piece[slot] >= 0 ? 16 : 0);
+        ptx::cp_async_cg_or_zero(
+            w + lane_place_ + slice * kSliceBytes + slot * kSlotBytes,
+            lane_values_ + std::size_t{16} * static_cast<std::uint32_t>(max(piece[slot], 0)),
+            piece[slot] < 0);
     }
     ptx::mbarrier_arrive_behind_copies(full);
     if (lane_ == 0) ptx::mbarrier_arrive(full);  // for the record
@@ -173,7 +177,7 @@ class Group {
   Entry entries_[2];
   std::int32_t next_[2];  // position in the list of the next block of the entries' block rows
   const int4* lane_pieces_;
-  const uint4* lane_values_;
+  const char* lane_values_;
   std::uint32_t lane_place_;
 };
 
