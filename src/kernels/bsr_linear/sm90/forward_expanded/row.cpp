@@ -43,27 +43,29 @@ Refusal refusal(const Problem& p, const Machine& machine) {
   return {};
 }
 
-// The launch with the time to the first bytes; the sums of cut tiles on their way through L2; bytes of X and
-// W that a multiprocessor takes from L2 in a clock; and the share of the tensor cores' rate.
-constexpr double kStartUs = 6, kSumBytesPerClock = 20, kBytesPerClock = 32, kTensorShare = 0.7;
+// Microseconds of a launch with its first copies and last stores. Then nanoseconds, as chain_us takes them:
+// of 256 entries of a group's lists, of a K tile (X of 128 tokens, which costs more where rows do not begin
+// at cache lines; slots in dX; all its slices, where they hold anything; and its blocks, if all are stored),
+// and of sums that another share left. Fitted on an H100 to 30 products of 33 to 2048 tokens, blocks of 8 to
+// 32 (2026-11-25).
+constexpr double kStartUs = 12.1, kEntries = 3440, kX = 400, kOffLines = 263, kSlots = 105, kSlices = 264,
+                 kBlocks = 57, kSums = 2070;
 
 double predict_us(const Problem& p, const Machine& machine, const expanded::Size& size) {
   const Device device(machine);
   const Work w = work_of(p);
   // Slices of 64 outputs x 16 positions that hold any block.
-  const double density = w.gathered < 16 ? 1 - (1 - w.density) * (1 - w.density) : w.density;
-  const double slices = touched(w, density, std::max(1.0, expanded::kGroup / w.side));
-  const double tiles = static_cast<double>(size.out_tiles) * size.k_tiles / size.shares;
-  const double clocks = tiles * slices * (expanded::kTileOutputs / 64) * (expanded::kKTile / 16) *
-                        (size.tokens / 2) / kTensorShare;
-  const double stored = bytes_of(p).stored;
-  const double copied =
-      (tiles * expanded::tile_tokens(p.m, size.token_tiles) * expanded::kKTile * 2 + stored / size.shares) /
-      kBytesPerClock;
-  const double sums = 2.0 * expanded::kTileOutputs * size.tokens * 4 / kSumBytesPerClock;
-  return kStartUs + us(std::max(std::max(clocks, copied) / device.clock_hz,
-                                memory_seconds(stored + bytes_of(p).tokens, device)) +
-                       sums / device.clock_hz);
+  const double of_slice = w.gathered < 16 ? 1 - (1 - w.density) * (1 - w.density) : w.density;
+  const double slices = touched(w, of_slice, expanded::kGroup / w.side);
+  const double tiles = static_cast<double>(size.out_tiles) / size.shares, k_tiles = tiles * size.k_tiles;
+  const double entries = (1 + tiles) * (expanded::kGroup / w.side) * w.mean / w.gathered / 256;
+  const bool off_lines = static_cast<std::int64_t>(w.depth * w.size) % 128 != 0;
+  const double k_tile = kX * expanded::tile_tokens(p.m, size.token_tiles) / 128 +
+                        (off_lines ? kOffLines : 0) + (p.direction == Direction::dx ? kSlots : 0) +
+                        kSlices * slices + kBlocks * w.density;
+  const double sums = std::max(0.0, 1 / tiles - 1) * kSums;
+  const double chain = chain_us(entries * kEntries + k_tiles * k_tile + sums, device);
+  return kStartUs + std::max(chain, stream_us(p, device));
 }
 
 Refusal propose(const Problem& p, const Machine& machine, Proposals<Linear>& out) {
