@@ -387,11 +387,11 @@ Problem problem_of(const Record& record) {
   return p;
 }
 
-double predicted_us(const std::string& kernel, const Problem& p) {
-  if (kernel == "dense") return kernels::dense::predict_us(p, kH200);
+double predicted_us(const std::string& kernel, const Problem& p, const plan::Machine& machine = kH200) {
+  if (kernel == "dense") return kernels::dense::predict_us(p, machine);
   for (const kernels::Kernel& row : kernels::cuda_kernels())
     if (kernel == row.name) {
-      const kernels::bsr_linear::Answer answer = kernels::bsr_linear::ask(row, p, kH200);
+      const kernels::bsr_linear::Answer answer = kernels::bsr_linear::ask(row, p, machine);
       EXPECT_EQ(answer.refusal, "") << kernel;
       return answer.predicted_us;
     }
@@ -418,6 +418,45 @@ TEST(Predictions, ChooseWhatWasMeasuredFastest) {
       EXPECT_LE(least, 1.3 * chosen.us) << chosen.kernel;
       EXPECT_GE(least, chosen.us / 1.3) << chosen.kernel;
     }
+  }
+}
+
+// Pruned masks of 4096 x 14336 on an H100.
+TEST(Predictions, OfExpandedBlocksOnAnH100) {
+  plan::Machine h100 = kH200;
+  h100.cuda.memory_bytes = 3.35e12;
+  struct Product {
+    Direction direction;
+    std::int64_t m;
+    int side;
+    double density, us;
+  };
+  constexpr auto kForward = Direction::forward, kDx = Direction::dx;
+  for (const Product& each : {Product{kForward, 64, 16, 0.25, 28.5},
+                              {kForward, 128, 16, 0.1, 29.5},
+                              {kForward, 128, 16, 0.5, 47.8},
+                              {kForward, 512, 16, 0.1, 68.4},
+                              {kForward, 512, 16, 0.5, 102.1},
+                              {kForward, 2048, 16, 0.25, 295.4},
+                              {kForward, 256, 8, 0.1, 58.9},
+                              {kForward, 128, 32, 0.25, 35.3},
+                              {kDx, 128, 16, 0.25, 66.9},
+                              {kDx, 512, 16, 0.5, 139.5}}) {
+    const auto cells = std::int64_t{14336} * 4096 / (each.side * each.side);
+    const Problem p = problem_of({each.direction,
+                                  DType::bf16,
+                                  each.m,
+                                  14336,
+                                  4096,
+                                  {each.side, each.side},
+                                  static_cast<std::int64_t>(each.density * static_cast<double>(cells)),
+                                  0,
+                                  {},
+                                  Miss::none});
+    SCOPED_TRACE(to_string(p));
+    const double us = predicted_us("sm90_expanded", p, h100);
+    EXPECT_LE(us, 1.3 * each.us);
+    EXPECT_GE(us, each.us / 1.3);
   }
 }
 
