@@ -38,8 +38,7 @@ Tensor order(const Tensor& positions, std::int64_t cols) {
 }
 
 /// The metadata of the positions, made if there is none; on CUDA only.
-Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Semi24Weight& w,
-                   int device) {
+Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Semi24Weight& w, int device) {
   if (!metadata) return order(w.positions, w.view.cols);
   require_device(op, "metadata", *metadata, device, "x");
   const std::int64_t bytes = semi24_metadata_bytes(w.view.rows, w.view.cols);

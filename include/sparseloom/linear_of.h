@@ -39,8 +39,8 @@ struct LinearProblem {
   Activation activation = Activation::none;  // forward only
   bool residual = false;                     // forward only
   bool strict = false;                       // forbids the rows `dense` and `reference`
-  // All operands lie at multiples of 16 bytes, and so do the rows of the dense ones. Some rows on CUDA devices
-  // need it; the caller, who knows the addresses, says where it does not hold.
+  // All operands lie at multiples of 16 bytes, and so do the rows of the dense ones. Some rows on CUDA
+  // devices need it; the caller, who knows the addresses, says where it does not hold.
   bool aligned = true;
   // plan() takes these from the executor.
   int threads = 1, device = -1;
@@ -48,8 +48,8 @@ struct LinearProblem {
   Rates rates = {};
 };
 
-/// The verb "<kId>_linear" of a layout. Its rows `dense` and `reference` are there from the start; they run on
-/// the CPU. On a CUDA device it needs rows that are added.
+/// The verb "<kId>_linear" of a layout. Its rows `dense` and `reference` are there from the start; they run
+/// on the CPU. On a CUDA device it needs rows that are added.
 template <Layout L>
 struct LinearOf {
   using View = typename L::View;
@@ -75,9 +75,8 @@ struct LinearOf {
 
   static ProblemKey key(const Problem& p) {
     const auto word = [](auto number) { return static_cast<std::uint64_t>(number); };
-    const std::uint64_t flags =
-        word(p.bias) | word(p.residual) << 1 | word(p.strict) << 2 | word(p.can_gemm) << 3 |
-                                word(p.aligned) << 4;
+    const std::uint64_t flags = word(p.bias) | word(p.residual) << 1 | word(p.strict) << 2 |
+                                word(p.can_gemm) << 3 | word(p.aligned) << 4;
     return {word(p.m),
             word(p.rows),
             word(p.cols),
@@ -146,9 +145,10 @@ struct LinearOf {
     product.m = p.m, product.workspace = workspace.data();
     product.device = executor.device, product.stream = executor.stream;
     if (const int error = plan.launch({product, view}, executor); error != 0)
-      throw Error(kName, "the kernel " + plan.kernel_name + " to be queued",
-                  "CUDA error " + std::to_string(error) + " on " + print(p),
-                  "check that the problem says how the operands are aligned, and the errors of earlier calls");
+      throw Error(
+          kName, "the kernel " + plan.kernel_name + " to be queued",
+          "CUDA error " + std::to_string(error) + " on " + print(p),
+          "check that the problem says how the operands are aligned, and the errors of earlier calls");
   }
 
  private:

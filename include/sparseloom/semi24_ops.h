@@ -33,9 +33,9 @@ SPARSELOOM_API void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning
 /// columns.
 SPARSELOOM_API std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols);
 
-/// metadata <- the positions in the order in which tensor cores take them, for Semi24View::metadata. Made once
-/// where a weight comes to a CUDA device; it is never stored, since the positions say the same. Both lie on
-/// the executor's device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
+/// metadata <- the positions in the order in which tensor cores take them, for Semi24View::metadata. Made
+/// once where a weight comes to a CUDA device; it is never stored, since the positions say the same. Both lie
+/// on the executor's device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
 SPARSELOOM_API void semi24_order(const Semi24View& w, std::byte* metadata, const Executor& executor);
 
 }  // namespace sparseloom

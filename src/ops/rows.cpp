@@ -10,8 +10,8 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/dense/dense.h"
 #include "kernels/bsr_linear/reference/reference.h"
-#include "kernels/semi24_linear/rows.h"
 #include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/rows.h"
 #include "plan/registry.h"
 
 namespace sparseloom::ops {

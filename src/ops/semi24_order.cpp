@@ -1,6 +1,5 @@
 // The positions of 2:4 weights in the order of the hardware.
 #include "kernels/semi24_linear/sm80/metadata/metadata.h"
-
 #include "ops/checks.h"
 #include "runtime/cuda.h"
 #include "sparseloom/semi24_ops.h"

@@ -1,5 +1,5 @@
-// The row `dense_on_device`: it unpacks W and multiplies by the GEMM that the executor lends. It has all three
-// directions, and is the only row of dX and dW on a CUDA device.
+// The row `dense_on_device`: it unpacks W and multiplies by the GEMM that the executor lends. It has all
+// three directions, and is the only row of dX and dW on a CUDA device.
 #include "kernels/generic/dense_on_device.h"
 #include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/sm80/copies/copies.h"
@@ -36,12 +36,13 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
   shape.dtype = p.dtype;
   const double weights = static_cast<double>(p.rows) * static_cast<double>(p.cols),
                size = static_cast<double>(size_of(p.dtype)), m = static_cast<double>(p.m);
-  const double gemm = std::max(
-      2 * m * weights / (kVendorShare * dense_peak(shape, device)),
-      memory_seconds(size * (weights + m * static_cast<double>(p.rows + p.cols)), device));
-  const double pass = p.activation != Activation::none || p.residual
-                          ? memory_seconds(size * m * static_cast<double>(p.rows) * (p.residual ? 3 : 2), device)
-                          : 0;
+  const double gemm =
+      std::max(2 * m * weights / (kVendorShare * dense_peak(shape, device)),
+               memory_seconds(size * (weights + m * static_cast<double>(p.rows + p.cols)), device));
+  const double pass =
+      p.activation != Activation::none || p.residual
+          ? memory_seconds(size * m * static_cast<double>(p.rows) * (p.residual ? 3 : 2), device)
+          : 0;
   out.add({{},
            2 * kLaunchUs + us(gemm + pass + memory_seconds(size * 1.6 * weights, device)),
            static_cast<std::size_t>(p.rows * p.cols) * size_of(p.dtype)});

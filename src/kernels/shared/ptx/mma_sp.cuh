@@ -1,7 +1,7 @@
-// d[16][8] += a[16][32] b[32][8] of 16-bit elements on tensor cores, by one warp, where a is 2:4 and stores two
-// of every four k of a row. d and a, in its 16 stored columns, are those of mma.cuh. With g = lane / 4 and q =
-// lane % 4 a lane holds of b[i] the elements (8 i + 2 q, g) and the next k, so that ldmatrix_x4 fills b from
-// 64 contiguous bytes of [8][k]. The metadata is that of wgmma_sp.cuh, for 16 rows.
+// d[16][8] += a[16][32] b[32][8] of 16-bit elements on tensor cores, by one warp, where a is 2:4 and stores
+// two of every four k of a row. d and a, in its 16 stored columns, are those of mma.cuh. With g = lane / 4
+// and q = lane % 4 a lane holds of b[i] the elements (8 i + 2 q, g) and the next k, so that ldmatrix_x4 fills
+// b from 64 contiguous bytes of [8][k]. The metadata is that of wgmma_sp.cuh, for 16 rows.
 #pragma once
 
 #include <cuda_runtime.h>

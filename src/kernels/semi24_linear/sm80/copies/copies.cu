@@ -1,9 +1,8 @@
-#include "kernels/semi24_linear/sm80/copies/copies.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
+#include "kernels/semi24_linear/sm80/copies/copies.h"
 #include "kernels/shared/early_launch.cuh"
 
 namespace sparseloom::kernels::cuda {
@@ -81,8 +80,8 @@ int launch(void (*kernel)(Params<Element>), const Semi24View& w, const void* val
   const std::int64_t count = params.rows * params.groups;
   if (count == 0) return cudaSuccess;
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((count + kThreads - 1) / kThreads, 65536));
-  return launch_kernel({.grid = blocks, .block = kThreads, .stream = static_cast<cudaStream_t>(stream)}, kernel,
-                       params);
+  return launch_kernel({.grid = blocks, .block = kThreads, .stream = static_cast<cudaStream_t>(stream)},
+                       kernel, params);
 }
 
 }  // namespace
@@ -105,7 +104,8 @@ int semi24_gather(const ConstMatrixView& dense, const Semi24View& w, void* value
   }
 }
 
-int semi24_gather_add(const ConstMatrixView& dense, const Semi24View& w, void* values, void* stream) noexcept {
+int semi24_gather_add(const ConstMatrixView& dense, const Semi24View& w, void* values,
+                      void* stream) noexcept {
   return launch(gather_kernel<float, true>, w, values, dense.data, dense.stride, stream);
 }
 

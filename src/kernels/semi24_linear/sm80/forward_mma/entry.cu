@@ -1,6 +1,6 @@
-#include "kernels/semi24_linear/sm80/forward_mma/entry.h"
-
 #include <cuda_runtime.h>
+
+#include "kernels/semi24_linear/sm80/forward_mma/entry.h"
 
 namespace sparseloom::kernels::cuda {
 

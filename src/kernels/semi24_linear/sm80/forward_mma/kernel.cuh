@@ -126,8 +126,7 @@ __global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params pa
     ptx::cp_async_wait<T::kStages - 2>();
     __syncthreads();
     const std::int32_t ahead = k + T::kStages - 1;
-    if (ahead < k_tiles)
-      copy_stage<T>(params, ring + ahead % T::kStages * T::kStageBytes, row, token, ahead);
+    if (ahead < k_tiles) copy_stage<T>(params, ring + ahead % T::kStages * T::kStageBytes, row, token, ahead);
     ptx::cp_async_commit();
     const std::uint32_t metadata[2] = {next[0], next[1]};
     if (k + 1 < k_tiles) load_metadata<T>(params, next, row + own_row, k + 1, part);
@@ -163,7 +162,8 @@ __global__ void __launch_bounds__(T::kThreads) semi24_mma_kernel(const Params pa
     y[0] += bias;
     epilogue::activate(params.activation, y);
     if (params.residual != nullptr)
-      y[0] += T::Element::to_f32(ptx::ld_global(params.residual + (token + t) * params.residual_stride + output));
+      y[0] +=
+          T::Element::to_f32(ptx::ld_global(params.residual + (token + t) * params.residual_stride + output));
     params.out[(token + t) * params.out_stride + output] = T::Element::round(y[0]);
   }
 }

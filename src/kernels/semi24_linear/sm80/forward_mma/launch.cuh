@@ -30,13 +30,14 @@ int launch(const Semi24Product& product) noexcept {
   params.stored = 2 * ceil_div(product.cols, 4);
   params.x_stride = args.a_stride, params.out_stride = args.out_stride;
   params.residual_stride = args.residual_stride;
-  params.rows = static_cast<std::int32_t>(product.rows), params.cols = static_cast<std::int32_t>(product.cols);
+  params.rows = static_cast<std::int32_t>(product.rows),
+  params.cols = static_cast<std::int32_t>(product.cols);
   params.tokens = static_cast<std::int32_t>(args.m);
   params.metadata_rows = static_cast<std::int32_t>(ceil_div(product.rows, kMetadataRows));
   params.metadata_cols = static_cast<std::int32_t>(ceil_div(product.cols, kMetadataCols));
   params.activation = args.activation;
-  params.aligned =
-      vector_aligned(args.values, params.stored * 2) && vector_aligned(args.a, args.m > 1 ? args.a_stride * 2 : 0);
+  params.aligned = vector_aligned(args.values, params.stored * 2) &&
+                   vector_aligned(args.a, args.m > 1 ? args.a_stride * 2 : 0);
   if (const cudaError_t status = allow_shared_memory<semi24_mma_kernel<T>>(T::kSharedBytes, args.device);
       status != cudaSuccess)
     return status;

@@ -1,9 +1,8 @@
 // The row of forward_mma.
-#include "kernels/semi24_linear/sm80/forward_mma/entry.h"
-
 #include <algorithm>
 
 #include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/sm80/forward_mma/entry.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 

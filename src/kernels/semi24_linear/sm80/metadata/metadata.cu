@@ -1,9 +1,8 @@
-#include "kernels/semi24_linear/sm80/metadata/metadata.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
+#include "kernels/semi24_linear/sm80/metadata/metadata.h"
 #include "kernels/shared/early_launch.cuh"
 
 namespace sparseloom::kernels::cuda {
@@ -47,10 +46,16 @@ __global__ void __launch_bounds__(kThreads) order_metadata_kernel(const Params p
 int semi24_order_metadata(const std::uint8_t* positions, std::int64_t rows, std::int64_t cols,
                           std::byte* metadata, void* stream) noexcept {
   const std::int64_t quads = (cols + 3) / 4;
-  const Params params{positions, reinterpret_cast<std::uint32_t*>(metadata), rows, quads, (quads + 1) / 2,
-                      (cols + kMetadataCols - 1) / kMetadataCols, semi24_metadata_bytes(rows, cols) / 4};
+  const Params params{positions,
+                      reinterpret_cast<std::uint32_t*>(metadata),
+                      rows,
+                      quads,
+                      (quads + 1) / 2,
+                      (cols + kMetadataCols - 1) / kMetadataCols,
+                      semi24_metadata_bytes(rows, cols) / 4};
   if (params.count == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((params.count + kThreads - 1) / kThreads, 4096));
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>((params.count + kThreads - 1) / kThreads, 4096));
   return launch_kernel({.grid = blocks, .block = kThreads, .stream = static_cast<cudaStream_t>(stream)},
                        order_metadata_kernel, params);
 }

@@ -3,8 +3,8 @@
 // A tile is 64 rows x 128 columns, 1024 bytes; tiles follow each other row of tiles by row of tiles. In a
 // tile, lane t of warp w (of four, 16 rows each) has two words side by side, for the first and the last 64
 // columns. A word holds 16 bits of row t / 4, and above them of row t / 4 + 8: the positions of 16 columns,
-// from 16 (t % 4) of the 64 on. That is a register of mma.sp.m16n8k32 and of wgmma.sp.m64nNk32, and serves two
-// instructions; one thread's words of a K tile are one load, a tile is one bulk copy.
+// from 16 (t % 4) of the 64 on. That is a register of mma.sp.m16n8k32 and of wgmma.sp.m64nNk32, and serves
+// two instructions; one thread's words of a K tile are one load, a tile is one bulk copy.
 #pragma once
 
 #include <cstddef>

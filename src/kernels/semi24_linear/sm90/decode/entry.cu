@@ -1,6 +1,6 @@
-#include "kernels/semi24_linear/sm90/decode/entry.h"
-
 #include <cuda_runtime.h>
+
+#include "kernels/semi24_linear/sm90/decode/entry.h"
 
 namespace sparseloom::kernels::cuda {
 

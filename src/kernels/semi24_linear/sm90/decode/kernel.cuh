@@ -1,9 +1,10 @@
-// The kernel for few tokens: what it does is stream W through shared memory, so its time is that of W's bytes.
+// The kernel for few tokens: what it does is stream W through shared memory, so its time is that of W's
+// bytes.
 //
 // A thread block multiplies a tile of 128 rows of W by all tokens, with the mainloop of forward_wgmma. Where
 // there are fewer such tiles than multiprocessors, a cluster shares a tile: each of its thread blocks takes
-// some of the K tiles, and they add their sums through distributed shared memory, in the order of their ranks,
-// so that an output does not depend on who was first.
+// some of the K tiles, and they add their sums through distributed shared memory, in the order of their
+// ranks, so that an output does not depend on who was first.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,7 +22,10 @@
 namespace sparseloom::kernels::cuda::semi24 {
 
 template <class Element, int kTokens>
-using DecodeTile = Tile<Element, 1, kTokens, (kTokens == 64 ? 6 : kTokens == 32 ? 8 : 10)>;
+using DecodeTile = Tile<Element, 1, kTokens,
+                        (kTokens == 64   ? 6
+                         : kTokens == 32 ? 8
+                                         : 10)>;
 
 struct DecodeOut {
   void* out;
@@ -68,27 +72,24 @@ __device__ __forceinline__ void store_share(const Params& params, const DecodeOu
   const std::int32_t own = static_cast<std::int32_t>(rank) * (kThreads / T::kRows) +
                            static_cast<std::int32_t>(threadIdx.x) / T::kRows;
   for (std::int32_t first = own; first < to.tokens; first += kAtOnce * step) {
-    float y[kAtOnce];
+    const auto exists = [&](int i) { return first + i * step < to.tokens; };
+    const auto sum_of = [&](int i) { return ptx::shared_address(&shared.sums[first + i * step][within]); };
+    float y[kAtOnce] = {};
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const std::int32_t token = min(first + i * step, to.tokens - 1);
-      y[i] = ranks == 1 ? shared.sums[token][within]
-                        : ld_cluster_f32(ptx::shared_address(&shared.sums[token][within]), 0);
-    }
+    for (int i = 0; i < kAtOnce; ++i)
+      if (exists(i)) y[i] = ranks == 1 ? shared.sums[first + i * step][within] : ld_cluster_f32(sum_of(i), 0);
     for (unsigned other = 1; other < ranks; ++other) {
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const std::int32_t token = min(first + i * step, to.tokens - 1);
-        y[i] += ld_cluster_f32(ptx::shared_address(&shared.sums[token][within]), other);
-      }
+      for (int i = 0; i < kAtOnce; ++i)
+        if (exists(i)) y[i] += ld_cluster_f32(sum_of(i), other);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) y[i] += bias;
     epilogue::activate(params.activation, y);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
+      if (!exists(i)) break;
       const std::int32_t token = first + i * step;
-      if (token >= to.tokens) break;
       if (residual != nullptr)
         y[i] += T::Element::to_f32(ptx::ld_global(residual + token * to.residual_stride + output));
       static_cast<std::uint16_t*>(to.out)[token * to.out_stride + output] =

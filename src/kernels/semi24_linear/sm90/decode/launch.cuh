@@ -19,10 +19,7 @@ int launch_decode(const Semi24Product& product, int ranks) noexcept {
   Params params{};
   if (args.m > kTokens || !describe_inputs<T>(params, product)) return cudaErrorInvalidValue;
   if (ranks < 1 || ranks > kMostRanks || ranks > params.k_tiles) return cudaErrorInvalidValue;
-  const DecodeOut to{args.out,
-                     args.residual,
-                     args.out_stride,
-                     args.residual_stride,
+  const DecodeOut to{args.out, args.residual, args.out_stride, args.residual_stride,
                      static_cast<std::int32_t>(args.m)};
   constexpr int kSharedBytes = sizeof(DecodeStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");

@@ -1,9 +1,8 @@
 // The row of decode.
-#include "kernels/semi24_linear/sm90/decode/entry.h"
-
 #include <algorithm>
 
 #include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/sm90/decode/entry.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
@@ -11,25 +10,24 @@ namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
 constexpr int kMostTokens = 64;
-// Clocks of a multiprocessor: for a K tile of 128 columns, and to finish a tile, alone and for each further
-// thread block of its cluster.
-constexpr double kKTileClocks = 480, kTileClocks = 4500, kRankClocks = 1500;
+// Clocks of a multiprocessor: for a K tile of 128 columns, and for each further thread block of a cluster.
+constexpr double kKTileClocks = 500, kRankClocks = 900;
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.m > kMostTokens) return {"multiplies at most {} tokens, the call has {}", kMostTokens, p.m};
   const Device device(machine);
-  const double memory = us(memory_seconds(bytes_of(p), device)), tiles = tiles_of(p.rows, semi24::kDecodeRows),
-               k_tiles = tiles_of(p.cols, 128);
+  const double memory = us(memory_seconds(bytes_of(p), device)),
+               tiles = tiles_of(p.rows, semi24::kDecodeRows), k_tiles = tiles_of(p.cols, 128);
   for (int ranks = 1, log2 = 0; ranks <= semi24::kMostRanks; ranks *= 2, ++log2) {
     if (ranks > k_tiles || (ranks > 1 && machine.clusters[static_cast<std::size_t>(log2)] <= 0)) break;
-    const double places = ranks > 1 ? machine.clusters[static_cast<std::size_t>(log2)] : device.multiprocessors;
+    const double places =
+        ranks > 1 ? machine.clusters[static_cast<std::size_t>(log2)] : device.multiprocessors;
     const double rounds = tiles_of(static_cast<std::int64_t>(tiles), std::max(static_cast<int>(places), 1));
-    const double clocks =
-        rounds * (kTileClocks + (ranks - 1) * kRankClocks) + rounds * k_tiles / ranks * kKTileClocks;
-    // Memory is at work for the whole of the time only where all multiprocessors are.
-    out.add({{ranks}, kLaunchUs + std::max(memory + 1e6 * rounds * kTileClocks / device.clock_hz / 4,
-                                           1e6 * clocks / device.clock_hz), 0});
+    const double stream = 1e6 * rounds * k_tiles / ranks * kKTileClocks / device.clock_hz;
+    out.add({{ranks},
+             kLaunchUs + std::max(memory, stream) + 1e6 * (ranks - 1) * kRankClocks / device.clock_hz,
+             0});
   }
   return {};
 }

@@ -24,7 +24,8 @@ int forward_f16_128x128(const Semi24Product& product) noexcept;
 }  // namespace semi24
 
 /// Forward by wgmma.sp and TMA (compute capability 9.0 only) of bf16 and f16, with tile kTiles[tile]. cols is
-/// a multiple of 16 and rows of 8; x, values, out and residual are aligned to 16 bytes, and so are their rows.
+/// a multiple of 16 and rows of 8; x, values, out and residual are aligned to 16 bytes, and so are their
+/// rows.
 int sm90_semi24_wgmma(const Semi24Product& product, int tile) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

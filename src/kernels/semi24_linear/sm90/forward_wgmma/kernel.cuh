@@ -3,9 +3,9 @@
 //   out [m, rows] = act(x [m, cols] W^T + bias) + residual
 //
 // W is the operand that wgmma.sp takes as sparse, so rows of W lie along M and tokens along N. Values come
-// straight from memory of record, whose rows are K-major. One producer warp copies weights and another x, by TMA; two
-// consumer warpgroups multiply, each half of the tile's rows by all of its tokens. The sum of an output is
-// formed in ascending order along K by every instance.
+// straight from memory of record, whose rows are K-major. One producer warp copies weights and another x, by
+// TMA; two consumer warpgroups multiply, each half of the tile's rows by all of its tokens. The sum of an
+// output is formed in ascending order along K by every instance.
 #pragma once
 
 #include <cuda_runtime.h>

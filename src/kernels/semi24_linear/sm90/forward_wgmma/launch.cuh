@@ -41,7 +41,8 @@ int launch(const Semi24Product& product) noexcept {
   params.token_tiles = static_cast<unsigned>(token_tiles);
   params.row_tiles = static_cast<unsigned>(row_tiles);
   params.tiles = static_cast<unsigned>(token_tiles * row_tiles);
-  params.chunk = chunk_of(params.row_tiles, product.rows * product.cols, static_cast<std::int64_t>(device.l2_bytes));
+  params.chunk =
+      chunk_of(params.row_tiles, product.rows * product.cols, static_cast<std::int64_t>(device.l2_bytes));
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
   if (const cudaError_t status = allow_shared_memory<semi24_wgmma_kernel<T>>(kSharedBytes, args.device);

@@ -38,9 +38,7 @@ class Stages {
   __device__ __forceinline__ std::uint32_t at(Weights stage) const {
     return weights_at_ + stage.index * T::kStageBytes;
   }
-  __device__ __forceinline__ std::uint32_t at(X stage) const {
-    return x_at_ + stage.index * T::kXStageBytes;
-  }
+  __device__ __forceinline__ std::uint32_t at(X stage) const { return x_at_ + stage.index * T::kXStageBytes; }
 
   const Pipeline weights, x;
 
@@ -102,7 +100,8 @@ __device__ __forceinline__ void multiply_half(Sums<T>& sums, Metadata<T>& metada
   for (int block = 0; block < T::kBlocks; ++block)
     metadata[block] = ptx::ld_shared_b32(words + block * static_cast<int>(kMetadataTileBytes));
   stages.x.wait(x_stage.index, x_stage.parity);
-  const std::uint32_t weights = ptx::wgmma_address(at + warpgroup * (T::kBlocks * 64 * 128)) + kHalf * (64 / 16),
+  const std::uint32_t weights =
+                          ptx::wgmma_address(at + warpgroup * (T::kBlocks * 64 * 128)) + kHalf * (64 / 16),
                       x = ptx::wgmma_address(stages.at(x_stage));
   ptx::wgmma_fence();
   const auto step = [&]<int kStep>() {

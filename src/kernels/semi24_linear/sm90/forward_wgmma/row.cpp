@@ -1,9 +1,8 @@
 // The row of forward_wgmma.
-#include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
-
 #include <algorithm>
 
 #include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
 
 #ifdef SPARSELOOM_HAVE_CUDA
 
@@ -25,8 +24,7 @@ Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<
     const double tiles = tiles_of(p.rows, tile.rows) * tiles_of(p.m, tile.tokens);
     if (tiles >= 2147483648.0) return "has more tiles than the kernel counts";
     const double boxes = p.residual ? tile.rows / 128 * (tile.tokens / 32) : 0;
-    const double clocks =
-        tiles_of(p.cols, 128) * kKTileClocks[i] + kTileClocks + boxes * kResidualClocks;
+    const double clocks = tiles_of(p.cols, 128) * kKTileClocks[i] + kTileClocks + boxes * kResidualClocks;
     const double rounds = tiles_of(static_cast<std::int64_t>(tiles), std::max(device.multiprocessors, 1));
     out.add({{i}, kLaunchUs + std::max(memory, 1e6 * rounds * clocks / device.clock_hz), 0});
   }

@@ -44,9 +44,10 @@ class Store {
 #pragma unroll
     for (int i = 0; i < T::kBlocks * 2; ++i) {
       const std::int32_t output = row_ + i / 2 * 64 + warp() * 16 + i % 2 * 8 + lane() / 4;
-      bias_[i] = params.bias != nullptr && output < params.rows
-                     ? T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + output))
-                     : 0.0f;
+      bias_[i] =
+          params.bias != nullptr && output < params.rows
+              ? T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + output))
+              : 0.0f;
     }
   }
 
@@ -104,7 +105,8 @@ class Store {
           for (int e = 0; e < 2; ++e) {
             y[e] = activation(sums[block][(first + i * 16 + j / 2 * 8) / 2 + j % 2 * 2 + e] +
                               bias_[block * 2 + j % 2]);
-            if constexpr (kAdds) y[e] += T::Element::to_f32(static_cast<std::uint16_t>(others[j] >> (16 * e)));
+            if constexpr (kAdds)
+              y[e] += T::Element::to_f32(static_cast<std::uint16_t>(others[j] >> (16 * e)));
           }
           pairs[j] = T::Element::pair(y[0], y[1]);
         }

@@ -1,7 +1,7 @@
 // Sizes of a tile, and what lies in shared memory.
 //
-// A K tile is 128 columns of W: 64 stored values of a row are the 128 bytes that TMA's swizzle permutes. The x
-// for them are two halves of 64 columns. Weights and x have rings of their own, so that x, which takes more
+// A K tile is 128 columns of W: 64 stored values of a row are the 128 bytes that TMA's swizzle permutes. The
+// x for them are two halves of 64 columns. Weights and x have rings of their own, so that x, which takes more
 // room, comes and goes in smaller pieces.
 #pragma once
 
@@ -19,8 +19,9 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// A tile of 128 kBlocks rows of W x kTokens_ tokens; each of two consumer warpgroups has kBlocks blocks of 64
-/// rows. kStages_ K tiles of weights and twice as many halves of x, or kXStages_ of them, are in the rings.
+/// A tile of 128 kBlocks rows of W x kTokens_ tokens; each of two consumer warpgroups has kBlocks blocks of
+/// 64 rows. kStages_ K tiles of weights and twice as many halves of x, or kXStages_ of them, are in the
+/// rings.
 template <class Element_, int kBlocks_, int kTokens_, int kStages_, int kXStages_ = 2 * kStages_>
 struct Tile {
   using Element = Element_;

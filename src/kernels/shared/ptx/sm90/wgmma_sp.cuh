@@ -1,6 +1,6 @@
-// d[64][N] += a[64][32] b[32][N] of 16-bit elements by one warpgroup, where a is 2:4: of every four k of a row
-// it stores two, so a has 64 rows of 16 stored elements. Both operands are K-major in shared memory; sums,
-// operands and descriptors are those of wgmma.cuh. The next 32 k start 32 bytes later in a and 64 in b.
+// d[64][N] += a[64][32] b[32][N] of 16-bit elements by one warpgroup, where a is 2:4: of every four k of a
+// row it stores two, so a has 64 rows of 16 stored elements. Both operands are K-major in shared memory;
+// sums, operands and descriptors are those of wgmma.cuh. The next 32 k start 32 bytes later in a and 64 in b.
 //
 //   metadata   Four bits for four k: where the two elements stand, the first in the low two bits. Of the rows
 //              16 w .. of warp w, lane t has those of row t / 4 in its lower half and of row t / 4 + 8 in its
@@ -35,42 +35,43 @@ namespace sparseloom::kernels::cuda::ptx {
   SPARSELOOM_NAMES_64                                                                                      \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
   "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define SPARSELOOM_WGMMA_SP(n, type, names, a_name, b_name, meta_name, select_name, add_name, sums)          \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                             \
-               ", 0;\n"                                                                                     \
-               "wgmma.mma_async.sp.sync.aligned.m64n" #n "k32.f32." type "." type " {" names "}, " a_name   \
-               ", " b_name ", " meta_name ", " select_name ", add, 1, 1, 0, 0;\n}"                          \
-               : sums                                                                                       \
+#define SPARSELOOM_WGMMA_SP(n, type, names, a_name, b_name, meta_name, select_name, add_name, sums)       \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_name                                           \
+               ", 0;\n"                                                                                   \
+               "wgmma.mma_async.sp.sync.aligned.m64n" #n "k32.f32." type "." type " {" names "}, " a_name \
+               ", " b_name ", " meta_name ", " select_name ", add, 1, 1, 0, 0;\n}"                        \
+               : sums                                                                                     \
                : "l"(a), "l"(b), "r"(metadata), "n"(kSelector), "r"(add ? 1 : 0))
-#define SPARSELOOM_WGMMA_SP_OF(name, type)                                                                    \
-  template <int kSelector>                                                                                    \
-  __device__ __forceinline__ void name(float (&d)[8], std::uint64_t a, std::uint64_t b,                       \
-                                       std::uint32_t metadata, bool add) {                                    \
-    SPARSELOOM_WGMMA_SP(16, type, SPARSELOOM_NAMES_8, "%8", "%9", "%10", "%11", "%12", SPARSELOOM_SUMS_8(0)); \
-  }                                                                                                           \
-  template <int kSelector>                                                                                    \
-  __device__ __forceinline__ void name(float (&d)[16], std::uint64_t a, std::uint64_t b,                      \
-                                       std::uint32_t metadata, bool add) {                                    \
-    SPARSELOOM_WGMMA_SP(32, type, SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20",                     \
-                        SPARSELOOM_SUMS_16(0));                                                               \
-  }                                                                                                           \
-  template <int kSelector>                                                                                    \
-  __device__ __forceinline__ void name(float (&d)[32], std::uint64_t a, std::uint64_t b,                      \
-                                       std::uint32_t metadata, bool add) {                                    \
-    SPARSELOOM_WGMMA_SP(64, type, SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", "%36",                     \
-                        SPARSELOOM_SUMS_32(0));                                                               \
-  }                                                                                                           \
-  template <int kSelector>                                                                                    \
-  __device__ __forceinline__ void name(float (&d)[64], std::uint64_t a, std::uint64_t b,                      \
-                                       std::uint32_t metadata, bool add) {                                    \
-    SPARSELOOM_WGMMA_SP(128, type, SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", "%68",                    \
-                        SPARSELOOM_SUMS_64(0));                                                               \
-  }                                                                                                           \
-  template <int kSelector>                                                                                    \
-  __device__ __forceinline__ void name(float (&d)[96], std::uint64_t a, std::uint64_t b,                      \
-                                       std::uint32_t metadata, bool add) {                                    \
-    SPARSELOOM_WGMMA_SP(192, type, SPARSELOOM_NAMES_96, "%96", "%97", "%98", "%99", "%100",                   \
-                        SPARSELOOM_SUMS_96(0));                                                               \
+#define SPARSELOOM_WGMMA_SP_OF(name, type)                                                  \
+  template <int kSelector>                                                                  \
+  __device__ __forceinline__ void name(float(&d)[8], std::uint64_t a, std::uint64_t b,      \
+                                       std::uint32_t metadata, bool add) {                  \
+    SPARSELOOM_WGMMA_SP(16, type, SPARSELOOM_NAMES_8, "%8", "%9", "%10", "%11", "%12",      \
+                        SPARSELOOM_SUMS_8(0));                                              \
+  }                                                                                         \
+  template <int kSelector>                                                                  \
+  __device__ __forceinline__ void name(float(&d)[16], std::uint64_t a, std::uint64_t b,     \
+                                       std::uint32_t metadata, bool add) {                  \
+    SPARSELOOM_WGMMA_SP(32, type, SPARSELOOM_NAMES_16, "%16", "%17", "%18", "%19", "%20",   \
+                        SPARSELOOM_SUMS_16(0));                                             \
+  }                                                                                         \
+  template <int kSelector>                                                                  \
+  __device__ __forceinline__ void name(float(&d)[32], std::uint64_t a, std::uint64_t b,     \
+                                       std::uint32_t metadata, bool add) {                  \
+    SPARSELOOM_WGMMA_SP(64, type, SPARSELOOM_NAMES_32, "%32", "%33", "%34", "%35", "%36",   \
+                        SPARSELOOM_SUMS_32(0));                                             \
+  }                                                                                         \
+  template <int kSelector>                                                                  \
+  __device__ __forceinline__ void name(float(&d)[64], std::uint64_t a, std::uint64_t b,     \
+                                       std::uint32_t metadata, bool add) {                  \
+    SPARSELOOM_WGMMA_SP(128, type, SPARSELOOM_NAMES_64, "%64", "%65", "%66", "%67", "%68",  \
+                        SPARSELOOM_SUMS_64(0));                                             \
+  }                                                                                         \
+  template <int kSelector>                                                                  \
+  __device__ __forceinline__ void name(float(&d)[96], std::uint64_t a, std::uint64_t b,     \
+                                       std::uint32_t metadata, bool add) {                  \
+    SPARSELOOM_WGMMA_SP(192, type, SPARSELOOM_NAMES_96, "%96", "%97", "%98", "%99", "%100", \
+                        SPARSELOOM_SUMS_96(0));                                             \
   }
 
 SPARSELOOM_WGMMA_SP_OF(wgmma_sp_bf16, "bf16")
