@@ -3,17 +3,10 @@
 
 #include "kernels/semi24_linear/cpu/expand.h"
 
-#include <algorithm>
-
-#include "core/check.h"
-#include "kernels/bsr_linear/cpu/cell.h"
-#include "kernels/bsr_linear/cpu/claims.h"
-#include "sparseloom/generic/parallel.h"
+#include "kernels/semi24_linear/cpu/tasks.h"
 
 namespace sparseloom::kernels::cpu {
 namespace {
-
-constexpr int kMostTasks = Parts::kMost / kPartsOfTask;
 
 std::int64_t stride_of(std::int64_t cols) { return core::round_up(cols, 4 * kExpandGroups); }
 
@@ -27,20 +20,10 @@ void run_expand(const ExpandOps& ops, const MatmulArgs& args, const Semi24View& 
   if (args.m == 0 || w.rows == 0) return;
   ops.runs->add();
   // One thread packs the tokens: they are at most 16, and beside W few bytes.
-  const std::int64_t stride = stride_of(w.cols), units = core::ceil_div(w.rows, kExpandOutputs);
-  ops.pack_x(args, w.cols, args.workspace, stride);
-  const ExpandJob job{args, w, args.workspace, stride};
-  const double elements = static_cast<double>(Semi24::stored(w) + w.rows + w.cols);
-  const std::int64_t tasks = std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1,
-                                                      std::clamp(executor.num_threads, 1, kMostTasks));
-  const std::int64_t parts = tasks == 1 ? 1 : kPartsOfTask * tasks;
-  Parts shared(parts, tasks);
-  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
-    shared.work(task, [&](std::int64_t part) {
-      const Range range = share(units, part, parts);
-      ops.units(job, range.begin, range.end);
-    });
-  });
+  ops.pack_x(args, w.cols, args.workspace, stride_of(w.cols));
+  const ExpandJob job{args, w, args.workspace, stride_of(w.cols)};
+  for_units(w, core::ceil_div(w.rows, kExpandOutputs), executor,
+            [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
 }
 
 }  // namespace sparseloom::kernels::cpu

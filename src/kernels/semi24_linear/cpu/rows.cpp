@@ -1,9 +1,9 @@
-// The rows of the expand kernels: what they refuse, and their predicted time.
+// The rows of the expand and select kernels: what they refuse, their predicted time and their launch.
 #include "kernels/semi24_linear/rows.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "core/check.h"
 #include "kernels/semi24_linear/cpu/ops.h"
 #include "plan/machine.h"
 
@@ -12,75 +12,102 @@ namespace {
 
 #if defined(__x86_64__)
 
+using plan::MachineRates;
 using runtime::Isa;
 
-constexpr const char* kCaveat =
+constexpr const char* kExpandCaveat =
     "the zeros between stored elements are multiplied too, so a NaN or Inf in x spreads to every output of "
     "its "
     "token";
+constexpr std::int64_t kMostTokens = 16;
+static_assert(cpu::kExpandTokens == kMostTokens && cpu::kSelectTokens == kMostTokens);
 
-/// Cycles at AVX2's rate of 32 flops: for each column of a row of W, for each of them and a token, and for
-/// each output and token. Fitted to one thread on a Zen 4 with W in cache (docs/performance_log.md).
+/// Cycles in which a core does 32 fp32 flops by AVX2 FMA. Fitted to one thread on a Zen 4 with W in cache;
+/// the log has the measurements.
 struct Costs {
-  double column, token_column, token_output;
+  double pass_tokens;  // tokens of one pass over a row of W
+  double pass;         // per stored element and pass
+  double token;        // per stored element and token
+  double x;            // per column and token: bringing x into order
 };
 
-using OpsOf = const cpu::ExpandOps* (*)(DType);
+/// A kernel of one instruction set: of `expand` and `select`, one is null.
+struct Method {
+  const char* name;
+  Isa needs;
+  const cpu::ExpandOps* (*expand)(DType);
+  const cpu::SelectOps* (*select)(DType);
+  Costs costs;
 
-template <OpsOf kOps>
-constexpr Isa kNeeds = kOps == cpu::expand_avx2     ? Isa::avx2
-                       : kOps == cpu::expand_avx512 ? Isa::avx512
-                                                    : Isa::avx512_bf16 | Isa::avx512_vbmi2;
-template <OpsOf kOps>
-constexpr Costs kCosts = kOps == cpu::expand_avx2     ? Costs{0.25, 0.15, 4}
-                         : kOps == cpu::expand_avx512 ? Costs{0.15, 0.075, 4}
-                                                      : Costs{0.08, 0.04, 4};
+  constexpr bool has(DType dtype) const {
+    return expand != nullptr ? expand(dtype) != nullptr : select(dtype) != nullptr;
+  }
+};
 
-template <OpsOf kOps>
-Refusal refuse(const LinearProblem& p, const plan::Machine& machine) {
-  if (!machine.isa.has(kNeeds<kOps>)) {
-    if (kOps == cpu::expand_avx512_bf16 && machine.isa.has(Isa::avx512_bf16))
-      return "needs avx512_vbmi2 beside avx512_bf16";
-    return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(kNeeds<kOps>),
+constexpr Method kMethods[] = {
+    {"avx512bf16_expand",
+     Isa::avx512_bf16 | Isa::avx512_vbmi2,
+     cpu::expand_avx512_bf16,
+     nullptr,
+     {8, 0.2, 0.08, 0.1}},
+    {"avx512bf16_select", Isa::avx512_bf16, nullptr, cpu::select_avx512_bf16, {16, 1.0, 0, 1.5}},
+    {"avx512_expand", Isa::avx512, cpu::expand_avx512, nullptr, {8, 0.4, 0.15, 0.2}},
+    {"avx512_select", Isa::avx512, nullptr, cpu::select_avx512, {16, 1.5, 0, 1}},
+    {"avx2_expand", Isa::avx2, cpu::expand_avx2, nullptr, {8, 0.5, 0.3, 0.2}},
+    {"avx2_select", Isa::avx2, nullptr, cpu::select_avx2, {8, 1.2, 0, 1}},
+};
+
+Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
+  if (!machine.isa.has(method.needs)) {
+    if (machine.isa.has(Isa::avx512_bf16)) return "needs avx512_vbmi2 beside avx512_bf16";
+    return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
             runtime::name_of(machine.isa)};
   }
-  if (kOps(p.dtype) == nullptr) return {"has no {}", name_of(p.dtype)};
+  if (!method.has(p.dtype)) return {"has no {}", name_of(p.dtype)};
   if (p.direction != Direction::forward) return "does forward only";
-  if (p.m > cpu::kExpandTokens) return {"takes at most {} tokens, the call has {}", cpu::kExpandTokens, p.m};
+  if (p.m > kMostTokens) return {"takes at most {} tokens, the call has {}", kMostTokens, p.m};
   return {};
 }
 
-template <OpsOf kOps>
-Semi24Row expand_row(const char* name) {
+double predict_us(const Method& method, const LinearProblem& p, const MachineRates& rates) {
+  constexpr double kFlopsPerCycle = 32, kMemoryShareOfCopy = 0.15, kCallUs = 0.5, kForkUs = 4;
+  constexpr double kTaskElements = 50e3, kResidentBytes = 16e6;
+  const double cycle_us = 1e6 * kFlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
+  const Costs& c = method.costs;
+  const double m = static_cast<double>(p.m), stored = static_cast<double>(p.stored);
+  const double compute =
+      cycle_us * (stored * (std::ceil(m / c.pass_tokens) * c.pass + m * c.token) +
+                  m * (c.x * static_cast<double>(p.cols) + 4 * static_cast<double>(p.rows)));
+  // Two elements have four bits of positions.
+  const double bytes = stored * (static_cast<double>(size_of(p.dtype)) + 0.25);
+  const double memory = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
+  const double us = std::max(compute, 1e6 * std::max(0.0, bytes - kResidentBytes) / memory);
+  const double tasks = std::clamp(stored / kTaskElements, 1.0, std::max(1.0, static_cast<double>(p.threads)));
+  return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);
+}
+
+template <std::size_t kMethod>
+Semi24Row row() {
+  static constexpr const Method& method = kMethods[kMethod];
   const auto propose = [](const LinearProblem& p, const plan::Machine& machine,
                           Proposals<Semi24Linear>& out) -> Refusal {
-    if (const Refusal why = refuse<kOps>(p, machine)) return why;
-    constexpr double kFlopsPerCycle = 32, kMemoryShareOfCopy = 0.15, kCallUs = 0.5, kForkUs = 4;
-    constexpr double kTaskElements = 50e3, kResidentBytes = 16e6;
-    const plan::MachineRates& rates = machine.rates;
-    const double cycle_us = 1e6 * kFlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
-    const Costs& c = kCosts<kOps>;
-    const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
-                 stored = static_cast<double>(p.stored);
-    const double passes = p.m > 8 ? 2 : 1;
-    const double compute =
-        cycle_us * (2 * stored * (passes * c.column + m * c.token_column) + rows * m * c.token_output);
-    // Two elements have four bits of positions.
-    const double bytes = stored * (static_cast<double>(size_of(p.dtype)) + 0.25);
-    const double memory = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
-    const double us = std::max(compute, 1e6 * std::max(0.0, bytes - kResidentBytes) / memory);
-    const double tasks = std::clamp(stored / kTaskElements, 1.0, static_cast<double>(p.threads));
+    if (const Refusal why = refuse(method, p, machine)) return why;
     out.add({{},
-             kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0),
-             cpu::expand_workspace(*kOps(p.dtype), p.m, p.cols)});
+             predict_us(method, p, machine.rates),
+             method.expand != nullptr ? cpu::expand_workspace(*method.expand(p.dtype), p.m, p.cols)
+                                      : cpu::select_workspace(*method.select(p.dtype), p.m, p.cols)});
     return {};
   };
   const auto launch = [](const Semi24Linear::Args& args, const Semi24Linear::Schedule&,
                          const Executor& executor) {
-    cpu::run_expand(*kOps(args.product.dtype), args.product, args.view, executor);
+    const DType dtype = args.product.dtype;
+    if (method.expand != nullptr)
+      cpu::run_expand(*method.expand(dtype), args.product, args.view, executor);
+    else
+      cpu::run_select(*method.select(dtype), args.product, args.view, executor);
     return 0;
   };
-  return {name, Placement::cpu, propose, launch, kCaveat};
+  return {method.name, Placement::cpu, propose, launch, method.expand != nullptr ? kExpandCaveat : nullptr};
 }
 
 #endif
@@ -89,11 +116,7 @@ Semi24Row expand_row(const char* name) {
 
 std::span<const Semi24Row> semi24_cpu_rows() {
 #if defined(__x86_64__)
-  static const Semi24Row rows[] = {
-      expand_row<cpu::expand_avx512_bf16>("avx512bf16_expand"),
-      expand_row<cpu::expand_avx512>("avx512_expand"),
-      expand_row<cpu::expand_avx2>("avx2_expand"),
-  };
+  static const Semi24Row rows[] = {row<0>(), row<1>(), row<2>(), row<3>(), row<4>(), row<5>()};
   return rows;
 #else
   return {};

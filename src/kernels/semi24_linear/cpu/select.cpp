@@ -1,0 +1,33 @@
+// The driver of the select kernels: one parallel loop that orders x, and one over units of outputs.
+#if defined(__x86_64__)
+
+#include "kernels/semi24_linear/cpu/select.h"
+
+#include "kernels/semi24_linear/cpu/tasks.h"
+
+namespace sparseloom::kernels::cpu {
+namespace {
+
+std::int64_t groups_of(std::int64_t cols) { return core::round_up(core::ceil_div(cols, 4), kSelectGroups); }
+
+}  // namespace
+
+std::size_t select_workspace(const SelectOps& ops, std::int64_t m, std::int64_t cols) {
+  return static_cast<std::size_t>(groups_of(cols) * ops.group_bytes(m));
+}
+
+void run_select(const SelectOps& ops, const MatmulArgs& args, const Semi24View& w, const Executor& executor) {
+  if (args.m == 0 || w.rows == 0) return;
+  ops.runs->add();
+  const SelectJob job{args, w, args.workspace};
+  runtime::parallel_for(executor, groups_of(w.cols) / kSelectGroups,
+                        [&](std::int64_t begin, std::int64_t end) {
+                          ops.pack_x(job, begin * kSelectGroups, end * kSelectGroups);
+                        });
+  for_units(w, core::ceil_div(w.rows, kSelectOutputs), executor,
+            [&](std::int64_t begin, std::int64_t end) { ops.units(job, begin, end); });
+}
+
+}  // namespace sparseloom::kernels::cpu
+
+#endif

@@ -1,0 +1,33 @@
+// How the products of 2:4 weights are cut into tasks.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/check.h"
+#include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/bsr_linear/cpu/claims.h"
+#include "sparseloom/generic/parallel.h"
+#include "sparseloom/semi24.h"
+
+namespace sparseloom::kernels::cpu {
+
+/// Calls body(begin, end) for ranges of `units` equal shares of the outputs, on as many threads as there is
+/// work for. An output is computed by one thread, in an order that does not depend on the ranges.
+template <class Body>
+void for_units(const Semi24View& w, std::int64_t units, const Executor& executor, const Body& body) {
+  constexpr int kMostTasks = Parts::kMost / kPartsOfTask;
+  const double elements = static_cast<double>(Semi24::stored(w) + w.rows + w.cols);
+  const std::int64_t tasks = std::clamp<std::int64_t>(static_cast<std::int64_t>(elements / kTaskElements), 1,
+                                                      std::clamp(executor.num_threads, 1, kMostTasks));
+  const std::int64_t parts = tasks == 1 ? 1 : kPartsOfTask * tasks;
+  Parts shared(parts, tasks);
+  runtime::parallel_tasks(executor, tasks, [&](std::int64_t task) {
+    shared.work(task, [&](std::int64_t part) {
+      const Range range = share(units, part, parts);
+      if (range.begin < range.end) body(range.begin, range.end);
+    });
+  });
+}
+
+}  // namespace sparseloom::kernels::cpu
