@@ -6,7 +6,7 @@ namespace sparseloom::kernels {
 
 std::span<const Row<Semi24Linear>> semi24_cuda_rows() {
   using namespace cuda::semi24_rows;
-  static const Row<Semi24Linear> rows[] = {sm90_wgmma(), sm90_decode(), sm80_mma(), dense()};
+  static const Row<Semi24Linear> rows[] = {sm90_decode(), sm90_wgmma(), sm80_mma(), dense()};
   return rows;
 }
 

@@ -1,5 +1,6 @@
 // The row of forward_mma.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/sm80/forward_mma/entry.h"
@@ -9,31 +10,35 @@
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Dense flops per clock and multiprocessor that a tile reaches, and the share of the memory's rate.
-constexpr double kFlops = 880, kMemoryShare = 0.5;
-constexpr double kMisaligned = 4;  // times slower, since elements are copied one by one
+// Clocks of a multiprocessor: between the K tiles of one thread block, and for each K tile where kAtOnce
+// thread blocks take turns. All tiles copy and multiply the same in a K tile.
+constexpr double kLatencyClocks = 2200, kKTileClocks = 1250;
+constexpr int kAtOnce = 3;
+constexpr int kMostTokenTiles = 65535;  // of a grid
+constexpr double kMisaligned = 4;       // times slower, since elements are copied one by one
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
   if (const Refusal why = refuse(p)) return why;
   constexpr std::int64_t kMostSize = (std::int64_t{1} << 31) - 512;
   if (p.rows > kMostSize || p.cols > kMostSize)
     return {"counts rows and columns of W in 31 bits, W is [{}, {}]", p.rows, p.cols};
+  if (constexpr std::int64_t kMost = kMostTokenTiles * std::int64_t{semi24_mma::kTiles[0].tokens};
+      p.m > kMost)
+    return {"multiplies at most {} tokens, the call has {}", kMost, p.m};
   const Device device(machine);
   for (int i = 0; i < semi24_mma::kTileCount; ++i) {
     const semi24_mma::TileShape& tile = semi24_mma::kTiles[i];
-    const double tokens = tiles_of(p.m, tile.tokens) * tile.tokens;
-    if (tokens / tile.tokens > 65535) continue;
-    // W is read once for each tile of tokens.
-    const double flops = 2 * tokens * static_cast<double>(p.rows) * static_cast<double>(p.cols);
-    const double work = std::max(us(flops / (kFlops * device.clocks())),
-                                 us(memory_seconds(bytes_of(p), device)) / kMemoryShare);
-    const double blocks = tiles_of(p.rows, tile.rows) * tokens / tile.tokens;
-    const double idle = std::max(1.0, device.multiprocessors / blocks);
+    const double token_tiles = tiles_of(p.m, tile.tokens);
+    if (token_tiles > kMostTokenTiles) continue;
+    const double blocks = tiles_of(p.rows, tile.rows) * token_tiles,
+                 sms = std::max(device.multiprocessors, 1);
+    const double clocks =
+        tiles_of(p.cols, tile.depth) *
+        std::max(kLatencyClocks * std::ceil(blocks / (sms * kAtOnce)), kKTileClocks * blocks / sms);
+    const double work = std::max(1e6 * clocks / device.clock_hz, us(memory_seconds(bytes_of(p), device)));
     const bool fast = p.aligned && p.cols % 16 == 0;
-    out.add({{i}, kLaunchUs + work * idle * (fast ? 1 : kMisaligned), 0});
+    out.add({{i}, kLaunchUs + work * (fast ? 1 : kMisaligned), 0});
   }
-  if (p.m > std::int64_t{65535} * semi24_mma::kTiles[0].tokens)
-    return {"multiplies at most {} tokens, the call has {}", 65535 * semi24_mma::kTiles[0].tokens, p.m};
   return {};
 }
 

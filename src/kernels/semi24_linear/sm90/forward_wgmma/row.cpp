@@ -13,12 +13,13 @@ namespace {
 // A box of the residual is awaited before the next one is asked for.
 constexpr double kKTileClocks[semi24::kTileCount] = {2520, 1840, 1110}, kTileClocks = 3700,
                  kResidualClocks = 1000;
+constexpr double kMemoryShare = 0.7;  // of the memory's rate, which few stages in flight leave
 
 Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.rows % 8 != 0) return {"needs out features in multiples of 8, W has {}", p.rows};
   const Device device(machine);
-  const double memory = us(memory_seconds(bytes_of(p), device));
+  const double memory = us(memory_seconds(bytes_of(p), device)) / kMemoryShare;
   for (int i = 0; i < semi24::kTileCount; ++i) {
     const semi24::TileShape& tile = semi24::kTiles[i];
     const double tiles = tiles_of(p.rows, tile.rows) * tiles_of(p.m, tile.tokens);
