@@ -82,6 +82,11 @@ def _semi24_linear_fake(x: Tensor, values: Tensor, *rest: Any, **named: Any) -> 
     return x.new_empty((*x.shape[:-1], values.shape[0]))
 
 
+@torch.library.register_fake("sparseloom::semi24_order")
+def _semi24_order_fake(positions: Tensor, cols: int) -> Tensor:
+    return positions.new_empty(-(-positions.shape[0] // 64) * -(-cols // 128) * 1024)
+
+
 @torch.library.register_fake("sparseloom::semi24_dx")
 def _semi24_dx_fake(
     dy: Tensor, values: Tensor, positions: Tensor, cols: int, *rest: Any, **named: Any

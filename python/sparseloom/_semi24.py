@@ -65,6 +65,15 @@ def _on_host(name: str, *arguments: Any) -> tuple[Tensor, ...]:
     return tuple(each.to(device) for each in results)
 
 
+def order(positions: Tensor, cols: int) -> Tensor | None:
+    """Returns the positions in the order in which the tensor cores of their GPU take them; on the CPU None.
+    It is made once for a weight on a GPU and never saved, since the positions say the same."""
+    if not positions.is_cuda:
+        return None
+    metadata: Tensor = call("semi24_order", positions, cols)
+    return metadata
+
+
 def linear(
     x: Tensor,
     values: Tensor,
@@ -74,22 +83,25 @@ def linear(
     activation: str | None = None,
     residual: Tensor | None = None,
     kernel: str = "",
+    metadata: Tensor | None = None,
 ) -> Tensor:
     """Returns act(x W^T + bias) + residual as [..., rows], differentiable in x, bias and residual.
 
     x is [..., cols], bias [rows] or None, residual [..., rows] or None; all have the dtype of values and,
-    with the positions, one device. ``kernel`` forces a candidate by name. Raises Error when an operand does
-    not fit, and where a gradient of the values is asked for.
+    with the positions, one device. ``kernel`` forces a candidate by name. ``metadata`` is what ``order`` made
+    of the positions; without it, a call on a GPU makes it anew. Raises Error when an operand does not fit,
+    and where a gradient of the values is asked for.
     """
     if differentiated(values):
         raise not_trainable("linear")
     name = "none" if activation is None else activation
     operands = x, bias, residual
     if not any(each is not None and differentiated(each) for each in operands):
-        return _run(x, values, positions, cols, bias, name, residual, kernel)
+        return _run(x, values, positions, cols, bias, name, residual, kernel, metadata)
     # The gradient needs the activation's input, which a fused product does not leave behind.
     fused = activation is None
-    y: Tensor = _Product.apply(x, values, positions, cols, bias, residual if fused else None, kernel)
+    addend = residual if fused else None
+    y: Tensor = _Product.apply(x, values, positions, cols, bias, addend, kernel, metadata)
     if fused:
         return y
     y = activate(y, activation)
@@ -141,9 +153,9 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(
         x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None,
-        residual: Tensor | None, kernel: str,
+        residual: Tensor | None, kernel: str, metadata: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        return _run(x, values, positions, cols, bias, "none", residual, kernel)
+        return _run(x, values, positions, cols, bias, "none", residual, kernel, metadata)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -153,10 +165,10 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         values, positions = ctx.saved_tensors
-        needs_x, _, _, _, needs_bias, needs_residual, _ = ctx.needs_input_grad
+        needs_x, _, _, _, needs_bias, needs_residual, *_ = ctx.needs_input_grad
         gradient = dx(dy, values, positions, ctx.cols) if needs_x else None
         bias = column_sums(dy) if needs_bias else None
-        return gradient, None, None, None, bias, dy if needs_residual else None, None
+        return gradient, None, None, None, bias, dy if needs_residual else None, None, None
 
 
 class _Transposed(torch.autograd.Function):
@@ -180,11 +192,10 @@ class _Transposed(torch.autograd.Function):
 
 def _run(
     x: Tensor, values: Tensor, positions: Tensor, cols: int, bias: Tensor | None, activation: str,
-    residual: Tensor | None, kernel: str,
+    residual: Tensor | None, kernel: str, metadata: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    y: Tensor = _called(
-        _operators.semi24_linear, x, values, positions, cols, bias, activation, residual, kernel
-    )
+    operands = x, values, positions, cols, bias, activation, residual, kernel, metadata
+    y: Tensor = _called(_operators.semi24_linear, *operands)
     return y
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -77,3 +79,34 @@ def test_a_model_on_the_gpu_is_made_2_4_saved_and_captured(tmp_path):
         assert torch.equal(y, want)
         compiled = torch.compile(net, fullgraph=True)
         torch.testing.assert_close(compiled(x), want, rtol=1e-2, atol=1e-2)
+
+
+def test_the_order_of_the_positions_follows_the_layer(tmp_path):
+    layer = layer_of(64, 256, torch.bfloat16)
+    other = Semi24Linear.from_dense(torch.randn(64, 256, device="cuda").bfloat16(), "transposable_greedy")
+    x = torch.randn(8, 256, device="cuda").bfloat16()
+
+    def check(made: Semi24Linear, like: Semi24Linear) -> None:
+        with torch.no_grad():
+            assert torch.equal(made(x), like.to_dense()(x)) or torch.allclose(
+                made(x).float(), like.to_dense()(x).float(), rtol=2e-2, atol=2e-2
+            )
+
+    assert layer.metadata is not None and "metadata" not in layer.state_dict()
+    check(layer, layer)
+    check(copy.deepcopy(layer), layer)
+    check(copy.deepcopy(layer).cpu().cuda(), layer)
+    loaded = copy.deepcopy(layer)
+    loaded.load_state_dict(other.state_dict())
+    check(loaded, other)
+    written = copy.deepcopy(layer)
+    with torch.no_grad():
+        written.positions.copy_(other.positions)
+        written.values.copy_(other.values)
+    check(written, other)
+    tensors = {**dict(other.named_parameters()), "positions": other.positions}
+    with torch.no_grad():
+        y = torch.func.functional_call(layer, tensors, (x,))
+    torch.testing.assert_close(y.float(), other(x).float(), rtol=2e-2, atol=2e-2)
+    torch.save(layer, tmp_path / "layer.pt")
+    check(torch.load(tmp_path / "layer.pt", weights_only=False), layer)

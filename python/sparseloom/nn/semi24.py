@@ -20,13 +20,19 @@ from .with_layout import WithLayout
 _OP = "Semi24Linear"
 
 
+def _state_of(positions: Tensor) -> tuple[int, int]:
+    """Returns what changes when a tensor is exchanged or written."""
+    return id(positions), 0 if positions.is_inference() else positions._version
+
+
 class Semi24Linear(WithLayout):
     """Computes y = activation(x W^T + bias), where W [out_features, in_features] has at most two nonzeros in
     each group of four consecutive inputs.
 
     Parameters: ``values`` [out_features, 2 ceil(in_features / 4)], which do not require a gradient; ``bias``
     [out_features]. The buffer ``positions`` (uint8; layouts.Semi24Layout describes it) says where the values
-    lie, and is saved with them.
+    lie, and is saved with them. On a GPU the buffer ``metadata``, which is not saved, has the positions in
+    the order of its tensor cores; a layer makes it whenever it is made, moved or loaded.
 
     Args:
         in_features, out_features: any number >= 0; they need not divide by 4.
@@ -41,7 +47,9 @@ class Semi24Linear(WithLayout):
     """
 
     positions: Tensor
+    metadata: Tensor | None
     activation: str | None
+    _ordered: tuple[int, int]  # the positions that metadata was made of, and their version
 
     def __init__(
         self,
@@ -73,6 +81,29 @@ class Semi24Linear(WithLayout):
         self._hold(layout, values, bias)
         self.values.requires_grad_(False)
         self.activation = activation
+        self.register_buffer("metadata", None, persistent=False)
+        self._order()
+
+    def _order(self) -> None:
+        """Makes the metadata of the positions as they are now."""
+        self.metadata = _semi24.order(self.positions, self.in_features)
+        self._ordered = _state_of(self.positions)
+
+    def _metadata(self, positions: Tensor) -> Tensor | None:
+        """Returns the metadata, or None where the positions are others than it was made of."""
+        metadata: Any = self._buffers["metadata"]
+        if metadata is None or torch.compiler.is_compiling() or self._ordered == _state_of(positions):
+            return metadata  # type: ignore[no-any-return]
+        return None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Semi24Linear:
+        super()._apply(fn, recurse)
+        self._order()
+        return self
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        self._order()
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Maps x [..., in_features], of one or more dimensions, to [..., out_features]. Autocast casts as it
@@ -101,7 +132,10 @@ class Semi24Linear(WithLayout):
         if len(shape) > 4:
             x = x.flatten(0, -2)
             residual = None if residual is None else residual.flatten(0, -2)
-        y = _semi24.linear(x, values, positions, self.in_features, bias, self.activation, residual)
+        metadata = None if kind != "cuda" else self._metadata(positions)
+        y = _semi24.linear(
+            x, values, positions, self.in_features, bias, self.activation, residual, metadata=metadata
+        )
         return y if len(shape) <= 4 else y.unflatten(0, shape[:-1])
 
     @classmethod
@@ -259,3 +293,4 @@ class Semi24Linear(WithLayout):
                 tensors.update({prefix + "values": values, prefix + "positions": layout.positions})
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
         self.values.requires_grad_(False)  # load_state_dict(assign=True) puts Parameters of the file's kind
+        self._order()
