@@ -15,7 +15,7 @@ namespace sparseloom::layout {
 namespace {
 
 // Elements that a loop over rows adds side by side, so that the compiler forms vectors of them.
-constexpr std::int64_t kLanes = 16;
+constexpr std::int64_t kLanes = 8;
 // Rows whose sums stay in float32; 16 columns of them fit the first-level cache.
 constexpr std::int64_t kChunk = 256;
 // A swap is worth while from this gain on, as a share of the largest magnitude; and from this share of the
@@ -30,13 +30,23 @@ float as_float(core::Bf16 x) { return core::to_f32(x); }
 float larger(float a, float b) noexcept { return a > b ? a : b; }
 float smaller(float a, float b) noexcept { return a > b ? b : a; }
 
-/// The sum of max(a, b) over a chunk of at most kChunk rows.
-double sum_of_maxima(const float* a, const float* b, std::int64_t rows) noexcept {
-  std::array<float, kLanes> lanes{};
+/// sums[j] += the sum of max(a, b_j) over a chunk of at most kChunk rows, for four columns b_j that lie
+/// `stride` apart.
+void add_maxima(const float* a, const float* b, std::int64_t stride, std::int64_t rows,
+                double* sums) noexcept {
+  std::array<std::array<float, kLanes>, 4> lanes{};
   for (std::int64_t r = 0; r < rows; r += kLanes)
-    for (std::int64_t i = 0; i < kLanes; ++i)
-      lanes[static_cast<std::size_t>(i)] += larger(a[r + i], b[r + i]);
-  return std::accumulate(lanes.begin(), lanes.end(), 0.0);
+    for (std::size_t j = 0; j < 4; ++j) {
+      const float* const column = b + static_cast<std::int64_t>(j) * stride + r;
+      for (std::size_t i = 0; i < kLanes; ++i)
+        lanes[j][i] += larger(a[r + static_cast<std::int64_t>(i)], column[i]);
+    }
+  for (std::size_t j = 0; j < 4; ++j) {
+    // halves are added to each other: a chain of double additions would take as long as the rows
+    for (std::size_t half = kLanes / 2; half > 0; half /= 2)
+      for (std::size_t i = 0; i < half; ++i) lanes[j][i] += lanes[j][i + half];
+    sums[j] += static_cast<double>(lanes[j][0]);
+  }
 }
 
 /// Writes the magnitudes of column `col` of w. Returns the largest; infinity where one is NaN or infinite.
@@ -110,16 +120,18 @@ void ColumnSwaps::refresh(std::int64_t group) {
 }
 
 ColumnSwaps::Swap ColumnSwaps::best_of(std::int64_t s, std::int64_t t) const noexcept {
-  std::array<double, 16> sums{};
+  // here: what this group keeps in its second largest elements where column j of the other one takes the
+  // place of column i, at 4 i + j; there: the same of the other group
+  std::array<double, 16> there{}, here{};
   const float* const mine = data_.data() + 8 * s * rows_;
   const float* const theirs = data_.data() + 8 * t * rows_;
   for (std::int64_t begin = 0; begin < rows_; begin += kChunk) {
     const std::int64_t rows = std::min(kChunk, rows_ - begin);
-    for (std::int64_t i = 0; i < 4; ++i)
-      for (std::int64_t j = 0; j < 4; ++j)
-        sums[static_cast<std::size_t>(4 * i + j)] +=
-            sum_of_maxima(mine + (4 + i) * rows_ + begin, theirs + j * rows_ + begin, rows) +
-            sum_of_maxima(theirs + (4 + j) * rows_ + begin, mine + i * rows_ + begin, rows);
+    for (std::int64_t i = 0; i < 4; ++i) {
+      const std::int64_t second = (4 + i) * rows_ + begin;
+      add_maxima(mine + second, theirs + begin, rows_, rows, here.data() + 4 * i);
+      add_maxima(theirs + second, mine + begin, rows_, rows, there.data() + 4 * i);
+    }
   }
   const auto at = [](const std::vector<double>& of, std::int64_t i) {
     return of[static_cast<std::size_t>(i)];
@@ -128,8 +140,9 @@ ColumnSwaps::Swap ColumnSwaps::best_of(std::int64_t s, std::int64_t t) const noe
   Swap best;
   for (int i = 0; i < 4; ++i)
     for (int j = 0; j < 4; ++j) {
-      const double gain =
-          sums[static_cast<std::size_t>(4 * i + j)] + at(first_, 4 * s + i) + at(first_, 4 * t + j) - before;
+      const double gain = here[static_cast<std::size_t>(4 * i + j)] +
+                          there[static_cast<std::size_t>(4 * j + i)] + at(first_, 4 * s + i) +
+                          at(first_, 4 * t + j) - before;
       if (gain > best.gain) best = {gain, static_cast<std::int8_t>(i), static_cast<std::int8_t>(j)};
     }
   return best;
