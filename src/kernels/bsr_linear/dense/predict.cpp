@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/bsr_linear/cpu/cost.h"
 #include "kernels/bsr_linear/cuda/cost_terms.h"
 #include "kernels/bsr_linear/verb.h"
 #include "kernels/generic/dense_on_device.h"
@@ -75,12 +76,12 @@ double moving_cuda_us(const Problem& p, const plan::Machine& machine) {
 
 double predict_us(const Problem& p, const plan::Machine& machine) {
   return p.device >= 0 ? moving_cuda_us(p, machine) + product_cuda_us(p, machine)
-                       : generic::predict_dense_on_cpu_us(generic::dense_problem(p, machine));
+                       : cpu::kCallUs + generic::predict_dense_on_cpu_us(generic::dense_problem(p, machine));
 }
 
 double product_us(const Problem& p, const plan::Machine& machine) {
   return p.device >= 0 ? product_cuda_us(p, machine)
-                       : generic::predict_gemm_on_cpu_us(generic::dense_problem(p, machine));
+                       : cpu::kCallUs + generic::predict_gemm_on_cpu_us(generic::dense_problem(p, machine));
 }
 
 double product_us(const ScaledProblem& p, const plan::Machine& machine) {

@@ -23,7 +23,7 @@ constexpr double kOutCycles = 0.5, kPackCycles = 0.25, kTransposeCycles = 0.4;
 constexpr double kOuterPackCycles = 0.4, kOuterOutCycles = 0.4;
 constexpr double kSharedBytes = 28e9;  // per second and core, beyond L2
 constexpr double kMacroTokens = 128;   // tokens that stay in L2 while the weights stream past
-constexpr double kCallUs = 0.5, kForkUs = 4;
+constexpr double kForkUs = 25;         // as the panel kernels, whose threads meet as often
 
 // The cycles of one step of depth of one set of sums: `high` tiles of A times `wide` tiles of B.
 double step_cycles(int side, double b_rows, int high, int wide) {

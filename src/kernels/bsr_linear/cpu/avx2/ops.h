@@ -10,9 +10,14 @@ namespace sparseloom::kernels::cpu {
 extern const PanelOps kAvx2Panel;
 extern const DecodeOps kAvx2Decode;
 
-inline constexpr PanelCosts kAvx2PanelCosts = {8,    1, {0, 2.18, 1.27, 1.17}, 6.5, 0.78, 0.8,
-                                               0.34, 0, {0, 1.5, 1.08, 1.08},  2.1, 1.15};
-inline constexpr DecodeCosts kAvx2ForwardCosts = {8, 0.05, 0.11, 0, 10, 2.2, 0};
-inline constexpr DecodeCosts kAvx2DxCosts = {8, 0.1, 0.09, 0.05, 1.4, 0.1, 0.76};
+inline constexpr PanelCosts kAvx2PanelCosts = {
+    8,
+    1,
+    {{0, 1.48, 1.06, 1.1}, 21, 208, 0.03, 0.36, 0.71, 0.66, 0},
+    {{0, 1.81, 1.21, 1.18}, 43, 69, 0.03, 0.54, 0.97, 0.97, 0},
+    {{1.5, 1.1, 1.1}, {0, 1.35, 1, 1.09}, 1.6, 3.4},
+};
+inline constexpr DecodeCosts kAvx2ForwardCosts = {8, 0.072, 0.091, 0.018, 26, 1.1, 0, 0};
+inline constexpr DecodeCosts kAvx2DxCosts = {8, 0.045, 0.111, 0.008, 5.2, 0.43, 0.33, 0.155};
 
 }  // namespace sparseloom::kernels::cpu

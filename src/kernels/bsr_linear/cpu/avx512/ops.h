@@ -10,9 +10,14 @@ namespace sparseloom::kernels::cpu {
 extern const PanelOps kAvx512Panel;
 extern const DecodeOps kAvx512Decode;
 
-inline constexpr PanelCosts kAvx512PanelCosts = {16,   1, {0, 1.07, 1.17, 1.12}, 3.5, 0.66, 1.5,
-                                                 0.12, 0, {0, 1.14, 1.04, 1.04}, 1.3, 0.95};
-inline constexpr DecodeCosts kAvx512ForwardCosts = {16, 0.05, 0.073, 0.03, 8.4, 4.1, 0};
-inline constexpr DecodeCosts kAvx512DxCosts = {16, 0.12, 0.06, 0, 0.5, 0.1, 0.5};
+inline constexpr PanelCosts kAvx512PanelCosts = {
+    16,
+    1,
+    {{0, 1, 1.1, 1.11}, 5.6, 33, 0.014, 0.086, 1.64, 0.65, 0},
+    {{0, 1, 1.02, 1.11}, 8.6, 28, 0.017, 0.29, 1.27, 1.12, 0},
+    {{1.5, 1.1, 1.01}, {0, 1, 1.01, 1.04}, 1, 2.85},
+};
+inline constexpr DecodeCosts kAvx512ForwardCosts = {16, 0.015, 0.07, 0.007, 24, 2.9, 0, 0};
+inline constexpr DecodeCosts kAvx512DxCosts = {16, 0.011, 0.066, 0.008, 8.9, 0.48, 2.2, 0.118};
 
 }  // namespace sparseloom::kernels::cpu

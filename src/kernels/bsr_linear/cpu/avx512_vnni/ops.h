@@ -8,7 +8,7 @@ namespace sparseloom::kernels::cpu {
 
 extern const PanelOps kAvx512VnniPanel;
 
-inline constexpr PanelCosts kAvx512VnniPanelCosts = {16, 4, {0, 1.41, 1.09, 1.18}, 4.8, 2.0, 0.2, 0, 0, {},
-                                                     0,  0};
+inline constexpr PanelCosts kAvx512VnniPanelCosts = {
+    16, 4, {{0, 1.41, 1.09, 1.18}, 4.8, 0, 0, 0, 2.0, 0.2, 0}, {}, {}};
 
 }  // namespace sparseloom::kernels::cpu
