@@ -199,7 +199,7 @@ def test_a_candidate_that_breaks_is_named_and_a_choice_that_breaks_is_an_error(
     (entry,) = [each for each in device.measure(draw(5, 0))["candidates"] if each["kernel"] == other]
     assert entry == {"kernel": other, "error": "RuntimeError: misaligned"}
     broken = first
-    made = run.Sweep(device, 4, None, tmp_path, "x")
+    made = run.Sweep(device, 5, None, tmp_path, "x")
     made.measure(made.drawn(), 1, 60, lambda left: [])
     assert made.records[0]["error"] == f"RuntimeError: the plan's choice {first}: RuntimeError: misaligned"
 
