@@ -51,14 +51,15 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "bool use_fast_accum=False) -> Tensor");
 
   // 2:4 weights (include/sparseloom/semi24.h): values [rows, 2 ceil(cols / 4)] and uint8 positions
-  // [rows, ceil(ceil(cols / 4) / 2)]. `activation`: a torch name. `kernel`: a row's name, or "" for the
-  // plan's own choice. `method`: "magnitude", "transposable_greedy" or "transposable_exact". `metadata`: what
-  // semi24_order returned for the positions, on CUDA; without it every call there makes it anew.
+  // [rows, ceil(ceil(cols / 4) / 2)]. `activation`: a torch name. `row`: a kernel's name, or "" for the
+  // plan's own choice (Inductor has an argument `kernel` of its own, which one of ours would collide with).
+  // `method`: "magnitude", "transposable_greedy" or "transposable_exact". `metadata`: what semi24_order
+  // returned for the positions, on CUDA; without it every call there makes it anew.
   m.def(
       "semi24_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? bias, str activation, "
-      "Tensor? residual, str kernel=\"\", Tensor? metadata=None) -> Tensor");
+      "Tensor? residual, str row=\"\", Tensor? metadata=None) -> Tensor");
   m.def("semi24_order(Tensor positions, int cols) -> Tensor");
-  m.def("semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, str kernel=\"\") -> Tensor");
+  m.def("semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, str row=\"\") -> Tensor");
   m.def(
       "semi24_plan(int rows, int cols, str direction, str dtype, int m, bool bias=False, "
       "str activation=\"none\", bool residual=False, bool strict=False, int device=-1, str kernel=\"\") -> "

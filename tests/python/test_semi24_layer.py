@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import BlockSparse, Error, Semi24, densify_, sparsify_
+from sparseloom import BlockSparse, Error, Semi24, _semi24, densify_, sparsify_
 from sparseloom.layouts import Semi24Layout
 from sparseloom.nn import Semi24Linear
 
@@ -175,6 +175,34 @@ def test_twenty_four_equal_layers_compile_once():
     for mine, layer in zip(compiled, layers, strict=True):
         torch.testing.assert_close(mine(x), layer(x))
     assert counter.frame_count <= 2
+
+
+def test_what_the_tensor_cores_read_follows_the_positions(layer: Semi24Linear, monkeypatch):
+    """On CUDA a layer keeps the positions in another order, made once; here the order is a copy."""
+    made = []
+
+    def order(positions: Tensor, cols: int) -> Tensor:
+        made.append(cols)
+        return positions.flatten().clone()
+
+    monkeypatch.setattr(_semi24, "order", order)
+    assert layer.metadata is None
+    layer.double()
+    assert torch.equal(layer.metadata, layer.positions.flatten()) and made == [32]
+    layer.float().load_state_dict(linear().state_dict())
+    assert torch.equal(layer.metadata, layer.positions.flatten())
+    assert "metadata" not in layer.state_dict() and torch.equal(layer(torch.ones(32)), layer(torch.ones(32)))
+    ignored = sparseloom.prepare_ddp(nn.Sequential(layer))._ddp_params_and_buffers_to_ignore
+    assert ignored == ["0.metadata", "0.positions"]
+
+
+def test_compiled_by_inductor(layer: Semi24Linear):
+    net = nn.Sequential(layer, nn.LayerNorm(24))
+    x = torch.randn(4, 32, requires_grad=True)
+    compiled = torch.compile(net, fullgraph=True)
+    torch.testing.assert_close(compiled(x), net(x))
+    (mine,), (theirs,) = (torch.autograd.grad(f(x).square().sum(), x) for f in (compiled, net))
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_plan_says_what_runs(layer: Semi24Linear):

@@ -44,8 +44,8 @@ class LayoutWeight(SparseWeight):
 
     @property
     def index_buffers(self) -> tuple[str, ...]:
-        """The names of the owner's buffers that hold the index."""
-        return self.index_entries
+        """The names of the owner's buffers that hold the index, and what is derived from it."""
+        return (*self.index_entries, *getattr(self.owner, "derived", ()))
 
     @property
     def index_bytes(self) -> int:

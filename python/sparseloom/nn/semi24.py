@@ -48,6 +48,7 @@ class Semi24Linear(WithLayout):
 
     positions: Tensor
     metadata: Tensor | None
+    derived = ("metadata",)
     activation: str | None
     _ordered: tuple[int, int]  # the positions that metadata was made of, and their version
 
@@ -82,10 +83,11 @@ class Semi24Linear(WithLayout):
         self.values.requires_grad_(False)
         self.activation = activation
         self.register_buffer("metadata", None, persistent=False)
-        self._order()
+        self.refresh_()
 
-    def _order(self) -> None:
-        """Makes the metadata of the positions as they are now."""
+    def refresh_(self) -> None:
+        """Makes ``metadata`` of the positions as they are now. The layer does so itself when it is moved or
+        loaded. After a write to the positions eager calls do without; compiled code does not see it."""
         self.metadata = _semi24.order(self.positions, self.in_features)
         self._ordered = _state_of(self.positions)
 
@@ -98,12 +100,12 @@ class Semi24Linear(WithLayout):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Semi24Linear:
         super()._apply(fn, recurse)
-        self._order()
+        self.refresh_()
         return self
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
-        self._order()
+        self.refresh_()
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Maps x [..., in_features], of one or more dimensions, to [..., out_features]. Autocast casts as it
@@ -293,4 +295,4 @@ class Semi24Linear(WithLayout):
                 tensors.update({prefix + "values": values, prefix + "positions": layout.positions})
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)
         self.values.requires_grad_(False)  # load_state_dict(assign=True) puts Parameters of the file's kind
-        self._order()
+        self.refresh_()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ class WithLayout(nn.Module):
     out_features: int
     values: nn.Parameter
     bias: nn.Parameter | None
+    #: The buffers that are made from the index and not saved.
+    derived: ClassVar[tuple[str, ...]] = ()
     _template: Layout
     _parts: tuple[str, ...]
 
@@ -40,6 +42,9 @@ class WithLayout(nn.Module):
     def layout(self) -> Layout:
         """The layout with the module's own index, wherever that is now."""
         return self._template.with_tensors({name: self._buffers[name] for name in self._parts})  # type: ignore[misc]
+
+    def refresh_(self) -> None:
+        """Makes anew what is derived from the index, after that was written."""
 
     def reset_parameters(self) -> None:
         """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs

@@ -82,6 +82,7 @@ def fill_indices(model: nn.Module) -> None:
             values = weight.values
             weight.owner.layout.require_consistent("load", values)
             values.requires_grad_(False)  # transformers loads Parameters that require a gradient
+            weight.owner.refresh_()
             continue
         require_index(weight.owner, each.matched)
         values = weight.values.detach()
