@@ -38,7 +38,7 @@ struct Waits {
 };
 constexpr Waits kForwardWaits{25, 8, 7.4, 0.4, 4e6}, kDxWaits{15, 9.9, 7, 0.7, 4e6},
     kDwWaits{5, 0, 0.8, 6.2, 4e6}, kDecodeForwardWaits{5.7, 9.8, 1.9, 0, 10e6},
-    kDecodeDxWaits{3.5, 11, 2.2, 0, 10e6};
+    kDecodeDxWaits{3.3, 14, 2.4, 0, 10e6};
 
 // A cycle of the costs on this machine.
 double cycle_us(const plan::MachineRates& rates) {
@@ -144,14 +144,16 @@ double predict_decode_us(const Problem& p, const plan::MachineRates& rates, cons
   const double token_bytes =
       tokens * static_cast<double>(forward ? p.cols : p.rows) * static_cast<double>(size_of(p.dtype));
   const double token_element = c.token_element * (forward && token_bytes >= kL1Bytes ? kTokensBeyondL1 : 1);
+  // The columns that dx does at once: two vectors where their sums fit into half of the registers.
+  const bool two_vectors = p.block.cols >= 2 * c.lanes && 2 * tokens <= c.lanes;
+  const double strip = c.lanes * (two_vectors ? 2 : 1);
   const double cycles = elements * (c.element + widen + tokens * token_element) +
                         outputs * (c.out + tokens * c.token_out) +
-                        (forward ? 0 : elements / p.block.cols * (c.row + tokens * c.token_row));
+                        (forward ? 0 : elements / strip * (c.row + tokens * c.token_row));
   const double compute = cycle_us(rates) * cycles;
-  // Forward hides a good part of its reads behind its products, dx little: each of its rows begins anew.
+  // A good part of the reads is hidden behind the products.
   const Waits& waits = forward ? kDecodeForwardWaits : kDecodeDxWaits;
-  const double memory = memory_us(p, rates, waits);
-  const double us = forward ? std::hypot(compute, memory) : compute + memory;
+  const double us = std::hypot(compute, memory_us(p, rates, waits));
   // Decode cuts its tasks by elements, not by products: see decode.cpp.
   return with_threads(us, p, (elements + static_cast<double>(p.rows + p.cols)) / kTaskElements, waits.fork);
 }

@@ -44,7 +44,7 @@ struct DecodeCosts {
   double element, token_element;  // per stored element; per stored element and token (1, 2, 4 or 8 of them)
   double widen;                   // per stored element, added for 16-bit values
   double out, token_out;          // per output; per output and token
-  double row, token_row;          // dx: per row of a stored block; the same and token, for widening dY
+  double row, token_row;          // dx: per row of a block's strip; the same and token, for widening dY
 };
 
 /// The part of a call that no kernel's arithmetic takes, through torch.

@@ -18,6 +18,6 @@ inline constexpr PanelCosts kAvx2PanelCosts = {
     {{1.5, 1.1, 1.1}, {0, 1.35, 1, 1.09}, 1.6, 3.4},
 };
 inline constexpr DecodeCosts kAvx2ForwardCosts = {8, 0.072, 0.091, 0.018, 26, 1.1, 0, 0};
-inline constexpr DecodeCosts kAvx2DxCosts = {8, 0.045, 0.111, 0.008, 5.2, 0.43, 0.33, 0.155};
+inline constexpr DecodeCosts kAvx2DxCosts = {8, 0.083, 0.045, 0.011, 4, 0.4, 1.93, 0.43};
 
 }  // namespace sparseloom::kernels::cpu

@@ -18,6 +18,6 @@ inline constexpr PanelCosts kAvx512PanelCosts = {
     {{1.5, 1.1, 1.01}, {0, 1, 1.01, 1.04}, 1, 2.85},
 };
 inline constexpr DecodeCosts kAvx512ForwardCosts = {16, 0.015, 0.07, 0.007, 24, 2.9, 0, 0};
-inline constexpr DecodeCosts kAvx512DxCosts = {16, 0.011, 0.066, 0.008, 8.9, 0.48, 2.2, 0.118};
+inline constexpr DecodeCosts kAvx512DxCosts = {16, 0.013, 0.073, 0.01, 2, 0.41, 2.9, 0.13};
 
 }  // namespace sparseloom::kernels::cpu
