@@ -22,11 +22,11 @@
 #include "sparseloom/plan.h"
 #include "sparseloom/schedule.h"
 // 2:4 weights, which hold half of each group of four.
+#include "sparseloom/channel_order.h"
 #include "sparseloom/semi24.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
 #include "sparseloom/semi24_pruning.h"
-#include "sparseloom/channel_order.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

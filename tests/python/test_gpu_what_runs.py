@@ -24,7 +24,7 @@ FUNCTIONS = {
     "sm90_wgmma_merged_narrow": _WGMMA[:1],
     "sm90_mma": ("cuda::mma_dds::mma_dds_kernel",),
     "sm90_mma_merged": ("cuda::mma_dds::mma_dds_kernel",),
-    "sm80_mma": ("cuda::dds::mma_dds_kernel", "mma_sdd_kernel"),
+    "sm80_mma": ("cuda::dds::mma_dds_kernel", "::mma_sdd_kernel"),  # not wgmma_sdd_kernel
     "sm80_ffma": ("ffma_dds_kernel", "ffma_sdd_kernel", "f8_dds"),
     "sm90_split": _WGMMA[:2],
     "sm90_split_narrow": _WGMMA[:2],

@@ -89,8 +89,17 @@ TEST_P(CudaContract, NotANumberStaysUnderStoredBlocks) {
     }
 }
 
-// A kernel that merges blocks into units of 32 or 16 multiplies all of them where any block is stored, and
-// nothing else.
+/// The units that a kernel multiplies whole where any block in them is stored: rows x columns of W.
+BlockShape unit_of(const kernels::Kernel& kernel, BlockShape block, bool dx) {
+  const std::string name = kernel.name;
+  // Slices of 64 outputs x 16 positions of the reduction.
+  if (name == "sm90_expanded") return dx ? BlockShape{16, 64} : BlockShape{64, 16};
+  const std::int32_t side = name == "sm90_mma_merged" ? 16 : 32;
+  return {std::max(block.rows, side), std::max(block.cols, side)};
+}
+
+// A kernel that merges or expands blocks multiplies units of W of which any block is stored, and nothing
+// else.
 TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
   if (GetParam().direction == Direction::dw) return;
   for (const BlockShape block : {BlockShape{8, 8}, {16, 16}, {8, 64}, {128, 16}}) {
@@ -103,20 +112,25 @@ TEST_P(CudaContract, NotANumberStaysUnderMergedUnits) {
     const std::int64_t poisoned = 7;
     for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0))) {
       if (kernel->caveat == nullptr) continue;
-      const std::int32_t side = std::string(kernel->name) == "sm90_mma_merged" ? 16 : 32;
-      const std::int64_t unit_rows = std::max(block.rows, side), unit_cols = std::max(block.cols, side);
+      const BlockShape unit = unit_of(*kernel, block, dx);
       std::set<std::pair<std::int64_t, std::int64_t>> units;
+      const auto per = [](std::int32_t of_block, std::int32_t of_unit) {
+        return std::max(1, of_block / of_unit);  // units that a block reaches over
+      };
       for (std::int64_t r = 0; r + 1 < static_cast<std::int64_t>(instance.crow.size()); ++r)
         for (std::int32_t i = instance.crow[r]; i < instance.crow[r + 1]; ++i)
-          units.insert({r * block.rows / unit_rows, instance.col[i] * block.cols / unit_cols});
+          for (int down = 0; down < per(block.rows, unit.rows); ++down)
+            for (int over = 0; over < per(block.cols, unit.cols); ++over)
+              units.insert(
+                  {r * block.rows / unit.rows + down, instance.col[i] * block.cols / unit.cols + over});
       const Matrix clean = run_on_device(instance, *kernel), before = a;
       set(a, 3, poisoned, Poison::quiet_nan);
       const Matrix out = run_on_device(instance, *kernel);
       a = before;
       for (std::int64_t t = 0; t < out.rows; ++t)
         for (std::int64_t o = 0; o < out.cols; ++o) {
-          const bool under = t == 3 && (dx ? units.count({poisoned / unit_rows, o / unit_cols})
-                                           : units.count({o / unit_rows, poisoned / unit_cols}));
+          const bool under = t == 3 && (dx ? units.count({poisoned / unit.rows, o / unit.cols})
+                                           : units.count({o / unit.rows, poisoned / unit.cols}));
           ASSERT_EQ(std::isnan(out.at(t, o)), under)
               << kernel->name << " " << describe(c) << " at " << t << ", " << o;
           if (!under) {

@@ -117,6 +117,7 @@ __device__ __forceinline__ void multiply_half(Sums<T>& sums, Metadata<T>& metada
   ptx::wgmma_commit();
   ptx::wgmma_wait<1>();
   ptx::keep(before);
+  if constexpr (kHalf == 0) __syncwarp();  // all lanes have read the metadata of the K tile before
   if ((kHalf > 0 || !first) && threadIdx.x % 32 == 0) {
     stages.x.release(typename Stages<T>::X(turn * 2 + kHalf - 1).index);
     if constexpr (kHalf == 0) stages.weights.release(typename Stages<T>::Weights(turn - 1).index);
@@ -135,6 +136,7 @@ __device__ __forceinline__ void multiply_tile(Sums<T>& sums, const Stages<T>& st
   }
   ptx::wgmma_wait<0>();
   ptx::keep(odd);
+  __syncwarp();
   if (threadIdx.x % 32 == 0) {
     stages.x.release(typename Stages<T>::X(turn * 2 + k_tiles * 2 - 1).index);
     stages.weights.release(typename Stages<T>::Weights(turn + k_tiles - 1).index);
