@@ -82,6 +82,8 @@ Work work_of(const Problem& p) {
   w.banded = facts.banded && blocks > 2;
   const auto odd = [&](std::int64_t width) { return width * static_cast<std::int64_t>(w.size) % 16 != 0; };
   w.ragged = odd(p.rows) || odd(p.cols) || !p.aligned;
+  const auto off = [&](std::int64_t width) { return width * static_cast<std::int64_t>(w.size) % 128 != 0; };
+  w.off_lines = p.direction == Direction::dw ? off(p.rows) || off(p.cols) : off(dx ? p.rows : p.cols);
   return w;
 }
 

@@ -52,6 +52,7 @@ struct Work {
   double mean, longest;         // positions of the reduction that a block row stores, and the longest one
   double density, row_density;  // of all block rows, and of the longest
   bool banded, ragged;          // ragged: rows of an operand do not lie at multiples of 16 bytes
+  bool off_lines;  // rows of the gathered tokens do not lie at multiples of 128 bytes: an L2 line
 };
 Work work_of(const Problem& problem);
 /// The same, of units of at least 32 on each side that the blocks are merged into.

@@ -17,16 +17,17 @@ namespace {
 
 using plan::Machine;
 
-// The time from the launch to the first bytes and from the last bytes to the end, and the time for each byte
-// of X. Fitted on an H200 to 32 x 12288 x 12288, 16 x 4096 x 16384 and, with blocks of 16, 256 x 4096 x 4096.
-constexpr double kStartUs = 4.6, kXUs = 6.1e-6;
-// The way through the longest block row, for each position of it, up to 32 tokens and beyond (fitted to the
-// sweeps that docs/performance_log.md names, and to pruned masks of 33 to 64 tokens on an H100).
-constexpr double kLongestNs = 0.73, kLongestWideNs = 5.5;
+// Blocks of 16: the time from the launch to the first bytes and from the last bytes to the end, the time for
+// each byte of X, and the way through the longest block row, for each position of it. Fitted on an H200 to
+// 256 x 4096 x 4096 and to the sweeps that docs/performance_log.md names.
+constexpr double kStartUs = 4.6, kXUs = 6.1e-6, kLongestNs = 0.73;
 // Wide blocks, fitted to the sweeps of an H100 and an H200 that docs/performance_log.md names (2026-11-25):
 // the start, the sums of 64 tokens, the longest block row, and from L2 to a multiprocessor W, with the tokens
 // for every 32 rows of a block.
 constexpr double kWideStartUs = 3.6, kWideTokensUs = 6.25, kWideLongestNs = 0.53, kBytesPerClock = 75;
+// Beyond 32 tokens, what the others wait for each position that the longest block row has more than the mean
+// (pruned masks of 33 to 64 tokens on an H100, group `masks`).
+constexpr double kExcessNs = 5;
 // Blocks of 16: the share of the memory's nominal rate; W and 32 tokens that come from shared memory, per
 // byte of W; and the sums from other thread blocks of a cluster.
 constexpr double kXInSharedStream = 0.86, kXInSharedBytesPerClock = 17, kSumBytesPerClock = 14;
@@ -49,9 +50,10 @@ Refusal refusal(const Problem& p, const Machine& machine) {
 double predict_us(const Problem& p, const Machine& machine) {
   const Device device(machine);
   const double stored = bytes_of(p).stored, tokens = static_cast<double>((p.m + 7) / 8 * 8);
-  const double start = kStartUs + kXUs * static_cast<double>(p.m * p.cols) * 2 +
-                       chain_us((p.m > 32 ? kLongestWideNs : kLongestNs) * work_of(p).longest, device);
+  const Work w = work_of(p);
   if (p.block.rows == 16) {
+    const double start =
+        kStartUs + kXUs * static_cast<double>(p.m * p.cols) * 2 + chain_us(kLongestNs * w.longest, device);
     // X stays in shared memory, cut into as many ranges as its size requires, whose sums are added up.
     const double groups = std::ceil(tokens / 32), cols = static_cast<double>(p.cols),
                  rows = static_cast<double>(p.rows);
@@ -64,7 +66,8 @@ double predict_us(const Problem& p, const Machine& machine) {
            us(std::max(stored / (kXInSharedStream * device.memory_bytes), multiplied) + sums);
   }
   const double moved = stored * (1 + tokens / 32) / (kBytesPerClock * device.clocks());
-  return kWideStartUs + kWideTokensUs * tokens / 64 + chain_us(kWideLongestNs * work_of(p).longest, device) +
+  const double chain = kWideLongestNs * w.longest + (p.m > 32 ? kExcessNs * (w.longest - w.mean) : 0);
+  return kWideStartUs + kWideTokensUs * tokens / 64 + chain_us(chain, device) +
          us(std::max(memory_seconds(stored, device), moved));
 }
 

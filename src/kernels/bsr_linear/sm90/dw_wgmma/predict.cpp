@@ -29,7 +29,9 @@ double predict_us(const Problem& p, const Device& device, const StepShape& step,
   const double found =
       way.by_regions ? kRegionUs + (p.facts.banded ? 2 : 1) * kRegionBlockUs * static_cast<double>(p.blocks)
                      : kItemUs;
-  return kLaunchUs + found + preparing + us(std::max(way.clocks() / device.clock_hz, memory));
+  // Copies of which each row touches two lines of L2 (the same sweeps, and 1000 x 3000 x 5000).
+  const double copies = p.dtype != DType::f32 && work_of(p).off_lines ? 1.6 : 1;
+  return kLaunchUs + found + preparing + copies * us(std::max(way.clocks() / device.clock_hz, memory));
 }
 
 }  // namespace sparseloom::kernels::cuda::wgmma_sdd

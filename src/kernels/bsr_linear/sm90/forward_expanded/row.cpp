@@ -46,7 +46,7 @@ Refusal refusal(const Problem& p, const Machine& machine) {
 // Microseconds of a launch with its first copies and last stores. Then nanoseconds, as chain_us takes them:
 // of 256 entries of a group's lists, of a K tile (X of 128 tokens, which costs more where rows do not begin
 // at cache lines; slots in dX; all its slices, where they hold anything; and its blocks, if all are stored),
-// and of sums that another share left. Fitted on an H100 to 30 products of 33 to 2048 tokens, blocks of 8 to
+// and of sums that another share left. Fitted on an H100 to 29 products of 33 to 2048 tokens, blocks of 8 to
 // 32 (2026-11-25).
 constexpr double kStartUs = 12.1, kEntries = 3440, kX = 400, kOffLines = 263, kSlots = 105, kSlices = 264,
                  kBlocks = 57, kSums = 2070;

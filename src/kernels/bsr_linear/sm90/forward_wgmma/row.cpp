@@ -150,6 +150,10 @@ constexpr Fit kFits[2][2] = {{{3.47, 1.22, 440, 0, 19.6, 13.7, 771, 0.265, 0.433
                              {{3.37, 0.139, 181, 24.9, 195, 0, 408, 0.043, 0.509, 3.86, 1.54},
                               {3.21, 0.239, 192, 12.1, 63.2, 78.9, 458, 0.076, 0.483, 3.93, 1.59}}};
 
+// What copies take longer of which each row touches two lines of L2, in forward and dX: the same sweeps, and
+// the group `masks` at 1000 x 3000 x 5000.
+constexpr double kOffLines[] = {1.2, 1.45};
+
 // A tile steps through those K tiles of 64 in which some of its block rows store anything.
 double predict_16_bit_us(const Problem& p, const Device& device, bool narrow) {
   const Fit& fit = kFits[narrow][p.direction == Direction::dx];
@@ -171,9 +175,10 @@ double predict_16_bit_us(const Problem& p, const Device& device, bool narrow) {
   const double products = rate_us(flops, fit.flops, device) * (w.side == 32 ? 1 + fit.slices : 1);
   const double each = k_tiles * steps * (fit.step + fit.step_row * rows);
   const double merging = fit.merge_us + fit.merged * us(memory_seconds(bytes_of(p).stored + stored, device));
+  const double copies = w.off_lines ? kOffLines[p.direction == Direction::dx] : 1;
   return fit.start_us + fit.round_us * std::ceil(tiles / device.multiprocessors) + (merges ? merging : 0) +
-         chain_us(k_tiles * longest * (fit.chain + fit.chain_row * rows), device) +
-         std::max(products, chain_us(each * tiles / device.multiprocessors, device)) +
+         copies * (chain_us(k_tiles * longest * (fit.chain + fit.chain_row * rows), device) +
+                   std::max(products, chain_us(each * tiles / device.multiprocessors, device))) +
          fit.streams * us(memory_seconds(stored + bytes_of(p).tokens, device));
 }
 
