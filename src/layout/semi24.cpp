@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 #include <string>
 
 #include "core/check.h"
@@ -59,7 +58,7 @@ layout::Semi24Excess pack_words(const ConstMatrixView& dense, W* values, std::ui
     const W* const from = static_cast<const W*>(dense.data) + row * dense.stride;
     W* const to = values + row * shape.row_values();
     std::uint8_t* const at = positions + row * bytes;
-    std::memset(at, 0, static_cast<std::size_t>(bytes));
+    std::fill_n(at, bytes, std::uint8_t{0});
     for (std::int64_t g = 0; g < groups; ++g) {
       W four[4] = {};
       const std::int64_t present = std::min<std::int64_t>(4, dense.cols - 4 * g);
@@ -91,7 +90,7 @@ void Semi24::unpack(const View& w, const void* values, const MatrixView& dense, 
     const W* const from = static_cast<const W*>(values);
     for (std::int64_t row = begin; row < end; ++row) {
       W* const to = static_cast<W*>(dense.data) + row * dense.stride;
-      if (w.cols > 0) std::memset(to, 0, static_cast<std::size_t>(w.cols) * sizeof(W));
+      std::fill_n(to, w.cols, W{0});
       for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[col] = from[slot]; });
     }
   });
