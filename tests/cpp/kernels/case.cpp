@@ -197,13 +197,4 @@ std::vector<const kernels::Kernel*> runnable(const Problem& problem) {
   return list;
 }
 
-Executor backwards(int num_threads) {
-  Executor executor;
-  executor.num_threads = num_threads;
-  executor.parallel_for = [](void*, std::int64_t count, RangeBody body) {
-    for (std::int64_t i = count; i-- > 0;) body(i, i + 1);
-  };
-  return executor;
-}
-
 }  // namespace sparseloom::testing

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/backwards.h"
 #include "kernels/bsr_linear/verb.h"
 #include "kernels/matrix.h"
 
@@ -89,8 +90,5 @@ void expect_accurate(Instance& instance, const Matrix& out, const Instance::Answ
 
 /// Every element as the fp64 answer rounded once: for small integers.
 void expect_exact(const Instance& instance, const Matrix& out, const Instance::Answer& answer);
-
-/// Lends num_threads threads, but runs the ranges one after the other, last first.
-Executor backwards(int num_threads);
 
 }  // namespace sparseloom::testing

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <vector>
 
+#include "core/backwards.h"
 #include "core/expect_error.h"
 #include "core/rng.h"
-#include "kernels/case.h"
 #include "sparseloom/generic/scalar.h"
 #include "sparseloom/semi24_ops.h"
 
