@@ -5,12 +5,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import check_advice
 
 from sparseloom.timing import rounds
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    """The tool sets torch's threads for its process, which tests share with all that come behind them."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 def record(ratio, recommended, spread=0.01):
