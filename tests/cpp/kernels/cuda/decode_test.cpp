@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "kernels/bsr_linear/sm90/decode_x_streamed/entry.h"
 #include "kernels/cuda/device_call.h"
@@ -19,13 +18,6 @@ std::vector<Product> halves() {
   std::vector<Product> list = products_of(Direction::forward);
   std::erase_if(list, [](const Product& p) { return size_of(p.dtype) != 2; });
   return list;
-}
-
-/// Null where the device or the problem is not for it.
-const kernels::Kernel* runnable(const Instance& instance, std::string_view name) {
-  for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0)))
-    if (kernel->name == name) return kernel;
-  return nullptr;
 }
 
 class CudaSmallDecode : public OnDevice {};
@@ -150,22 +142,10 @@ TEST_P(CudaHopperDecode, SameBitsInEveryRun) {
     c.m = 32, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.5;
     Instance instance(c);
     for (const char* name : {"sm90_decode", "sm90_decode_lines"}) {
-      const kernels::Kernel* kernel = runnable(instance, name);
+      const kernels::Kernel* kernel = kernel_on_device(instance, name);
       if (kernel == nullptr) continue;
-      const Stream stream;
-      DeviceCall call(instance, *kernel);
-      call.upload(stream);
-      EXPECT_CUDA(call.launch(stream.get()));
-      const Matrix first = call.download(stream);
-      Matrix out = instance.poisoned_output();
-      for (int i = 0; i < 200; ++i) {
-        call.poison(stream);
-        // One launch begins while the other ends.
-        EXPECT_CUDA(call.launch(stream.get()));
-        EXPECT_CUDA(call.launch(stream.get()));
-        call.download(stream, out);
-        ASSERT_TRUE(out.bytes == first.bytes) << name << ", run " << i;
-      }
+      expect_same_bits(instance, *kernel, 200);
+      if (HasFatalFailure()) return;
     }
   }
 }

@@ -175,6 +175,28 @@ Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory m
   return call.download(stream);
 }
 
+const kernels::Kernel* kernel_on_device(const Instance& instance, std::string_view name) {
+  for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0)))
+    if (kernel->name == name) return kernel;
+  return nullptr;
+}
+
+void expect_same_bits(Instance& instance, const kernels::Kernel& kernel, int runs) {
+  const Stream stream;
+  DeviceCall call(instance, kernel);
+  call.upload(stream);
+  EXPECT_CUDA(call.launch(stream.get()));
+  const Matrix first = call.download(stream);
+  Matrix out = instance.poisoned_output();
+  for (int i = 0; i < runs; ++i) {
+    call.poison(stream);
+    EXPECT_CUDA(call.launch(stream.get()));
+    EXPECT_CUDA(call.launch(stream.get()));
+    call.download(stream, out);
+    ASSERT_TRUE(out.bytes == first.bytes) << kernel.name << ", run " << i;
+  }
+}
+
 std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem) {
   std::vector<const kernels::Kernel*> list;
   for (const kernels::Kernel& kernel : kernels::cuda_kernels()) {

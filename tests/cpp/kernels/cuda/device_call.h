@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/args.h"
@@ -86,6 +87,13 @@ Matrix run_on_device(Instance& instance, const kernels::Kernel& kernel, Memory m
 
 /// The CUDA kernels that do not refuse the problem, less those that leave its residual to their caller.
 std::vector<const kernels::Kernel*> runnable_on_device(const Problem& problem);
+
+/// The one of that name, or null where the device or the problem is not for it.
+const kernels::Kernel* kernel_on_device(const Instance& instance, std::string_view name);
+
+/// Launches the kernel `runs` times twice, one launch beginning while the other ends, and fails where the
+/// output is not bit by bit that of the first launch.
+void expect_same_bits(Instance& instance, const kernels::Kernel& kernel, int runs);
 
 /// Every such kernel against the answer, per tile. Fails when there is none: the GPU takes every shape.
 void check_on_device(const Case& c, Memory memory = Memory::guarded, int device = 0);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "kernels/cuda/device_call.h"
@@ -20,16 +19,9 @@ std::vector<Product> of_16_bits() {
   return list;
 }
 
-/// Null where the device or the problem is not for it.
-const kernels::Kernel* expanded_of(const Instance& instance) {
-  for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0)))
-    if (std::strcmp(kernel->name, kName) == 0) return kernel;
-  return nullptr;
-}
-
 void check(const Case& c, Memory memory = Memory::guarded) {
   Instance instance(c);
-  const kernels::Kernel* kernel = expanded_of(instance);
+  const kernels::Kernel* kernel = kernel_on_device(instance, kName);
   if (kernel == nullptr) GTEST_SKIP() << kName << " does not take " << describe(c);
   const Matrix out = run_on_device(instance, *kernel, memory);
   expect_accurate(instance, out, instance.answer());
@@ -90,22 +82,10 @@ TEST_P(CudaHopperExpanded, SameBitsInEveryRun) {
     Case c = base();
     c.m = 200, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3, c.skewed = block.rows == 32;
     Instance instance(c);
-    const kernels::Kernel* kernel = expanded_of(instance);
+    const kernels::Kernel* kernel = kernel_on_device(instance, kName);
     if (kernel == nullptr) GTEST_SKIP();
-    const Stream stream;
-    DeviceCall call(instance, *kernel);
-    call.upload(stream);
-    EXPECT_CUDA(call.launch(stream.get()));
-    const Matrix first = call.download(stream);
-    Matrix out = instance.poisoned_output();
-    for (int i = 0; i < 100; ++i) {
-      call.poison(stream);
-      // One launch begins while the other ends.
-      EXPECT_CUDA(call.launch(stream.get()));
-      EXPECT_CUDA(call.launch(stream.get()));
-      call.download(stream, out);
-      ASSERT_TRUE(out.bytes == first.bytes) << "run " << i;
-    }
+    expect_same_bits(instance, *kernel, 100);
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "kernels/cuda/device_call.h"
@@ -21,16 +20,9 @@ std::vector<Product> of_16_bits() {
   return list;
 }
 
-/// Null where the device or the problem is not for it.
-const kernels::Kernel* shares_of(const Instance& instance) {
-  for (const kernels::Kernel* kernel : runnable_on_device(instance.cuda_problem(0)))
-    if (std::strcmp(kernel->name, kName) == 0) return kernel;
-  return nullptr;
-}
-
 void check(const Case& c, Memory memory = Memory::guarded) {
   Instance instance(c);
-  const kernels::Kernel* kernel = shares_of(instance);
+  const kernels::Kernel* kernel = kernel_on_device(instance, kName);
   if (kernel == nullptr) GTEST_SKIP() << kName << " does not take " << describe(c);
   const Matrix out = run_on_device(instance, *kernel, memory);
   expect_accurate(instance, out, instance.answer());
@@ -91,22 +83,10 @@ TEST_P(CudaHopperShares, SameBitsInEveryRun) {
     Case c = base();
     c.m = 64, c.rows = 2000, c.cols = 4096, c.block = block, c.density = 0.3, c.skewed = block.rows == 64;
     Instance instance(c);
-    const kernels::Kernel* kernel = shares_of(instance);
+    const kernels::Kernel* kernel = kernel_on_device(instance, kName);
     if (kernel == nullptr) GTEST_SKIP();
-    const Stream stream;
-    DeviceCall call(instance, *kernel);
-    call.upload(stream);
-    EXPECT_CUDA(call.launch(stream.get()));
-    const Matrix first = call.download(stream);
-    Matrix out = instance.poisoned_output();
-    for (int i = 0; i < 200; ++i) {
-      call.poison(stream);
-      // One launch begins while the other ends.
-      EXPECT_CUDA(call.launch(stream.get()));
-      EXPECT_CUDA(call.launch(stream.get()));
-      call.download(stream, out);
-      ASSERT_TRUE(out.bytes == first.bytes) << "run " << i;
-    }
+    expect_same_bits(instance, *kernel, 200);
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -114,7 +94,7 @@ TEST_P(CudaHopperShares, Replays) {  // which bring the same nonce again
   Case c = base();
   c.m = 64, c.rows = 2000, c.cols = 4096, c.block = {64, 64}, c.density = 0.3;
   Instance instance(c);
-  const kernels::Kernel* kernel = shares_of(instance);
+  const kernels::Kernel* kernel = kernel_on_device(instance, kName);
   if (kernel == nullptr) GTEST_SKIP();
   const Stream stream;
   DeviceCall call(instance, *kernel);
