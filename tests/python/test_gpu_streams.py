@@ -10,6 +10,7 @@ from on_gpu import make, random, sleeping
 
 import sparseloom
 from sparseloom import ops
+from sparseloom.nn.state import build_index
 from sparseloom.testing import Case, cases, check_product, kernels_for, sparse_product
 
 pytestmark = pytest.mark.gpu
@@ -91,7 +92,10 @@ def test_a_call_allocates_its_output_and_declared_scratch_alone():
             sparse_product(turned, inputs, kernel)
             before = torch.cuda.memory_stats()["allocation.all.allocated"]
             result = sparse_product(turned, inputs, kernel)
-            scratch = int(direction == "dw")
+            plan = ops.plan(
+                build_index(inputs.pattern), direction, case.dtype, case.m, kernel=kernel, device="cuda"
+            )
+            scratch = int(plan["workspace_bytes"] > 0)
             made = torch.cuda.memory_stats()["allocation.all.allocated"] - before
             assert result.is_cuda and 1 <= made <= 1 + scratch, kernel
 

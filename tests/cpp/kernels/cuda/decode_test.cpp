@@ -28,7 +28,7 @@ TEST_P(CudaSmallDecode, RaggedEdgesAndTokens) {
       Case c = base();
       c.m = m, c.rows = 3 * block.rows - 5, c.cols = 5 * block.cols - 24, c.block = block, c.density = 0.6;
       c.bias = m > 1, c.activation = m % 2 == 0 ? Activation::silu : Activation::none;
-      check_on_device(c, Memory::exact);
+      check_on_device(c, Memory::exact_filled);
     }
 }
 
@@ -38,7 +38,7 @@ TEST_P(CudaSmallDecode, SkewedRows) {  // a full row, then fewer and fewer block
     c.m = 20, c.rows = 14 * block.rows - 1, c.cols = 24 * block.cols, c.block = block, c.density = 0.5,
     c.skewed = true;
     c.bias = true, c.activation = Activation::relu;
-    check_on_device(c, Memory::exact);
+    check_on_device(c, Memory::exact_filled);
   }
 }
 
@@ -60,7 +60,7 @@ TEST_P(CudaSmallDecode, XPasses) {  // of two chunks, of more than fit; block ro
         if (!skewed) {
           EXPECT_TRUE(passes(Instance(c)));
         }
-        check_on_device(c, Memory::exact);
+        check_on_device(c, Memory::exact_filled);
       }
 }
 

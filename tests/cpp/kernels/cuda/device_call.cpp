@@ -80,11 +80,14 @@ void DeviceCall::upload(const Stream& stream) {
     if (const Image::Place& p = image_.places()[i]; p.source && p.bytes)
       copy(addresses_[i], p.offset, p.bytes);
   // The output, before the workspace: initcheck does not see what TMA writes, so that poison, not the tool,
-  // has to show what a kernel left out. The workspace stays as it is: what reads it before writing is the
-  // tool's to find.
+  // has to show what a kernel left out. The workspace stays as it is unless it holds flags: what reads it
+  // before writing is the tool's to find.
   const std::size_t out = addresses_.size() - 2;
-  if (const Image::Place& p = image_.places()[out]; p.bytes > 0 && !p.source) {
-    EXPECT_CUDA(cudaMemsetAsync(addresses_[out], std::to_integer<int>(kPoison), p.bytes, stream.get()));
+  const std::size_t end = memory_ == Memory::exact_filled ? addresses_.size() : out + 1;
+  for (std::size_t i = out; i < end; ++i) {
+    const Image::Place& p = image_.places()[i];
+    if (p.bytes == 0 || p.source) continue;
+    EXPECT_CUDA(cudaMemsetAsync(addresses_[i], std::to_integer<int>(kPoison), p.bytes, stream.get()));
   }
 }
 
@@ -137,7 +140,7 @@ int DeviceCall::launch(cudaStream_t stream) {
 
 Matrix DeviceCall::download(const Stream& stream) {
   Matrix out = instance_.poisoned_output();
-  if (memory_ == Memory::exact) {
+  if (memory_ != Memory::guarded) {
     download(stream, out);
     return out;
   }

@@ -35,9 +35,10 @@ class Stream {
 };
 
 /// How a call's places lie on the device. guarded: one copy of the image, so that every stray write near them
-/// is seen without a tool. exact: an allocation of its own size for each, output and workspace uninitialised,
-/// so that compute-sanitizer sees the rest.
-enum class Memory { guarded, exact };
+/// is seen without a tool. exact: an allocation of its own size for each, the workspace uninitialised, so
+/// that compute-sanitizer sees the rest. exact_filled: the same with poison in the workspace, for kernels
+/// whose flags lie there: they take a flag of any content for not set, and initcheck would report each.
+enum class Memory { guarded, exact, exact_filled };
 
 /// One call of one kernel on memory of its own; may be launched any number of times. Borrows the instance.
 class DeviceCall {

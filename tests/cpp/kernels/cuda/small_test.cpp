@@ -39,10 +39,10 @@ TEST_P(CudaSmall, DeepAndEmpty) {
   c.m = 20, c.density = 0, c.bias = c.direction == Direction::forward;
   check_on_device(c, Memory::exact);
   c.m = 600, c.rows = 64, c.cols = 120, c.block = {32, 32}, c.density = 0.7;
-  check_on_device(c, cut ? Memory::guarded : Memory::exact);
+  check_on_device(c, cut ? Memory::exact_filled : Memory::exact);
   for (const BlockShape block : {BlockShape{16, 16}, {32, 32}, {128, 128}}) {
     c.m = 800, c.rows = 2 * block.rows, c.cols = 2 * block.cols, c.block = block;
-    check_on_device(c, Memory::guarded);
+    check_on_device(c, Memory::exact_filled);
   }
 }
 
