@@ -1,0 +1,194 @@
+"""Sparsifiers of single elements against masks that plain Python sorts out."""
+
+import math
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sparseloom
+from sparseloom import BlockSparse, Error
+from sparseloom.sparsify import (
+    BlockwiseFraction,
+    Context,
+    ElementSparsifier,
+    KeepAll,
+    Learned,
+    PerBlockNM,
+    RandomFraction,
+    SameFormat,
+    ScalarFraction,
+    ScalarThreshold,
+)
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """Many equal magnitudes of both signs among others, so that ties decide."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(-3, 4, shape, generator=generator).float()
+    fine = torch.randn(shape, generator=generator)
+    return torch.where(torch.rand(shape, generator=generator) < 0.5, coarse, fine).to(dtype)
+
+
+def first_of(sizes: list[float], count: int) -> set[int]:
+    """The indices of the ``count`` largest; NaN counts as Inf, and the lowest index wins a tie."""
+    key = [math.inf if math.isnan(size) else abs(size) for size in sizes]
+    return set(sorted(range(len(key)), key=lambda i: (-key[i], i))[:count])
+
+
+def kept(mask: Tensor) -> set[int]:
+    return set(mask.flatten().nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fraction", [0, 0.1, 0.5, 0.9, 0.999, 1])
+def test_scalar_fraction_removes_exactly_that_fraction(dtype: torch.dtype, fraction: float) -> None:
+    dense = drawn(37, 41, dtype=dtype)
+    mask = ScalarFraction(fraction).select_mask(dense)
+    assert mask.dtype is torch.bool and mask.shape == dense.shape
+    count = dense.numel() - math.floor(fraction * dense.numel() + 0.5)
+    assert kept(mask) == first_of(dense.flatten().tolist(), count)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (), (1,), (3, 2, 5)])
+def test_any_shape_has_a_mask(shape: tuple[int, ...]) -> None:
+    dense = torch.randn(shape)
+    for sparsifier in (
+        *(KeepAll(), RandomFraction(0.5), ScalarThreshold(0.1), ScalarFraction(0.5)),
+        *(BlockwiseFraction(0.5, 2), PerBlockNM(1, 2), SameFormat(dense > 0)),
+    ):
+        mask = sparsifier.select_mask(dense)
+        assert mask.dtype is torch.bool and mask.shape == dense.shape, sparsifier
+
+
+def test_nan_inf_and_signs() -> None:
+    dense = torch.tensor([-0.0, 1.0, -2.0, math.nan, -math.inf, math.inf, 0.0, 2.0])
+    assert kept(ScalarFraction(5 / 8).select_mask(dense)) == {3, 4, 5}  # -Inf and NaN count as Inf
+    assert kept(ScalarFraction(6 / 8).select_mask(dense)) == {3, 4}
+    assert kept(ScalarFraction(4 / 8).select_mask(dense)) == {2, 3, 4, 5}  # of 2 and -2 the first one
+    assert kept(ScalarThreshold(0).select_mask(dense)) == {1, 2, 3, 4, 5, 7}
+    assert kept(ScalarThreshold(2).select_mask(dense)) == {3, 4, 5}
+    assert kept(PerBlockNM(1, 4).select_mask(dense)) == {3, 4}
+    assert kept(ScalarFraction(0.5).select_mask(-torch.ones(6))) == {0, 1, 2}
+    assert ScalarFraction(0.5).select_mask(torch.full((6,), math.nan)).sum() == 3
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 4), (2, 4), (4, 4), (1, 8), (3, 7), (2, 64)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_per_block_nm_keeps_n_of_m(n: int, m: int, dtype: torch.dtype) -> None:
+    dense = drawn(5, 45, dtype=dtype, seed=n + m)
+    mask = PerBlockNM(n, m).select_mask(dense)
+    for row, first in product(range(5), range(0, 45, m)):
+        group = dense[row, first : first + m].tolist()
+        assert kept(mask[row, first : first + m]) == first_of(group, n), (row, first)
+
+
+@pytest.mark.parametrize("block", [1, 4, (3, 8), (64, 64)])
+@pytest.mark.parametrize("fraction", [0, 0.4, 0.75, 1])
+def test_blockwise_fraction_removes_whole_blocks(block: int | tuple[int, int], fraction: float) -> None:
+    dense = torch.randint(-3, 4, (18, 21), generator=torch.Generator().manual_seed(1)).float()
+    bm, bn = (block, block) if isinstance(block, int) else block
+    mask = BlockwiseFraction(fraction, block).select_mask(dense)
+    grid = list(product(range(0, 18, bm), range(0, 21, bn)))
+    sums = [float(dense[r : r + bm, c : c + bn].abs().sum()) for r, c in grid]
+    stays = first_of(sums, len(grid) - math.floor(fraction * len(grid) + 0.5))
+    for index, (r, c) in enumerate(grid):
+        assert bool((mask[r : r + bm, c : c + bn] == (index in stays)).all())
+
+
+def test_random_fraction_draws_each_element_alone() -> None:
+    dense = torch.zeros(200, 500)
+
+    def mask(seed: int) -> Tensor:
+        return RandomFraction(0.9).select_mask(dense, torch.Generator().manual_seed(seed))
+
+    assert torch.equal(mask(1), mask(1)) and not torch.equal(mask(1), mask(2))
+    # 100 000 draws with a standard deviation of 95
+    assert abs(int(mask(1).sum()) - 10_000) < 500
+    assert not RandomFraction(1).select_mask(dense).any() and RandomFraction(0).select_mask(dense).all()
+
+
+def test_same_format_repeats_a_mask() -> None:
+    dense = torch.randn(4, 6)
+    mask = ScalarFraction(0.5).select_mask(dense)
+    assert torch.equal(SameFormat(mask).select_mask(dense + 3), mask)
+    with pytest.raises(Error, match=r"mask of what was kept.*SameFormat\(mask\)"):
+        SameFormat().select_mask(dense)
+    with pytest.raises(Error, match=r"a bool mask \[4, 6\]"):
+        SameFormat(mask[:2]).select_mask(dense)
+
+
+class Movement(Learned):
+    """Scores that fall as training moves an element towards zero."""
+
+    def scores(self, context: Context) -> Tensor:
+        return -context.weight * context.need("gradient")
+
+
+def test_a_learned_sparsifier_reads_the_context() -> None:
+    weight, gradient = torch.randn(6, 8), torch.randn(6, 8)
+    mask = Movement(0.75).select(Context(weight, gradient=gradient))
+    scores = (-weight * gradient).flatten()
+    assert kept(mask) == set(scores.topk(12).indices.tolist())
+    with pytest.raises(Error, match="gradient"):
+        Movement(0.75).select_mask(weight)
+
+    class Short(Learned):
+        def scores(self, context: Context) -> Tensor:
+            return context.weight[0]
+
+    with pytest.raises(Error, match=r"scores \[6, 8\]"):
+        Short(0.5).select_mask(weight)
+
+
+def test_elements_choose_the_blocks_that_hold_them() -> None:
+    layer = nn.Linear(64, 48, bias=False)
+    with torch.no_grad():
+        layer.weight.zero_()[17, 40] = -3
+    model = nn.Sequential(layer)
+    sparseloom.sparsify_(model, {"0": BlockSparse(16, select=ScalarThreshold(0.5))})
+    assert model[0].pattern.blocks == 1 and model[0].pattern.mask[1, 2]
+
+
+#: STen's table, row by row.
+TABLE: dict[type[ElementSparsifier], tuple[str, int, str]] = {
+    KeepAll: ("streaming", 1, "O(1)"),
+    RandomFraction: ("streaming", 1, "O(1)"),
+    ScalarThreshold: ("streaming", 1, "O(1)"),
+    ScalarFraction: ("materialising", 2, "O(nnz)"),
+    BlockwiseFraction: ("materialising", 2, "O(nnz)"),
+    PerBlockNM: ("blocking", 2, "O(b)"),
+    SameFormat: ("streaming", 1, "O(1)"),
+    Learned: ("materialising", 2, "O(nnz)"),
+}
+
+
+@pytest.mark.parametrize("sparsifier", TABLE)
+def test_kinds_passes_and_memory_are_those_of_the_table(sparsifier: type[ElementSparsifier]) -> None:
+    assert (sparsifier.kind, sparsifier.passes, sparsifier.memory) == TABLE[sparsifier]
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, math.nan, "half", True, None])
+def test_fractions_are_numbers_from_0_to_1(wrong: object) -> None:
+    for made in (ScalarFraction, RandomFraction, Movement, lambda f: BlockwiseFraction(f, 4)):
+        with pytest.raises(Error, match=r"fraction in \[0, 1\]"):
+            made(wrong)
+
+
+def test_other_arguments_are_checked() -> None:
+    with pytest.raises(Error, match="1 <= n <= m"):
+        PerBlockNM(5, 4)
+    for n, m in ((0, 4), (2, 0), (1.5, 4)):
+        with pytest.raises(Error, match="PerBlockNM"):
+            PerBlockNM(n, m)  # type: ignore[arg-type]
+    for threshold in (-1, math.nan):
+        with pytest.raises(Error, match="a threshold >= 0"):
+            ScalarThreshold(threshold)
+    with pytest.raises(Error, match="block"):
+        BlockwiseFraction(0.5, (4, 0))
+    for wrong in (torch.eye(3).to_sparse(), torch.zeros(2, dtype=torch.complex64), [1.0]):
+        with pytest.raises(Error, match="a strided tensor of real numbers"):
+            ScalarFraction(0.5).select_mask(wrong)  # type: ignore[arg-type]
