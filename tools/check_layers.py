@@ -3,7 +3,7 @@
 A folder of the C++ half may include itself and what lies to the left of it:
 
 core <- pattern <- layout <- plan <- kernels <- ops <- bindings; core <- runtime, read by plan, kernels and
-ops
+ops; core, runtime <- sparsifiers <- bindings
 
 FRONT_ARROWS has the same for the rooms of the PyTorch front.
 """
@@ -18,11 +18,12 @@ CPP_ARROWS = {
     "core": set(),
     "runtime": {"core"},
     "pattern": {"core"},
+    "sparsifiers": {"core", "runtime"},
     "layout": {"core", "pattern"},
     "plan": BELOW_PLAN,
     "kernels": BELOW_PLAN | {"plan"},
     "ops": BELOW_PLAN | {"plan", "kernels"},
-    "bindings": BELOW_PLAN | {"plan", "kernels", "ops"},
+    "bindings": BELOW_PLAN | {"plan", "kernels", "ops", "sparsifiers"},
 }
 # Public headers count as the folder that implements them; those not named here count as a folder of their own
 # name.
@@ -45,6 +46,7 @@ PUBLIC = dict.fromkeys(
     "generic/reference": "kernels",
     "generic/dense": "kernels",
     "rates": "plan",
+    "sparsifiers": "sparsifiers",
     "linear_of": "kernels",
     "semi24": "layout",
     "semi24_linear": "kernels",

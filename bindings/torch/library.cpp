@@ -72,6 +72,15 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // An order of w's columns, int64 [cols], of which 2:4 keeps more; 0 rounds: no limit.
   m.def("semi24_channel_order(Tensor w, int rounds=0) -> Tensor");
 
+  // Sparsifiers of single elements (include/sparseloom/sparsifiers.h) over a matrix [rows, cols].
+  // `selection`: the name of one there; `amount`: its fraction or threshold; `a`, `b`: the sides of a block,
+  // or n and m.
+  m.def("sparsifier_mask(Tensor dense, str selection, float amount, int a, int b, int seed) -> Tensor");
+  // The matrix with zero where nothing stays.
+  m.def("sparsifier_values(Tensor dense, str selection, float amount, int a, int b, int seed) -> Tensor");
+  // Elements and bytes that sparsifiers have read in this process.
+  m.def("sparsifier_reads() -> int[]");
+
   // What exported programs call that were made before the index was packed. They run with unknown facts:
   // `version` was a hash of the pattern.
   m.def(

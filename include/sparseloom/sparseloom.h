@@ -27,6 +27,8 @@
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
 #include "sparseloom/semi24_pruning.h"
+// Which single elements of a matrix stay.
+#include "sparseloom/sparsifiers.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

@@ -52,6 +52,16 @@ def _linear_backward_fake(
     return dx, dvalues, dy.new_empty((dy.shape[-1] if need_bias else 0,))
 
 
+@torch.library.register_fake("sparseloom::sparsifier_mask")
+def _sparsifier_mask_fake(dense: Tensor, *rest: Any) -> Tensor:
+    return dense.new_empty(dense.shape, dtype=torch.bool)
+
+
+@torch.library.register_fake("sparseloom::sparsifier_values")
+def _sparsifier_values_fake(dense: Tensor, *rest: Any) -> Tensor:
+    return dense.new_empty(dense.shape)
+
+
 @torch.library.register_fake("sparseloom::pack")
 def _pack_fake(dense: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int) -> Tensor:
     return dense.new_empty((col.shape[0], block_rows, block_cols))

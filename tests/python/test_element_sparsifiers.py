@@ -1,14 +1,17 @@
 """Sparsifiers of single elements against masks that plain Python sorts out."""
 
 import math
+from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import BlockSparse, Error
+from sparseloom import BlockSparse, Error, ops
+from sparseloom.pattern import draw_seed
 from sparseloom.sparsify import (
     BlockwiseFraction,
     Context,
@@ -69,6 +72,7 @@ def test_nan_inf_and_signs() -> None:
     assert kept(ScalarFraction(5 / 8).select_mask(dense)) == {3, 4, 5}  # -Inf and NaN count as Inf
     assert kept(ScalarFraction(6 / 8).select_mask(dense)) == {3, 4}
     assert kept(ScalarFraction(4 / 8).select_mask(dense)) == {2, 3, 4, 5}  # of 2 and -2 the first one
+    assert kept(ScalarThreshold(math.inf).select_mask(dense)) == set()
     assert kept(ScalarThreshold(0).select_mask(dense)) == {1, 2, 3, 4, 5, 7}
     assert kept(ScalarThreshold(2).select_mask(dense)) == {3, 4, 5}
     assert kept(PerBlockNM(1, 4).select_mask(dense)) == {3, 4}
@@ -109,6 +113,52 @@ def test_random_fraction_draws_each_element_alone() -> None:
     # 100 000 draws with a standard deviation of 95
     assert abs(int(mask(1).sum()) - 10_000) < 500
     assert not RandomFraction(1).select_mask(dense).any() and RandomFraction(0).select_mask(dense).all()
+
+
+ON_HOST: list[ElementSparsifier] = [
+    *(
+        KeepAll(),
+        RandomFraction(0.7),
+        ScalarThreshold(0.1),
+        ScalarFraction(0.9),
+        BlockwiseFraction(0.6, (8, 3)),
+    ),
+    *(PerBlockNM(2, 4), PerBlockNM(3, 40)),
+]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64, torch.int8])
+@pytest.mark.parametrize("sparsifier", ON_HOST, ids=repr)
+def test_the_host_chooses_as_torch_does(sparsifier: ElementSparsifier, dtype: torch.dtype) -> None:
+    dense = drawn(300, 301).to(dtype)
+
+    def seeded() -> torch.Generator:
+        return torch.Generator().manual_seed(3)
+
+    mask = sparsifier.select_mask(dense, seeded())
+    twin = sparsifier._mask(dense, draw_seed(seeded()))  # type: ignore[attr-defined]
+    assert torch.equal(mask, twin)
+    assert torch.equal(
+        sparsifier.select_mask(dense.t(), seeded()), sparsifier.select_mask(dense.t().clone(), seeded())
+    )
+    values = sparsifier.sparsified(dense, seeded())
+    assert values.dtype is dtype and torch.equal(values, torch.where(mask, dense, 0))
+
+
+@pytest.mark.parametrize("sparsifier", ON_HOST, ids=repr)
+def test_the_chunk_reader_counts_the_passes_of_the_table(sparsifier: ElementSparsifier) -> None:
+    dense = drawn(256, 320, dtype=torch.bfloat16)
+    before = ops.call("sparsifier_reads")
+    sparsifier.sparsified(dense)
+    elements, size = (
+        after - earlier for after, earlier in zip(ops.call("sparsifier_reads"), before, strict=True)
+    )
+    assert elements == sparsifier.passes * dense.numel() and size == 2 * elements
+
+
+def test_the_operators_are_torchs() -> None:
+    for op in (torch.ops.sparseloom.sparsifier_mask.default, torch.ops.sparseloom.sparsifier_values.default):
+        torch.library.opcheck(op, (torch.randn(8, 12), "scalar_fraction", 0.5, 1, 1, 0))
 
 
 def test_same_format_repeats_a_mask() -> None:
@@ -154,7 +204,7 @@ def test_elements_choose_the_blocks_that_hold_them() -> None:
 
 
 #: STen's table, row by row.
-TABLE: dict[type[ElementSparsifier], tuple[str, int, str]] = {
+TABLE: dict[Any, tuple[str, int, str]] = {
     KeepAll: ("streaming", 1, "O(1)"),
     RandomFraction: ("streaming", 1, "O(1)"),
     ScalarThreshold: ("streaming", 1, "O(1)"),
@@ -167,15 +217,17 @@ TABLE: dict[type[ElementSparsifier], tuple[str, int, str]] = {
 
 
 @pytest.mark.parametrize("sparsifier", TABLE)
-def test_kinds_passes_and_memory_are_those_of_the_table(sparsifier: type[ElementSparsifier]) -> None:
+def test_kinds_passes_and_memory_are_those_of_the_table(sparsifier: Any) -> None:
     assert (sparsifier.kind, sparsifier.passes, sparsifier.memory) == TABLE[sparsifier]
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.5, math.nan, "half", True, None])
 def test_fractions_are_numbers_from_0_to_1(wrong: object) -> None:
-    for made in (ScalarFraction, RandomFraction, Movement, lambda f: BlockwiseFraction(f, 4)):
+    made: tuple[Callable[[Any], object], ...]
+    made = (ScalarFraction, RandomFraction, Movement, lambda fraction: BlockwiseFraction(fraction, 4))
+    for each in made:
         with pytest.raises(Error, match=r"fraction in \[0, 1\]"):
-            made(wrong)
+            each(wrong)
 
 
 def test_other_arguments_are_checked() -> None:

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from .. import ops
 from .. import pattern as patterns
 from .._numbers import share, whole
 from .._scores import scores_on_device
@@ -48,6 +49,11 @@ class ElementSparsifier(Sparsifier):
         default one where it is None. Raises Error for a tensor that is sparse, complex or no tensor.
         """
 
+    def sparsified(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Returns ``dense`` with zero where nothing stays; without a gradient."""
+        mask = self.select_mask(dense, generator)
+        return dense.detach().masked_fill(~mask, 0)
+
     def select(self, context: Context) -> Tensor:
         """Returns the mask of the context's weight; a sparsifier that looks at more overrides it."""
         return self.select_mask(context.weight, context.generator)
@@ -58,22 +64,62 @@ class ElementSparsifier(Sparsifier):
         return patterns.from_mask(rows, cols, (bm, bn), any_of_block.cpu())
 
 
+class _Selection(ElementSparsifier):
+    """A sparsifier of include/sparseloom/sparsifiers.h: C++ on the host; elsewhere torch on the tensor's
+    device, with the same result."""
+
+    def _spec(self) -> tuple[str, float, int, int]:
+        """The selection's name, its amount, and two whole numbers."""
+        raise NotImplementedError
+
+    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
+        """Returns the mask of a matrix by torch."""
+        raise NotImplementedError
+
+    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        matrix = _as_matrix(_strided(self, dense))
+        if matrix.device.type == "cpu":
+            return self._on_host("sparsifier_mask", matrix, generator).reshape(dense.shape)
+        return self._mask(matrix, self._seed(generator)).reshape(dense.shape)
+
+    def sparsified(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        if _strided(self, dense).device.type != "cpu" or dense.dtype not in _HOST_DTYPES:
+            return super().sparsified(dense, generator)
+        return self._on_host("sparsifier_values", _as_matrix(dense.detach()), generator).reshape(dense.shape)
+
+    def _on_host(self, op: str, matrix: Tensor, generator: torch.Generator | None) -> Tensor:
+        # Whole numbers below 2^53, and every 8-bit float, are exact in float64.
+        exact = matrix if matrix.dtype in _HOST_DTYPES else matrix.double()
+        made: Tensor = ops.call(op, exact, *self._spec(), self._seed(generator))
+        return made
+
+    def _seed(self, generator: torch.Generator | None) -> int:
+        return 0
+
+
+_HOST_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
 @dataclass(frozen=True)
-class KeepAll(ElementSparsifier):
+class KeepAll(_Selection):
     """Keeps every element, zeros included."""
 
     kind, passes, memory = "streaming", 1, "O(1)"
     needs_values = False
 
-    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return torch.ones_like(_strided(self, dense), dtype=torch.bool)
+    def _spec(self) -> tuple[str, float, int, int]:
+        return "keep_all", 0.0, 1, 1
+
+    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
+        return torch.ones_like(matrix, dtype=torch.bool)
 
 
 @dataclass(frozen=True)
-class RandomFraction(ElementSparsifier):
+class RandomFraction(_Selection):
     """Removes each element with probability ``fraction``, alone and whatever its value, as dropout does.
 
-    Raises Error for a fraction outside [0, 1].
+    A seeded generator gives the same mask on every machine and device. Raises Error for a fraction outside
+    [0, 1].
     """
 
     fraction: float
@@ -83,19 +129,22 @@ class RandomFraction(ElementSparsifier):
     def __post_init__(self) -> None:
         _require_fraction(self, self.fraction)
 
-    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        dense, seed = _strided(self, dense), patterns.draw_seed(generator)
-        if dense.is_meta:
-            return torch.empty_like(dense, dtype=torch.bool)
-        own = torch.Generator(dense.device).manual_seed(seed)
-        drawn = torch.rand(dense.shape, generator=own, device=dense.device, dtype=torch.float64)
-        return drawn >= self.fraction
+    def _spec(self) -> tuple[str, float, int, int]:
+        return "random_fraction", float(self.fraction), 1, 1
+
+    def _seed(self, generator: torch.Generator | None) -> int:
+        return patterns.draw_seed(generator)
+
+    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
+        counter = torch.arange(1, matrix.numel() + 1, device=matrix.device).reshape(matrix.shape)
+        bits = _mix64(counter * _signed(0x9E3779B97F4A7C15) + seed)
+        return _shifted(bits, 11).double() * 2.0**-53 >= self.fraction
 
 
 @dataclass(frozen=True)
-class ScalarThreshold(ElementSparsifier):
-    """Keeps the elements with |x| > ``threshold``, and NaN: with 0 what is not zero, which behind a ReLU is
-    what it let pass. Raises Error for a negative threshold or NaN."""
+class ScalarThreshold(_Selection):
+    """Keeps the elements with |x| > ``threshold``, rounded to the tensor's dtype: with 0 what is not zero,
+    which behind a ReLU is what it let pass. Raises Error for a negative threshold or NaN."""
 
     threshold: float
     kind, passes, memory = "streaming", 1, "O(1)"
@@ -105,12 +154,16 @@ class ScalarThreshold(ElementSparsifier):
             remedy = "magnitudes are compared: pass 0 to keep what is not zero"
             raise Error(_name(self), "a threshold >= 0", repr(self.threshold), remedy)
 
-    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return ~(_strided(self, dense).abs() <= self.threshold)
+    def _spec(self) -> tuple[str, float, int, int]:
+        return "scalar_threshold", float(self.threshold), 1, 1
+
+    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
+        dtype = matrix.dtype if matrix.is_floating_point() else torch.float64
+        return magnitudes(matrix) > torch.tensor(self.threshold, dtype=dtype, device=matrix.device)
 
 
 @dataclass(frozen=True)
-class ScalarFraction(ElementSparsifier):
+class ScalarFraction(_Selection):
     """Removes the ``fraction`` of all elements that is smallest in magnitude: exactly round(fraction * n) of
     n elements, with halves rounded up. Raises Error for a fraction outside [0, 1]."""
 
@@ -120,18 +173,22 @@ class ScalarFraction(ElementSparsifier):
     def __post_init__(self) -> None:
         _require_fraction(self, self.fraction)
 
-    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return largest(_strided(self, dense), self.fraction)
+    def _spec(self) -> tuple[str, float, int, int]:
+        return "scalar_fraction", float(self.fraction), 1, 1
+
+    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
+        return highest(magnitudes(matrix), self.fraction)
 
 
 @dataclass(frozen=True)
-class BlockwiseFraction(ElementSparsifier):
+class BlockwiseFraction(_Selection):
     """Removes the ``fraction`` of all blocks whose sum of magnitudes is smallest: exactly round(fraction *
     n) of n blocks, with halves rounded up.
 
     ``block`` is (rows, columns) of a block, or one number for both, over the tensor as a matrix [first size,
-    product of the others]; blocks at its edges may be smaller. Raises Error for a fraction outside [0, 1] or
-    a side below 1.
+    product of the others]; blocks at its edges may be smaller. On a GPU sums are in float32, elsewhere in
+    float64, so that blocks whose sums are that close may be chosen differently. Raises Error for a fraction
+    outside [0, 1] or a side below 1.
     """
 
     fraction: float
@@ -146,17 +203,19 @@ class BlockwiseFraction(ElementSparsifier):
     def _sides(self) -> tuple[int, int]:
         return patterns.block_shape(_name(self), self.block)
 
-    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        matrix = _as_matrix(_strided(self, dense))
+    def _spec(self) -> tuple[str, float, int, int]:
+        return "blockwise_fraction", float(self.fraction), *self._sides()
+
+    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
         bm, bn = self._sides()
-        stays = largest(scores_on_device(matrix, (bm, bn), "l1"), self.fraction)
+        exact = matrix if matrix.is_floating_point() else matrix.double()
+        stays = highest(scores_on_device(exact, (bm, bn), "l1").nan_to_num(math.inf), self.fraction)
         rows, cols = matrix.shape
-        spread = stays.repeat_interleave(bm, 0)[:rows].repeat_interleave(bn, 1)[:, :cols]
-        return spread.reshape(dense.shape)
+        return stays.repeat_interleave(bm, 0)[:rows].repeat_interleave(bn, 1)[:, :cols]
 
 
 @dataclass(frozen=True)
-class PerBlockNM(ElementSparsifier):
+class PerBlockNM(_Selection):
     """Keeps the ``n`` elements that are largest in magnitude of every ``m`` consecutive ones of a row (n:m).
 
     Rows are those of the tensor as a matrix [first size, product of the others], for a linear weight [out
@@ -173,15 +232,17 @@ class PerBlockNM(ElementSparsifier):
             got = f"n={self.n} and m={self.m}"
             raise Error(_name(self), "1 <= n <= m", got, "PerBlockNM(2, 4) keeps two of four")
 
-    def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        matrix = _as_matrix(_strided(self, dense))
+    def _spec(self) -> tuple[str, float, int, int]:
+        return "per_block_nm", 0.0, int(self.n), int(self.m)
+
+    def _mask(self, matrix: Tensor, seed: int) -> Tensor:
         rows, cols = matrix.shape
         groups = -(-cols // self.m)
         # -1 lies below every magnitude, so that what lies beyond the edge never takes a place.
         padded = torch.nn.functional.pad(magnitudes(matrix), (0, groups * self.m - cols), value=-1.0)
         order = padded.reshape(rows, groups, self.m).argsort(dim=-1, descending=True, stable=True)
         stays = torch.zeros_like(order, dtype=torch.bool).scatter_(-1, order[..., : self.n], True)
-        return stays.flatten(1)[:, :cols].reshape(dense.shape)
+        return stays.flatten(1)[:, :cols]
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,17 +300,8 @@ class Learned(ElementSparsifier):
 
 def magnitudes(dense: Tensor) -> Tensor:
     """Returns |x| in a dtype that compares exactly, with Inf in the place of NaN."""
-    return (
-        dense.detach()
-        .abs()
-        .to(torch.promote_types(dense.dtype, torch.float32))
-        .nan_to_num(math.inf, math.inf)
-    )
-
-
-def largest(dense: Tensor, fraction: float) -> Tensor:
-    """Returns the mask that removes the fraction of all elements that is smallest in magnitude."""
-    return highest(magnitudes(dense), fraction)
+    wider = torch.float32 if dense.is_floating_point() else torch.float64
+    return dense.detach().to(torch.promote_types(dense.dtype, wider)).abs().nan_to_num(math.inf, math.inf)
 
 
 def highest(scores: Tensor, fraction: float) -> Tensor:
@@ -258,6 +310,22 @@ def highest(scores: Tensor, fraction: float) -> Tensor:
     order = scores.flatten().argsort(dim=0, descending=True, stable=True)
     mask = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
     return mask.index_fill_(0, order[:kept], True).reshape(scores.shape)
+
+
+def _mix64(x: Tensor) -> Tensor:
+    """SplitMix64's output function, as in src/core/rng.h, over int64, whose products wrap."""
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """x >> bits, with zeros from the left."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64)
 
 
 def _name(sparsifier: ElementSparsifier) -> str:
