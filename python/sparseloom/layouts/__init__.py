@@ -1,8 +1,10 @@
 """Layouts: how the stored elements of a weight lie in memory. A layout from outside registers itself here,
 and ``nn.SparseLinear`` multiplies with it; docs/add_a_layout.md walks through two."""
 
+from .coo import Coo
+from .csr import Csr
 from .layout import Layout
 from .registry import get, names, register
 from .semi24 import Semi24Layout
 
-__all__ = ["Layout", "Semi24Layout", "get", "names", "register"]
+__all__ = ["Coo", "Csr", "Layout", "Semi24Layout", "get", "names", "register"]

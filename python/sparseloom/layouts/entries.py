@@ -1,0 +1,199 @@
+"""Entries: what the layouts that store single elements, Csr and Coo, have in common."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .._numbers import share
+from ..errors import Error
+from .layout import REPACK, Layout
+
+Self = TypeVar("Self", bound="Entries")
+
+#: The most stored elements, rows and columns: indices have 32 bits.
+MOST = 2**31 - 1
+
+
+class Entries(Layout):
+    """Single elements of W anywhere, ordered by row and then by column, each place once. The values are
+    [stored]. What is stored stays stored when it is zero; an empty row stores nothing."""
+
+    def __init__(self, rows: int, cols: int, **fields: Any) -> None:
+        for what, size in (("rows", rows), ("columns", cols)):
+            if size > MOST:
+                raise Error(self.name, f"at most 2^31 - 1 {what}", str(size), "split the weight")
+        narrow = {
+            name: _narrowed(self.name, name, each) if isinstance(each, Tensor) else each
+            for name, each in fields.items()
+        }
+        super().__init__(rows, cols, **narrow)
+
+    @classmethod
+    def from_places(cls: type[Self], rows: int, cols: int, row: Tensor, col: Tensor) -> Self:
+        """Returns the layout that stores the elements (row[i], col[i]), which are in order and distinct."""
+        raise NotImplementedError
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Returns the rows and the columns of the stored elements, each int64 [stored]."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_dense(  # type: ignore[override]
+        cls: type[Self], weight: Tensor, mask: Tensor | None = None, density: float | None = None
+    ) -> Self:
+        """Stores the elements of ``weight`` [rows, cols] that are not zero; NaN is not zero.
+
+        ``mask``, bool of the weight's shape, says instead which elements are stored, zeros among them.
+        ``density`` stores that share of all elements, those of the largest magnitude (NaN counts as infinite;
+        of equal ones the first). Raises Error for both at once, for a weight that is no strided matrix, and
+        where more than 2^31 - 1 elements would be stored.
+        """
+        if not isinstance(weight, Tensor) or weight.layout != torch.strided or weight.dim() != 2:
+            got = f"{list(weight.shape)}, {weight.layout}" if isinstance(weight, Tensor) else repr(weight)
+            remedy = "pass layer.weight; from_torch takes torch's sparse tensors"
+            raise Error(cls.name, "a strided weight [out_features, in_features]", got, remedy)
+        if mask is not None and density is not None:
+            raise Error(
+                cls.name, "mask or density", "both", "the mask says what is stored: leave density out"
+            )
+        weight = weight.detach()
+        if mask is None:
+            if weight.is_meta:
+                raise Error(cls.name, "a weight with values", "one on the meta device", "pass mask=")
+            mask = weight != 0 if density is None else _largest(cls.name, weight, density)
+        elif mask.dtype != torch.bool or mask.shape != weight.shape:
+            got = f"{mask.dtype} {list(mask.shape)}"
+            raise Error(cls.name, f"a bool mask {list(weight.shape)}", got, "pass weight != 0, for example")
+        if not mask.is_meta:
+            require_countable(cls.name, int(mask.count_nonzero()))
+        row, col = mask.nonzero(as_tuple=True)
+        rows, cols = weight.shape
+        return cls.from_places(rows, cols, row, col)
+
+    @classmethod
+    def from_entries(
+        cls: type[Self], rows: int, cols: int, indices: Tensor, values: Tensor
+    ) -> tuple[Self, Tensor]:
+        """Returns the layout and the values of the elements ``values`` [n] at ``indices`` [2, n], in any
+        order: they are sorted, and those of one place are summed, in fp32 where they have 16 bits, as if in
+        the order in which they come. Raises Error where a place lies outside of the matrix."""
+        if indices.dim() != 2 or indices.shape[0] != 2 or values.shape != indices.shape[1:]:
+            got = f"indices {list(indices.shape)} and values {list(values.shape)}"
+            raise Error(cls.name, "indices [2, n] and values [n]", got, "pass one element for each place")
+        require_countable(cls.name, values.numel())
+        indices, values = indices.detach().long(), values.detach()
+        require_inside(cls.name, rows, cols, *indices)
+        wide = values.float() if values.dtype.itemsize == 2 else values
+        summed = torch.sparse_coo_tensor(indices, wide, (rows, cols)).coalesce()
+        layout = cls.from_places(rows, cols, *summed.indices())
+        return layout, summed.values().to(values.dtype)
+
+    @classmethod
+    def from_torch(cls: type[Self], tensor: Tensor) -> tuple[Self, Tensor]:
+        """Returns the layout and the values of a matrix of torch's sparse_csr or sparse_coo layout, whose
+        stored zeros stay; see ``from_entries`` for elements out of order and duplicates. Raises Error for
+        any other tensor: one of another layout, with batch or dense dimensions, or too large."""
+        if not isinstance(tensor, Tensor) or tensor.layout not in (torch.sparse_coo, torch.sparse_csr):
+            got = str(tensor.layout) if isinstance(tensor, Tensor) else repr(tensor)
+            remedy = "call to_sparse_csr() on it; from_dense takes strided weights"
+            raise Error(cls.name, "a sparse_csr or sparse_coo tensor", got, remedy)
+        if tensor.dim() != 2 or tensor.dense_dim() != 0:
+            got = f"{list(tensor.shape)} with {tensor.dense_dim()} dense dimensions"
+            raise Error(cls.name, "a matrix of single elements", got, "pass each matrix of the batch alone")
+        tensor = tensor.detach()
+        require_countable(cls.name, tensor._nnz())
+        rows, cols = tensor.shape
+        if tensor.layout == torch.sparse_coo:
+            return cls.from_entries(rows, cols, tensor._indices(), tensor._values())
+        crow, col = tensor.crow_indices(), tensor.col_indices()
+        indices = torch.stack([rows_of(crow, col.numel()), col.long()])
+        return cls.from_entries(rows, cols, indices, tensor.values())
+
+    def pack(self, dense: Tensor) -> Tensor:
+        return dense[self.places()]
+
+    def to_dense(self, values: Tensor) -> Tensor:
+        row, col = self.places()
+        dense = values.new_zeros(self.rows * self.cols).scatter(0, row * self.cols + col, values)
+        return dense.view(self.rows, self.cols)
+
+    def require_consistent(self, op: str, values: Tensor) -> None:
+        """Raises Error unless the index is one of this weight, in order, without a place outside or one that
+        comes twice, and ``values`` has an element for each. Looks at the index alone."""
+        self.require_sizes(op, values)
+        if values.is_meta or any(each.is_meta for each in self.tensors().values()):
+            return
+        row, col = self.places()
+        require_inside(op, self.rows, self.cols, row, col)
+        at = row * self.cols + col
+        if bool((wrong := at[1:] <= at[:-1]).any()):
+            last = int(wrong.nonzero()[0])
+            before, here = torch.stack([row, col], 1)[last : last + 2].tolist()
+            got = f"element {last + 1} at {here} behind {before}"
+            remedy = f"make them with layouts.{type(self).__name__}.from_entries, which sorts and sums"
+            raise Error(op, "stored elements by row and column, each place once", got, remedy)
+
+    def require_sizes(self, op: str, values: Tensor) -> None:
+        """Raises Error unless the tensors' shapes and dtypes, and what an index says of its own size, agree
+        with the weight and ``values``."""
+        raise NotImplementedError
+
+
+def require_countable(op: str, stored: int) -> None:
+    """Raises Error where an index of 32 bits cannot count the elements."""
+    if stored > MOST:
+        remedy = "split the weight by rows into several layers"
+        raise Error(op, "at most 2^31 - 1 stored elements", str(stored), remedy)
+
+
+def require_inside(op: str, rows: int, cols: int, row: Tensor, col: Tensor) -> None:
+    """Raises Error where a place lies outside of the matrix."""
+    for name, each, size in (("row", row, rows), ("column", col, cols)):
+        if each.numel() and not each.is_meta and bool((wrong := (each < 0) | (each >= size)).any()):
+            first = int(wrong.nonzero()[0])
+            got = f"{name} {int(each[first])} of element {first}"
+            raise Error(op, f"places in a weight {rows} x {cols}", got, REPACK)
+
+
+def rows_of(crow: Tensor, stored: int) -> Tensor:
+    """Returns the row of each stored element, int64 [stored], of the bounds of the rows [rows + 1]."""
+    rows = torch.arange(crow.numel() - 1, device=crow.device)
+    return rows.repeat_interleave(crow.long().diff(), output_size=stored)
+
+
+def bounds_of(row: Tensor, rows: int) -> Tensor:
+    """Returns where each row's elements begin, and where the last one's end, int32 [rows + 1]; ``row``
+    [stored] ascends."""
+    ends = torch.arange(rows + 1, device=row.device, dtype=row.dtype)
+    return torch.searchsorted(row, ends, out_int32=True)
+
+
+def require_shape(op: str, name: str, tensor: Tensor, shape: list[int], dtype: torch.dtype | None) -> None:
+    """Raises Error unless the tensor has this shape, and the dtype where one is given."""
+    if list(tensor.shape) != shape or (dtype is not None and tensor.dtype != dtype):
+        kind = "" if dtype is None else f"{dtype} "
+        raise Error(op, f"{name} {kind}{shape}", f"{tensor.dtype} {list(tensor.shape)}", REPACK)
+
+
+def _narrowed(op: str, name: str, index: Tensor) -> Tensor:
+    require_countable(op, index.shape[-1] if name != "crow" and index.dim() else 0)
+    if index.dtype not in (torch.int32, torch.int64):
+        raise Error(op, f"{name} of int32 or int64", str(index.dtype), "convert it")
+    return index.to(torch.int32).contiguous()
+
+
+def _largest(op: str, weight: Tensor, density: float) -> Tensor:
+    """Returns which elements are that share of a weight with the largest magnitude, as bool."""
+    if not 0 <= share(op, density) <= 1:
+        raise Error(op, "density in [0, 1]", repr(density), "density is the share of elements that is stored")
+    kept = round(density * weight.numel())
+    if kept in (0, weight.numel()):
+        return torch.full(weight.shape, kept != 0, device=weight.device)
+    size = weight.abs().flatten().nan_to_num(float("inf"), float("inf"))
+    limit = size.kthvalue(size.numel() - kept + 1).values
+    above, equal = size > limit, size == limit
+    equal &= equal.cumsum(0) <= kept - above.count_nonzero()
+    return (above | equal).view(weight.shape)
