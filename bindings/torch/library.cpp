@@ -80,6 +80,18 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def("sparsifier_values(Tensor dense, str selection, float amount, int a, int b, int seed) -> Tensor");
   // Elements and bytes that sparsifiers have read in this process.
   m.def("sparsifier_reads() -> int[]");
+  // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `row`: as in
+  // semi24_linear. `by_column`: ccol [cols + 1], row and slot [stored], one behind the other, which dX on a
+  // CUDA device needs.
+  m.def(
+      "csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, str row=\"\") -> Tensor");
+  m.def(
+      "csr_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, SymInt cols, Tensor? by_column=None, "
+      "str row=\"\") -> Tensor");
+  m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, str row=\"\") -> Tensor");
+  m.def(
+      "csr_plan(int rows, int cols, int stored, str direction, str dtype, int m, bool bias=False, "
+      "bool strict=False, int device=-1, str kernel=\"\") -> str");
 
   // What exported programs call that were made before the index was packed. They run with unknown facts:
   // `version` was a hash of the pattern.

@@ -29,6 +29,9 @@
 #include "sparseloom/semi24_pruning.h"
 // Which single elements of a matrix stay.
 #include "sparseloom/sparsifiers.h"
+// CSR weights, which hold single elements.
+#include "sparseloom/csr.h"
+#include "sparseloom/csr_linear.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

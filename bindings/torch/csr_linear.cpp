@@ -1,0 +1,160 @@
+// The operators of CSR weights: products and plans.
+#include "sparseloom/csr_linear.h"
+
+#include <optional>
+#include <string>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+#include "explain.h"
+#include "operands.h"
+#include "scratch.h"
+
+namespace sparseloom::binding {
+namespace {
+
+/// The index of a weight. On the CPU what it holds is checked too; a GPU's memory is not read.
+CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t cols, int device,
+                const char* first) {
+  CsrView w;
+  w.crow = indices_of(op, "crow", crow, -1, device, first);
+  w.col = indices_of(op, "col", col, -1, device, first);
+  if (crow.size(0) < 1)
+    core::fail(op, "crow [rows + 1]", shape_of(crow), "pass the index of one weight");
+  w.rows = crow.size(0) - 1, w.cols = cols, w.stored = col.size(0);
+  if (device < 0) csr_require_valid(op, w);
+  return w;
+}
+
+/// Sets the column index of a view: ccol [cols + 1], row [stored] and slot [stored], one behind the other.
+void take_columns(const char* op, const std::optional<Tensor>& by_column, CsrView& w, int device,
+                  const char* first) {
+  if (!by_column || device < 0) return;
+  w.ccol = indices_of(op, "by_column", *by_column, w.cols + 1 + 2 * w.stored, device, first);
+  w.row = w.ccol + w.cols + 1;
+  w.slot = w.row + w.stored;
+}
+
+Tensor values_for(const char* op, const Tensor& values, const CsrView& w, DType dtype, int device,
+                  const char* first) {
+  require_device(op, "values", values, device, first);
+  require_same_dtype(op, dtype, "values", values);
+  if (values.dim() != 1 || values.size(0) != w.stored)
+    core::fail(op, "values [" + std::to_string(w.stored) + "]", shape_of(values),
+               "pass values and index of one weight");
+  return as_contiguous(values);
+}
+
+/// Plans and runs the product whose operands are in `args`; the workspace comes from torch.
+void run(const char* op, const CsrLinear::Problem& problem, const CsrView& w, const MatmulArgs& args,
+         int device, const std::string& kernel) {
+  const Executor executor = torch_executor(device);
+  const auto plan = CsrLinear::plan(problem, executor, kernel);
+  const Scratch workspace(op, plan->workspace_bytes, device);
+  CsrLinear::run(*plan, args, w, workspace.span(), executor);
+}
+
+Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const Tensor& col,
+              std::optional<Tensor> bias, std::string kernel) {
+  constexpr const char* op = "csr_linear";
+  const int device = device_of(op, "x", x);
+  const Matrix input = matrix_of(op, "x", x);
+  const CsrView w = view_of(op, crow, col, input.view.cols, device, "x");
+  const Tensor stored = values_for(op, values, w, input.view.dtype, device, "x");
+  const std::optional<Tensor> dense_bias = bias_of(op, bias, w.rows, input.view.dtype, device);
+  CsrLinear::Problem problem =
+      CsrLinear::describe(w, Direction::forward, input.view.dtype, input.view.rows);
+  problem.bias = bias.has_value();
+  const Tensor y = new_like(op, x, with_features(x, w.rows));
+  if (input.view.rows == 0 || w.rows == 0) return y;
+  MatmulArgs args;
+  args.a = input.view.data, args.a_stride = input.view.stride;
+  args.values = stored.const_data_ptr();
+  args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  args.out = y.mutable_data_ptr(), args.out_stride = w.rows;
+  run(op, problem, w, args, device, kernel);
+  return y;
+}
+
+Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tensor& col, std::int64_t cols,
+          std::optional<Tensor> by_column, std::string kernel) {
+  constexpr const char* op = "csr_dx";
+  const int device = device_of(op, "dy", dy);
+  const Matrix grad = matrix_of(op, "dy", dy);
+  if (cols < 0)
+    core::fail(op, "cols of 0 and more", std::to_string(cols), "pass the weight's in features");
+  CsrView w = view_of(op, crow, col, cols, device, "dy");
+  take_columns(op, by_column, w, device, "dy");
+  const Tensor stored = values_for(op, values, w, grad.view.dtype, device, "dy");
+  if (grad.view.cols != w.rows)
+    core::fail(op, "dy with " + std::to_string(w.rows) + " features", shape_of(dy),
+               "pass the gradient of this layer's output");
+  const CsrLinear::Problem problem =
+      CsrLinear::describe(w, Direction::dx, grad.view.dtype, grad.view.rows);
+  const Tensor out = new_like(op, dy, with_features(dy, cols));
+  if (grad.view.rows == 0 || cols == 0) return out;
+  MatmulArgs args;
+  args.a = grad.view.data, args.a_stride = grad.view.stride;
+  args.values = stored.const_data_ptr();
+  args.out = out.mutable_data_ptr(), args.out_stride = cols;
+  run(op, problem, w, args, device, kernel);
+  return out;
+}
+
+Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& col, std::string kernel) {
+  constexpr const char* op = "csr_dw";
+  const int device = device_of(op, "dy", dy);
+  const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
+  require_device(op, "x", x, device, "dy");
+  require_same_dtype(op, grad.view.dtype, "x", x);
+  const CsrView w = view_of(op, crow, col, input.view.cols, device, "dy");
+  if (grad.view.cols != w.rows || grad.view.rows != input.view.rows)
+    core::fail(op, "dy [tokens, " + std::to_string(w.rows) + "] and x [tokens, in features]",
+               shape_of(dy) + " and " + shape_of(x), "pass the gradient and the input of one call");
+  const CsrLinear::Problem problem =
+      CsrLinear::describe(w, Direction::dw, grad.view.dtype, grad.view.rows);
+  const Tensor out = new_like(op, dy, {w.stored});
+  if (w.stored == 0) return out;
+  MatmulArgs args;
+  args.a = grad.view.data, args.a_stride = grad.view.stride;
+  args.b = input.view.data, args.b_stride = input.view.stride;
+  args.out = out.mutable_data_ptr();
+  run(op, problem, w, args, device, kernel);
+  return out;
+}
+
+std::string plan(std::int64_t rows, std::int64_t cols, std::int64_t stored, std::string direction,
+                 std::string dtype, std::int64_t m, bool bias, bool strict, std::int64_t device,
+                 std::string kernel) {
+  if (rows < 0 || cols < 0 || m < 0 || stored < 0)
+    core::fail("csr_plan", "sizes of 0 and more",
+               core::shape(rows, cols) + ", m = " + std::to_string(m) + " and " + std::to_string(stored) +
+                   " stored elements",
+               "pass the layer's sizes");
+  CsrView w;
+  w.rows = rows, w.cols = cols, w.stored = stored;
+  CsrLinear::Problem problem = CsrLinear::describe(w, direction_of(direction), dtype_named(dtype), m);
+  problem.bias = bias, problem.strict = strict;
+  const auto plan = CsrLinear::plan(problem, planner(device), kernel);
+  return json_of(*plan, {}, plan->describe());
+}
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  m.impl("csr_plan", TORCH_BOX(&sparseloom::binding::plan));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  using namespace sparseloom::binding;
+  m.impl("csr_linear", TORCH_BOX(&linear));
+  m.impl("csr_dx", TORCH_BOX(&dx));
+  m.impl("csr_dw", TORCH_BOX(&dw));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+  using namespace sparseloom::binding;
+  m.impl("csr_linear", TORCH_BOX(&linear));
+  m.impl("csr_dx", TORCH_BOX(&dx));
+  m.impl("csr_dw", TORCH_BOX(&dw));
+}

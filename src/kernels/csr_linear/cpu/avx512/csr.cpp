@@ -1,0 +1,44 @@
+// avx512_lanes and avx512_single: sixteen lanes of fp32.
+#if defined(__x86_64__)
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "core/check.h"
+#include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/bsr_linear/cpu/intrinsics.h"
+#include "kernels/bsr_linear/cpu/tile.h"
+#include "kernels/csr_linear/cpu/ops.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/bsr_linear/cpu/avx512/begin.h"
+namespace {
+#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
+#include "kernels/bsr_linear/cpu/avx2/simd.h"
+#include "kernels/bsr_linear/cpu/avx512/vector.h"
+#include "kernels/csr_linear/cpu/avx512/gather.h"
+#include "kernels/csr_linear/cpu/generic/lanes-inl.h"
+#include "kernels/csr_linear/cpu/generic/single-inl.h"
+// clang-format on
+}  // namespace
+#include "kernels/bsr_linear/cpu/avx512/end.h"
+
+namespace sparseloom::kernels::cpu {
+static constinit Runs lanes_runs{"avx512_lanes"}, single_runs{"avx512_single"};
+
+const LanesOps kCsrLanesAvx512{&lanes_runs,
+                            avx512::kLanes,
+                            avx512::pack_lanes,
+                            avx512::forward_lanes,
+                            avx512::dx_lanes,
+                            avx512::write_dx_lanes,
+                            avx512::dw_lanes};
+const SingleOps kCsrSingleAvx512{
+    &single_runs,    avx512::widen_single,    avx512::forward_single,
+    avx512::dx_single, avx512::write_dx_single, avx512::dw_single};
+}  // namespace sparseloom::kernels::cpu
+
+#endif

@@ -1,0 +1,134 @@
+// The rows of the lanes and single kernels: what they refuse, their predicted time and their launch.
+#include "kernels/csr_linear/rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/csr_linear/cpu/ops.h"
+#include "plan/machine.h"
+
+namespace sparseloom::kernels {
+namespace {
+
+#if defined(__x86_64__)
+
+using plan::MachineRates;
+using runtime::Isa;
+
+/// A kernel of one instruction set: of lanes and single, one is null.
+struct Method {
+  const char* name;
+  Isa needs;
+  const cpu::LanesOps* lanes;
+  const cpu::SingleOps* single;
+};
+
+constexpr Method kMethods[] = {
+    {"avx512_lanes", Isa::avx512, &cpu::kCsrLanesAvx512, nullptr},
+    {"avx2_lanes", Isa::avx2, &cpu::kCsrLanesAvx2, nullptr},
+    {"avx512_single", Isa::avx512, nullptr, &cpu::kCsrSingleAvx512},
+    {"avx2_single", Isa::avx2, nullptr, &cpu::kCsrSingleAvx2},
+};
+
+Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
+  if (!machine.isa.has(method.needs))
+    return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
+            runtime::name_of(machine.isa)};
+  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  if (method.single != nullptr && p.m > 1) return {"takes one token, the call has {}", p.m};
+  return {};
+}
+
+/// One core's cycles in which it does 32 fp32 flops by AVX2 FMA, in microseconds.
+double cycle_us(const MachineRates& rates) {
+  constexpr double kFlopsPerCycle = 32;
+  return 1e6 * kFlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
+}
+
+double on_threads(double us, int threads) {
+  constexpr double kCallUs = 1, kForkUs = 5, kWorthUs = 5;
+  const double tasks = std::clamp(us / kWorthUs, 1.0, static_cast<double>(std::max(1, threads)));
+  return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);
+}
+
+/// Cycles are those of one thread on a Zen 4; the log has the measurements.
+double lanes_us(const cpu::LanesOps& ops, const LinearProblem& p, const MachineRates& rates, int vectors) {
+  const bool wide = ops.lanes > 8;
+  const double line = wide ? 1.0 : 0.6;  // cycles for a vector of a panel that lies in L1
+  const double tokens = static_cast<double>(vectors * ops.lanes);
+  const double panels = std::ceil(static_cast<double>(p.m) / tokens);
+  const double rows = static_cast<double>(p.rows), cols = static_cast<double>(p.cols);
+  const double panel_bytes = 4 * tokens * cols;
+  // Of a vector that comes from L2, or from the cache that all cores share.
+  const double far = panel_bytes < 24e3 ? 0 : panel_bytes < 0.7e6 ? 1.0 : 3.0;
+  const double scale = wide ? 1 : 0.5;
+  const double vector = p.direction == Direction::forward ? line + scale * far
+                        : p.direction == Direction::dx    ? 2 * (line + scale * far)
+                                                          : line + scale * far + 0.8;
+  const double element = p.direction == Direction::dw ? 2.5 : 1.5;
+  const double features = p.direction == Direction::forward ? cols + rows
+                          : p.direction == Direction::dx    ? rows + 1.5 * cols
+                                                            : rows + cols;
+  const double cycles = panels * (static_cast<double>(p.stored) * (element + vectors * vector) +
+                                  features * vectors * (wide ? 4 : 2.5) + rows * 12);
+  return on_threads(cycle_us(rates) * cycles, p.threads);
+}
+
+double single_us(const Method& method, const LinearProblem& p, const MachineRates& rates) {
+  const double element = p.direction == Direction::dx ? 2.2 : 1.3;
+  const double row = method.needs == Isa::avx512 ? 20 : 24;
+  const double cycles = static_cast<double>(p.stored) * element + static_cast<double>(p.rows) * row +
+                        0.3 * static_cast<double>(p.cols);
+  return on_threads(cycle_us(rates) * cycles, p.threads);
+}
+
+/// The index's sizes, which are all that a workspace depends on.
+CsrView sizes_of(const LinearProblem& p) {
+  CsrView w;
+  w.rows = p.rows, w.cols = p.cols, w.stored = p.stored;
+  return w;
+}
+
+template <std::size_t kMethod>
+CsrRow row() {
+  static constexpr const Method& method = kMethods[kMethod];
+  const auto propose = [](const LinearProblem& p, const plan::Machine& machine,
+                          Proposals<CsrLinear>& out) -> Refusal {
+    if (const Refusal why = refuse(method, p, machine)) return why;
+    if (method.single != nullptr) {
+      out.add({{}, single_us(method, p, machine.rates), cpu::single_workspace(sizes_of(p), p.direction)});
+      return {};
+    }
+    for (const int vectors : {4, 2, 1})
+      out.add(
+          {{vectors},
+           lanes_us(*method.lanes, p, machine.rates, vectors),
+           cpu::lanes_workspace(*method.lanes, sizes_of(p), p.direction, p.dtype, p.m, vectors)});
+    return {};
+  };
+  const auto launch = [](const CsrLinear::Args& args, const CsrLinear::Schedule& schedule,
+                         const Executor& executor) {
+    if (method.single != nullptr)
+      cpu::run_single(*method.single, args.product, args.view, executor);
+    else
+      cpu::run_lanes(*method.lanes, args.product, args.view, schedule.variant, executor);
+    return 0;
+  };
+  return {method.name, Placement::cpu, propose, launch};
+}
+
+#endif
+
+}  // namespace
+
+std::span<const CsrRow> csr_cpu_rows() {
+#if defined(__x86_64__)
+  static const CsrRow rows[] = {row<0>(), row<1>(), row<2>(), row<3>()};
+  return rows;
+#else
+  return {};
+#endif
+}
+
+}  // namespace sparseloom::kernels

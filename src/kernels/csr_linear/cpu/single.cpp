@@ -1,0 +1,60 @@
+// The driver of the single kernels.
+#if defined(__x86_64__)
+
+#include "kernels/csr_linear/cpu/single.h"
+
+#include "core/check.h"
+#include "kernels/csr_linear/cpu/tasks.h"
+
+namespace sparseloom::kernels::cpu {
+namespace {
+
+std::int64_t padded(std::int64_t size) { return core::round_up(size, kLineCells); }
+
+template <class Body>
+void for_rows(const CsrView& w, std::int64_t tasks, std::int64_t multiple, const Executor& executor,
+              const Body& body) {
+  const std::int64_t parts = tasks == 1 ? 1 : kPartsOfTask * tasks;
+  for_items(executor, tasks, parts, [&](std::int64_t part) {
+    const Range rows = rows_of_part(w, part, parts, multiple);
+    if (rows.begin < rows.end) body(rows);
+  });
+}
+
+}  // namespace
+
+std::size_t single_workspace(const CsrView& w, Direction direction) {
+  const std::int64_t floats = direction == Direction::forward ? padded(w.cols)
+                              : direction == Direction::dw
+                                  ? padded(w.rows) + padded(w.cols)
+                                  : padded(w.rows) + dx_chunks(w, 1) * padded(w.cols);
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+void run_single(const SingleOps& ops, const MatmulArgs& args, const CsrView& w, const Executor& executor) {
+  ops.runs->add();
+  const Direction direction = args.direction;
+  const std::int64_t depth = direction == Direction::forward ? w.cols : w.rows;
+  float* const a = reinterpret_cast<float*>(args.workspace);
+  const SingleJob job{args, w, a, a + padded(depth), dx_chunks(w, 1)};
+  const std::int64_t tasks = csr_tasks(w, 1, executor);
+  ops.widen(args.dtype, args.a, depth, job.a);
+  switch (direction) {
+    case Direction::forward:
+      return for_rows(w, tasks, kLineCells, executor,
+                      [&](Range rows) { ops.forward(job, rows.begin, rows.end); });
+    case Direction::dx:
+      for_items(executor, tasks, job.chunks, [&](std::int64_t chunk) {
+        const Range rows = rows_of_part(w, chunk, job.chunks, 1);
+        ops.dx(job, chunk, rows.begin, rows.end);
+      });
+      return ops.write_dx(job, 0, w.cols);
+    case Direction::dw:
+      ops.widen(args.dtype, args.b, w.cols, job.b);
+      return for_rows(w, tasks, 1, executor, [&](Range rows) { ops.dw(job, rows.begin, rows.end); });
+  }
+}
+
+}  // namespace sparseloom::kernels::cpu
+
+#endif

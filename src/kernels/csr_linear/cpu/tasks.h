@@ -1,0 +1,54 @@
+// How the products of CSR weights are cut: rows in shares of equal cost. An output is computed by one thread,
+// in an order that does not depend on the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/bsr_linear/cpu/claims.h"
+#include "kernels/bsr_linear/cpu/share.h"
+#include "sparseloom/csr.h"
+#include "sparseloom/executor.h"
+#include "sparseloom/generic/parallel.h"
+
+namespace sparseloom::kernels::cpu {
+
+/// Running cost over the rows of W, in stored elements; writing a row costs as much as some.
+struct CsrCosts {
+  const std::int32_t* crow;
+  static constexpr std::int64_t kRowCost = 8;
+  std::int64_t operator[](std::int64_t row) const { return crow[row] + row * kRowCost; }
+};
+
+/// The rows of share `part` of `parts`, cut at multiples of `multiple`.
+inline Range rows_of_part(const CsrView& w, std::int64_t part, std::int64_t parts, std::int64_t multiple) {
+  return units_of_part(CsrCosts{w.crow}, w.rows, 1, part, parts, multiple);
+}
+
+/// Vector steps that are worth waking a thread for: some 5 us.
+inline constexpr double kCsrTaskSteps = 10e3;
+
+/// Tasks worth starting for that many stored elements, each multiplied by `vectors` vectors.
+inline std::int64_t csr_tasks(const CsrView& w, std::int64_t vectors, const Executor& executor) {
+  const double elements = static_cast<double>(w.stored + CsrCosts::kRowCost * w.rows + w.cols);
+  return tasks_of(elements * static_cast<double>(vectors) / kCsrTaskSteps, executor);
+}
+
+/// Shares of the rows of W that dX sums apart, so that threads need not wait for each other; they depend on
+/// the problem alone. Adding them up must stay cheap beside the products.
+inline std::int64_t dx_chunks(const CsrView& w, std::int64_t panels) {
+  constexpr std::int64_t kItems = 16, kElementsOfSum = 8;
+  const std::int64_t cheap = w.stored / std::max<std::int64_t>(1, kElementsOfSum * w.cols);
+  return std::clamp<std::int64_t>(std::min(cheap, kItems / panels), 1, kItems);
+}
+
+/// Calls body(item) for all items on as many threads as there are tasks; who takes one is left to chance.
+template <class Body>
+void for_items(const Executor& executor, std::int64_t tasks, std::int64_t items, const Body& body) {
+  Claims claims;
+  runtime::parallel_tasks(executor, std::min(tasks, items), [&](std::int64_t) {
+    for (std::int64_t item; (item = claims.take()) < items;) body(item);
+  });
+}
+
+}  // namespace sparseloom::kernels::cpu

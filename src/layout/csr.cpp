@@ -1,0 +1,59 @@
+// CSR as a layout: copies to dense rows, which copy bytes whatever the dtype, and checks.
+#include "sparseloom/csr.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/check.h"
+
+namespace sparseloom {
+namespace {
+
+template <class W>
+void unpack_words(const CsrView& w, const W* values, const MatrixView& dense, std::int64_t begin,
+                  std::int64_t end) {
+  for (std::int64_t row = begin; row < end; ++row) {
+    W* const to = static_cast<W*>(dense.data) + row * dense.stride;
+    std::fill_n(to, w.cols, W{0});
+    Csr::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[col] = values[slot]; });
+  }
+}
+
+}  // namespace
+
+void Csr::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
+                 std::int64_t end) {
+  switch (size_of(dense.dtype)) {
+    case 1: return unpack_words(w, static_cast<const std::uint8_t*>(values), dense, begin, end);
+    case 2: return unpack_words(w, static_cast<const std::uint16_t*>(values), dense, begin, end);
+    case 4: return unpack_words(w, static_cast<const std::uint32_t*>(values), dense, begin, end);
+    default: return unpack_words(w, static_cast<const std::uint64_t*>(values), dense, begin, end);
+  }
+}
+
+void Csr::validate(const char* op, const View& w) {
+  const char* const remedy = "make the index with layouts.Csr, which sorts it";
+  if (w.rows < 0 || w.cols < 0 || w.stored < 0)
+    core::fail(op, "sizes of 0 and more", core::shape(w.rows, w.cols), "pass the weight's shape");
+  if (w.crow == nullptr || (w.col == nullptr && w.stored > 0))
+    core::fail(op, "crow and col", "a null pointer", "pass the index of the weight");
+  if (w.crow[0] != 0 || w.crow[w.rows] != w.stored)
+    core::fail(op, "crow from 0 to the " + std::to_string(w.stored) + " stored elements",
+               std::to_string(w.crow[0]) + " to " + std::to_string(w.crow[w.rows]), remedy);
+  for (std::int64_t row = 0; row < w.rows; ++row) {
+    const std::int64_t begin = w.crow[row], end = w.crow[row + 1];
+    if (begin > end || end > w.stored)
+      core::fail(op, "crow that ascends",
+                 std::to_string(begin) + " and " + std::to_string(end) + " at row " + std::to_string(row),
+                 remedy);
+    std::int64_t before = -1;
+    for (std::int64_t i = begin; i < end; before = w.col[i++])
+      if (w.col[i] <= before || w.col[i] >= w.cols)
+        core::fail(op, "ascending columns below " + std::to_string(w.cols),
+                   "col[" + std::to_string(i) + "] = " + std::to_string(w.col[i]) + " in row " +
+                       std::to_string(row),
+                   remedy);
+  }
+}
+
+}  // namespace sparseloom

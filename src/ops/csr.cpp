@@ -1,0 +1,17 @@
+// Which CSR indices a thread has validated.
+#include "plan/seen_indices.h"
+#include "sparseloom/csr_linear.h"
+
+namespace sparseloom {
+
+void csr_require_valid(const char* op, const CsrView& w) {
+  static thread_local plan::SeenIndices seen;
+  IndexView elements;  // an element is a block of one
+  elements.rows = w.rows, elements.cols = w.cols, elements.blocks = w.stored, elements.block = {1, 1};
+  elements.crow = w.crow, elements.col = w.col;
+  if (w.crow != nullptr && (w.col != nullptr || w.stored == 0) && seen.contains(elements)) return;
+  Csr::validate(op, w);
+  seen.add(elements);
+}
+
+}  // namespace sparseloom
