@@ -1,6 +1,7 @@
 // The operators of CSR weights: products and plans.
 #include "sparseloom/csr_linear.h"
 
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -14,12 +15,19 @@
 namespace sparseloom::binding {
 namespace {
 
+void require_countable(const char* op, std::int64_t stored) {
+  if (stored > std::numeric_limits<std::int32_t>::max())
+    core::fail(op, "at most 2^31 - 1 stored elements", std::to_string(stored),
+               "split the weight by rows into several layers");
+}
+
 /// The index of a weight. On the CPU what it holds is checked too; a GPU's memory is not read.
 CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int64_t cols, int device,
                 const char* first) {
   CsrView w;
   w.crow = indices_of(op, "crow", crow, -1, device, first);
   w.col = indices_of(op, "col", col, -1, device, first);
+  require_countable(op, col.size(0));
   if (crow.size(0) < 1)
     core::fail(op, "crow [rows + 1]", shape_of(crow), "pass the index of one weight");
   w.rows = crow.size(0) - 1, w.cols = cols, w.stored = col.size(0);
@@ -132,6 +140,7 @@ std::string plan(std::int64_t rows, std::int64_t cols, std::int64_t stored, std:
                core::shape(rows, cols) + ", m = " + std::to_string(m) + " and " + std::to_string(stored) +
                    " stored elements",
                "pass the layer's sizes");
+  require_countable("csr_plan", stored);
   CsrView w;
   w.rows = rows, w.cols = cols, w.stored = stored;
   CsrLinear::Problem problem = CsrLinear::describe(w, direction_of(direction), dtype_named(dtype), m);

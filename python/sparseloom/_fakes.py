@@ -120,6 +120,23 @@ def _semi24_prune_fake(w: Tensor, method: str) -> Tensor:
     return w.new_empty(w.shape, dtype=torch.bool)
 
 
+@torch.library.register_fake("sparseloom::csr_linear")
+def _csr_linear_fake(x: Tensor, values: Tensor, crow: Tensor, *rest: Any, **named: Any) -> Tensor:
+    return x.new_empty((*x.shape[:-1], crow.shape[0] - 1))
+
+
+@torch.library.register_fake("sparseloom::csr_dx")
+def _csr_dx_fake(
+    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, *rest: Any, **named: Any
+) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], cols))
+
+
+@torch.library.register_fake("sparseloom::csr_dw")
+def _csr_dw_fake(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, *rest: Any, **named: Any) -> Tensor:
+    return dy.new_empty(col.shape)
+
+
 @torch.library.register_fake("sparseloom::linear")
 def _linear_of_pair_fake(
     x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, out_features: int, *rest: Any

@@ -42,6 +42,10 @@ def _backward(
     return ((x is not None) + (values is not None)) * 2 * blocks * block_rows * block_cols * prod(dy[:-1])
 
 
+def _csr_dw(dy: Shape, x: Shape, crow: Shape, col: Shape, *rest: Any, **named: Any) -> int:
+    return 2 * prod(col) * prod(dy[:-1])
+
+
 def register(operators: Any) -> None:
     """Registers the flop formula of each product in ``operators``."""
     for name in (
@@ -51,6 +55,8 @@ def register(operators: Any) -> None:
         "bsr_scaled_linear",
         "semi24_linear",
         "semi24_dx",
+        "csr_linear",
+        "csr_dx",
         "linear",
         "scaled_linear",
     ):
@@ -58,6 +64,7 @@ def register(operators: Any) -> None:
     for name, formula in (
         ("bsr_linear_dw", _dw),
         ("bsr_linear_dw_add", _dw_add),
+        ("csr_dw", _csr_dw),
         ("bsr_linear_backward", _backward),
     ):
         register_flop_formula(getattr(operators, name))(formula)

@@ -38,6 +38,9 @@ linear_train = torch.ops.sparseloom.bsr_linear_train.default
 linear_backward = torch.ops.sparseloom.bsr_linear_backward.default
 semi24_linear = torch.ops.sparseloom.semi24_linear.default
 semi24_dx = torch.ops.sparseloom.semi24_dx.default
+csr_linear = torch.ops.sparseloom.csr_linear.default
+csr_dx = torch.ops.sparseloom.csr_dx.default
+csr_dw = torch.ops.sparseloom.csr_dw.default
 
 
 def call(name: str, *arguments: Any) -> Any:

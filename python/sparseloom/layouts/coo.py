@@ -19,6 +19,7 @@ class Coo(Entries):
     """
 
     name = "coo"
+    derived_names = ("crow", "by_column")
     indices: Tensor
 
     @classmethod
@@ -32,6 +33,16 @@ class Coo(Entries):
     def to_csr(self) -> Csr:
         """Returns the same elements as Csr, whose values are these; the columns are shared."""
         return Csr(self.rows, self.cols, crow=bounds_of(self.indices[0], self.rows), col=self.indices[1])
+
+    def csr(self) -> tuple[Tensor, Tensor]:
+        crow = self._derived.get("crow")
+        return bounds_of(self.indices[0], self.rows) if crow is None else crow, self.indices[1]
+
+    def derived(self) -> dict[str, Tensor]:
+        if self.indices.is_meta:
+            return {}
+        crow = {"crow": bounds_of(self.indices[0], self.rows)}
+        return crow | ({"by_column": self._by_column()} if self.indices.is_cuda else {})
 
     def to_torch(self, values: Tensor) -> Tensor:
         """Returns W as a coalesced tensor of torch's sparse_coo layout, which shares the values."""

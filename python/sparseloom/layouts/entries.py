@@ -7,8 +7,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from .. import _csr
 from .._numbers import share
+from .._products import differentiated
 from ..errors import Error
+from . import products
 from .layout import REPACK, Layout
 
 Self = TypeVar("Self", bound="Entries")
@@ -120,6 +123,37 @@ class Entries(Layout):
         dense = values.new_zeros(self.rows * self.cols).scatter(0, row * self.cols + col, values)
         return dense.view(self.rows, self.cols)
 
+    def csr(self) -> tuple[Tensor, Tensor]:
+        """Returns crow int32 [rows + 1] and col int32 [stored]."""
+        raise NotImplementedError
+
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        if any(each is not None and differentiated(each) for each in (x, values, bias)):
+            return products.linear(x, values, bias, self)
+        return _csr.linear(x, values, *self.csr(), bias)
+
+    def dx(self, dy: Tensor, values: Tensor) -> Tensor:
+        if differentiated(dy) or differentiated(values):
+            return _Dx.apply(dy, values, self)  # type: ignore[no-any-return]
+        columns = self._derived.get("by_column")
+        if columns is None and dy.is_cuda:
+            columns = self._by_column()
+        return _csr.dx(dy, values, *self.csr(), self.cols, columns)
+
+    def dw(self, dy: Tensor, x: Tensor) -> Tensor:
+        if differentiated(dy) or differentiated(x):
+            return _Dw.apply(dy, x, self)  # type: ignore[no-any-return]
+        return _csr.dw(dy, x, *self.csr())
+
+    def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
+        _, col = self.csr()
+        device = torch.device("cpu") if col.is_meta else col.device
+        return _csr.plan(direction, dtype, m, (self.rows, self.cols), col.numel(), bias, device)
+
+    def _by_column(self) -> Tensor:
+        row, col = self.places()
+        return _csr.by_column(col.int(), row, self.cols)
+
     def require_consistent(self, op: str, values: Tensor) -> None:
         """Raises Error unless the index is one of this weight, in order, without a place outside or one that
         comes twice, and ``values`` has an element for each. Looks at the index alone."""
@@ -197,3 +231,49 @@ def _largest(op: str, weight: Tensor, density: float) -> Tensor:
     above, equal = size > limit, size == limit
     equal &= equal.cumsum(0) <= kept - above.count_nonzero()
     return (above | equal).view(weight.shape)
+
+
+class _Dx(torch.autograd.Function):
+    """dY W, whose derivatives are the other two products."""
+
+    @staticmethod
+    def forward(dy: Tensor, values: Tensor, layout: Entries) -> Tensor:
+        return layout.dx(dy, values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Entries], output: Tensor) -> None:
+        dy, values, ctx.layout = inputs
+        ctx.save_for_backward(dy, values)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        dy, values = ctx.saved_tensors
+        needs_dy, needs_values, _ = ctx.needs_input_grad
+        return (
+            ctx.layout.linear(dz, values, None) if needs_dy else None,
+            ctx.layout.dw(dy, dz) if needs_values else None,
+            None,
+        )
+
+
+class _Dw(torch.autograd.Function):
+    """dY^T X at the stored elements, whose derivatives are the other two products."""
+
+    @staticmethod
+    def forward(dy: Tensor, x: Tensor, layout: Entries) -> Tensor:
+        return layout.dw(dy, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Entries], output: Tensor) -> None:
+        dy, x, ctx.layout = inputs
+        ctx.save_for_backward(dy, x)
+
+    @staticmethod
+    def backward(ctx: Any, dv: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        dy, x = ctx.saved_tensors
+        needs_dy, needs_x, _ = ctx.needs_input_grad
+        return (
+            ctx.layout.linear(x, dv, None) if needs_dy else None,
+            ctx.layout.dx(dy, dv) if needs_x else None,
+            None,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
@@ -38,6 +37,9 @@ class Layout:
     #: What ``register`` knows the class by: the class's own name in snake_case unless it says another.
     name: ClassVar[str] = ""
 
+    #: The names of what ``derived`` returns.
+    derived_names: ClassVar[tuple[str, ...]] = ()
+
     #: The products that there are; without "dw" the values do not train.
     directions: ClassVar[tuple[str, ...]] = ("forward", "dx", "dw")
 
@@ -54,6 +56,7 @@ class Layout:
                 "annotate every field in the class, and pass each by name",
             )
         self.rows, self.cols, self._fields = rows, cols, fields
+        self._derived: dict[str, Tensor] = {}
         for name, value in fields.items():
             setattr(self, name, value)
 
@@ -86,13 +89,22 @@ class Layout:
         shape = {"out_features": self.rows, "in_features": self.cols}
         return {"layout": self.name, **shape, **self.options()}
 
-    def with_tensors(self: Self, tensors: Mapping[str, Tensor]) -> Self:
+    def derived(self) -> dict[str, Tensor]:
+        """Returns tensors that products need beside the index, made of it: a layer keeps them as buffers that
+        are not saved, and makes them again whenever it is made, moved or loaded. A name of ``derived_names``
+        that is left out is not needed on this device."""
+        return {}
+
+    def with_tensors(
+        self: Self, tensors: Mapping[str, Tensor], derived: Mapping[str, Tensor] | None = None
+    ) -> Self:
         """Returns the same layout with other index tensors: elsewhere in memory, on another device or of
-        another pattern."""
-        other = copy.copy(self)
+        another pattern; with what was ``derived`` of those, if it is there already."""
+        other = object.__new__(type(self))  # copy.copy takes several times as long, in every call of a layer
+        other.__dict__.update(self.__dict__)
+        other.__dict__.update(tensors)
         other._fields = {**self._fields, **tensors}
-        for name, tensor in tensors.items():
-            setattr(other, name, tensor)
+        other._derived = dict(derived or {})
         return other
 
     def require_consistent(self, op: str, values: Tensor) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._products import differentiated
 from .layout import Layout
 
 
@@ -36,5 +37,9 @@ class _Product(torch.autograd.Function):
 def linear(x: Tensor, values: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
     """Returns x [..., cols] W^T + bias as [..., rows], with gradients of x, the values and the bias by the
     layout's own ``dx`` and ``dw``. Operands are of one dtype and on one device."""
-    y = _Product.apply(x.reshape(-1, layout.cols), values, bias, layout)
+    flat = x if x.dim() == 2 else x.reshape(-1, layout.cols)
+    if any(each is not None and differentiated(each) for each in (x, values, bias)):
+        y = _Product.apply(flat, values, bias, layout)
+    else:  # half of a small product's time is the Function's own
+        y = layout.linear(flat, values, bias)
     return y if x.dim() == 2 else y.reshape(*x.shape[:-1], layout.rows)

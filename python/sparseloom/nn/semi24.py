@@ -98,15 +98,6 @@ class Semi24Linear(WithLayout):
             return metadata  # type: ignore[no-any-return]
         return None
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Semi24Linear:
-        super()._apply(fn, recurse)
-        self.refresh_()
-        return self
-
-    def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state)
-        self.refresh_()
-
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Maps x [..., in_features], of one or more dimensions, to [..., out_features]. Autocast casts as it
         does for nn.Linear.

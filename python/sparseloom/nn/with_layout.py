@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,11 @@ from .layout_weight import LayoutWeight
 from .sparse_weight import SparseWeight
 
 
+def _states(index: Mapping[str, Tensor]) -> list[tuple[int, int]]:
+    """Returns what changes when a tensor is exchanged or written."""
+    return [(id(each), 0 if each.is_inference() else each._version) for each in index.values()]
+
+
 class WithLayout(nn.Module):
     """A layer with the Parameters ``values`` and ``bias`` [out_features] (or None), and the parts of its
     layout's index as buffers, under the layout's names for them; all of them are saved."""
@@ -24,9 +29,10 @@ class WithLayout(nn.Module):
     values: nn.Parameter
     bias: nn.Parameter | None
     #: The buffers that are made from the index and not saved.
-    derived: ClassVar[tuple[str, ...]] = ()
+    derived: tuple[str, ...] = ()
     _template: Layout
     _parts: tuple[str, ...]
+    _derived_of: list[tuple[int, int]]  # the index that was derived from, and its versions
 
     def _hold(self, layout: Layout, values: Tensor, bias: Tensor | None) -> None:
         """Makes these the layer's own, on the device of ``values``; they are not copied."""
@@ -35,16 +41,48 @@ class WithLayout(nn.Module):
         self._parts = tuple(layout.tensors())
         for name, part in layout.tensors().items():
             self.register_buffer(name, part.to(values.device))
+        self.derived = (*self.derived, *layout.derived_names)
+        for name in layout.derived_names:
+            self.register_buffer(name, None, persistent=False)
+        self._derive()
         self.values = nn.Parameter(values)
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias))
 
     @property
     def layout(self) -> Layout:
         """The layout with the module's own index, wherever that is now."""
-        return self._template.with_tensors({name: self._buffers[name] for name in self._parts})  # type: ignore[misc]
+        index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
+        if not self._template.derived_names:
+            return self._template.with_tensors(index)
+        if not torch.compiler.is_compiling() and self._derived_of != _states(index):
+            return self._template.with_tensors(index)  # the index was written since: compiled code cannot see
+        kept: Any = {name: self._buffers[name] for name in self._template.derived_names}
+        return self._template.with_tensors(
+            index, {name: each for name, each in kept.items() if each is not None}
+        )
 
     def refresh_(self) -> None:
-        """Makes anew what is derived from the index, after that was written."""
+        """Makes anew what is derived from the index. The layer does so itself when it is moved or loaded.
+        After a write to the index eager calls do without; compiled code does not see it."""
+        self._derive()
+
+    def _derive(self) -> None:
+        if not self._template.derived_names:
+            return
+        index: dict[str, Any] = {name: self._buffers[name] for name in self._parts}
+        made = self._template.with_tensors(index).derived()
+        for name in self._template.derived_names:
+            self._buffers[name] = made.get(name)
+        self._derived_of = _states(index)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> WithLayout:
+        super()._apply(fn, recurse)
+        self.refresh_()
+        return self
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        self.refresh_()
 
     def reset_parameters(self) -> None:
         """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
@@ -111,3 +149,4 @@ class WithLayout(nn.Module):
                 if own.shape != read.shape:
                     own.data = own.new_empty(read.shape)
         super()._load_from_state_dict(state_dict, prefix, *arguments, **named)  # type: ignore[arg-type]
+        self._derive()

@@ -7,6 +7,6 @@
 namespace sparseloom::kernels::cpu {
 
 extern const LanesOps kCsrLanesAvx2, kCsrLanesAvx512;
-extern const SingleOps kCsrSingleAvx2, kCsrSingleAvx512;
+extern const SingleOps kCsrSingleAvx2;
 
 }  // namespace sparseloom::kernels::cpu

@@ -1,4 +1,4 @@
-// The rows of the lanes and single kernels: what they refuse, their predicted time and their launch.
+// The rows of the lanes kernels and the single one: what they refuse, their predicted time and their launch.
 #include "kernels/csr_linear/rows.h"
 
 #include <algorithm>
@@ -26,7 +26,6 @@ struct Method {
 constexpr Method kMethods[] = {
     {"avx512_lanes", Isa::avx512, &cpu::kCsrLanesAvx512, nullptr},
     {"avx2_lanes", Isa::avx2, &cpu::kCsrLanesAvx2, nullptr},
-    {"avx512_single", Isa::avx512, nullptr, &cpu::kCsrSingleAvx512},
     {"avx2_single", Isa::avx2, nullptr, &cpu::kCsrSingleAvx2},
 };
 
@@ -75,10 +74,9 @@ double lanes_us(const cpu::LanesOps& ops, const LinearProblem& p, const MachineR
   return on_threads(cycle_us(rates) * cycles, p.threads);
 }
 
-double single_us(const Method& method, const LinearProblem& p, const MachineRates& rates) {
-  const double element = p.direction == Direction::dx ? 2.2 : 1.3;
-  const double row = method.needs == Isa::avx512 ? 20 : 24;
-  const double cycles = static_cast<double>(p.stored) * element + static_cast<double>(p.rows) * row +
+double single_us(const LinearProblem& p, const MachineRates& rates) {
+  const double element = p.direction == Direction::dx ? 1.8 : 0.9;
+  const double cycles = static_cast<double>(p.stored) * element + static_cast<double>(p.rows) * 8 +
                         0.3 * static_cast<double>(p.cols);
   return on_threads(cycle_us(rates) * cycles, p.threads);
 }
@@ -97,7 +95,7 @@ CsrRow row() {
                           Proposals<CsrLinear>& out) -> Refusal {
     if (const Refusal why = refuse(method, p, machine)) return why;
     if (method.single != nullptr) {
-      out.add({{}, single_us(method, p, machine.rates), cpu::single_workspace(sizes_of(p), p.direction)});
+      out.add({{}, single_us(p, machine.rates), cpu::single_workspace(sizes_of(p), p.direction)});
       return {};
     }
     for (const int vectors : {4, 2, 1})
@@ -124,7 +122,7 @@ CsrRow row() {
 
 std::span<const CsrRow> csr_cpu_rows() {
 #if defined(__x86_64__)
-  static const CsrRow rows[] = {row<0>(), row<1>(), row<2>(), row<3>()};
+  static const CsrRow rows[] = {row<0>(), row<1>(), row<2>()};
   return rows;
 #else
   return {};

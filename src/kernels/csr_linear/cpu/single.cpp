@@ -1,4 +1,4 @@
-// The driver of the single kernels.
+// The driver of the single kernel.
 #if defined(__x86_64__)
 
 #include "kernels/csr_linear/cpu/single.h"
@@ -36,9 +36,16 @@ void run_single(const SingleOps& ops, const MatmulArgs& args, const CsrView& w, 
   const Direction direction = args.direction;
   const std::int64_t depth = direction == Direction::forward ? w.cols : w.rows;
   float* const a = reinterpret_cast<float*>(args.workspace);
-  const SingleJob job{args, w, a, a + padded(depth), dx_chunks(w, 1)};
+  float* const b = a + padded(depth);
+  const auto in_f32 = [&](const void* from, std::int64_t n, float* room) -> const float* {
+    if (args.dtype == DType::f32) return static_cast<const float*>(from);
+    ops.widen(args.dtype, from, n, room);
+    return room;
+  };
+  const bool dw = direction == Direction::dw;
+  const SingleJob job{args, w, in_f32(args.a, depth, a), dw ? in_f32(args.b, w.cols, b) : nullptr,
+                      b,    dx_chunks(w, 1)};
   const std::int64_t tasks = csr_tasks(w, 1, executor);
-  ops.widen(args.dtype, args.a, depth, job.a);
   switch (direction) {
     case Direction::forward:
       return for_rows(w, tasks, kLineCells, executor,
@@ -50,7 +57,6 @@ void run_single(const SingleOps& ops, const MatmulArgs& args, const CsrView& w, 
       });
       return ops.write_dx(job, 0, w.cols);
     case Direction::dw:
-      ops.widen(args.dtype, args.b, w.cols, job.b);
       return for_rows(w, tasks, 1, executor, [&](Range rows) { ops.dw(job, rows.begin, rows.end); });
   }
 }

@@ -1,5 +1,5 @@
-// The single kernels: products of one token, whose time is that of reading W. Stored elements lie on the
-// lanes, and x is gathered.
+// The single kernel: products of one token, whose time is that of reading W. Stored elements lie on the lanes,
+// and x is picked for each of them by single loads, which measured faster than gathers of AVX2 and AVX-512.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,9 @@ namespace sparseloom::kernels::cpu {
 struct SingleJob {
   const MatmulArgs& args;
   CsrView w;
-  float* a;             // x (forward) or dy (dx, dw) in fp32, rounded up to sixteens
-  float* b;             // dw: x. dx: sums [chunk][cols, rounded up to sixteens]
+  const float* a;       // x (forward) or dy (dx, dw) in fp32
+  const float* b;       // dw: x in fp32
+  float* sums;          // dx: [chunk][cols, rounded up to sixteens]
   std::int64_t chunks;  // dx, as in CsrJob
 };
 

@@ -19,9 +19,8 @@ namespace {
 #include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
 #include "kernels/bsr_linear/cpu/avx2/simd.h"
 #include "kernels/bsr_linear/cpu/avx2/vector.h"
-#include "kernels/csr_linear/cpu/avx2/gather.h"
 #include "kernels/csr_linear/cpu/generic/lanes-inl.h"
-#include "kernels/csr_linear/cpu/generic/single-inl.h"
+#include "kernels/csr_linear/cpu/avx2/single-inl.h"
 // clang-format on
 }  // namespace
 #include "kernels/bsr_linear/cpu/avx2/end.h"

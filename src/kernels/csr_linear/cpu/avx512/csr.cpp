@@ -1,4 +1,4 @@
-// avx512_lanes and avx512_single: sixteen lanes of fp32.
+// avx512_lanes: sixteen lanes of fp32.
 #if defined(__x86_64__)
 
 #include <algorithm>
@@ -19,15 +19,13 @@ namespace {
 #include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
 #include "kernels/bsr_linear/cpu/avx2/simd.h"
 #include "kernels/bsr_linear/cpu/avx512/vector.h"
-#include "kernels/csr_linear/cpu/avx512/gather.h"
 #include "kernels/csr_linear/cpu/generic/lanes-inl.h"
-#include "kernels/csr_linear/cpu/generic/single-inl.h"
 // clang-format on
 }  // namespace
 #include "kernels/bsr_linear/cpu/avx512/end.h"
 
 namespace sparseloom::kernels::cpu {
-static constinit Runs lanes_runs{"avx512_lanes"}, single_runs{"avx512_single"};
+static constinit Runs lanes_runs{"avx512_lanes"};
 
 const LanesOps kCsrLanesAvx512{&lanes_runs,
                             avx512::kLanes,
@@ -36,9 +34,6 @@ const LanesOps kCsrLanesAvx512{&lanes_runs,
                             avx512::dx_lanes,
                             avx512::write_dx_lanes,
                             avx512::dw_lanes};
-const SingleOps kCsrSingleAvx512{
-    &single_runs,    avx512::widen_single,    avx512::forward_single,
-    avx512::dx_single, avx512::write_dx_single, avx512::dw_single};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -1,4 +1,40 @@
-// The single kernels. Included inside an instruction set's region, after its vector.h and gather().
+// The single kernel. Included inside AVX2's region, after vector.h.
+
+// x at four columns, which are loaded two at a time.
+[[gnu::always_inline]] inline __m128 picked4(const float* x, const std::int32_t* col) {
+  std::uint64_t low, high;
+  std::memcpy(&low, col, sizeof low);
+  std::memcpy(&high, col + 2, sizeof high);
+  __m128 four = _mm_load_ss(x + static_cast<std::uint32_t>(low));
+  four = _mm_insert_ps(four, _mm_load_ss(x + (low >> 32)), 0x10);
+  four = _mm_insert_ps(four, _mm_load_ss(x + static_cast<std::uint32_t>(high)), 0x20);
+  return _mm_insert_ps(four, _mm_load_ss(x + (high >> 32)), 0x30);
+}
+[[gnu::always_inline]] inline Vec picked(const float* x, const std::int32_t* col) {
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(picked4(x, col)), picked4(x, col + 4), 1);
+}
+// The first n < 8 lanes; the others are zero and read nothing.
+[[gnu::always_inline]] inline Vec picked_first(const float* x, const std::int32_t* col, std::int64_t n) {
+  alignas(32) float some[8] = {};
+  for (std::int64_t i = 0; i < n; ++i) some[i] = x[col[i]];
+  return load(some);
+}
+
+[[gnu::always_inline]] inline __m128 widen4(const float* p) { return _mm_loadu_ps(p); }
+[[gnu::always_inline]] inline __m128 widen4(const cpu::F16* p) {
+  return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i_u*>(p)));
+}
+[[gnu::always_inline]] inline __m128 widen4(const cpu::Bf16* p) {
+  const __m128i bits = _mm_loadl_epi64(reinterpret_cast<const __m128i_u*>(p));
+  return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(bits), 16));
+}
+[[gnu::always_inline]] inline __m128 widen1(const float* p) { return _mm_load_ss(p); }
+[[gnu::always_inline]] inline __m128 widen1(const cpu::F16* p) {
+  return _mm_cvtph_ps(_mm_cvtsi32_si128(p->bits));
+}
+[[gnu::always_inline]] inline __m128 widen1(const cpu::Bf16* p) {
+  return _mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(std::uint32_t{p->bits} << 16)));
+}
 
 template <class T>
 void widen_as(const T* from, std::int64_t n, float* to) {
@@ -14,22 +50,22 @@ void widen_single(DType dtype, const void* from, std::int64_t n, float* to) {
   }
 }
 
-// The sums of kLanes rows, before their lanes are added: four vectors of elements are under way.
+// The sum of a row, before its lanes are added.
 template <class T>
 [[gnu::always_inline]] inline Vec single_row(const CsrView& w, const T* values, const float* x,
                                              std::int64_t row) {
   const std::int64_t end = w.crow[row + 1];
   std::int64_t i = w.crow[row];
-  Vec acc[4] = {zero(), zero(), zero(), zero()};
-  for (; i + 4 * kLanes <= end; i += 4 * kLanes)
-    unroll<4>(SPARSELOOM_UNROLLED(j) {
-      const std::int64_t at = i + j.value * kLanes;
-      acc[j.value] = fma(acc[j.value], gather(x, w.col + at), widen(values + at));
-    });
-  for (; i + kLanes <= end; i += kLanes) acc[0] = fma(acc[0], gather(x, w.col + i), widen(values + i));
-  if (i < end)
-    acc[1] = fma(acc[1], gather_first(x, w.col + i, end - i), widen_first(values + i, end - i));
-  return (acc[0] + acc[1]) + (acc[2] + acc[3]);
+  Vec acc = zero();
+  for (; i + kLanes <= end; i += kLanes) acc = fma(acc, picked(x, w.col + i), widen(values + i));
+  // Rows are often shorter than a vector, so their ends stay in registers too.
+  __m128 rest = _mm_setzero_ps(), last = rest;
+  if (i + 4 <= end) {
+    rest = _mm_mul_ps(picked4(x, w.col + i), widen4(values + i));
+    i += 4;
+  }
+  for (; i < end; ++i) last = _mm_fmadd_ss(_mm_load_ss(x + w.col[i]), widen1(values + i), last);
+  return acc + _mm256_zextps128_ps256(_mm_add_ps(rest, last));
 }
 
 template <class T>
@@ -67,7 +103,7 @@ template <class T>
 void dx_single_as(const cpu::SingleJob& job, std::int64_t chunk, std::int64_t begin, std::int64_t end) {
   const CsrView& w = job.w;
   const std::int64_t size = core::round_up(w.cols, cpu::kLineCells);
-  float* const sums = job.b + chunk * size;
+  float* const sums = job.sums + chunk * size;
   const T* const values = static_cast<const T*>(job.args.values);
   std::fill_n(sums, size, 0.0f);
   alignas(64) float products[kLanes];
@@ -88,8 +124,8 @@ template <class T>
 void write_dx_single_as(const cpu::SingleJob& job, std::int64_t begin, std::int64_t end) {
   const std::int64_t size = core::round_up(job.w.cols, cpu::kLineCells);
   for (std::int64_t i = begin; i < end; i += kLanes) {
-    Vec sum = load(job.b + i);
-    for (std::int64_t chunk = 1; chunk < job.chunks; ++chunk) sum = sum + load(job.b + chunk * size + i);
+    Vec sum = load(job.sums + i);
+    for (std::int64_t chunk = 1; chunk < job.chunks; ++chunk) sum = sum + load(job.sums + chunk * size + i);
     T* const out = static_cast<T*>(job.args.out) + i;
     if (end - i >= kLanes)
       narrow(out, sum);
@@ -107,7 +143,7 @@ void dw_single_as(const cpu::SingleJob& job, std::int64_t begin, std::int64_t en
       const std::int64_t last = w.crow[row + 1];
       for (std::int64_t i = w.crow[row]; i < last; i += kLanes) {
         const std::int64_t n = std::min<std::int64_t>(kLanes, last - i);
-        const Vec x = n == kLanes ? gather(job.b, w.col + i) : gather_first(job.b, w.col + i, n);
+        const Vec x = n == kLanes ? picked(job.b, w.col + i) : picked_first(job.b, w.col + i, n);
         const Vec before = job.args.accumulate ? widen_first(out + i, n) : zero();
         if (n == kLanes)
           narrow(out + i, fma(before, x, dy));

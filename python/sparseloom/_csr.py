@@ -1,0 +1,65 @@
+"""The operators of CSR weights as functions: products of matrices, and plans.
+
+W [rows, cols] is given by ``values`` [stored], ``crow`` int32 [rows + 1] and ``col`` int32 [stored].
+``by_column`` int32 [cols + 1 + 2 * stored] is the same index by columns, which dX on a GPU walks: where each
+column begins, then the rows and the slots of its elements.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _operators
+from ._operators import call
+from ._plans import dtype_name, ordinal
+from .errors import translated
+
+
+def by_column(col: Tensor, row: Tensor, cols: int) -> Tensor:
+    """Returns the index by columns; ``row`` int64 [stored] has the row of each element."""
+    slot = col.argsort(stable=True)
+    bounds = torch.arange(cols + 1, device=col.device, dtype=col.dtype)
+    ccol = torch.searchsorted(col[slot], bounds, out_int32=True)
+    return torch.cat([ccol, row[slot].int(), slot.int()])
+
+
+def linear(x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None) -> Tensor:
+    """Returns x W^T + bias as [..., rows] of x [..., cols]; without gradients, as the other products here."""
+    return _called(_operators.csr_linear, x, values, crow, col, bias)
+
+
+def dx(dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, columns: Tensor | None) -> Tensor:
+    """Returns dY W as [..., cols] of dy [..., rows]."""
+    return _called(_operators.csr_dx, dy, values, crow, col, cols, columns)
+
+
+def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor) -> Tensor:
+    """Returns dY^T X at the stored elements, [stored]."""
+    return _called(_operators.csr_dw, dy, x, crow, col)
+
+
+def plan(
+    direction: str,
+    dtype: torch.dtype,
+    m: int,
+    shape: tuple[int, int],
+    stored: int,
+    bias: bool,
+    device: torch.device | str | int,
+    kernel: str = "",
+) -> dict[str, Any]:
+    """Returns the plan of a product of m tokens with a weight of that shape; see ops.plan for its keys."""
+    how = *shape, stored, direction, dtype_name("plan", dtype), m, bias, False, ordinal(device), kernel
+    return dict(json.loads(call("csr_plan", *how)))
+
+
+def _called(operator: Any, *arguments: Any) -> Tensor:
+    try:
+        result: Tensor = operator(*arguments)
+    except RuntimeError as error:
+        raise translated(error) from None
+    return result
