@@ -1,6 +1,4 @@
 // The operators of CSR weights: products and plans.
-#include "sparseloom/csr_linear.h"
-
 #include <limits>
 #include <optional>
 #include <string>
@@ -11,6 +9,8 @@
 #include "explain.h"
 #include "operands.h"
 #include "scratch.h"
+#include "sparseloom/csr_linear.h"
+#include "sparseloom/csr_ops.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -28,8 +28,7 @@ CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int6
   w.crow = indices_of(op, "crow", crow, -1, device, first);
   w.col = indices_of(op, "col", col, -1, device, first);
   require_countable(op, col.size(0));
-  if (crow.size(0) < 1)
-    core::fail(op, "crow [rows + 1]", shape_of(crow), "pass the index of one weight");
+  if (crow.size(0) < 1) core::fail(op, "crow [rows + 1]", shape_of(crow), "pass the index of one weight");
   w.rows = crow.size(0) - 1, w.cols = cols, w.stored = col.size(0);
   if (device < 0) csr_require_valid(op, w);
   return w;
@@ -71,8 +70,7 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const T
   const CsrView w = view_of(op, crow, col, input.view.cols, device, "x");
   const Tensor stored = values_for(op, values, w, input.view.dtype, device, "x");
   const std::optional<Tensor> dense_bias = bias_of(op, bias, w.rows, input.view.dtype, device);
-  CsrLinear::Problem problem =
-      CsrLinear::describe(w, Direction::forward, input.view.dtype, input.view.rows);
+  CsrLinear::Problem problem = CsrLinear::describe(w, Direction::forward, input.view.dtype, input.view.rows);
   problem.bias = bias.has_value();
   const Tensor y = new_like(op, x, with_features(x, w.rows));
   if (input.view.rows == 0 || w.rows == 0) return y;
@@ -90,16 +88,14 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tens
   constexpr const char* op = "csr_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
-  if (cols < 0)
-    core::fail(op, "cols of 0 and more", std::to_string(cols), "pass the weight's in features");
+  if (cols < 0) core::fail(op, "cols of 0 and more", std::to_string(cols), "pass the weight's in features");
   CsrView w = view_of(op, crow, col, cols, device, "dy");
   take_columns(op, by_column, w, device, "dy");
   const Tensor stored = values_for(op, values, w, grad.view.dtype, device, "dy");
   if (grad.view.cols != w.rows)
     core::fail(op, "dy with " + std::to_string(w.rows) + " features", shape_of(dy),
                "pass the gradient of this layer's output");
-  const CsrLinear::Problem problem =
-      CsrLinear::describe(w, Direction::dx, grad.view.dtype, grad.view.rows);
+  const CsrLinear::Problem problem = CsrLinear::describe(w, Direction::dx, grad.view.dtype, grad.view.rows);
   const Tensor out = new_like(op, dy, with_features(dy, cols));
   if (grad.view.rows == 0 || cols == 0) return out;
   MatmulArgs args;
@@ -120,8 +116,7 @@ Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& crow, const Tensor& c
   if (grad.view.cols != w.rows || grad.view.rows != input.view.rows)
     core::fail(op, "dy [tokens, " + std::to_string(w.rows) + "] and x [tokens, in features]",
                shape_of(dy) + " and " + shape_of(x), "pass the gradient and the input of one call");
-  const CsrLinear::Problem problem =
-      CsrLinear::describe(w, Direction::dw, grad.view.dtype, grad.view.rows);
+  const CsrLinear::Problem problem = CsrLinear::describe(w, Direction::dw, grad.view.dtype, grad.view.rows);
   const Tensor out = new_like(op, dy, {w.stored});
   if (w.stored == 0) return out;
   MatmulArgs args;

@@ -83,8 +83,7 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `row`: as in
   // semi24_linear. `by_column`: ccol [cols + 1], row and slot [stored], one behind the other, which dX on a
   // CUDA device needs.
-  m.def(
-      "csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, str row=\"\") -> Tensor");
+  m.def("csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, str row=\"\") -> Tensor");
   m.def(
       "csr_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, SymInt cols, Tensor? by_column=None, "
       "str row=\"\") -> Tensor");

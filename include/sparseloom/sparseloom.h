@@ -32,6 +32,7 @@
 // CSR weights, which hold single elements.
 #include "sparseloom/csr.h"
 #include "sparseloom/csr_linear.h"
+#include "sparseloom/csr_ops.h"
 // Bring a layout or a kernel along.
 #include "sparseloom/extension.h"
 #include "sparseloom/linear_of.h"

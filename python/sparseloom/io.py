@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from . import ops
+from . import layouts, ops
 from ._files import decoded, write_whole
 from .errors import Error
 from .nn.sparse_weight import SparseWeight, joined, sparse_layers
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FORMAT = "sparseloom"
 FORMAT_VERSION = 1
 
+#: What a file says of a weight in any layout.
+_SHAPE = ("out_features", "in_features")
 _REPLACE = "save the model again, or take an undamaged copy"
 
 
@@ -134,12 +136,10 @@ def _recipes(
         if described.get("layout") == "semi24":
             found[name] = ReadLater()
             continue
-        if "layout" in described:
-            got = f"{name} in layout {described['layout']}"
-            raise Error(
-                "load", "blocks to make dense layers sparse by", got, "build the model with SparseLinear"
-            )
         prefix = f"{name}." if name else ""
+        if "layout" in described:
+            found[name] = _stored(tensors, described, name, prefix)
+            continue
         try:
             rows, cols, block = described["out_features"], described["in_features"], tuple(described["block"])
             crow, col = (
@@ -149,6 +149,20 @@ def _recipes(
             raise Error("load", f"the size and index of {name}", f"none ({error!r})", _REPLACE) from error
         found[name] = BlockSparse(select=Pattern.from_index(crow, col, rows, cols, block))
     return found
+
+
+def _stored(tensors: dict[str, Tensor], described: Mapping[str, Any], name: str, prefix: str) -> Recipe:
+    """Returns how to make a layer in a layout of sparseloom.layouts, with the file's index."""
+    from .patch.in_layout import Stored
+
+    cls = layouts.get(described["layout"])
+    told = {key: value for key, value in described.items() if key not in ("layout", *_SHAPE)}
+    try:
+        rows, cols = (described[side] for side in _SHAPE)
+        parts = {part: tensors[prefix + part] for part in cls.fields() - told.keys()}
+        return Stored(cls(rows, cols, **parts, **told), tensors[f"{prefix}values"])
+    except KeyError as error:
+        raise Error("load", f"the size and index of {name}", f"none ({error!r})", _REPLACE) from error
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -49,10 +49,10 @@ void Csr::validate(const char* op, const View& w) {
     std::int64_t before = -1;
     for (std::int64_t i = begin; i < end; before = w.col[i++])
       if (w.col[i] <= before || w.col[i] >= w.cols)
-        core::fail(op, "ascending columns below " + std::to_string(w.cols),
-                   "col[" + std::to_string(i) + "] = " + std::to_string(w.col[i]) + " in row " +
-                       std::to_string(row),
-                   remedy);
+        core::fail(
+            op, "ascending columns below " + std::to_string(w.cols),
+            "col[" + std::to_string(i) + "] = " + std::to_string(w.col[i]) + " in row " + std::to_string(row),
+            remedy);
   }
 }
 

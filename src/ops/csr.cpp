@@ -1,6 +1,6 @@
 // Which CSR indices a thread has validated.
 #include "plan/seen_indices.h"
-#include "sparseloom/csr_linear.h"
+#include "sparseloom/csr_ops.h"
 
 namespace sparseloom {
 

@@ -24,6 +24,8 @@ class Entries(Layout):
     """Single elements of W anywhere, ordered by row and then by column, each place once. The values are
     [stored]. What is stored stays stored when it is zero; an empty row stores nothing."""
 
+    planned = True
+
     def __init__(self, rows: int, cols: int, **fields: Any) -> None:
         for what, size in (("rows", rows), ("columns", cols)):
             if size > MOST:
@@ -38,6 +40,14 @@ class Entries(Layout):
     def from_places(cls: type[Self], rows: int, cols: int, row: Tensor, col: Tensor) -> Self:
         """Returns the layout that stores the elements (row[i], col[i]), which are in order and distinct."""
         raise NotImplementedError
+
+    @classmethod
+    def anywhere(
+        cls: type[Self], rows: int, cols: int, stored: int, device: torch.device | None = None
+    ) -> Self:
+        """Returns the layout that stores the first elements, for a weight that is read later."""
+        at = torch.arange(stored, device=device)
+        return cls.from_places(rows, cols, at // max(1, cols), at % max(1, cols))
 
     def places(self) -> tuple[Tensor, Tensor]:
         """Returns the rows and the columns of the stored elements, each int64 [stored]."""

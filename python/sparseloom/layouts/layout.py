@@ -40,6 +40,9 @@ class Layout:
     #: The names of what ``derived`` returns.
     derived_names: ClassVar[tuple[str, ...]] = ()
 
+    #: Whether ``plan`` names kernels and predicts their time: ``report`` then times a layer alone.
+    planned: ClassVar[bool] = False
+
     #: The products that there are; without "dw" the values do not train.
     directions: ClassVar[tuple[str, ...]] = ("forward", "dx", "dw")
 
@@ -47,7 +50,7 @@ class Layout:
     cols: int
 
     def __init__(self, rows: int, cols: int, **fields: Any) -> None:
-        declared = _declared(type(self))
+        declared = self.fields()
         if fields.keys() != declared:
             raise Error(
                 self.name or type(self).__name__,
@@ -59,6 +62,17 @@ class Layout:
         self._derived: dict[str, Tensor] = {}
         for name, value in fields.items():
             setattr(self, name, value)
+
+    @classmethod
+    def fields(cls) -> set[str]:
+        """Returns the names of the fields that the class and those between it and Layout annotate."""
+        between = cls.__mro__[: cls.__mro__.index(Layout)]
+        return {
+            name
+            for each in between
+            for name, kind in inspect.get_annotations(each).items()
+            if "ClassVar" not in str(kind)
+        }
 
     @classmethod
     def from_dense(cls: type[Self], weight: Tensor, **options: Any) -> Self:
@@ -160,14 +174,3 @@ class Layout:
 
 #: Direction of a product, as plans name it -> the method that computes it.
 _METHODS = {"forward": "linear", "dx": "dx", "dw": "dw"}
-
-
-def _declared(cls: type[Layout]) -> set[str]:
-    """Returns the names of the fields that a class and those between it and Layout annotate."""
-    between = cls.__mro__[: cls.__mro__.index(Layout)]
-    return {
-        name
-        for each in between
-        for name, kind in inspect.get_annotations(each).items()
-        if "ClassVar" not in str(kind)
-    }

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from torch import nn
 
 from .linear import BlockSparseLinear
 from .semi24 import Semi24Linear
+from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, sparse_layers
 
+#: A layer that can be planned and timed alone.
+Planned: TypeAlias = BlockSparseLinear | Semi24Linear | SparseLinear
 
-def planned_linears(model: nn.Module) -> Iterator[tuple[BlockSparseLinear | Semi24Linear, SparseWeight]]:
+
+def planned_linears(model: nn.Module) -> Iterator[tuple[Planned, SparseWeight]]:
     """Yields every layer of a model, once, that can be planned and timed alone, with its weight."""
     weights = {layer.weight.owner: layer.weight for layer in sparse_layers(model)}
     for owner, weight in weights.items():
-        if isinstance(owner, (BlockSparseLinear, Semi24Linear)):
+        if isinstance(owner, (BlockSparseLinear, Semi24Linear)) or (
+            isinstance(owner, SparseLinear) and owner.layout.planned
+        ):
             yield owner, weight
 
 

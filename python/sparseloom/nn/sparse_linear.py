@@ -107,6 +107,16 @@ class SparseLinear(WithLayout):
                 layer.bias.copy_(bias)
         return layer
 
+    @classmethod
+    def holding(cls, layout: Layout, values: Tensor, bias: Tensor | None = None) -> SparseLinear:
+        """Returns a layer that holds these tensors, without a copy. Raises Error where they do not belong
+        together."""
+        layout.require_consistent(_OP, values)
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer._hold(layout, values.detach(), None if bias is None else bias.detach())
+        return layer
+
 
 def _chosen(layout: str | type[Layout] | Layout, weight: Tensor, options: dict[str, Any]) -> Layout:
     """Returns the Layout that was given, or what the named class chooses of the weight."""

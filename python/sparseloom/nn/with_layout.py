@@ -110,6 +110,7 @@ class WithLayout(nn.Module):
             dense.weight.copy_(self.layout.to_dense(self.values))
             if self.bias is not None:
                 dense.bias.copy_(self.bias)
+        dense.weight.requires_grad_(self.values.requires_grad)
         return dense.train(self.training)
 
     def describe(self) -> dict[str, dict[str, Any]]:

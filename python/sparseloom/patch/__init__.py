@@ -2,6 +2,7 @@
 
 from .config import BlockSparse
 from .densify import densify_
+from .in_layout import InLayout
 from .patcher import BlockSparseModelPatcher
 from .recipe import Recipe
 from .result import Change, Patched, Skip
@@ -12,6 +13,7 @@ __all__ = [
     "BlockSparse",
     "BlockSparseModelPatcher",
     "Change",
+    "InLayout",
     "Patched",
     "Recipe",
     "Semi24",

@@ -86,7 +86,7 @@ def _compiled(patterns: Mapping[str, Recipe]) -> dict[str, re.Pattern[str]]:
     compiled = {}
     for regex, config in patterns.items():
         if not isinstance(config, Recipe):
-            remedy = "pass BlockSparse(block=32, density=0.25), or Semi24()"
+            remedy = "pass BlockSparse(block=32, density=0.25), Semi24(), or InLayout('csr')"
             raise Error(_OP, f"a BlockSparse or Semi24 for {regex!r}", repr(config), remedy)
         try:
             compiled[regex] = re.compile(regex)

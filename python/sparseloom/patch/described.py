@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import ops
+from .. import layouts, ops
 from .. import pattern as patterns
 from ..errors import Error
+from ..layouts.entries import Entries
 from ..nn import QuantizedBlockSparseLinear
 from ..nn.sparse_weight import Layer, joined, sparse_layers
 from ..nn.state import expect_index, require_index, require_zero_padding
@@ -19,6 +20,7 @@ from ..pattern import Pattern
 from .config import Blocks
 from .exchange import Exchange
 from .forms import Form
+from .in_layout import SomeEntries
 from .recipe import Chosen
 from .semi24 import ReadLater
 from .survey import survey
@@ -30,15 +32,29 @@ def described(model: nn.Module) -> dict[str, dict[str, Any]]:
     """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig. Raises Error for a
     layout that a transformers model cannot be given again."""
     for each in sparse_layers(model):
-        if each.weight.layout not in ("bsr", "semi24"):
+        if each.weight.layout not in ("bsr", "semi24") and _entries(each.weight.layout) is None:
             got = f"{each.matched} in layout {each.weight.layout}"
             raise Error(
                 "save_pretrained",
-                "weights in blocks or 2:4",
+                "weights in blocks, 2:4, CSR or COO",
                 got,
                 "save with sparseloom.save, or densify_ it",
             )
-    return {each.matched: each.module.describe()[each.entry] for each in sparse_layers(model)}
+    return {each.matched: _described(each) for each in sparse_layers(model)}
+
+
+def _described(layer: Layer) -> dict[str, Any]:
+    """Returns the entry of a layer. transformers compares sizes before it loads, so that of single elements
+    it tells how many there are."""
+    told = layer.module.describe()[layer.entry]
+    counted = _entries(layer.weight.layout) is not None
+    return {**told, "stored": layer.weight.values.numel()} if counted else told
+
+
+def _entries(layout: object) -> type[Entries] | None:
+    """Returns the class of a layout of single elements; None for any other."""
+    cls = layouts.get(layout) if isinstance(layout, str) and layout in layouts.names() else None
+    return cls if cls is not None and issubclass(cls, Entries) else None
 
 
 def names_in_files(model: nn.Module) -> dict[str, str]:
@@ -81,7 +97,8 @@ def fill_indices(model: nn.Module) -> None:
         if weight.layout != "bsr":
             values = weight.values
             weight.owner.layout.require_consistent("load", values)
-            values.requires_grad_(False)  # transformers loads Parameters that require a gradient
+            if "dw" not in weight.directions:
+                values.requires_grad_(False)  # transformers loads Parameters that require a gradient
             weight.owner.refresh_()
             continue
         require_index(weight.owner, each.matched)
@@ -107,6 +124,8 @@ def _taken(left: dict[str, Mapping[str, Any]], names: Iterable[str], base: str) 
 
 def _any(rows: int, cols: int, entry: Mapping[str, Any]) -> Chosen:
     """Returns something of the described layout and size to store; what is loaded later says what it is."""
+    if (cls := _entries(entry.get("layout"))) is not None:
+        return SomeEntries(cls, int(entry["stored"]))
     return ReadLater() if entry.get("layout") == "semi24" else Blocks(_any_pattern(rows, cols, entry))
 
 
@@ -128,6 +147,8 @@ def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]
     made, layers = form.sparse(module, {weight: entry["chosen"] for weight, entry in chosen.items()})
     for weight, entry in chosen.items():
         layer = layers[weight]
+        if _entries(entry.get("layout")) is not None:
+            continue
         layer.activation = entry.get("activation")
         if "dense_copy" in entry:
             layer.dense_copy = entry["dense_copy"]

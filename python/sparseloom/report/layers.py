@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import ops
 from ..errors import Error
-from ..nn import BlockSparseLinear, Semi24Linear
+from ..nn.linears import Planned
 from ..nn.sparse_weight import SparseWeight
 from ..timing.rounds import Spread, in_turn, ratios
 from .break_even import FALLBACKS, Size, break_even, fastest_sparse
 from .result import LayerReport, Ratios, Times
 
-#: A layer that is timed alone.
-Layer: TypeAlias = BlockSparseLinear | Semi24Linear
 #: The products that a direction's time consists of: "backward" is both of its products.
 _PRODUCTS = {"forward": ("forward",), "backward": ("dx", "dw")}
 _COPY = "dense copy"
 
 
-def described(name: str, layer: Layer, weight: SparseWeight, tokens: int | None) -> LayerReport:
+def described(name: str, layer: Planned, weight: SparseWeight, tokens: int | None) -> LayerReport:
     """Returns the layer's report, all but the times."""
     entry = listed(name, layer, weight)
     dtype = product_dtype(weight.values)
@@ -62,7 +60,7 @@ def listed(name: str, module: nn.Module, weight: SparseWeight) -> LayerReport:
     )
 
 
-def dense_kernels(entry: LayerReport, layer: Layer) -> str:
+def dense_kernels(entry: LayerReport, layer: Planned) -> str:
     """Names the directions in which a layer runs no sparse kernel, with what it runs; "" when there is
     none."""
     trains = layer.values.requires_grad
@@ -74,14 +72,14 @@ def dense_kernels(entry: LayerReport, layer: Layer) -> str:
     return f"{entry.name or 'model'} ({', '.join(found)})" if found else ""
 
 
-def require_sparse(entries: list[tuple[LayerReport, Layer]]) -> None:
+def require_sparse(entries: list[tuple[LayerReport, Planned]]) -> None:
     """Raises Error that names every layer that would run a dense or reference kernel."""
     if found := [words for entry, layer in entries if (words := dense_kernels(entry, layer))]:
         remedy = "layer.plan(tokens)['text'] says why; lower the density, or leave strict out"
         raise Error("report", "sparse kernels in every layer (strict=True)", ", ".join(found), remedy)
 
 
-def measure(entry: LayerReport, layer: Layer, seconds: float) -> None:
+def measure(entry: LayerReport, layer: Planned, seconds: float) -> None:
     """Fills in the times, where there is something to measure."""
     if not entry.kernels or entry.tokens is None:
         return
@@ -90,7 +88,7 @@ def measure(entry: LayerReport, layer: Layer, seconds: float) -> None:
         entry.note = f"slower than dense: {', '.join(entry.slower)}"
 
 
-def break_evens(entry: LayerReport, layer: Layer) -> dict[str, float | None]:
+def break_evens(entry: LayerReport, layer: Planned) -> dict[str, float | None]:
     """Returns the break-even densities of a measured layer, by direction; none where the density of its
     layout is fixed."""
     if entry.times is None or entry.dense_times is None or entry.tokens is None or entry.block is None:
@@ -127,7 +125,7 @@ def product_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind)
 
 
-def _measured(layer: Layer, tokens: int, seconds: float) -> tuple[Times, Times, Ratios]:
+def _measured(layer: Planned, tokens: int, seconds: float) -> tuple[Times, Times, Ratios]:
     """Returns the median times of the layer and of its dense twin, and the rounds' ratios."""
     device, dtype = layer.values.device, layer.values.dtype
     linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device, dtype)
@@ -137,7 +135,7 @@ def _measured(layer: Layer, tokens: int, seconds: float) -> tuple[Times, Times, 
     x = torch.randn(tokens, layer.in_features, **drawn).to(device, dtype)
 
     def dense(x: Tensor) -> Tensor:
-        return ops.activate(linear(x), layer.activation)
+        return ops.activate(linear(x), getattr(layer, "activation", None))
 
     gpu = device if device.type == "cuda" else None
     with torch.no_grad():

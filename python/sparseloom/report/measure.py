@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..nn.arguments import require_module
-from ..nn.linears import planned_linears
+from ..nn.linears import Planned, planned_linears
 from ..nn.sparse_weight import sparse_layers
 from ..timing.busy import Watch
 from ..timing.rounds import without_cast_cache
@@ -54,7 +54,7 @@ def report(
         # The dense twins draw initial values; the fork leaves the caller's random numbers untouched.
         tokens = _tokens_seen(model, example_input)
         entries = []
-        sparse: list[tuple[LayerReport, layers.Layer]] = []
+        sparse: list[tuple[LayerReport, Planned]] = []
         linears = {layer: (layer, weight) for layer, weight in planned_linears(model)}
         others = {each.weight.owner: each.weight for each in sparse_layers(model)}
         for name, module in model.named_modules():

@@ -39,6 +39,8 @@ class Form(ABC):
     layers = Layers()
     #: The name of a sparse layer after what a regex matches; "" where both are the same.
     inside = ""
+    #: Whether an nn.SparseLinear can take the module's place.
+    in_any_layout = False
 
     @abstractmethod
     def matches(self, module: nn.Module) -> bool:

@@ -10,6 +10,8 @@ from .form import Form
 class LinearForm(Form):
     """nn.Linear, and subclasses that keep its forward."""
 
+    in_any_layout = True
+
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, nn.Linear)
 

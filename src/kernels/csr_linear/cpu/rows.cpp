@@ -51,8 +51,8 @@ double on_threads(double us, int threads) {
   return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);
 }
 
-/// Cycles are those of one thread on a Zen 4; the log has the measurements.
-double lanes_us(const cpu::LanesOps& ops, const LinearProblem& p, const MachineRates& rates, int vectors) {
+/// Cycles of one thread, on a Zen 4; the log has the measurements.
+double lanes_cycles(const cpu::LanesOps& ops, const LinearProblem& p, int vectors) {
   const bool wide = ops.lanes > 8;
   const double line = wide ? 1.0 : 0.6;  // cycles for a vector of a panel that lies in L1
   const double tokens = static_cast<double>(vectors * ops.lanes);
@@ -69,9 +69,8 @@ double lanes_us(const cpu::LanesOps& ops, const LinearProblem& p, const MachineR
   const double features = p.direction == Direction::forward ? cols + rows
                           : p.direction == Direction::dx    ? rows + 1.5 * cols
                                                             : rows + cols;
-  const double cycles = panels * (static_cast<double>(p.stored) * (element + vectors * vector) +
-                                  features * vectors * (wide ? 4 : 2.5) + rows * 12);
-  return on_threads(cycle_us(rates) * cycles, p.threads);
+  return panels * (static_cast<double>(p.stored) * (element + vectors * vector) +
+                   features * vectors * (wide ? 4 : 2.5) + rows * 12);
 }
 
 double single_us(const LinearProblem& p, const MachineRates& rates) {
@@ -98,11 +97,14 @@ CsrRow row() {
       out.add({{}, single_us(p, machine.rates), cpu::single_workspace(sizes_of(p), p.direction)});
       return {};
     }
-    for (const int vectors : {4, 2, 1})
-      out.add(
-          {{vectors},
-           lanes_us(*method.lanes, p, machine.rates, vectors),
-           cpu::lanes_workspace(*method.lanes, sizes_of(p), p.direction, p.dtype, p.m, vectors)});
+    // One thread's time decides on the vectors of a panel: sums are in an order that depends on them, and
+    // bits may not depend on the number of threads.
+    int vectors = 4;
+    for (const int fewer : {2, 1})
+      if (lanes_cycles(*method.lanes, p, fewer) < lanes_cycles(*method.lanes, p, vectors)) vectors = fewer;
+    out.add({{vectors},
+             on_threads(cycle_us(machine.rates) * lanes_cycles(*method.lanes, p, vectors), p.threads),
+             cpu::lanes_workspace(*method.lanes, sizes_of(p), p.direction, p.dtype, p.m, vectors)});
     return {};
   };
   const auto launch = [](const CsrLinear::Args& args, const CsrLinear::Schedule& schedule,

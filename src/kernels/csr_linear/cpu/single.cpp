@@ -43,8 +43,8 @@ void run_single(const SingleOps& ops, const MatmulArgs& args, const CsrView& w, 
     return room;
   };
   const bool dw = direction == Direction::dw;
-  const SingleJob job{args, w, in_f32(args.a, depth, a), dw ? in_f32(args.b, w.cols, b) : nullptr,
-                      b,    dx_chunks(w, 1)};
+  const SingleJob job{
+      args, w, in_f32(args.a, depth, a), dw ? in_f32(args.b, w.cols, b) : nullptr, b, dx_chunks(w, 1)};
   const std::int64_t tasks = csr_tasks(w, 1, executor);
   switch (direction) {
     case Direction::forward:

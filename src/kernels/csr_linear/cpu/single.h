@@ -1,5 +1,6 @@
-// The single kernel: products of one token, whose time is that of reading W. Stored elements lie on the lanes,
-// and x is picked for each of them by single loads, which measured faster than gathers of AVX2 and AVX-512.
+// The single kernel: products of one token, whose time is that of reading W. Stored elements lie on the
+// lanes, and x is picked for each of them by single loads, which measured faster than gathers of AVX2 and
+// AVX-512.
 #pragma once
 
 #include <cstddef>

@@ -28,16 +28,10 @@ namespace {
 namespace sparseloom::kernels::cpu {
 static constinit Runs lanes_runs{"avx2_lanes"}, single_runs{"avx2_single"};
 
-const LanesOps kCsrLanesAvx2{&lanes_runs,
-                            avx2::kLanes,
-                            avx2::pack_lanes,
-                            avx2::forward_lanes,
-                            avx2::dx_lanes,
-                            avx2::write_dx_lanes,
-                            avx2::dw_lanes};
-const SingleOps kCsrSingleAvx2{
-    &single_runs,    avx2::widen_single,    avx2::forward_single,
-    avx2::dx_single, avx2::write_dx_single, avx2::dw_single};
+const LanesOps kCsrLanesAvx2{&lanes_runs,    avx2::kLanes,         avx2::pack_lanes, avx2::forward_lanes,
+                             avx2::dx_lanes, avx2::write_dx_lanes, avx2::dw_lanes};
+const SingleOps kCsrSingleAvx2{&single_runs,    avx2::widen_single,    avx2::forward_single,
+                               avx2::dx_single, avx2::write_dx_single, avx2::dw_single};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -158,11 +158,11 @@ void dw_single_as(const cpu::SingleJob& job, std::int64_t begin, std::int64_t en
     write(static_cast<T*>(job.args.out));
 }
 
-#define SPARSELOOM_BY_DTYPE(function, ...)                                     \
-  switch (job.args.dtype) {                                                    \
-    case DType::f16: return function<cpu::F16>(job, __VA_ARGS__);              \
-    case DType::bf16: return function<cpu::Bf16>(job, __VA_ARGS__);            \
-    default: return function<float>(job, __VA_ARGS__);                         \
+#define SPARSELOOM_BY_DTYPE(function, ...)                          \
+  switch (job.args.dtype) {                                         \
+    case DType::f16: return function<cpu::F16>(job, __VA_ARGS__);   \
+    case DType::bf16: return function<cpu::Bf16>(job, __VA_ARGS__); \
+    default: return function<float>(job, __VA_ARGS__);              \
   }
 void forward_single(const cpu::SingleJob& job, std::int64_t begin, std::int64_t end) {
   SPARSELOOM_BY_DTYPE(forward_single_as, begin, end)

@@ -27,13 +27,9 @@ namespace {
 namespace sparseloom::kernels::cpu {
 static constinit Runs lanes_runs{"avx512_lanes"};
 
-const LanesOps kCsrLanesAvx512{&lanes_runs,
-                            avx512::kLanes,
-                            avx512::pack_lanes,
-                            avx512::forward_lanes,
-                            avx512::dx_lanes,
-                            avx512::write_dx_lanes,
-                            avx512::dw_lanes};
+const LanesOps kCsrLanesAvx512{&lanes_runs,           avx512::kLanes,   avx512::pack_lanes,
+                               avx512::forward_lanes, avx512::dx_lanes, avx512::write_dx_lanes,
+                               avx512::dw_lanes};
 }  // namespace sparseloom::kernels::cpu
 
 #endif
