@@ -7,7 +7,7 @@
 
 from typing import Any
 
-from . import layouts, nn, ops, pattern
+from . import layouts, nn, ops, pattern, sparsify
 from .advice import Advice
 from .advise import advise
 from .distributed import prepare_ddp
@@ -15,6 +15,7 @@ from .errors import Error
 from .io import load, save
 from .ops import info
 from .patch import BlockSparse, BlockSparseModelPatcher, InLayout, Semi24, densify_, sparsify_
+from .patch import BlockSparse, BlockSparseModelPatcher, Semi24, densify_, pack_, sparsify_
 from .pattern import Pattern
 from .permute import permute_channels_
 from .quantize import quantize_
@@ -36,12 +37,14 @@ __all__ = [
     "load",
     "nn",
     "ops",
+    "pack_",
     "pattern",
     "permute_channels_",
     "prepare_ddp",
     "quantize_",
     "report",
     "save",
+    "sparsify",
     "sparsify_",
 ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,6 +13,8 @@ from .errors import Error
 
 #: norm -> the order of torch's vector norm.
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
+#: How many elements of dY^T X exist at once while its blocks are scored: 16 MiB in float32.
+_STRIP = 1 << 22
 
 
 def block_scores(weight: Tensor, block: tuple[int, int], norm: str) -> Tensor:
@@ -39,3 +43,25 @@ def scores_on_device(weight: Tensor, block: tuple[int, int], norm: str) -> Tenso
     blocks = weight.unflatten(1, (grid[1], bn)).unflatten(0, (grid[0], bm))
     dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
     return torch.linalg.vector_norm(blocks, NORMS[norm], (1, 3), dtype=dtype).float()
+
+
+def gradient_scores(
+    pairs: Sequence[tuple[Tensor, Tensor]], rows: int, cols: int, block: tuple[int, int], norm: str
+) -> Tensor:
+    """Returns the norm of each block of the sum of dy^T x over pairs (dy [tokens, rows], x [tokens, cols]):
+    float32 [block rows, block columns] on the CPU.
+
+    The gradient of the whole weight is never stored: a strip of block rows exists at a time. It is the norm
+    of the sum that counts, not the sum of norms, so that micro-batches score as their batch would.
+    """
+    bm, bn = block
+    scores = torch.empty(-(-rows // bm), -(-cols // bn), dtype=torch.float32, device="cpu")
+    if not scores.numel():
+        return scores
+    height = max(1, _STRIP // max(1, bm * cols)) * bm
+    for top in range(0, rows, height):
+        strip = torch.zeros(min(height, rows - top), cols, dtype=pairs[0][0].dtype, device=pairs[0][0].device)
+        for dy, x in pairs:
+            strip += dy[:, top : top + height].t() @ x
+        scores[top // bm : -(-(top + strip.shape[0]) // bm)] = block_scores(strip, block, norm)
+    return scores

@@ -2,6 +2,7 @@
 
 from .attention import BlockSparseMultiheadAttention
 from .linear import BlockSparseLinear
+from .masked import MaskedLinear
 from .quantized import QuantizedBlockSparseLinear
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
@@ -13,6 +14,7 @@ __all__ = [
     "BlockSparseConv1x1",
     "BlockSparseLinear",
     "BlockSparseMultiheadAttention",
+    "MaskedLinear",
     "QuantizedBlockSparseLinear",
     "Semi24Linear",
     "SparseLinear",

@@ -3,6 +3,7 @@
 from .config import BlockSparse
 from .densify import densify_
 from .in_layout import InLayout
+from .pack import pack_
 from .patcher import BlockSparseModelPatcher
 from .recipe import Recipe
 from .result import Change, Patched, Skip
@@ -19,5 +20,6 @@ __all__ = [
     "Semi24",
     "Skip",
     "densify_",
+    "pack_",
     "sparsify_",
 ]

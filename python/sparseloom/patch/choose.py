@@ -29,6 +29,7 @@ class Choice:
 
     site: Site
     chosen: Chosen
+    recipe: Recipe
 
 
 def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tuple[list[Choice], list[Skip]]:
@@ -65,7 +66,7 @@ def choose(model: nn.Module, patterns: Mapping[str, Recipe], strict: bool) -> tu
                 for name in site.names
             ]
             continue
-        choices.append(Choice(site, patterns[match].chosen(site, generators[match])))
+        choices.append(Choice(site, patterns[match].chosen(site, generators[match]), patterns[match]))
     for name, module in found.others.items():
         if any(compiled.fullmatch(name) for compiled in regexes.values()):
             already = is_sparse(module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from ..errors import Error
 from ..nn.dense_entries import packed_layer
 from ..nn.semi_structured import is_torchs
 from ..pattern import Block, Pattern, block_shape
-from ..sparsify import Context, Sparsifier, sparsifier_of
+from ..sparsify import Context, Method, Sparsifier, sparsifier_of
+from .masters import Master
 from .recipe import Chosen, Recipe
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class BlockSparse(Recipe):
             whole rows otherwise. "random" does that anyway.
         seed: the seed of "random"; torch's default generator otherwise. Layers draw one after the other from
             one generator.
+        method: a ``sparsify.Method``, which changes the blocks in training; ``select`` then says where they
+            lie at first. A method with a dense master makes an nn.MaskedLinear of the layer.
 
     Raises Error for values outside these.
     """
@@ -54,8 +57,19 @@ class BlockSparse(Recipe):
     select: str | Pattern | Sparsifier = "magnitude"
     seed: int | None = None
     scope: str = "layer"
+    method: Method | None = None
 
     def __post_init__(self) -> None:
+        if self.method is not None:
+            if not isinstance(self.method, Method):
+                raise Error(
+                    _OP, "method to be a Method", repr(self.method), "see sparseloom.sparsify.methods"
+                )
+            given = self.select.density if isinstance(self.select, Pattern) else self.density
+            self.method.require_target(given)
+            patterns.full(0, 0, self.shape)  # C++ checks the sides
+            if given is None:  # a threshold or a penalty decides: the weight starts whole
+                return
         if isinstance(self.select, Pattern):
             if self.density is not None:
                 raise Error(
@@ -109,7 +123,13 @@ class BlockSparse(Recipe):
             None if self.density is None else patterns.block_count(_OP, rows, cols, self.shape, self.density)
         )
 
+    def trained(self) -> tuple[Method, float | None] | None:
+        given = self.select.density if isinstance(self.select, Pattern) else self.density
+        return None if self.method is None else (self.method, given)
+
     def refusal(self, site: Site) -> str:
+        if self.has_master and site.form.layers.masked is None:
+            return "its kind has no masked layer: choose a method with gradient=Stored()"
         if is_torchs(site.parameter):
             return "its weight is 2:4, packed by torch: choose Semi24(), or give it a dense one first"
         (rows, cols), (bm, bn) = site.shape, self.shape
@@ -119,18 +139,30 @@ class BlockSparse(Recipe):
             return (
                 f"too small: density {self.density} of {-(-rows // bm) * -(-cols // bn)} blocks leaves none"
             )
-        if site.parameter.is_meta and self.needs_values:
+        if site.parameter.is_meta and (self.needs_values or self.has_master):
             remedy = 'choose select="random" or a pattern, or give the model its values first'
             got = "a weight on the meta device"
             raise Error(_SPARSIFY, f"values to rank the blocks of {site.name} by", got, remedy)
         return ""
 
-    def chosen(self, site: Site, generator: torch.Generator | None) -> Blocks:
+    @property
+    def has_master(self) -> bool:
+        """Whether a dense weight trains under a mask."""
+        return self.method is not None and self.method.gradient.dense_master
+
+    def chosen(self, site: Site, generator: torch.Generator | None) -> Any:
+        if self.method is not None and self.method.gradient.dense_master:
+            given = self.select.density if isinstance(self.select, Pattern) else self.density
+            fixed = given is not None and self.method.schedule.is_fixed(given)
+            return Master(self.method, self.shape, self._first(site, generator) if fixed else None)
+        return Blocks(self._first(site, generator))
+
+    def _first(self, site: Site, generator: torch.Generator | None) -> Pattern:
         matrix, gradient = site.value, site.parameter.grad
         found = self.pattern_of(matrix, generator, None if gradient is None else site.matrix(gradient))
         if not isinstance(self.select, Pattern):
             warn_of_empty_rows(found, f"sparsify_: {site.name}")
-        return Blocks(found)
+        return found
 
     def pattern_of(
         self, matrix: Tensor, generator: torch.Generator | None = None, gradient: Tensor | None = None

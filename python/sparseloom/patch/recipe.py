@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 if TYPE_CHECKING:
+    from ..sparsify import Method
     from .forms import Site
 
 
@@ -25,6 +26,11 @@ class Recipe(ABC):
     @abstractmethod
     def chosen(self, site: Site, generator: torch.Generator | None) -> Chosen:
         """Returns what is stored of a weight."""
+
+    def trained(self) -> tuple[Method, float | None] | None:
+        """Returns the method that changes the weight in training, and the density that it aims at; None where
+        what is stored stays."""
+        return None
 
     def generator(self) -> torch.Generator | None:
         """Returns the generator that the layers of one sparsify_ call draw from; None stands for torch's

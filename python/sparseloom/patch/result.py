@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from ..sparsify import Run
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a number that is a whole part of a module's name
 
@@ -44,10 +46,13 @@ class Patched:
     parameters: tuple[int, int] = (0, 0)  # of the model, before and after
     became: str = "block-sparse"
     notes: list[str] = field(default_factory=list)
+    method: Run | None = None  # what trains the changed layers, where a method was asked for
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
-        return asdict(self)
+        found = asdict(replace(self, method=None))
+        del found["method"]
+        return found
 
     def __repr__(self) -> str:
         # one line, because sparsify_ has already printed the table when a notebook shows this

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._optimizers import as_optimizers
+from ..nn import MaskedLinear
 from ..nn.dense_copy import require_setting
 from ..nn.sparse_weight import SparseWeight
 from .announce import announce
 from .choose import Choice, choose
 from .exchange import Exchange
 from .forms import Site
+from .masters import change_of_master, run_of
 from .optimizer import Swap
 from .recipe import Recipe
 from .result import Change, Patched
@@ -23,6 +25,7 @@ from .survey import parameter_count, require_patchable
 
 #: What a layer is called by its layout.
 _KINDS = {"bsr": "block-sparse", "semi24": "2:4", "csr": "CSR", "coo": "COO"}
+_KINDS = {"bsr": "block-sparse", "semi24": "2:4", "masked": "masked"}
 
 
 def sparsify_(
@@ -51,6 +54,9 @@ def sparsify_(
         dense_copy: what the new block-sparse layers' attribute becomes: whether calls for inference may
             multiply with a dense copy of the weight (see BlockSparseLinear.dense_copy). Not with ``strict``.
 
+    ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for, None without one:
+    call its ``step()`` after each step of the optimizer, or ``attach`` it to one.
+
     Returns what changed, and every linear layer that did not with the reason, and prints it: to the log at
     INFO, or to stderr in a program that configured no logging. Raises Error, with the model untouched, when a
     pattern matches nothing or only layers that cannot change (tied, too small, ...), for a weight that
@@ -63,9 +69,15 @@ def sparsify_(
     require_setting("sparsify_", dense_copy, strict)
     before = parameter_count(model)
     choices, skipped = choose(model, patterns, strict)
-    exchange, changed = prepare(model, choices, strict, dense_copy)
+    exchange, changed, layers = prepare(model, choices, strict, dense_copy)
     exchange.put()
     result = Patched(changed, skipped, became=kinds_of(changed), notes=exchange.settle(optimizers))
+    driven = [
+        (choice.site.name, layer, trained[1], trained[0])
+        for choice, layer in zip(choices, layers, strict=True)
+        if (trained := choice.recipe.trained()) is not None
+    ]
+    result.method = run_of(driven, optimizers)
     result.parameters = before, parameter_count(model)
     announce(result)
     return result
@@ -76,20 +88,23 @@ def prepare(
     choices: list[Choice],
     strict: bool = False,
     dense_copy: bool | Literal["auto"] = False,
-) -> tuple[Exchange, list[Change]]:
-    """Makes the sparse modules for the choices. ``strict`` and ``dense_copy`` are what the layers' attributes
-    become."""
-    exchange, changed = Exchange(model), list[Change]()
+) -> tuple[Exchange, list[Change], list[Any]]:
+    """Makes the sparse modules for the choices, and returns the layers in their order, too. ``strict`` and
+    ``dense_copy`` are what the layers' attributes become."""
+    exchange, changed, made_of = Exchange(model), list[Change](), dict[int, Any]()
     for module, mine in _by_module(choices):
         chosen = {choice.site.weight: choice.chosen for choice in mine}
         made, layers = mine[0].site.form.sparse(module, chosen, strict, dense_copy)
         for choice in mine:
-            layer = layers[choice.site.weight]
+            layer = made_of[id(choice)] = layers[choice.site.weight]
+            if isinstance(layer, MaskedLinear):  # it trains the Parameter that was there
+                changed.append(change_of_master(choice.site.names, choice.site.kind, layer))
+                continue
             (weight,) = layer.sparse_weights().values()
             exchange.swaps.append(_packing(choice.site, weight))
             changed.append(change_of(choice.site.names, choice.site.kind, weight, layer.bias, shrinks=True))
         exchange.modules.append((module, made))
-    return exchange, changed
+    return exchange, changed, [made_of[id(choice)] for choice in choices]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -26,6 +26,8 @@ class Context:
         input_statistics: [in features], the mean of the squares of each input.
         hessian: [in features, in features], the mean of x x^T over inputs x.
         step: of the training, from 0.
+        learned: a learned score of each block [block rows, block columns], where a method trains them.
+        present: bool [block rows, block columns], the blocks that the weight has now.
     """
 
     weight: Tensor
@@ -37,6 +39,8 @@ class Context:
     input_statistics: Tensor | None = None
     hessian: Tensor | None = None
     step: int | None = None
+    learned: Tensor | None = None
+    present: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -52,7 +56,8 @@ class Context:
         return self.density
 
     def need(self, name: str) -> Tensor:
-        """Returns the gradient, the input statistics or the Hessian. Raises Error where it is not known."""
+        """Returns the gradient, the input statistics, the Hessian, the learned scores or the present blocks.
+        Raises Error where it is not known."""
         found = getattr(self, name)
         if not isinstance(found, Tensor):
             remedy = "run a backward pass first" if name == "gradient" else f"make a Context with {name}="

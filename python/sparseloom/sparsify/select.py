@@ -1,9 +1,14 @@
-"""The sparsifiers that have names."""
+"""The sparsifiers that have names, and Select, the second part of a method."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from .. import pattern as patterns
 from ..errors import Error
@@ -54,3 +59,79 @@ def sparsifier_of(op: str, select: object, names: Iterable[str] = NAMED, more: s
             'pass select="magnitude"',
         )
     return NAMED[select]
+
+
+class Select(ABC):
+    """The second part of a method: which blocks a budget buys, from the scores of all its weights."""
+
+    @abstractmethod
+    def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
+        """Returns a bool mask for each of the ``scores`` [block rows, block columns]. A weight's budget comes
+        from the schedule: a density for TopK, a threshold for Threshold."""
+
+    def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """Returns the masks of ``counts`` blocks with the highest scores; -inf stands for a block that may
+        not be taken. Methods that regrow ask for counts."""
+        return [top(each, count) for each, count in zip(scores, counts, strict=True)]
+
+
+@dataclass(frozen=True)
+class TopK(Select):
+    """Keeps exactly round(density * blocks) blocks; ties go to the lowest index.
+
+    ``scope`` says within what blocks compete: "layer", "row" (every block row keeps the same share), or
+    "global", where all weights of the method share one budget. Their blocks should be of one shape then.
+    """
+
+    scope: str = "layer"
+
+    def __post_init__(self) -> None:
+        if self.scope != "global":
+            patterns.require_scope("select.TopK", self.scope)
+
+    def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
+        counts = [math.floor(share * each.numel() + 0.5) for each, share in zip(scores, budgets, strict=True)]
+        return self.take(scores, counts)
+
+    def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        if self.scope != "global":
+            return [top(each, count, self.scope) for each, count in zip(scores, counts, strict=True)]
+        flat = torch.cat([each.flatten() for each in scores])
+        parts = top(flat[None], sum(counts)).flatten().split([each.numel() for each in scores])
+        return [part.view_as(each) for part, each in zip(parts, scores, strict=True)]
+
+
+@dataclass(frozen=True)
+class Threshold(Select):
+    """Keeps the blocks whose score exceeds the budget, which is a threshold here; at least ``least`` of them,
+    the best ones, so that a weight cannot vanish by accident."""
+
+    least: float = 0.005
+
+    def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
+        found = []
+        for each, threshold in zip(scores, budgets, strict=True):
+            _require_numbers(each)
+            found.append((each > threshold) | top(each, math.ceil(self.least * each.numel())))
+        return found
+
+
+def top(scores: Tensor, count: int, scope: str = "layer") -> Tensor:
+    """Returns the mask of the ``count`` highest scores that are not -inf, or of as many as there are."""
+    _require_numbers(scores)
+    allowed = scores > -math.inf
+    rows, cols = scores.shape
+    # The operator counts blocks; of what shape they are does not matter to it.
+    chosen = patterns.top_k(rows * 8, cols * 8, 8, scores, min(count, scores.numel()), scope).mask & allowed
+    wanted = min(count, int(allowed.sum()))
+    if (short := wanted - int(chosen.sum())) > 0:  # a row had fewer candidates than its share
+        rest = scores.masked_fill(chosen, -math.inf)
+        chosen |= patterns.top_k(rows * 8, cols * 8, 8, rest, short).mask
+    return chosen
+
+
+def _require_numbers(scores: Tensor) -> None:
+    if bool(scores.isnan().any()):
+        row, col = scores.isnan().nonzero()[0].tolist()
+        remedy = "look for a NaN in the weight or its gradient"
+        raise Error("select", "scores without NaN", f"NaN at block row {row}, block column {col}", remedy)

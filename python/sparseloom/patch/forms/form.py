@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ...nn import BlockSparseLinear, Semi24Linear
+from ...nn import BlockSparseLinear, MaskedLinear, Semi24Linear
 from ...nn.sparse_weight import joined
 from ..recipe import Chosen
 
@@ -25,6 +25,7 @@ class Layers(NamedTuple):
 
     blocks: type[BlockSparseLinear] = BlockSparseLinear
     semi24: type[Semi24Linear] = Semi24Linear
+    masked: type[MaskedLinear] | None = None  # None: of this kind only stored blocks can train
 
 
 class Form(ABC):

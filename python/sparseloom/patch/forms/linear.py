@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from torch import nn
 
-from .form import Form
+from ...nn import MaskedLinear
+from .form import Form, Layers
 
 
 class LinearForm(Form):
     """nn.Linear, and subclasses that keep its forward."""
 
     in_any_layout = True
+    layers = Layers(masked=MaskedLinear)
 
     def matches(self, module: nn.Module) -> bool:
         return isinstance(module, nn.Linear)

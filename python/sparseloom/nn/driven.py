@@ -1,0 +1,165 @@
+"""The two kinds of weights that methods drive: stored blocks that move, and a dense master under a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import Error
+from ..sparsify.grid import expanded
+from ..sparsify.held import Held
+from ..sparsify.regrow import shrunk
+from .masked import MaskedLinear
+from .sparse_weight import SparseWeight
+from .topology import make_dynamic
+
+
+class StoredWeight(Held):
+    """The blocks of any module with ``sparse_weights()`` whose owner can move them."""
+
+    def __init__(self, name: str, weight: SparseWeight, target: float) -> None:
+        super().__init__()
+        owner = weight.owner
+        if weight.layout != "bsr" or not hasattr(owner, "set_topology_"):
+            got = f"{name}, a {type(owner).__name__}"
+            raise Error("Run", "weights whose blocks can move (set_topology_)", got, "leave it out")
+        if getattr(owner, "activation", None) is not None:
+            remedy = "make the layer without one, and apply it afterwards"
+            raise Error("Run", f"{name} without a fused activation", owner.activation, remedy)
+        self.name, self.target, self.owner, self.weight = name, target, owner, weight
+        self.shape, self.block = weight.shape, weight.block
+        # From the first step on, so that a run that is resumed has the plans of one that was not.
+        make_dynamic(owner)
+        owner.register_forward_hook(Watch(self))
+
+    def present(self) -> Tensor:
+        return self.weight.pattern.mask
+
+    def dense(self) -> Tensor:
+        return self.weight.to_dense()
+
+    def gradient(self) -> Tensor | None:
+        grad = self.weight.values.grad
+        return None if grad is None else self.weight.unpacked(grad)
+
+    def learned(self) -> Tensor | None:
+        return None
+
+    def adjust(self, budget: float, progress: float) -> bool:
+        return False
+
+    def move(self, mask: Tensor, optimizers: Sequence[Optimizer], grown: Tensor | None) -> None:
+        if torch.equal(mask, self.present()):
+            return
+        start = None if grown is None else grown.to(self.weight.values.device)
+        self.owner.set_topology_(mask, optimizer=list(optimizers), grown=start)
+
+    def shrink(self, amount: float) -> None:
+        values = self.weight.values.detach()
+        values.copy_(shrunk(values, amount, (1, 2)))
+
+    def penalty(self) -> Tensor | None:
+        return None
+
+    def learning_rate(self, optimizers: Sequence[Optimizer]) -> float:
+        return _rate(self.weight.values, optimizers)
+
+
+class MaskedWeight(Held):
+    """The dense weight of a MaskedLinear. ``keeps_pruned`` is that of the method's gradient rule."""
+
+    def __init__(self, name: str, layer: MaskedLinear, target: float, keeps_pruned: bool) -> None:
+        super().__init__()
+        self.name, self.target, self.layer, self.keeps_pruned = name, target, layer, keeps_pruned
+        self.shape, self.block = (layer.out_features, layer.in_features), layer.block
+        layer.register_forward_hook(Watch(self))
+
+    def present(self) -> Tensor:
+        return self.layer.pattern.mask
+
+    def dense(self) -> Tensor:
+        return self.layer.weight.detach()
+
+    def gradient(self) -> Tensor | None:
+        return self.layer.weight.grad
+
+    def learned(self) -> Tensor | None:
+        return None if self.layer.gate is None else self.layer.gate.learned()
+
+    def adjust(self, budget: float, progress: float) -> bool:
+        gate = self.layer.gate
+        if gate is not None:
+            gate.budget.fill_(budget)
+            gate.progress.fill_(progress)
+        return gate is not None
+
+    @torch.no_grad()
+    def move(self, mask: Tensor, optimizers: Sequence[Optimizer], grown: Tensor | None) -> None:
+        """Sets the mask. Unless pruned weights live on, all that was outside before or is outside now has the
+        weight zero, and no gradient and no moments: what returns starts clean."""
+        before = self.present()
+        self.layer.set_mask_(mask)
+        if self.keeps_pruned:
+            return
+        weight = self.layer.weight
+        clean = ~expanded((mask & before).to(weight.device), self.block, self.shape)
+        for tensor in [weight.detach(), weight.grad, *_state(weight, optimizers)]:
+            if tensor is not None:
+                tensor.masked_fill_(clean, 0)
+        if grown is not None:
+            new = expanded((mask & ~before).to(weight.device), self.block, self.shape)
+            weight.copy_(torch.where(new, grown.to(weight), weight))
+
+    @torch.no_grad()
+    def shrink(self, amount: float) -> None:
+        weight = self.layer.weight
+        (rows, cols), (bm, bn) = self.shape, self.block
+        whole = weight.new_zeros(self.grid[0] * bm, self.grid[1] * bn)
+        whole[:rows, :cols] = weight
+        blocks = whole.view(self.grid[0], bm, self.grid[1], bn)
+        weight.copy_(shrunk(blocks, amount, (1, 3)).view_as(whole)[:rows, :cols])
+
+    def penalty(self) -> Tensor | None:
+        return None if self.layer.gate is None else self.layer.gate.penalty()
+
+    def learning_rate(self, optimizers: Sequence[Optimizer]) -> float:
+        return _rate(self.layer.weight, optimizers)
+
+
+def _state(parameter: Tensor, optimizers: Iterable[Optimizer]) -> list[Tensor]:
+    """Returns the optimizer state of a Parameter that has its shape."""
+    return [
+        value
+        for optimizer in optimizers
+        for value in optimizer.state.get(parameter, {}).values()
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+    ]
+
+
+def _rate(parameter: Tensor, optimizers: Iterable[Optimizer]) -> float:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if any(each is parameter for each in group["params"]):
+                return float(group["lr"])
+    return 1.0
+
+
+class Watch:
+    """A forward hook that, in watched steps, keeps x and the gradient of the layer's output."""
+
+    def __init__(self, held: Held | None = None) -> None:
+        self.held = held
+
+    def __call__(self, module: nn.Module, inputs: Any, y: Any) -> None:
+        held = self.held
+        if held is not None and held.watching and torch.is_grad_enabled() and y.requires_grad:
+            x = inputs[0].detach()
+            y.register_hook(lambda dy: held.saw(dy, x.to(dy.dtype)))
+
+    def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
+        """A copied or pickled layer has one that does nothing: no run drives it."""
+        return Watch, ()

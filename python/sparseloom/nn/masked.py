@@ -1,0 +1,178 @@
+"""MaskedLinear: an nn.Linear that trains a dense weight and multiplies with some of its blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import pattern as patterns
+from ..errors import Error
+from ..pattern import Block, Pattern, block_shape
+from ..sparsify.gates import Gate
+from . import arguments
+from .masked_product import How, Kept, product
+
+if TYPE_CHECKING:
+    from .linear import BlockSparseLinear
+
+_OP = "MaskedLinear"
+
+
+class MaskedLinear(nn.Module):
+    """Computes y = x (W * factors)^T + bias with a dense Parameter ``weight`` [out_features, in_features],
+    for methods whose pruned blocks may return.
+
+    The factors are the bool buffer ``mask`` [block rows, block columns], or what ``gate`` makes of the weight
+    in each call; ``mask`` then tells the blocks of the last one. Forward and dX multiply with the blocks
+    where the plan expects that to be faster, else with the dense W * factors. ``pack`` gives the sparse
+    layer.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as in nn.Linear.
+        block: int or (out features, in features) of one block, each of {8, 16, 32, 64, 128}.
+        mask: which blocks are kept; None for all.
+        gate: a ``sparsify.gates.Gate``.
+        share, decay: what the pruned part of the weight gets as its gradient: ``share`` of dY^T X, and
+            ``decay`` times the weight itself.
+
+    ``multiply = "blocks"`` or ``"dense"`` decides on all products in the plan's place ("auto"): results then
+    do not depend, by their rounding, on the speeds that a process measured.
+    """
+
+    mask: Tensor
+    gate: Gate | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        block: Block = 32,
+        mask: Tensor | Pattern | None = None,
+        gate: Gate | None = None,
+        share: float = 0.0,
+        decay: float = 0.0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        arguments.checked(
+            in_features, out_features, 1.0, None, None, torch.empty(0, device=device, dtype=dtype)
+        )
+        self.in_features, self.out_features = in_features, out_features
+        self.block = block_shape(_OP, block)
+        self.share, self.decay = share, decay
+        dense = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
+        self.weight = dense.weight
+        self.bias = dense.bias
+        if mask is None:
+            mask = patterns.full(out_features, in_features, self.block)
+        self.register_buffer("mask", self._checked(mask).to(self.weight.device))
+        self.gate = gate
+        self.multiply = "auto"
+        self._kept: Kept | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
+        Error when x does not fit."""
+        arguments.require_tensor(x)
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
+        gates = None if self.gate is None else self.gate(weight)
+        kept = self._blocks(self.mask if gates is None else gates.detach() != 0)
+        kind = x.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+            x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+        fits = x.dim() > 0 and x.shape[-1] == self.in_features
+        if not fits or x.dtype != weight.dtype or x.device != weight.device:
+            expected = f"x [..., {self.in_features}] of {weight.dtype} on {weight.device}"
+            got = f"{list(x.shape)} of {x.dtype} on {x.device}"
+            raise Error("linear", expected, got, "convert x or move it with .to()")
+        how = How(kept, self.share, self.decay, self.multiply)
+        y = product(x.reshape(-1, self.in_features), weight, gates, bias, how)
+        return y.unflatten(0, x.shape[:-1]) if x.dim() != 2 else y
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which blocks are kept now."""
+        return self._blocks(self.mask).pattern
+
+    def set_mask_(self, mask: Tensor | Pattern) -> None:
+        """Makes ``mask`` the kept blocks, in place. Raises Error for another shape, and beside a gate."""
+        if self.gate is not None:
+            raise Error(
+                _OP, "a layer without a gate", type(self.gate).__name__, "its gate chooses the blocks"
+            )
+        self.mask.copy_(self._checked(mask))
+
+    @torch.no_grad()
+    def effective(self) -> Tensor:
+        """Returns W * factors [out_features, in_features] as evaluation multiplies with it."""
+        return self._dense(*self._final())
+
+    @torch.no_grad()
+    def pack(self) -> BlockSparseLinear:
+        """Returns a BlockSparseLinear of the kept blocks, their values copied bitwise where a mask or scores
+        choose; factors between 0 and 1 are multiplied in. The bias is the same Parameter."""
+        from .dense_entries import packed_layer
+        from .linear import BlockSparseLinear
+
+        gates, pattern = self._final()
+        layer = packed_layer(BlockSparseLinear, self._dense(gates, pattern), pattern)
+        layer.values.requires_grad_(self.weight.requires_grad)
+        layer.bias = self.bias
+        return layer.train(self.training)
+
+    def _final(self) -> tuple[Tensor | None, Pattern]:
+        if self.gate is None:
+            return None, self.pattern
+        training = self.gate.training
+        gates = self.gate.eval()(self.weight).detach()
+        self.gate.train(training)
+        return gates, Pattern(self.out_features, self.in_features, self.block, gates != 0)
+
+    def _dense(self, gates: Tensor | None, pattern: Pattern) -> Tensor:
+        from .masked_product import _factored
+
+        shape = (self.out_features, self.in_features)
+        return _factored(
+            self.weight.detach(), gates, Kept.of(pattern.mask, shape, self.block, self.weight.device)
+        )
+
+    def _blocks(self, mask: Tensor) -> Kept:
+        """Returns the index of a mask, made anew only when the mask is another one."""
+        host = mask.to("cpu")
+        kept = self._kept
+        if (
+            kept is None
+            or kept.there.packed.device != mask.device
+            or not torch.equal(kept.pattern._bits, host)
+        ):
+            shape = (self.out_features, self.in_features)
+            kept = self._kept = Kept.of(host, shape, self.block, mask.device)
+            if mask is not self.mask:
+                self.mask.copy_(mask)
+        return kept
+
+    def _checked(self, mask: Tensor | Pattern) -> Tensor:
+        rows, cols = self.out_features, self.in_features
+        given = mask.mask if isinstance(mask, Pattern) else mask
+        if isinstance(mask, Pattern) and (mask.rows, mask.cols, mask.block) != (rows, cols, self.block):
+            raise Error(_OP, f"a pattern of {rows} x {cols}", repr(mask), "make it for this layer's weight")
+        return Pattern(rows, cols, self.block, given).mask
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the kept index, which a copy makes anew."""
+        return {**self.__dict__, "_kept": None}
+
+    def extra_repr(self) -> str:
+        bm, bn = self.block
+        kept = f"density={float(self.mask.float().mean()):.4g}" if not self.mask.is_meta else "density=?"
+        sizes = (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        )
+        return f"{sizes}, block={bm}x{bn}, {kept}"

@@ -1,0 +1,105 @@
+"""Masters: what sparsify_ makes of a layer whose method trains a dense weight, and the run of the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..nn import MaskedLinear
+from ..nn.driven import MaskedWeight, StoredWeight
+from ..pattern import Pattern
+from ..sparsify import Method, Run
+from ..sparsify.held import Held
+from .recipe import Chosen
+from .result import Change
+
+if TYPE_CHECKING:
+    from .forms import Site
+
+
+@dataclass(frozen=True, eq=False)
+class Master(Chosen):
+    """A MaskedLinear that keeps the layer's own Parameter. ``start`` is None where all blocks are kept at
+    first."""
+
+    method: Method
+    block: tuple[int, int]
+    start: Pattern | None
+
+    def made(
+        self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
+    ) -> MaskedLinear:
+        rows, cols = site.shape
+        rule, weight = self.method.gradient, site.parameter
+        assert site.form.layers.masked is not None
+        layer = site.form.layers.masked(
+            cols, rows, False, block=self.block, mask=self.start,
+            share=rule.share, decay=rule.decay, device="meta", dtype=weight.dtype,
+        )  # fmt: skip
+        layer.weight = weight
+        pattern = Pattern(rows, cols, self.block, layer.mask.new_ones(layer.mask.shape, device="cpu"))
+        layer.mask = (self.start or pattern).mask.to(weight.device)
+        gate = rule.gate(self.method, layer.mask.shape[0], layer.mask.shape[1], layer.block)
+        layer.gate = None if gate is None else gate.to(weight.device)
+        if rule.frozen:
+            weight.requires_grad_(False)
+            weight.grad = None
+        return layer
+
+
+def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Change:
+    """Returns the report of a layer that trains a dense weight under a mask: its parameters stay, and those
+    of its gate come on top."""
+    pattern = layer.pattern
+    more = 0 if layer.bias is None else layer.bias.numel()
+    before = layer.weight.numel() + more
+    after = sum(parameter.numel() for parameter in layer.parameters())
+    shape = (layer.out_features, layer.in_features)
+    return Change(
+        tuple(names), kind, shape, layer.block, pattern.density, pattern.blocks, (before, after), "masked"
+    )
+
+
+def run_of(
+    made: Iterable[tuple[str, Any, float | None, Method]], optimizers: Sequence[Optimizer]
+) -> Run | None:
+    """Returns the run of the methods of (name, layer, density, method); None without any. Trained scores join
+    the optimizer that has the layer's weight."""
+    groups: dict[int, tuple[Method, list[Held]]] = {}
+    for name, layer, density, method in made:
+        target = method.require_target(density)
+        if isinstance(layer, MaskedLinear):
+            _admit(layer, method, optimizers)
+            held: Held = MaskedWeight(name, layer, target, method.gradient.keeps_pruned)
+        else:
+            (weight,) = layer.sparse_weights().values()
+            held = StoredWeight(name, weight, target)
+        groups.setdefault(id(method), (method, []))[1].append(held)
+    return Run(list(groups.values()), optimizers) if groups else None
+
+
+def _admit(layer: MaskedLinear, method: Method, optimizers: Sequence[Optimizer]) -> None:
+    scores = [] if layer.gate is None else list(layer.gate.parameters())
+    if not scores:
+        return
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if any(each is layer.weight for each in group["params"]):
+                own: dict[str, Any] = {"params": scores}
+                own |= {"weight_decay": 0.0} if "weight_decay" in group else {}
+                own |= {"lr": group["lr"] if method.gradient.lr is None else method.gradient.lr}
+                optimizer.add_param_group(own)
+                return
+
+
+def packed_modules(model: nn.Module) -> dict[MaskedLinear, list[str]]:
+    """Returns the MaskedLinear modules of a model, each with all its names."""
+    found: dict[MaskedLinear, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, MaskedLinear):
+            found.setdefault(module, []).append(name)
+    return found

@@ -1,0 +1,180 @@
+"""Gates: factors for the blocks of a dense weight that depend on scores or on the weight, anew in each
+forward pass. nn.MaskedLinear holds one as its child ``gate``."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .grid import block_sums
+from .scores import Learned
+from .select import Select, top
+
+
+class Gate(nn.Module, ABC):
+    """Maps a weight to one factor for each block; a block whose factor is 0 is not multiplied with.
+
+    The schedule of the method writes ``budget`` and ``progress``, which are saved with the model.
+    """
+
+    budget: Tensor
+    progress: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        # float64, because a density of float32 would round another number of blocks
+        self.register_buffer("budget", torch.ones((), dtype=torch.float64, device="cpu"))
+        self.register_buffer("progress", torch.zeros((), dtype=torch.float64, device="cpu"))
+
+    @abstractmethod
+    def forward(self, weight: Tensor) -> Tensor:
+        """Returns the factors [block rows, block columns], differentiable, for a weight [out, in]."""
+
+    def penalty(self) -> Tensor | None:
+        """Returns what the method adds to the loss for this weight; None for nothing."""
+        return None
+
+    def learned(self) -> Tensor | None:
+        """Returns the scores that are trained, None without."""
+        return None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Leaves the two numbers on the CPU in float64: the host reads them, and .half() would round them."""
+        kept = self.budget, self.progress
+        super()._apply(fn, recurse)
+        self.budget, self.progress = kept
+        return self
+
+
+class _Through(torch.autograd.Function):
+    """Forward: the hard mask. Backward: the gradient of the mask, which is the sum of G * W over the block,
+    goes to the scores as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
+        return mask.to(scores.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class ScoreGate(Gate):
+    """Keeps the blocks whose trained ``scores`` the budget buys; the gradient goes straight through.
+
+    With ``squash`` a sigmoid of the scores is what is compared (soft movement pruning), and ``strength`` is
+    the factor of their mean in the penalty, which grows with the schedule.
+    """
+
+    def __init__(
+        self, score: Learned, select: Select, rows: int, cols: int, squash: bool, strength: float
+    ) -> None:
+        super().__init__()
+        self.select, self.squash, self.strength = select, squash, strength
+        self.scores = nn.Parameter(score.start(rows, cols))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        scores = self.scores.detach()
+        compared = (scores.sigmoid() if self.squash else scores).float().cpu()
+        (mask,) = self.select([compared], [float(self.budget)])
+        gates: Tensor = _Through.apply(self.scores, mask.to(scores.device))
+        return gates
+
+    def penalty(self) -> Tensor | None:
+        if not self.strength:
+            return None
+        return self.strength * float(self.progress) * self.scores.sigmoid().mean()
+
+    def learned(self) -> Tensor:
+        return self.scores
+
+
+class SoftTopK(torch.autograd.Function):
+    """m = sigmoid(beta v + mu) with mu such that m sums to k: the entropic transport of Spartan with unit
+    costs. The backward pass differentiates it implicitly, with mu following v."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, k: float, beta: float) -> Tensor:
+        z = v.double() * beta
+        # mu lies where even the largest entry is closed, and where even the smallest is open
+        low, high = -z.max() - 50, -z.min() + 50
+        for _ in range(100):
+            middle = (low + high) / 2
+            few = torch.sigmoid(z + middle).sum() < k
+            low, high = torch.where(few, middle, low), torch.where(few, high, middle)
+        m = torch.sigmoid(z + (low + high) / 2)
+        ctx.save_for_backward(m)
+        ctx.beta = beta
+        return m.to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (m,) = ctx.saved_tensors
+        slope, g = m * (1 - m), grad.double()
+        mean = (g * slope).sum() / slope.sum().clamp(min=1e-30)
+        return (ctx.beta * slope * (g - mean)).to(grad.dtype), None, None
+
+
+class TransportGate(Gate):
+    """Spartan (Tai et al. 2022): soft factors of the blocks with the largest sums of |w|, sharper and sharper
+    as the schedule goes on; when it is over, the mask is fixed and hard."""
+
+    fixed: Tensor
+
+    def __init__(self, rows: int, cols: int, block: tuple[int, int], sharpness: float) -> None:
+        super().__init__()
+        self.block, self.sharpness = block, sharpness * math.sqrt(block[0] * block[1])
+        self.register_buffer("fixed", torch.zeros(rows, cols, dtype=torch.bool))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        if float(self.progress) >= 1 and bool(self.fixed.any()):
+            return self.fixed.to(weight.dtype)
+        v = block_sums(weight.abs(), self.block)
+        count = math.floor(float(self.budget) * v.numel() + 0.5)
+        hard = top(v.detach().float().cpu(), count).to(v.device)
+        if float(self.progress) >= 1:
+            self.fixed.copy_(hard)
+        if count in (0, v.numel()):
+            return hard.to(weight.dtype)
+        beta = 1 + float(self.progress) * (self.sharpness - 1)
+        soft: Tensor = SoftTopK.apply(v, count, beta)
+        return soft * hard
+
+
+class HardConcreteGate(Gate):
+    """L0 (Louizos et al. 2018): each block has a random factor in training, that of its log odds in
+    evaluation. The penalty is ``strength`` times the expected number of open blocks."""
+
+    LOW, HIGH, BETA = -0.1, 1.1, 2 / 3
+    EDGE = 1e-6
+
+    def __init__(self, score: Learned, rows: int, cols: int, strength: float) -> None:
+        super().__init__()
+        self.strength = strength
+        self.log_alpha = nn.Parameter(score.start(rows, cols))
+
+    def _logits(self) -> Tensor:
+        return self.log_alpha.clamp(-math.log(100), math.log(100))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        logits = self._logits()
+        if self.training:
+            u = torch.rand_like(logits).clamp(self.EDGE, 1 - self.EDGE)
+            open_share = torch.sigmoid((u.log() - (1 - u).log() + logits) / self.BETA)
+        else:
+            open_share = torch.sigmoid(logits)
+        return (open_share * (self.HIGH - self.LOW) + self.LOW).clamp(0, 1)
+
+    def open_chance(self) -> Tensor:
+        """Returns the chance of each block's factor to be above zero."""
+        return torch.sigmoid(self._logits() - self.BETA * math.log(-self.LOW / self.HIGH))
+
+    def penalty(self) -> Tensor:
+        return self.strength * self.open_chance().sum()
+
+    def learned(self) -> Tensor:
+        return self.log_alpha

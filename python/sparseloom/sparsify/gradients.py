@@ -1,0 +1,107 @@
+"""Gradient rule, the fourth part of a method: what trains, and which part of G = dY^T X it gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..errors import Error
+from .gates import Gate, HardConcreteGate, ScoreGate, TransportGate
+from .scores import Learned
+
+if TYPE_CHECKING:
+    from .method import Method
+
+
+class Gradient:
+    """Says whether a weight trains as stored blocks or as a dense master, and what the pruned part gets."""
+
+    #: Whether the layer is an nn.MaskedLinear with a dense Parameter, or stores its blocks alone.
+    dense_master: ClassVar[bool] = True
+    #: Whether pruned weights live on under the mask. Otherwise they become zero, and so does their state.
+    keeps_pruned: ClassVar[bool] = False
+    #: The share of G, and the factor of W, that the pruned part gets.
+    share: float = 0.0
+    decay: float = 0.0
+    #: Whether the weight itself is left as it is.
+    frozen: bool = False
+    #: The learning rate of trained scores; None stands for the optimizer's own.
+    lr: float | None = None
+
+    def gate(self, method: Method, rows: int, cols: int, block: tuple[int, int]) -> Gate | None:
+        """Returns the gate of a layer with that grid; None where a mask decides."""
+        return None
+
+
+class Stored(Gradient):
+    """Blocks alone are stored, and they get their part of G: memory and time of the sparse layer."""
+
+    dense_master = False
+
+
+class Masked(Gradient):
+    """The kept part of G. What is pruned becomes zero, and starts clean if its block returns."""
+
+
+@dataclass(frozen=True)
+class Straight(Gradient):
+    """Straight through: the pruned part of the master gets ``share`` of G, plus ``decay`` times the weight
+    (SR-STE; 0 is the plain rule). Pruned weights live on, and their blocks may return with their values."""
+
+    keeps_pruned: ClassVar[bool] = True
+    share: float = 1.0
+    decay: float = 0.0
+
+
+def _learned(name: str, method: Method) -> Learned:
+    if not isinstance(method.score, Learned):
+        raise Error(name, "score=scores.Learned(...)", repr(method.score), "its scores are what trains")
+    return method.score
+
+
+@dataclass(frozen=True)
+class Scores(Gradient):
+    """Trained scores choose the blocks in each forward pass; their gradient, straight through the choice, is
+    the sum of G * W over the block, of the whole weight. The weight gets the kept part of G.
+
+    Args:
+        frozen: leaves the weight as it is: only scores train (edge-popup).
+        lr: the learning rate of the scores.
+        squash: compares a sigmoid of the scores; with select.Threshold that is soft movement pruning.
+        penalty: the factor of the mean of those sigmoids in the loss, see ``Run.penalty``.
+    """
+
+    keeps_pruned: ClassVar[bool] = True
+    frozen: bool = False
+    lr: float | None = None
+    squash: bool = False
+    penalty: float = 0.0
+
+    def gate(self, method: Method, rows: int, cols: int, block: tuple[int, int]) -> Gate:
+        score = _learned("gradients.Scores", method)
+        return ScoreGate(score, method.select, rows, cols, self.squash, self.penalty)
+
+
+@dataclass(frozen=True)
+class Transport(Gradient):
+    """Spartan's soft top-k: the factor of a block depends on its weights, which get that part of the gradient
+    as well. ``sharpness`` is what the inverse temperature reaches, times the root of the block's elements."""
+
+    keeps_pruned: ClassVar[bool] = True
+    sharpness: float = 20.0
+
+    def gate(self, method: Method, rows: int, cols: int, block: tuple[int, int]) -> Gate:
+        return TransportGate(rows, cols, block, self.sharpness)
+
+
+@dataclass(frozen=True)
+class HardConcrete(Gradient):
+    """L0 gates. ``penalty`` is the factor of the expected number of open blocks in the loss; for a loss that
+    is a mean over examples the paper divides it by their number."""
+
+    keeps_pruned: ClassVar[bool] = True
+    penalty: float = 1e-3
+    lr: float | None = None
+
+    def gate(self, method: Method, rows: int, cols: int, block: tuple[int, int]) -> Gate:
+        return HardConcreteGate(_learned("gradients.HardConcrete", method), rows, cols, self.penalty)

@@ -1,0 +1,94 @@
+"""Held: how a method sees one weight of a model, whatever its module."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .._scores import gradient_scores
+from .context import Context
+
+
+class Held(ABC):
+    """One weight that a method drives. nn.driven has the two kinds: stored blocks, and a dense master."""
+
+    name: str
+    number: int  # its place among the weights of the run
+    shape: tuple[int, int]  # out features, in features
+    block: tuple[int, int]
+    target: float  # the density that was asked for
+
+    def __init__(self) -> None:
+        #: (dY, X) of the steps that are watched.
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.watching = False
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(block rows, block columns)."""
+        return -(-self.shape[0] // self.block[0]), -(-self.shape[1] // self.block[1])
+
+    @abstractmethod
+    def present(self) -> Tensor:
+        """Returns which blocks exist: bool [block rows, block columns] on the CPU."""
+
+    @abstractmethod
+    def dense(self) -> Tensor:
+        """Returns the weight [out, in]; of stored blocks with zero elsewhere."""
+
+    @abstractmethod
+    def gradient(self) -> Tensor | None:
+        """Returns the gradient that the optimizer sees [out, in], None without one."""
+
+    @abstractmethod
+    def learned(self) -> Tensor | None:
+        """Returns trained scores, None without them."""
+
+    @abstractmethod
+    def adjust(self, budget: float, progress: float) -> bool:
+        """Tells a gate its budget. Returns whether there is a gate, which then decides on the mask."""
+
+    @abstractmethod
+    def move(self, mask: Tensor, optimizers: Sequence[Optimizer], grown: Tensor | None) -> None:
+        """Makes ``mask`` the topology; values, gradient and state go with their blocks."""
+
+    @abstractmethod
+    def shrink(self, amount: float) -> None:
+        """Takes ``amount`` from the l2 norm of every block."""
+
+    @abstractmethod
+    def penalty(self) -> Tensor | None:
+        """Returns the gate's penalty, None without one."""
+
+    @abstractmethod
+    def learning_rate(self, optimizers: Sequence[Optimizer]) -> float:
+        """Returns the rate of the weight's group in the optimizer that holds it, 1 where none does."""
+
+    def context(self, step: int) -> Context:
+        """Returns what a Score may look at."""
+        return Context(
+            self.dense(), self.block, self.target, step=step,
+            gradient=self.gradient(), learned=self.learned(), present=self.present(),
+        )  # fmt: skip
+
+    def saw(self, dy: Tensor, x: Tensor) -> None:
+        """Keeps the operands of one backward pass."""
+        self.pairs.append((dy.detach().reshape(-1, dy.shape[-1]), x.detach().reshape(-1, x.shape[-1])))
+
+    def gradient_scores(self, norm: str) -> Tensor | None:
+        """Returns the norms of the blocks of the whole gradient in the watched step, summed over ranks; None
+        where none was seen that is finite: GradScaler skips such a step."""
+        finite = [(dy, x) for dy, x in self.pairs if bool(dy.isfinite().all()) and bool(x.isfinite().all())]
+        alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+        scores = gradient_scores(finite, *self.shape, self.block, norm) if finite else None
+        if alone:
+            return scores
+        # Every rank takes part, also one that saw nothing; NaN says so to all of them.
+        squares = torch.full(self.grid, float("nan")) if scores is None else scores.square()
+        dist.all_reduce(squares)
+        return None if bool(squares.isnan().any()) else squares.sqrt()

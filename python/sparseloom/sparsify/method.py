@@ -1,0 +1,131 @@
+"""Method: the five parts of a way to train sparse weights, and the change of blocks that they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..errors import Error
+from .gradients import Gradient, Stored
+from .held import Held
+from .regrow import Regrow
+from .schedules import Constant, Schedule
+from .scores import Norm, Score
+from .select import Select, TopK
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to train sparse weights, for ``BlockSparse(method=...)``.
+
+    Args:
+        score: what a block is worth.
+        select: which blocks a budget buys.
+        schedule: when the blocks change, and to what budget.
+        gradient: what trains, and which gradient it gets.
+        regrow: which blocks come back, and what else happens to them after a step; None for nothing.
+
+    Raises Error for parts that do not go together.
+    """
+
+    score: Score = field(default_factory=Norm)
+    select: Select = field(default_factory=TopK)
+    schedule: Schedule = field(default_factory=Constant)
+    gradient: Gradient = field(default_factory=Stored)
+    regrow: Regrow | None = None
+
+    def __post_init__(self) -> None:
+        parts = {"score": Score, "select": Select, "schedule": Schedule, "gradient": Gradient}
+        for name, kind in parts.items():
+            if not isinstance(part := getattr(self, name), kind):
+                raise Error("Method", f"{name} to be a {kind.__name__}", repr(part), f"see sparsify.{name}s")
+        if self.regrow is not None and not isinstance(self.regrow, Regrow):
+            raise Error("Method", "regrow to be a Regrow or None", repr(self.regrow), "see sparsify.regrow")
+        one_budget = isinstance(self.select, TopK) and self.select.scope == "global"
+        if one_budget and not self.gradient.dense_master:
+            got = 'gradients.Stored() with scope="global"'
+            raise Error("Method", "stored blocks, whose number is fixed for each layer", got, "use Masked()")
+
+    def require_target(self, density: float | None) -> float:
+        """Returns the density. Raises Error where stored blocks would have to become more or fewer."""
+        if not self.gradient.dense_master and (density is None or not self.schedule.is_fixed(density)):
+            expected = "a schedule with one density, because the number of stored blocks is fixed"
+            remedy = "pass gradient=gradients.Masked(): pack_ makes blocks of it in the end"
+            raise Error("Method", expected, repr(self.schedule), remedy)
+        return 1.0 if density is None else density
+
+    def begin(self, weights: Sequence[Held]) -> None:
+        """Gives weights the budget of step 0, before the first one."""
+        budgets = [self.schedule.budget(0, held.target) for held in weights]
+        progress = self.schedule.progress(0)
+        if self._adjusted(weights, budgets, progress) or all(
+            self.schedule.is_fixed(held.target) for held in weights
+        ):
+            return
+        masks = self.select([self._score(held, 0) for held in weights], budgets)
+        for held, mask in zip(weights, masks, strict=True):
+            held.move(mask, [], None)
+
+    def change(self, weights: Sequence[Held], step: int, optimizers: Sequence[Optimizer]) -> bool:
+        """Moves the weights of the method to the topology that is due after that step. Returns False, with
+        nothing changed, where the gradient that it needs was not finite or not seen."""
+        budgets = [self.schedule.budget(step, held.target) for held in weights]
+        progress = self.schedule.progress(step)
+        if self._adjusted(weights, budgets, progress):
+            return True
+        scores = [self._score(held, step) for held in weights]
+        share = 0.0 if self.regrow is None else self.regrow.share_at(progress)
+        grown: list[Tensor | None] = [None] * len(weights)
+        if self.regrow is None or not share:
+            masks = self.select(scores, budgets)
+        else:
+            growth = [self.regrow.scores(held, step) for held in weights]
+            found = [each for each in growth if each is not None]
+            if len(found) < len(growth):
+                return False
+            masks = self._regrown(weights, scores, budgets, share, found)
+            grown = [self.regrow.grown(held, step, mask) for held, mask in zip(weights, masks, strict=True)]
+        for held, mask, start in zip(weights, masks, grown, strict=True):
+            held.move(mask, optimizers, start)
+        return True
+
+    def _adjusted(self, weights: Sequence[Held], budgets: Sequence[float], progress: float) -> bool:
+        """Tells the gates of the weights their budgets. Returns whether gates decide on the masks."""
+        gated = [held.adjust(budget, progress) for held, budget in zip(weights, budgets, strict=True)]
+        return any(gated)
+
+    def _score(self, held: Held, step: int) -> Tensor:
+        scores = self.score(held.context(step))
+        if bool(scores.isnan().any()):
+            remedy = "the blocks stay where they are: look for a NaN in the weight or its gradient"
+            raise Error("Method", f"scores of {held.name} without NaN", "a NaN", remedy)
+        return scores
+
+    def _regrown(
+        self,
+        weights: Sequence[Held],
+        scores: Sequence[Tensor],
+        budgets: Sequence[float],
+        share: float,
+        growth: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """Keeps the best of the blocks that exist, and takes the rest of the budget from all others by
+        ``growth``. A block that was just dropped may come back, then with its values."""
+        counts = [
+            math.floor(b * held.present().numel() + 0.5) for b, held in zip(budgets, weights, strict=True)
+        ]
+        stays, keeps = [], []
+        for held, score, count in zip(weights, scores, counts, strict=True):
+            present = held.present()
+            stay = min(int(present.sum()), count)
+            stays.append(score.masked_fill(~present, -math.inf))
+            keeps.append(stay - int(share * stay))
+        kept = self.select.take(stays, keeps)
+        candidates = [each.masked_fill(mask, -math.inf) for each, mask in zip(growth, kept, strict=True)]
+        missing = [count - int(mask.sum()) for count, mask in zip(counts, kept, strict=True)]
+        new = self.select.take(candidates, missing)
+        return [mask | more for mask, more in zip(kept, new, strict=True)]

@@ -1,0 +1,98 @@
+"""The built-in methods, each composed of its five parts. Steps are those of the optimizer."""
+
+from __future__ import annotations
+
+from . import gradients, regrow, schedules, select
+from .method import Method
+from .scores import Learned, Norm
+
+
+def magnitude(at: int, norm: str = "l2", scope: str = "layer") -> Method:
+    """Block magnitude pruning: trains dense, keeps the blocks with the largest ``norm`` after step ``at``, and
+    trains those."""
+    return Method(Norm(norm), select.TopK(scope), schedules.Cubic(at, at), gradients.Masked())
+
+
+def gradual(
+    begin: int, end: int, every: int = 100, norm: str = "l2", scope: str = "layer", returns: bool = True
+) -> Method:
+    """Gradual magnitude pruning (Zhu & Gupta 2017): density 1 at ``begin`` falls to the target at ``end``
+    along a cubic. With ``returns``, pruned weights keep their values, and a block may come back with them;
+    without, they are zero from then on."""
+    rule = gradients.Straight(share=0.0) if returns else gradients.Masked()
+    return Method(Norm(norm), select.TopK(scope), schedules.Cubic(begin, end, every), rule)
+
+
+def set_(every: int = 100, share: float = 0.3, end_step: int | None = None, seed: int = 0) -> Method:
+    """SET (Mocanu et al. 2018): every ``every`` steps the weakest ``share`` of the blocks is dropped, and as
+    many others grow at random, from zero."""
+    return Method(schedule=schedules.Constant(every, end_step), regrow=regrow.Random(share, seed=seed))
+
+
+def rigl(end_step: int, every: int = 100, share: float = 0.3) -> Method:
+    """RigL (Evci et al. 2020): as SET, but the blocks with the largest gradient grow, and the share falls along
+    a cosine to ``end_step``, three quarters of the training. The optimizer's step is made as well, where the
+    paper skips it."""
+    return Method(schedule=schedules.Constant(every, end_step), regrow=regrow.Gradient(share))
+
+
+def decreasing(begin: int, end: int, every: int = 100, share: float = 0.3) -> Method:
+    """Prune and grow under a falling budget (as in BLaST, Okanovic et al. 2025): RigL's changes along gradual
+    pruning's cubic. With share 0 it is gradual pruning without return."""
+    return Method(
+        schedule=schedules.Cubic(begin, end, every),
+        gradient=gradients.Masked(),
+        regrow=regrow.Gradient(share),
+    )
+
+
+def movement(begin: int, end: int, every: int = 10, lr: float | None = None) -> Method:
+    """Movement pruning (Sanh et al. 2020): scores, zero at first, gather -lr * sum of G * W; the best ones stay,
+    along gradual pruning's cubic. ``lr`` is that of the scores, often larger than the weights'."""
+    rule = gradients.Scores(lr=lr)
+    return Method(Learned("zeros"), select.TopK(), schedules.Cubic(begin, end, every), rule)
+
+
+def soft_movement(
+    begin: int, end: int, every: int = 10, penalty: float = 1.0, lr: float | None = None
+) -> Method:
+    """Soft movement pruning: blocks stay whose sigmoid of the score is above a threshold, which rises to half
+    of one at ``end``; the penalty on these sigmoids decides on the density, so that none is given. Add
+    ``Run.penalty()`` to the loss."""
+    rising = schedules.Rising(0.5 * every / max(1, end - begin), begin, end, end, every)
+    rule = gradients.Scores(lr=lr, squash=True, penalty=penalty)
+    return Method(Learned("zeros"), select.Threshold(), rising, rule)
+
+
+def supermask(frozen: bool = False, lr: float | None = None) -> Method:
+    """Supermasks of blocks, as superblock trains them (Ramanujan et al. 2020): random scores choose the blocks
+    from the first step on, weights train along unless ``frozen``."""
+    return Method(Learned("kaiming"), select.TopK(), gradient=gradients.Scores(frozen=frozen, lr=lr))
+
+
+def spartan(end: int, warm_up: int, sharpness: float = 20.0) -> Method:
+    """Spartan (Tai et al. 2022): the density falls linearly to the target in ``warm_up`` steps; the soft factors
+    sharpen until ``end``, four fifths of the training, when the mask is fixed."""
+    schedule = schedules.Sharpening(warm_up, end)
+    return Method(Norm("l1"), select.TopK(), schedule, gradients.Transport(sharpness))
+
+
+def l0(penalty: float, drop: float = 0.5, lr: float | None = None) -> Method:
+    """L0 regularisation by hard-concrete gates (Louizos et al. 2018). ``penalty`` decides on the density, so
+    that none is given. Add ``Run.penalty()`` to the loss."""
+    return Method(Learned("open", drop), select.TopK(), gradient=gradients.HardConcrete(penalty, lr))
+
+
+def group_lasso(rate: float, threshold: float, begin: int, turn: int, end: int, every: int = 10) -> Method:
+    """Group lasso on blocks with a rising threshold, as for block-sparse RNNs (Narang et al. 2017): blocks
+    shrink by lr * ``rate`` in each step, and those whose norm is below the threshold, which has risen to
+    ``threshold`` at ``end``, are pruned. They decide on the density, so that none is given."""
+    changes = ((turn - begin) + 1.5 * (end - turn)) / every
+    rising = schedules.Rising(threshold / max(1.0, changes), begin, turn, end, every)
+    return Method(Norm("l2"), select.Threshold(), rising, gradients.Masked(), regrow.GroupLasso(rate))
+
+
+def ac_dc(warm_up: int, phase: int, end: int) -> Method:
+    """AC/DC (Peste et al. 2021): compressed and dense phases in turn; what was pruned starts a dense phase at
+    zero, with zero moments."""
+    return Method(schedule=schedules.Alternating(warm_up, phase, end), gradient=gradients.Masked())

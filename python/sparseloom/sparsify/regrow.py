@@ -1,0 +1,133 @@
+"""Regrow and reset, the last part of a method: which blocks come back, with what values, and what else
+happens to the blocks after a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from .._scores import NORMS
+from ..errors import Error
+from .grid import expanded
+from .schedules import cosine
+
+if TYPE_CHECKING:
+    from .held import Held
+
+
+class Regrow:
+    """Drops a share of the blocks beyond what the budget demands, and lets as many others grow."""
+
+    #: Whether ``scores`` reads the gradient of all blocks, which the layer then watches in such steps.
+    needs_gradient: ClassVar[bool] = False
+
+    def share_at(self, progress: float) -> float:
+        """Returns the share of the kept blocks that is dropped and regrown, at that progress."""
+        return 0.0
+
+    def scores(self, held: Held, step: int) -> Tensor | None:
+        """Returns how good it were to grow each block [block rows, block columns]; None where that cannot be
+        told now, and the change has to wait for the next step."""
+        return None
+
+    def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
+        """Returns a weight [out, in] whose blocks new ones start with; None for zeros. ``mask`` is the next
+        topology."""
+        return None
+
+    def after_step(self, held: Held, lr: float) -> None:
+        """Is called after every step of the optimizer, whose learning rate is ``lr``."""
+        return None
+
+
+@dataclass(frozen=True)
+class _Growing(Regrow):
+    share: float = 0.3
+    decay: bool = True
+    init: str = "zeros"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        name = f"regrow.{type(self).__name__}"
+        if not 0 <= self.share <= 1:
+            raise Error(name, "a share in [0, 1]", repr(self.share), "0.3 is usual")
+        if self.init not in ("zeros", "uniform"):
+            raise Error(
+                name, "init 'zeros' or 'uniform'", repr(self.init), "new blocks usually start at zero"
+            )
+
+    def share_at(self, progress: float) -> float:
+        return self.share * (cosine(progress) if self.decay else 1.0)
+
+    def _generator(self, held: Held, step: int, what: int) -> torch.Generator:
+        # A function of these numbers alone: ranks agree, and a resumed run draws what it would have drawn.
+        mixed = ((self.seed * 1_000_003 + held.number) * 1_000_003 + step) * 2 + what
+        return torch.Generator().manual_seed(mixed % 2**62)
+
+    def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
+        if self.init == "zeros":
+            return None
+        rows, cols = held.shape
+        fan_in = (mask.sum(1) * held.block[1]).clamp(min=1).float()
+        drawn = torch.empty(rows, cols).uniform_(-1, 1, generator=self._generator(held, step, 1))
+        return drawn * expanded(fan_in.rsqrt()[:, None].expand(mask.shape), held.block, held.shape)
+
+
+@dataclass(frozen=True)
+class Random(_Growing):
+    """SET (Mocanu et al. 2018): grows blocks drawn uniformly.
+
+    Args:
+        share: of the kept blocks, dropped and regrown in each change.
+        decay: whether the share falls along half a cosine to the schedule's end.
+        init: "zeros", or "uniform" within 1 / sqrt(stored inputs of the output feature), as nn.Linear does.
+        seed: of the draws; the same one gives the same blocks on every rank and after a resumption.
+    """
+
+    decay: bool = False
+
+    def scores(self, held: Held, step: int) -> Tensor:
+        return torch.rand(held.grid, generator=self._generator(held, step, 0))
+
+
+@dataclass(frozen=True)
+class Gradient(_Growing):
+    """RigL (Evci et al. 2020): grows the blocks whose part of dY^T X is largest in ``norm``, of the step
+    before the change. The arguments are as in ``Random``.
+
+    With micro-batches it is the norm of their sum; on several ranks the sum of squared norms decides.
+    """
+
+    needs_gradient: ClassVar[bool] = True
+    norm: str = "l2"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.norm not in NORMS:
+            expected = f"norm to be one of {', '.join(NORMS)}"
+            raise Error("regrow.Gradient", expected, repr(self.norm), "pass one of them")
+
+    def scores(self, held: Held, step: int) -> Tensor | None:
+        return held.gradient_scores(self.norm)
+
+
+@dataclass(frozen=True)
+class GroupLasso(Regrow):
+    """The proximal step of the penalty ``rate`` * sum of the blocks' l2 norms, after every step: blocks
+    shrink by lr * rate, those with a smaller norm become exactly zero."""
+
+    rate: float = 1e-3
+
+    def after_step(self, held: Held, lr: float) -> None:
+        held.shrink(lr * self.rate)
+
+
+def shrunk(blocks: Tensor, amount: float, dims: Sequence[int]) -> Tensor:
+    """Returns blocks, whose elements lie along ``dims``, less ``amount`` of their l2 norm; zero where they
+    have less."""
+    norm = blocks.float().square().sum(tuple(dims), keepdim=True).sqrt()
+    return blocks * (1 - amount / norm.clamp(min=1e-12)).clamp(min=0).to(blocks.dtype)

@@ -1,0 +1,186 @@
+"""Schedule, the third part of a method: at which steps the blocks change, and to what budget."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from ..errors import Error
+
+
+class Schedule(ABC):
+    """Steps are counted from 1, after the optimizer's; the weight starts with the budget of step 0."""
+
+    @abstractmethod
+    def due(self, step: int) -> bool:
+        """Returns whether the blocks change after that step."""
+
+    def budget(self, step: int, target: float) -> float:
+        """Returns the budget from that step on, given the density that the weight was asked for."""
+        return target
+
+    def progress(self, step: int) -> float:
+        """Returns the share of the changes that are over, from 0 to 1: what shares, penalties and
+        temperatures follow."""
+        return 0.0
+
+    def is_fixed(self, target: float) -> bool:
+        """Returns whether the budget is ``target`` at every step."""
+        return type(self).budget is Schedule.budget
+
+
+def _require(name: str, ordered: bool, got: object) -> None:
+    if not ordered:
+        raise Error(f"schedules.{name}", "0 <= begin <= end and every >= 1", repr(got), "count steps from 0")
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same density throughout; a change every ``every`` steps, after ``start`` and before ``end_step``
+    (None: without end)."""
+
+    every: int = 100
+    end_step: int | None = None
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        end = self.start if self.end_step is None else self.end_step
+        _require("Constant", 0 <= self.start <= end and self.every >= 1, self)
+
+    def due(self, step: int) -> bool:
+        open_end = self.end_step is None or step < self.end_step
+        return step > self.start and (step - self.start) % self.every == 0 and open_end
+
+    def progress(self, step: int) -> float:
+        if self.end_step is None:
+            return 0.0
+        return min(1.0, max(0.0, (step - self.start) / max(1, self.end_step - self.start)))
+
+
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """From density ``initial`` at step ``begin`` to the target at ``end``, in changes every ``every`` steps:
+    target + (initial - target) (1 - progress)^power. The last change is at ``end`` exactly."""
+
+    begin: int = 0
+    end: int = 1000
+    every: int = 10
+    initial: float = 1.0
+    power: int = 3
+
+    def __post_init__(self) -> None:
+        _require(type(self).__name__, 0 <= self.begin <= self.end and self.every >= 1, self)
+
+    def due(self, step: int) -> bool:
+        at_pace = (step - self.begin) % self.every == 0
+        return step == self.end or (self.begin <= step < self.end and at_pace)
+
+    def progress(self, step: int) -> float:
+        if step >= self.end:
+            return 1.0
+        return max(0.0, (step - self.begin) / max(1, self.end - self.begin))
+
+    def budget(self, step: int, target: float) -> float:
+        left = (1 - self.progress(step)) ** self.power
+        return target + (self.initial - target) * left
+
+    def is_fixed(self, target: float) -> bool:
+        return self.initial == target
+
+
+@dataclass(frozen=True)
+class Cubic(Polynomial):
+    """Gradual pruning (Zhu & Gupta 2017): fast while much is left, slow at the end."""
+
+
+@dataclass(frozen=True)
+class Alternating(Schedule):
+    """AC/DC (Peste et al. 2021): dense for ``warm_up`` steps, then phases of ``phase`` steps, compressed and
+    dense in turn. The phase that reaches ``end`` is compressed and lasts."""
+
+    warm_up: int
+    phase: int
+    end: int
+
+    def __post_init__(self) -> None:
+        _require("Alternating", 0 <= self.warm_up <= self.end and self.phase >= 1, self)
+
+    def compressed(self, step: int) -> bool:
+        """Returns whether the weight is sparse from that step on."""
+        if step >= self.end:
+            return True
+        return step >= self.warm_up and (step - self.warm_up) // self.phase % 2 == 0
+
+    def due(self, step: int) -> bool:
+        return step > 0 and self.compressed(step) != self.compressed(step - 1)
+
+    def budget(self, step: int, target: float) -> float:
+        return target if self.compressed(step) else 1.0
+
+    def progress(self, step: int) -> float:
+        return min(1.0, step / max(1, self.end))
+
+    def is_fixed(self, target: float) -> bool:
+        return target == 1.0
+
+
+@dataclass(frozen=True)
+class Sharpening(Schedule):
+    """The density falls linearly from 1 to the target in ``warm_up`` steps; the progress, which a gate's
+    sharpness follows, goes on to ``end``. The budget changes in every step."""
+
+    warm_up: int
+    end: int
+
+    def __post_init__(self) -> None:
+        _require("Sharpening", 0 <= self.warm_up <= self.end, self)
+
+    def due(self, step: int) -> bool:
+        return step <= self.end
+
+    def progress(self, step: int) -> float:
+        return min(1.0, step / max(1, self.end))
+
+    def budget(self, step: int, target: float) -> float:
+        return target + (1 - target) * max(0.0, 1 - step / max(1, self.warm_up))
+
+    def is_fixed(self, target: float) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Rising(Schedule):
+    """A threshold that rises from 0, for select.Threshold (Narang et al. 2017): by ``rate`` for each change
+    between ``begin`` and ``turn``, then by ``steeper`` times as much up to ``end``."""
+
+    rate: float
+    begin: int
+    turn: int
+    end: int
+    every: int = 10
+    steeper: float = 1.5
+
+    def __post_init__(self) -> None:
+        _require("Rising", 0 <= self.begin <= self.turn <= self.end and self.every >= 1, self)
+
+    def due(self, step: int) -> bool:
+        return self.begin <= step <= self.end and (step - self.begin) % self.every == 0
+
+    def budget(self, step: int, target: float) -> float:
+        def changes(until: int) -> int:
+            return max(0, min(step, until) - self.begin) // self.every
+
+        flat = changes(self.turn)
+        return self.rate * (flat + self.steeper * (changes(self.end) - flat))
+
+    def progress(self, step: int) -> float:
+        return min(1.0, max(0.0, (step - self.begin) / max(1, self.end - self.begin)))
+
+    def is_fixed(self, target: float) -> bool:
+        return False
+
+
+def cosine(progress: float) -> float:
+    """Returns what is left of a share at that progress: from 1 to 0 along half a cosine."""
+    return (1 + math.cos(math.pi * min(1.0, progress))) / 2

@@ -1,0 +1,81 @@
+"""Score, the first part of a method: what a block is worth."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._scores import NORMS, block_scores
+from ..errors import Error
+from .context import Context
+from .grid import elements
+
+
+class Score(ABC):
+    """Says what each block of a weight is worth; a method keeps the most valuable ones."""
+
+    @abstractmethod
+    def __call__(self, context: Context) -> Tensor:
+        """Returns float32 [block rows, block columns] on the CPU."""
+
+
+@dataclass(frozen=True)
+class Norm(Score):
+    """The norm of the block's values: "l1" (the sum of |w|), "l2" or "max".
+
+    A block at a ragged edge counts as if its missing elements were like the others: without that, edges would
+    always be pruned first. Signs never count: a block of large negative values is as strong as its opposite.
+    """
+
+    norm: str = "l2"
+
+    def __post_init__(self) -> None:
+        if self.norm not in NORMS:
+            expected = f"norm to be one of {', '.join(NORMS)}"
+            raise Error("scores.Norm", expected, repr(self.norm), "pass one of them")
+
+    def __call__(self, context: Context) -> Tensor:
+        found = block_scores(context.weight, context.block, self.norm)
+        (rows, cols), (bm, bn) = context.shape, context.block
+        if self.norm == "max" or not (rows % bm or cols % bn):
+            return found
+        missing = bm * bn / elements(context.shape, context.block)
+        return found * (missing if self.norm == "l1" else missing.sqrt())
+
+
+@dataclass(frozen=True)
+class Learned(Score):
+    """A Parameter with one score for each block, trained beside the weight or in its place.
+
+    Args:
+        init: "kaiming" (uniform, as superblock draws them), "zeros" (movement pruning), or "open" (the log
+            odds of hard-concrete gates that drop ``drop`` of the blocks).
+        drop: see ``init``.
+    """
+
+    init: str = "kaiming"
+    drop: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.init not in ("kaiming", "zeros", "open"):
+            raise Error(
+                "scores.Learned", "init 'kaiming', 'zeros' or 'open'", repr(self.init), "pass one of them"
+            )
+
+    def start(self, rows: int, cols: int) -> Tensor:
+        """Returns the first scores of a grid [block rows, block columns], drawn from torch's default
+        generator."""
+        scores = torch.zeros(rows, cols)
+        if self.init == "kaiming":
+            bound = 1 / math.sqrt(max(1, cols))  # kaiming_uniform_ with a = sqrt(5)
+            scores.uniform_(-bound, bound)
+        elif self.init == "open":
+            scores.normal_(math.log((1 - self.drop) / self.drop), 0.01)
+        return scores
+
+    def __call__(self, context: Context) -> Tensor:
+        return context.need("learned").detach().float().cpu()
