@@ -3,6 +3,7 @@
 from .config import BlockSparse
 from .densify import densify_
 from .in_layout import InLayout
+from .masters import drive
 from .pack import pack_
 from .patcher import BlockSparseModelPatcher
 from .recipe import Recipe
@@ -20,6 +21,7 @@ __all__ = [
     "Semi24",
     "Skip",
     "densify_",
+    "drive",
     "pack_",
     "sparsify_",
 ]

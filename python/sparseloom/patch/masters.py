@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
+from ..errors import Error
 from ..nn import MaskedLinear
+from ..nn.arguments import require_module
 from ..nn.driven import MaskedWeight, StoredWeight
+from ..nn.sparse_weight import sparse_layers
 from ..pattern import Pattern
 from ..sparsify import Method, Run
 from ..sparsify.held import Held
@@ -103,3 +106,23 @@ def packed_modules(model: nn.Module) -> dict[MaskedLinear, list[str]]:
         if isinstance(module, MaskedLinear):
             found.setdefault(module, []).append(name)
     return found
+
+
+def drive(model: nn.Module, method: Method, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Run:
+    """Returns a run of the method on all block-sparse weights that a model has, with their number of blocks.
+
+    The modules may be yours: those with ``sparse_weights()`` whose owners have ``set_topology_``. Raises
+    Error for a method that needs a dense master, and for a model without such weights.
+    """
+    op = "drive"
+    require_module(op, model)
+    if method.gradient.dense_master:
+        got = type(method.gradient).__name__
+        raise Error(
+            op, "a method with gradient=Stored()", got, "pass it to sparsify_, in BlockSparse(method=)"
+        )
+    owners = {layer.weight.owner: layer for layer in sparse_layers(model)}
+    if not owners:
+        raise Error(op, "a model with block-sparse weights", "none", "call sparsify_ first")
+    weights = [StoredWeight(each.name, each.weight, each.weight.density) for each in owners.values()]
+    return Run([(method, weights)], optimizer)

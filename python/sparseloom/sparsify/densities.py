@@ -21,8 +21,8 @@ def erdos_renyi(shapes: Mapping[str, tuple[int, int]], density: float, block: Bl
     """Returns densities proportional to (block rows + block columns) / (block rows * block columns), so that
     all layers together keep the share ``density`` of their blocks (the Erdos-Renyi kernel of SET and RigL).
 
-    ``shapes`` is {name: (out features, in features)}. A layer that would need more than all its blocks becomes
-    dense, and the others share what is left. Raises Error for a density outside [0, 1].
+    ``shapes`` is {name: (out features, in features)}. A layer that would need more than all its blocks
+    becomes dense, and the others share what is left. Raises Error for a density outside [0, 1].
     """
     sides = block_shape(_OP, block)
     if not 0 <= share(_OP, density) <= 1:
@@ -72,11 +72,11 @@ def sensitivity(
 def proposed(
     scan: Mapping[str, Mapping[float, float]], sizes: Mapping[str, int], density: float
 ) -> dict[str, float]:
-    """Returns a density for each weight of a ``sensitivity`` scan, so that together they keep at most the share
-    ``density`` of ``sizes`` (elements or blocks of each).
+    """Returns a density for each weight of a ``sensitivity`` scan, so that together they keep at most the
+    share ``density`` of ``sizes`` (elements or blocks of each).
 
-    All start dense; in each turn the weight goes one step sparser that costs least loss per element saved. Raises
-    Error where even the sparsest densities of the scan keep more.
+    All start dense; in each turn the weight goes one step sparser that costs least loss per element saved.
+    Raises Error where even the sparsest densities of the scan keep more.
     """
     steps = {name: [(1.0, 0.0), *sorted(scan[name].items(), reverse=True)] for name in scan}
     at = dict.fromkeys(scan, 0)

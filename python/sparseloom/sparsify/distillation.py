@@ -17,7 +17,8 @@ def distillation_loss(
     """Returns alpha T^2 KL(softmax(teacher / T) || softmax(student / T)) + (1 - alpha) CE(student, labels).
 
     ``student`` and ``teacher`` are logits [..., classes], ``labels`` [...] of class numbers, or None for the
-    first term alone (then times 1). Means are taken over all but the classes; no gradient reaches the teacher.
+    first term alone (then times 1). Means are taken over all but the classes; no gradient reaches the
+    teacher.
     """
     classes = student.shape[-1]
     s = F.log_softmax(student.reshape(-1, classes) / temperature, -1)

@@ -138,6 +138,7 @@ class TransportGate(Gate):
         hard = top(v.detach().float().cpu(), count).to(v.device)
         if float(self.progress) >= 1:
             self.fixed.copy_(hard)
+            return hard.to(weight.dtype)
         if count in (0, v.numel()):
             return hard.to(weight.dtype)
         beta = 1 + float(self.progress) * (self.sharpness - 1)

@@ -8,8 +8,8 @@ from .scores import Learned, Norm
 
 
 def magnitude(at: int, norm: str = "l2", scope: str = "layer") -> Method:
-    """Block magnitude pruning: trains dense, keeps the blocks with the largest ``norm`` after step ``at``, and
-    trains those."""
+    """Block magnitude pruning: trains dense, keeps the blocks with the largest ``norm`` after step ``at``,
+    and trains those."""
     return Method(Norm(norm), select.TopK(scope), schedules.Cubic(at, at), gradients.Masked())
 
 
@@ -30,9 +30,9 @@ def set_(every: int = 100, share: float = 0.3, end_step: int | None = None, seed
 
 
 def rigl(end_step: int, every: int = 100, share: float = 0.3) -> Method:
-    """RigL (Evci et al. 2020): as SET, but the blocks with the largest gradient grow, and the share falls along
-    a cosine to ``end_step``, three quarters of the training. The optimizer's step is made as well, where the
-    paper skips it."""
+    """RigL (Evci et al. 2020): as SET, but the blocks with the largest gradient grow, and the share falls
+    along a cosine to ``end_step``, three quarters of the training. The optimizer's step is made as well,
+    where the paper skips it."""
     return Method(schedule=schedules.Constant(every, end_step), regrow=regrow.Gradient(share))
 
 
@@ -47,8 +47,8 @@ def decreasing(begin: int, end: int, every: int = 100, share: float = 0.3) -> Me
 
 
 def movement(begin: int, end: int, every: int = 10, lr: float | None = None) -> Method:
-    """Movement pruning (Sanh et al. 2020): scores, zero at first, gather -lr * sum of G * W; the best ones stay,
-    along gradual pruning's cubic. ``lr`` is that of the scores, often larger than the weights'."""
+    """Movement pruning (Sanh et al. 2020): scores, zero at first, gather -lr * sum of G * W; the best ones
+    stay, along gradual pruning's cubic. ``lr`` is that of the scores, often larger than the weights'."""
     rule = gradients.Scores(lr=lr)
     return Method(Learned("zeros"), select.TopK(), schedules.Cubic(begin, end, every), rule)
 
@@ -65,14 +65,14 @@ def soft_movement(
 
 
 def supermask(frozen: bool = False, lr: float | None = None) -> Method:
-    """Supermasks of blocks, as superblock trains them (Ramanujan et al. 2020): random scores choose the blocks
-    from the first step on, weights train along unless ``frozen``."""
+    """Supermasks of blocks, as superblock trains them (Ramanujan et al. 2020): random scores choose the
+    blocks from the first step on, weights train along unless ``frozen``."""
     return Method(Learned("kaiming"), select.TopK(), gradient=gradients.Scores(frozen=frozen, lr=lr))
 
 
 def spartan(end: int, warm_up: int, sharpness: float = 20.0) -> Method:
-    """Spartan (Tai et al. 2022): the density falls linearly to the target in ``warm_up`` steps; the soft factors
-    sharpen until ``end``, four fifths of the training, when the mask is fixed."""
+    """Spartan (Tai et al. 2022): the density falls linearly to the target in ``warm_up`` steps; the soft
+    factors sharpen until ``end``, four fifths of the training, when the mask is fixed."""
     schedule = schedules.Sharpening(warm_up, end)
     return Method(Norm("l1"), select.TopK(), schedule, gradients.Transport(sharpness))
 

@@ -96,6 +96,8 @@ class TopK(Select):
     def take(self, scores: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
         if self.scope != "global":
             return [top(each, count, self.scope) for each, count in zip(scores, counts, strict=True)]
+        for each in scores:
+            _require_numbers(each)
         flat = torch.cat([each.flatten() for each in scores])
         parts = top(flat[None], sum(counts)).flatten().split([each.numel() for each in scores])
         return [part.view_as(each) for part, each in zip(parts, scores, strict=True)]

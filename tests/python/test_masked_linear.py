@@ -1,0 +1,163 @@
+"""MaskedLinear beside a dense twin of torch: products, gradients by every rule, gates, and pack."""
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sparseloom import Error, Pattern
+from sparseloom import sparsify as S
+from sparseloom.nn import BlockSparseLinear, MaskedLinear
+from sparseloom.sparsify.gates import Gate
+from sparseloom.sparsify.grid import block_sums, expanded
+
+SHAPES = [(70, 100, 16), (64, 32, 8), (8, 40, (8, 16))]
+
+
+class Factors(Gate):
+    """Factors that are a Parameter themselves."""
+
+    def __init__(self, factors):
+        super().__init__()
+        self.factors = torch.nn.Parameter(factors)
+
+    def forward(self, weight):
+        return self.factors
+
+
+def make(out, features, block, density=0.4, multiply="auto", dtype=torch.float32, **options):
+    torch.manual_seed(out)
+    layer = MaskedLinear(features, out, block=block, dtype=dtype, **options)
+    layer.set_mask_(torch.rand(layer.mask.shape) < density)
+    layer.multiply = multiply
+    return layer
+
+
+def elements(layer):
+    return expanded(layer.mask, layer.block, (layer.out_features, layer.in_features))
+
+
+@pytest.mark.parametrize("multiply", ["auto", "blocks", "dense"])
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("out, features, block", SHAPES)
+def test_products_and_gradients_are_those_of_the_masked_weight(out, features, block, density, multiply):
+    layer = make(out, features, block, density, multiply, dtype=torch.float32)
+    x, dy = torch.randn(3, 11, features, requires_grad=True), torch.randn(3, 11, out)
+    weight = layer.weight.detach().clone().requires_grad_()
+    wanted = F.linear(x, weight * elements(layer), layer.bias)
+    y = layer(x)
+    torch.testing.assert_close(y, wanted, atol=1e-5, rtol=1e-5)
+    got = torch.autograd.grad(y, [x, layer.weight, layer.bias], dy)
+    for a, b in zip(got, torch.autograd.grad(wanted, [x, weight, layer.bias], dy), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)
+    assert not got[1][~elements(layer)].any()
+
+
+@pytest.mark.parametrize("multiply", ["blocks", "dense"])
+@pytest.mark.parametrize("share, decay", [(1.0, 0.0), (1.0, 2e-4), (0.25, 0.0), (0.0, 0.5)])
+def test_the_pruned_part_gets_what_the_rule_says(share, decay, multiply):
+    layer = make(70, 100, 16, multiply=multiply, share=share, decay=decay)
+    x, dy = torch.randn(9, 100), torch.randn(9, 70)
+    (got,) = torch.autograd.grad(layer(x), [layer.weight], dy)
+    whole, inside = dy.t() @ x, elements(layer)
+    wanted = torch.where(inside, whole, share * whole + decay * layer.weight.detach())
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("multiply", ["blocks", "dense"])
+def test_gates_scale_blocks_and_get_their_gradient(multiply):
+    """Also where the gate is zero, and not the sum of G, or that of the gated weight."""
+    layer = MaskedLinear(40, 24, block=8, dtype=torch.float64)
+    factors = torch.rand(3, 5, dtype=torch.float64)
+    factors[0, 1] = factors[2, 2] = 0
+    layer.gate, layer.multiply = Factors(factors), multiply
+    x, dy = torch.randn(7, 40, dtype=torch.float64), torch.randn(7, 24, dtype=torch.float64)
+    g = layer.gate.factors
+    whole = dy.t() @ x
+    got = torch.autograd.grad(layer(x), [layer.weight, g], dy)
+    scale = expanded(factors, (8, 8), (24, 40))
+    torch.testing.assert_close(layer(x), F.linear(x, layer.weight * scale, layer.bias))
+    torch.testing.assert_close(got[0], whole * scale)
+    torch.testing.assert_close(got[1], block_sums(whole * layer.weight.detach(), (8, 8)))
+    assert got[1][0, 1] != 0
+    assert layer.mask.tolist() == (factors != 0).tolist()
+
+
+def test_supermask_gradients_are_masked_for_the_weight_and_products_for_the_scores():
+    """The trap of the later torchao: an unmasked gradient for the weight, and the sum of G for the scores."""
+    gate = S.gradients.Scores().gate(S.methods.supermask(), 5, 7, (16, 16))
+    layer = MaskedLinear(100, 70, block=16, gate=gate)
+    gate.budget.fill_(0.4)
+    x, dy = torch.randn(9, 100), torch.randn(9, 70)
+    dw, ds = torch.autograd.grad(layer(x), [layer.weight, gate.scores], dy)
+    whole, inside = dy.t() @ x, elements(layer)
+    assert int(layer.mask.sum()) == 14
+    torch.testing.assert_close(dw, whole * inside, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(ds, block_sums(whole * layer.weight.detach(), (16, 16)), atol=1e-3, rtol=1e-4)
+    packed = layer.pack()
+    dense = F.linear(x, layer.effective(), layer.bias)
+    torch.testing.assert_close(packed(x), dense, atol=1e-5, rtol=1e-5)
+
+
+def test_what_is_pruned_may_be_nan():
+    layer = make(64, 32, 8, multiply="dense")
+    with torch.no_grad():
+        layer.weight[~elements(layer)] = float("nan")
+    assert layer(torch.randn(5, 32)).isfinite().all()
+    assert layer.effective().isfinite().all()
+
+
+@pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("out, features, block", SHAPES)
+def test_pack_keeps_the_kept_weights_bitwise(out, features, block, density):
+    layer = make(out, features, block, density)
+    packed = layer.pack()
+    assert isinstance(packed, BlockSparseLinear) and torch.equal(packed.pattern.mask, layer.mask)
+    assert torch.equal(packed.to_dense().weight, layer.weight * elements(layer))
+    assert packed.bias is layer.bias
+
+
+def test_a_mask_may_change_between_calls_and_copies_are_their_own():
+    layer = make(64, 32, 8)
+    x = torch.randn(4, 32)
+    first = layer(x)
+    twin = copy.deepcopy(layer)
+    layer.set_mask_(~layer.mask)
+    torch.testing.assert_close(
+        layer(x) + first, F.linear(x, layer.weight, layer.bias) + layer.bias, atol=1e-5, rtol=1e-5
+    )
+    assert torch.equal(twin(x), first)
+    buffer = io.BytesIO()
+    torch.save(layer, buffer)
+    buffer.seek(0)
+    assert torch.equal(torch.load(buffer, weights_only=False)(x), layer(x))
+    twin.load_state_dict(layer.state_dict())
+    assert torch.equal(twin(x), layer(x))
+
+
+def test_autocast_casts_as_it_does_for_a_dense_layer():
+    layer = make(64, 32, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(torch.randn(4, 32))
+    y.sum().backward()
+    assert y.dtype == torch.bfloat16 and layer.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "break_it, words",
+    [
+        (lambda layer: layer(torch.randn(3, 31)), r"\[3, 31\]"),
+        (lambda layer: layer(torch.randn(3, 32).double()), "float64"),
+        (lambda layer: layer.set_mask_(torch.ones(3, 3, dtype=torch.bool)), "one entry for each"),
+        (lambda layer: layer.set_mask_(Pattern(64, 32, 16, torch.ones(4, 2, dtype=torch.bool))), "64 x 32"),
+        (lambda layer: MaskedLinear(8, 8, block=9), "block"),
+    ],
+)
+def test_what_does_not_fit_is_refused(break_it, words):
+    with pytest.raises(Error, match=words):
+        break_it(make(64, 32, 8))
+    gated = MaskedLinear(32, 64, block=8, gate=Factors(torch.ones(8, 4)))
+    with pytest.raises(Error, match="without a gate"):
+        gated.set_mask_(gated.mask)

@@ -1,0 +1,437 @@
+"""Methods at work: budgets that are met, topologies that move with their state, and runs that resume."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sparseloom
+from sparseloom import BlockSparse, Error, pack_, sparsify_
+from sparseloom import sparsify as S
+from sparseloom.nn import BlockSparseLinear, MaskedLinear
+from sparseloom.sparsify import methods as M
+from sparseloom.sparsify.grid import expanded
+
+#: name -> (method, whether it takes a density)
+METHODS = {
+    "magnitude": (M.magnitude(5), True),
+    "gradual": (M.gradual(4, 16, 3), True),
+    "gradual global": (M.gradual(4, 16, 3, scope="global", returns=False), True),
+    "set": (M.set_(4, end_step=17), True),
+    "rigl": (M.rigl(17, 4), True),
+    "decreasing": (M.decreasing(4, 16, 3), True),
+    "movement": (M.movement(4, 16, 3, lr=0.1), True),
+    "soft movement": (M.soft_movement(4, 16, 3, penalty=20.0, lr=0.3), False),
+    "supermask": (M.supermask(lr=0.1), True),
+    "frozen supermask": (M.supermask(frozen=True, lr=0.1), True),
+    "spartan": (M.spartan(16, 5), True),
+    "l0": (M.l0(0.005, lr=0.3), False),
+    "group lasso": (M.group_lasso(20.0, 0.5, 2, 8, 16, 2), False),
+    "ac/dc": (M.ac_dc(4, 4, 16), True),
+}
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 40), nn.Tanh(), nn.Linear(40, 10))
+
+
+def batches(steps, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(32, 64, generator=generator), torch.randint(10, (32,), generator=generator))
+        for _ in range(steps)
+    ]
+
+
+def start(name, block=8, **more):
+    method, takes = METHODS[name]
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)  # before sparsify_
+    chosen = BlockSparse(block, 0.25 if takes else None, method=method, **more)
+    done = sparsify_(net, {"[02]": chosen}, optimizer=optimizer)
+    return net, optimizer, done.method
+
+
+def train(net, optimizer, run, data):
+    for x, y in data:
+        optimizer.zero_grad()
+        (F.cross_entropy(net(x), y) + run.penalty()).backward()
+        optimizer.step()
+        run.step()
+
+
+def everything(net, optimizer):
+    state = {f"model {name}": value for name, value in net.state_dict().items()}
+    for number, each in enumerate(optimizer.state_dict()["state"].values()):
+        state |= {f"state {number} {name}": value for name, value in each.items()}
+    return state
+
+
+def layers(net):
+    return [m for m in net if isinstance(m, (BlockSparseLinear, MaskedLinear))]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_trains_meets_its_budget_and_packs(name):
+    net, optimizer, run = start(name)
+    data = batches(1) * 24
+    before = F.cross_entropy(net(data[0][0]), data[0][1])
+    torch.manual_seed(0)
+    train(net, optimizer, run, data)
+    net.eval()
+    x, y = data[0]
+    expected = net(x)
+    assert F.cross_entropy(expected, y) < 0.9 * before
+    counts = [layer.pattern.blocks for layer in layers(net)]
+    if METHODS[name][1]:
+        shares = [96, 60]
+        wanted = [math.floor(0.25 * n + 0.5) for n in shares]
+        assert counts == wanted or ("global" in name and sum(counts) == sum(wanted))
+    else:
+        assert 0 < sum(counts) < 156, counts
+    masks = {held.name: held.present() for held in run.weights}
+    weights = {held.name: held.dense().clone() for held in run.weights}
+    pack_(net, optimizer=optimizer)
+    for layer_name, mask in masks.items():
+        layer = net.get_submodule(layer_name)
+        assert isinstance(layer, BlockSparseLinear) and not layer.dynamic
+        if name not in ("l0",):
+            assert torch.equal(layer.pattern.mask, mask)
+            kept = expanded(mask, layer.block, layer.dense_shape)
+            assert torch.equal(layer.to_dense().weight, weights[layer_name] * kept)
+    torch.testing.assert_close(net(x), expected, atol=1e-5, rtol=1e-5)
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()  # it holds the new values, with the state of what was kept
+    assert "frozen" in name or optimizer.state[net[0].values]["exp_avg"].shape == net[0].values.shape
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_that_is_resumed_is_bitwise_the_run_that_was_not(name):
+    data = batches(20)
+    net, optimizer, run = start(name)
+    torch.manual_seed(3)
+    train(net, optimizer, run, data[:9])
+    saved = copy.deepcopy((net.state_dict(), optimizer.state_dict(), run.state_dict(), torch.get_rng_state()))
+    train(net, optimizer, run, data[9:])
+    wanted = copy.deepcopy(everything(net, optimizer))
+    net, optimizer, run = start(name, select="random", seed=5) if METHODS[name][1] else start(name)
+    net.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    run.load_state_dict(saved[2])
+    torch.set_rng_state(saved[3])
+    train(net, optimizer, run, data[9:])
+    got = everything(net, optimizer)
+    assert got.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert torch.equal(got[key], value), key
+
+
+@pytest.mark.parametrize("name", ["rigl", "set"])
+def test_state_moves_with_its_block_and_new_blocks_start_clean(name):
+    net, optimizer, run = start(name)
+    for x, y in batches(3):
+        train(net, optimizer, run, [(x, y)])
+    layer = net[0]
+    old = layer.pattern.mask
+    dense = {"values": layer.sparse_weights()["values"].to_dense()}
+    x, y = batches(1, 7)[0]
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    optimizer.step()
+    weight = layer.sparse_weights()["values"]
+    dense = {
+        key: weight.unpacked(t).clone()
+        for key, t in [("values", layer.values.detach()), *moments(optimizer, layer)]
+    }
+    run.step()
+    new = layer.pattern.mask
+    assert int(new.sum()) == int(old.sum()) and not torch.equal(new, old)
+    kept = expanded(old & new, layer.block, layer.dense_shape)
+    for key, tensor in [("values", layer.values.detach()), *moments(optimizer, layer)]:
+        assert torch.equal(layer.sparse_weights()["values"].unpacked(tensor), dense[key] * kept), key
+
+
+def moments(optimizer, layer):
+    return [(k, v) for k, v in optimizer.state[layer.values].items() if v.dim() == 3]
+
+
+def test_what_returns_to_a_dense_master_starts_clean():
+    net, optimizer, run = start("ac/dc")
+    data = batches(12)
+    train(net, optimizer, run, data[:6])
+    layer = net[0]
+    gone = ~expanded(layer.mask, layer.block, (96, 64))
+    assert gone.any() and not layer.weight[gone].any()
+    train(net, optimizer, run, data[6:7])
+    assert not layer.weight[gone].any() and not optimizer.state[layer.weight]["exp_avg"][gone].any()
+    train(net, optimizer, run, data[7:8])  # dense again, after the step
+    assert layer.mask.all() and not layer.weight[gone].any()
+    train(net, optimizer, run, data[8:9])
+    assert layer.weight[gone].any()
+
+
+def test_pruned_weights_that_may_return_keep_their_values():
+    net, optimizer, run = start("gradual")
+    train(net, optimizer, run, batches(18))
+    gone = ~expanded(net[0].mask, (8, 8), (96, 64))
+    assert net[0].weight[gone].all()
+    strict, strict_optimizer, strict_run = start("gradual global")
+    train(strict, strict_optimizer, strict_run, batches(18))
+    gone = ~expanded(strict[0].mask, (8, 8), (96, 64))
+    assert gone.any() and not strict[0].weight[gone].any()
+
+
+def test_rigl_finds_the_support_of_a_sparse_weight_and_set_does_not():
+    torch.manual_seed(0)
+    truth = torch.zeros(8, 8, dtype=torch.bool)
+    truth.view(-1)[torch.randperm(64)[:12]] = True
+    weight = torch.randn(64, 64) * expanded(truth, (8, 8), (64, 64))
+    found = {}
+    for name, method in (("rigl", M.rigl(500, 10)), ("set", M.set_(10, end_step=500))):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(64, 64, bias=False))
+        optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+        options = {"select": "random", "seed": 0, "method": method}
+        run = sparsify_(net, {"0": BlockSparse(8, 12 / 64, **options)}, optimizer=optimizer).method
+        for _ in range(500):
+            x = torch.randn(64, 64)
+            optimizer.zero_grad()
+            (net(x) - x @ weight.t()).square().mean().backward()
+            optimizer.step()
+            run.step()
+        found[name] = int((net[0].pattern.mask & truth).sum())
+    assert found["rigl"] == 12 > found["set"], found
+
+
+def test_without_a_gradient_outside_rigl_grows_the_lowest_indices():
+    net, optimizer, run = start("rigl")
+    run.step()
+    run.step()
+    run.step()
+    old = net[0].pattern.mask
+    x = torch.zeros(4, 64)
+    net(x).sum().backward()
+    optimizer.zero_grad()
+    run.step()
+    new = net[0].pattern.mask
+    order = new.flatten().nonzero().flatten()[: int((new & ~old).sum())]
+    assert int(new.sum()) == int(old.sum()) and len(order) >= 0
+    dropped_or_free = (~(old & new)).flatten().nonzero().flatten()
+    assert torch.equal((new & ~old).flatten().nonzero().flatten(), dropped_or_free[: int((new & ~old).sum())])
+
+
+def test_a_falling_budget_is_rigl_where_it_is_flat_and_gradual_pruning_with_share_0():
+    flat = S.Method(
+        schedule=S.schedules.Constant(4, 17), gradient=S.gradients.Masked(), regrow=S.regrow.Gradient()
+    )
+    ends = []
+    for method in (flat, METHODS["rigl"][0]):
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), 0.5)
+        run = sparsify_(net, {"[02]": BlockSparse(8, 0.25, method=method)}, optimizer=optimizer).method
+        train(net, optimizer, run, batches(12))
+        ends.append([layer.pattern.mask for layer in layers(net)])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    ends = []
+    for method in (M.decreasing(4, 16, 3, share=0.0), M.gradual(4, 16, 3, returns=False)):
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+        run = sparsify_(net, {"[02]": BlockSparse(8, 0.25, method=method)}, optimizer=optimizer).method
+        train(net, optimizer, run, batches(20))
+        ends.append([layer.pattern.mask for layer in layers(net)])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_a_change_amid_gradient_accumulation_keeps_what_was_gathered():
+    net, optimizer, run = start("set")
+    layer = net[0]
+    (x, y), (x2, y2) = batches(2)
+    train(net, optimizer, run, batches(3))
+    optimizer.zero_grad()
+    F.cross_entropy(net(x), y).backward()
+    old = layer.pattern.mask
+    first = layer.sparse_weights()["values"].unpacked(layer.values.grad).clone()
+    run.step()  # the fourth: it moves
+    kept = expanded(old & layer.pattern.mask, (8, 8), (96, 64))
+    assert not torch.equal(old, layer.pattern.mask)
+    weight = layer.sparse_weights()["values"]
+    assert torch.equal(weight.unpacked(layer.values.grad), first * kept)
+    only_second = copy.deepcopy(net)
+    only_second.zero_grad()
+    F.cross_entropy(only_second(x2), y2).backward()
+    F.cross_entropy(net(x2), y2).backward()
+    wanted = first * kept + weight.unpacked(only_second[0].values.grad)
+    torch.testing.assert_close(weight.unpacked(layer.values.grad), wanted)
+
+
+def test_a_step_that_grad_scaler_skipped_postpones_the_change():
+    net, optimizer, run = start("rigl")
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    data, masks = batches(7), []
+    for step, (x, y) in enumerate(data, 1):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss * (float("inf") if step == 4 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        before = net[0].pattern.mask
+        run.step()
+        masks.append(torch.equal(before, net[0].pattern.mask))
+    assert masks == [True, True, True, True, False, True, True]
+    assert net[0].values.isfinite().all()
+
+
+def test_attached_to_an_optimizer_only_its_own_steps_count():
+    net, optimizer, run = start("rigl")
+    assert run.attach(optimizer) is run and len(run.optimizers) == 1
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step, (x, y) in enumerate(batches(6), 1):
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(net(x), y) * (float("inf") if step == 2 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert run.steps == 5
+    with pytest.raises(Error, match="one optimizer"):
+        run.attach(optimizer)
+    run.detach()
+    optimizer.step()
+    assert run.steps == 5
+
+
+@pytest.mark.parametrize("name", ["rigl", "set", "gradual", "supermask"])
+def test_nan_scores_are_named_and_change_nothing(name):
+    net, optimizer, run = start(name)
+    train(net, optimizer, run, batches(3))
+    held = run.weights[0]
+    parameter = net[0].values if isinstance(net[0], BlockSparseLinear) else net[0].weight
+    if name == "supermask":
+        parameter = net[0].gate.scores
+    before = held.present()
+    with torch.no_grad():
+        parameter.view(-1)[5] = float("nan")
+    with pytest.raises(Error, match="NaN"):
+        train(net, optimizer, run, batches(1))
+    assert torch.equal(held.present(), before)
+
+
+@pytest.mark.parametrize("name", ["rigl", "set", "decreasing", "supermask", "movement", "ac/dc", "spartan"])
+def test_with_no_inactive_block_left_all_stay(name):
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    method = METHODS[name][0]
+    run = sparsify_(net, {"[02]": BlockSparse(8, 1.0, method=method)}, optimizer=optimizer).method
+    train(net, optimizer, run, batches(9))
+    assert run.densities() == {"0": 1.0, "2": 1.0}
+
+
+def test_a_weight_may_lose_all_its_blocks():
+    method = S.Method(
+        select=S.select.Threshold(least=0.0),
+        schedule=S.schedules.Rising(1e3, 1, 2, 3, 1),
+        gradient=S.gradients.Masked(),
+    )
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    run = sparsify_(net, {"0": BlockSparse(8, method=method)}, optimizer=optimizer).method
+    train(net, optimizer, run, batches(5))
+    assert run.densities() == {"0": 0.0}
+    x = batches(1)[0][0]
+    expected = net(x)
+    pack_(net, optimizer=optimizer)
+    torch.testing.assert_close(net(x), expected)
+    assert net[0].pattern.blocks == 0
+
+
+@pytest.mark.parametrize("name", ["rigl", "set"])
+def test_new_blocks_may_be_drawn_and_are_no_constant(name):
+    """A trap of others' code: an integer draw from [0, 1) made every new block the same constant."""
+    growing = S.regrow.Gradient(init="uniform") if name == "rigl" else S.regrow.Random(init="uniform")
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+    method = S.Method(schedule=S.schedules.Constant(1), regrow=growing)
+    run = sparsify_(net, {"0": BlockSparse(8, 0.25, method=method)}, optimizer=optimizer).method
+    old = net[0].pattern.mask
+    train(net, optimizer, run, batches(1))
+    new = net[0].pattern.mask
+    slots = (new & ~old)[new]
+    fresh = net[0].values[slots]
+    per_row = new.sum(1)[new.nonzero()[:, 0][slots]]
+    assert len(fresh) and all(block.unique().numel() > 32 for block in fresh)
+    for block, count in zip(fresh, per_row, strict=True):
+        assert float(block.detach().abs().max()) <= 1 / math.sqrt(int(count) * 8)
+
+
+def test_from_dense_positions_stay_where_they_were():
+    """A trap of others' code: values packed in the order of a list of blocks, and not at their places."""
+    net, _, _ = start("rigl")
+    dense, sparse = model()[0], net[0]
+    kept = expanded(sparse.pattern.mask, (8, 8), (96, 64))
+    assert torch.equal(sparse.to_dense().weight, dense.weight * kept)
+
+
+def test_micro_batches_grow_what_their_batch_grows():
+    ends = []
+    for parts in (1, 4):
+        net, optimizer, run = start("rigl")
+        for x, y in batches(4):
+            optimizer.zero_grad()
+            for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
+                (F.cross_entropy(net(xs), ys) / parts).backward()
+            optimizer.step()
+            run.step()
+        ends.append(net[0].pattern.mask)
+    assert torch.equal(*ends)
+
+
+def test_a_user_module_with_sparse_weights_is_driven_too():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = BlockSparseLinear(32, 32, block=8, density=0.5)
+
+        def forward(self, x):
+            return self.inner(self.inner(x))
+
+        def sparse_weights(self):
+            return sparseloom.nn.sparse_weight.held(self, {"inner": ("inner.weight", "")})
+
+        def to_dense(self):
+            raise NotImplementedError
+
+        def describe(self):
+            return sparseloom.nn.sparse_weight.held_descriptions(self, ["inner"])
+
+    net = nn.Sequential(Twice())
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    run = sparseloom.patch.drive(net, M.rigl(100, 1), optimizer=optimizer)
+    x = torch.randn(5, 32)
+    old = net[0].inner.pattern.mask
+    net(x).square().sum().backward()
+    optimizer.step()
+    run.step()
+    assert not torch.equal(net[0].inner.pattern.mask, old) and run.densities() == {"0.inner": 0.5}
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: BlockSparse(8, 0.5, method="rigl"), "method to be a Method"),
+        (lambda: BlockSparse(8, 0.5, method=S.Method(schedule=S.schedules.Cubic())), "one density"),
+        (lambda: BlockSparse(8, method=M.rigl(100)), "one density"),
+        (lambda: pack_(model()), "layers that a method trains"),
+        (
+            lambda: sparsify_(
+                nn.Sequential(nn.Conv2d(16, 16, 1)), {"0": BlockSparse(8, 0.5, method=M.supermask())}
+            ),
+            "masked layer",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, words):
+    with pytest.raises(Error, match=words):
+        make()
