@@ -66,13 +66,13 @@ CLOSED = {("kernels", "plan/registry.h"), ("kernels", "plan/cache.h")}
 # functions count; those for type checkers do not.
 FRONT_ARROWS = (
     {"base"},  # errors, ops, pattern, and every module whose name begins with an underscore
-    {"sparsify", "timing", "layouts"},
+    {"sparsify", "timing", "layouts", "optim"},
     {"nn"},
     {"patch", "testing"},
-    {"quantize", "io", "report", "distributed", "hf", "lora"},
+    {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks"},
     {"advice", "permute"},
     {"advise"},
-    {"bench", "demo", "cli"},
+    {"bench", "demo", "experiment", "cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(FRONT_ARROWS) for room in rooms}
 BASE = {"errors", "ops", "pattern"}

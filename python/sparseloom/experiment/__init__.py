@@ -1,0 +1,1 @@
+"""`sparseloom experiment`: small trainings that show what the methods reach."""
