@@ -7,7 +7,7 @@
 
 from typing import Any
 
-from . import layouts, nn, ops, pattern, sparsify
+from . import layouts, nn, ops, optim, pattern, sparsify
 from .advice import Advice
 from .advise import advise
 from .distributed import prepare_ddp
@@ -37,6 +37,7 @@ __all__ = [
     "load",
     "nn",
     "ops",
+    "optim",
     "pack_",
     "pattern",
     "permute_channels_",

@@ -22,6 +22,7 @@ define_missing()
 
 #: Files that import packages which the tests' environment need not have (on Python 3.10 it has none of them).
 NEEDS = {
+    "test_callbacks.py": ("transformers", "accelerate", "lightning"),
     "test_experts.py": ("transformers",),
     "test_hf.py": ("transformers",),
     "test_lightning.py": ("lightning",),
