@@ -26,8 +26,9 @@ SHOWN = [
 ]
 
 
-def test_two_ranks(tmp_path):
-    script = Path(__file__).with_name("two_ranks.py")
+def ranks_of(name, tmp_path):
+    """Returns (stdout, stderr) of the script on each of two ranks."""
+    script = Path(__file__).with_name(name)
     command = [sys.executable, "-W", "error::RuntimeWarning", str(script)]
     ranks = [
         subprocess.Popen(
@@ -40,6 +41,17 @@ def test_two_ranks(tmp_path):
     ]
     done = [rank.communicate(timeout=300) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(stderr for _, stderr in done)
+    return done
+
+
+def test_methods_move_the_same_blocks_on_two_ranks(tmp_path):
+    checks = ["rigl is the same on both ranks", "set is the same on both ranks"]
+    checks.append("an overflow on one rank is one on both")
+    assert [out.splitlines() for out, _ in ranks_of("two_ranks_methods.py", tmp_path)] == [checks, checks]
+
+
+def test_two_ranks(tmp_path):
+    done = ranks_of("two_ranks.py", tmp_path)
     gathered = [
         "what is gathered loads into a whole model",
         "b29: no absent block came back under fully_shard",

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -372,6 +373,30 @@ def test_from_dense_positions_stay_where_they_were():
     dense, sparse = model()[0], net[0]
     kept = expanded(sparse.pattern.mask, (8, 8), (96, 64))
     assert torch.equal(sparse.to_dense().weight, dense.weight * kept)
+
+
+@pytest.mark.parametrize("name", ["gradual", "supermask", "rigl"])
+def test_a_compiled_model_trains_as_an_eager_one(name):
+    ends = []
+    for wrap in (lambda net: net, lambda net: torch.compile(net, backend="aot_eager")):
+        net, optimizer, run = start(name)
+        compiled = wrap(net)
+        for x, y in batches(6):
+            optimizer.zero_grad()
+            F.cross_entropy(compiled(x), y).backward()
+            optimizer.step()
+            run.step()
+        ends.append((run.densities(), net[0].pattern.mask))
+    assert ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
+
+
+def test_a_method_of_your_own_fits_into_thirty_lines():
+    """The page's example is run by test_house.py; its class and its Method are counted here."""
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    own = page.split("## A method of your own")[1].split("```python\n")[1].split("```")[0]
+    lines = [line for line in own.splitlines() if line.strip()]
+    assert lines[0].startswith("class ") and any(line.startswith("mine = S.Method(") for line in lines)
+    assert len(lines) < 30
 
 
 def test_micro_batches_grow_what_their_batch_grows():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from .. import pattern as patterns
 from ..errors import Error
@@ -75,6 +76,8 @@ class MaskedLinear(nn.Module):
         self.multiply = "auto"
         self._kept: Kept | None = None
 
+    # The mask is read on the host, and the plan asked in Python: both are no graph.
+    @_disable_dynamo
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
         Error when x does not fit."""

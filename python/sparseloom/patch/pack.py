@@ -57,6 +57,8 @@ def pack_(model: nn.Module, optimizer: Optimizer | Sequence[Optimizer] | None = 
     result.notes = exchange.settle(optimizers)
     for owner in moving:
         _release(owner)
+    if moving:
+        result.notes.append(f"{len(moving)} with stored blocks keep the ones that they have moved to")
     result.parameters = before, parameter_count(model)
     announce(result)
     return result

@@ -1,0 +1,53 @@
+"""What test_distributed.py runs on each of two ranks: `two_ranks_methods.py RANK FILE`. RigL and SET under
+DistributedDataParallel, each rank with its own half of the batch. Prints one line for each check that held."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sparseloom import BlockSparse, prepare_ddp, sparsify_
+from sparseloom.sparsify import methods
+
+RANK = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=RANK, world_size=2)
+
+
+def data(step):
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(16, 64, generator=generator), torch.randn(16, 48, generator=generator)
+
+
+def same_everywhere(tensor):
+    other = tensor.clone()
+    dist.broadcast(other, 0)
+    return torch.equal(other, tensor)
+
+
+for name, method in (("rigl", methods.rigl(100, 3)), ("set", methods.set_(3))):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 48))
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    chosen = BlockSparse(8, 0.3, "random", seed=0, method=method)
+    run = sparsify_(net, {"0": chosen}, optimizer=optimizer).method
+    wrapped, before = DistributedDataParallel(prepare_ddp(net)), net[0].pattern.mask
+    for step in range(10):
+        x, y = data(step)
+        optimizer.zero_grad()
+        (wrapped(x[RANK::2]) - y[RANK::2]).square().mean().backward()
+        optimizer.step()
+        run.step()
+    mask = net[0].pattern.mask
+    assert not torch.equal(mask, before) and int(mask.sum()) == int(before.sum())
+    moment = optimizer.state[net[0].values]["exp_avg"]
+    assert all(same_everywhere(each) for each in (mask, net[0].values.detach(), moment)), name
+    print(f"{name} is the same on both ranks", flush=True)
+
+# A rank whose gradient overflowed holds back the change on both.
+held, run = run.weights[0], None
+held.pairs = [(torch.full((4, 96), float("inf") if RANK else 1.0), torch.ones(4, 64))]
+assert held.gradient_scores("l2") is None
+print("an overflow on one rank is one on both", flush=True)
+dist.destroy_process_group()
