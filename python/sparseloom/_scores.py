@@ -58,9 +58,11 @@ def gradient_scores(
     scores = torch.empty(-(-rows // bm), -(-cols // bn), dtype=torch.float32, device="cpu")
     if not scores.numel():
         return scores
+    dy, _ = pairs[0]
+    dtype = torch.float64 if dy.dtype == torch.float64 else torch.float32
     height = max(1, _STRIP // max(1, bm * cols)) * bm
     for top in range(0, rows, height):
-        strip = torch.zeros(min(height, rows - top), cols, dtype=pairs[0][0].dtype, device=pairs[0][0].device)
+        strip = torch.zeros(min(height, rows - top), cols, dtype=dtype, device=dy.device)
         for dy, x in pairs:
             strip += dy[:, top : top + height].t() @ x
         scores[top // bm : -(-(top + strip.shape[0]) // bm)] = block_scores(strip, block, norm)

@@ -399,6 +399,30 @@ def test_a_method_of_your_own_fits_into_thirty_lines():
     assert len(lines) < 30
 
 
+def test_a_layer_that_took_no_part_keeps_its_blocks_and_holds_nobody_back():
+    net, optimizer, run = start("rigl")
+    used, unused = net[0].pattern.mask, net[2].pattern.mask
+    for x, _ in batches(4):
+        optimizer.zero_grad()
+        net[0](x).square().mean().backward()
+        optimizer.step()
+        run.step()
+    assert not torch.equal(net[0].pattern.mask, used) and torch.equal(net[2].pattern.mask, unused)
+
+
+def test_the_signal_of_mixed_precision_is_that_of_float32():
+    masks = []
+    for dtype in (torch.float32, torch.bfloat16):
+        net, optimizer, run = start("rigl")
+        run.steps = 3
+        run.load_state_dict(run.state_dict())
+        x, y = batches(1)[0]
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+            F.cross_entropy(net(x), y).backward()
+        masks.append(run.weights[0].gradient_scores("l2"))
+    torch.testing.assert_close(*masks, atol=1e-3, rtol=0.05)
+
+
 def test_micro_batches_grow_what_their_batch_grows():
     ends = []
     for parts in (1, 4):

@@ -81,14 +81,19 @@ class Held(ABC):
         self.pairs.append((dy.detach().reshape(-1, dy.shape[-1]), x.detach().reshape(-1, x.shape[-1])))
 
     def gradient_scores(self, norm: str) -> Tensor | None:
-        """Returns the norms of the blocks of the whole gradient in the watched step, summed over ranks; None
-        where none was seen that is finite: GradScaler skips such a step."""
+        """Returns the norms of the blocks of the whole gradient in the watched step, by their squares summed
+        over ranks; None where one of them is not finite: GradScaler skips such a step. A weight that took no
+        part in the step has its blocks as the best candidates, so that it keeps them."""
         finite = [(dy, x) for dy, x in self.pairs if bool(dy.isfinite().all()) and bool(x.isfinite().all())]
-        alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
-        scores = gradient_scores(finite, *self.shape, self.block, norm) if finite else None
-        if alone:
-            return scores
-        # Every rank takes part, also one that saw nothing; NaN says so to all of them.
-        squares = torch.full(self.grid, float("nan")) if scores is None else scores.square()
-        dist.all_reduce(squares)
+        seen = torch.tensor([float(len(self.pairs) > 0)])
+        if finite:
+            squares = gradient_scores(finite, *self.shape, self.block, norm).square()
+        else:  # NaN tells all ranks
+            squares = torch.full(self.grid, float("nan") if self.pairs else 0.0)
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            both = torch.cat([squares.flatten(), seen])
+            dist.all_reduce(both)
+            squares, seen = both[:-1].view(self.grid), both[-1:]
+        if not bool(seen):
+            return self.present().float()
         return None if bool(squares.isnan().any()) else squares.sqrt()

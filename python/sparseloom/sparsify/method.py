@@ -72,7 +72,7 @@ class Method:
 
     def change(self, weights: Sequence[Held], step: int, optimizers: Sequence[Optimizer]) -> bool:
         """Moves the weights of the method to the topology that is due after that step. Returns False, with
-        nothing changed, where the gradient that it needs was not finite or not seen."""
+        nothing changed, where the gradient that it needs was not finite."""
         budgets = [self.schedule.budget(step, held.target) for held in weights]
         progress = self.schedule.progress(step)
         if self._adjusted(weights, budgets, progress):

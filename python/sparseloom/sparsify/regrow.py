@@ -31,7 +31,7 @@ class Regrow:
 
     def scores(self, held: Held, step: int) -> Tensor | None:
         """Returns how good it were to grow each block [block rows, block columns]; None where that cannot be
-        told now, and the change has to wait for the next step."""
+        told of this step, and the change has to wait for the next one."""
         return None
 
     def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
