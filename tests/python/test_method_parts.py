@@ -269,7 +269,7 @@ def test_the_distillation_loss_is_its_formula():
     torch.testing.assert_close(loss, 0.7 * 9 * kl + 0.3 * F.cross_entropy(student, labels))
     loss.backward()
     assert teacher.grad is None and student.grad is not None
-    assert float(S.distillation_loss(student, student)) == pytest.approx(0, abs=1e-6)
+    assert S.distillation_loss(student, student).item() == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -413,7 +413,7 @@ def test_a_layer_that_took_no_part_keeps_its_blocks_and_holds_nobody_back():
 def test_the_signal_of_mixed_precision_is_that_of_float32():
     masks = []
     for dtype in (torch.float32, torch.bfloat16):
-        net, optimizer, run = start("rigl")
+        net, _, run = start("rigl")
         run.steps = 3
         run.load_state_dict(run.state_dict())
         x, y = batches(1)[0]

@@ -1,5 +1,8 @@
-"""What test_distributed.py runs on each of two ranks: `two_ranks_methods.py RANK FILE`. RigL and SET
-under DistributedDataParallel, each rank with its own half of the batch. Prints one line for each check that held."""
+"""What test_distributed.py runs on each of two ranks: `two_ranks_methods.py RANK FILE`.
+
+RigL and SET under DistributedDataParallel, each rank with its own half of the batch. Prints one line for each
+check that held.
+"""
 
 import sys
 

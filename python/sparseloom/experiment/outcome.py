@@ -105,6 +105,7 @@ def draw(record: Record, path: Path) -> None:
     """Writes the picture: accuracy over kept blocks, one line for each arm. Raises Error without
     matplotlib."""
     try:
+        from matplotlib import colormaps
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -114,15 +115,17 @@ def draw(record: Record, path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     found = rows(record)
-    for arm in dict.fromkeys(row.arm for row in found if row.arm != "dense"):
+    arms = dict.fromkeys(row.arm for row in found if row.arm != "dense")
+    for arm, colour in zip(arms, colormaps["tab20"].colors, strict=False):
         mine = [row for row in found if row.arm == arm]
         axes.errorbar(
             [100 * row.density for row in mine], [row.mean for row in mine],
-            yerr=[row.deviation for row in mine], marker="o", capsize=2, linewidth=1, label=arm,
+            yerr=[row.deviation for row in mine], marker="o", capsize=2, linewidth=1, label=arm, color=colour,
         )  # fmt: skip
     axes.axhline(next(row.mean for row in found if row.arm == "dense"), color="black", label="dense")
     axes.set(xlabel="kept blocks, %", ylabel="test accuracy, %", title="scikit-learn's digits")
     axes.set_xscale("log")
+    axes.minorticks_off()
     axes.set_xticks([5, 10, 20, 40], ["5", "10", "20", "40"])
     axes.legend(fontsize="small", ncols=2)
     figure.savefig(path, dpi=120)
