@@ -8,7 +8,7 @@ from test_lightning import data, fitted
 from test_trainer import trainer, values
 
 import sparseloom
-from sparseloom import BlockSparse, sparsify_
+from sparseloom import BlockSparse, pack_, sparsify_
 from sparseloom.callbacks import lightning_callback, trainer_callback
 from sparseloom.sparsify import methods
 
@@ -29,6 +29,23 @@ def test_the_trainer_takes_the_steps_and_resumes_in_the_same_bits(tmp_path):
         ends.append((values(model), {held.name: held.present() for held in run.weights}))
     for one, other in zip(*ends, strict=True):
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_model_of_transformers_is_masked_packed_saved_and_loaded(tmp_path):
+    model = tiny_models.made("BertForMaskedLM", "bert")
+    patterns = {r".*layer.*dense": BlockSparse(8, 0.5, method=methods.supermask(lr=0.1))}
+    job = trainer(model, tmp_path, 3, save_strategy="no")
+    job.add_callback(trainer_callback(sparsify_(model, patterns).method))
+    job.train()
+    model.eval()
+    words = tiny_models.tokens(2, 9)
+    with torch.no_grad():
+        expected = model(words).logits
+        pack_(model)
+        torch.testing.assert_close(model(words).logits, expected, atol=1e-5, rtol=1e-5)
+        model.save_pretrained(tmp_path / "saved")
+        again = type(model).from_pretrained(tmp_path / "saved").eval()
+        assert torch.equal(again(words).logits, model(words).logits)
 
 
 class Module(lightning.LightningModule):

@@ -89,7 +89,7 @@ def test_supermask_gradients_are_masked_for_the_weight_and_products_for_the_scor
     """The trap of the later torchao: an unmasked gradient for the weight, and the sum of G for the scores."""
     gate = S.gradients.Scores().gate(S.methods.supermask(), 5, 7, (16, 16))
     layer = MaskedLinear(100, 70, block=16, gate=gate)
-    gate.budget.fill_(0.4)
+    gate.budget = 0.4
     x, dy = torch.randn(9, 100), torch.randn(9, 70)
     dw, ds = torch.autograd.grad(layer(x), [layer.weight, gate.scores], dy)
     whole, inside = dy.t() @ x, elements(layer)

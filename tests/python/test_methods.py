@@ -423,6 +423,15 @@ def test_the_signal_of_mixed_precision_is_that_of_float32():
     torch.testing.assert_close(*masks, atol=1e-3, rtol=0.05)
 
 
+@pytest.mark.parametrize("name", ["rigl", "gradual"])
+def test_a_weight_that_fully_shard_cut_up_is_refused(name):
+    net, optimizer, run = start(name)
+    parameter = net[0].values if name == "rigl" else net[0].weight
+    parameter.placements = ()  # as a DTensor has them
+    with pytest.raises(Error, match="fully_shard"):
+        train(net, optimizer, run, batches(4))
+
+
 def test_micro_batches_grow_what_their_batch_grows():
     ends = []
     for parts in (1, 4):

@@ -116,12 +116,12 @@ def draw(record: Record, path: Path) -> None:
     axes = figure.subplots()
     found = rows(record)
     arms = dict.fromkeys(row.arm for row in found if row.arm != "dense")
-    for arm, colour in zip(arms, colormaps["tab20"].colors, strict=False):
+    for number, arm in enumerate(arms):
         mine = [row for row in found if row.arm == arm]
-        axes.errorbar(
-            [100 * row.density for row in mine], [row.mean for row in mine],
-            yerr=[row.deviation for row in mine], marker="o", capsize=2, linewidth=1, label=arm, color=colour,
-        )  # fmt: skip
+        means, spreads = [row.mean for row in mine], [row.deviation for row in mine]
+        style: dict[str, Any] = {"marker": "o", "capsize": 2, "linewidth": 1}
+        style |= {"label": arm, "color": colormaps["tab20"](number)}
+        axes.errorbar([100 * row.density for row in mine], means, yerr=spreads, **style)
     axes.axhline(next(row.mean for row in found if row.arm == "dense"), color="black", label="dense")
     axes.set(xlabel="kept blocks, %", ylabel="test accuracy, %", title="scikit-learn's digits")
     axes.set_xscale("log")

@@ -82,7 +82,11 @@ class MaskedWeight(Held):
         return self.layer.pattern.mask
 
     def dense(self) -> Tensor:
-        return self.layer.weight.detach()
+        weight = self.layer.weight
+        if hasattr(weight, "placements"):
+            got = "a weight that fully_shard has cut up"
+            raise Error("Run", f"the whole weight of {self.name}", got, "call pack_ before sharding")
+        return weight.detach()
 
     def gradient(self) -> Tensor | None:
         return self.layer.weight.grad
@@ -93,19 +97,17 @@ class MaskedWeight(Held):
     def adjust(self, budget: float, progress: float) -> bool:
         gate = self.layer.gate
         if gate is not None:
-            gate.budget.fill_(budget)
-            gate.progress.fill_(progress)
+            gate.budget, gate.progress = budget, progress
         return gate is not None
 
     @torch.no_grad()
     def move(self, mask: Tensor, optimizers: Sequence[Optimizer], grown: Tensor | None) -> None:
         """Sets the mask. Unless pruned weights live on, all that was outside before or is outside now has the
         weight zero, and no gradient and no moments: what returns starts clean."""
-        before = self.present()
+        before, weight = self.present(), self.layer.weight
         self.layer.set_mask_(mask)
         if self.keeps_pruned:
             return
-        weight = self.layer.weight
         clean = ~expanded((mask & before).to(weight.device), self.block, self.shape)
         for tensor in [weight.detach(), weight.grad, *_state(weight, optimizers)]:
             if tensor is not None:

@@ -21,14 +21,17 @@ class Gate(nn.Module, ABC):
     The schedule of the method writes ``budget`` and ``progress``, which are saved with the model.
     """
 
-    budget: Tensor
-    progress: Tensor
+    budget: float = 1.0
+    progress: float = 0.0
 
-    def __init__(self) -> None:
-        super().__init__()
-        # float64, because a density of float32 would round another number of blocks
-        self.register_buffer("budget", torch.ones((), dtype=torch.float64, device="cpu"))
-        self.register_buffer("progress", torch.zeros((), dtype=torch.float64, device="cpu"))
+    def get_extra_state(self) -> Tensor:
+        """Returns budget and progress for the state dict. They are no buffers: the host reads them in each
+        call, .half() would round them, and DistributedDataParallel would send them around."""
+        return torch.tensor([self.budget, self.progress], dtype=torch.float64, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Takes what ``get_extra_state`` returned."""
+        self.budget, self.progress = state.tolist()
 
     @abstractmethod
     def forward(self, weight: Tensor) -> Tensor:
@@ -41,13 +44,6 @@ class Gate(nn.Module, ABC):
     def learned(self) -> Tensor | None:
         """Returns the scores that are trained, None without."""
         return None
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Leaves the two numbers on the CPU in float64: the host reads them, and .half() would round them."""
-        kept = self.budget, self.progress
-        super()._apply(fn, recurse)
-        self.budget, self.progress = kept
-        return self
 
 
 class _Through(torch.autograd.Function):
@@ -80,14 +76,14 @@ class ScoreGate(Gate):
     def forward(self, weight: Tensor) -> Tensor:
         scores = self.scores.detach()
         compared = (scores.sigmoid() if self.squash else scores).float().cpu()
-        (mask,) = self.select([compared], [float(self.budget)])
+        (mask,) = self.select([compared], [self.budget])
         gates: Tensor = _Through.apply(self.scores, mask.to(scores.device))
         return gates
 
     def penalty(self) -> Tensor | None:
         if not self.strength:
             return None
-        return self.strength * float(self.progress) * self.scores.sigmoid().mean()
+        return self.strength * self.progress * self.scores.sigmoid().mean()
 
     def learned(self) -> Tensor:
         return self.scores
@@ -131,17 +127,17 @@ class TransportGate(Gate):
         self.register_buffer("fixed", torch.zeros(rows, cols, dtype=torch.bool))
 
     def forward(self, weight: Tensor) -> Tensor:
-        if float(self.progress) >= 1 and bool(self.fixed.any()):
+        if self.progress >= 1 and bool(self.fixed.any()):
             return self.fixed.to(weight.dtype)
         v = block_sums(weight.abs(), self.block)
-        count = math.floor(float(self.budget) * v.numel() + 0.5)
+        count = math.floor(self.budget * v.numel() + 0.5)
         hard = top(v.detach().float().cpu(), count).to(v.device)
-        if float(self.progress) >= 1:
+        if self.progress >= 1:
             self.fixed.copy_(hard)
             return hard.to(weight.dtype)
         if count in (0, v.numel()):
             return hard.to(weight.dtype)
-        beta = 1 + float(self.progress) * (self.sharpness - 1)
+        beta = 1 + self.progress * (self.sharpness - 1)
         soft: Tensor = SoftTopK.apply(v, count, beta)
         return soft * hard
 
