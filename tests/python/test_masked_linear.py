@@ -137,6 +137,13 @@ def test_a_mask_may_change_between_calls_and_copies_are_their_own():
     assert torch.equal(twin(x), layer(x))
 
 
+def test_a_second_differentiation_is_refused():
+    layer, x = make(64, 32, 8), torch.randn(4, 32, requires_grad=True)
+    (dx,) = torch.autograd.grad(layer(x).square().sum(), [x], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
+
+
 def test_autocast_casts_as_it_does_for_a_dense_layer():
     layer = make(64, 32, 8)
     with torch.autocast("cpu", torch.bfloat16):

@@ -35,6 +35,20 @@ def test_norms_are_those_of_the_blocks(norm, dtype):
 
 
 @pytest.mark.parametrize("norm", NORMS)
+def test_masks_follow_blocks_and_do_not_depend_on_the_dtype(norm):
+    weight = torch.randn(64, 64)
+    (mask,) = S.select.TopK()([S.scores.Norm(norm)(S.Context(weight, (8, 8)))], [0.3])
+    order = torch.randperm(8)
+    moved = torch.cat([weight.split(8)[i] for i in order])
+    (after,) = S.select.TopK()([S.scores.Norm(norm)(S.Context(moved, (8, 8)))], [0.3])
+    assert torch.equal(after, mask[order])
+    for dtype in (torch.float16, torch.bfloat16):
+        half = weight.to(dtype)
+        scores = [S.scores.Norm(norm)(S.Context(w, (8, 8))) for w in (half, half.float())]
+        assert torch.equal(*S.select.TopK()(scores, [0.3, 0.3]))
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_a_ragged_block_counts_as_if_it_were_whole(norm):
     weight = torch.ones(20, 12)
     got = S.scores.Norm(norm)(S.Context(weight, (8, 8)))
@@ -208,8 +222,8 @@ def test_hard_concrete_gates_are_open_as_often_as_they_say():
     gate = HardConcreteGate(S.scores.Learned("open", 0.3), 3, 4, 0.5)
     with torch.no_grad():
         gate.log_alpha.copy_(torch.linspace(-2, 2, 12).view(3, 4))
-    drawn = torch.stack([gate(torch.empty(0)) for _ in range(20000)])
-    torch.testing.assert_close((drawn > 0).float().mean(0), gate.open_chance(), atol=1.5e-2, rtol=0)
+    drawn = torch.stack([gate(torch.empty(0)) for _ in range(6000)])
+    torch.testing.assert_close((drawn > 0).float().mean(0), gate.open_chance(), atol=2.5e-2, rtol=0)
     assert gate.penalty().item() == pytest.approx(0.5 * gate.open_chance().sum().item(), rel=1e-6)
     gate.eval()
     wanted = (torch.sigmoid(gate.log_alpha) * 1.2 - 0.1).clamp(0, 1)

@@ -2,78 +2,18 @@
 
 import copy
 import math
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from method_runs import METHODS, batches, everything, layers, model, start, train
 from torch import nn
 
-import sparseloom
-from sparseloom import BlockSparse, Error, pack_, sparsify_
+from sparseloom import BlockSparse, pack_, sparsify_
 from sparseloom import sparsify as S
-from sparseloom.nn import BlockSparseLinear, MaskedLinear
+from sparseloom.nn import BlockSparseLinear
 from sparseloom.sparsify import methods as M
 from sparseloom.sparsify.grid import expanded
-
-#: name -> (method, whether it takes a density)
-METHODS = {
-    "magnitude": (M.magnitude(5), True),
-    "gradual": (M.gradual(4, 16, 3), True),
-    "gradual global": (M.gradual(4, 16, 3, scope="global", returns=False), True),
-    "set": (M.set_(4, end_step=17), True),
-    "rigl": (M.rigl(17, 4), True),
-    "decreasing": (M.decreasing(4, 16, 3), True),
-    "movement": (M.movement(4, 16, 3, lr=0.1), True),
-    "soft movement": (M.soft_movement(4, 16, 3, penalty=20.0, lr=0.3), False),
-    "supermask": (M.supermask(lr=0.1), True),
-    "frozen supermask": (M.supermask(frozen=True, lr=0.1), True),
-    "spartan": (M.spartan(16, 5), True),
-    "l0": (M.l0(0.005, lr=0.3), False),
-    "group lasso": (M.group_lasso(20.0, 0.5, 2, 8, 16, 2), False),
-    "ac/dc": (M.ac_dc(4, 4, 16), True),
-}
-
-
-def model(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 40), nn.Tanh(), nn.Linear(40, 10))
-
-
-def batches(steps, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        (torch.randn(32, 64, generator=generator), torch.randint(10, (32,), generator=generator))
-        for _ in range(steps)
-    ]
-
-
-def start(name, block=8, **more):
-    method, takes = METHODS[name]
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)  # before sparsify_
-    chosen = BlockSparse(block, 0.25 if takes else None, method=method, **more)
-    done = sparsify_(net, {"[02]": chosen}, optimizer=optimizer)
-    return net, optimizer, done.method
-
-
-def train(net, optimizer, run, data):
-    for x, y in data:
-        optimizer.zero_grad()
-        (F.cross_entropy(net(x), y) + run.penalty()).backward()
-        optimizer.step()
-        run.step()
-
-
-def everything(net, optimizer):
-    state = {f"model {name}": value for name, value in net.state_dict().items()}
-    for number, each in enumerate(optimizer.state_dict()["state"].values()):
-        state |= {f"state {number} {name}": value for name, value in each.items()}
-    return state
-
-
-def layers(net):
-    return [m for m in net if isinstance(m, (BlockSparseLinear, MaskedLinear))]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -176,6 +116,33 @@ def test_what_returns_to_a_dense_master_starts_clean():
     assert layer.weight[gone].any()
 
 
+def test_ac_dc_compresses_to_another_mask_in_each_phase():
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), 0.1)
+    chosen = BlockSparse(8, 0.25, method=M.ac_dc(4, 20, 44))
+    run = sparsify_(net, {"[02]": chosen}, optimizer=optimizer).method
+    masks = []
+    for batch in batches(50):
+        train(net, optimizer, run, [batch])
+        masks.append(net[0].pattern.mask)
+    assert [int(mask.sum()) for mask in masks] == [96] * 3 + [24] * 20 + [96] * 20 + [24] * 7
+    assert all(torch.equal(mask, masks[3]) for mask in masks[3:23]) and not torch.equal(masks[3], masks[43])
+
+
+def test_a_larger_l0_penalty_leaves_fewer_blocks():
+    left = []
+    for penalty in (0.0, 0.002, 0.02):
+        torch.manual_seed(0)
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+        chosen = BlockSparse(8, method=M.l0(penalty, lr=0.2))
+        run = sparsify_(net, {"[02]": chosen}, optimizer=optimizer).method
+        train(net, optimizer, run, batches(1) * 40)
+        pack_(net)
+        left.append(net[0].pattern.blocks + net[2].pattern.blocks)
+    assert left[0] > left[1] > left[2], left
+
+
 def test_pruned_weights_that_may_return_keep_their_values():
     net, optimizer, run = start("gradual")
     train(net, optimizer, run, batches(18))
@@ -246,250 +213,3 @@ def test_a_falling_budget_is_rigl_where_it_is_flat_and_gradual_pruning_with_shar
         train(net, optimizer, run, batches(20))
         ends.append([layer.pattern.mask for layer in layers(net)])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
-
-
-def test_a_change_amid_gradient_accumulation_keeps_what_was_gathered():
-    net, optimizer, run = start("set")
-    layer = net[0]
-    (x, y), (x2, y2) = batches(2)
-    train(net, optimizer, run, batches(3))
-    optimizer.zero_grad()
-    F.cross_entropy(net(x), y).backward()
-    old = layer.pattern.mask
-    first = layer.sparse_weights()["values"].unpacked(layer.values.grad).clone()
-    run.step()  # the fourth: it moves
-    kept = expanded(old & layer.pattern.mask, (8, 8), (96, 64))
-    assert not torch.equal(old, layer.pattern.mask)
-    weight = layer.sparse_weights()["values"]
-    assert torch.equal(weight.unpacked(layer.values.grad), first * kept)
-    only_second = copy.deepcopy(net)
-    only_second.zero_grad()
-    F.cross_entropy(only_second(x2), y2).backward()
-    F.cross_entropy(net(x2), y2).backward()
-    wanted = first * kept + weight.unpacked(only_second[0].values.grad)
-    torch.testing.assert_close(weight.unpacked(layer.values.grad), wanted)
-
-
-def test_a_step_that_grad_scaler_skipped_postpones_the_change():
-    net, optimizer, run = start("rigl")
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    data, masks = batches(7), []
-    for step, (x, y) in enumerate(data, 1):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss * (float("inf") if step == 4 else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        before = net[0].pattern.mask
-        run.step()
-        masks.append(torch.equal(before, net[0].pattern.mask))
-    assert masks == [True, True, True, True, False, True, True]
-    assert net[0].values.isfinite().all()
-
-
-def test_attached_to_an_optimizer_only_its_own_steps_count():
-    net, optimizer, run = start("rigl")
-    assert run.attach(optimizer) is run and len(run.optimizers) == 1
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for step, (x, y) in enumerate(batches(6), 1):
-        optimizer.zero_grad()
-        scaler.scale(F.cross_entropy(net(x), y) * (float("inf") if step == 2 else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert run.steps == 5
-    with pytest.raises(Error, match="one optimizer"):
-        run.attach(optimizer)
-    run.detach()
-    optimizer.step()
-    assert run.steps == 5
-
-
-@pytest.mark.parametrize("name", ["rigl", "set", "gradual", "supermask"])
-def test_nan_scores_are_named_and_change_nothing(name):
-    net, optimizer, run = start(name)
-    train(net, optimizer, run, batches(3))
-    held = run.weights[0]
-    parameter = net[0].values if isinstance(net[0], BlockSparseLinear) else net[0].weight
-    if name == "supermask":
-        parameter = net[0].gate.scores
-    before = held.present()
-    with torch.no_grad():
-        parameter.view(-1)[5] = float("nan")
-    with pytest.raises(Error, match="NaN"):
-        train(net, optimizer, run, batches(1))
-    assert torch.equal(held.present(), before)
-
-
-@pytest.mark.parametrize("name", ["rigl", "set", "decreasing", "supermask", "movement", "ac/dc", "spartan"])
-def test_with_no_inactive_block_left_all_stay(name):
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    method = METHODS[name][0]
-    run = sparsify_(net, {"[02]": BlockSparse(8, 1.0, method=method)}, optimizer=optimizer).method
-    train(net, optimizer, run, batches(9))
-    assert run.densities() == {"0": 1.0, "2": 1.0}
-
-
-def test_a_weight_may_lose_all_its_blocks():
-    method = S.Method(
-        select=S.select.Threshold(least=0.0),
-        schedule=S.schedules.Rising(1e3, 1, 2, 3, 1),
-        gradient=S.gradients.Masked(),
-    )
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    run = sparsify_(net, {"0": BlockSparse(8, method=method)}, optimizer=optimizer).method
-    train(net, optimizer, run, batches(5))
-    assert run.densities() == {"0": 0.0}
-    x = batches(1)[0][0]
-    expected = net(x)
-    pack_(net, optimizer=optimizer)
-    torch.testing.assert_close(net(x), expected)
-    assert net[0].pattern.blocks == 0
-
-
-@pytest.mark.parametrize("name", ["rigl", "set"])
-def test_new_blocks_may_be_drawn_and_are_no_constant(name):
-    """A trap of others' code: an integer draw from [0, 1) made every new block the same constant."""
-    growing = S.regrow.Gradient(init="uniform") if name == "rigl" else S.regrow.Random(init="uniform")
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), 1e-2)
-    method = S.Method(schedule=S.schedules.Constant(1), regrow=growing)
-    run = sparsify_(net, {"0": BlockSparse(8, 0.25, method=method)}, optimizer=optimizer).method
-    old = net[0].pattern.mask
-    train(net, optimizer, run, batches(1))
-    new = net[0].pattern.mask
-    slots = (new & ~old)[new]
-    fresh = net[0].values[slots]
-    per_row = new.sum(1)[new.nonzero()[:, 0][slots]]
-    assert len(fresh) and all(block.unique().numel() > 32 for block in fresh)
-    for block, count in zip(fresh, per_row, strict=True):
-        assert float(block.detach().abs().max()) <= 1 / math.sqrt(int(count) * 8)
-
-
-def test_from_dense_positions_stay_where_they_were():
-    """A trap of others' code: values packed in the order of a list of blocks, and not at their places."""
-    net, _, _ = start("rigl")
-    dense, sparse = model()[0], net[0]
-    kept = expanded(sparse.pattern.mask, (8, 8), (96, 64))
-    assert torch.equal(sparse.to_dense().weight, dense.weight * kept)
-
-
-@pytest.mark.parametrize("name", ["gradual", "supermask", "rigl"])
-def test_a_compiled_model_trains_as_an_eager_one(name):
-    ends = []
-    for wrap in (lambda net: net, lambda net: torch.compile(net, backend="aot_eager")):
-        net, optimizer, run = start(name)
-        compiled = wrap(net)
-        for x, y in batches(6):
-            optimizer.zero_grad()
-            F.cross_entropy(compiled(x), y).backward()
-            optimizer.step()
-            run.step()
-        ends.append((run.densities(), net[0].pattern.mask))
-    assert ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
-
-
-def test_a_method_of_your_own_fits_into_thirty_lines():
-    """The page's example is run by test_house.py; its class and its Method are counted here."""
-    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
-    own = page.split("## A method of your own")[1].split("```python\n")[1].split("```")[0]
-    lines = [line for line in own.splitlines() if line.strip()]
-    assert lines[0].startswith("class ") and any(line.startswith("mine = S.Method(") for line in lines)
-    assert len(lines) < 30
-
-
-def test_a_layer_that_took_no_part_keeps_its_blocks_and_holds_nobody_back():
-    net, optimizer, run = start("rigl")
-    used, unused = net[0].pattern.mask, net[2].pattern.mask
-    for x, _ in batches(4):
-        optimizer.zero_grad()
-        net[0](x).square().mean().backward()
-        optimizer.step()
-        run.step()
-    assert not torch.equal(net[0].pattern.mask, used) and torch.equal(net[2].pattern.mask, unused)
-
-
-def test_the_signal_of_mixed_precision_is_that_of_float32():
-    masks = []
-    for dtype in (torch.float32, torch.bfloat16):
-        net, _, run = start("rigl")
-        run.steps = 3
-        run.load_state_dict(run.state_dict())
-        x, y = batches(1)[0]
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
-            F.cross_entropy(net(x), y).backward()
-        masks.append(run.weights[0].gradient_scores("l2"))
-    torch.testing.assert_close(*masks, atol=1e-3, rtol=0.05)
-
-
-@pytest.mark.parametrize("name", ["rigl", "gradual"])
-def test_a_weight_that_fully_shard_cut_up_is_refused(name):
-    net, optimizer, run = start(name)
-    parameter = net[0].values if name == "rigl" else net[0].weight
-    parameter.placements = ()  # as a DTensor has them
-    with pytest.raises(Error, match="fully_shard"):
-        train(net, optimizer, run, batches(4))
-
-
-def test_micro_batches_grow_what_their_batch_grows():
-    ends = []
-    for parts in (1, 4):
-        net, optimizer, run = start("rigl")
-        for x, y in batches(4):
-            optimizer.zero_grad()
-            for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
-                (F.cross_entropy(net(xs), ys) / parts).backward()
-            optimizer.step()
-            run.step()
-        ends.append(net[0].pattern.mask)
-    assert torch.equal(*ends)
-
-
-def test_a_user_module_with_sparse_weights_is_driven_too():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = BlockSparseLinear(32, 32, block=8, density=0.5)
-
-        def forward(self, x):
-            return self.inner(self.inner(x))
-
-        def sparse_weights(self):
-            return sparseloom.nn.sparse_weight.held(self, {"inner": ("inner.weight", "")})
-
-        def to_dense(self):
-            raise NotImplementedError
-
-        def describe(self):
-            return sparseloom.nn.sparse_weight.held_descriptions(self, ["inner"])
-
-    net = nn.Sequential(Twice())
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    run = sparseloom.patch.drive(net, M.rigl(100, 1), optimizer=optimizer)
-    x = torch.randn(5, 32)
-    old = net[0].inner.pattern.mask
-    net(x).square().sum().backward()
-    optimizer.step()
-    run.step()
-    assert not torch.equal(net[0].inner.pattern.mask, old) and run.densities() == {"0.inner": 0.5}
-
-
-@pytest.mark.parametrize(
-    "make, words",
-    [
-        (lambda: BlockSparse(8, 0.5, method="rigl"), "method to be a Method"),
-        (lambda: BlockSparse(8, 0.5, method=S.Method(schedule=S.schedules.Cubic())), "one density"),
-        (lambda: BlockSparse(8, method=M.rigl(100)), "one density"),
-        (lambda: pack_(model()), "layers that a method trains"),
-        (
-            lambda: sparsify_(
-                nn.Sequential(nn.Conv2d(16, 16, 1)), {"0": BlockSparse(8, 0.5, method=M.supermask())}
-            ),
-            "masked layer",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(make, words):
-    with pytest.raises(Error, match=words):
-        make()

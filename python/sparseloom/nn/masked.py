@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,9 @@ from ..errors import Error
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify.gates import Gate
 from . import arguments
-from .masked_product import How, Kept, product
-
-if TYPE_CHECKING:
-    from .linear import BlockSparseLinear
+from .dense_entries import packed_layer
+from .linear import BlockSparseLinear
+from .masked_product import How, Kept, factored, product
 
 _OP = "MaskedLinear"
 
@@ -121,9 +120,6 @@ class MaskedLinear(nn.Module):
     def pack(self) -> BlockSparseLinear:
         """Returns a BlockSparseLinear of the kept blocks, their values copied bitwise where a mask or scores
         choose; factors between 0 and 1 are multiplied in. The bias is the same Parameter."""
-        from .dense_entries import packed_layer
-        from .linear import BlockSparseLinear
-
         gates, pattern = self._final()
         layer = packed_layer(BlockSparseLinear, self._dense(gates, pattern), pattern)
         layer.values.requires_grad_(self.weight.requires_grad)
@@ -139,10 +135,8 @@ class MaskedLinear(nn.Module):
         return gates, Pattern(self.out_features, self.in_features, self.block, gates != 0)
 
     def _dense(self, gates: Tensor | None, pattern: Pattern) -> Tensor:
-        from .masked_product import _factored
-
         shape = (self.out_features, self.in_features)
-        return _factored(
+        return factored(
             self.weight.detach(), gates, Kept.of(pattern.mask, shape, self.block, self.weight.device)
         )
 

@@ -62,7 +62,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(x, weight, gates)
         if _sparse(how, "forward", x, bias is not None):
             return ops.linear(x, _values(weight, gates, how.kept), how.kept.there, bias)
-        return F.linear(x, _factored(weight, gates, how.kept), bias)
+        return F.linear(x, factored(weight, gates, how.kept), bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -75,7 +75,7 @@ class _Product(torch.autograd.Function):
             if sparse:
                 dx = ops.linear_dx(dy, _values(weight, gates, kept), kept.there)
             else:
-                dx = dy @ _factored(weight, gates, kept)
+                dx = dy @ factored(weight, gates, kept)
         if need_weight or need_gates:
             everywhere = need_gates or share != 0
             whole = _whole_gradient(dy, x) if everywhere or not _sparse(ctx.how, "dw", dy) else None
@@ -102,7 +102,7 @@ def _weight_gradient(
         if gates is not None:
             inside = inside * expanded(gates, kept.pattern.block, (weight.shape[0], weight.shape[1]))
     else:
-        inside = _factored(whole, gates, kept)
+        inside = factored(whole, gates, kept)
     if not share and not decay:
         return inside
     outside = ~_elements(kept, weight)
@@ -116,7 +116,7 @@ def _elements(kept: Kept, weight: Tensor) -> Tensor:
     return expanded(mask, kept.pattern.block, (weight.shape[0], weight.shape[1]))
 
 
-def _factored(weight: Tensor, gates: Tensor | None, kept: Kept) -> Tensor:
+def factored(weight: Tensor, gates: Tensor | None, kept: Kept) -> Tensor:
     """Returns weight * factors. Where a mask decides, what is kept stays bitwise, and what is pruned may hold
     anything, NaN included."""
     if gates is None:

@@ -65,10 +65,9 @@ class BlockSparse(Recipe):
                 raise Error(
                     _OP, "method to be a Method", repr(self.method), "see sparseloom.sparsify.methods"
                 )
-            given = self.select.density if isinstance(self.select, Pattern) else self.density
-            self.method.require_target(given)
+            self.method.require_target(self.aim)
             patterns.full(0, 0, self.shape)  # C++ checks the sides
-            if given is None:  # a threshold or a penalty decides: the weight starts whole
+            if self.aim is None:  # a threshold or a penalty decides: the weight starts whole
                 return
         if isinstance(self.select, Pattern):
             if self.density is not None:
@@ -99,6 +98,11 @@ class BlockSparse(Recipe):
         return self.select.block if isinstance(self.select, Pattern) else block_shape(_OP, self.block)
 
     @property
+    def aim(self) -> float | None:
+        """The density that is asked for, by number or by a pattern."""
+        return self.select.density if isinstance(self.select, Pattern) else self.density
+
+    @property
     def needs_values(self) -> bool:
         """Whether the choice depends on the weight's values."""
         return not isinstance(self.select, Pattern) and self.sparsifier.needs_values
@@ -124,8 +128,7 @@ class BlockSparse(Recipe):
         )
 
     def trained(self) -> tuple[Method, float | None] | None:
-        given = self.select.density if isinstance(self.select, Pattern) else self.density
-        return None if self.method is None else (self.method, given)
+        return None if self.method is None else (self.method, self.aim)
 
     def refusal(self, site: Site) -> str:
         if self.has_master and site.form.layers.masked is None:
@@ -151,11 +154,10 @@ class BlockSparse(Recipe):
         return self.method is not None and self.method.gradient.dense_master
 
     def chosen(self, site: Site, generator: torch.Generator | None) -> Any:
-        if self.method is not None and self.method.gradient.dense_master:
-            given = self.select.density if isinstance(self.select, Pattern) else self.density
-            fixed = given is not None and self.method.schedule.is_fixed(given)
-            return Master(self.method, self.shape, self._first(site, generator) if fixed else None)
-        return Blocks(self._first(site, generator))
+        if self.method is None or not self.has_master:
+            return Blocks(self._first(site, generator))
+        fixed = self.aim is not None and self.method.schedule.is_fixed(self.aim)
+        return Master(self.method, self.shape, self._first(site, generator) if fixed else None)
 
     def _first(self, site: Site, generator: torch.Generator | None) -> Pattern:
         matrix, gradient = site.value, site.parameter.grad

@@ -68,15 +68,15 @@ def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Ch
 
 
 def run_of(
-    made: Iterable[tuple[str, Any, float | None, Method]], optimizers: Sequence[Optimizer]
+    made: Iterable[tuple[str, Any, float | None, Method]], optimizers: Sequence[Optimizer] | None
 ) -> Run | None:
     """Returns the run of the methods of (name, layer, density, method); None without any. Trained scores join
-    the optimizer that has the layer's weight."""
+    the optimizer that has the layer's weight; None says that optimizers are not known yet."""
     groups: dict[int, tuple[Method, list[Held]]] = {}
     for name, layer, density, method in made:
         target = method.require_target(density)
         if isinstance(layer, MaskedLinear):
-            _admit(layer, method, optimizers)
+            _admit(layer, method, optimizers or ())
             held: Held = MaskedWeight(name, layer, target, method.gradient.keeps_pruned)
         else:
             (weight,) = layer.sparse_weights().values()

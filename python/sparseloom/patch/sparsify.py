@@ -77,7 +77,7 @@ def sparsify_(
         for choice, layer in zip(choices, layers, strict=True)
         if (trained := choice.recipe.trained()) is not None
     ]
-    result.method = run_of(driven, optimizers)
+    result.method = run_of(driven, None if optimizer is None else optimizers)
     result.parameters = before, parameter_count(model)
     announce(result)
     return result

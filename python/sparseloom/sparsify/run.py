@@ -28,7 +28,7 @@ class Run:
         groups: Sequence[tuple[Method, Sequence[Held]]],
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
     ) -> None:
-        self.optimizers = as_optimizers("Run", optimizer)
+        self._optimizers = None if optimizer is None else as_optimizers("Run", optimizer)
         self.steps = 0
         self._groups = [(method, list(weights)) for method, weights in groups]
         self._waiting = [False] * len(self._groups)  # a change was due, and its gradient was not finite
@@ -39,6 +39,15 @@ class Run:
             for method, weights in self._groups:
                 method.begin(weights)
         self._watch()
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers whose state moves with the blocks. They may be assigned."""
+        return self._optimizers or []
+
+    @optimizers.setter
+    def optimizers(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
+        self._optimizers = as_optimizers("Run", optimizer)
 
     @property
     def weights(self) -> list[Held]:
@@ -55,7 +64,7 @@ class Run:
             )
         self._attached = found.register_step_post_hook(lambda *_: self.step())
         if all(found is not each for each in self.optimizers):
-            self.optimizers.append(found)
+            self.optimizers = [*self.optimizers, found]
         return self
 
     def detach(self) -> None:
@@ -71,7 +80,11 @@ class Run:
     def step(self) -> None:
         """Counts a step of the optimizer, and makes the changes that are due. Where one needs a gradient and
         this step had none that is finite, it is made after the next step that has. Raises Error for scores
-        that are NaN: nothing of that method has changed then."""
+        that are NaN: nothing of that method has changed then. Raises Error where no optimizer is known whose
+        state would have to move."""
+        if self._optimizers is None and not all(m.gradient.keeps_pruned for m, _ in self._groups):
+            remedy = "pass optimizer= to sparsify_, assign run.optimizers (may be []), or attach one"
+            raise Error("Run.step", "an optimizer whose state moves with the blocks", "none", remedy)
         self.steps += 1
         for number, (method, weights) in enumerate(self._groups):
             if method.regrow is not None:
