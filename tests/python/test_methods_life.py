@@ -250,7 +250,10 @@ def test_a_user_module_with_sparse_weights_is_driven_too():
     [
         (lambda: BlockSparse(8, 0.5, method="rigl"), "method to be a Method"),
         (lambda: BlockSparse(8, 0.5, method=S.Method(schedule=S.schedules.Cubic())), "one density"),
-        (lambda: BlockSparse(8, method=M.rigl(100)), "one density"),
+        (lambda: BlockSparse(8, method=M.rigl(100)), "expected a density"),
+        (lambda: BlockSparse(8, method=M.supermask()), "expected a density"),
+        (lambda: BlockSparse(8, 0.5, method=M.l0(0.1)), "no density"),
+        (lambda: BlockSparse(8, 0.5, method=M.soft_movement(1, 9)), "no density"),
         (lambda: pack_(model()), "layers that a method trains"),
         (
             lambda: sparsify_(

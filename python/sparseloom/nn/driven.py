@@ -36,6 +36,10 @@ class StoredWeight(Held):
         make_dynamic(owner)
         owner.register_forward_hook(Watch(self))
 
+    @property
+    def device(self) -> torch.device:
+        return self.weight.values.device
+
     def present(self) -> Tensor:
         return self.weight.pattern.mask
 
@@ -77,6 +81,10 @@ class MaskedWeight(Held):
         self.name, self.target, self.layer, self.keeps_pruned = name, target, layer, keeps_pruned
         self.shape, self.block = (layer.out_features, layer.in_features), layer.block
         layer.register_forward_hook(Watch(self))
+
+    @property
+    def device(self) -> torch.device:
+        return self.layer.weight.device
 
     def present(self) -> Tensor:
         return self.layer.pattern.mask

@@ -157,6 +157,7 @@ class BlockSparse(Recipe):
         if self.method is None or not self.has_master:
             return Blocks(self._first(site, generator))
         fixed = self.aim is not None and self.method.schedule.is_fixed(self.aim)
+        fixed = fixed and not self.method.gradient.gated  # whose gate chooses at once
         return Master(self.method, self.shape, self._first(site, generator) if fixed else None)
 
     def _first(self, site: Site, generator: torch.Generator | None) -> Pattern:

@@ -20,6 +20,9 @@ class Gradient:
     dense_master: ClassVar[bool] = True
     #: Whether pruned weights live on under the mask. Otherwise they become zero, and so does their state.
     keeps_pruned: ClassVar[bool] = False
+    #: Whether a gate chooses the blocks in each forward pass, and whether it also decides how many.
+    gated: ClassVar[bool] = False
+    decides: ClassVar[bool] = False
     #: The share of G, and the factor of W, that the pruned part gets.
     share: float = 0.0
     decay: float = 0.0
@@ -72,6 +75,7 @@ class Scores(Gradient):
     """
 
     keeps_pruned: ClassVar[bool] = True
+    gated: ClassVar[bool] = True
     frozen: bool = False
     lr: float | None = None
     squash: bool = False
@@ -88,6 +92,7 @@ class Transport(Gradient):
     as well. ``sharpness`` is what the inverse temperature reaches, times the root of the block's elements."""
 
     keeps_pruned: ClassVar[bool] = True
+    gated: ClassVar[bool] = True
     sharpness: float = 20.0
 
     def gate(self, method: Method, rows: int, cols: int, block: tuple[int, int]) -> Gate:
@@ -100,6 +105,8 @@ class HardConcrete(Gradient):
     is a mean over examples the paper divides it by their number."""
 
     keeps_pruned: ClassVar[bool] = True
+    gated: ClassVar[bool] = True
+    decides: ClassVar[bool] = True
     penalty: float = 1e-3
     lr: float | None = None
 

@@ -33,6 +33,11 @@ class Held(ABC):
         """(block rows, block columns)."""
         return -(-self.shape[0] // self.block[0]), -(-self.shape[1] // self.block[1])
 
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the weight is."""
+
     @abstractmethod
     def present(self) -> Tensor:
         """Returns which blocks exist: bool [block rows, block columns] on the CPU."""
@@ -91,8 +96,9 @@ class Held(ABC):
         else:  # NaN tells all ranks
             squares = torch.full(self.grid, float("nan") if self.pairs else 0.0)
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            both = torch.cat([squares.flatten(), seen])
+            both = torch.cat([squares.flatten(), seen]).to(self.device)
             dist.all_reduce(both)
+            both = both.cpu()
             squares, seen = both[:-1].view(self.grid), both[-1:]
         if not bool(seen):
             return self.present().float()

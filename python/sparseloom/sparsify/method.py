@@ -51,7 +51,13 @@ class Method:
             raise Error("Method", "stored blocks, whose number is fixed for each layer", got, "use Masked()")
 
     def require_target(self, density: float | None) -> float:
-        """Returns the density. Raises Error where stored blocks would have to become more or fewer."""
+        """Returns the density, 1 where the method decides by itself. Raises Error for one that such a method
+        is given, for none where one is needed, and where stored blocks would have to become more or fewer."""
+        decides = self.gradient.decides or not self.select.takes_density
+        if decides != (density is None):
+            expected = "no density, because a threshold or a penalty decides" if decides else "a density"
+            remedy = "leave it out" if decides else "pass density=, the share of blocks that stay"
+            raise Error("Method", expected, "none" if density is None else str(density), remedy)
         if not self.gradient.dense_master and (density is None or not self.schedule.is_fixed(density)):
             expected = "a schedule with one density, because the number of stored blocks is fixed"
             remedy = "pass gradient=gradients.Masked(): pack_ makes blocks of it in the end"

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -64,6 +65,9 @@ def sparsifier_of(op: str, select: object, names: Iterable[str] = NAMED, more: s
 class Select(ABC):
     """The second part of a method: which blocks a budget buys, from the scores of all its weights."""
 
+    #: Whether budgets are densities. Otherwise what is kept depends on the scores, and nobody asks for one.
+    takes_density: ClassVar[bool] = True
+
     @abstractmethod
     def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
         """Returns a bool mask for each of the ``scores`` [block rows, block columns]. A weight's budget comes
@@ -108,6 +112,7 @@ class Threshold(Select):
     """Keeps the blocks whose score exceeds the budget, which is a threshold here; at least ``least`` of them,
     the best ones, so that a weight cannot vanish by accident."""
 
+    takes_density: ClassVar[bool] = False
     least: float = 0.005
 
     def __call__(self, scores: Sequence[Tensor], budgets: Sequence[float]) -> list[Tensor]:
