@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sparseloom/dtype.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
 #include "sparseloom/matrix_view.h"
@@ -29,13 +30,14 @@ SPARSELOOM_API void semi24_unpack(const Semi24View& w, const void* values, const
 SPARSELOOM_API void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning, bool* mask,
                                  const Executor& executor);
 
-/// Bytes of semi24_order's result: 1/16 of a dense 16-bit weight, and at most a border of 63 rows and 127
-/// columns.
-SPARSELOOM_API std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols);
+/// Bytes of semi24_order's result: a bit for each element of the weight, and at most a border of 63 rows and
+/// 127 columns, or 255 where the dtype has 8 bits.
+SPARSELOOM_API std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols, DType dtype);
 
-/// metadata <- the positions in the order in which tensor cores take them, for Semi24View::metadata. Made
-/// once where a weight comes to a CUDA device; it is never stored, since the positions say the same. Both lie
+/// metadata <- the positions in the order in which tensor cores take them beside values of this dtype, for
+/// Semi24View::metadata: one order for 8 bits, another one for the other dtypes. Made once where a weight comes to a CUDA device; it is never stored, since the positions say the same. Both lie
 /// on the executor's device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
-SPARSELOOM_API void semi24_order(const Semi24View& w, std::byte* metadata, const Executor& executor);
+SPARSELOOM_API void semi24_order(const Semi24View& w, DType dtype, std::byte* metadata,
+                                 const Executor& executor);
 
 }  // namespace sparseloom

@@ -26,6 +26,7 @@
 #include "sparseloom/semi24.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
+#include "sparseloom/semi24_scaled.h"
 #include "sparseloom/semi24_pruning.h"
 // Which single elements of a matrix stay.
 #include "sparseloom/sparsifiers.h"

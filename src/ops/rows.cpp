@@ -48,6 +48,10 @@ void enter_own_rows() {
     for (const Row<Semi24Linear>& row : semi24_cuda_rows()) plan::add_row(plan::any_row<Semi24Linear>(row));
     for (const Semi24Row& row : semi24_cpu_rows()) plan::add_row(plan::any_row<Semi24Linear>(row));
     for (const CsrRow& row : csr_cpu_rows()) plan::add_row(plan::any_row<CsrLinear>(row));
+    for (const Semi24ScaledRow& row : semi24_scaled_cuda_rows())
+      plan::add_row(plan::any_row<Semi24Scaled>(row));
+    for (const Semi24ScaledRow& row : semi24_scaled_cpu_rows())
+      plan::add_row(plan::any_row<Semi24Scaled>(row));
     return true;
   }();
 }

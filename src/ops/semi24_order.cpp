@@ -6,18 +6,18 @@
 
 namespace sparseloom {
 
-std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols) {
-  return kernels::cuda::semi24_metadata_bytes(rows, cols);
+std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols, DType dtype) {
+  return kernels::cuda::semi24_metadata_bytes(rows, cols, dtype);
 }
 
-void semi24_order([[maybe_unused]] const Semi24View& w, [[maybe_unused]] std::byte* metadata,
-                  const Executor& executor) {
+void semi24_order([[maybe_unused]] const Semi24View& w, [[maybe_unused]] DType dtype,
+                  [[maybe_unused]] std::byte* metadata, const Executor& executor) {
   ops::require_gpu("semi24_order", executor);
 #ifdef SPARSELOOM_HAVE_CUDA
   const runtime::CudaDeviceScope scope(executor.device);
   ops::require_queued(
       "semi24_order",
-      kernels::cuda::semi24_order_metadata(w.positions, w.rows, w.cols, metadata, executor.stream), executor);
+      kernels::cuda::semi24_order_metadata(w.positions, w.rows, w.cols, dtype, metadata, executor.stream), executor);
 #endif
 }
 

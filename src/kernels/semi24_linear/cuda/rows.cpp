@@ -10,7 +10,23 @@ std::span<const Row<Semi24Linear>> semi24_cuda_rows() {
   return rows;
 }
 
+std::span<const Row<Semi24Scaled>> semi24_scaled_cuda_rows() {
+  using namespace cuda::semi24_rows;
+  static const Row<Semi24Scaled> rows[] = {sm90_scaled_decode(), sm90_scaled_wgmma(), sm80_scaled_dots()};
+  return rows;
+}
+
 namespace cuda::semi24_rows {
+namespace {
+
+double bytes_of(const LinearProblem& p, double size, double out_size) {
+  const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
+               cols = static_cast<double>(p.cols);
+  // Half of the values, and a bit of metadata for each element of W.
+  return rows * cols * (size / 2 + 0.125) + m * (size * cols + out_size * rows * (p.residual ? 2 : 1));
+}
+
+}  // namespace
 
 Refusal refuse(const LinearProblem& p) {
   if (p.direction != Direction::forward)
@@ -21,27 +37,29 @@ Refusal refuse(const LinearProblem& p) {
   return {};
 }
 
+Refusal refuse(const Semi24ScaledProblem& p) {
+  if (p.m == 0 || p.rows == 0 || p.cols == 0) return "nothing to multiply";
+  return {};
+}
+
 Refusal refuse_on_hopper(const LinearProblem& p, const plan::Machine& machine) {
   if (machine.cuda.sm != 90)
     return {"needs compute capability 9.0, the device has {}.{}", machine.cuda.sm / 10, machine.cuda.sm % 10};
-  if (const Refusal why = refuse(p)) return why;
-  if (p.cols % 16 != 0) return {"needs in features in multiples of 16, W has {}", p.cols};
+  const int multiple = k_tile_of(p) / 8;  // columns whose stored values are 16 bytes
+  if (p.cols % multiple != 0) return {"needs in features in multiples of {}, W has {}", multiple, p.cols};
   if (!p.aligned) return "needs operands whose rows lie at multiples of 16 bytes";
   return {};
 }
 
-double bytes_of(const LinearProblem& p) {
-  const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
-               cols = static_cast<double>(p.cols);
-  constexpr double kOfDense = 0.5 + 0.0625;  // values and metadata of 16-bit weights
-  return 2 * (rows * cols * kOfDense + m * cols + m * rows * (p.residual ? 2 : 1));
-}
+double bytes_of(const LinearProblem& p) { return bytes_of(p, 2, 2); }
+double bytes_of(const Semi24ScaledProblem& p) { return bytes_of(p, 1, static_cast<double>(size_of(p.out))); }
 
 }  // namespace cuda::semi24_rows
 
 #else
 
 std::span<const Row<Semi24Linear>> semi24_cuda_rows() { return {}; }
+std::span<const Row<Semi24Scaled>> semi24_scaled_cuda_rows() { return {}; }
 
 #endif
 

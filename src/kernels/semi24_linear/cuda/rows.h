@@ -11,21 +11,29 @@
 #include "kernels/semi24_linear/product.h"
 #include "plan/machine.h"
 #include "sparseloom/semi24_linear.h"
+#include "sparseloom/semi24_scaled.h"
 
 namespace sparseloom::kernels {
 
 /// In order of preference at equal predictions. Empty in a build without CUDA.
 std::span<const Row<Semi24Linear>> semi24_cuda_rows();
+std::span<const Row<Semi24Scaled>> semi24_scaled_cuda_rows();
 
 namespace cuda::semi24_rows {
 
-/// What every row here begins with: forward of 16-bit operands, with something to multiply.
+/// What every row here begins with: forward of 16-bit operands, or of 8-bit ones, with something to multiply.
 Refusal refuse(const LinearProblem& problem);
-/// The same for rows on TMA, which run on compute capability 9.0 alone.
+Refusal refuse(const Semi24ScaledProblem& problem);
+/// What rows on TMA refuse beside, which run on compute capability 9.0 alone.
 Refusal refuse_on_hopper(const LinearProblem& problem, const plan::Machine& machine);
 
 /// Bytes that a product moves: the values with their metadata, and tokens and outputs.
 double bytes_of(const LinearProblem& problem);
+double bytes_of(const Semi24ScaledProblem& problem);
+/// Columns of W whose stored values are 128 bytes.
+constexpr int k_tile_of(const LinearProblem& problem) {
+  return 256 / static_cast<int>(size_of(problem.dtype));
+}
 constexpr double tiles_of(std::int64_t size, int tile) {
   return static_cast<double>((size + tile - 1) / tile);
 }
@@ -42,6 +50,9 @@ Row<Semi24Linear> sm90_wgmma();
 Row<Semi24Linear> sm90_decode();
 Row<Semi24Linear> sm80_mma();
 Row<Semi24Linear> dense();
+Row<Semi24Scaled> sm90_scaled_wgmma();
+Row<Semi24Scaled> sm90_scaled_decode();
+Row<Semi24Scaled> sm80_scaled_dots();
 
 }  // namespace cuda::semi24_rows
 }  // namespace sparseloom::kernels

@@ -16,12 +16,19 @@ int decode_bf16_64(const Semi24Product& product, int ranks) noexcept;
 int decode_f16_16(const Semi24Product& product, int ranks) noexcept;
 int decode_f16_32(const Semi24Product& product, int ranks) noexcept;
 int decode_f16_64(const Semi24Product& product, int ranks) noexcept;
+int decode_i8_16(const Semi24Product& product, int ranks) noexcept;
+int decode_i8_32(const Semi24Product& product, int ranks) noexcept;
+int decode_i8_64(const Semi24Product& product, int ranks) noexcept;
+int decode_e4m3_16(const Semi24Product& product, int ranks) noexcept;
+int decode_e4m3_32(const Semi24Product& product, int ranks) noexcept;
+int decode_e4m3_64(const Semi24Product& product, int ranks) noexcept;
 
 }  // namespace semi24
 
-/// Forward of at most 64 tokens by wgmma.sp and TMA (compute capability 9.0 only), bf16 and f16. `ranks`
-/// thread blocks (1, 2 or 4, at most one for each 128 columns) share a tile. cols is a multiple of 16; x
-/// and values are aligned to 16 bytes, and so are the rows of x.
+/// Forward of at most 64 tokens by wgmma.sp and TMA (compute capability 9.0 only). `ranks` thread blocks (1,
+/// 2 or 4, at most one for each 128 columns, or 256 with 8 bits) share a tile. cols is a multiple of 16, or
+/// of 32 with 8 bits; x and values are aligned to 16 bytes, and so are the rows of x. e4m3 sums are promoted
+/// whether or not args.fast_accum allows less, since memory limits the kernel.
 int sm90_semi24_decode(const Semi24Product& product, int ranks) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

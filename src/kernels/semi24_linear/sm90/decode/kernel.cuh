@@ -21,11 +21,13 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
+// As many stages as shared memory holds; those of 8 bits have twice the metadata.
 template <class Element, int kTokens>
 using DecodeTile = Tile<Element, 1, kTokens,
-                        (kTokens == 64   ? 6
-                         : kTokens == 32 ? 8
-                                         : 10)>;
+                        (kTokens == 64          ? 6
+                         : kTokens == 32        ? 8
+                         : Element::kBytes == 1 ? 9
+                                                : 10)>;
 
 struct DecodeOut {
   void* out;
@@ -40,15 +42,17 @@ struct DecodeStorage {
   static constexpr int kStride = T::kRows + 4;
   union {
     Rings<T> rings;
-    float sums[T::kTokens][kStride];
+    typename T::Element::Sum sums[T::kTokens][kStride];
   };
   Barriers<T> barriers;
 };
 
-__device__ __forceinline__ float ld_cluster_f32(std::uint32_t shared, unsigned rank) {
-  float value;
+/// A sum of thread block `rank` of the cluster.
+__device__ __forceinline__ void ld_cluster(float& value, std::uint32_t shared, unsigned rank) {
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(ptx::address_in_cluster(shared, rank)));
-  return value;
+}
+__device__ __forceinline__ void ld_cluster(std::int32_t& value, std::uint32_t shared, unsigned rank) {
+  asm volatile("ld.shared::cluster.s32 %0, [%1];" : "=r"(value) : "r"(ptx::address_in_cluster(shared, rank)));
 }
 
 /// Adds the thread blocks' sums of the tokens that are this one's share, and writes the outputs. A thread has
@@ -62,10 +66,11 @@ __device__ __forceinline__ void store_share(const Params& params, const DecodeOu
   static_assert(kThreads % T::kRows == 0, "neighbouring threads write neighbouring outputs");
   const std::int32_t within = static_cast<std::int32_t>(threadIdx.x) % T::kRows, output = row + within;
   if (output >= params.rows) return;
-  const float bias =
-      params.bias != nullptr
-          ? T::Element::to_f32(ptx::ld_global(static_cast<const std::uint16_t*>(params.bias) + output))
-          : 0.0f;
+  using Sum = typename T::Element::Sum;
+  const float bias = bias_of<typename T::Element>(params.bias, params.is_f32, output);
+  float w_scale = 1.0f;
+  if constexpr (T::Element::kScaled)
+    w_scale = ptx::ld_global(params.w_scale + (params.w_scale_each ? output : 0));
   const auto* const residual = static_cast<const std::uint16_t*>(to.residual);
   // Tokens are dealt out one by one, to all threads of all thread blocks that have this output.
   const std::int32_t step = kThreads / T::kRows * static_cast<std::int32_t>(ranks);
@@ -74,22 +79,44 @@ __device__ __forceinline__ void store_share(const Params& params, const DecodeOu
   for (std::int32_t first = own; first < to.tokens; first += kAtOnce * step) {
     const auto exists = [&](int i) { return first + i * step < to.tokens; };
     const auto sum_of = [&](int i) { return ptx::shared_address(&shared.sums[first + i * step][within]); };
-    float y[kAtOnce] = {};
+    Sum sums[kAtOnce] = {};
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (exists(i)) y[i] = ranks == 1 ? shared.sums[first + i * step][within] : ld_cluster_f32(sum_of(i), 0);
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (!exists(i)) continue;
+      if (ranks == 1)
+        sums[i] = shared.sums[first + i * step][within];
+      else
+        ld_cluster(sums[i], sum_of(i), 0);
+    }
     for (unsigned other = 1; other < ranks; ++other) {
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (exists(i)) y[i] += ld_cluster_f32(sum_of(i), other);
+      for (int i = 0; i < kAtOnce; ++i) {
+        Sum more = 0;
+        if (exists(i)) ld_cluster(more, sum_of(i), other);
+        sums[i] += more;
+      }
     }
+    float y[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) y[i] += bias;
+    for (int i = 0; i < kAtOnce; ++i) {
+      if constexpr (T::Element::kScaled) {
+        const std::int32_t token = params.x_scale_each && exists(i) ? first + i * step : 0;
+        y[i] = fmaf(static_cast<float>(sums[i]) * ptx::ld_global(params.x_scale + token), w_scale, bias);
+      } else {
+        y[i] = sums[i] + bias;
+      }
+    }
     epilogue::activate(params.activation, y);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (!exists(i)) break;
       const std::int32_t token = first + i * step;
+      if constexpr (T::Element::kScaled) {
+        if (params.is_f32) {
+          params.out_f32[token * to.out_stride + output] = y[i];
+          continue;
+        }
+      }
       if (residual != nullptr)
         y[i] += T::Element::to_f32(ptx::ld_global(residual + token * to.residual_stride + output));
       static_cast<std::uint16_t*>(to.out)[token * to.out_stride + output] =

@@ -17,6 +17,7 @@ int launch_decode(const Semi24Product& product, int ranks) noexcept {
   const MatmulArgs& args = product.args;
   if (args.m == 0 || product.rows == 0) return cudaSuccess;
   Params params{};
+  if (T::Element::kScaled && args.residual != nullptr) return cudaErrorInvalidValue;
   if (args.m > kTokens || !describe_inputs<T>(params, product)) return cudaErrorInvalidValue;
   if (ranks < 1 || ranks > kMostRanks || ranks > params.k_tiles) return cudaErrorInvalidValue;
   const DecodeOut to{args.out, args.residual, args.out_stride, args.residual_stride,

@@ -10,15 +10,17 @@ namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
 constexpr int kMostTokens = 64;
-// Clocks of a multiprocessor: for a K tile of 128 columns, and for each further thread block of a cluster.
+// Clocks of a multiprocessor: for a K tile, and for each further thread block of a cluster.
 constexpr double kKTileClocks = 500, kRankClocks = 900;
 
-Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
+template <class V>
+Refusal propose(const typename V::Problem& p, const plan::Machine& machine, Proposals<V>& out) {
+  if (const Refusal why = refuse(p)) return why;
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
   if (p.m > kMostTokens) return {"multiplies at most {} tokens, the call has {}", kMostTokens, p.m};
   const Device device(machine);
   const double memory = us(memory_seconds(bytes_of(p), device)),
-               tiles = tiles_of(p.rows, semi24::kDecodeRows), k_tiles = tiles_of(p.cols, 128);
+               tiles = tiles_of(p.rows, semi24::kDecodeRows), k_tiles = tiles_of(p.cols, k_tile_of(p));
   for (int ranks = 1, log2 = 0; ranks <= semi24::kMostRanks; ranks *= 2, ++log2) {
     if (ranks > k_tiles || (ranks > 1 && machine.clusters[static_cast<std::size_t>(log2)] <= 0)) break;
     const double places =
@@ -39,7 +41,10 @@ int launch(const Semi24Linear::Args& args, const Semi24Linear::Schedule& schedul
 
 }  // namespace
 
-Row<Semi24Linear> sm90_decode() { return {"sm90_decode", Placement::cuda, propose, launch}; }
+Row<Semi24Linear> sm90_decode() { return {"sm90_decode", Placement::cuda, propose<Semi24Linear>, launch}; }
+Row<Semi24Scaled> sm90_scaled_decode() {
+  return {"sm90_decode", Placement::cuda, propose<Semi24Scaled>, launch};
+}
 
 }  // namespace sparseloom::kernels::cuda::semi24_rows
 

@@ -7,12 +7,13 @@ namespace sparseloom::kernels::cuda {
 
 namespace semi24 {
 
-/// The tiles, rows of W x tokens, in the order of the schedule's variants.
+/// The tiles, rows of W x tokens, in the order of the schedule's variants. Promoted sums take as many
+/// registers again, for which the first tile has none.
 struct TileShape {
   int rows, tokens;
 };
 inline constexpr TileShape kTiles[] = {{256, 192}, {256, 128}, {128, 128}};
-inline constexpr int kTileCount = 3;
+inline constexpr int kTileCount = 3, kFirstPromotedTile = 1;
 
 int forward_bf16_256x192(const Semi24Product& product) noexcept;
 int forward_bf16_256x128(const Semi24Product& product) noexcept;
@@ -20,12 +21,20 @@ int forward_bf16_128x128(const Semi24Product& product) noexcept;
 int forward_f16_256x192(const Semi24Product& product) noexcept;
 int forward_f16_256x128(const Semi24Product& product) noexcept;
 int forward_f16_128x128(const Semi24Product& product) noexcept;
+int forward_i8_256x192(const Semi24Product& product) noexcept;
+int forward_i8_256x128(const Semi24Product& product) noexcept;
+int forward_i8_128x128(const Semi24Product& product) noexcept;
+int forward_e4m3_fast_256x192(const Semi24Product& product) noexcept;  // with args.fast_accum
+int forward_e4m3_fast_256x128(const Semi24Product& product) noexcept;
+int forward_e4m3_fast_128x128(const Semi24Product& product) noexcept;
+int forward_e4m3_256x128(const Semi24Product& product) noexcept;
+int forward_e4m3_128x128(const Semi24Product& product) noexcept;
 
 }  // namespace semi24
 
-/// Forward by wgmma.sp and TMA (compute capability 9.0 only) of bf16 and f16, with tile kTiles[tile]. cols is
-/// a multiple of 16 and rows of 8; x, values, out and residual are aligned to 16 bytes, and so are their
-/// rows.
+/// Forward by wgmma.sp and TMA (compute capability 9.0 only), with tile kTiles[tile]. The rows of values are
+/// multiples of 16 bytes: cols is a multiple of 16, or of 32 with 8 bits. x and values are aligned to 16
+/// bytes, and so are their rows; out and residual too, with rows a multiple of 8, unless out is fp32.
 int sm90_semi24_wgmma(const Semi24Product& product, int tile) noexcept;
 
 }  // namespace sparseloom::kernels::cuda

@@ -1,11 +1,12 @@
 // The persistent, warp-specialised Hopper kernel for W in 2:4:
 //
-//   out [m, rows] = act(x [m, cols] W^T + bias) + residual
+//   out [m, rows] = act(x [m, cols] W^T + bias) + residual          bf16 and f16
+//   out [m, rows] = act(scales x [m, cols] W^T + bias)              e4m3 and int8, as matmul_args.h says
 //
 // W is the operand that wgmma.sp takes as sparse, so rows of W lie along M and tokens along N. Values come
 // straight from memory of record, whose rows are K-major. One producer warp copies weights and another x, by
 // TMA; two consumer warpgroups multiply, each half of the tile's rows by all of its tokens. The sum of an
-// output is formed in ascending order along K by every instance.
+// output is formed in ascending order along K by every instance; promoted sums of e4m3, in pieces of 128.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) semi24_wgmma_kernel(const __gr
 #pragma unroll 1
     for (Tiles<T> tiles(params); tiles.any(params); tiles.advance(params)) {
       Sums<T> sums;
-      store.begin(params, tiles.row());
+      store.begin(params, tiles.row(), tiles.token());
       multiply_tile<T>(sums, stages, warpgroup, turn, params.k_tiles);
       turn += params.k_tiles;
       store.end(params, tiles.token(), sums);

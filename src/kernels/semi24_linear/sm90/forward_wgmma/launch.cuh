@@ -27,11 +27,13 @@ int launch(const Semi24Product& product) noexcept {
   if (args.m == 0 || product.rows == 0) return cudaSuccess;
   Params params{};
   const TensorMapBox box{T::kStoreTokens, 64, 128};
-  const TensorMapMatrix out{args.out, args.dtype, args.m, product.rows, args.out_stride * 2};
-  const TensorMapMatrix residual{args.residual, args.dtype, args.m, product.rows, args.residual_stride * 2};
-  if (!describe_inputs<T>(params, product) || !tensor_map_possible(out) ||
-      !encode_tensor_map(params.out, out, box))
+  const DType written = T::Element::kScaled ? DType::bf16 : args.dtype;
+  const TensorMapMatrix out{args.out, written, args.m, product.rows, args.out_stride * 2};
+  const TensorMapMatrix residual{args.residual, written, args.m, product.rows, args.residual_stride * 2};
+  if (!describe_inputs<T>(params, product)) return cudaErrorInvalidValue;
+  if (!params.is_f32 && (!tensor_map_possible(out) || !encode_tensor_map(params.out, out, box)))
     return cudaErrorInvalidValue;
+  if (T::Element::kScaled && args.residual != nullptr) return cudaErrorInvalidValue;
   if (args.residual != nullptr &&
       (!tensor_map_possible(residual) || !encode_tensor_map(params.residual, residual, box)))
     return cudaErrorInvalidValue;
@@ -41,8 +43,8 @@ int launch(const Semi24Product& product) noexcept {
   params.token_tiles = static_cast<unsigned>(token_tiles);
   params.row_tiles = static_cast<unsigned>(row_tiles);
   params.tiles = static_cast<unsigned>(token_tiles * row_tiles);
-  params.chunk =
-      chunk_of(params.row_tiles, product.rows * product.cols, static_cast<std::int64_t>(device.l2_bytes));
+  params.chunk = chunk_of(params.row_tiles, product.rows * product.cols * T::Element::kBytes / 2,
+                          static_cast<std::int64_t>(device.l2_bytes));
   constexpr int kSharedBytes = sizeof(SharedStorage<T>);
   static_assert(kSharedBytes <= 227 * 1024, "what sm_90 has");
   if (const cudaError_t status = allow_shared_memory<semi24_wgmma_kernel<T>>(kSharedBytes, args.device);

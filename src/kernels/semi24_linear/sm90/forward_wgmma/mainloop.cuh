@@ -5,8 +5,10 @@
 
 #include <cstdint>
 
+#include "kernels/semi24_linear/sm90/forward_wgmma/element.cuh"
 #include "kernels/semi24_linear/sm90/forward_wgmma/tile.cuh"
 #include "kernels/shared/pipeline/pipeline.cuh"
+#include "kernels/shared/ptx/ld_shared.cuh"
 #include "kernels/shared/ptx/sm90/bulk.cuh"
 #include "kernels/shared/ptx/sm90/tma.cuh"
 #include "kernels/shared/ptx/sm90/wgmma_rs.cuh"
@@ -59,9 +61,9 @@ __device__ __forceinline__ void copy_weights(const Params& params, const Stages<
   for (int i = 0; i < T::kMetadataTiles; ++i) {
     // Beyond the last row W is zero, whatever the metadata says, as long as it is valid.
     const std::int32_t tile = min(row / static_cast<int>(kMetadataRows) + i, params.metadata_rows - 1);
-    ptx::bulk_load(to + T::kMetadataAt + i * static_cast<int>(kMetadataTileBytes),
-                   params.metadata + (std::int64_t{tile} * params.k_tiles + k_tile) * kMetadataTileBytes,
-                   static_cast<std::uint32_t>(kMetadataTileBytes), full);
+    ptx::bulk_load(to + T::kMetadataAt + i * T::kMetadataBytes,
+                   params.metadata + (std::int64_t{tile} * params.k_tiles + k_tile) * T::kMetadataBytes,
+                   static_cast<std::uint32_t>(T::kMetadataBytes), full);
   }
 }
 
@@ -79,9 +81,45 @@ __device__ __forceinline__ void copy_x(const Params& params, const Stages<T>& st
   }
 }
 
-/// A thread's metadata of half a K tile: a word for each block of rows.
+/// A thread's metadata of half a K tile: for each block of rows a word that serves both steps of 16-bit
+/// operands, or one for each step.
 template <class T>
-using Metadata = std::uint32_t[T::kBlocks];
+using Metadata = std::uint32_t[T::kBlocks][2 / T::Element::kBytes];
+
+/// Half kHalf of the K tile after `turn` others, once it is there: its metadata and, as descriptors have
+/// them, the addresses of its weights and x.
+template <class T, int kHalf>
+struct Half {
+  typename Stages<T>::Weights stage;
+  typename Stages<T>::X x_stage;
+  std::uint32_t weights, x;
+
+  __device__ __forceinline__ Half(Metadata<T>& metadata, const Stages<T>& stages, int warpgroup,
+                                  unsigned turn)
+      : stage(turn), x_stage(turn * 2 + kHalf) {
+    if constexpr (kHalf == 0) stages.weights.wait(stage.index, stage.parity);
+    const std::uint32_t at = stages.at(stage);
+    constexpr int kLaneBytes = T::kMetadataBytes / 128;
+    const std::uint32_t words = at + T::kMetadataAt + warpgroup * T::kBlocks * T::kMetadataBytes +
+                                threadIdx.x % 128 * kLaneBytes + kHalf * (kLaneBytes / 2);
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block)
+      ptx::ld_shared(metadata[block], words + block * T::kMetadataBytes);
+    stages.x.wait(x_stage.index, x_stage.parity);
+    weights = ptx::wgmma_address(at + warpgroup * (T::kBlocks * 64 * 128)) + kHalf * (64 / 16);
+    x = ptx::wgmma_address(stages.at(x_stage));
+  }
+
+  /// sums of a block (+)= the products of step kStep, of two.
+  template <int kStep, int kSums>
+  __device__ __forceinline__ void multiply(typename T::Element::Sum (&sums)[kSums],
+                                           const Metadata<T>& metadata, int block, bool add) const {
+    const std::uint64_t a = T::kDescriptor | (weights + block * (64 * 128 / 16) + kStep * (32 / 16));
+    const std::uint64_t b = T::kDescriptor | (x + kStep * (64 / 16));
+    constexpr int kWord = kStep % (2 / T::Element::kBytes);
+    T::Element::template mma<kStep>(sums, a, b, metadata[block][kWord], add);
+  }
+};
 
 /// Multiplies half kHalf of the K tile after `turn` others, and then waits for the half before: its registers
 /// of metadata and its stages are free, and the stages are given back unless it is the `first` one.
@@ -89,28 +127,12 @@ template <class T, int kHalf>
 __device__ __forceinline__ void multiply_half(Sums<T>& sums, Metadata<T>& metadata, const Metadata<T>& before,
                                               const Stages<T>& stages, int warpgroup, unsigned turn,
                                               bool first) {
-  const typename Stages<T>::Weights stage(turn);
-  const typename Stages<T>::X x_stage(turn * 2 + kHalf);
-  if constexpr (kHalf == 0) stages.weights.wait(stage.index, stage.parity);
-  const std::uint32_t at = stages.at(stage);
-  const std::uint32_t words = at + T::kMetadataAt +
-                              warpgroup * T::kBlocks * static_cast<int>(kMetadataTileBytes) +
-                              threadIdx.x % 128 * 8 + kHalf * 4;
-#pragma unroll
-  for (int block = 0; block < T::kBlocks; ++block)
-    metadata[block] = ptx::ld_shared_b32(words + block * static_cast<int>(kMetadataTileBytes));
-  stages.x.wait(x_stage.index, x_stage.parity);
-  const std::uint32_t weights =
-                          ptx::wgmma_address(at + warpgroup * (T::kBlocks * 64 * 128)) + kHalf * (64 / 16),
-                      x = ptx::wgmma_address(stages.at(x_stage));
+  const Half<T, kHalf> half(metadata, stages, warpgroup, turn);
   ptx::wgmma_fence();
   const auto step = [&]<int kStep>() {
-    const std::uint64_t b = T::kDescriptor | (x + kStep * (64 / 16));
 #pragma unroll
-    for (int block = 0; block < T::kBlocks; ++block) {
-      const std::uint64_t a = T::kDescriptor | (weights + block * (64 * 128 / 16) + kStep * (32 / 16));
-      T::Element::template mma<kStep>(sums[block], a, b, metadata[block], kHalf > 0 || kStep > 0 || !first);
-    }
+    for (int block = 0; block < T::kBlocks; ++block)
+      half.template multiply<kStep>(sums[block], metadata, block, kHalf > 0 || kStep > 0 || !first);
   };
   step.template operator()<0>();
   step.template operator()<1>();
@@ -124,25 +146,66 @@ __device__ __forceinline__ void multiply_half(Sums<T>& sums, Metadata<T>& metada
   }
 }
 
+/// The same for promoted sums: the products of each block become a sum of their own, which is added to the
+/// others when it is complete. The other warpgroup multiplies meanwhile.
+template <class T, int kHalf>
+__device__ __forceinline__ void multiply_half_promoted(Sums<T>& sums, const Stages<T>& stages, int warpgroup,
+                                                       unsigned turn) {
+  Metadata<T> metadata;
+  const Half<T, kHalf> half(metadata, stages, warpgroup, turn);
+#pragma unroll
+  for (int block = 0; block < T::kBlocks; ++block) {
+    float partial[T::kTokens / 2];
+    ptx::wgmma_fence();
+    half.template multiply<0>(partial, metadata, block, false);
+    half.template multiply<1>(partial, metadata, block, true);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(partial);
+    if (block == T::kBlocks - 1) {
+      ptx::keep(metadata);
+      __syncwarp();  // all lanes have read the metadata
+      if (threadIdx.x % 32 == 0) {
+        stages.x.release(half.x_stage.index);
+        if constexpr (kHalf == 1) stages.weights.release(half.stage.index);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < T::kTokens / 2; ++i) sums[block][i] += partial[i];
+  }
+}
+
 /// sums = W x^T over k_tiles K tiles, from the one after `turn` others on.
 template <class T>
 __device__ __forceinline__ void multiply_tile(Sums<T>& sums, const Stages<T>& stages, int warpgroup,
                                               unsigned turn, std::int32_t k_tiles) {
-  Metadata<T> even, odd = {};  // apart, because products that are under way still read theirs
-#pragma unroll 1
-  for (std::int32_t k = 0; k < k_tiles; ++k) {
-    multiply_half<T, 0>(sums, even, odd, stages, warpgroup, turn + k, k == 0);
-    multiply_half<T, 1>(sums, odd, even, stages, warpgroup, turn + k, k == 0);
-  }
-  ptx::wgmma_wait<0>();
-  ptx::keep(odd);
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    stages.x.release(typename Stages<T>::X(turn * 2 + k_tiles * 2 - 1).index);
-    stages.weights.release(typename Stages<T>::Weights(turn + k_tiles - 1).index);
-  }
+  if constexpr (T::Element::kPromoted) {
 #pragma unroll
-  for (int block = 0; block < T::kBlocks; ++block) ptx::pin(sums[block]);
+    for (int block = 0; block < T::kBlocks; ++block)
+#pragma unroll
+      for (int i = 0; i < T::kTokens / 2; ++i) sums[block][i] = 0.0f;
+#pragma unroll 1
+    for (std::int32_t k = 0; k < k_tiles; ++k) {
+      multiply_half_promoted<T, 0>(sums, stages, warpgroup, turn + k);
+      multiply_half_promoted<T, 1>(sums, stages, warpgroup, turn + k);
+    }
+  } else {
+    Metadata<T> even, odd = {};  // apart, because products that are under way still read theirs
+#pragma unroll 1
+    for (std::int32_t k = 0; k < k_tiles; ++k) {
+      multiply_half<T, 0>(sums, even, odd, stages, warpgroup, turn + k, k == 0);
+      multiply_half<T, 1>(sums, odd, even, stages, warpgroup, turn + k, k == 0);
+    }
+    ptx::wgmma_wait<0>();
+    ptx::keep(odd);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      stages.x.release(typename Stages<T>::X(turn * 2 + k_tiles * 2 - 1).index);
+      stages.weights.release(typename Stages<T>::Weights(turn + k_tiles - 1).index);
+    }
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block) ptx::pin(sums[block]);
+  }
 }
 
 }  // namespace sparseloom::kernels::cuda::semi24

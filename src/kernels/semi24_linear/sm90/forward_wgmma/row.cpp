@@ -9,23 +9,32 @@
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Clocks of a multiprocessor for a K tile of 128 columns, by tile, and for a tile's first copies and stores.
-// A box of the residual is awaited before the next one is asked for.
+// Clocks of a multiprocessor for a K tile, by tile, and for a tile's first copies and stores. A box of the
+// residual is awaited before the next one is asked for.
 constexpr double kKTileClocks[semi24::kTileCount] = {2520, 1840, 1110}, kTileClocks = 3700,
                  kResidualClocks = 1000;
 constexpr double kMemoryShare = 0.7;  // of the memory's rate, which few stages in flight leave
 
-Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<Semi24Linear>& out) {
+bool promotes(const LinearProblem&) { return false; }
+bool promotes(const Semi24ScaledProblem& p) { return p.dtype == DType::f8e4m3 && !p.fast_accum; }
+bool stores_by_tma(const LinearProblem&) { return true; }
+bool stores_by_tma(const Semi24ScaledProblem& p) { return p.out == DType::bf16; }
+
+template <class V>
+Refusal propose(const typename V::Problem& p, const plan::Machine& machine, Proposals<V>& out) {
+  if (const Refusal why = refuse(p)) return why;
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
-  if (p.rows % 8 != 0) return {"needs out features in multiples of 8, W has {}", p.rows};
+  if (stores_by_tma(p) && p.rows % 8 != 0)
+    return {"needs out features in multiples of 8, W has {}", p.rows};
   const Device device(machine);
   const double memory = us(memory_seconds(bytes_of(p), device)) / kMemoryShare;
-  for (int i = 0; i < semi24::kTileCount; ++i) {
+  for (int i = promotes(p) ? semi24::kFirstPromotedTile : 0; i < semi24::kTileCount; ++i) {
     const semi24::TileShape& tile = semi24::kTiles[i];
     const double tiles = tiles_of(p.rows, tile.rows) * tiles_of(p.m, tile.tokens);
     if (tiles >= 2147483648.0) return "has more tiles than the kernel counts";
     const double boxes = p.residual ? tile.rows / 128 * (tile.tokens / 32) : 0;
-    const double clocks = tiles_of(p.cols, 128) * kKTileClocks[i] + kTileClocks + boxes * kResidualClocks;
+    const double clocks =
+        tiles_of(p.cols, k_tile_of(p)) * kKTileClocks[i] + kTileClocks + boxes * kResidualClocks;
     const double rounds = tiles_of(static_cast<std::int64_t>(tiles), std::max(device.multiprocessors, 1));
     out.add({{i}, kLaunchUs + std::max(memory, 1e6 * rounds * clocks / device.clock_hz), 0});
   }
@@ -39,7 +48,10 @@ int launch(const Semi24Linear::Args& args, const Semi24Linear::Schedule& schedul
 
 }  // namespace
 
-Row<Semi24Linear> sm90_wgmma() { return {"sm90_wgmma", Placement::cuda, propose, launch}; }
+Row<Semi24Linear> sm90_wgmma() { return {"sm90_wgmma", Placement::cuda, propose<Semi24Linear>, launch}; }
+Row<Semi24Scaled> sm90_scaled_wgmma() {
+  return {"sm90_wgmma", Placement::cuda, propose<Semi24Scaled>, launch};
+}
 
 }  // namespace sparseloom::kernels::cuda::semi24_rows
 

@@ -1,8 +1,8 @@
 // Sizes of a tile, and what lies in shared memory.
 //
-// A K tile is 128 columns of W: 64 stored values of a row are the 128 bytes that TMA's swizzle permutes. The
-// x for them are two halves of 64 columns. Weights and x have rings of their own, so that x, which takes more
-// room, comes and goes in smaller pieces.
+// A K tile is 128 columns of W, or 256 of 8 bits: the stored values of a row are the 128 bytes that TMA's
+// swizzle permutes. The x for them are two halves of 128 bytes a token. Weights and x have rings of their
+// own, so that x, which takes more room, comes and goes in smaller pieces.
 #pragma once
 
 #include <cuda.h>
@@ -27,12 +27,12 @@ struct Tile {
   using Element = Element_;
   static constexpr int kConsumers = 2, kThreads = (kConsumers + 1) * 128;
   static constexpr int kBlocks = kBlocks_, kRows = kConsumers * kBlocks * 64, kTokens = kTokens_;
-  static constexpr int kCols = static_cast<int>(kMetadataCols);
+  static constexpr int kCols = 256 / Element::kBytes;
   static constexpr int kStages = kStages_, kXStages = kXStages_;
 
   static constexpr int kMetadataTiles = kRows / static_cast<int>(kMetadataRows);
-  static constexpr int kMetadataAt = kRows * 128;
-  static constexpr int kStageBytes = kMetadataAt + kMetadataTiles * static_cast<int>(kMetadataTileBytes);
+  static constexpr int kMetadataAt = kRows * 128, kMetadataBytes = kCols * 8;  // of a tile of 64 rows
+  static constexpr int kStageBytes = kMetadataAt + kMetadataTiles * kMetadataBytes;
   static constexpr int kXStageBytes = kTokens * 128;
   static_assert(kStageBytes % 1024 == 0 && kXStageBytes % 1024 == 0, "units of the swizzle");
 
@@ -48,18 +48,22 @@ struct Tile {
 
 /// A thread's sums: kBlocks blocks of 64 rows x kTokens tokens of its warpgroup.
 template <class T>
-using Sums = float[T::kBlocks][T::kTokens / 2];
+using Sums = typename T::Element::Sum[T::kBlocks][T::kTokens / 2];
 
 struct Params {
   CUtensorMap values, x, out, residual;  // out, residual: the persistent kernel's
   const std::byte* metadata;
   const void* bias;
-  std::int32_t rows;
+  // Of 8-bit operands: their scales, for each token and row or one for all, and out if it is fp32, else null.
+  const float *x_scale, *w_scale;
+  float* out_f32;
+  std::int64_t out_stride;
+  std::int32_t rows, tokens;
   std::int32_t metadata_rows, k_tiles;  // tiles of the metadata
   // The persistent kernel's walk: tiles of tokens and of rows, and how many of the latter make a chunk.
   unsigned token_tiles, row_tiles, chunk, tiles;
   Activation activation;
-  bool adds_residual;
+  bool adds_residual, x_scale_each, w_scale_each, is_f32;  // is_f32: out and bias
 };
 
 template <class T>
