@@ -58,12 +58,21 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "semi24_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor? bias, str activation, "
       "Tensor? residual, str row=\"\", Tensor? metadata=None) -> Tensor");
-  m.def("semi24_order(Tensor positions, int cols) -> Tensor");
+  // Of 8-bit weights, with scales as bsr_scaled_linear has them.
+  m.def(
+      "semi24_scaled_linear(Tensor x, Tensor values, Tensor positions, int cols, Tensor x_scale, "
+      "Tensor w_scale, Tensor? bias, ScalarType out_dtype, str activation=\"none\", bool strict=False, "
+      "bool use_fast_accum=False, str row=\"\", Tensor? metadata=None) -> Tensor");
+  m.def("semi24_order(Tensor positions, int cols, bool eight_bit=False) -> Tensor");
   m.def("semi24_dx(Tensor dy, Tensor values, Tensor positions, int cols, str row=\"\") -> Tensor");
   m.def(
       "semi24_plan(int rows, int cols, str direction, str dtype, int m, bool bias=False, "
       "str activation=\"none\", bool residual=False, bool strict=False, int device=-1, str kernel=\"\") -> "
       "str");
+  m.def(
+      "semi24_scaled_plan(int rows, int cols, str dtype, ScalarType out_dtype, int m, bool bias=False, "
+      "str activation=\"none\", bool strict=False, bool use_fast_accum=False, int device=-1, "
+      "str kernel=\"\") -> str");
   m.def("semi24_pack(Tensor dense) -> (Tensor values, Tensor positions)");
   m.def("semi24_unpack(Tensor values, Tensor positions, int cols) -> Tensor");
   // Throws unless positions and values are a valid weight of `cols` columns.

@@ -1,12 +1,12 @@
 // The operator bsr_scaled_linear, the 8-bit forward product. As in linear.cpp: check, plan (cached), run.
 #include <optional>
-#include <span>
 
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
 #include "linear.h"
 #include "operands.h"
+#include "scales.h"
 #include "scratch.h"
 #include "sparseloom/ops.h"
 
@@ -15,50 +15,6 @@ namespace {
 
 constexpr const char* kOp = "scaled_linear";
 
-DType out_of(ScalarType type) {
-  if (type == ScalarType::BFloat16) return DType::bf16;
-  if (type == ScalarType::Float) return DType::f32;
-  core::fail(kOp, "out_dtype bfloat16 or float32",
-             "torch.ScalarType " + std::to_string(static_cast<int>(type)),
-             "pass one of them and convert the result");
-}
-
-DType operand_of(const Tensor& x) {
-  const DType dtype = dtype_of(kOp, "x", x);
-  if (!is_scaled(dtype))
-    core::fail(kOp, "x of dtype int8 or float8_e4m3fn", name_of(dtype),
-               "quantize x, or call linear, which takes no scales");
-  return dtype;
-}
-
-// One factor, or one for each of `count` tokens or features. Any shape is accepted, because [tokens], [...,
-// tokens, 1] and [rows, 1] are all in use.
-struct Factors {
-  Tensor owner;
-  std::span<const float> span;
-};
-Factors factors_of(const char* name, const Tensor& tensor, std::int64_t count, const char* of, int device) {
-  require_device(kOp, name, tensor, device, "x");
-  if (tensor.scalar_type() != ScalarType::Float || (tensor.numel() != 1 && tensor.numel() != count))
-    core::fail(kOp,
-               std::string(name) + " of dtype float32 with 1 or " + std::to_string(count) +
-                   " elements, one for each " + of,
-               "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " +
-                   shape_of(tensor),
-               "pass the factors that the operand was divided by");
-  Tensor owner = as_contiguous(tensor);
-  const auto* const data = static_cast<const float*>(owner.const_data_ptr());
-  return {std::move(owner), {data, static_cast<std::size_t>(tensor.numel())}};
-}
-
-void check_bias(const Tensor& bias, std::int64_t rows, DType out, int device) {
-  require_device(kOp, "bias", bias, device, "x");
-  if (dtype_of(kOp, "bias", bias) != out || bias.dim() != 1 || bias.size(0) != rows)
-    core::fail(kOp, "bias of shape [" + std::to_string(rows) + "] and of out_dtype, " + name_of(out),
-               std::string(name_of(dtype_of(kOp, "bias", bias))) + " of shape " + shape_of(bias),
-               "convert it with .to(out_dtype)");
-}
-
 // `index_in(in_features, blocks, block, device)` gives the index.
 template <class IndexIn>
 Tensor scaled_with(const IndexIn& index_in, const Tensor& x, const Tensor& given_values,
@@ -66,7 +22,7 @@ Tensor scaled_with(const IndexIn& index_in, const Tensor& x, const Tensor& given
                    std::int64_t out_features, ScalarType out_dtype, std::int64_t activation,
                    std::int64_t digest, bool strict, std::int64_t kernel, bool use_fast_accum) {
   const int device = device_of(kOp, "x", x);
-  const DType dtype = operand_of(x), out = out_of(out_dtype);
+  const DType dtype = operand_of(kOp, x), out = out_of(kOp, out_dtype);
   const Matrix input = matrix_of(kOp, "x", x);
   require_device(kOp, "values", given_values, device, "x");
   const Tensor values = as_contiguous(given_values);
@@ -75,13 +31,9 @@ Tensor scaled_with(const IndexIn& index_in, const Tensor& x, const Tensor& given
                name_of(dtype_of(kOp, "values", values)), "quantize both operands to one dtype");
   const BlockShape block = block_of_values(kOp, values);
   const IndexView index = index_in(input.view.cols, values.size(0), block, device);
-  const Factors of_x = factors_of("x_scale", x_scale, input.view.rows, "token", device);
-  const Factors of_w = factors_of("w_scale", w_scale, out_features, "output feature", device);
-  std::optional<Tensor> dense_bias;
-  if (bias) {
-    check_bias(*bias, out_features, out, device);
-    dense_bias = as_contiguous(*bias);
-  }
+  const Factors of_x = factors_of(kOp, "x_scale", x_scale, input.view.rows, "token", device);
+  const Factors of_w = factors_of(kOp, "w_scale", w_scale, out_features, "output feature", device);
+  const std::optional<Tensor> dense_bias = scaled_bias_of(kOp, bias, out_features, out, device);
   const Executor executor = torch_executor(device);
   ScaledProblem problem = describe_scaled(index, dtype, out, input.view.rows);
   problem.facts = Facts::of_digest(digest);

@@ -9,20 +9,14 @@
 #include "explain.h"
 #include "operands.h"
 #include "scratch.h"
+#include "semi24.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
 
 namespace sparseloom::binding {
 namespace {
 
-/// A 2:4 weight in contiguous tensors. Their sizes and devices are checked; what they hold is not.
-struct Semi24Weight {
-  Tensor values, positions;
-  Semi24View view;
-  DType dtype;
-};
-
-Tensor order(const Tensor& positions, std::int64_t cols) {
+Tensor order(const Tensor& positions, std::int64_t cols, DType dtype) {
   constexpr const char* op = "semi24_order";
   const int device = device_of(op, "positions", positions);
   Semi24View view{positions.dim() == 2 ? positions.size(0) : 0, cols, nullptr};
@@ -32,20 +26,26 @@ Tensor order(const Tensor& positions, std::int64_t cols) {
                shape_of(positions), "pass positions and cols of one weight");
   const Tensor contiguous = as_contiguous(positions);
   view.positions = static_cast<const std::uint8_t*>(contiguous.const_data_ptr());
-  const Tensor metadata = new_bytes(op, semi24_metadata_bytes(view.rows, cols), device);
-  semi24_order(view, static_cast<std::byte*>(metadata.mutable_data_ptr()), torch_executor(device));
+  const Tensor metadata = new_bytes(op, semi24_metadata_bytes(view.rows, cols, dtype), device);
+  semi24_order(view, dtype, static_cast<std::byte*>(metadata.mutable_data_ptr()), torch_executor(device));
   return metadata;
 }
 
-/// The metadata of the positions, made if there is none; on CUDA only.
+// The order of 8-bit values, or that of the others.
+Tensor order_for(const Tensor& positions, std::int64_t cols, bool eight_bit) {
+  return order(positions, cols, eight_bit ? DType::i8 : DType::bf16);
+}
+
+}  // namespace
+
 Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Semi24Weight& w, int device) {
-  if (!metadata) return order(w.positions, w.view.cols);
+  if (!metadata) return order(w.positions, w.view.cols, w.dtype);
   require_device(op, "metadata", *metadata, device, "x");
-  const std::int64_t bytes = semi24_metadata_bytes(w.view.rows, w.view.cols);
+  const std::int64_t bytes = semi24_metadata_bytes(w.view.rows, w.view.cols, w.dtype);
   if (metadata->scalar_type() != ScalarType::Byte || metadata->dim() != 1 || metadata->size(0) != bytes ||
       !is_aligned(metadata->const_data_ptr()))
     core::fail(op, std::to_string(bytes) + " bytes of metadata", shape_of(*metadata),
-               "pass what semi24_order returned for these positions");
+               "pass what semi24_order returned for these positions and as many bits");
   return as_contiguous(*metadata);
 }
 
@@ -71,6 +71,17 @@ Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& posit
   weight.view.positions = static_cast<const std::uint8_t*>(weight.positions.const_data_ptr());
   return weight;
 }
+
+Activation activation_named(const char* op, const std::string& name) {
+  std::string names;
+  for (const ActivationRow& row : kActivations) {
+    if (name == row.torch_name) return row.activation;
+    names += (names.empty() ? "'" : ", '") + std::string(row.torch_name) + "'";
+  }
+  core::fail(op, "activation " + names, "'" + name + "'", "pass one of them");
+}
+
+namespace {
 
 void require_matrix(const char* op, const Tensor& tensor) {
   if (tensor.dim() != 2)
@@ -125,15 +136,6 @@ Tensor prune(const Tensor& w, std::string method) {
   const Tensor mask = new_tensor(op, {matrix.view.rows, matrix.view.cols}, ScalarType::Bool, device);
   semi24_prune(matrix.view, pruning, static_cast<bool*>(mask.mutable_data_ptr()), torch_executor(device));
   return mask;
-}
-
-Activation activation_named(const char* op, const std::string& name) {
-  std::string names;
-  for (const ActivationRow& row : kActivations) {
-    if (name == row.torch_name) return row.activation;
-    names += (names.empty() ? "'" : ", '") + std::string(row.torch_name) + "'";
-  }
-  core::fail(op, "activation " + names, "'" + name + "'", "pass one of them");
 }
 
 /// Plans and runs the product whose operands are in `args`; the workspace comes from torch.
@@ -223,7 +225,7 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   using namespace sparseloom::binding;
   m.impl("semi24_pack", TORCH_BOX(&pack));
   m.impl("semi24_unpack", TORCH_BOX(&unpack));
-  m.impl("semi24_order", TORCH_BOX(&order));
+  m.impl("semi24_order", TORCH_BOX(&order_for));
   m.impl("semi24_validate", TORCH_BOX(&validate));
   m.impl("semi24_prune", TORCH_BOX(&prune));
   m.impl("semi24_plan", TORCH_BOX(&plan));

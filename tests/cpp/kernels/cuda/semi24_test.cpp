@@ -154,10 +154,10 @@ int run_all(const Operands& o, bool epilogue) {
   const Stream stream;
   const OnGpu positions(as_bytes(o.positions)), values(o.values), x(o.x), bias(o.bias), residual(o.residual);
   const OnGpu metadata(std::vector<std::byte>(
-      static_cast<std::size_t>(semi24_metadata_bytes(o.shape.rows, o.shape.cols)), std::byte{0xff}));
+      static_cast<std::size_t>(semi24_metadata_bytes(o.shape.rows, o.shape.cols, o.dtype)), std::byte{0xff}));
   Semi24View w = o.view;
   w.positions = reinterpret_cast<const std::uint8_t*>(positions.get());
-  semi24_order(w, metadata.get(), Executor::cuda(0, stream.get()));
+  semi24_order(w, o.dtype, metadata.get(), Executor::cuda(0, stream.get()));
   const std::vector<std::byte> expected = o.answer(epilogue);
   int ran = 0;
   for (const Instance24& each : instances()) {
@@ -265,10 +265,10 @@ TEST_P(CudaSmallSemi24, MetadataIsThePositionsInOrder) {
     const Stream stream;
     const OnGpu positions(as_bytes(o.positions));
     const OnGpu metadata(std::vector<std::byte>(
-        static_cast<std::size_t>(semi24_metadata_bytes(shape.rows, shape.cols)), std::byte{0xff}));
+        static_cast<std::size_t>(semi24_metadata_bytes(shape.rows, shape.cols, o.dtype)), std::byte{0xff}));
     Semi24View w = o.view;
     w.positions = reinterpret_cast<const std::uint8_t*>(positions.get());
-    semi24_order(w, metadata.get(), Executor::cuda(0, stream.get()));
+    semi24_order(w, o.dtype, metadata.get(), Executor::cuda(0, stream.get()));
     stream.wait();
     const std::vector<std::byte> got = metadata.read();
     const std::int64_t tile_cols = (shape.cols + 127) / 128;

@@ -1,0 +1,30 @@
+// The operands that the operators of 2:4 weights share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "convert.h"
+#include "sparseloom/activation.h"
+#include "sparseloom/semi24.h"
+
+namespace sparseloom::binding {
+
+/// A 2:4 weight in contiguous tensors. Their sizes and devices are checked; what they hold is not.
+struct Semi24Weight {
+  Tensor values, positions;
+  Semi24View view;
+  DType dtype;
+};
+
+/// Throws Error unless sizes and devices fit; `first` is the argument whose device it is.
+Semi24Weight weight_of(const char* op, const Tensor& values, const Tensor& positions, std::int64_t cols,
+                       int device, const char* first);
+
+/// The metadata of the positions for values of the weight's dtype, made if there is none; on CUDA only.
+Tensor metadata_of(const char* op, const std::optional<Tensor>& metadata, const Semi24Weight& w, int device);
+
+Activation activation_named(const char* op, const std::string& name);
+
+}  // namespace sparseloom::binding

@@ -1,0 +1,87 @@
+// The operators of 8-bit 2:4 weights: the product with scales, and its plan.
+#include <optional>
+#include <string>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+#include "explain.h"
+#include "operands.h"
+#include "scales.h"
+#include "scratch.h"
+#include "semi24.h"
+#include "sparseloom/semi24_scaled.h"
+
+namespace sparseloom::binding {
+namespace {
+
+Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positions, std::int64_t cols,
+                     const Tensor& x_scale, const Tensor& w_scale, std::optional<Tensor> bias,
+                     ScalarType out_dtype, std::string activation, bool strict, bool use_fast_accum,
+                     std::string kernel, std::optional<Tensor> metadata) {
+  constexpr const char* op = "semi24_scaled_linear";
+  const int device = device_of(op, "x", x);
+  const DType dtype = operand_of(op, x), out = out_of(op, out_dtype);
+  const Matrix input = matrix_of(op, "x", x);
+  Semi24Weight w = weight_of(op, values, positions, cols, device, "x");
+  if (w.dtype != dtype)
+    core::fail(op, std::string("values of x's dtype ") + name_of(dtype), name_of(w.dtype),
+               "quantize both operands to one dtype");
+  if (input.view.cols != cols)
+    core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
+  const std::int64_t m = input.view.rows, rows = w.view.rows;
+  const Factors of_x = factors_of(op, "x_scale", x_scale, m, "token", device);
+  const Factors of_w = factors_of(op, "w_scale", w_scale, rows, "output feature", device);
+  const std::optional<Tensor> dense_bias = scaled_bias_of(op, bias, rows, out, device);
+  Semi24ScaledProblem problem = Semi24Scaled::describe(w.view, dtype, out, m);
+  problem.bias = bias.has_value(), problem.strict = strict, problem.fast_accum = use_fast_accum;
+  problem.activation = activation_named(op, activation);
+  const Tensor y = new_tensor(op, with_features(x, rows), out_dtype, device);
+  if (m == 0 || rows == 0) return y;
+  MatmulArgs args;
+  args.a = input.view.data, args.a_stride = input.view.stride;
+  args.values = w.values.const_data_ptr();
+  args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  args.out = y.mutable_data_ptr(), args.out_stride = rows;
+  args.a_scale = of_x.span.data(), args.a_scale_each = of_x.span.size() > 1;
+  args.w_scale = of_w.span.data(), args.w_scale_each = of_w.span.size() > 1;
+  std::optional<Tensor> ordered;  // lives until the kernel is queued
+  if (device >= 0) {
+    ordered = metadata_of(op, metadata, w, device);
+    w.view.metadata = static_cast<const std::byte*>(ordered->const_data_ptr());
+    problem.aligned = is_aligned(input.view) && is_aligned(args.values) && is_aligned(args.out);
+  }
+  const Executor executor = torch_executor(device);
+  const auto plan = Semi24Scaled::plan(problem, executor, kernel);
+  const Scratch workspace(op, plan->workspace_bytes, device);
+  Semi24Scaled::run(*plan, args, w.view, workspace.span(), executor);
+  return y;
+}
+
+std::string plan(std::int64_t rows, std::int64_t cols, std::string dtype, ScalarType out_dtype, std::int64_t m,
+                 bool bias, std::string activation, bool strict, bool use_fast_accum, std::int64_t device,
+                 std::string kernel) {
+  constexpr const char* op = "semi24_scaled_plan";
+  if (rows < 0 || cols < 0 || m < 0)
+    core::fail(op, "sizes of 0 and more", core::shape(rows, cols) + " and m = " + std::to_string(m),
+               "pass the layer's sizes");
+  Semi24ScaledProblem problem = Semi24Scaled::describe(Semi24View{rows, cols, nullptr}, dtype_named(dtype),
+                                                       out_of(op, out_dtype), m);
+  problem.bias = bias, problem.strict = strict, problem.fast_accum = use_fast_accum;
+  problem.activation = activation_named(op, activation);
+  const auto plan = Semi24Scaled::plan(problem, planner(device), kernel);
+  return json_of(*plan, {}, plan->describe());
+}
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  m.impl("semi24_scaled_plan", TORCH_BOX(&sparseloom::binding::plan));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  m.impl("semi24_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
+  m.impl("semi24_scaled_linear", TORCH_BOX(&sparseloom::binding::scaled_linear));
+}
