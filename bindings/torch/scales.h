@@ -1,5 +1,5 @@
-// What 8-bit products have beside others: scales, and outputs of a dtype of their own. `op` is what errors call
-// the operator.
+// What 8-bit products have beside others: scales, and outputs of a dtype of their own. `op` is what errors
+// call the operator.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct Factors {
 Factors factors_of(const char* op, const char* name, const Tensor& tensor, std::int64_t count, const char* of,
                    int device);
 
-/// The bias, contiguous, if there is one. Throws Error unless it is on x's device, of `out` and has a value for
-/// each output feature.
+/// The bias, contiguous, if there is one. Throws Error unless it is on x's device, of `out` and has a value
+/// for each output feature.
 std::optional<Tensor> scaled_bias_of(const char* op, const std::optional<Tensor>& bias, std::int64_t rows,
                                      DType out, int device);
 

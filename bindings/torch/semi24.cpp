@@ -1,4 +1,6 @@
 // The operators of 2:4 weights: pack, unpack, validate and prune, and the products with their plans.
+#include "semi24.h"
+
 #include <optional>
 #include <string>
 #include <tuple>
@@ -9,7 +11,6 @@
 #include "explain.h"
 #include "operands.h"
 #include "scratch.h"
-#include "semi24.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
 

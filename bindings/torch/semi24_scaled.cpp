@@ -1,4 +1,6 @@
 // The operators of 8-bit 2:4 weights: the product with scales, and its plan.
+#include "sparseloom/semi24_scaled.h"
+
 #include <optional>
 #include <string>
 
@@ -10,7 +12,6 @@
 #include "scales.h"
 #include "scratch.h"
 #include "semi24.h"
-#include "sparseloom/semi24_scaled.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -58,15 +59,15 @@ Tensor scaled_linear(const Tensor& x, const Tensor& values, const Tensor& positi
   return y;
 }
 
-std::string plan(std::int64_t rows, std::int64_t cols, std::string dtype, ScalarType out_dtype, std::int64_t m,
-                 bool bias, std::string activation, bool strict, bool use_fast_accum, std::int64_t device,
-                 std::string kernel) {
+std::string plan(std::int64_t rows, std::int64_t cols, std::string dtype, ScalarType out_dtype,
+                 std::int64_t m, bool bias, std::string activation, bool strict, bool use_fast_accum,
+                 std::int64_t device, std::string kernel) {
   constexpr const char* op = "semi24_scaled_plan";
   if (rows < 0 || cols < 0 || m < 0)
     core::fail(op, "sizes of 0 and more", core::shape(rows, cols) + " and m = " + std::to_string(m),
                "pass the layer's sizes");
-  Semi24ScaledProblem problem = Semi24Scaled::describe(Semi24View{rows, cols, nullptr}, dtype_named(dtype),
-                                                       out_of(op, out_dtype), m);
+  Semi24ScaledProblem problem =
+      Semi24Scaled::describe(Semi24View{rows, cols, nullptr}, dtype_named(dtype), out_of(op, out_dtype), m);
   problem.bias = bias, problem.strict = strict, problem.fast_accum = use_fast_accum;
   problem.activation = activation_named(op, activation);
   const auto plan = Semi24Scaled::plan(problem, planner(device), kernel);

@@ -35,8 +35,9 @@ SPARSELOOM_API void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning
 SPARSELOOM_API std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols, DType dtype);
 
 /// metadata <- the positions in the order in which tensor cores take them beside values of this dtype, for
-/// Semi24View::metadata: one order for 8 bits, another one for the other dtypes. Made once where a weight comes to a CUDA device; it is never stored, since the positions say the same. Both lie
-/// on the executor's device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
+/// Semi24View::metadata: one order for 8 bits, another one for the other dtypes. Made once where a weight
+/// comes to a CUDA device; it is never stored, since the positions say the same. Both lie on the executor's
+/// device, metadata aligned to 16 bytes. Throws Error without a CUDA device.
 SPARSELOOM_API void semi24_order(const Semi24View& w, DType dtype, std::byte* metadata,
                                  const Executor& executor);
 

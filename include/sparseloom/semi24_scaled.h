@@ -1,6 +1,6 @@
 // The verb "semi24_scaled_linear": the forward product of 2:4 weights (semi24.h) of 8 bits with scales, which
-// semi24_linear.h is for the other dtypes. They are two verbs because operands, epilogue and exactness differ;
-// matmul_args.h fixes the arithmetic, in which only stored elements take part.
+// semi24_linear.h is for the other dtypes. They are two verbs because operands, epilogue and exactness
+// differ; matmul_args.h fixes the arithmetic, in which only stored elements take part.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ struct Semi24Scaled {
   /// planning.
   SPARSELOOM_API static Problem describe(const Semi24View& view, DType dtype, DType out, std::int64_t m);
 
-  /// Chooses a row, or returns the cached plan. `forced` names a row. Throws Error where dtypes are others than
-  /// described above, where int8 sums could overflow (an output of more than 131071 stored elements), and,
-  /// listing every refusal, when no row can run.
+  /// Chooses a row, or returns the cached plan. `forced` names a row. Throws Error where dtypes are others
+  /// than described above, where int8 sums could overflow (an output of more than 131071 stored elements),
+  /// and, listing every refusal, when no row can run.
   SPARSELOOM_API static std::shared_ptr<const Plan> plan(Problem problem, const Executor& executor,
                                                          std::string_view forced = {});
 

@@ -92,9 +92,27 @@ def _semi24_linear_fake(x: Tensor, values: Tensor, *rest: Any, **named: Any) -> 
     return x.new_empty((*x.shape[:-1], values.shape[0]))
 
 
+@torch.library.register_fake("sparseloom::semi24_scaled_linear")
+def _semi24_scaled_linear_fake(
+    x: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    cols: int,
+    x_scale: Tensor,
+    w_scale: Tensor,
+    bias: Tensor | None,
+    out_dtype: torch.dtype,
+    *rest: Any,
+    **named: Any,
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], values.shape[0]), dtype=out_dtype)
+
+
 @torch.library.register_fake("sparseloom::semi24_order")
-def _semi24_order_fake(positions: Tensor, cols: int) -> Tensor:
-    return positions.new_empty(-(-positions.shape[0] // 64) * -(-cols // 128) * 1024)
+def _semi24_order_fake(positions: Tensor, cols: int, eight_bit: bool = False) -> Tensor:
+    width = 2 if eight_bit else 1
+    tiles = -(-positions.shape[0] // 64) * -(-cols // (128 * width))
+    return positions.new_empty(tiles * 1024 * width)
 
 
 @torch.library.register_fake("sparseloom::semi24_dx")

@@ -54,6 +54,7 @@ def register(operators: Any) -> None:
         "bsr_linear_dx",
         "bsr_scaled_linear",
         "semi24_linear",
+        "semi24_scaled_linear",
         "semi24_dx",
         "csr_linear",
         "csr_dx",

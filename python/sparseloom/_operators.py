@@ -41,6 +41,7 @@ semi24_dx = torch.ops.sparseloom.semi24_dx.default
 csr_linear = torch.ops.sparseloom.csr_linear.default
 csr_dx = torch.ops.sparseloom.csr_dx.default
 csr_dw = torch.ops.sparseloom.csr_dw.default
+semi24_scaled_linear = torch.ops.sparseloom.semi24_scaled_linear.default
 
 
 def call(name: str, *arguments: Any) -> Any:

@@ -65,12 +65,13 @@ def _on_host(name: str, *arguments: Any) -> tuple[Tensor, ...]:
     return tuple(each.to(device) for each in results)
 
 
-def order(positions: Tensor, cols: int) -> Tensor | None:
-    """Returns the positions in the order in which the tensor cores of their GPU take them; on the CPU None.
-    It is made once for a weight on a GPU and never saved, since the positions say the same."""
+def order(positions: Tensor, cols: int, eight_bit: bool = False) -> Tensor | None:
+    """Returns the positions in the order in which the tensor cores of their GPU take them, beside values of 8
+    bits or of more; on the CPU None. It is made once for a weight on a GPU and never saved, since the positions
+    say the same."""
     if not positions.is_cuda:
         return None
-    metadata: Tensor = call("semi24_order", positions, cols)
+    metadata: Tensor = call("semi24_order", positions, cols, eight_bit)
     return metadata
 
 
@@ -111,6 +112,37 @@ def linear(
     return y + residual
 
 
+def scaled_linear(
+    x: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    cols: int,
+    x_scale: Tensor,
+    w_scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype,
+    activation: str | None = None,
+    strict: bool = False,
+    kernel: str = "",
+    use_fast_accum: bool = False,
+    metadata: Tensor | None = None,
+) -> Tensor:
+    """Returns act(x_scale w_scale (x W^T) + bias) of 8-bit operands as [..., rows] of ``out_dtype``; scales,
+    exactness and errors are those of ops.scaled_linear. There are no gradients. ``metadata`` is as in
+    ``linear``, of 8 bits."""
+    named = {"x": x, "x_scale": x_scale, "w_scale": w_scale, "bias": bias}
+    asked = next((name for name, each in named.items() if each is not None and differentiated(each)), "")
+    if asked:
+        remedy = "call it in torch.no_grad(), or train the float layer"
+        raise Error("scaled_linear", "operands without gradients", f"{asked} that requires one", remedy)
+    name = "none" if activation is None else activation
+    operands = x, values, positions, cols, x_scale, w_scale, bias
+    how = out_dtype, name, strict, use_fast_accum, kernel, metadata
+    y: Tensor = _called(_operators.semi24_scaled_linear, *operands, *how)
+    return y
+
+
 def dx(dy: Tensor, values: Tensor, positions: Tensor, cols: int, kernel: str = "") -> Tensor:
     """Returns dY W as [..., cols] of dy [..., rows], differentiable in dy."""
     y: Tensor = _Transposed.apply(dy, values, positions, cols, kernel)
@@ -136,6 +168,25 @@ def plan(
     where = False, ordinal(device), kernel
     how = *shape, direction, dtype_name("plan", dtype), m, bias, name, residual, *where
     return dict(json.loads(call("semi24_plan", *how)))
+
+
+def scaled_plan(
+    dtype: torch.dtype,
+    m: int,
+    shape: tuple[int, int],
+    bias: bool,
+    activation: str | None,
+    out_dtype: torch.dtype,
+    device: torch.device | str | int,
+    strict: bool = False,
+    kernel: str = "",
+    use_fast_accum: bool = False,
+) -> dict[str, Any]:
+    """Returns the plan of ``scaled_linear`` for m tokens and a weight of that shape; see ops.plan."""
+    name = "none" if activation is None else activation
+    how = m, bias, name, strict, use_fast_accum, ordinal(device), kernel
+    text = call("semi24_scaled_plan", *shape, dtype_name("plan", dtype), out_dtype, *how)
+    return dict(json.loads(text))
 
 
 def not_trainable(op: str) -> Error:

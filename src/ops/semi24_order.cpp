@@ -17,7 +17,8 @@ void semi24_order([[maybe_unused]] const Semi24View& w, [[maybe_unused]] DType d
   const runtime::CudaDeviceScope scope(executor.device);
   ops::require_queued(
       "semi24_order",
-      kernels::cuda::semi24_order_metadata(w.positions, w.rows, w.cols, dtype, metadata, executor.stream), executor);
+      kernels::cuda::semi24_order_metadata(w.positions, w.rows, w.cols, dtype, metadata, executor.stream),
+      executor);
 #endif
 }
 

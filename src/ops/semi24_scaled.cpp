@@ -25,8 +25,9 @@ void check(const Semi24ScaledProblem& p) {
                "add the residual to the result; gradients need a layer of 16 bits");
   if (const std::int64_t stored = 2 * ((p.cols + 3) / 4); p.dtype == DType::i8 && stored > kInt8Products)
     core::fail("plan",
-               "at most " + std::to_string(kInt8Products) + " stored int8 elements of an output, whose sums fit "
-               "int32",
+               "at most " + std::to_string(kInt8Products) +
+                   " stored int8 elements of an output, whose sums fit "
+                   "int32",
                std::to_string(stored), "split the layer along its inputs, or use bf16");
 }
 

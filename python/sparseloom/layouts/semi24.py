@@ -101,7 +101,8 @@ class Semi24Layout(Layout):
         if groups % 2 and bool((self.positions[:, -1] > 15).any()):
             raise Error(op, "zero in the unused bits of the last positions", "other bits", REPACK)
         inside = self.cols - 4 * (groups - 1)
-        if bool(((places[:, -1] >= inside) & (values[:, -2:] != 0)).any()):
+        # float8 has no comparison
+        if bool(((places[:, -1] >= inside) & (values[:, -2:].double() != 0)).any()):
             raise Error(op, "zeros as padding right of the last column", "another value there", REPACK)
 
 

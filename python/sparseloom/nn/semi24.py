@@ -14,18 +14,13 @@ from ..errors import Error
 from ..layouts.semi24 import Semi24Layout, packed
 from . import arguments, semi_structured
 from .convert import Activation
+from .ordered import Ordered
 from .weight import BlockSparseWeight, assigned
-from .with_layout import WithLayout
 
 _OP = "Semi24Linear"
 
 
-def _state_of(positions: Tensor) -> tuple[int, int]:
-    """Returns what changes when a tensor is exchanged or written."""
-    return id(positions), 0 if positions.is_inference() else positions._version
-
-
-class Semi24Linear(WithLayout):
+class Semi24Linear(Ordered):
     """Computes y = activation(x W^T + bias), where W [out_features, in_features] has at most two nonzeros in
     each group of four consecutive inputs.
 
@@ -46,11 +41,7 @@ class Semi24Linear(WithLayout):
     values: where they require one, a call raises Error.
     """
 
-    positions: Tensor
-    metadata: Tensor | None
-    derived = ("metadata",)
     activation: str | None
-    _ordered: tuple[int, int]  # the positions that metadata was made of, and their version
 
     def __init__(
         self,
@@ -97,6 +88,7 @@ class Semi24Linear(WithLayout):
         if metadata is None or torch.compiler.is_compiling() or self._ordered == _state_of(positions):
             return metadata  # type: ignore[no-any-return]
         return None
+        self._order()
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Maps x [..., in_features], of one or more dimensions, to [..., out_features]. Autocast casts as it

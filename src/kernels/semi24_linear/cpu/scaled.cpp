@@ -1,8 +1,8 @@
 // The CPU rows of 8-bit 2:4 weights: `expand` and the reference.
 //
 // expand spreads the stored elements of a few outputs to the places that they have in W, zeros between them,
-// and multiplies those rows by all tokens: int8 as int16 (which compilers turn into multiply-adds of pairs), and
-// f8e4m3 as fp32. It has no intrinsics: fast 8-bit products of the CPU are BSR's.
+// and multiplies those rows by all tokens: int8 as int16 (which compilers turn into multiply-adds of pairs),
+// and f8e4m3 as fp32. It has no intrinsics: fast 8-bit products of the CPU are BSR's.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,7 +20,8 @@ namespace sparseloom::kernels {
 namespace {
 
 constexpr const char* kExpandCaveat =
-    "the zeros between stored elements are multiplied too, so a NaN in x spreads to every output of its token";
+    "the zeros between stored elements are multiplied too, so a NaN in x spreads to every output of its "
+    "token";
 constexpr std::int64_t kOutputs = 8, kLanes = 16;
 
 constinit Runs expand_runs{"expand"};

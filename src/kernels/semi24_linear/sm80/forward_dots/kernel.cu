@@ -113,9 +113,8 @@ int sm80_semi24_dots(const MatmulArgs& args, const Semi24View& w) noexcept {
                       args.activation};
   constexpr int kWarps = kThreads / 32;
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>((items + kWarps - 1) / kWarps, 65536));
-  return launch_kernel(
-      {.grid = blocks, .block = kThreads, .stream = static_cast<cudaStream_t>(args.stream)},
-      args.dtype == DType::i8 ? semi24_dots_kernel<I8> : semi24_dots_kernel<E4m3>, params);
+  return launch_kernel({.grid = blocks, .block = kThreads, .stream = static_cast<cudaStream_t>(args.stream)},
+                       args.dtype == DType::i8 ? semi24_dots_kernel<I8> : semi24_dots_kernel<E4m3>, params);
 }
 
 }  // namespace sparseloom::kernels::cuda

@@ -11,8 +11,8 @@ constexpr double kProductsPerClock = 16;  // of a multiprocessor
 
 Refusal propose(const Semi24ScaledProblem& p, const plan::Machine& machine, Proposals<Semi24Scaled>& out) {
   const Device device(machine);
-  const double products = 0.5 * static_cast<double>(p.m) * static_cast<double>(p.rows) *
-                          static_cast<double>(p.cols);
+  const double products =
+      0.5 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
   out.add({{}, kLaunchUs + us(products / (kProductsPerClock * device.clocks())), 0});
   return {};
 }

@@ -24,8 +24,7 @@ template <class V>
 Refusal propose(const typename V::Problem& p, const plan::Machine& machine, Proposals<V>& out) {
   if (const Refusal why = refuse(p)) return why;
   if (const Refusal why = refuse_on_hopper(p, machine)) return why;
-  if (stores_by_tma(p) && p.rows % 8 != 0)
-    return {"needs out features in multiples of 8, W has {}", p.rows};
+  if (stores_by_tma(p) && p.rows % 8 != 0) return {"needs out features in multiples of 8, W has {}", p.rows};
   const Device device(machine);
   const double memory = us(memory_seconds(bytes_of(p), device)) / kMemoryShare;
   for (int i = promotes(p) ? semi24::kFirstPromotedTile : 0; i < semi24::kTileCount; ++i) {
