@@ -1,4 +1,4 @@
-"""quantize_ turns the block-sparse layers of a trained model into 8-bit ones, for inference."""
+"""quantize_ turns the block-sparse and 2:4 layers of a trained model into 8-bit ones, for inference."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from torch.nn.utils import parametrize
 
 from . import ops
 from .errors import Error
-from .nn import BlockSparseLinear, QuantizedBlockSparseLinear
-from .nn.linears import sparse_linears
+from .nn.linears import (
+    OWN_CLASS,
+    EightBitLinear,
+    Quantizable,
+    eight_bit_of,
+    not_own_forward,
+    quantizable,
+)
 from .nn.sparse_weight import SparseWeight, sparse_layers
-from .nn.variants import BlockSparseConv1D
 from .patch.announce import announce
 from .patch.exchange import Exchange
 from .patch.result import Skip, aligned
 
 _OP = "quantize_"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_OWN_CLASS = "it is of a class of its own"
 _INT8_INPUTS = 2**17 - 1  # the most inputs whose int8 products int32 can sum
 
 
@@ -36,10 +40,11 @@ class QuantizedLayer:
     dtype: str
     x_scale: float | None  # None: each token has its own factor
     shape: tuple[int, int]  # out features, in features
-    block: tuple[int, int]
+    block: tuple[int, int] | None  # None: the layout has none
     blocks: int
     bytes: tuple[int, int]
     error: float
+    layout: str = "bsr"
 
 
 @dataclass(repr=False)
@@ -72,15 +77,15 @@ class Quantized:
 
 
 def _row(c: QuantizedLayer) -> list[str]:
-    (rows, cols), (bm, bn) = c.shape, c.block
+    rows, cols = c.shape
     shared = f" (shared as {', '.join(c.names[1:])})" if len(c.names) > 1 else ""
     scale = "x per token" if c.x_scale is None else f"x scale {c.x_scale:.3g}"
     cells = [
         c.names[0] + shared,
         c.dtype,
         f"{rows} x {cols}",
-        f"block {bm} x {bn}",
-        f"{c.blocks} blocks",
+        c.layout if c.block is None else f"block {c.block[0]} x {c.block[1]}",
+        "" if c.block is None else f"{c.blocks} blocks",
         scale,
     ]
     return [*cells, f"weight error {100 * c.error:.2g} %"]
@@ -93,8 +98,8 @@ def quantize_(
     x_scale: Mapping[str, float] | float | None = None,
     use_fast_accum: bool = False,
 ) -> Quantized:
-    """Replaces block-sparse linear layers, in place, by nn.QuantizedBlockSparseLinear: 8-bit weights and
-    inputs, for inference.
+    """Replaces block-sparse and 2:4 linear layers, in place, by nn.QuantizedBlockSparseLinear and
+    nn.QuantizedSemi24Linear: 8-bit weights and inputs, for inference.
 
     Weights get one factor per output feature, inputs one per token, found in every call. Layers inside a
     BlockSparseConv1x1 or BlockSparseMultiheadAttention are taken by their own names (conv.linear,
@@ -121,7 +126,7 @@ def quantize_(
     scales = _compiled(
         given, "x_scale factors > 0", lambda value: isinstance(value, (int, float)) and value > 0
     )
-    linears: dict[nn.Module, BlockSparseLinear] = {layer: layer for _, layer in sparse_linears(model)}
+    linears: dict[nn.Module, Quantizable] = {layer: layer for layer in quantizable(model)}
     others: dict[nn.Module, SparseWeight] = {
         layer.weight.owner: layer.weight for layer in sparse_layers(model)
     }
@@ -137,7 +142,7 @@ def quantize_(
             _OP,
             "a model that holds block-sparse layers",
             "the layer itself",
-            "use nn.QuantizedBlockSparseLinear.from_sparse",
+            "use the from_sparse of nn.QuantizedBlockSparseLinear or nn.QuantizedSemi24Linear",
         )
     taken = {module: _first(chosen, all_names) for module, all_names in sparse.items()}
     _require_matches(chosen, taken, sparse, names)
@@ -146,7 +151,7 @@ def quantize_(
     )
 
     result = Quantized()
-    exchange, made = Exchange(model), list[QuantizedBlockSparseLinear]()
+    exchange, made = Exchange(model), list[EightBitLinear]()
     for module, all_names in names.items():
         layer = linears.get(module)
         reason = _other_reason(others.get(module)) if layer is None else _reason(layer, taken[module], chosen)
@@ -156,7 +161,7 @@ def quantize_(
         dtype = chosen[taken[module] or ""][1]
         scale = _first(scales, all_names)
         factor = None if scale is None else float(scales[scale][1])
-        made.append(QuantizedBlockSparseLinear.from_sparse(layer, dtype, x_scale=factor))
+        made.append(eight_bit_of(layer, dtype, factor))
         made[-1].use_fast_accum = use_fast_accum
         exchange.modules.append((layer, made[-1]))
         result.changed.append(_change(all_names, layer, made[-1]))
@@ -170,7 +175,8 @@ def quantize_(
         )
     exchange.put()
     result.notes += exchange.settle()
-    if any(layer.dtype is torch.float8_e4m3fn and layer.values.device.type == "cpu" for layer in made):
+    slow = (layer for layer in made if layer.dtype is torch.float8_e4m3fn and not layer.float8_on_cpu)
+    if any(layer.values.device.type == "cpu" for layer in slow):
         result.notes.append(
             "float8_e4m3fn has no fast kernel on CPUs: move the model to a "
             "GPU, or set layer.kernel = 'reference' (slow)"
@@ -231,32 +237,29 @@ def _require_matches(
 
 
 def _other_reason(weight: SparseWeight | None) -> str:
-    """Returns why a module stays as it is that is no BlockSparseLinear."""
+    """Returns why a module stays as it is that there is no 8-bit layer for."""
     if weight is None:
         return "it is not block-sparse"
-    if weight.layout != "bsr":
-        return f"8-bit products exist for blocks alone, not for layout {weight.layout}"
-    return "it is quantized already" if weight.scaled else _OWN_CLASS
+    if weight.scaled:
+        return "it is quantized already"
+    if weight.layout not in ("bsr", "semi24"):
+        return f"8-bit products exist for blocks and 2:4 alone, not for layout {weight.layout}"
+    return OWN_CLASS
 
 
-def _reason(
-    module: BlockSparseLinear, regex: str | None, chosen: Mapping[str, tuple[re.Pattern[str], Any]]
-) -> str:
+def _reason(module: Quantizable, regex: str | None, chosen: Mapping[str, tuple[re.Pattern[str], Any]]) -> str:
     """Returns why a block-sparse layer stays as it is; "" when it is to change."""
     if regex is None:
         return "no pattern matches"
-    if type(module).forward is not BlockSparseLinear.forward or "forward" in vars(module):
-        return "its forward is not BlockSparseLinear's own"
-    # a subclass may keep state that the 8-bit layer would lose
-    if type(module) not in (BlockSparseLinear, BlockSparseConv1D):
-        return _OWN_CLASS
+    if reason := not_own_forward(module):
+        return reason
     if parametrize.is_parametrized(module):
         return "it is parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
     if any(getattr(module, hooks, None) for hooks in _HOOKS):
         return "it has hooks, which a new layer would not have: remove them, or add them after quantize_"
-    if module.dense_copy:
+    if getattr(module, "dense_copy", False):
         return "it may keep a dense copy, which 8-bit layers have not: set dense_copy = False first"
-    if module.dynamic:
+    if getattr(module, "dynamic", False):
         return "its topology is dynamic: call fix_topology_() first"
     if module.values.dtype is torch.float64:
         return "it is float64, in which 8-bit products are not asked for"
@@ -265,7 +268,7 @@ def _reason(
     return ""
 
 
-def _change(names: list[str], before: BlockSparseLinear, after: QuantizedBlockSparseLinear) -> QuantizedLayer:
+def _change(names: list[str], before: Quantizable, after: EightBitLinear) -> QuantizedLayer:
     weights = before.values.detach().float()
     error = 0.0
     if not weights.is_meta and bool(weights.any()):
@@ -273,14 +276,16 @@ def _change(names: list[str], before: BlockSparseLinear, after: QuantizedBlockSp
     bias = 0 if before.bias is None else before.bias.nbytes
     sizes = before.values.nbytes + bias, after.values.nbytes + after.w_scale.nbytes + bias
     given = None if after.x_scale is None or after.x_scale.is_meta else float(after.x_scale)
-    shape = after.out_features, after.in_features
+    shape, weight = (after.out_features, after.in_features), after.sparse_weights()["values"]
+    in_blocks = weight.layout == "bsr"
     return QuantizedLayer(
         tuple(names),
         ops.SCALED_DTYPES[after.dtype],
         given,
         shape,
-        after.block,
-        after.pattern.blocks,
+        weight.block if in_blocks else None,
+        weight.pattern.blocks if in_blocks else 0,
         sizes,
         error,
+        weight.layout,
     )

@@ -65,9 +65,10 @@ void Semi24Scaled::run(const Plan& plan, MatmulArgs product, const Semi24View& v
   if (view.rows != p.rows || view.cols != p.cols)
     core::fail(kName, "the index that was planned: " + print(p), core::shape(view.rows, view.cols),
                "plan again for this index");
+  if (p.m == 0 || p.rows == 0) return;  // before bias and scales are checked, since empty ones may be null
   if ((product.bias != nullptr) != p.bias || product.residual != nullptr)
     core::fail(kName, "a bias as planned and no residual: " + print(p), "others", "say it in the problem");
-  if (p.m > 0 && p.rows > 0 && (product.a_scale == nullptr || product.w_scale == nullptr))
+  if (product.a_scale == nullptr || product.w_scale == nullptr)
     core::fail(kName, "scales of x and of the weight", "a null pointer", "pass one factor, or one for each");
   if (workspace.size() < plan.workspace_bytes)
     core::fail(kName, "a workspace of " + std::to_string(plan.workspace_bytes) + " bytes",

@@ -4,6 +4,7 @@ from .attention import BlockSparseMultiheadAttention
 from .linear import BlockSparseLinear
 from .masked import MaskedLinear
 from .quantized import QuantizedBlockSparseLinear
+from .quantized_semi24 import QuantizedSemi24Linear
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseModule, SparseWeight
@@ -16,6 +17,7 @@ __all__ = [
     "BlockSparseMultiheadAttention",
     "MaskedLinear",
     "QuantizedBlockSparseLinear",
+    "QuantizedSemi24Linear",
     "Semi24Linear",
     "SparseLinear",
     "SparseModule",

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import nn
 
 from .linear import BlockSparseLinear
+from .quantized import QuantizedBlockSparseLinear
+from .quantized_semi24 import QuantizedSemi24Linear
 from .semi24 import Semi24Linear
 from .sparse_linear import SparseLinear
 from .sparse_weight import SparseWeight, sparse_layers
+from .variants import BlockSparseConv1D, Semi24Conv1D
+
+if TYPE_CHECKING:
+    from ..layouts.semi24 import Semi24Layout
+
+Quantizable = BlockSparseLinear | Semi24Linear
+EightBitLinear = QuantizedBlockSparseLinear | QuantizedSemi24Linear
+#: Why layers of a user's own class stay as they are.
+OWN_CLASS = "it is of a class of its own"
+#: The classes that can be quantized, which may keep no state of their own, by the layer whose forward they have.
+_KINDS: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
+    BlockSparseLinear: (BlockSparseLinear, BlockSparseConv1D),
+    Semi24Linear: (Semi24Linear, Semi24Conv1D),
+}
 
 #: A layer that can be planned and timed alone.
 Planned: TypeAlias = BlockSparseLinear | Semi24Linear | SparseLinear
@@ -27,11 +45,48 @@ def planned_linears(model: nn.Module) -> Iterator[tuple[Planned, SparseWeight]]:
 
 
 def sparse_linears(model: nn.Module) -> Iterator[tuple[str, BlockSparseLinear]]:
-    """Yields every BlockSparseLinear of a model under all its names: what can be quantized.
+    """Yields every BlockSparseLinear of a model under all its names."""
+    for layer in sparse_layers(model):
+        if isinstance(layer.weight.owner, BlockSparseLinear):
+            yield layer.name, layer.weight.owner
+
+
+def quantizable(model: nn.Module) -> Iterator[Quantizable]:
+    """Yields every layer of a model, under all its names, that there is an 8-bit layer for.
 
     SparseModule promises neither that nor plans, so the classes are asked here, and nowhere else outside of
     patch/forms.
     """
     for layer in sparse_layers(model):
-        if isinstance(layer.weight.owner, BlockSparseLinear):
-            yield layer.name, layer.weight.owner
+        if isinstance(layer.weight.owner, (BlockSparseLinear, Semi24Linear)):
+            yield layer.weight.owner
+
+
+def not_own_forward(layer: Quantizable) -> str:
+    """Returns why an 8-bit layer would not do what this one does, by its class; "" if it would."""
+    base = next(base for base in _KINDS if isinstance(layer, base))
+    if type(layer).forward is not base.forward or "forward" in vars(layer):
+        return f"its forward is not {base.__name__}'s own"
+    # a subclass may keep state that the 8-bit layer would lose
+    return "" if type(layer) in _KINDS[base] else OWN_CLASS
+
+
+def eight_bit_of(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) -> EightBitLinear:
+    """Returns the 8-bit layer with the layer's weights rounded."""
+    if isinstance(layer, Semi24Linear):
+        return QuantizedSemi24Linear.from_sparse(layer, dtype, x_scale=x_scale)
+    return QuantizedBlockSparseLinear.from_sparse(layer, dtype, x_scale=x_scale)
+
+
+def eight_bit_like(layer: Quantizable, dtype: torch.dtype, x_scale: float | None) -> EightBitLinear:
+    """Returns an 8-bit layer of the layer's index, whose values and factors are read afterwards."""
+    how: dict[str, Any] = {
+        "bias": layer.bias is not None,
+        "x_scale": x_scale,
+        "activation": layer.activation,
+        "device": layer.values.device,
+        "bias_dtype": layer.values.dtype,
+    }
+    if isinstance(layer, Semi24Linear):
+        return QuantizedSemi24Linear(cast("Semi24Layout", layer.layout), dtype, **how)
+    return QuantizedBlockSparseLinear(layer.pattern, dtype, **how)

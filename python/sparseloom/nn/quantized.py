@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import torch
@@ -11,20 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
-from ..errors import Error, unsupported_layout
+from ..errors import Error
 from ..pattern import Pattern
 from . import arguments, dense_entries, state
+from .eight_bit import MOST, EightBit, finite, require_options
 from .linear import BlockSparseLinear
 from .sparse_weight import SparseWeight, described
-from .weight import BlockSparseWeight
 from .with_index import WithIndex
 
 _OP = "QuantizedBlockSparseLinear"
-#: The buffers that keep their dtype whatever the model is converted to.
-_EXACT = ("values", "w_scale", "x_scale")
 
 
-class QuantizedBlockSparseLinear(WithIndex):
+class QuantizedBlockSparseLinear(EightBit, WithIndex):
     """Computes y = activation(x W^T + bias) with x and W in int8 or float8_e4m3fn; made by ``from_sparse`` or
     ``sparseloom.quantize_``.
 
@@ -49,11 +46,6 @@ class QuantizedBlockSparseLinear(WithIndex):
     ``kernel = "reference"``, which is slow. All errors are ``sparseloom.Error``.
     """
 
-    values: Tensor
-    w_scale: Tensor
-    x_scale: Tensor | None
-    bias: Tensor | None
-
     def __init__(
         self,
         pattern: Pattern,
@@ -71,24 +63,10 @@ class QuantizedBlockSparseLinear(WithIndex):
                 _OP, "pattern to be a sparseloom.Pattern", type(pattern).__name__, "see sparseloom.pattern"
             )
         arguments.require_activation(activation)
-        if dtype not in ops.SCALED_DTYPES:
-            raise Error(_OP, "dtype int8 or float8_e4m3fn", str(dtype), "pass torch.int8")
-        if x_scale is not None and not (isinstance(x_scale, Real) and 0 < float(x_scale) < float("inf")):
-            raise Error(
-                _OP, "x_scale > 0 and finite", repr(x_scale), "leave it out: every token then gets its own"
-            )
+        require_options(_OP, dtype, x_scale)
         self.out_features, self.in_features, self.block = pattern.rows, pattern.cols, pattern.block
-        self.activation, self.strict, self.use_fast_accum = activation, False, False
-        self.kernel: str | None = None
-        self.register_buffer(
-            "values", torch.zeros((pattern.blocks, *pattern.block), device=device, dtype=torch.int8).to(dtype)
-        )
-        self.register_buffer("w_scale", torch.ones(pattern.rows, device=device, dtype=torch.float32))
-        given = None if x_scale is None else torch.tensor([x_scale], device=device, dtype=torch.float32)
-        self.register_buffer("x_scale", given)
-        self.register_buffer(
-            "bias", torch.zeros(pattern.rows, device=device, dtype=bias_dtype) if bias else None
-        )
+        self.activation = activation
+        self._hold_eight((pattern.blocks, *pattern.block), dtype, bias, x_scale, device, bias_dtype)
         self._set_index(pattern, self.values.device)
 
     @classmethod
@@ -116,13 +94,11 @@ class QuantizedBlockSparseLinear(WithIndex):
             **options,
         )
         made.strict = layer.strict
-        values = layer.values.detach().float()
-        if not values.is_meta and not bool(values.isfinite().all()):
-            raise Error("quantize", "finite weights", "NaN or Inf among them", "look at the training run")
+        values = finite(layer.values)
         rows = made._block_rows()
         most = torch.zeros((made._grid_rows(), layer.block[0]), dtype=torch.float32, device=values.device)
         most.scatter_reduce_(0, rows[:, None].expand(-1, layer.block[0]), values.abs().amax(-1), "amax")
-        scale = most / (127.0 if dtype is torch.int8 else 448.0)
+        scale = most / MOST[dtype]
         quantized, _ = ops.quantize_rows(values, dtype, scale[rows][:, :, None])
         made.values.copy_(quantized)
         made.w_scale.copy_(scale.flatten()[: layer.out_features])
@@ -130,76 +106,12 @@ class QuantizedBlockSparseLinear(WithIndex):
             made.bias.copy_(bias.detach())
         return made.train(layer.training)
 
-    @property
-    def dense_copy(self) -> bool:
-        """False: 8-bit layers keep no dense copy. Assigning anything else raises Error."""
-        return False
-
-    @dense_copy.setter
-    def dense_copy(self, setting: object) -> None:
-        if setting is not False:
-            expected, remedy = (
-                "dense_copy=False in an 8-bit layer",
-                "copies are of layers that are not quantized",
-            )
-            raise Error("dense_copy", expected, repr(setting), remedy)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps x [..., in_features] of float32, bfloat16 or float16 to [..., out_features] of x's dtype, or
-        under autocast of autocast's dtype.
-
-        A bias of another dtype is rounded to the output's. float16 outputs come from a float32 product. A NaN
-        or Inf in x reaches all outputs of its token through the token's factor; with a given ``x_scale``, Inf
-        is clipped like any large number, and in int8 NaN becomes an ordinary number. Raises Error when x does
-        not fit or needs a gradient.
-        """
-        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
-            return node  # type: ignore[no-any-return]
-        if x.is_nested or x.layout != torch.strided:
-            raise unsupported_layout("linear", "x", "a nested tensor" if x.is_nested else str(x.layout))
-        kind = "cuda" if x.is_cuda else x.device.type
-        dtype = x.dtype
-        if (
-            kind != "meta"
-            and torch.is_autocast_enabled(kind)
-            and x.is_floating_point()
-            and dtype != torch.float64
-        ):
-            dtype = torch.get_autocast_dtype(kind)
-        if not x.shape or x.shape[-1] != self.in_features or dtype not in (*ops.OUT_DTYPES, torch.float16):
-            self._refuse(x)
-        if x.device != self.values.device:
-            raise Error(
-                "linear",
-                f"x on {self.values.device}, the layer's device",
-                str(x.device),
-                "move one of them with .to()",
-            )
-        if ops.differentiated(x):
-            remedy = "run it in torch.no_grad(); to train, keep the BlockSparseLinear"
-            raise Error(
-                "linear", "x without a gradient: a quantized layer has none", "x that requires one", remedy
-            )
-        out_dtype = dtype if dtype in ops.OUT_DTYPES else torch.float32
-        quantized, x_scale = ops.quantize_rows(x.detach(), self.values.dtype, self.x_scale)
-        bias = None if self.bias is None else self.bias.to(out_dtype)
-        y = ops.scaled_linear(
-            quantized, self.values, self.index, x_scale, self.w_scale, bias,
+    def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
+        return ops.scaled_linear(
+            x, self.values, self.index, x_scale, self.w_scale, bias,
             out_dtype=out_dtype, activation=self.activation, strict=self.strict, kernel=self.kernel,
             use_fast_accum=self.use_fast_accum,
         )  # fmt: skip
-        return y if dtype is out_dtype else y.to(dtype)
-
-    @property
-    def weight(self) -> BlockSparseWeight:
-        """A stand-in for code that asks a dense layer's weight for dtype (8 bits), device or shape
-        [out_features, in_features]. It refuses everything else: call the layer, or read ``dequantized()``."""
-        return BlockSparseWeight.of(self, (self.out_features, self.in_features))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """int8 or float8_e4m3fn."""
-        return self.values.dtype
 
     @property
     def pattern(self) -> Pattern:
@@ -261,14 +173,7 @@ class QuantizedBlockSparseLinear(WithIndex):
             f"block={self.block[0]}x{self.block[1]}, "
             f"blocks={self._pattern.blocks}, density={self.density:.4g}"
         )
-        parts.append(
-            f"dtype={ops.SCALED_DTYPES[self.dtype]}, "
-            f"x_scale={'given' if self.x_scale is not None else 'per token'}"
-        )
-        parts += [f"activation={self.activation}"] if self.activation else []
-        parts += ["strict=True"] if self.strict else []
-        parts += ["use_fast_accum=True"] if self.use_fast_accum else []
-        return ", ".join(parts)
+        return ", ".join([*parts, *self._told()])
 
     def _grid_rows(self) -> int:
         return self.pattern.mask.shape[0]
@@ -280,28 +185,11 @@ class QuantizedBlockSparseLinear(WithIndex):
             torch.arange(len(counts), device=counts.device), counts, output_size=self.pattern.blocks
         )
 
-    def _refuse(self, x: Tensor) -> None:
-        if not x.shape or x.shape[-1] != self.in_features:
-            raise Error(
-                "linear",
-                f"x [..., {self.in_features}]",
-                f"{list(x.shape)}",
-                "the last dimension is in_features",
-            )
-        got = str(x.dtype)
-        remedy = "convert x; x that is in 8 bits already goes to ops.scaled_linear with its factors"
-        raise Error("linear", "x of float32, bfloat16 or float16, which the layer quantizes", got, remedy)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedBlockSparseLinear:
         """Applies .to(), .half(), .to_empty() and their like: they move everything, and convert the bias
         alone."""
         was_meta = self.packed_index.is_meta
-        before = {name: self._buffers[name] for name in _EXACT}
         super()._apply(fn, recurse)
-        for name, kept in before.items():
-            moved = self._buffers[name]
-            if kept is not None and moved is not None and moved.dtype != kept.dtype:
-                self._buffers[name] = kept.to(moved.device)
         if was_meta and not self.packed_index.is_meta:  # memory that came from meta holds nothing
             self._set_index(self._pattern, self.packed_index.device)
         else:
@@ -333,15 +221,7 @@ class QuantizedBlockSparseLinear(WithIndex):
             self._set_index(pattern, self.values.device)
 
     def _read_pattern(self, tensors: dict[str, Any], prefix: str) -> Pattern | None:
-        values = tensors.get(prefix + "values")
-        if isinstance(values, Tensor) and values.dtype != self.dtype:
-            expected = f"values of {self.dtype}, as the layer has"
-            raise Error(
-                "load",
-                expected,
-                str(values.dtype),
-                "load a float checkpoint before quantize_, or quantize to that dtype",
-            )
+        values = self._require_dtype(tensors.get(prefix + "values"))
         if isinstance(values, Tensor):  # zero has the same bits in both, and float8 has few operators
             tensors = {**tensors, prefix + "values": values.view(torch.int8)}
         return state.read_pattern(self, tensors, prefix)

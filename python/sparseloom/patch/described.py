@@ -14,6 +14,7 @@ from .. import pattern as patterns
 from ..errors import Error
 from ..layouts.entries import Entries
 from ..nn import QuantizedBlockSparseLinear
+from ..nn.linears import eight_bit_like
 from ..nn.sparse_weight import Layer, joined, sparse_layers
 from ..nn.state import expect_index, require_index, require_zero_padding
 from ..pattern import Pattern
@@ -154,15 +155,7 @@ def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]
             layer.dense_copy = entry["dense_copy"]
         if "dtype" not in entry:
             continue
-        eight = QuantizedBlockSparseLinear(
-            layer.pattern,
-            _DTYPES[entry["dtype"]],
-            bias=layer.bias is not None,
-            x_scale=1.0 if entry["x_scale"] else None,
-            activation=layer.activation,
-            device=layer.values.device,
-            bias_dtype=layer.values.dtype,
-        )
+        eight = eight_bit_like(layer, _DTYPES[entry["dtype"]], 1.0 if entry["x_scale"] else None)
         if made is layer:
             made = eight
         else:

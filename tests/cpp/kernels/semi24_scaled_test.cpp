@@ -99,7 +99,7 @@ struct Operands {
         const float shift = c.bias ? static_cast<float>(load(c.out, bias.data(), r)) : 0.0f;
         float y = std::fma(static_cast<float>(sum) * xs, ws, shift);
         if (c.activation == Activation::relu) y = std::max(y, 0.0f);
-        std::byte rounded[4];
+        std::byte rounded[8];
         store(c.out, rounded, 0, y);
         const double is = load(c.out, out.data(), t * (c.rows + 1) + r), should = load(c.out, rounded, 0);
         if (c.dtype == DType::i8) {

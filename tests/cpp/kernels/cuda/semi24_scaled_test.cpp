@@ -226,7 +226,8 @@ TEST_P(CudaSmallSemi24Scaled, NanReachesWhatIsStored) {
     core::Rng rng(5);
     if (GetParam() == DType::f8e4m3)
       for (int i = 0; i < 8; ++i)
-        o.x[rng.below(static_cast<std::uint64_t>(shape.m * shape.cols))] = std::byte{i % 2 ? 0x7f : 0xff};
+        o.x[rng.below(static_cast<std::uint64_t>(shape.m * shape.cols))] =
+            static_cast<std::byte>(i % 2 == 0 ? 0xff : 0x7f);
     o.x_scale[1] = 0, o.x_scale[2] = std::numeric_limits<float>::infinity();
     o.w_scale[3] = std::numeric_limits<float>::quiet_NaN(), o.w_scale[4] = 0;
     for (const Epilogue& e : kEpilogues) EXPECT_GE(run_rows(o, e), 1);

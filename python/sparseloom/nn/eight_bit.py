@@ -1,0 +1,188 @@
+"""EightBit: what layers with 8-bit weights and inputs have in common, whatever their layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..errors import Error, unsupported_layout
+from . import arguments
+from .weight import BlockSparseWeight
+
+#: The largest magnitude of each dtype.
+MOST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+#: The buffers that keep their dtype whatever the model is converted to.
+_EXACT = ("values", "w_scale", "x_scale")
+
+
+def require_options(op: str, dtype: object, x_scale: object) -> None:
+    """Raises Error unless the dtype has 8 bits and the factor, if there is one, is a number > 0."""
+    if dtype not in ops.SCALED_DTYPES:
+        raise Error(op, "dtype int8 or float8_e4m3fn", str(dtype), "pass torch.int8")
+    if x_scale is not None and not (isinstance(x_scale, Real) and 0 < float(x_scale) < float("inf")):
+        raise Error(
+            op, "x_scale > 0 and finite", repr(x_scale), "leave it out: every token then gets its own"
+        )
+
+
+def finite(values: Tensor) -> Tensor:
+    """Returns the values in float32. Raises Error where one is NaN or Inf."""
+    values = values.detach().float()
+    if not values.is_meta and not bool(values.isfinite().all()):
+        raise Error("quantize", "finite weights", "NaN or Inf among them", "look at the training run")
+    return values
+
+
+class EightBit(nn.Module):
+    """The buffers ``values``, ``w_scale`` float32 [out_features], ``x_scale`` float32 [1] or None, and ``bias``
+    or None, with a forward that quantizes x and multiplies by ``_product``."""
+
+    in_features: int
+    out_features: int
+    activation: str | None
+    values: Tensor
+    w_scale: Tensor
+    x_scale: Tensor | None
+    bias: Tensor | None
+    strict: bool
+    use_fast_accum: bool
+    kernel: str | None
+    #: Whether CPUs multiply float8 unasked.
+    float8_on_cpu: ClassVar[bool] = False
+
+    def _hold_eight(
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        bias: bool,
+        x_scale: float | None,
+        device: torch.device | str | int | None,
+        bias_dtype: torch.dtype | None,
+    ) -> None:
+        """Makes the buffers, of zeros and ones, and the attributes of calls."""
+        self.strict, self.use_fast_accum, self.kernel = False, False, None
+        values = torch.zeros(tuple(shape), device=device, dtype=torch.int8).to(dtype)
+        self.register_buffer("values", values)
+        ones = torch.ones(self.out_features, device=device, dtype=torch.float32)
+        self.register_buffer("w_scale", ones)
+        given = None if x_scale is None else torch.tensor([x_scale], device=device, dtype=torch.float32)
+        self.register_buffer("x_scale", given)
+        zeros = torch.zeros(self.out_features, device=device, dtype=bias_dtype) if bias else None
+        self.register_buffer("bias", zeros)
+
+    def _product(self, x: Tensor, x_scale: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> Tensor:
+        """Returns act(x_scale w_scale (x W^T) + bias) in out_dtype, of x in 8 bits."""
+        raise NotImplementedError
+
+    @property
+    def dense_copy(self) -> bool:
+        """False: 8-bit layers keep no dense copy. Assigning anything else raises Error."""
+        return False
+
+    @dense_copy.setter
+    def dense_copy(self, setting: object) -> None:
+        if setting is not False:
+            expected, remedy = (
+                "dense_copy=False in an 8-bit layer",
+                "copies are of layers that are not quantized",
+            )
+            raise Error("dense_copy", expected, repr(setting), remedy)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps x [..., in_features] of float32, bfloat16 or float16 to [..., out_features] of x's dtype, or
+        under autocast of autocast's dtype.
+
+        A bias of another dtype is rounded to the output's. float16 outputs come from a float32 product. A NaN
+        or Inf in x reaches all outputs of its token through the token's factor; with a given ``x_scale``, Inf
+        is clipped like any large number, and in int8 NaN becomes an ordinary number. Raises Error when x does
+        not fit or needs a gradient.
+        """
+        if x.__class__ is not Tensor and (node := arguments.recorded_by_fx(self, x)) is not None:
+            return node  # type: ignore[no-any-return]
+        if x.is_nested or x.layout != torch.strided:
+            raise unsupported_layout("linear", "x", "a nested tensor" if x.is_nested else str(x.layout))
+        kind = "cuda" if x.is_cuda else x.device.type
+        dtype = x.dtype
+        if (
+            kind != "meta"
+            and torch.is_autocast_enabled(kind)
+            and x.is_floating_point()
+            and dtype != torch.float64
+        ):
+            dtype = torch.get_autocast_dtype(kind)
+        if not x.shape or x.shape[-1] != self.in_features or dtype not in (*ops.OUT_DTYPES, torch.float16):
+            self._refuse(x)
+        if x.device != self.values.device:
+            raise Error(
+                "linear",
+                f"x on {self.values.device}, the layer's device",
+                str(x.device),
+                "move one of them with .to()",
+            )
+        if ops.differentiated(x):
+            remedy = "run it in torch.no_grad(); to train, keep the float layer"
+            raise Error(
+                "linear", "x without a gradient: a quantized layer has none", "x that requires one", remedy
+            )
+        out_dtype = dtype if dtype in ops.OUT_DTYPES else torch.float32
+        quantized, x_scale = ops.quantize_rows(x.detach(), self.values.dtype, self.x_scale)
+        bias = None if self.bias is None else self.bias.to(out_dtype)
+        y = self._product(quantized, x_scale, bias, out_dtype)
+        return y if dtype is out_dtype else y.to(dtype)
+
+    @property
+    def weight(self) -> BlockSparseWeight:
+        """A stand-in for code that asks a dense layer's weight for dtype (8 bits), device or shape
+        [out_features, in_features]. It refuses everything else: call the layer, or read ``dequantized()``."""
+        return BlockSparseWeight.of(self, (self.out_features, self.in_features))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """int8 or float8_e4m3fn."""
+        return self.values.dtype
+
+    def _refuse(self, x: Tensor) -> None:
+        if not x.shape or x.shape[-1] != self.in_features:
+            raise Error(
+                "linear",
+                f"x [..., {self.in_features}]",
+                f"{list(x.shape)}",
+                "the last dimension is in_features",
+            )
+        got = str(x.dtype)
+        remedy = "convert x; x that is in 8 bits already goes to ops.scaled_linear with its factors"
+        raise Error("linear", "x of float32, bfloat16 or float16, which the layer quantizes", got, remedy)
+
+    def _require_dtype(self, values: Any) -> Any:
+        """Returns the values of a state_dict. Raises Error for those of another dtype, which a copy would
+        round without a word."""
+        if isinstance(values, Tensor) and values.dtype != self.dtype:
+            expected = f"values of {self.dtype}, as the layer has"
+            remedy = "load a float checkpoint before quantize_, or quantize to that dtype"
+            raise Error("load", expected, str(values.dtype), remedy)
+        return values
+
+    def _told(self) -> list[str]:
+        """Returns what extra_repr says of the 8 bits and of calls."""
+        parts = [
+            f"dtype={ops.SCALED_DTYPES[self.dtype]}, "
+            f"x_scale={'given' if self.x_scale is not None else 'per token'}"
+        ]
+        parts += [f"activation={self.activation}"] if self.activation else []
+        parts += ["strict=True"] if self.strict else []
+        return [*parts, *(["use_fast_accum=True"] if self.use_fast_accum else [])]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> EightBit:
+        """Applies .to(), .half() and their like: they move everything, and convert the bias alone."""
+        before = {name: self._buffers[name] for name in _EXACT}
+        super()._apply(fn, recurse)
+        for name, kept in before.items():
+            moved = self._buffers[name]
+            if kept is not None and moved is not None and moved.dtype != kept.dtype:
+                self._buffers[name] = kept.to(moved.device)
+        return self
