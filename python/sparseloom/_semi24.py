@@ -67,8 +67,8 @@ def _on_host(name: str, *arguments: Any) -> tuple[Tensor, ...]:
 
 def order(positions: Tensor, cols: int, eight_bit: bool = False) -> Tensor | None:
     """Returns the positions in the order in which the tensor cores of their GPU take them, beside values of 8
-    bits or of more; on the CPU None. It is made once for a weight on a GPU and never saved, since the positions
-    say the same."""
+    bits or of more; on the CPU None. It is made once for a weight on a GPU and never saved, since the
+    positions say the same."""
     if not positions.is_cuda:
         return None
     metadata: Tensor = call("semi24_order", positions, cols, eight_bit)

@@ -39,8 +39,8 @@ def finite(values: Tensor) -> Tensor:
 
 
 class EightBit(nn.Module):
-    """The buffers ``values``, ``w_scale`` float32 [out_features], ``x_scale`` float32 [1] or None, and ``bias``
-    or None, with a forward that quantizes x and multiplies by ``_product``."""
+    """The buffers ``values``, ``w_scale`` float32 [out_features], ``x_scale`` float32 [1] or None, and
+    ``bias`` or None, with a forward that quantizes x and multiplies by ``_product``."""
 
     in_features: int
     out_features: int
@@ -139,7 +139,8 @@ class EightBit(nn.Module):
     def weight(self) -> BlockSparseWeight:
         """A stand-in for code that asks a dense layer's weight for dtype (8 bits), device or shape
         [out_features, in_features]. It refuses everything else: call the layer, or read ``dequantized()``."""
-        return BlockSparseWeight.of(self, (self.out_features, self.in_features))
+        layer: Any = self  # one of the classes that are made of it
+        return BlockSparseWeight.of(layer, (self.out_features, self.in_features))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -24,7 +24,7 @@ Quantizable = BlockSparseLinear | Semi24Linear
 EightBitLinear = QuantizedBlockSparseLinear | QuantizedSemi24Linear
 #: Why layers of a user's own class stay as they are.
 OWN_CLASS = "it is of a class of its own"
-#: The classes that can be quantized, which may keep no state of their own, by the layer whose forward they have.
+#: The classes that can be quantized, by the layer whose forward they have.
 _KINDS: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
     BlockSparseLinear: (BlockSparseLinear, BlockSparseConv1D),
     Semi24Linear: (Semi24Linear, Semi24Conv1D),

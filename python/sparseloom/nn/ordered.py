@@ -1,4 +1,4 @@
-"""Ordered: what 2:4 layers have in common, whatever the bits of their values: the positions in the GPU's order."""
+"""Ordered: what 2:4 layers have in common, whatever the bits of their values."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ _OP = "QuantizedSemi24Linear"
 
 
 class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its values and bias are buffers
-    """Computes y = activation(x W^T + bias) with x and a 2:4 W in int8 or float8_e4m3fn; made by ``from_sparse``
-    or ``sparseloom.quantize_``.
+    """Computes y = activation(x W^T + bias) with x and a 2:4 W in int8 or float8_e4m3fn; made by
+    ``from_sparse`` or ``sparseloom.quantize_``.
 
     Buffers, all saved except ``metadata``: ``values`` [out_features, 2 ceil(in_features / 4)] in 8 bits;
-    ``w_scale``, ``x_scale`` and ``bias`` as QuantizedBlockSparseLinear has them; ``positions`` and ``metadata``
-    as Semi24Linear has them. ``.to(dtype)``, ``.half()`` and their like change the bias alone.
+    ``w_scale``, ``x_scale`` and ``bias`` as QuantizedBlockSparseLinear has them; ``positions`` and
+    ``metadata`` as Semi24Linear has them. ``.to(dtype)``, ``.half()`` and their like change the bias alone.
 
     Args:
         layout: where the elements lie. Their places are those of the layer's own buffer afterwards.
@@ -36,8 +36,8 @@ class QuantizedSemi24Linear(EightBit, Ordered):  # type: ignore[misc]  # its val
         bias, x_scale, activation, device, bias_dtype: as in QuantizedBlockSparseLinear.
 
     ``strict = True`` forbids the reference kernel; ``kernel`` (None: the plan's choice) forces one by name;
-    ``use_fast_accum = True`` lets float8 sums on CUDA stay in the tensor cores (see ``ops.scaled_linear``). All
-    errors are ``sparseloom.Error``.
+    ``use_fast_accum = True`` lets float8 sums on CUDA stay in the tensor cores (see ``ops.scaled_linear``).
+    All errors are ``sparseloom.Error``.
     """
 
     eight_bit = True

@@ -17,10 +17,11 @@ from .dense_copy import own_writes
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
-    from .eight_bit import EightBit
+    from .quantized import QuantizedBlockSparseLinear
+    from .quantized_semi24 import QuantizedSemi24Linear
     from .semi24 import Semi24Linear
 
-    Layer: TypeAlias = BlockSparseLinear | EightBit | Semi24Linear
+    Layer: TypeAlias = BlockSparseLinear | QuantizedBlockSparseLinear | QuantizedSemi24Linear | Semi24Linear
 
 #: Attributes and methods that a tensor of the dense shape answers; its elements all lie in one place, so it
 #: gives a dense tensor's answers without its memory.

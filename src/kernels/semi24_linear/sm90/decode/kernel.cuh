@@ -45,7 +45,28 @@ struct DecodeStorage {
     typename T::Element::Sum sums[T::kTokens][kStride];
   };
   Barriers<T> barriers;
+  float x_scales[T::Element::kScaled ? T::kTokens : 1];
 };
+
+/// What a thread's output needs beside its sums. It is fetched before the mainloop: behind it, each load's
+/// latency would be added to the kernel's time.
+struct OfOutput {
+  float bias = 0.0f, w_scale = 1.0f;
+};
+template <class T>
+__device__ __forceinline__ OfOutput fetch_of_output(const Params& params, const DecodeOut& to,
+                                                    DecodeStorage<T>& shared, std::int32_t row) {
+  const std::int32_t output = min(row + static_cast<std::int32_t>(threadIdx.x) % T::kRows, params.rows - 1);
+  OfOutput of{bias_of<typename T::Element>(params.bias, params.is_f32, output)};
+  if constexpr (T::Element::kScaled) {
+    of.w_scale = ptx::ld_global(params.w_scale + (params.w_scale_each ? output : 0));
+    const auto token = static_cast<std::int32_t>(threadIdx.x);
+    if (token < T::kTokens)
+      shared.x_scales[token] =
+          ptx::ld_global(params.x_scale + (params.x_scale_each ? min(token, to.tokens - 1) : 0));
+  }
+  return of;
+}
 
 /// A sum of thread block `rank` of the cluster.
 __device__ __forceinline__ void ld_cluster(float& value, std::uint32_t shared, unsigned rank) {
@@ -60,17 +81,13 @@ __device__ __forceinline__ void ld_cluster(std::int32_t& value, std::uint32_t sh
 /// streaming a fifth of W.
 template <class T>
 __device__ __forceinline__ void store_share(const Params& params, const DecodeOut& to,
-                                            const DecodeStorage<T>& shared, std::int32_t row, unsigned rank,
-                                            unsigned ranks) {
+                                            const DecodeStorage<T>& shared, const OfOutput& of,
+                                            std::int32_t row, unsigned rank, unsigned ranks) {
   constexpr int kThreads = T::kConsumers * 128, kAtOnce = 8;
   static_assert(kThreads % T::kRows == 0, "neighbouring threads write neighbouring outputs");
   const std::int32_t within = static_cast<std::int32_t>(threadIdx.x) % T::kRows, output = row + within;
   if (output >= params.rows) return;
   using Sum = typename T::Element::Sum;
-  const float bias = bias_of<typename T::Element>(params.bias, params.is_f32, output);
-  float w_scale = 1.0f;
-  if constexpr (T::Element::kScaled)
-    w_scale = ptx::ld_global(params.w_scale + (params.w_scale_each ? output : 0));
   const auto* const residual = static_cast<const std::uint16_t*>(to.residual);
   // Tokens are dealt out one by one, to all threads of all thread blocks that have this output.
   const std::int32_t step = kThreads / T::kRows * static_cast<std::int32_t>(ranks);
@@ -100,10 +117,10 @@ __device__ __forceinline__ void store_share(const Params& params, const DecodeOu
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if constexpr (T::Element::kScaled) {
-        const std::int32_t token = params.x_scale_each && exists(i) ? first + i * step : 0;
-        y[i] = fmaf(static_cast<float>(sums[i]) * ptx::ld_global(params.x_scale + token), w_scale, bias);
+        const float x_scale = shared.x_scales[exists(i) ? first + i * step : 0];
+        y[i] = fmaf(static_cast<float>(sums[i]) * x_scale, of.w_scale, of.bias);
       } else {
-        y[i] = sums[i] + bias;
+        y[i] = sums[i] + of.bias;
       }
     }
     epilogue::activate(params.activation, y);
@@ -162,6 +179,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     __syncwarp();
     ptx::cluster_sync();
   } else {
+    const OfOutput of = fetch_of_output<T>(params, to, shared, row);
     Sums<T> sums;
     multiply_tile<T>(sums, stages, warpgroup, 0, count);
     ptx::named_barrier_sync<1, T::kConsumers * 128>();  // the sums take the place of the rings
@@ -172,7 +190,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       shared.sums[token][within] = sums[0][i];
     }
     ptx::cluster_sync();
-    store_share<T>(params, to, shared, row, rank, ranks);
+    store_share<T>(params, to, shared, of, row, rank, ranks);
   }
   if (ranks > 1) ptx::cluster_sync();  // the others still read this one's sums
 }

@@ -12,23 +12,28 @@ namespace semi24 {
 struct TileShape {
   int rows, tokens;
 };
-inline constexpr TileShape kTiles[] = {{256, 192}, {256, 128}, {128, 128}};
-inline constexpr int kTileCount = 3, kFirstPromotedTile = 1;
+inline constexpr TileShape kTiles[] = {{256, 192}, {256, 128}, {128, 128}, {128, 64}};
+inline constexpr int kTileCount = 4, kFirstPromotedTile = 1;
 
 int forward_bf16_256x192(const Semi24Product& product) noexcept;
 int forward_bf16_256x128(const Semi24Product& product) noexcept;
 int forward_bf16_128x128(const Semi24Product& product) noexcept;
+int forward_bf16_128x64(const Semi24Product& product) noexcept;
 int forward_f16_256x192(const Semi24Product& product) noexcept;
 int forward_f16_256x128(const Semi24Product& product) noexcept;
 int forward_f16_128x128(const Semi24Product& product) noexcept;
+int forward_f16_128x64(const Semi24Product& product) noexcept;
 int forward_i8_256x192(const Semi24Product& product) noexcept;
 int forward_i8_256x128(const Semi24Product& product) noexcept;
 int forward_i8_128x128(const Semi24Product& product) noexcept;
+int forward_i8_128x64(const Semi24Product& product) noexcept;
 int forward_e4m3_fast_256x192(const Semi24Product& product) noexcept;  // with args.fast_accum
 int forward_e4m3_fast_256x128(const Semi24Product& product) noexcept;
 int forward_e4m3_fast_128x128(const Semi24Product& product) noexcept;
+int forward_e4m3_fast_128x64(const Semi24Product& product) noexcept;
 int forward_e4m3_256x128(const Semi24Product& product) noexcept;
 int forward_e4m3_128x128(const Semi24Product& product) noexcept;
+int forward_e4m3_128x64(const Semi24Product& product) noexcept;
 
 }  // namespace semi24
 

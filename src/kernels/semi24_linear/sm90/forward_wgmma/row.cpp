@@ -9,10 +9,10 @@
 namespace sparseloom::kernels::cuda::semi24_rows {
 namespace {
 
-// Clocks of a multiprocessor for a K tile, by tile, and for a tile's first copies and stores. A box of the
-// residual is awaited before the next one is asked for.
-constexpr double kKTileClocks[semi24::kTileCount] = {2520, 1840, 1110}, kTileClocks = 3700,
-                 kResidualClocks = 1000;
+// Clocks of a multiprocessor for a K tile, by tile, of 16-bit and of 8-bit operands, and for a tile's first
+// copies and stores. A box of the residual is awaited before the next one is asked for.
+constexpr double kKTileClocks[2][semi24::kTileCount] = {{2520, 1840, 1110, 750}, {2650, 1950, 1060, 700}},
+                 kTileClocks = 3700, kResidualClocks = 1000;
 constexpr double kMemoryShare = 0.7;  // of the memory's rate, which few stages in flight leave
 
 bool promotes(const LinearProblem&) { return false; }
@@ -32,8 +32,8 @@ Refusal propose(const typename V::Problem& p, const plan::Machine& machine, Prop
     const double tiles = tiles_of(p.rows, tile.rows) * tiles_of(p.m, tile.tokens);
     if (tiles >= 2147483648.0) return "has more tiles than the kernel counts";
     const double boxes = p.residual ? tile.rows / 128 * (tile.tokens / 32) : 0;
-    const double clocks =
-        tiles_of(p.cols, k_tile_of(p)) * kKTileClocks[i] + kTileClocks + boxes * kResidualClocks;
+    const double clocks = tiles_of(p.cols, k_tile_of(p)) * kKTileClocks[is_scaled(p.dtype)][i] + kTileClocks +
+                          boxes * kResidualClocks;
     const double rounds = tiles_of(static_cast<std::int64_t>(tiles), std::max(device.multiprocessors, 1));
     out.add({{i}, kLaunchUs + std::max(memory, 1e6 * rounds * clocks / device.clock_hz), 0});
   }
