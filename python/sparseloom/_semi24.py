@@ -17,7 +17,7 @@ from torch import Tensor
 from . import _operators
 from ._autograd import activate, require_residual
 from ._operators import call
-from ._plans import dtype_name, ordinal
+from ._plans import SCALED_DTYPES, dtype_name, ordinal
 from ._products import column_sums, differentiated
 from .errors import Error, translated
 
@@ -185,7 +185,7 @@ def scaled_plan(
     """Returns the plan of ``scaled_linear`` for m tokens and a weight of that shape; see ops.plan."""
     name = "none" if activation is None else activation
     how = m, bias, name, strict, use_fast_accum, ordinal(device), kernel
-    text = call("semi24_scaled_plan", *shape, dtype_name("plan", dtype), out_dtype, *how)
+    text = call("semi24_scaled_plan", *shape, SCALED_DTYPES[dtype], out_dtype, *how)
     return dict(json.loads(text))
 
 
