@@ -54,6 +54,7 @@ PUBLIC = dict.fromkeys(
     "semi24": "layout",
     "semi24_linear": "kernels",
     "semi24_ops": "ops",
+    "semi24_scaled": "kernels",
     "channel_order": "ops",
     "semi24_pruning": "layout",
 }

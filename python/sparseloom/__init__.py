@@ -14,8 +14,7 @@ from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save
 from .ops import info
-from .patch import BlockSparse, BlockSparseModelPatcher, InLayout, Semi24, densify_, sparsify_
-from .patch import BlockSparse, BlockSparseModelPatcher, Semi24, densify_, pack_, sparsify_
+from .patch import BlockSparse, BlockSparseModelPatcher, InLayout, Semi24, densify_, pack_, sparsify_
 from .pattern import Pattern
 from .permute import permute_channels_
 from .quantize import quantize_

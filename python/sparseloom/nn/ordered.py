@@ -40,15 +40,6 @@ class Ordered(WithLayout):
             return metadata  # type: ignore[no-any-return]
         return None
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Ordered:
-        super()._apply(fn, recurse)
-        self.refresh_()
-        return self
-
-    def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state)
-        self.refresh_()
-
 
 def _state_of(positions: Tensor) -> tuple[int, int]:
     """Returns what changes when a tensor is exchanged or written."""

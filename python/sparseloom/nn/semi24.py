@@ -73,21 +73,6 @@ class Semi24Linear(Ordered):
         self._hold(layout, values, bias)
         self.values.requires_grad_(False)
         self.activation = activation
-        self.register_buffer("metadata", None, persistent=False)
-        self.refresh_()
-
-    def refresh_(self) -> None:
-        """Makes ``metadata`` of the positions as they are now. The layer does so itself when it is moved or
-        loaded. After a write to the positions eager calls do without; compiled code does not see it."""
-        self.metadata = _semi24.order(self.positions, self.in_features)
-        self._ordered = _state_of(self.positions)
-
-    def _metadata(self, positions: Tensor) -> Tensor | None:
-        """Returns the metadata, or None where the positions are others than it was made of."""
-        metadata: Any = self._buffers["metadata"]
-        if metadata is None or torch.compiler.is_compiling() or self._ordered == _state_of(positions):
-            return metadata  # type: ignore[no-any-return]
-        return None
         self._order()
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

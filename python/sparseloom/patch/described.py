@@ -13,7 +13,6 @@ from .. import layouts, ops
 from .. import pattern as patterns
 from ..errors import Error
 from ..layouts.entries import Entries
-from ..nn import QuantizedBlockSparseLinear
 from ..nn.linears import eight_bit_like
 from ..nn.sparse_weight import Layer, joined, sparse_layers
 from ..nn.state import expect_index, require_index, require_zero_padding

@@ -1,9 +1,9 @@
-"""Sparsifiers choose what of a weight stays, blocks or single elements, from what a Context tells."""
-"""Sparsifiers choose the blocks of a weight that stay, from what a Context tells. Methods choose again and
-again while it trains."""
+"""Sparsifiers choose what of a weight stays, blocks or single elements, from what a Context tells. Methods
+choose again and again while it trains."""
 
 from . import densities, gates, gradients, methods, regrow, schedules, scores, select
 from .context import Context, Sparsifier
+from .distillation import distillation_loss
 from .elements import (
     BlockwiseFraction,
     ElementSparsifier,
@@ -15,7 +15,6 @@ from .elements import (
     ScalarFraction,
     ScalarThreshold,
 )
-from .distillation import distillation_loss
 from .method import Method
 from .run import Run
 from .select import NAMED, Magnitude, Random, sparsifier_of
@@ -28,18 +27,14 @@ __all__ = [
     "KeepAll",
     "Learned",
     "Magnitude",
+    "Method",
     "PerBlockNM",
     "Random",
     "RandomFraction",
+    "Run",
     "SameFormat",
     "ScalarFraction",
     "ScalarThreshold",
-    "Sparsifier",
-    "Context",
-    "Magnitude",
-    "Method",
-    "Random",
-    "Run",
     "Sparsifier",
     "densities",
     "distillation_loss",

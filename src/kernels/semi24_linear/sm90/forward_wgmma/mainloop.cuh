@@ -29,9 +29,11 @@ class Stages {
         weights_at_(ptx::shared_address(&rings.weights)),
         x_at_(ptx::shared_address(&rings.x)) {}
 
-  /// One thread calls it.
+  /// One thread calls it. Every thread of the consumers gives a stage of weights back, since each has read
+  /// metadata there; x is read by wgmma alone, and one lane of a warp gives its stages back. Rejected: a
+  /// __syncwarp() and one lane for the weights too, where racecheck does not see the other lanes' reads end.
   static __device__ __forceinline__ void init(Barriers<T>& barriers) {
-    Pipeline::init(barriers.full, barriers.empty, 1, T::kConsumers * 4);
+    Pipeline::init(barriers.full, barriers.empty, 1, T::kConsumers * 128);
     Pipeline::init(barriers.x_full, barriers.x_empty, 1, T::kConsumers * 4);
     ptx::fence_mbarrier_init();
     ptx::fence_proxy_async();
@@ -139,9 +141,8 @@ __device__ __forceinline__ void multiply_half(Sums<T>& sums, Metadata<T>& metada
   ptx::wgmma_commit();
   ptx::wgmma_wait<1>();
   ptx::keep(before);
-  if constexpr (kHalf == 0) __syncwarp();  // all lanes have read the metadata of the K tile before
-  if ((kHalf > 0 || !first) && threadIdx.x % 32 == 0) {
-    stages.x.release(typename Stages<T>::X(turn * 2 + kHalf - 1).index);
+  if (kHalf > 0 || !first) {
+    if (threadIdx.x % 32 == 0) stages.x.release(typename Stages<T>::X(turn * 2 + kHalf - 1).index);
     if constexpr (kHalf == 0) stages.weights.release(typename Stages<T>::Weights(turn - 1).index);
   }
 }
@@ -164,11 +165,8 @@ __device__ __forceinline__ void multiply_half_promoted(Sums<T>& sums, const Stag
     ptx::pin(partial);
     if (block == T::kBlocks - 1) {
       ptx::keep(metadata);
-      __syncwarp();  // all lanes have read the metadata
-      if (threadIdx.x % 32 == 0) {
-        stages.x.release(half.x_stage.index);
-        if constexpr (kHalf == 1) stages.weights.release(half.stage.index);
-      }
+      if (threadIdx.x % 32 == 0) stages.x.release(half.x_stage.index);
+      if constexpr (kHalf == 1) stages.weights.release(half.stage.index);
     }
 #pragma unroll
     for (int i = 0; i < T::kTokens / 2; ++i) sums[block][i] += partial[i];
@@ -198,11 +196,8 @@ __device__ __forceinline__ void multiply_tile(Sums<T>& sums, const Stages<T>& st
     }
     ptx::wgmma_wait<0>();
     ptx::keep(odd);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      stages.x.release(typename Stages<T>::X(turn * 2 + k_tiles * 2 - 1).index);
-      stages.weights.release(typename Stages<T>::Weights(turn + k_tiles - 1).index);
-    }
+    if (threadIdx.x % 32 == 0) stages.x.release(typename Stages<T>::X(turn * 2 + k_tiles * 2 - 1).index);
+    stages.weights.release(typename Stages<T>::Weights(turn + k_tiles - 1).index);
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block) ptx::pin(sums[block]);
   }
