@@ -23,7 +23,13 @@ from torch import nn
 import sparseloom
 import sparseloom.hf
 from sparseloom import BlockSparse, Semi24, densify_, quantize_, sparsify_
-from sparseloom.nn import BlockSparseLinear, QuantizedBlockSparseLinear, Semi24Linear, SparseLinear
+from sparseloom.nn import (
+    BlockSparseLinear,
+    QuantizedBlockSparseLinear,
+    QuantizedSemi24Linear,
+    Semi24Linear,
+    SparseLinear,
+)
 
 HALF = BlockSparse(16, 0.5)
 LOAD = """
@@ -427,3 +433,20 @@ def test_a_2_4_file_with_wrong_positions_is_refused(tmp_path):
     safetensors.torch.save_file(tensors, file, {"format": "pt"})
     with pytest.raises(sparseloom.Error, match="ascending order"):
         transformers.BertModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("x_scale", [None, 0.05])
+def test_quantized_2_4_models_come_back_bitwise(tmp_path, dtype, x_scale):
+    model = made("BertForMaskedLM", "bert")
+    sparsify_(model, {r".*0.*dense": Semi24("magnitude"), r".*1.*dense": HALF})
+    changed = quantize_(model, {r".*0.*dense": dtype}, x_scale=x_scale).changed
+    assert {change.layout for change in changed} == {"semi24"}
+    again = reloaded(model, tmp_path / "eight")
+    layers = [layer for layer in again.modules() if isinstance(layer, QuantizedSemi24Linear)]
+    assert len(layers) == len(changed) and {layer.dtype for layer in layers} == {dtype}
+    assert all((layer.x_scale is None) is (x_scale is None) for layer in layers)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor.view(torch.uint8), again.state_dict()[name].view(torch.uint8)), name
+    with torch.no_grad():
+        assert torch.equal(model(tokens()).logits, again(tokens()).logits)
