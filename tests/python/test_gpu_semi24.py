@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import sparseloom
-from sparseloom import Semi24, sparsify_
-from sparseloom.nn import Semi24Linear
+from sparseloom import Semi24, _semi24, ops, sparsify_
+from sparseloom.nn import QuantizedSemi24Linear, Semi24Linear
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.float16, torch.bfloat16]
@@ -110,3 +110,75 @@ def test_the_order_of_the_positions_follows_the_layer(tmp_path):
     torch.testing.assert_close(y.float(), other(x).float(), rtol=2e-2, atol=2e-2)
     torch.save(layer, tmp_path / "layer.pt")
     check(torch.load(tmp_path / "layer.pt", weights_only=False), layer)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("shape", [(64, 128), (264, 512), (5, 11), (96, 2080)])
+@pytest.mark.parametrize("tokens", [1, 17, 300])
+@pytest.mark.parametrize("fast", [False, True])
+def test_quantized_products_are_those_of_the_dense_twin(
+    shape: tuple[int, int], dtype: torch.dtype, tokens: int, fast: bool
+):
+    check_quantized(shape, dtype, tokens, fast)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("fast", [False, True])
+def test_quantized_products_of_more_tiles_than_multiprocessors(dtype: torch.dtype, fast: bool):
+    check_quantized((4096, 320), dtype, 5000, fast)
+
+
+def check_quantized(shape: tuple[int, int], dtype: torch.dtype, tokens: int, fast: bool) -> None:
+    layer = layer_of(*shape, torch.bfloat16)
+    layer.activation = "relu"
+    eight = QuantizedSemi24Linear.from_sparse(layer, dtype)
+    eight.use_fast_accum = fast
+    weight = eight.dequantized(torch.float64).to_dense()[0].weight
+    for given in (torch.bfloat16, torch.float32, torch.float16):
+        x = torch.randn(tokens, shape[1], device="cuda").to(given)
+        quantized, x_scale = ops.quantize_rows(x, dtype)
+        with torch.no_grad():
+            y = eight(x)
+            want = (quantized.double() * x_scale.double() @ weight.T).relu()
+        assert y.dtype is given
+        loose = 2.0**-10 if fast and dtype is torch.float8_e4m3fn else 2.0**-20
+        norm = quantized.double().abs() * x_scale.double() @ weight.abs().T
+        assert ((y.double() - want).abs() <= torch.finfo(given).eps * want.abs() + loose * norm).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_every_kernel_of_quantized_layers_gives_the_same_bits(dtype: torch.dtype):
+    layer = layer_of(256, 512, torch.bfloat16)
+    eight = QuantizedSemi24Linear.from_sparse(layer, dtype)
+    if dtype is not torch.int8:  # sums of few small integers are exact in any order
+        eight.values.copy_(torch.randint(-3, 4, eight.values.shape, device="cuda").float())
+    q = torch.randint(-3, 4, (40, 512), device="cuda").float().to(dtype)
+    scale, how = torch.rand(40, device="cuda"), {"out_dtype": torch.float32, "metadata": eight.metadata}
+    results = [
+        _semi24.scaled_linear(
+            q, eight.values, eight.positions, 512, scale, eight.w_scale, kernel=kernel, **how
+        )
+        for kernel in ("sm90_wgmma", "sm90_decode", "sm80_dots")
+    ]
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_a_quantized_model_is_captured_compiled_and_moved():
+    net = nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 128)).bfloat16().cuda()
+    sparsify_(net, {"[02]": Semi24("magnitude")})
+    sparseloom.quantize_(net, {"0": torch.int8, "2": torch.float8_e4m3fn})
+    assert net[0].metadata is not None and "metadata" not in net[0].state_dict()
+    x = torch.randn(32, 128, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        want = net(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = net(x)
+        graph.replay()
+        assert torch.equal(y, want)
+        compiled = torch.compile(net, fullgraph=True)
+        torch.testing.assert_close(compiled(x), want, rtol=5e-2, atol=5e-2)
+        moved = copy.deepcopy(net).cpu()
+        torch.testing.assert_close(moved(x.cpu()), want.cpu(), rtol=5e-2, atol=5e-2)
+        assert torch.equal(moved.cuda()(x), want)
