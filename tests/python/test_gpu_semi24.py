@@ -141,7 +141,8 @@ def check_quantized(shape: tuple[int, int], dtype: torch.dtype, tokens: int, fas
             y = eight(x)
             want = (quantized.double() * x_scale.double() @ weight.T).relu()
         assert y.dtype is given
-        loose = 2.0**-10 if fast and dtype is torch.float8_e4m3fn else 2.0**-20
+        # of the sums' terms: the tensor cores keep 14 bits of a sum, of 128 columns or of all of them
+        loose = 2.0**-20 if dtype is torch.int8 else 2.0**-10 if fast else 2.0**-13
         norm = quantized.double().abs() * x_scale.double() @ weight.abs().T
         assert ((y.double() - want).abs() <= torch.finfo(given).eps * want.abs() + loose * norm).all()
 
