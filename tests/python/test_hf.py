@@ -450,3 +450,17 @@ def test_quantized_2_4_models_come_back_bitwise(tmp_path, dtype, x_scale):
         assert torch.equal(tensor.view(torch.uint8), again.state_dict()[name].view(torch.uint8)), name
     with torch.no_grad():
         assert torch.equal(model(tokens()).logits, again(tokens()).logits)
+
+
+@pytest.mark.parametrize("cls", MIXED)
+def test_every_kind_of_2_4_layer_comes_back_quantized(cls: str, tmp_path):
+    name, patterns = MIXED[cls]
+    model = made(cls, name)
+    sparsify_(model, patterns)
+    count = sum(isinstance(layer, Semi24Linear) for layer in model.modules())
+    quantize_(model, torch.int8)
+    again = reloaded(model, tmp_path / "eight")
+    kinds = [
+        sum(isinstance(layer, QuantizedSemi24Linear) for layer in each.modules()) for each in (model, again)
+    ]
+    assert same(model, again) and kinds == [count, count]

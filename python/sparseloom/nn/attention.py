@@ -117,7 +117,9 @@ class BlockSparseMultiheadAttention(nn.Module):
     @property
     def in_proj_bias(self) -> nn.Parameter | None:
         """The bias of the projection inside."""
-        return self.in_proj._parameters["bias"]
+        projection: Any = self.in_proj
+        bias: nn.Parameter | None = projection.bias  # a quantized projection has it among its buffers
+        return bias
 
     def to_dense(self) -> nn.Module:
         """Returns the nn.MultiheadAttention with the same values in their places and zero elsewhere

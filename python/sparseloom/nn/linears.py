@@ -57,8 +57,8 @@ def quantizable(model: nn.Module) -> Iterator[Quantizable]:
     patch/forms.
     """
     for layer in sparse_layers(model):
-        if isinstance(layer.weight.owner, (BlockSparseLinear, Semi24Linear)):
-            yield layer.weight.owner
+        if isinstance(layer.weight.owner, tuple(_KINDS)):
+            yield cast("Quantizable", layer.weight.owner)
 
 
 def not_own_forward(layer: Quantizable) -> str:
