@@ -78,6 +78,11 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // Throws unless positions and values are a valid weight of `cols` columns.
   m.def("semi24_validate(Tensor values, Tensor positions, int cols) -> ()");
   m.def("semi24_prune(Tensor w, str method) -> Tensor");
+  // semi24_pack of what the method keeps, a bit for each element that it keeps, and the values and positions
+  // of W^T, which are empty unless asked for.
+  m.def(
+      "semi24_compress(Tensor w, str method, bool transposed=False) -> (Tensor values, Tensor positions, "
+      "Tensor mask, Tensor transposed_values, Tensor transposed_positions)");
   // An order of w's columns, int64 [cols], of which 2:4 keeps more; 0 rounds: no limit.
   m.def("semi24_channel_order(Tensor w, int rounds=0) -> Tensor");
 

@@ -219,6 +219,34 @@ std::string plan(std::int64_t rows, std::int64_t cols, std::string direction, st
   return json_of(*plan, {}, plan->describe());
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> compress(const Tensor& w, std::string method,
+                                                            bool transposed) {
+  constexpr const char* op = "semi24_compress";
+  const Semi24Pruning pruning = pruning_named(op, method);
+  require_matrix(op, w);
+  const int device = device_of(op, "w", w);
+  const Matrix matrix = matrix_of(op, "w", w);
+  const Semi24View shape{matrix.view.rows, matrix.view.cols, nullptr},
+      turned = transposed ? Semi24View{matrix.view.cols, matrix.view.rows, nullptr} : Semi24View{};
+  const auto of_bytes = [&](std::int64_t rows, std::int64_t bytes) {
+    return new_tensor(op, {rows, bytes}, ScalarType::Byte, device);
+  };
+  const Tensor values = new_like(op, w, {shape.rows, shape.row_values()}),
+               positions = of_bytes(shape.rows, shape.position_bytes()),
+               mask = of_bytes(shape.rows, core::ceil_div(shape.cols, std::int64_t{8})),
+               turned_values = new_like(op, w, {turned.rows, turned.row_values()}),
+               turned_positions = of_bytes(turned.rows, turned.position_bytes());
+  const auto bytes = [](const Tensor& tensor) {
+    return static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
+  };
+  semi24_compress(matrix.view, pruning,
+                  {values.mutable_data_ptr(), bytes(positions), bytes(mask),
+                   transposed ? turned_values.mutable_data_ptr() : nullptr,
+                   transposed ? bytes(turned_positions) : nullptr},
+                  torch_executor(device));
+  return {values, positions, mask, turned_values, turned_positions};
+}
+
 }  // namespace
 }  // namespace sparseloom::binding
 
@@ -229,6 +257,7 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("semi24_order", TORCH_BOX(&order_for));
   m.impl("semi24_validate", TORCH_BOX(&validate));
   m.impl("semi24_prune", TORCH_BOX(&prune));
+  m.impl("semi24_compress", TORCH_BOX(&compress));
   m.impl("semi24_plan", TORCH_BOX(&plan));
 }
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {

@@ -30,6 +30,14 @@ SPARSELOOM_API void semi24_unpack(const Semi24View& w, const void* values, const
 SPARSELOOM_API void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning, bool* mask,
                                  const Executor& executor);
 
+/// Prunes and packs at once: out <- what semi24_pack gives of the elements of w that the pruning keeps, where
+/// a NaN or Inf that is not kept leaves nothing, the mask of what is kept, and the same of W^T, which asks
+/// for a transposable pruning. On a CUDA device it is one kernel that reads w once, of f32, f16 or bf16, and
+/// queues on the executor's stream; on the CPU w may be f64 too. The bits are the same everywhere. Throws
+/// Error on other dtypes, and where W^T is asked for and the pruning is not transposable.
+SPARSELOOM_API void semi24_compress(const ConstMatrixView& w, Semi24Pruning pruning,
+                                    const Semi24Compressed& out, const Executor& executor);
+
 /// Bytes of semi24_order's result: a bit for each element of the weight, and at most a border of 63 rows and
 /// 127 columns, or 255 where the dtype has 8 bits.
 SPARSELOOM_API std::int64_t semi24_metadata_bytes(std::int64_t rows, std::int64_t cols, DType dtype);

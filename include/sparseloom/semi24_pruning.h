@@ -21,4 +21,14 @@ enum class Semi24Pruning : std::uint8_t {
   transposable_exact,
 };
 
+/// What semi24_compress (semi24_ops.h) writes of a weight [rows, cols]; each is dense and row-major. Null
+/// where a result is not asked for; the last two only together.
+struct Semi24Compressed {
+  void* values = nullptr;                        // as semi24_pack, of the weight's dtype
+  std::uint8_t* positions = nullptr;             // as semi24_pack
+  std::uint8_t* mask = nullptr;                  // [rows, ceil(cols / 8)]; bit c % 8 of a byte: kept
+  void* transposed_values = nullptr;             // those of W^T [cols, rows]
+  std::uint8_t* transposed_positions = nullptr;  // those of W^T
+};
+
 }  // namespace sparseloom

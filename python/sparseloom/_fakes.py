@@ -138,6 +138,14 @@ def _semi24_prune_fake(w: Tensor, method: str) -> Tensor:
     return w.new_empty(w.shape, dtype=torch.bool)
 
 
+@torch.library.register_fake("sparseloom::semi24_compress")
+def _semi24_compress_fake(w: Tensor, method: str, transposed: bool = False) -> tuple[Tensor, ...]:
+    packed = _semi24_pack_fake(w)
+    mask = w.new_empty((w.shape[0], -(-w.shape[1] // 8)), dtype=torch.uint8)
+    turned = w.new_empty((w.shape[1], w.shape[0]) if transposed else (0, 0))
+    return *packed, mask, *_semi24_pack_fake(turned)
+
+
 @torch.library.register_fake("sparseloom::csr_linear")
 def _csr_linear_fake(x: Tensor, values: Tensor, crow: Tensor, *rest: Any, **named: Any) -> Tensor:
     return x.new_empty((*x.shape[:-1], crow.shape[0] - 1))

@@ -49,9 +49,29 @@ def mask(weight: Tensor, prune: str) -> Tensor:
     """Returns which elements of a weight [rows, cols] stay, as bool: in each group of four of a row the two
     of the largest magnitude, or two that leave at most two in each group of a column as well
     (transposable)."""
+    if weight.is_cuda and weight.dtype != torch.float64:
+        bits = compress(weight, prune)[2]
+        places = torch.arange(8, device=bits.device, dtype=torch.uint8)
+        return (bits.unsqueeze(-1) >> places & 1).bool().flatten(1)[:, : weight.shape[1]]
     require_method("prune", prune)
     (kept,) = _on_host("semi24_prune", weight.detach(), prune)
     return kept
+
+
+def compress(
+    weight: Tensor, prune: str, transposed: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Prunes and packs a weight [rows, cols] in one pass. Returns values, positions, mask, values of W^T and
+    positions of W^T; the last two are empty unless asked for.
+
+    ``mask`` is uint8 [rows, ceil(cols / 8)] with a bit for each element that stays, that of the lowest column
+    lowest. On a GPU it is one kernel. Raises Error where W^T is asked for and ``prune`` is not transposable.
+    """
+    require_method("prune", prune)
+    weight = weight.detach()
+    if weight.dtype == torch.float64:  # the GPU's kernel takes the dtypes that layers compute in
+        return _on_host("semi24_compress", weight, prune, transposed)  # type: ignore[return-value]
+    return call("semi24_compress", weight, prune, transposed)  # type: ignore[no-any-return]
 
 
 def _on_host(name: str, *arguments: Any) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "layout/semi24.h"
+#include "layout/semi24_patterns.h"
 #include "sparseloom/generic/half.h"
 
 namespace sparseloom::layout {
@@ -20,9 +21,6 @@ double magnitude_of(core::Bf16 x) { return magnitude_of(core::to_f32(x)); }
 
 /// Magnitudes of a tile, row-major, zero beyond the matrix.
 using Tile = std::array<double, 16>;
-/// Bit 4 row + column: kept.
-using TileMask = unsigned;
-
 template <class T>
 Tile tile_at(const ConstMatrixView& w, std::int64_t row, std::int64_t col) {
   Tile tile{};
@@ -34,8 +32,8 @@ Tile tile_at(const ConstMatrixView& w, std::int64_t row, std::int64_t col) {
   return tile;
 }
 
-TileMask largest_of_rows(const Tile& tile) {
-  TileMask kept = 0;
+Semi24TileMask largest_of_rows(const Tile& tile) {
+  Semi24TileMask kept = 0;
   for (unsigned row = 0; row < 16; row += 4) {
     unsigned first = 0, second = 1;  // positions of the largest and of the next one
     if (tile[row + 1] > tile[row]) std::swap(first, second);
@@ -50,9 +48,9 @@ TileMask largest_of_rows(const Tile& tile) {
   return kept;
 }
 
-TileMask greedy(const Tile& tile) {
+Semi24TileMask greedy(const Tile& tile) {
   constexpr unsigned kRow = 0xf, kColumn = 0x1111;
-  TileMask kept = 0, closed = 0;  // closed: taken, or in a row or column without room
+  Semi24TileMask kept = 0, closed = 0;  // closed: taken, or in a row or column without room
   while (closed != 0xffff) {
     unsigned best = static_cast<unsigned>(std::countr_one(closed));
     for (unsigned i = best + 1; i < 16; ++i)
@@ -65,48 +63,18 @@ TileMask greedy(const Tile& tile) {
   return kept;
 }
 
-/// The six pairs of a row, as masks of four bits in ascending order.
-constexpr std::array<unsigned, 6> kPairs = {0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100};
-
-/// A pattern with two elements in each row and column: its pairs, and its mask.
-struct Pattern {
-  std::array<std::uint8_t, 4> pair;
-  TileMask mask;
-};
-
-constexpr std::array<Pattern, 90> kPatterns = [] {
-  std::array<Pattern, 90> all{};
-  std::size_t count = 0;
-  // Row 3 outermost and row 0 innermost: the masks ascend.
-  for (unsigned p = 0; p < 6 * 6 * 6 * 6; ++p) {
-    const std::array<unsigned, 4> pair = {p % 6, p / 6 % 6, p / 36 % 6, p / 216};
-    std::array<int, 4> in_column{};
-    TileMask mask = 0;
-    for (unsigned row = 0; row < 4; ++row) {
-      mask |= kPairs[pair[row]] << (4 * row);
-      for (unsigned c = 0; c < 4; ++c) in_column[c] += static_cast<int>(kPairs[pair[row]] >> c & 1u);
-    }
-    if (in_column != std::array<int, 4>{2, 2, 2, 2}) continue;
-    all[count] = {{}, mask};
-    for (unsigned row = 0; row < 4; ++row) all[count].pair[row] = static_cast<std::uint8_t>(pair[row]);
-    ++count;
-  }
-  return all;
-}();
-static_assert(kPatterns.back().mask != 0, "there are 90 of them");
-
-TileMask exact(const Tile& tile) {
+Semi24TileMask exact(const Tile& tile) {
   double of_row[4][6], of_half[2][36];
   for (unsigned row = 0; row < 4; ++row)
     for (unsigned p = 0; p < 6; ++p)
-      of_row[row][p] = tile[4 * row + static_cast<unsigned>(std::countr_zero(kPairs[p]))] +
-                       tile[4 * row + static_cast<unsigned>(std::bit_width(kPairs[p])) - 1];
+      of_row[row][p] = tile[4 * row + static_cast<unsigned>(std::countr_zero(kSemi24Pairs[p]))] +
+                       tile[4 * row + static_cast<unsigned>(std::bit_width(kSemi24Pairs[p])) - 1];
   for (unsigned half = 0; half < 2; ++half)
     for (unsigned p = 0; p < 36; ++p)
       of_half[half][p] = of_row[2 * half][p % 6] + of_row[2 * half + 1][p / 6];
   double most = -1;
-  TileMask kept = 0;
-  for (const Pattern& pattern : kPatterns) {
+  Semi24TileMask kept = 0;
+  for (const Semi24Pattern& pattern : kSemi24Patterns.of) {
     const double sum =
         of_half[0][pattern.pair[0] + 6 * pattern.pair[1]] + of_half[1][pattern.pair[2] + 6 * pattern.pair[3]];
     if (sum > most) most = sum, kept = pattern.mask;
@@ -118,7 +86,7 @@ template <class T, class Keep>
 void prune_tiles(const ConstMatrixView& w, bool* mask, std::int64_t begin, std::int64_t end, Keep keep) {
   for (std::int64_t row = begin; row < end; row += 4)
     for (std::int64_t col = 0; col < w.cols; col += 4) {
-      const TileMask kept = keep(tile_at<T>(w, row, col));
+      const Semi24TileMask kept = keep(tile_at<T>(w, row, col));
       for (std::int64_t r = 0; r < std::min<std::int64_t>(4, end - row); ++r)
         for (std::int64_t c = 0; c < std::min<std::int64_t>(4, w.cols - col); ++c)
           mask[(row + r) * w.cols + col + c] = (kept >> (4 * r + c) & 1u) != 0;

@@ -21,4 +21,14 @@ void require_queued(const char* op, int error, const Executor& executor, std::st
                "an earlier kernel may have failed: run with CUDA_LAUNCH_BLOCKING=1 to find it");
 }
 
+void require_matrix(const char* op, const ConstMatrixView& matrix) {
+  if (matrix.rows < 0 || matrix.cols < 0 || matrix.stride < matrix.cols)
+    core::fail(
+        op, "a matrix whose rows lie at least its columns apart",
+        core::shape(matrix.rows, matrix.cols) + " with rows " + std::to_string(matrix.stride) + " apart",
+        "strides count elements; copy a transposed matrix first");
+  if (matrix.data == nullptr && matrix.rows > 0 && matrix.cols > 0)
+    core::fail(op, "dense data", "a null pointer", "pass the matrix's memory");
+}
+
 }  // namespace sparseloom::ops

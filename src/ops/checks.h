@@ -7,6 +7,7 @@
 #include "runtime/cuda.h"
 #include "sparseloom/executor.h"
 #include "sparseloom/export.h"
+#include "sparseloom/matrix_view.h"
 
 namespace sparseloom::ops {
 
@@ -20,5 +21,8 @@ const runtime::CudaDevice& require_gpu(const char* op, const Executor& executor)
 /// Throws Error if a launch returned a CUDA error. `kernel` is what the error calls it.
 void require_queued(const char* op, int error, const Executor& executor,
                     std::string_view kernel = "the kernel");
+
+/// Throws Error unless the matrix has memory, and rows at least its columns apart.
+void require_matrix(const char* op, const ConstMatrixView& matrix);
 
 }  // namespace sparseloom::ops

@@ -26,12 +26,7 @@ void require_dense(const char* op, const ConstMatrixView& dense, const Executor&
   if (executor.device >= 0)
     core::fail(op, "a weight on the CPU", "one on " + ops::place(executor.device),
                "move it with .cpu(), and the result back");
-  if (dense.rows < 0 || dense.cols < 0 || dense.stride < dense.cols)
-    core::fail(op, "a matrix whose rows lie at least its columns apart",
-               core::shape(dense.rows, dense.cols) + " with rows " + std::to_string(dense.stride) + " apart",
-               "strides count elements; copy a transposed matrix first");
-  if (dense.data == nullptr && dense.rows > 0 && dense.cols > 0)
-    core::fail(op, "dense data", "a null pointer", "pass the matrix's memory");
+  ops::require_matrix(op, dense);
 }
 
 }  // namespace

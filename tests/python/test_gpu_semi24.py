@@ -183,3 +183,26 @@ def test_a_quantized_model_is_captured_compiled_and_moved():
         moved = copy.deepcopy(net).cpu()
         torch.testing.assert_close(moved(x.cpu()), want.cpu(), rtol=5e-2, atol=5e-2)
         assert torch.equal(moved.cuda()(x), want)
+
+
+@pytest.mark.parametrize("method", ["magnitude", "transposable_greedy", "transposable_exact"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_pruning_on_the_gpu_has_the_bits_of_the_cpu(method: str, dtype: torch.dtype):
+    weight = torch.randn(513, 1027).to(dtype)
+    both = method != "magnitude"
+    for mine, want in zip(
+        _semi24.compress(weight.cuda(), method, both), _semi24.compress(weight, method, both), strict=True
+    ):
+        assert mine.is_cuda and torch.equal(mine.cpu(), want)
+    assert torch.equal(_semi24.mask(weight.cuda(), method).cpu(), _semi24.mask(weight, method))
+
+
+def test_pruning_on_the_gpu_waits_for_nothing_and_repeats_its_bits():
+    weight = torch.randn(1024, 2048, device="cuda", dtype=torch.bfloat16)
+    first = _semi24.compress(weight, "transposable_greedy", True)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        again = [_semi24.compress(weight, "transposable_greedy", True) for _ in range(20)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(a, b) for result in again for a, b in zip(result, first, strict=True))

@@ -115,10 +115,7 @@ def packed(weight: Tensor, prune: str | None = None) -> tuple[Semi24Layout, Tens
         remedy = "pass layer.weight; Semi24Linear.from_torch takes torch's semi-structured tensors"
         raise Error("semi24", "a strided weight [out_features, in_features]", got, remedy)
     weight = weight.detach()
-    if prune is not None:
-        # not a product: the pruned element may be Inf or NaN
-        weight = weight.masked_fill(~_semi24.mask(weight, prune), 0)
-    values, positions = _semi24.pack(weight)
+    values, positions = _semi24.pack(weight) if prune is None else _semi24.compress(weight, prune)[:2]
     return Semi24Layout(*weight.shape, positions=positions), values
 
 

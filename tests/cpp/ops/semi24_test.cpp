@@ -275,6 +275,64 @@ TEST(Semi24Prune, PacksAfterwardsAndSoDoesTheTransposed) {
   }
 }
 
+TEST(Semi24Compress, IsPruneAndPackOfWAndOfItsTransposed) {
+  for (DType dtype : kFloats)
+    for (auto [rows, cols] : {std::pair<std::int64_t, std::int64_t>{43, 37}, {8, 16}, {1, 3}, {0, 4}})
+      for (Semi24Pruning pruning : kPrunings) {
+        Dense w = with_ties(dtype, rows, cols, true);
+        const std::vector<char> mask = prune(w, pruning);
+        Dense kept(dtype, rows, cols), turned(dtype, cols, rows);
+        for (std::int64_t row = 0; row < rows; ++row)
+          for (std::int64_t col = 0; col < cols; ++col)
+            if (mask[row * cols + col]) {
+              std::memcpy(kept.at(row, col), w.at(row, col), size_of(dtype));
+              std::memcpy(turned.at(col, row), w.at(row, col), size_of(dtype));
+            }
+        const Packed expected = pack(kept);
+        Packed got(rows, cols, dtype), got_turned(cols, rows, dtype);
+        const std::int64_t mask_bytes = (cols + 7) / 8;
+        std::vector<std::uint8_t> bits(static_cast<std::size_t>(rows * mask_bytes), 0xff);
+        const bool both = pruning != Semi24Pruning::magnitude;
+        semi24_compress(
+            w.view(), pruning,
+            {got.values.data(), got.positions.data(), bits.data(), both ? got_turned.values.data() : nullptr,
+             both ? got_turned.positions.data() : nullptr},
+            testing::backwards(2));
+        EXPECT_EQ(got.values, expected.values) << name_of(dtype) << rows << "x" << cols;
+        EXPECT_EQ(got.positions, expected.positions);
+        for (std::int64_t row = 0; row < rows; ++row)
+          for (std::int64_t col = 0; col < 8 * mask_bytes; ++col)
+            ASSERT_EQ(bits[row * mask_bytes + col / 8] >> (col % 8) & 1,
+                      col < cols && mask[row * cols + col] ? 1 : 0);
+        if (!both || rows == 0) continue;
+        const Packed expected_turned = pack(turned);
+        EXPECT_EQ(got_turned.values, expected_turned.values);
+        EXPECT_EQ(got_turned.positions, expected_turned.positions);
+      }
+}
+
+TEST(Semi24Compress, RefusesWhatHasNoAnswer) {
+  Dense w(DType::f32, 4, 4), bytes(DType::i8, 4, 4);
+  Packed to(4, 4, DType::f32), turned(4, 4, DType::f32);
+  std::uint8_t mask[4];
+  const Semi24Compressed both{to.values.data(), to.positions.data(), mask, turned.values.data(),
+                              turned.positions.data()};
+  expect_error("semi24_compress", {"magnitude", "transposable_greedy"},
+               [&] { semi24_compress(w.view(), Semi24Pruning::magnitude, both, Executor::serial()); });
+  expect_error("semi24_compress", {"int8"}, [&] {
+    semi24_compress(bytes.view(), Semi24Pruning::transposable_exact, both, Executor::serial());
+  });
+  Semi24Compressed half = both;
+  half.transposed_positions = nullptr;
+  expect_error("semi24_compress", {"one of them"}, [&] {
+    semi24_compress(w.view(), Semi24Pruning::transposable_exact, half, Executor::serial());
+  });
+  expect_error("semi24_compress", {"f64", "CPU"}, [&] {
+    Dense doubles(DType::f64, 4, 4);
+    semi24_compress(doubles.view(), Semi24Pruning::transposable_exact, both, Executor::cuda(0));
+  });
+}
+
 TEST(Semi24Prune, RefusesEightBitsAndDevices) {
   Dense w(DType::i8, 4, 4);
   expect_error("semi24_prune", {"int8"}, [&] { prune(w, Semi24Pruning::magnitude); });
