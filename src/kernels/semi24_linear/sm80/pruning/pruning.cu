@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/semi24_linear/sm80/pruning/elements.cuh"
 #include "kernels/semi24_linear/sm80/pruning/pruning.h"
 #include "kernels/semi24_linear/sm80/pruning/tile_mask.cuh"
 #include "kernels/shared/early_launch.cuh"
@@ -24,39 +25,17 @@ struct PruneParams {
   bool vectors;  // w's rows begin at multiples of 16 bytes, and rows of values at multiples of two pairs
 };
 
-/// Two elements that lie side by side.
-template <class E>
-struct alignas(2 * sizeof(typename E::Word)) Pair {
-  typename E::Word first, second;
-};
-
 /// The positions of a group whose nonzeros are `bits`, at most two of four: those, and the lowest free ones.
 __device__ __forceinline__ unsigned positions_of(unsigned bits) {
   // 4 bits for each value of `bits`: 0 to 3 have 0 and 1; three and more do not occur.
   constexpr std::uint64_t kOf = 0x000e'0dcc'0988'4444ull;
   return static_cast<unsigned>(kOf >> (bits * 4)) & 15u;
 }
-template <class Word>
-__device__ __forceinline__ bool is_nonzero(Word bits) {
-  return static_cast<Word>(bits << 1) != 0;  // -0 is zero, NaN is not
-}
-
-/// The elements at two positions, zero where they are no nonzeros that stay.
-template <class E>
-__device__ __forceinline__ Pair<E> pair_at(unsigned positions, unsigned bits, typename E::Word e0,
-                                           typename E::Word e1, typename E::Word e2, typename E::Word e3) {
-  const auto at = [&](unsigned place) {
-    const typename E::Word element = place == 0 ? e0 : place == 1 ? e1 : place == 2 ? e2 : e3;
-    return bits >> place & 1u ? element : static_cast<typename E::Word>(0);
-  };
-  return {at(positions & 3u), at(positions >> 2)};
-}
-
 template <class E, Semi24Pruning kPruning, bool kTransposed>
 __global__ void __launch_bounds__(kThreads) prune_kernel(const PruneParams params) {
   using Word = typename E::Word;
   // Pairs and positions of W^T: a row for each column of W.
-  __shared__ Pair<E> turned[kTransposed ? kCols : 1][kStrips + 1];
+  __shared__ Pair<Word> turned[kTransposed ? kCols : 1][kStrips + 1];
   __shared__ std::uint8_t turned_positions[kTransposed ? kCols : 1][kStrips + 4];
   const int chunk = threadIdx.x % kChunks, strip = threadIdx.x / kChunks;
   const std::int64_t first_row = std::int64_t{blockIdx.x / params.col_tiles} * kRows,
@@ -64,52 +43,49 @@ __global__ void __launch_bounds__(kThreads) prune_kernel(const PruneParams param
   const std::int64_t row = first_row + strip * 4, col = first_col + chunk * 8;
   const bool whole = params.vectors && col + 8 <= params.cols;
 
-  alignas(16) Word w[4][8];
+  Elements<Word> w;
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     const Word* const from = static_cast<const Word*>(params.w) + (row + r) * params.stride + col;
     if (whole && row + r < params.rows) {
-#pragma unroll
-      for (unsigned i = 0; i < sizeof w[r] / 16; ++i)
-        reinterpret_cast<uint4*>(w[r])[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+      w.load(r, from);
     } else {
 #pragma unroll
-      for (int c = 0; c < 8; ++c)
-        w[r][c] = row + r < params.rows && col + c < params.cols ? from[c] : static_cast<Word>(0);
+      for (int c = 0; c < 8; ++c) w.set(r, c, row + r < params.rows && col + c < params.cols ? from[c] : 0);
     }
   }
 
   TileMask kept[2], nonzero[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    Word tile[16];
-    unsigned bits = 0;
+    Tile tile;
+    TileMask bits = 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      tile[i] = w[i / 4][half * 4 + i % 4];
-      bits |= static_cast<unsigned>(is_nonzero(tile[i])) << i;
+      const std::uint32_t element = w.at(i / 4, half * 4 + i % 4);
+      tile[i] = magnitude_of<E>(element);
+      bits |= static_cast<TileMask>(tile[i] != 0) << i;  // -0 is zero, NaN is not
     }
     kept[half] = tile_mask<E, kPruning>(tile);
     nonzero[half] = kept[half] & bits;
+    w.keep(half, kept[half]);
   }
 
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
     if (row + r >= params.rows || col >= params.cols) break;
-    alignas(16) Pair<E> pairs[2];
+    alignas(16) Pair<Word> pairs[2];
     unsigned positions[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const unsigned bits = nonzero[half] >> (4 * r) & 15u;
-      positions[half] = positions_of(bits);
-      pairs[half] = pair_at<E>(positions[half], bits, w[r][half * 4], w[r][half * 4 + 1], w[r][half * 4 + 2],
-                               w[r][half * 4 + 3]);
+      positions[half] = positions_of(nonzero[half] >> (4 * r) & 15u);
+      pairs[half] = w.in_row(r, half, positions[half]);
     }
     const bool both = col + 4 < params.cols;  // the second group has a column
-    Pair<E>* const to =
-        static_cast<Pair<E>*>(params.out.values) + ((row + r) * params.row_values + col / 2) / 2;
+    Pair<Word>* const to =
+        static_cast<Pair<Word>*>(params.out.values) + ((row + r) * params.row_values + col / 2) / 2;
     if (whole) {
-      if constexpr (sizeof(Pair<E>) == 4)
+      if constexpr (sizeof(Pair<Word>) == 4)
         __stcs(reinterpret_cast<uint2*>(to), *reinterpret_cast<const uint2*>(pairs));
       else
         __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(pairs));
@@ -130,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) prune_kernel(const PruneParams param
       const TileMask of = nonzero[c / 4] >> (c % 4);
       const unsigned bits = (of & 1u) | (of >> 3 & 2u) | (of >> 6 & 4u) | (of >> 9 & 8u);
       const unsigned positions = positions_of(bits);
-      turned[chunk * 8 + c][strip] = pair_at<E>(positions, bits, w[0][c], w[1][c], w[2][c], w[3][c]);
+      turned[chunk * 8 + c][strip] = w.in_column(c, positions);
       turned_positions[chunk * 8 + c][strip] = static_cast<std::uint8_t>(positions);
     }
     __syncthreads();
@@ -140,8 +116,8 @@ __global__ void __launch_bounds__(kThreads) prune_kernel(const PruneParams param
       const int own = threadIdx.x % kStrips;
       const std::int64_t out_row = first_col + c, group = first_row / 4 + own;
       if (out_row >= params.cols || 4 * group >= params.rows) continue;
-      static_cast<Pair<E>*>(params.out.transposed_values)[out_row * (params.transposed_values / 2) + group] =
-          turned[c][own];
+      static_cast<Pair<Word>*>(
+          params.out.transposed_values)[out_row * (params.transposed_values / 2) + group] = turned[c][own];
       if (own % 2 == 0) {
         const bool both = 4 * (group + 1) < params.rows;
         params.out.transposed_positions[out_row * params.transposed_bytes + group / 2] =

@@ -14,22 +14,23 @@
 
 namespace sparseloom::kernels::cuda::semi24 {
 
-/// The bits of an element. `magnitude` has the order of |x|, with NaN as infinity.
+/// The bits of an element. `magnitude` has the order of |x|, with NaN as infinity. Sums of 8 magnitudes that
+/// differ by at most kSpan binary exponents are exact in fp32.
 struct F32Bits {
   using Word = std::uint32_t;
   using Key = std::uint64_t;
   static constexpr DType kDtype = DType::f32;
-  static __device__ __forceinline__ Word magnitude(Word bits) { return min(bits & 0x7fffffffu, 0x7f800000u); }
-  static __device__ __forceinline__ double value(Word magnitude) { return __uint_as_float(magnitude); }
+  static constexpr std::uint32_t kInfinity = 0x7f800000u;
+  static __device__ __forceinline__ float value(std::uint32_t magnitude) {
+    return __uint_as_float(magnitude);
+  }
 };
 struct F16Bits {
   using Word = std::uint16_t;
   using Key = std::uint32_t;
   static constexpr DType kDtype = DType::f16;
-  static __device__ __forceinline__ std::uint32_t magnitude(Word bits) {
-    return min(bits & 0x7fffu, 0x7c00u);
-  }
-  static __device__ __forceinline__ double value(std::uint32_t magnitude) {
+  static constexpr std::uint32_t kInfinity = 0x7c00u, kFractionBits = 10, kSpan = 24 - 11 - 3;
+  static __device__ __forceinline__ float value(std::uint32_t magnitude) {
     return __half2float(__ushort_as_half(static_cast<unsigned short>(magnitude)));
   }
 };
@@ -37,87 +38,103 @@ struct Bf16Bits {
   using Word = std::uint16_t;
   using Key = std::uint32_t;
   static constexpr DType kDtype = DType::bf16;
-  static __device__ __forceinline__ std::uint32_t magnitude(Word bits) {
-    return min(bits & 0x7fffu, 0x7f80u);
-  }
-  static __device__ __forceinline__ double value(std::uint32_t magnitude) {
+  static constexpr std::uint32_t kInfinity = 0x7f80u, kFractionBits = 7, kSpan = 24 - 8 - 3;
+  static __device__ __forceinline__ float value(std::uint32_t magnitude) {
     return __uint_as_float(magnitude << 16);
   }
 };
 
 using TileMask = layout::Semi24TileMask;
+/// Magnitudes of a tile, row-major.
+using Tile = std::uint32_t[16];
 
-/// Keys descend as the choice does: by magnitude, and of equal ones the lower place first.
 template <class E>
-__device__ __forceinline__ typename E::Key key_of(typename E::Word bits, int place) {
-  return static_cast<typename E::Key>(E::magnitude(bits)) << 4 | (15 - place);
+__device__ __forceinline__ std::uint32_t magnitude_of(std::uint32_t bits) {
+  constexpr std::uint32_t kAll = sizeof(typename E::Word) == 2 ? 0x7fffu : 0x7fffffffu;
+  return min(bits & kAll, E::kInfinity);
 }
 
-template <class Key>
-__device__ __forceinline__ int place_of(Key key) {
-  return 15 - static_cast<int>(key & 15);
-}
-
-/// The two largest of each row.
+/// The two largest of each row. Keys descend as the choice does: of equal magnitudes the lower place first.
 template <class E>
-__device__ __forceinline__ TileMask largest_of_rows(const typename E::Word (&tile)[16]) {
+__device__ __forceinline__ TileMask largest_of_rows(const Tile& tile) {
+  using Key = typename E::Key;
   TileMask kept = 0;
 #pragma unroll
   for (int row = 0; row < 16; row += 4) {
-    typename E::Key key[4];
+    Key key[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) key[i] = key_of<E>(tile[row + i], row + i);
-    const auto first = max(max(key[0], key[1]), max(key[2], key[3]));
-    const auto second =
-        max(min(max(key[0], key[1]), max(key[2], key[3])), max(min(key[0], key[1]), min(key[2], key[3])));
-    kept |= 1u << place_of(first) | 1u << place_of(second);
+    for (int i = 0; i < 4; ++i) key[i] = static_cast<Key>(tile[row + i]) << 2 | (3 - i);
+    const Key upper = max(key[0], key[1]), lower = max(key[2], key[3]);
+    const Key second = max(min(upper, lower), max(min(key[0], key[1]), min(key[2], key[3])));
+    kept |= (8u >> static_cast<unsigned>(max(upper, lower) & 3) | 8u >> static_cast<unsigned>(second & 3))
+            << row;
   }
   return kept;
 }
 
-/// Sorts 16 keys into descending order by Batcher's odd-even merging network.
+/// Batcher's odd-even merging network of 16 keys: which two are compared, in order.
+struct SortingNetwork {
+  static constexpr int kSteps = 63;
+  int first[kSteps], second[kSteps];
+};
+inline constexpr SortingNetwork kSortingNetwork = [] {
+  SortingNetwork network{};
+  int step = 0;
+  for (int p = 1; p < 16; p *= 2)
+    for (int k = p; k >= 1; k /= 2)
+      for (int j = k % p; j + k < 16; j += 2 * k)
+        for (int i = 0; i < k && i + j + k < 16; ++i)
+          if ((i + j) / (2 * p) == (i + j + k) / (2 * p))
+            network.first[step] = i + j, network.second[step++] = i + j + k;
+  return network;
+}();
+
+/// Sorts into descending order. Unrolled by templates, since ptxas keeps keys in local memory otherwise.
 template <class Key>
 __device__ __forceinline__ void sort_descending(Key (&key)[16]) {
-#pragma unroll
-  for (int p = 1; p < 16; p *= 2)
-#pragma unroll
-    for (int k = p; k >= 1; k /= 2)
-#pragma unroll
-      for (int j = k % p; j + k < 16; j += 2 * k)
-#pragma unroll
-        for (int i = 0; i < k; ++i)
-          if (i + j + k < 16 && (i + j) / (2 * p) == (i + j + k) / (2 * p)) {
-            const Key a = key[i + j], b = key[i + j + k];
-            key[i + j] = max(a, b), key[i + j + k] = min(a, b);
-          }
+  [&]<std::size_t... kStep>(std::index_sequence<kStep...>) {
+    const auto compare = [&]<std::size_t kAt>() {
+      constexpr int kFirst = kSortingNetwork.first[kAt], kSecond = kSortingNetwork.second[kAt];
+      const Key a = key[kFirst], b = key[kSecond];
+      key[kFirst] = max(a, b), key[kSecond] = min(a, b);
+    };
+    (compare.template operator()<kStep>(), ...);
+  }
+  (std::make_index_sequence<SortingNetwork::kSteps>());
 }
 
-/// Takes elements in descending order wherever row and column have room for two.
+/// Takes elements in descending order wherever row and column have room for two. A key has, below the
+/// magnitude: 15 - place, so that of equal ones the lower place comes first; a bit for the row and one for
+/// the column; and the place where a shift reads it.
 template <class E>
-__device__ __forceinline__ TileMask greedy(const typename E::Word (&tile)[16]) {
-  typename E::Key key[16];
+__device__ __forceinline__ TileMask greedy(const Tile& tile) {
+  using Key = typename E::Key;
+  constexpr std::uint32_t kLines = 0xffu << 5;
+  Key key[16];
 #pragma unroll
-  for (int i = 0; i < 16; ++i) key[i] = key_of<E>(tile[i], i);
+  for (int i = 0; i < 16; ++i)
+    key[i] = static_cast<Key>(tile[i]) << 17 | ((15 - i) << 13 | (1 << (i / 4) | 16 << (i % 4)) << 5 | i);
   sort_descending(key);
-  TileMask kept = 0, full = 0;  // full: in a row or column without room
+  TileMask kept = 0;
+  std::uint32_t once = 0, full = 0;  // rows and columns that hold one element or more, and two
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
-    const int place = place_of(key[i]);
-    const TileMask own = 1u << place, row = 0xfu << (place & 12), column = 0x1111u << (place & 3);
-    if (full & own) continue;
-    // What was kept in the row before makes two of it.
-    full |= (kept & row ? row : 0u) | (kept & column ? column : 0u);
-    kept |= own;
+    const auto own = static_cast<std::uint32_t>(key[i]), lines = own & kLines;
+    const bool room = (full & lines) == 0;
+    const TileMask bit = 1u << (own & 31u);
+    full = room ? full | (once & lines) : full;
+    once = room ? once | lines : once;
+    kept = room ? kept | bit : kept;
   }
   return kept;
 }
 
-/// The pattern with the largest sum, in the CPU's order of additions.
-template <class E>
-__device__ __forceinline__ TileMask exact(const typename E::Word (&tile)[16]) {
-  double value[16], half[2][36];
+/// The pattern with the largest sum, in the CPU's order of additions, which are those of T.
+template <class E, class T>
+__device__ __forceinline__ TileMask largest_pattern(const Tile& tile) {
+  T value[16], half[2][36];
 #pragma unroll
-  for (int i = 0; i < 16; ++i) value[i] = E::value(E::magnitude(tile[i]));
+  for (int i = 0; i < 16; ++i) value[i] = E::value(tile[i]);
   const auto pair_sum = [&](int row, int pair) {
     constexpr int kFirst[6] = {0, 0, 1, 0, 1, 2}, kSecond[6] = {1, 2, 2, 3, 3, 3};  // of kSemi24Pairs
     return value[4 * row + kFirst[pair]] + value[4 * row + kSecond[pair]];
@@ -126,7 +143,7 @@ __device__ __forceinline__ TileMask exact(const typename E::Word (&tile)[16]) {
   for (int h = 0; h < 2; ++h)
 #pragma unroll
     for (int p = 0; p < 36; ++p) half[h][p] = pair_sum(2 * h, p % 6) + pair_sum(2 * h + 1, p / 6);
-  double most = -1;
+  T most = -1;
   TileMask kept = 0;
   [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
     const auto consider = [&]<std::size_t kAt>() {
@@ -134,7 +151,7 @@ __device__ __forceinline__ TileMask exact(const typename E::Word (&tile)[16]) {
       constexpr int kUpper = kPattern.pair[0] + 6 * kPattern.pair[1],
                     kLower = kPattern.pair[2] + 6 * kPattern.pair[3];
       constexpr TileMask kMask = kPattern.mask;
-      const double sum = half[0][kUpper] + half[1][kLower];
+      const T sum = half[0][kUpper] + half[1][kLower];
       if (sum > most) most = sum, kept = kMask;
     };
     (consider.template operator()<kIndex>(), ...);
@@ -143,8 +160,25 @@ __device__ __forceinline__ TileMask exact(const typename E::Word (&tile)[16]) {
   return kept;
 }
 
+/// fp32 gives fp64's answer, ties included, where every sum is exact in it: where the exponents of a 16-bit
+/// tile span few binades.
+template <class E>
+__device__ __forceinline__ TileMask exact(const Tile& tile) {
+  if constexpr (sizeof(typename E::Word) == 2) {
+    std::uint32_t largest = 0, smallest = E::kInfinity;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      largest = max(largest, tile[i]);
+      smallest = min(smallest, tile[i] == 0 ? E::kInfinity : tile[i]);
+    }
+    const std::uint32_t top = largest >> E::kFractionBits, bottom = max(smallest >> E::kFractionBits, 1u);
+    if (largest < E::kInfinity && top <= bottom + E::kSpan) return largest_pattern<E, float>(tile);
+  }
+  return largest_pattern<E, double>(tile);
+}
+
 template <class E, Semi24Pruning kPruning>
-__device__ __forceinline__ TileMask tile_mask(const typename E::Word (&tile)[16]) {
+__device__ __forceinline__ TileMask tile_mask(const Tile& tile) {
   if constexpr (kPruning == Semi24Pruning::magnitude)
     return largest_of_rows<E>(tile);
   else if constexpr (kPruning == Semi24Pruning::transposable_greedy)
