@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from sparseloom import Error, Pattern
 from sparseloom import sparsify as S
-from sparseloom.nn import BlockSparseLinear, MaskedLinear
+from sparseloom.nn import BlockSparseLinear, MaskedLinear, masked_product
 from sparseloom.sparsify.gates import Gate
 from sparseloom.sparsify.grid import block_sums, expanded
 
@@ -142,6 +142,27 @@ def test_a_second_differentiation_is_refused():
     (dx,) = torch.autograd.grad(layer(x).square().sum(), [x], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         dx.sum().backward()
+
+
+def test_the_plan_decides_between_blocks_and_the_dense_weight(monkeypatch):
+    layer = make(64, 32, 8)
+    x, asked, used, answer = torch.randn(5, 32), [], [], {"kernel": "panel", "predicted_us": 2.0}
+    real = masked_product.ops.linear
+    monkeypatch.setattr(masked_product.ops, "linear", lambda *args: used.append(1) or real(*args))
+
+    def plan(index, direction, dtype, tokens, bias, device):
+        asked.append((direction, tokens, index.blocks))
+        return answer
+
+    monkeypatch.setattr(masked_product.ops, "plan", plan)
+    for cost, blocks in ((1.0, 0), (3.0, 1), (None, 2)):
+        masked_product._faster.cache_clear()
+        answer["dense_copy_us"] = cost
+        layer(x)
+        layer(x[:5])  # asked once for one number of tokens and blocks
+        assert len(used) == 2 * blocks
+    assert asked == [("forward", 5, int(layer.mask.sum()))] * 3
+    masked_product._faster.cache_clear()
 
 
 def test_autocast_casts_as_it_does_for_a_dense_layer():

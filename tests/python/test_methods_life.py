@@ -193,6 +193,16 @@ def test_the_signal_of_mixed_precision_is_that_of_float32():
     torch.testing.assert_close(*masks, atol=1e-3, rtol=0.05)
 
 
+def test_a_weight_that_torch_masks_is_refused_by_methods_with_a_master():
+    from torch.ao.pruning import WeightNormSparsifier
+
+    net = nn.Sequential(nn.Linear(64, 64))
+    pruner = WeightNormSparsifier(sparsity_level=0.5, sparse_block_shape=(1, 4), zeros_per_block=2)
+    pruner.prepare(net, [{"tensor_fqn": "0.weight"}])
+    with pytest.raises(Error, match="squash_mask"):
+        sparsify_(net, {"0": BlockSparse(8, 0.5, method=M.supermask())})
+
+
 @pytest.mark.parametrize("name", ["rigl", "gradual"])
 def test_a_weight_that_fully_shard_cut_up_is_refused(name):
     net, optimizer, run = start(name)
@@ -254,6 +264,7 @@ def test_a_user_module_with_sparse_weights_is_driven_too():
         (lambda: BlockSparse(8, method=M.supermask()), "expected a density"),
         (lambda: BlockSparse(8, 0.5, method=M.l0(0.1)), "no density"),
         (lambda: BlockSparse(8, 0.5, method=M.soft_movement(1, 9)), "no density"),
+        (lambda: sparsify_(model(), {"0": BlockSparse(8, 0.5)}).method, "a pattern with a method"),
         (lambda: pack_(model()), "layers that a method trains"),
         (
             lambda: sparsify_(

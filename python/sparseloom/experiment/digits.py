@@ -119,7 +119,7 @@ def train(arm: Arm, density: float, seed: int, steps: int) -> dict[str, Any]:
     if not arm.dense:
         given = density if arm.takes_density else None
         chosen = BlockSparse(BLOCK, given, arm.select, seed=seed, method=arm.method)
-        run = sparsify_(net, {HIDDEN: chosen}, optimizer=optimizer).method
+        run = sparsify_(net, {HIDDEN: chosen}, optimizer=optimizer).run
         if arm.redraw:
             for layer in _hidden(net):
                 layer.reset_parameters()

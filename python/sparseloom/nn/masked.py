@@ -84,7 +84,9 @@ class MaskedLinear(nn.Module):
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
         gates = None if self.gate is None else self.gate(weight)
-        kept = self._blocks(self.mask if gates is None else gates.detach() != 0)
+        if gates is not None:
+            self.mask.copy_(gates.detach() != 0)
+        kept = self._blocks()
         kind = x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
@@ -101,7 +103,7 @@ class MaskedLinear(nn.Module):
     @property
     def pattern(self) -> Pattern:
         """Which blocks are kept now."""
-        return self._blocks(self.mask).pattern
+        return self._blocks().pattern
 
     def set_mask_(self, mask: Tensor | Pattern) -> None:
         """Makes ``mask`` the kept blocks, in place. Raises Error for another shape, and beside a gate."""
@@ -140,9 +142,9 @@ class MaskedLinear(nn.Module):
             self.weight.detach(), gates, Kept.of(pattern.mask, shape, self.block, self.weight.device)
         )
 
-    def _blocks(self, mask: Tensor) -> Kept:
-        """Returns the index of a mask, made anew only when the mask is another one."""
-        host = mask.to("cpu")
+    def _blocks(self) -> Kept:
+        """Returns the index of the mask, made anew only when the mask is another one."""
+        mask, host = self.mask, self.mask.to("cpu")
         kept = self._kept
         if (
             kept is None
@@ -151,8 +153,6 @@ class MaskedLinear(nn.Module):
         ):
             shape = (self.out_features, self.in_features)
             kept = self._kept = Kept.of(host, shape, self.block, mask.device)
-            if mask is not self.mask:
-                self.mask.copy_(mask)
         return kept
 
     def _checked(self, mask: Tensor | Pattern) -> Tensor:

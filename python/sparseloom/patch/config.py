@@ -133,6 +133,8 @@ class BlockSparse(Recipe):
     def refusal(self, site: Site) -> str:
         if self.has_master and site.form.layers.masked is None:
             return "its kind has no masked layer: choose a method with gradient=Stored()"
+        if self.has_master and site.holder[0] is not site.module:
+            return "torch.ao.pruning masks its weight: call its squash_mask first"
         if is_torchs(site.parameter):
             return "its weight is 2:4, packed by torch: choose Semi24(), or give it a dense one first"
         (rows, cols), (bm, bn) = site.shape, self.shape

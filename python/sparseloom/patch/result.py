@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ..errors import Error
 from ..sparsify import Run
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a number that is a whole part of a module's name
@@ -46,12 +47,20 @@ class Patched:
     parameters: tuple[int, int] = (0, 0)  # of the model, before and after
     became: str = "block-sparse"
     notes: list[str] = field(default_factory=list)
-    method: Run | None = None  # what trains the changed layers, where a method was asked for
+    run: Run | None = None  # of the methods that were asked for
+
+    @property
+    def method(self) -> Run:
+        """The run of the methods that were asked for. Raises Error where none was."""
+        if self.run is None:
+            remedy = "pass BlockSparse(method=...)"
+            raise Error("sparsify_", "a pattern with a method", "none", remedy)
+        return self.run
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data for JSON."""
-        found = asdict(replace(self, method=None))
-        del found["method"]
+        found = asdict(replace(self, run=None))
+        del found["run"]
         return found
 
     def __repr__(self) -> str:

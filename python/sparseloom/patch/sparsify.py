@@ -54,8 +54,8 @@ def sparsify_(
         dense_copy: what the new block-sparse layers' attribute becomes: whether calls for inference may
             multiply with a dense copy of the weight (see BlockSparseLinear.dense_copy). Not with ``strict``.
 
-    ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for, None without one:
-    call its ``step()`` after each step of the optimizer, or ``attach`` it to one.
+    ``method`` of the result is the ``sparsify.Run`` of the methods that were asked for: call its ``step()``
+    after each step of the optimizer, or ``attach`` it to one.
 
     Returns what changed, and every linear layer that did not with the reason, and prints it: to the log at
     INFO, or to stderr in a program that configured no logging. Raises Error, with the model untouched, when a
@@ -77,7 +77,7 @@ def sparsify_(
         for choice, layer in zip(choices, layers, strict=True)
         if (trained := choice.recipe.trained()) is not None
     ]
-    result.method = run_of(driven, None if optimizer is None else optimizers)
+    result.run = run_of(driven, None if optimizer is None else optimizers)
     result.parameters = before, parameter_count(model)
     announce(result)
     return result
