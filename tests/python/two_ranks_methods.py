@@ -1,6 +1,6 @@
 """What test_distributed.py runs on each of two ranks: `two_ranks_methods.py RANK FILE`.
 
-RigL and SET under DistributedDataParallel, each rank with its own half of the batch. Prints one line for each
+Methods under DistributedDataParallel, each rank with its own half of the batch. Prints one line for each
 check that held.
 """
 
@@ -29,7 +29,13 @@ def same_everywhere(tensor):
     return torch.equal(other, tensor)
 
 
-for name, method in (("rigl", methods.rigl(100, 3)), ("set", methods.set_(3))):
+METHODS = {
+    "gradual": methods.gradual(2, 8, 2),
+    "supermask": methods.supermask(lr=0.1),
+    "set": methods.set_(3),
+    "rigl": methods.rigl(100, 3),
+}
+for name, method in METHODS.items():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 48))
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
@@ -43,14 +49,17 @@ for name, method in (("rigl", methods.rigl(100, 3)), ("set", methods.set_(3))):
         optimizer.step()
         run.step()
     mask = net[0].pattern.mask
-    assert not torch.equal(mask, before) and int(mask.sum()) == int(before.sum())
-    moment = optimizer.state[net[0].values]["exp_avg"]
-    assert all(same_everywhere(each) for each in (mask, net[0].values.detach(), moment)), name
+    assert not torch.equal(mask, before) and int(mask.sum()) == 29
+    weight = net[0].values if name in ("set", "rigl") else net[0].weight
+    moment = optimizer.state[weight]["exp_avg"]
+    assert all(same_everywhere(each) for each in (mask, weight.detach(), moment)), name
     print(f"{name} is the same on both ranks", flush=True)
 
 # A rank whose gradient overflowed holds back the change on both.
-held, run = run.weights[0], None
+held = run.weights[0]
 held.pairs = [(torch.full((4, 96), float("inf") if RANK else 1.0), torch.ones(4, 64))]
 assert held.gradient_scores("l2") is None
 print("an overflow on one rank is one on both", flush=True)
+del wrapped, net, optimizer, run, held
+dist.barrier()
 dist.destroy_process_group()
