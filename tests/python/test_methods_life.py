@@ -289,3 +289,20 @@ def test_a_run_that_knows_no_optimizer_says_so_at_its_first_step():
     assert run.steps == 1
     supermask = sparsify_(net, {"2": BlockSparse(8, 0.25, method=M.supermask())}).method
     supermask.step()  # moves no state
+
+
+@pytest.mark.parametrize("name", ["rigl", "set", "movement", "l0", "spartan", "gradual"])
+def test_the_default_device_and_dtype_do_not_matter(name):
+    net, optimizer, run = start(name)
+    data = batches(6)
+    for tensor in [*net.parameters(), *net.buffers()]:
+        assert not tensor.is_meta
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        train(net, optimizer, run, data)
+        pack_(net)
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert all(parameter.isfinite().all() for parameter in net.parameters())

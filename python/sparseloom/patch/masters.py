@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -44,7 +45,9 @@ class Master(Chosen):
             share=rule.share, decay=rule.decay, device="meta", dtype=weight.dtype,
         )  # fmt: skip
         layer.weight = weight
-        pattern = Pattern(rows, cols, self.block, layer.mask.new_ones(layer.mask.shape, device="cpu"))
+        pattern = Pattern(
+            rows, cols, self.block, torch.ones(layer.mask.shape, dtype=torch.bool, device="cpu")
+        )
         layer.mask = (self.start or pattern).mask.to(weight.device)
         gate = rule.gate(self.method, layer.mask.shape[0], layer.mask.shape[1], layer.block)
         layer.gate = None if gate is None else gate.to(weight.device)

@@ -124,7 +124,7 @@ class TransportGate(Gate):
     def __init__(self, rows: int, cols: int, block: tuple[int, int], sharpness: float) -> None:
         super().__init__()
         self.block, self.sharpness = block, sharpness * math.sqrt(block[0] * block[1])
-        self.register_buffer("fixed", torch.zeros(rows, cols, dtype=torch.bool))
+        self.register_buffer("fixed", torch.zeros(rows, cols, dtype=torch.bool, device="cpu"))
 
     def forward(self, weight: Tensor) -> Tensor:
         if self.progress >= 1 and bool(self.fixed.any()):

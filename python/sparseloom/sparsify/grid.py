@@ -32,7 +32,7 @@ def elements(shape: tuple[int, int], block: tuple[int, int]) -> Tensor:
     """
     sides = []
     for size, side in zip(shape, block, strict=True):
-        count = torch.full((-(-size // side),), float(side))
+        count = torch.full((-(-size // side),), float(side), dtype=torch.float32, device="cpu")
         if size % side:
             count[-1] = size % side
         sides.append(count)

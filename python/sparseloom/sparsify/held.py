@@ -90,11 +90,12 @@ class Held(ABC):
         over ranks; None where one of them is not finite: GradScaler skips such a step. A weight that took no
         part in the step has its blocks as the best candidates, so that it keeps them."""
         finite = [(dy, x) for dy, x in self.pairs if bool(dy.isfinite().all()) and bool(x.isfinite().all())]
-        seen = torch.tensor([float(len(self.pairs) > 0)])
+        seen = torch.tensor([float(len(self.pairs) > 0)], dtype=torch.float32, device="cpu")
         if finite:
             squares = gradient_scores(finite, *self.shape, self.block, norm).square()
         else:  # NaN tells all ranks
-            squares = torch.full(self.grid, float("nan") if self.pairs else 0.0)
+            start = float("nan") if self.pairs else 0.0
+            squares = torch.full(self.grid, start, dtype=torch.float32, device="cpu")
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             both = torch.cat([squares.flatten(), seen]).to(self.device)
             dist.all_reduce(both)

@@ -66,14 +66,16 @@ class _Growing(Regrow):
     def _generator(self, held: Held, step: int, what: int) -> torch.Generator:
         # A function of these numbers alone: ranks agree, and a resumed run draws what it would have drawn.
         mixed = ((self.seed * 1_000_003 + held.number) * 1_000_003 + step) * 2 + what
-        return torch.Generator().manual_seed(mixed % 2**62)
+        return torch.Generator("cpu").manual_seed(mixed % 2**62)
 
     def grown(self, held: Held, step: int, mask: Tensor) -> Tensor | None:
         if self.init == "zeros":
             return None
         rows, cols = held.shape
         fan_in = (mask.sum(1) * held.block[1]).clamp(min=1).float()
-        drawn = torch.empty(rows, cols).uniform_(-1, 1, generator=self._generator(held, step, 1))
+        drawn = torch.empty(rows, cols, dtype=torch.float32, device="cpu").uniform_(
+            -1, 1, generator=self._generator(held, step, 1)
+        )
         return drawn * expanded(fan_in.rsqrt()[:, None].expand(mask.shape), held.block, held.shape)
 
 
@@ -91,7 +93,8 @@ class Random(_Growing):
     decay: bool = False
 
     def scores(self, held: Held, step: int) -> Tensor:
-        return torch.rand(held.grid, generator=self._generator(held, step, 0))
+        generator = self._generator(held, step, 0)
+        return torch.rand(held.grid, generator=generator, dtype=torch.float32, device="cpu")
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class Learned(Score):
     def start(self, rows: int, cols: int) -> Tensor:
         """Returns the first scores of a grid [block rows, block columns], drawn from torch's default
         generator."""
-        scores = torch.zeros(rows, cols)
+        scores = torch.zeros(rows, cols, dtype=torch.float32, device="cpu")
         if self.init == "kaiming":
             bound = 1 / math.sqrt(max(1, cols))  # kaiming_uniform_ with a = sqrt(5)
             scores.uniform_(-bound, bound)
