@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .sparsify import Run
+from .sparsify.run import Run
 
 
 def trainer_callback(run: Run) -> Any:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..errors import Error
@@ -16,6 +15,7 @@ from ..sparsify.regrow import shrunk
 from .masked import MaskedLinear
 from .sparse_weight import SparseWeight
 from .topology import make_dynamic
+from .watch import Watch
 
 
 class StoredWeight(Held):
@@ -156,20 +156,3 @@ def _rate(parameter: Tensor, optimizers: Iterable[Optimizer]) -> float:
             if any(each is parameter for each in group["params"]):
                 return float(group["lr"])
     return 1.0
-
-
-class Watch:
-    """A forward hook that, in watched steps, keeps x and the gradient of the layer's output."""
-
-    def __init__(self, held: Held | None = None) -> None:
-        self.held = held
-
-    def __call__(self, module: nn.Module, inputs: Any, y: Any) -> None:
-        held = self.held
-        if held is not None and held.watching and torch.is_grad_enabled() and y.requires_grad:
-            x = inputs[0].detach()
-            y.register_hook(lambda dy: held.saw(dy, x.to(dy.dtype)))
-
-    def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
-        """A copied or pickled layer has one that does nothing: no run drives it."""
-        return Watch, ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,13 @@ from torch._compile import _disable_dynamo
 from .. import pattern as patterns
 from ..errors import Error
 from ..pattern import Block, Pattern, block_shape
-from ..sparsify.gates import Gate
 from . import arguments
 from .dense_entries import packed_layer
 from .linear import BlockSparseLinear
 from .masked_product import How, Kept, factored, product
+
+if TYPE_CHECKING:
+    from ..sparsify.gates import Gate
 
 _OP = "MaskedLinear"
 

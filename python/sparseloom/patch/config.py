@@ -15,12 +15,13 @@ from ..errors import Error
 from ..nn.dense_entries import packed_layer
 from ..nn.semi_structured import is_torchs
 from ..pattern import Block, Pattern, block_shape
-from ..sparsify import Context, Method, Sparsifier, sparsifier_of
+from ..sparsify import Context, Sparsifier, sparsifier_of
 from .masters import Master
 from .recipe import Chosen, Recipe
 
 if TYPE_CHECKING:
     from ..nn import BlockSparseLinear
+    from ..sparsify import Method
     from .forms import Site
 
 _OP = "BlockSparse"
@@ -61,6 +62,8 @@ class BlockSparse(Recipe):
 
     def __post_init__(self) -> None:
         if self.method is not None:
+            from ..sparsify.method import Method
+
             if not isinstance(self.method, Method):
                 raise Error(
                     _OP, "method to be a Method", repr(self.method), "see sparseloom.sparsify.methods"

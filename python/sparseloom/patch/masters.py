@@ -13,15 +13,14 @@ from torch.optim import Optimizer
 from ..errors import Error
 from ..nn import MaskedLinear
 from ..nn.arguments import require_module
-from ..nn.driven import MaskedWeight, StoredWeight
 from ..nn.sparse_weight import sparse_layers
 from ..pattern import Pattern
-from ..sparsify import Method, Run
-from ..sparsify.held import Held
 from .recipe import Chosen
 from .result import Change
 
 if TYPE_CHECKING:
+    from ..sparsify import Method, Run
+    from ..sparsify.held import Held
     from .forms import Site
 
 
@@ -72,9 +71,12 @@ def change_of_master(names: Sequence[str], kind: str, layer: MaskedLinear) -> Ch
 
 def run_of(
     made: Iterable[tuple[str, Any, float | None, Method]], optimizers: Sequence[Optimizer] | None
-) -> Run | None:
-    """Returns the run of the methods of (name, layer, density, method); None without any. Trained scores join
+) -> Run:
+    """Returns the run of the methods of (name, layer, density, method). Trained scores join
     the optimizer that has the layer's weight; None says that optimizers are not known yet."""
+    from ..nn.driven import MaskedWeight, StoredWeight
+    from ..sparsify.run import Run
+
     groups: dict[int, tuple[Method, list[Held]]] = {}
     for name, layer, density, method in made:
         target = method.require_target(density)
@@ -85,7 +87,7 @@ def run_of(
             (weight,) = layer.sparse_weights().values()
             held = StoredWeight(name, weight, target)
         groups.setdefault(id(method), (method, []))[1].append(held)
-    return Run(list(groups.values()), optimizers) if groups else None
+    return Run(list(groups.values()), optimizers)
 
 
 def _admit(layer: MaskedLinear, method: Method, optimizers: Sequence[Optimizer]) -> None:
@@ -117,6 +119,9 @@ def drive(model: nn.Module, method: Method, optimizer: Optimizer | Sequence[Opti
     The modules may be yours: those with ``sparse_weights()`` whose owners have ``set_topology_``. Raises
     Error for a method that needs a dense master, and for a model without such weights.
     """
+    from ..nn.driven import StoredWeight
+    from ..sparsify.run import Run
+
     op = "drive"
     require_module(op, model)
     if method.gradient.dense_master:

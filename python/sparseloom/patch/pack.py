@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from .._optimizers import as_optimizers
 from ..errors import Error
-from ..nn.driven import Watch
 from ..nn.sparse_weight import SparseWeight, sparse_layers
+from ..nn.watch import Watch
 from .announce import announce
 from .exchange import Exchange
 from .masters import packed_modules

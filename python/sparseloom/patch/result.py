@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Error
-from ..sparsify import Run
+
+if TYPE_CHECKING:
+    from ..sparsify import Run
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?=[. ])")  # a number that is a whole part of a module's name
 

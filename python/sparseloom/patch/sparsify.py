@@ -77,7 +77,8 @@ def sparsify_(
         for choice, layer in zip(choices, layers, strict=True)
         if (trained := choice.recipe.trained()) is not None
     ]
-    result.run = run_of(driven, None if optimizer is None else optimizers)
+    if driven:
+        result.run = run_of(driven, None if optimizer is None else optimizers)
     result.parameters = before, parameter_count(model)
     announce(result)
     return result

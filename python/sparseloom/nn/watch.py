@@ -1,0 +1,28 @@
+"""Watch: how a run sees the operands of a layer's backward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from ..sparsify.held import Held
+
+
+class Watch:
+    """A forward hook that, in watched steps, keeps x and the gradient of the layer's output."""
+
+    def __init__(self, held: Held | None = None) -> None:
+        self.held = held
+
+    def __call__(self, module: nn.Module, inputs: Any, y: Any) -> None:
+        held = self.held
+        if held is not None and held.watching and torch.is_grad_enabled() and y.requires_grad:
+            x = inputs[0].detach()
+            y.register_hook(lambda dy: held.saw(dy, x.to(dy.dtype)))
+
+    def __reduce__(self) -> tuple[type[Watch], tuple[()]]:
+        """A copied or pickled layer has one that does nothing: no run drives it."""
+        return Watch, ()
