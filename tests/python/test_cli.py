@@ -151,7 +151,7 @@ def test_a_missing_library_is_said_with_the_remedy(tmp_path):
 
 
 def test_public_names_are_few_and_present():
-    assert len(sparseloom.__all__) <= 24 and all(hasattr(sparseloom, name) for name in sparseloom.__all__)
+    assert len(sparseloom.__all__) <= 25 and all(hasattr(sparseloom, name) for name in sparseloom.__all__)
     assert sparseloom.__version__.count(".") == 2
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sparseloom.nothing  # noqa: B018
