@@ -31,8 +31,14 @@ __device__ __forceinline__ unsigned positions_of(unsigned bits) {
   constexpr std::uint64_t kOf = 0x000e'0dcc'0988'4444ull;
   return static_cast<unsigned>(kOf >> (bits * 4)) & 15u;
 }
+/// Thread blocks that a multiprocessor should hold: as many registers as its choice needs, without spills.
+template <class E, Semi24Pruning kPruning>
+inline constexpr int kBlocksOf = sizeof(typename E::Word) == 4                   ? 1
+                                 : kPruning == Semi24Pruning::transposable_exact ? 2
+                                                                                 : 4;
+
 template <class E, Semi24Pruning kPruning, bool kTransposed>
-__global__ void __launch_bounds__(kThreads) prune_kernel(const PruneParams params) {
+__global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kernel(const PruneParams params) {
   using Word = typename E::Word;
   // Pairs and positions of W^T: a row for each column of W.
   __shared__ Pair<Word> turned[kTransposed ? kCols : 1][kStrips + 1];
