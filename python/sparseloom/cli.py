@@ -33,6 +33,11 @@ TYPER_COMMANDS = {
         "digits",
         "train an MLP on scikit-learn's digits by every method; minutes on two cores",
     ),
+    "bench arms": (
+        "sparseloom.bench.arms",
+        "arms",
+        "an encoder in bf16, 2:4, 8 bits and both, on a GPU",
+    ),
     "bench sweep": (
         "sparseloom.bench.sweep.cli",
         "sweep",
