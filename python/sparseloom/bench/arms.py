@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from .results import default_folder, header, write_results
 #: (blocks, width, heads, tokens of an image): ViT-L/16 at 224 x 224, and what a test runs on a CPU.
 VIT_L, SMOKE = (24, 1024, 16, 197), (2, 64, 2, 5)
 FP8 = torch.float8_e4m3fn
+LINEARS = ("qkv", "proj", "fc1", "fc2")
 ROUNDS = 15
 
 
@@ -46,27 +48,29 @@ class Block(nn.Module):
 
 
 class DenseFp8Linear(nn.Module):
-    """torch's own dense product of 8 bits: e4m3 weights with a factor for each output, inputs with one for
-    each token that is found in every call, fast accumulation. On a CPU, which lacks it, in fp32."""
+    """torch's own dense product of 8 bits: e4m3 weights with a factor for each output, inputs with one that
+    was found beforehand, fast accumulation. On a CPU, which lacks it, in fp32."""
 
     weight: Tensor
     scale: Tensor
+    x_scale: Tensor
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, x_scale: float) -> None:
         super().__init__()
         weight, scale = ops.quantize_rows(linear.weight.detach(), FP8)
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale.flatten().unsqueeze(0).contiguous())
+        self.register_buffer("x_scale", torch.full((1, 1), x_scale, device=weight.device))
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [.., in] to [.., out] in the dtype of x."""
-        quantized, scale = ops.quantize_rows(x.flatten(0, -2), FP8)
+        quantized, scale = ops.quantize_rows(x.flatten(0, -2), FP8, self.x_scale)
         if x.is_cuda:
             y = torch._scaled_mm(
                 quantized,
                 self.weight.t(),
-                scale,
+                scale.expand(quantized.shape[0], 1).contiguous(),
                 self.scale,
                 self.bias,
                 out_dtype=x.dtype,
@@ -78,36 +82,54 @@ class DenseFp8Linear(nn.Module):
         return y.unflatten(0, x.shape[:-1])
 
 
-def _dense_fp8(model: nn.Sequential) -> None:
-    for block in model:
-        for name in ("qkv", "proj", "fc1", "fc2"):
-            setattr(block, name, DenseFp8Linear(getattr(block, name)))
+def _calibrated(model: nn.Sequential, x: Tensor) -> dict[str, float]:
+    """Returns {name: factor} of each linear layer's inputs: the largest |x| of a batch over 448."""
+    factors: dict[str, float] = {}
+    hooks = []
+    for name, layer in model.named_modules():
+        if name.rpartition(".")[2] in LINEARS:
+
+            def look(_: nn.Module, inputs: tuple[Tensor], name: str = name) -> None:
+                factors[name] = float(inputs[0].abs().max()) / 448
+
+            hooks.append(layer.register_forward_pre_hook(look))
+    model(x)
+    for hook in hooks:
+        hook.remove()
+    return factors
 
 
-def _sparse(model: nn.Sequential) -> None:
-    sparsify_(model, {r"\d+\.(qkv|proj|fc1|fc2)": Semi24("magnitude")})
+def _dense_fp8(model: nn.Sequential, x: Tensor) -> None:
+    for name, factor in _calibrated(model, x).items():
+        block, _, own = name.rpartition(".")
+        setattr(model.get_submodule(block), own, DenseFp8Linear(model.get_submodule(name), factor))  # type: ignore[arg-type]
 
 
-def _both(model: nn.Sequential) -> None:
-    _sparse(model)
-    quantize_(model, FP8, use_fast_accum=True)
+def _sparse(model: nn.Sequential, _: Tensor) -> None:
+    sparsify_(model, {rf"\d+\.({'|'.join(LINEARS)})": Semi24("magnitude")})
+
+
+def _both(model: nn.Sequential, x: Tensor) -> None:
+    _sparse(model, x)
+    factors = {re.escape(name): factor for name, factor in _calibrated(model, x).items()}
+    quantize_(model, FP8, x_scale=factors, use_fast_accum=True)
 
 
 #: arm -> (what is done to the model, the arm with the same weights before they were rounded).
-ARMS: dict[str, tuple[Callable[[nn.Sequential], None], str]] = {
-    "bf16": (lambda model: None, "bf16"),
+ARMS: dict[str, tuple[Callable[[nn.Sequential, Tensor], None], str]] = {
+    "bf16": (lambda model, x: None, "bf16"),
     "sparse": (_sparse, "sparse"),
     "quantized": (_dense_fp8, "bf16"),
     "sparse + quantized": (_both, "sparse"),
 }
 
 
-def _model(arm: str, sizes: tuple[int, int, int, int], device: torch.device) -> nn.Sequential:
+def _model(arm: str, sizes: tuple[int, int, int, int], x: Tensor) -> nn.Sequential:
     torch.manual_seed(0)
     depth, width, heads, _ = sizes
     model = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-    model.to(device, torch.bfloat16).eval().requires_grad_(False)
-    ARMS[arm][0](model)
+    model.to(x.device, torch.bfloat16).eval().requires_grad_(False)
+    ARMS[arm][0](model, x)
     return model
 
 
@@ -149,7 +171,7 @@ def measure(sizes: tuple[int, int, int, int], images: int, device: torch.device)
     torch.manual_seed(1)
     x = torch.randn(images, sizes[3], sizes[1], device=device, dtype=torch.bfloat16)
     with torch.no_grad():
-        made = {arm: _model(arm, sizes, device) for arm in ARMS}
+        made = {arm: _model(arm, sizes, x) for arm in ARMS}
         ready = {arm: _replay(model, x) for arm, model in made.items()}
         times = _times({arm: run for arm, (run, _) in ready.items()}, device)
         results = {arm: y.double() for arm, (_, y) in ready.items()}
