@@ -1,4 +1,6 @@
 // The operators of CSR weights: products and plans.
+#include "sparseloom/csr_linear.h"
+
 #include <limits>
 #include <optional>
 #include <string>
@@ -9,7 +11,6 @@
 #include "explain.h"
 #include "operands.h"
 #include "scratch.h"
-#include "sparseloom/csr_linear.h"
 #include "sparseloom/csr_ops.h"
 
 namespace sparseloom::binding {
@@ -32,15 +33,6 @@ CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int6
   w.rows = crow.size(0) - 1, w.cols = cols, w.stored = col.size(0);
   if (device < 0) csr_require_valid(op, w);
   return w;
-}
-
-/// Sets the column index of a view: ccol [cols + 1], row [stored] and slot [stored], one behind the other.
-void take_columns(const char* op, const std::optional<Tensor>& by_column, CsrView& w, int device,
-                  const char* first) {
-  if (!by_column || device < 0) return;
-  w.ccol = indices_of(op, "by_column", *by_column, w.cols + 1 + 2 * w.stored, device, first);
-  w.row = w.ccol + w.cols + 1;
-  w.slot = w.row + w.stored;
 }
 
 Tensor values_for(const char* op, const Tensor& values, const CsrView& w, DType dtype, int device,
@@ -84,13 +76,12 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const T
 }
 
 Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tensor& col, std::int64_t cols,
-          std::optional<Tensor> by_column, std::string kernel) {
+          std::string kernel) {
   constexpr const char* op = "csr_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
   if (cols < 0) core::fail(op, "cols of 0 and more", std::to_string(cols), "pass the weight's in features");
-  CsrView w = view_of(op, crow, col, cols, device, "dy");
-  take_columns(op, by_column, w, device, "dy");
+  const CsrView w = view_of(op, crow, col, cols, device, "dy");
   const Tensor stored = values_for(op, values, w, grad.view.dtype, device, "dy");
   if (grad.view.cols != w.rows)
     core::fail(op, "dy with " + std::to_string(w.rows) + " features", shape_of(dy),
@@ -151,12 +142,6 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("csr_plan", TORCH_BOX(&sparseloom::binding::plan));
 }
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
-  using namespace sparseloom::binding;
-  m.impl("csr_linear", TORCH_BOX(&linear));
-  m.impl("csr_dx", TORCH_BOX(&dx));
-  m.impl("csr_dw", TORCH_BOX(&dw));
-}
-STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
   using namespace sparseloom::binding;
   m.impl("csr_linear", TORCH_BOX(&linear));
   m.impl("csr_dx", TORCH_BOX(&dx));

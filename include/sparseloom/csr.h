@@ -18,11 +18,6 @@ struct CsrView {
   std::int64_t rows = 0, cols = 0, stored = 0;
   const std::int32_t* crow = nullptr;
   const std::int32_t* col = nullptr;
-  // The same elements by columns, for dX on CUDA devices; null elsewhere. Column c has the elements
-  // [ccol[c], ccol[c + 1]) of `row`, ascending, and of `slot`, their places in the values.
-  const std::int32_t* ccol = nullptr;
-  const std::int32_t* row = nullptr;
-  const std::int32_t* slot = nullptr;
 };
 
 /// The layout (layout_concept.h). A stored zero is a stored element, and a NaN in x under it reaches y.

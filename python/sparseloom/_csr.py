@@ -1,8 +1,6 @@
 """The operators of CSR weights as functions: products of matrices, and plans.
 
 W [rows, cols] is given by ``values`` [stored], ``crow`` int32 [rows + 1] and ``col`` int32 [stored].
-``by_column`` int32 [cols + 1 + 2 * stored] is the same index by columns, which dX on a GPU walks: where each
-column begins, then the rows and the slots of its elements.
 """
 
 from __future__ import annotations
@@ -19,22 +17,14 @@ from ._plans import dtype_name, ordinal
 from .errors import translated
 
 
-def by_column(col: Tensor, row: Tensor, cols: int) -> Tensor:
-    """Returns the index by columns; ``row`` int64 [stored] has the row of each element."""
-    slot = col.argsort(stable=True)
-    bounds = torch.arange(cols + 1, device=col.device, dtype=col.dtype)
-    ccol = torch.searchsorted(col[slot], bounds, out_int32=True)
-    return torch.cat([ccol, row[slot].int(), slot.int()])
-
-
 def linear(x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None) -> Tensor:
     """Returns x W^T + bias as [..., rows] of x [..., cols]; without gradients, as the other products here."""
     return _called(_operators.csr_linear, x, values, crow, col, bias)
 
 
-def dx(dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, columns: Tensor | None) -> Tensor:
+def dx(dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int) -> Tensor:
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    return _called(_operators.csr_dx, dy, values, crow, col, cols, columns)
+    return _called(_operators.csr_dx, dy, values, crow, col, cols)
 
 
 def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class Products:
         if direction == "forward":
             return OPERATORS.csr_linear(self.x, self.values, *index, self.bias, kernel)
         if direction == "dx":
-            return OPERATORS.csr_dx(self.dy, self.values, *index, self.layout.cols, None, kernel)
+            return OPERATORS.csr_dx(self.dy, self.values, *index, self.layout.cols, kernel)
         return OPERATORS.csr_dw(self.dy, self.x, *index, kernel)
 
     def exact(self, direction: str) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ class Coo(Entries):
     """
 
     name = "coo"
-    derived_names = ("crow", "by_column")
+    derived_names = ("crow",)
     indices: Tensor
 
     @classmethod
@@ -41,8 +41,7 @@ class Coo(Entries):
     def derived(self) -> dict[str, Tensor]:
         if self.indices.is_meta:
             return {}
-        crow = {"crow": bounds_of(self.indices[0], self.rows)}
-        return crow | ({"by_column": self._by_column()} if self.indices.is_cuda else {})
+        return {"crow": bounds_of(self.indices[0], self.rows)}
 
     def to_torch(self, values: Tensor) -> Tensor:
         """Returns W as a coalesced tensor of torch's sparse_coo layout, which shares the values."""

@@ -21,7 +21,6 @@ class Csr(Entries):
     """
 
     name = "csr"
-    derived_names = ("by_column",)
     crow: Tensor
     col: Tensor
 
@@ -34,9 +33,6 @@ class Csr(Entries):
 
     def csr(self) -> tuple[Tensor, Tensor]:
         return self.crow, self.col
-
-    def derived(self) -> dict[str, Tensor]:
-        return {"by_column": self._by_column()} if self.col.is_cuda else {}
 
     def to_torch(self, values: Tensor) -> Tensor:
         """Returns W as a tensor of torch's sparse_csr layout, which shares index and values."""

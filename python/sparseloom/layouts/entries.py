@@ -140,29 +140,33 @@ class Entries(Layout):
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         if any(each is not None and differentiated(each) for each in (x, values, bias)):
             return products.linear(x, values, bias, self)
+        if x.is_cuda:  # csr_linear has no kernels there: a dense product over to_dense
+            return super().linear(x, values, bias)
         return _csr.linear(x, values, *self.csr(), bias)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(values):
             return _Dx.apply(dy, values, self)  # type: ignore[no-any-return]
-        columns = self._derived.get("by_column")
-        if columns is None and dy.is_cuda:
-            columns = self._by_column()
-        return _csr.dx(dy, values, *self.csr(), self.cols, columns)
+        if dy.is_cuda:
+            return super().dx(dy, values)
+        return _csr.dx(dy, values, *self.csr(), self.cols)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(x):
             return _Dw.apply(dy, x, self)  # type: ignore[no-any-return]
+        if dy.is_cuda:
+            return super().dw(dy, x)
         return _csr.dw(dy, x, *self.csr())
 
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
         _, col = self.csr()
+        if col.is_cuda:
+            what = f"{direction} {str(dtype).removeprefix('torch.')} m={m} W=[{self.rows}, {self.cols}]"
+            text = f"plan: {what} layout={self.name}\n  runs dense: csr_linear has no kernels on CUDA\n"
+            candidate = {"kernel": "dense", "refusal": "", "predicted_us": None}
+            return {**candidate, "workspace_bytes": 0, "candidates": [candidate], "text": text}
         device = torch.device("cpu") if col.is_meta else col.device
         return _csr.plan(direction, dtype, m, (self.rows, self.cols), col.numel(), bias, device)
-
-    def _by_column(self) -> Tensor:
-        row, col = self.places()
-        return _csr.by_column(col.int(), row, self.cols)
 
     def require_consistent(self, op: str, values: Tensor) -> None:
         """Raises Error unless the index is one of this weight, in order, without a place outside or one that
