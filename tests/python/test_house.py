@@ -174,6 +174,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/add_a_layout.md", 3),
         ("docs/semi24.md", 5),
         ("docs/methods.md", 4),
+        ("docs/csr.md", 2),
     ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Path) -> None:
