@@ -26,8 +26,8 @@
 #include "sparseloom/semi24.h"
 #include "sparseloom/semi24_linear.h"
 #include "sparseloom/semi24_ops.h"
-#include "sparseloom/semi24_scaled.h"
 #include "sparseloom/semi24_pruning.h"
+#include "sparseloom/semi24_scaled.h"
 // Which single elements of a matrix stay.
 #include "sparseloom/sparsifiers.h"
 // CSR weights, which hold single elements.
