@@ -17,6 +17,10 @@ namespace {
 // long there as in forward.
 constexpr double kVendorF8Share = 0.72, kVendorTf32DwShare = 0.5;
 
+// dW of 16 bits reaches this share where the product is as long as 8192 x 4096 x 4096, on an H100 and an H200
+// alike. The sweeps, whose products are shorter, gave the fit below.
+constexpr double kLongDwShare = 0.76, kLongDwFlops = 2.75e11;
+
 // Fitted to the sweeps of an H100 and an H200 whose seeds docs/performance_log.md names (2026-11-25).
 struct Fit {
   double start_us, share;  // the share of the peak on long reductions
@@ -58,8 +62,13 @@ double product_cuda_us(const Problem& p, const plan::Machine& machine, double sh
 double product_cuda_us(const Problem& p, const plan::Machine& machine) {
   const bool tf32_dw = p.direction == Direction::dw && p.dtype == DType::f32 && p.tf32;
   const Fit& fit = kFits[p.dtype == DType::f32 && !p.tf32][static_cast<int>(p.direction)];
-  return product_cuda_us(p, machine, tf32_dw ? kVendorTf32DwShare : fit.share,
-                         static_cast<double>(size_of(p.dtype)));
+  double share = tf32_dw ? kVendorTf32DwShare : fit.share;
+  if (p.direction == Direction::dw && size_of(p.dtype) == 2) {
+    const double flops =
+        2.0 * static_cast<double>(p.m) * static_cast<double>(p.rows) * static_cast<double>(p.cols);
+    share += (kLongDwShare - share) * std::min(flops / kLongDwFlops, 1.0);
+  }
+  return product_cuda_us(p, machine, share, static_cast<double>(size_of(p.dtype)));
 }
 
 // The scatter of W, or the gather of dW's blocks, whose product L2 still has.

@@ -13,7 +13,9 @@ TEST_P(CudaSmall, Aligned) {
   for (const BlockShape block : {BlockShape{8, 8}, {16, 16}, {8, 128}, {128, 8}, {128, 128}}) {
     Case c = base();
     c.m = 24, c.rows = 2 * block.rows, c.cols = 2 * block.cols, c.block = block, c.density = 0.7;
-    check_on_device(c, Memory::exact);
+    // Some kernels of 16-bit forward and dX read flags in a workspace of any content (ptx/flag.cuh).
+    const bool flags = c.direction != Direction::dw && size_of(c.dtype) == 2;
+    check_on_device(c, flags ? Memory::exact_filled : Memory::exact);
   }
 }
 

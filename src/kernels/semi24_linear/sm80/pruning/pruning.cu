@@ -31,11 +31,13 @@ __device__ __forceinline__ unsigned positions_of(unsigned bits) {
   constexpr std::uint64_t kOf = 0x000e'0dcc'0988'4444ull;
   return static_cast<unsigned>(kOf >> (bits * 4)) & 15u;
 }
-/// Thread blocks that a multiprocessor should hold: as many registers as its choice needs, without spills.
+/// Thread blocks that a multiprocessor should hold. The exact choice and fp32 would spill registers with
+/// more.
 template <class E, Semi24Pruning kPruning>
-inline constexpr int kBlocksOf = sizeof(typename E::Word) == 4                   ? 1
-                                 : kPruning == Semi24Pruning::transposable_exact ? 2
-                                                                                 : 4;
+inline constexpr int kBlocksOf = sizeof(typename E::Word) == 4 || kPruning
+                                                                      == Semi24Pruning::transposable_exact
+                                     ? 1
+                                     : 4;
 
 template <class E, Semi24Pruning kPruning, bool kTransposed>
 __global__ void __launch_bounds__(kThreads, (kBlocksOf<E, kPruning>)) prune_kernel(const PruneParams params) {

@@ -64,6 +64,7 @@ __device__ __forceinline__ OfOutput fetch_of_output(const Params& params, const 
     if (token < T::kTokens)
       shared.x_scales[token] =
           ptx::ld_global(params.x_scale + (params.x_scale_each ? min(token, to.tokens - 1) : 0));
+    __syncwarp();  // wgmma and the barriers of a cluster want whole warps
   }
   return of;
 }
@@ -191,6 +192,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     ptx::cluster_sync();
     store_share<T>(params, to, shared, of, row, rank, ranks);
+    __syncwarp();
   }
   if (ranks > 1) ptx::cluster_sync();  // the others still read this one's sums
 }
