@@ -9,6 +9,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/on_gpu.h"
+#include "runtime/cuda.h"
 #include "sparseloom/generic/scalar.h"
 #include "sparseloom/semi24_ops.h"
 
@@ -80,22 +81,36 @@ void check(const Shape& s, DType dtype, Semi24Pruning pruning, bool both, bool t
   EXPECT_EQ(turned_positions.read(), expected.turned_positions);
 }
 
-void check_all(const std::vector<Shape>& shapes) {
+void check_all(const std::vector<Shape>& shapes, DType dtype) {
   for (const Shape& s : shapes)
-    for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
-      for (const bool ties : {false, true}) {
-        check(s, dtype, Semi24Pruning::magnitude, false, ties);
-        for (const Semi24Pruning pruning :
-             {Semi24Pruning::transposable_greedy, Semi24Pruning::transposable_exact})
-          for (const bool both : {false, true}) check(s, dtype, pruning, both, ties);
-      }
+    for (const bool ties : {false, true}) {
+      check(s, dtype, Semi24Pruning::magnitude, false, ties);
+      for (const Semi24Pruning pruning :
+           {Semi24Pruning::transposable_greedy, Semi24Pruning::transposable_exact})
+        for (const bool both : {false, true}) check(s, dtype, pruning, both, ties);
+    }
 }
 
-TEST(CudaSmallSemi24Pruning, HasTheBitsOfTheCpu) {
-  check_all({{70, 136, 0}, {37, 61, 3}, {1, 3, 0}, {5, 8, 8}});
+class CudaSmallSemi24Pruning : public ::testing::TestWithParam<DType> {};
+class CudaSemi24Pruning : public ::testing::TestWithParam<DType> {};
+
+TEST_P(CudaSmallSemi24Pruning, HasTheBitsOfTheCpu) {
+  check_all({{70, 136, 0}, {37, 61, 3}, {1, 3, 0}, {5, 8, 8}}, GetParam());
 }
 
-TEST(CudaSemi24Pruning, HasTheBitsOfTheCpu) { check_all({{512, 768, 0}, {333, 1032, 8}, {130, 2050, 1}}); }
+TEST_P(CudaSemi24Pruning, HasTheBitsOfTheCpu) {
+  check_all({{512, 768, 0}, {333, 1032, 8}, {130, 2050, 1}}, GetParam());
+}
+
+std::vector<DType> dtypes() {
+  if (runtime::cuda_device(0).sm < 80) return {};
+  return {DType::f32, DType::f16, DType::bf16};
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaSmallSemi24Pruning, ::testing::ValuesIn(dtypes()));
+INSTANTIATE_TEST_SUITE_P(, CudaSemi24Pruning, ::testing::ValuesIn(dtypes()));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSmallSemi24Pruning);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaSemi24Pruning);
 
 }  // namespace
 }  // namespace sparseloom::testing
