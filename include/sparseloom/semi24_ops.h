@@ -34,7 +34,8 @@ SPARSELOOM_API void semi24_prune(const ConstMatrixView& w, Semi24Pruning pruning
 /// a NaN or Inf that is not kept leaves nothing, the mask of what is kept, and the same of W^T, which asks
 /// for a transposable pruning. On a CUDA device it is one kernel that reads w once, of f32, f16 or bf16, and
 /// queues on the executor's stream; on the CPU w may be f64 too. The bits are the same everywhere. Throws
-/// Error on other dtypes, and where W^T is asked for and the pruning is not transposable.
+/// Error on other dtypes, where memory for a result is missing, and where W^T is asked for and the pruning is
+/// not transposable.
 SPARSELOOM_API void semi24_compress(const ConstMatrixView& w, Semi24Pruning pruning,
                                     const Semi24Compressed& out, const Executor& executor);
 

@@ -66,6 +66,9 @@ void semi24_compress(const ConstMatrixView& w, Semi24Pruning pruning, const Semi
     core::fail(kOp, on_cpu ? "a weight of dtype f32, f16, bf16 or f64" : "a weight of dtype f32, f16 or bf16",
                name_of(w.dtype), on_cpu ? "prune it before it is quantized" : "move it to the CPU");
   if (w.rows == 0 || w.cols == 0) return;
+  if (out.values == nullptr || out.positions == nullptr || out.mask == nullptr)
+    core::fail(kOp, "memory for values, positions and mask", "a null pointer",
+               "pass all three; only those of W^T may be null");
   if (on_cpu) return compress_on_host(w, pruning, out, executor);
   ops::require_gpu(kOp, executor);
 #ifdef SPARSELOOM_HAVE_CUDA

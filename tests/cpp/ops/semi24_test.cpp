@@ -322,6 +322,11 @@ TEST(Semi24Compress, RefusesWhatHasNoAnswer) {
   expect_error("semi24_compress", {"int8"}, [&] {
     semi24_compress(bytes.view(), Semi24Pruning::transposable_exact, both, Executor::serial());
   });
+  Semi24Compressed lacking = both;
+  lacking.mask = nullptr;
+  expect_error("semi24_compress", {"a null pointer", "only those of W^T"}, [&] {
+    semi24_compress(w.view(), Semi24Pruning::transposable_exact, lacking, Executor::serial());
+  });
   Semi24Compressed half = both;
   half.transposed_positions = nullptr;
   expect_error("semi24_compress", {"one of them"}, [&] {
