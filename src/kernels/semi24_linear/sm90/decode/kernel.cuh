@@ -17,7 +17,6 @@
 #include "kernels/shared/ptx/griddepcontrol.cuh"
 #include "kernels/shared/ptx/ld_global.cuh"
 #include "kernels/shared/ptx/sm90/cluster_rank.cuh"
-#include "kernels/shared/ptx/sm90/named_barrier.cuh"
 
 namespace sparseloom::kernels::cuda::semi24 {
 
@@ -166,7 +165,15 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     return static_cast<std::int32_t>(static_cast<unsigned>(params.k_tiles) * at / ranks);
   };
   const std::int32_t begin = cut(rank), count = cut(rank + 1) - begin;
-  if (warpgroup == T::kConsumers) {
+  // All warps meet at the same barriers, one by one: synccheck finds fault with barriers of a cluster that
+  // producers and consumers reach in branches of their own.
+  const bool consumes = warpgroup < T::kConsumers;
+  OfOutput of;
+  Sums<T> sums;
+  if (consumes) {
+    of = fetch_of_output<T>(params, to, shared, row);
+    multiply_tile<T>(sums, stages, warpgroup, 0, count);
+  } else {
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32 % 4, 0);
     if (warp < 2 && ptx::elect_lane()) {
 #pragma unroll 1
@@ -178,22 +185,19 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       }
     }
     __syncwarp();
-    ptx::cluster_sync();
-  } else {
-    const OfOutput of = fetch_of_output<T>(params, to, shared, row);
-    Sums<T> sums;
-    multiply_tile<T>(sums, stages, warpgroup, 0, count);
-    ptx::named_barrier_sync<1, T::kConsumers * 128>();  // the sums take the place of the rings
+  }
+  __syncthreads();  // the sums take the place of the rings
+  if (consumes) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int i = 0; i < T::kTokens / 2; ++i) {
       const int token = i / 4 * 8 + lane % 4 * 2 + i % 2, within = warp * 16 + i / 2 % 2 * 8 + lane / 4;
       shared.sums[token][within] = sums[0][i];
     }
-    ptx::cluster_sync();
-    store_share<T>(params, to, shared, of, row, rank, ranks);
-    __syncwarp();
   }
+  ptx::cluster_sync();
+  if (consumes) store_share<T>(params, to, shared, of, row, rank, ranks);
+  __syncwarp();
   if (ranks > 1) ptx::cluster_sync();  // the others still read this one's sums
 }
 
