@@ -38,6 +38,20 @@ __device__ __forceinline__ void multiply(Sums<C>& sums, std::uint32_t x, std::ui
   }
 }
 
+/// Waits until at most the `groups` youngest wgmma groups are unfinished.
+template <int kMost>
+__device__ __forceinline__ void wait_for_all_but(int groups) {
+  if constexpr (kMost == 0) {
+    ptx::wgmma_wait<0>();
+  } else {
+    if (groups == kMost) {
+      ptx::wgmma_wait<kMost>();
+    } else {
+      wait_for_all_but<kMost - 1>(groups);
+    }
+  }
+}
+
 template <class C>
 __device__ __forceinline__ void consume(const Params& params, const Cut& cut, int share, Shared<C>& shared,
                                         int warpgroup) {
@@ -45,6 +59,10 @@ __device__ __forceinline__ void consume(const Params& params, const Cut& cut, in
   const std::uint32_t ring = ptx::shared_address(shared.ring) / 16;
   const int lane = threadIdx.x % 32;
   unsigned turn = 0;
+  // Gives back the stage before the turn. All lanes have read its record when they have issued its wgmma.
+  const auto release_last = [&] {
+    if (lane == 0) pipeline.release(StageOf<C::kStages>(turn - 1).index);
+  };
   cut.for_each_part(share, [&](const Cut::Part& part) {
     Sums<C> sums = {};
 #pragma unroll 1
@@ -59,10 +77,12 @@ __device__ __forceinline__ void consume(const Params& params, const Cut& cut, in
       const std::uint32_t x = ring + stage.index * (C::kStageBytes / 16),
                           w = x + (C::kXBytes + warpgroup * C::kOwnGroups * kGroupBytes) / 16;
       multiply<C>(sums, x, w, record);
-      ptx::wgmma_wait<0>();
-      __syncwarp();  // all lanes have read the stage
-      if (lane == 0) pipeline.release(stage.index);
+      // The stage before is finished while this one is multiplied.
+      wait_for_all_but<C::kOwnGroups * kSlices>(__popc(record));
+      if (k_tile > part.first) release_last();
     }
+    ptx::wgmma_wait<0>();
+    release_last();
 #pragma unroll
     for (auto& group : sums) ptx::pin(group);
     end_part<C>(params, cut, part, share, shared, sums);

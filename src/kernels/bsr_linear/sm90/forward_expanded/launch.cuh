@@ -72,6 +72,8 @@ int launch(const MatmulArgs& args, const Schedule& schedule) noexcept {
   params.activation = kDx ? Activation::none : args.activation;
   params.store_whole = whole_possible(args.out, args.out_stride);
   params.store_pre_whole = whole_possible(args.pre, args.pre_stride);
+  params.plain = params.store_whole && params.out_width % 8 == 0 && params.residual == nullptr &&
+                 params.pre == nullptr && params.activation == Activation::none;
   params.blocks = index.blocks;
   const bool sides =
       params.side_log2 >= 3 && params.side_log2 <= 6 && params.k_side_log2 >= 3 && params.k_side_log2 <= 6;

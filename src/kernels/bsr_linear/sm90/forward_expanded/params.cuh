@@ -10,6 +10,7 @@
 
 #include "kernels/bsr_linear/sm90/forward_expanded/entry.h"
 #include "kernels/bsr_linear/sm90/forward_wgmma/element.cuh"
+#include "kernels/shared/ptx/sm90/registers.cuh"
 #include "sparseloom/activation.h"
 
 namespace sparseloom::kernels::cuda::expanded {
@@ -34,6 +35,7 @@ struct Params {
   int side_log2, k_side_log2;  // of a block along the outputs, and along the reduction
   Activation activation;
   bool store_whole, store_pre_whole;  // eight outputs may be stored at once
+  bool plain;                         // sums get a bias at most, and are stored whole
   std::int64_t blocks;                // for prefetching only
 };
 
@@ -41,7 +43,9 @@ struct Params {
 inline constexpr int kGroups = kTileOutputs / kGroup, kConsumerWarps = 8,
                      kThreads = (kConsumerWarps + kGroups) * 32;
 inline constexpr int kProducerRegisters = 88, kConsumerRegisters = 208;
-static_assert((kProducerRegisters + 2 * kConsumerRegisters) * 128 <= 64 * 1024);
+// More than the launch gives would be waited for for ever.
+static_assert((kProducerRegisters + 2 * kConsumerRegisters) * 128 <=
+              ptx::registers_at_launch(kThreads) * kThreads);
 
 // A slice is 16 positions of the reduction, what one wgmma takes. A slot holds 16 x 16 elements of W.
 inline constexpr int kSlices = kKTile / 16, kSlots = kGroup / 16, kSlotBytes = 16 * 16 * 2,

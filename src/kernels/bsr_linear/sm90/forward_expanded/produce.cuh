@@ -20,7 +20,7 @@ namespace sparseloom::kernels::cuda::expanded {
 
 /// What a group has in one K tile, as the warp's lanes hold it: entries lane and lane + 32 (Group).
 struct Cells {
-  std::int32_t piece[2];  // where the values of an entry begin, in pieces of 8 elements; -1: zeros
+  std::int32_t block[2];  // of an entry, among the values; -1: zeros
   std::uint32_t slices;   // a bit for each slice that holds anything
 };
 
@@ -68,39 +68,40 @@ class Group {
     const int rows = 1 << rows_log2_;
     const int row = ((part.tile * kGroups + group_) << rows_log2_) + min(lane_, rows);
     const std::int32_t begin = ptx::ld_global(params_.list_begin + min(row, params_.block_rows));
-    if (lane_ < kGroup / 8) starts[lane_] = begin;
-    const std::int32_t first = __shfl_sync(~0u, begin, 0), end = __shfl_sync(~0u, begin, rows);
+    const std::int32_t start = part.first == 0 ? begin : skip(begin, part.first);
+    if (lane_ < kGroup / 8) starts[lane_] = start;
     __syncwarp();
+    // Eight loads at a time: of 8 block rows, or twice of 4 of them, ..
     constexpr int kAtOnce = 8;
+    const int last = (kAtOnce >> rows_log2_) - 1;
+    bool more = true;
 #pragma unroll 1
-    for (std::int32_t from = first; from < end; from += kAtOnce * 32) {
+    for (int from = lane_; more; from += (last + 1) * 32) {
       std::int32_t along[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const std::int32_t at = from + i * 32 + lane_;
-        along[i] = ptx::ld_global_if(at < end, params_.along + at);
+        const int of_row = i & (rows - 1);
+        const std::int32_t at = __shfl_sync(~0u, start, of_row) + from + (i >> rows_log2_) * 32;
+        const bool there = at < __shfl_sync(~0u, begin, of_row + 1);
+        along[i] = ptx::ld_global_if(there, params_.along + at);
+        if (!there) along[i] = kNone;
         if constexpr (C::kDx)
-          if (at < end && lane_ == 0) ptx::prefetch_line_l2(params_.slot + at);
+          if (there && lane_ == 0) ptx::prefetch_line_l2(params_.slot + at);
       }
+      bool goes_on = false;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const std::int32_t at = from + i * 32 + lane_;
-        int of_row = 0;
-#pragma unroll
-        for (int r = 1; r < kGroup / 8; ++r) {
-          if (r >= rows) break;
-          of_row += at >= __shfl_sync(~0u, begin, r);
-        }
-        const int k_tile = along[i] >> columns_log2_;
-        if (at >= end || k_tile >= part.end) continue;
-        if (k_tile < part.first) {
-          atomicAdd(&starts[of_row], 1);
-        } else {
-          const int cell = (of_row << columns_log2_) + (along[i] & ((1 << columns_log2_) - 1));
-          atomicOr(&masks[k_tile][cell / 32], 1u << cell % 32);
+        const int of_row = i & (rows - 1), k_tile = along[i] >> columns_log2_;
+        const int cell = (of_row << columns_log2_) + (along[i] & ((1 << columns_log2_) - 1));
+        if (k_tile >= part.first && k_tile < part.end) atomicOr(&masks[k_tile][cell / 32], 1u << cell % 32);
+        goes_on = goes_on || ((i >> rows_log2_) == last && k_tile < part.end);
+        if (part.first > 0) {
+          const int before = __popc(__ballot_sync(~0u, k_tile < part.first));
+          if (lane_ == 0) starts[of_row] += before;
         }
       }
-      __syncwarp();
+      // Lists ascend: a block row goes on if the last entry that was read is there and before the part's end.
+      more = __any_sync(~0u, lane_ == 31 && goes_on);
     }
     __syncwarp();
 #pragma unroll
@@ -119,7 +120,7 @@ class Group {
           (masks[entry.first_cell / 32] >> entry.first_cell % 32) & ((1u << (1 << columns_log2_)) - 1);
       if (entry.exists && (row & (entry.before + 1)) != 0) {
         const std::int32_t at = next_[i] + __popc(row & entry.before);
-        cells.piece[i] = ((C::kDx ? ptx::ld_global(params_.slot + at) : at) << block_log2_) + entry.within;
+        cells.block[i] = C::kDx ? ptx::ld_global(params_.slot + at) : at;
         cells.slices |= entry.slice;
       }
       next_[i] += __popc(row);
@@ -128,23 +129,36 @@ class Group {
     return cells;
   }
 
-  /// Copies the blocks into a stage's W, with zeros between them where a slice holds anything, and arrives.
-  __device__ __forceinline__ void copy(const Cells& cells, int stage, std::uint32_t w, std::uint32_t full) {
-    auto& pieces = shared_.pieces[group_];
-    __syncwarp();  // those of the K tile before have been read
-    pieces[lane_] = cells.piece[0];
-    if (quarters_ == 4) pieces[lane_ + 32] = cells.piece[1];
-    if (lane_ == 0) shared_.records[stage][group_] = static_cast<std::uint8_t>(cells.slices);
-    __syncwarp();
-    // All are read before the first copy, so that a copy waits for nothing.
-    static_assert(kSlots == 4);
+  /// Which piece a lane copies into each slot; -1: zeros.
+  struct Pieces {
     int4 of_slice[kSlices];
+    std::uint32_t slices;
+  };
+  __device__ __forceinline__ Pieces pieces_of(const Cells& cells) {
+    auto& pieces = shared_.pieces[group_];
+    const auto piece = [&](int i) {
+      return cells.block[i] < 0 ? -1 : (cells.block[i] << block_log2_) + entries_[i].within;
+    };
+    __syncwarp();  // those of the K tile before have been read
+    pieces[lane_] = piece(0);
+    if (quarters_ == 4) pieces[lane_ + 32] = piece(1);
+    __syncwarp();
+    Pieces found;
 #pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice) of_slice[slice] = lane_pieces_[slice];
+    for (int slice = 0; slice < kSlices; ++slice) found.of_slice[slice] = lane_pieces_[slice];
+    found.slices = cells.slices;
+    return found;
+  }
+
+  /// Copies the pieces into a stage's W, with zeros between them where a slice holds anything, and arrives.
+  __device__ __forceinline__ void copy(const Pieces& pieces, int stage, std::uint32_t w, std::uint32_t full) {
+    if (lane_ == 0) shared_.records[stage][group_] = static_cast<std::uint8_t>(pieces.slices);
+    static_assert(kSlots == 4);
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
-      if ((cells.slices >> slice & 1) == 0) continue;
-      const int piece[kSlots] = {of_slice[slice].x, of_slice[slice].y, of_slice[slice].z, of_slice[slice].w};
+      if ((pieces.slices >> slice & 1) == 0) continue;
+      const int4 found = pieces.of_slice[slice];
+      const int piece[kSlots] = {found.x, found.y, found.z, found.w};
 #pragma unroll
       for (int slot = 0; slot < kSlots; ++slot)
         ptx::cp_async_cg_or_zero(
@@ -157,6 +171,31 @@ class Group {
   }
 
  private:
+  static constexpr std::int32_t kNone = 1 << 30;  // behind every position
+
+  /// In each lane that has a block row: a place in its list before which all entries lie before the K tile,
+  /// at most a 32nd of the list ahead of the first that does not.
+  __device__ __forceinline__ std::int32_t skip(std::int32_t begin, int k_tile) const {
+    constexpr int kMostRows = kGroup / 8;
+    std::int32_t along[kMostRows];
+#pragma unroll
+    for (int row = 0; row < kMostRows; ++row) {
+      along[row] = kNone;
+      if (row >= 1 << rows_log2_) continue;
+      const std::int32_t first = __shfl_sync(~0u, begin, row),
+                         count = __shfl_sync(~0u, begin, row + 1) - first;
+      if (count > 0) along[row] = ptx::ld_global(params_.along + first + count * lane_ / 32);
+    }
+    std::int32_t start = begin;
+#pragma unroll
+    for (int row = 0; row < kMostRows; ++row) {
+      const int probes = __popc(__ballot_sync(~0u, along[row] >> columns_log2_ < k_tile));
+      const std::int32_t count = __shfl_sync(~0u, begin, row + 1) - __shfl_sync(~0u, begin, row);
+      if (lane_ == row) start += count * max(probes - 1, 0) / 32;
+    }
+    return start;
+  }
+
   struct Entry {
     bool exists;
     int row, first_cell;   // block row of the group, and its first cell
@@ -194,7 +233,7 @@ __device__ __forceinline__ void produce(const Params& params, const Cut& cut, in
     Cells next = own.take(part.first);
 #pragma unroll 1
     for (int k_tile = part.first; k_tile < part.end; ++k_tile, ++turn) {
-      const Cells cells = next;
+      const auto pieces = own.pieces_of(next);
       if (k_tile + 1 < part.end) next = own.take(k_tile + 1);
       const StageOf<C::kStages> stage(turn);
       const std::uint32_t at = ring + stage.index * C::kStageBytes, full = pipeline.full(stage.index);
@@ -203,7 +242,7 @@ __device__ __forceinline__ void produce(const Params& params, const Cut& cut, in
         Pipeline::expect(full, params.tile_tokens * (kKTile * 2));
         ptx::tma_load_2d(at, &params.x, k_tile * kKTile, first_token, full);
       }
-      own.copy(cells, stage.index, at + C::kXBytes, full);
+      own.copy(pieces, stage.index, at + C::kXBytes, full);
     }
   });
 }

@@ -15,13 +15,18 @@
 
 namespace sparseloom::kernels::cuda::expanded {
 
+template <class Out>
+__device__ __forceinline__ uint4 rounded(const float (&y)[8]) {
+  return make_uint4(Out::pair(y[0], y[1]), Out::pair(y[2], y[3]), Out::pair(y[4], y[5]),
+                    Out::pair(y[6], y[7]));
+}
+
 /// Stores `count` of eight neighbouring outputs, rounded; whole: all eight at once are possible.
 template <class Out>
 __device__ __forceinline__ void store_eight(void* matrix, std::int64_t at, const float (&y)[8], int count,
                                             bool whole) {
   auto* const to = static_cast<std::uint16_t*>(matrix) + at;
-  const uint4 bits =
-      make_uint4(Out::pair(y[0], y[1]), Out::pair(y[2], y[3]), Out::pair(y[4], y[5]), Out::pair(y[6], y[7]));
+  const uint4 bits = rounded<Out>(y);
   if (whole && count == 8) {
     *reinterpret_cast<uint4*>(to) = bits;
     return;
@@ -46,20 +51,6 @@ __device__ __forceinline__ void load_eight(float (&y)[8], const float* shared) {
   const float4 low = halves[0], high = halves[1];
   y[0] = low.x, y[1] = low.y, y[2] = low.z, y[3] = low.w;
   y[4] = high.x, y[5] = high.y, y[6] = high.z, y[7] = high.w;
-}
-
-/// y = activation(y), one after the other through shared memory of the lane: the code around is unrolled 16
-/// times, and eight copies of all activations in each would not fit the instruction cache.
-__device__ __forceinline__ void activate_in_place(Activation activation, float (&y)[8], float* shared) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) shared[i] = y[i];
-#pragma unroll 1
-  for (int i = 0; i < 8; ++i) {
-    float one[1] = {shared[i]};
-    epilogue::activate(activation, one);
-    shared[i] = one[0];
-  }
-  load_eight(y, shared);
 }
 
 /// Leaves a warp's sums for the share in which the tile begins.
@@ -100,11 +91,75 @@ __device__ __forceinline__ void add_left(const float4* partials, std::uint64_t* 
   }
 }
 
+/// A warp's 16 outputs of a group, turned in shared memory, 16 tokens at a time, so that a lane has eight
+/// outputs of one token.
+template <class C>
+struct Turned {
+  using Out = C::Out;
+  float* staged;
+  int first_token, tokens, output, count;  // count: of the lane's outputs that exist
+
+  __device__ __forceinline__ Turned(const Params& params, const Cut::Part& part, int group, float* place)
+      : staged(place), first_token(static_cast<int>(blockIdx.y) * params.tile_tokens) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    tokens = min(params.m - first_token, params.tile_tokens);
+    output =
+        part.tile * kTileOutputs + (warp / 4 * C::kOwnGroups + group) * kGroup + warp % 4 * 16 + lane % 2 * 8;
+    count = min(8, params.out_width - output);
+  }
+
+  /// Turns the sums of the tokens from `from` on.
+  __device__ __forceinline__ void write(const float (&sums)[C::kSums], int from) const {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kStagedTokens / 2; ++i) {
+      // Sum 4 j + e: output lane / 4 (+ 8 for e >= 2) of token 8 j + 2 (lane % 4) + e % 2.
+      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      staged[token * kStagedPitch + lane / 4 + i % 4 / 2 * 8] = sums[from / 2 + i];
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void read(float (&y)[8]) const {
+    const int lane = threadIdx.x % 32;
+    load_eight(y, staged + lane / 2 * kStagedPitch + lane % 2 * 8);
+  }
+  /// The lane's token, or -1: it has none.
+  __device__ __forceinline__ int token(int from) const {
+    const int of_tile = from + static_cast<int>(threadIdx.x) % 32 / 2;
+    return of_tile < tokens && count > 0 ? first_token + of_tile : -1;
+  }
+
+  __device__ __forceinline__ void store_plain(const Params& params, int from, const float (&bias)[8]) const {
+    const int token = this->token(from);
+    if (token < 0) return;
+    float y[8];
+    read(y);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) y[i] += bias[i];
+    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(params.out) + token * params.out_stride + output) =
+        rounded<Out>(y);
+  }
+  __device__ __forceinline__ void store(const Params& params, int from) const {
+    const int token = this->token(from);
+    if (token < 0) return;
+    float y[8];
+    read(y);
+    if (params.bias != nullptr) add_eight<Out>(y, params.bias, output, count);
+    if (params.pre != nullptr)
+      store_eight<Out>(params.pre, token * params.pre_stride + output, y, count, params.store_pre_whole);
+    if (params.activation != Activation::none) epilogue::activate(params.activation, y);
+    if (params.residual != nullptr)
+      add_eight<Out>(y, params.residual, token * params.residual_stride + output, count);
+    store_eight<Out>(params.out, token * params.out_stride + output, y, count, params.store_whole);
+  }
+};
+
 /// Ends a part. All warps that multiply call it.
 template <class C>
 __device__ __forceinline__ void end_part(const Params& params, const Cut& cut, const Cut::Part& part,
                                          int share, Shared<C>& shared, Sums<C>& sums) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
   const auto number = [&](int of_share) {
     return (std::int64_t{blockIdx.y} * params.shares + of_share) * kConsumerWarps + warp;
   };
@@ -117,43 +172,32 @@ __device__ __forceinline__ void end_part(const Params& params, const Cut& cut, c
     add_left<C>(params.partials + number(other) * (C::kFragments * 32), params.flags + number(other),
                 params.nonce, sums);
   });
-  // The warp has 16 outputs of each group. They are turned in shared memory, 16 tokens at a time, so that a
-  // lane has eight outputs of one token.
-  using Out = typename C::Out;
-  float* const staged = shared.staged[warp];
-  const int first_token = static_cast<int>(blockIdx.y) * params.tile_tokens,
-            end_token = min(params.m, first_token + params.tile_tokens);
+  using Out = C::Out;
+  if (params.plain) {
+#pragma unroll
+    for (int group = 0; group < C::kOwnGroups; ++group) {
+      const Turned<C> turned(params, part, group, shared.staged[warp]);
+      float bias[8] = {};
+      if (params.bias != nullptr) add_eight<Out>(bias, params.bias, turned.output, turned.count);
+#pragma unroll
+      for (int from = 0; from < C::kTokens; from += kStagedTokens) {
+        if (from >= turned.tokens) break;
+        turned.write(sums[group], from);
+        turned.store_plain(params, from, bias);
+      }
+    }
+    return;
+  }
 #pragma unroll
   for (int group = 0; group < C::kOwnGroups; ++group) {
-    const int output =
-        part.tile * kTileOutputs + (warp / 4 * C::kOwnGroups + group) * kGroup + warp % 4 * 16 + lane % 2 * 8;
-    const int count = min(8, params.out_width - output);
-    float bias[8] = {};
-    if (params.bias != nullptr) add_eight<Out>(bias, params.bias, output, count);
+    const Turned<C> turned(params, part, group, shared.staged[warp]);
+#pragma unroll 1
+    for (int from = 0; from < turned.tokens; from += kStagedTokens) {
+      turned.write(sums[group], 0);
+      turned.store(params, from);
+      // The next sums take the place of these, so that the loop has one copy of all that an end may need.
 #pragma unroll
-    for (int from = 0; from < C::kTokens; from += kStagedTokens) {
-      if (first_token + from >= end_token) break;
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < kStagedTokens / 2; ++i) {
-        // Sum 4 j + e: output lane / 4 (+ 8 for e >= 2) of token 8 j + 2 (lane % 4) + e % 2.
-        const int at = from / 2 + i, token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        staged[token * kStagedPitch + lane / 4 + i % 4 / 2 * 8] = sums[group][at];
-      }
-      __syncwarp();
-      const int token = first_token + from + lane / 2;
-      if (token >= end_token || count <= 0) continue;
-      float* const own = staged + lane / 2 * kStagedPitch + lane % 2 * 8;
-      float y[8];
-      load_eight(y, own);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) y[i] += bias[i];
-      if (params.pre != nullptr)
-        store_eight<Out>(params.pre, token * params.pre_stride + output, y, count, params.store_pre_whole);
-      if (params.activation != Activation::none) activate_in_place(params.activation, y, own);
-      if (params.residual != nullptr)
-        add_eight<Out>(y, params.residual, token * params.residual_stride + output, count);
-      store_eight<Out>(params.out, token * params.out_stride + output, y, count, params.store_whole);
+      for (int i = kStagedTokens / 2; i < C::kSums; ++i) sums[group][i - kStagedTokens / 2] = sums[group][i];
     }
   }
 }
