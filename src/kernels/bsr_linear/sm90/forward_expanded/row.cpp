@@ -46,10 +46,10 @@ Refusal refusal(const Problem& p, const Machine& machine) {
 // Microseconds of a launch with its first copies and last stores. Then nanoseconds, as chain_us takes them:
 // of 256 entries of a group's lists, of a K tile (X of 128 tokens, which costs more where rows do not begin
 // at cache lines; slots in dX; all its slices, where they hold anything; and its blocks, if all are stored),
-// and of sums that another share left. Fitted on an H100 to 29 products of 33 to 2048 tokens, blocks of 8 to
-// 32 (2026-11-25).
+// of sums that another share left, and of a tile's end, which nothing overlaps. Fitted on an H100 to 29
+// products of 33 to 2048 tokens, blocks of 8 to 32 (2026-11-25); the end to five of 21000 to 37000 tokens.
 constexpr double kStartUs = 12.1, kEntries = 3440, kX = 400, kOffLines = 263, kSlots = 105, kSlices = 264,
-                 kBlocks = 57, kSums = 2070;
+                 kBlocks = 57, kSums = 2070, kEnd = 4800;
 
 double predict_us(const Problem& p, const Machine& machine, const expanded::Size& size) {
   const Device device(machine);
@@ -64,7 +64,11 @@ double predict_us(const Problem& p, const Machine& machine, const expanded::Size
                         (off_lines ? kOffLines : 0) + (p.direction == Direction::dx ? kSlots : 0) +
                         kSlices * slices + kBlocks * w.density;
   const double sums = std::max(0.0, 1 / tiles - 1) * kSums;
-  const double chain = chain_us(entries * kEntries + k_tiles * k_tile + sums, device);
+  // A multiprocessor has room for one thread block: more of them than that run one after the other.
+  const double waves = std::ceil(static_cast<double>(size.token_tiles) * size.shares /
+                                 static_cast<double>(machine.cuda.multiprocessors));
+  const double ends = std::max(0.0, waves * tiles - 1) * kEnd;  // the last tile's end is part of kStartUs
+  const double chain = chain_us(waves * (entries * kEntries + k_tiles * k_tile + sums) + ends, device);
   return kStartUs + std::max(chain, stream_us(p, device));
 }
 
