@@ -1,0 +1,117 @@
+// Which kernel and tile the plans of 2:4 weights take for shapes that were measured. They need no GPU.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "kernels/semi24_linear/cuda/rows.h"
+#include "kernels/semi24_linear/sm90/forward_wgmma/entry.h"
+
+namespace sparseloom::testing {
+namespace {
+
+const plan::Machine kH200{
+    runtime::Isa::generic, {}, {90, 132, 60u << 20, 227u << 10, 1.98e9, 4.8e12}, {}, {132, 66, 32, 16}};
+const plan::Machine kA100{
+    runtime::Isa::generic, {}, {80, 108, 40u << 20, 163u << 10, 1.41e9, 1.55e12}, {}, {108, 0, 0, 0}};
+
+struct Choice {
+  std::string kernel = "none";
+  int variant = 0;
+  double us = 0;
+};
+
+/// Of these rows, the one of the least predicted time, as plan::select takes it.
+template <class V>
+Choice chosen(std::span<const Row<V>> rows, const typename V::Problem& p, const plan::Machine& machine) {
+  Choice found;
+  for (const Row<V>& row : rows) {
+    plan::Offer offer;
+    Proposals<V> out(offer);
+    static_cast<void>(row.propose(p, machine, out));
+    if (!offer.made || (found.us > 0 && offer.predicted_us >= found.us)) continue;
+    typename V::Schedule schedule;
+    std::memcpy(&schedule, offer.schedule, sizeof schedule);
+    found = {row.name, schedule.variant, offer.predicted_us};
+  }
+  return found;
+}
+
+LinearProblem problem_of(DType dtype, std::int64_t m, std::int64_t cols, std::int64_t rows) {
+  LinearProblem p;
+  p.dtype = dtype, p.m = m, p.rows = rows, p.cols = cols, p.stored = rows * ((cols + 3) / 4) * 2;
+  p.device = 0, p.can_gemm = true;
+  return p;
+}
+
+struct Pinned {
+  std::int64_t m, cols, rows;  // tokens, in features, out features
+  const char* kernel;
+  int variant;  // sm90_wgmma: the tile; sm90_decode: thread blocks that share one
+};
+
+// The shapes of the H100 and H200 measurements in docs/performance_log.md, bf16.
+TEST(Semi24Choices, OfBf16OnAnH200) {
+  for (const Pinned& each : {Pinned{8192, 4096, 4096, "sm90_wgmma", 1},
+                             {8192, 4096, 16384, "sm90_wgmma", 0},
+                             {50432, 768, 3072, "sm90_wgmma", 0},
+                             {50432, 3072, 768, "sm90_wgmma", 0},
+                             {8192, 4096, 14336, "sm90_wgmma", 0},
+                             {2048, 5120, 13824, "sm90_wgmma", 0},
+                             {128, 4096, 4096, "sm90_wgmma", 3},
+                             {1, 4096, 14336, "sm90_decode", 1},
+                             {16, 4096, 14336, "sm90_decode", 1},
+                             {64, 4096, 14336, "sm90_decode", 1},
+                             {32, 12288, 12288, "sm90_decode", 1},
+                             {64, 4096, 4096, "sm90_decode", 2}}) {
+    const Choice found =
+        chosen(kernels::semi24_cuda_rows(), problem_of(DType::bf16, each.m, each.cols, each.rows), kH200);
+    EXPECT_EQ(found.kernel, each.kernel) << each.m << " x " << each.cols << " x " << each.rows;
+    EXPECT_EQ(found.variant, each.variant) << each.m << " x " << each.cols << " x " << each.rows;
+  }
+}
+
+// Promoted e4m3 has no tile of 256 x 192: its sums take as many registers again.
+TEST(Semi24Choices, OfEightBitsOnAnH200) {
+  const auto pinned = [](DType dtype, bool fast, const Pinned& each) {
+    Semi24ScaledProblem p{problem_of(dtype, each.m, each.cols, each.rows)};
+    p.out = DType::bf16, p.fast_accum = fast;
+    const Choice found = chosen(kernels::semi24_scaled_cuda_rows(), p, kH200);
+    EXPECT_EQ(found.kernel, each.kernel) << Semi24Scaled::print(p);
+    EXPECT_EQ(found.variant, each.variant) << Semi24Scaled::print(p);
+  };
+  for (const Pinned& each :
+       {Pinned{8192, 4096, 4096, "sm90_wgmma", 0}, {8192, 4096, 16384, "sm90_wgmma", 0}}) {
+    pinned(DType::f8e4m3, true, each);
+    pinned(DType::i8, false, each);
+  }
+  for (const Pinned& each : {Pinned{8192, 4096, 4096, "sm90_wgmma", 1}, {8192, 4096, 16384, "sm90_wgmma", 1}})
+    pinned(DType::f8e4m3, false, each);
+  for (const Pinned& each : {Pinned{1, 4096, 14336, "sm90_decode", 1},
+                             {16, 4096, 14336, "sm90_decode", 1},
+                             {64, 4096, 14336, "sm90_decode", 1},
+                             {32, 12288, 12288, "sm90_decode", 1}}) {
+    pinned(DType::f8e4m3, true, each);
+    pinned(DType::i8, false, each);
+  }
+}
+
+// What Hopper's kernels refuse: other GPUs, sizes that TMA cannot read, fp32 and dX.
+TEST(Semi24Choices, WhereHoppersKernelsDoNotRun) {
+  const auto kernel = [](const LinearProblem& p, const plan::Machine& machine) {
+    return chosen(kernels::semi24_cuda_rows(), p, machine).kernel;
+  };
+  EXPECT_EQ(kernel(problem_of(DType::bf16, 16, 4096, 4096), kA100), "sm80_mma");
+  EXPECT_EQ(kernel(problem_of(DType::f16, 16, 4100, 4096), kH200), "dense_on_device");
+  EXPECT_EQ(kernel(problem_of(DType::f16, 8192, 4096, 4096), kA100), "dense_on_device");
+  EXPECT_EQ(kernel(problem_of(DType::f32, 512, 4096, 4096), kH200), "dense_on_device");
+  LinearProblem dx = problem_of(DType::bf16, 512, 4096, 4096);
+  dx.direction = Direction::dx;
+  EXPECT_EQ(kernel(dx, kH200), "dense_on_device");
+  dx.can_gemm = false;
+  EXPECT_EQ(kernel(dx, kH200), "none");
+}
+
+}  // namespace
+}  // namespace sparseloom::testing
