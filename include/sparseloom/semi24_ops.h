@@ -20,7 +20,9 @@ namespace sparseloom {
 SPARSELOOM_API void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* positions,
                                 const Executor& executor);
 
-/// dense <- the values at their places, zero elsewhere. Throws Error where the positions are not valid.
+/// dense <- the values at their places, zero elsewhere. On a CUDA device, where all lie, it queues one kernel
+/// on the executor's stream, which reads places as they are; on the CPU it throws Error where the positions
+/// are not valid.
 SPARSELOOM_API void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& dense,
                                   const Executor& executor);
 

@@ -23,6 +23,8 @@ from .errors import Error, translated
 
 #: What ``prune`` may be called: which two elements of a group stay.
 METHODS = ("magnitude", "transposable_greedy", "transposable_exact")
+#: The dtypes that a GPU prunes and packs.
+_COMPRESSED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def require_method(op: str, prune: object, more: str = "") -> None:
@@ -35,13 +37,19 @@ def require_method(op: str, prune: object, more: str = "") -> None:
 def pack(dense: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (values, positions) of a weight [rows, cols]. Raises Error that names the first group with more
     than two nonzeros."""
-    values, positions = _on_host("semi24_pack", dense.detach())
+    dense = dense.detach()
+    if dense.is_cuda and dense.dtype in _COMPRESSED:
+        # Pruning by magnitude keeps all of at most two nonzeros. Where it lost one, the host finds the group.
+        values, positions = compress(dense, "magnitude")[:2]
+        if bool(values.count_nonzero() == dense.count_nonzero()):
+            return values, positions
+    values, positions = _on_host("semi24_pack", dense)
     return values, positions
 
 
 def unpack(values: Tensor, positions: Tensor, cols: int) -> Tensor:
     """Returns W [rows, cols]: the values in their places and zero elsewhere."""
-    (dense,) = _on_host("semi24_unpack", values, positions, cols)
+    dense: Tensor = call("semi24_unpack", values, positions, cols)
     return dense
 
 
@@ -49,7 +57,7 @@ def mask(weight: Tensor, prune: str) -> Tensor:
     """Returns which elements of a weight [rows, cols] stay, as bool: in each group of four of a row the two
     of the largest magnitude, or two that leave at most two in each group of a column as well
     (transposable)."""
-    if weight.is_cuda and weight.dtype != torch.float64:
+    if weight.is_cuda and weight.dtype in _COMPRESSED:
         bits = compress(weight, prune)[2]
         places = torch.arange(8, device=bits.device, dtype=torch.uint8)
         return (bits.unsqueeze(-1) >> places & 1).bool().flatten(1)[:, : weight.shape[1]]
@@ -75,8 +83,8 @@ def compress(
 
 
 def _on_host(name: str, *arguments: Any) -> tuple[Tensor, ...]:
-    """Calls an operator that has no kernel for CUDA: its operands are copied to the host there, and its
-    results back. Layers are packed and unpacked when they are made, loaded or made dense, and in no call."""
+    """Calls an operator that has no kernel for CUDA, or not for this dtype: its operands are copied to the
+    host there, and its results back. Layers are packed when they are made or loaded, and in no call."""
     device = arguments[0].device
     if device.type == "cuda":
         arguments = tuple(each.cpu() if isinstance(each, Tensor) else each for each in arguments)

@@ -7,20 +7,17 @@
 
 #include "core/check.h"
 #include "ops/checks.h"
-#include "sparseloom/generic/parallel.h"
+#include "ops/semi24_rows.h"
 #include "sparseloom/semi24_ops.h"
+#ifdef SPARSELOOM_HAVE_CUDA
+#include "kernels/semi24_linear/sm80/copies/copies.h"
+#include "runtime/cuda.h"
+#endif
 
 namespace sparseloom {
 namespace {
 
-// Rows of one task: a tile of 4 x 4 is never cut, and an executor may hand out tasks one by one.
-constexpr std::int64_t kRows = 32;
-
-template <class Body>
-void for_rows(const Executor& executor, std::int64_t rows, const Body& body) {
-  runtime::parallel_tasks(executor, core::ceil_div(rows, kRows),
-                          [&](std::int64_t task) { body(task * kRows, std::min((task + 1) * kRows, rows)); });
-}
+using ops::for_rows;
 
 void require_dense(const char* op, const ConstMatrixView& dense, const Executor& executor) {
   if (executor.device >= 0)
@@ -54,10 +51,18 @@ void semi24_pack(const ConstMatrixView& dense, void* values, std::uint8_t* posit
 void semi24_unpack(const Semi24View& w, const void* values, const MatrixView& dense,
                    const Executor& executor) {
   constexpr const char* op = "semi24_unpack";
-  require_dense(op, dense, executor);
+  ops::require_matrix(op, dense);
   if (dense.rows != w.rows || dense.cols != w.cols)
     core::fail(op, "a matrix of " + core::shape(w.rows, w.cols), core::shape(dense.rows, dense.cols),
                "pass a matrix of the weight's shape");
+  if (executor.device >= 0) {
+    ops::require_gpu(op, executor);
+#ifdef SPARSELOOM_HAVE_CUDA
+    const runtime::CudaDeviceScope scope(executor.device);
+    ops::require_queued(op, kernels::cuda::semi24_unpack(w, values, dense, executor.stream), executor);
+#endif
+    return;
+  }
   Semi24::validate(op, w);
   for_rows(executor, w.rows,
            [&](std::int64_t begin, std::int64_t end) { Semi24::unpack(w, values, dense, begin, end); });

@@ -1,6 +1,7 @@
 // Pruning and packing at once.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "core/check.h"
 #include "layout/semi24.h"
 #include "ops/checks.h"
+#include "ops/semi24_rows.h"
 #include "sparseloom/semi24_ops.h"
 #ifdef SPARSELOOM_HAVE_CUDA
 #include "kernels/semi24_linear/sm80/pruning/pruning.h"
@@ -19,36 +21,50 @@ namespace {
 
 constexpr const char* kOp = "semi24_compress";
 
-/// w where the mask holds, zero elsewhere, rows side by side; or its transpose.
-std::vector<std::byte> masked(const ConstMatrixView& w, const bool* mask, bool transposed) {
+/// w where the mask holds, zero elsewhere, rows side by side; or its transpose. A task's rows are columns of
+/// the transpose, so that no two tasks write the same element.
+std::vector<std::byte> masked(const ConstMatrixView& w, const bool* mask, bool transposed,
+                              const Executor& executor) {
   const std::size_t size = size_of(w.dtype);
   std::vector<std::byte> kept(static_cast<std::size_t>(w.rows * w.cols) * size);
-  for (std::int64_t r = 0; r < w.rows; ++r)
-    for (std::int64_t c = 0; c < w.cols; ++c)
-      if (mask[r * w.cols + c]) {
-        const auto to = static_cast<std::size_t>(transposed ? c * w.rows + r : r * w.cols + c);
-        const auto from = static_cast<std::size_t>(r * w.stride + c);
-        std::memcpy(kept.data() + to * size, static_cast<const std::byte*>(w.data) + from * size, size);
-      }
+  ops::for_rows(executor, w.rows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t c = 0; c < w.cols; ++c)
+        if (mask[r * w.cols + c]) {
+          const auto to = static_cast<std::size_t>(transposed ? c * w.rows + r : r * w.cols + c);
+          const auto from = static_cast<std::size_t>(r * w.stride + c);
+          std::memcpy(kept.data() + to * size, static_cast<const std::byte*>(w.data) + from * size, size);
+        }
+  });
   return kept;
+}
+
+/// bits [rows, ceil(cols / 8)] <- the mask, the lowest column lowest.
+void pack_mask(const bool* mask, std::int64_t rows, std::int64_t cols, std::uint8_t* bits,
+               const Executor& executor) {
+  const std::int64_t row_bytes = core::ceil_div(cols, std::int64_t{8});
+  ops::for_rows(executor, rows, [&](std::int64_t begin, std::int64_t end) {
+    std::fill(bits + begin * row_bytes, bits + end * row_bytes, std::uint8_t{0});
+    for (std::int64_t r = begin; r < end; ++r)
+      for (std::int64_t c = 0; c < cols; ++c)
+        bits[r * row_bytes + c / 8] |=
+            static_cast<std::uint8_t>(static_cast<unsigned>(mask[r * cols + c]) << (c % 8));
+  });
 }
 
 void compress_on_host(const ConstMatrixView& w, Semi24Pruning pruning, const Semi24Compressed& out,
                       const Executor& executor) {
   const auto mask = std::make_unique<bool[]>(static_cast<std::size_t>(w.rows * w.cols));
   semi24_prune(w, pruning, mask.get(), executor);
-  const std::vector<std::byte> kept = masked(w, mask.get(), false);
-  semi24_pack({kept.data(), w.dtype, w.rows, w.cols, w.cols}, out.values, out.positions, executor);
-  const std::int64_t mask_bytes = core::ceil_div(w.cols, std::int64_t{8});
-  std::fill_n(out.mask, w.rows * mask_bytes, std::uint8_t{0});
-  for (std::int64_t r = 0; r < w.rows; ++r)
-    for (std::int64_t c = 0; c < w.cols; ++c)
-      out.mask[r * mask_bytes + c / 8] |= static_cast<std::uint8_t>(
-          static_cast<unsigned>(mask[static_cast<std::size_t>(r * w.cols + c)]) << (c % 8));
-  if (out.transposed_values == nullptr) return;
-  const std::vector<std::byte> turned = masked(w, mask.get(), true);
-  semi24_pack({turned.data(), w.dtype, w.cols, w.rows, w.rows}, out.transposed_values,
-              out.transposed_positions, executor);
+  pack_mask(mask.get(), w.rows, w.cols, out.mask, executor);
+  const auto pack = [&](bool transposed, std::int64_t rows, std::int64_t cols, void* values,
+                        std::uint8_t* positions) {
+    const std::vector<std::byte> kept = masked(w, mask.get(), transposed, executor);
+    semi24_pack({kept.data(), w.dtype, rows, cols, cols}, values, positions, executor);
+  };
+  pack(false, w.rows, w.cols, out.values, out.positions);
+  if (out.transposed_values != nullptr)
+    pack(true, w.cols, w.rows, out.transposed_values, out.transposed_positions);
 }
 
 }  // namespace

@@ -206,3 +206,52 @@ def test_pruning_on_the_gpu_waits_for_nothing_and_repeats_its_bits():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(torch.equal(a, b) for result in again for a, b in zip(result, first, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES, torch.float64, torch.int8])
+@pytest.mark.parametrize("shape", [(64, 128), (37, 61), (5, 7)])
+def test_weights_are_packed_and_unpacked_there_as_on_the_cpu(shape: tuple[int, int], dtype: torch.dtype):
+    torch.manual_seed(0)
+    places = torch.rand(shape[0], -(-shape[1] // 4), 4).argsort(-1)
+    stored = torch.randint(0, 3, (*places.shape[:2], 1))  # none, one or two of a group
+    kept = (places < stored).flatten(1)[:, : shape[1]]
+    weight = torch.randint(1, 10, shape).to(dtype).masked_fill(~kept, 0)
+    if dtype.is_floating_point:
+        weight[3, 4:] = 0
+        weight[3, 4:7] = torch.tensor([float("nan"), 0, float("-inf")])
+    want_values, want_positions = _semi24.pack(weight)
+    values, positions = _semi24.pack(weight.cuda())
+    assert values.is_cuda and positions.is_cuda
+    assert torch.equal(bits(values.cpu()), bits(want_values)) and torch.equal(positions.cpu(), want_positions)
+    dense = _semi24.unpack(values, positions, shape[1])
+    assert dense.is_cuda and torch.equal(bits(dense.cpu()), bits(weight))
+
+
+def test_a_weight_on_the_gpu_that_is_not_2_4_is_refused_by_its_first_group():
+    weight = torch.zeros(8, 16, dtype=torch.float16, device="cuda")
+    weight[5, 8:11] = 1
+    with pytest.raises(sparseloom.Error, match=r"3 in row 5, group 2"):
+        Semi24Linear.from_dense(weight)
+    weight[5, 9] = 0
+    layer = Semi24Linear.from_dense(weight)
+    assert torch.equal(layer.to_dense().weight, weight)
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 300])
+def test_a_call_of_a_layer_allocates_its_output_alone(tokens: int):
+    layer = layer_of(512, 1024, torch.bfloat16)
+    eight = QuantizedSemi24Linear.from_sparse(layer, torch.int8)
+    x = torch.randn(tokens, 1024, device="cuda").bfloat16()
+    q, scale = ops.quantize_rows(x, torch.int8)
+    weight = eight.values, eight.positions, 1024, scale, eight.w_scale
+    how = {"out_dtype": torch.bfloat16, "metadata": eight.metadata}
+
+    def allocated() -> int:
+        return int(torch.cuda.memory_stats()["allocation.all.allocated"])
+
+    with torch.no_grad():
+        for call in (lambda: layer(x), lambda: _semi24.scaled_linear(q, *weight, **how)):
+            call()  # plans
+            before = allocated()
+            y = call()
+            assert allocated() - before == 1 and y.shape == (tokens, 512)

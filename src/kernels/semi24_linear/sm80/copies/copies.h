@@ -1,4 +1,5 @@
-// Copies between a dense matrix and the values of a 2:4 one, on the device. They serve the dense row.
+// Copies between a dense matrix and the values of a 2:4 one, on the device. They serve the dense row,
+// and unpack the operation semi24_unpack.
 #pragma once
 
 #include "sparseloom/matrix_view.h"
