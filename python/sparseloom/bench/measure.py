@@ -42,6 +42,7 @@ class Bench:
         self.plan = ops.plan(self.inputs.index, cell.direction, self.case.dtype, cell.m)
         # The flops as the plan itself counts them: 2 m per stored element, without padding.
         self.flops = 2.0 * cell.m * self.inputs.pattern.stats().elements
+        self.stored = self.inputs.pattern.stats().element_density
         self._check = Checker(self.case, self.inputs, self.weight)
 
         copies = ROTATED_BYTES if cell.rotated else 0

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ... import _semi24
 from ...errors import Error
 from ..cells import SUITES, Cell
-from . import batches, host, topology, training
+from . import batches, host, semi24_group, topology, training
 from .device import alive
 from .goals import DENSITIES
 from .groups import GROUPS, gpu_cells
@@ -82,8 +83,21 @@ def extras() -> list[Job]:
         _extra("batches", batches.fields(*walk), lambda settings, walk=walk: batches.walk(settings, *walk))  # type: ignore[misc]
         for walk in batches.WALKS
     ]
+    made += semi24_jobs()
     made.append(_extra("host", {"op": "host"}, lambda settings: host.host_cost(settings.device)))
     return made
+
+
+def semi24_jobs() -> list[Job]:
+    """Returns the jobs of 2:4 weights: products, and pruning with packing of W alone and with W^T."""
+    group = semi24_group
+    made = [_extra(group.GROUP, group.fields(cell), partial(group.measure, cell)) for cell in group.CELLS]
+    ways = [(method, both) for method in _semi24.METHODS for both in (False, True)]
+    return made + [
+        _extra(group.GROUP, group.pruning_fields(*way), lambda settings, way=way: group.prune(settings, *way))  # type: ignore[misc]
+        for way in ways
+        if way != ("magnitude", True)  # its W^T is not 2:4
+    ]
 
 
 def names() -> list[str]:

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from ... import ops
 from ...testing import TileCheck, tf32_switch
 from ..cells import Cell
 from ..timing import Spread, ratios
-from . import fp8, goals
+from . import goals
 from .device import Monitor, alive
 from .groups import compared
 from .operands import DENSE, DENSE_FAST, Operands, Reference
 from .peers import PEERS, enter
 from .replay import Replay, pause_after
+from .semi24_operands import Semi24Operands
 
 Record = dict[str, Any]
 #: Candidates that are not sparse kernels.
@@ -139,7 +139,7 @@ def _measure(cell: Cell, settings: Settings) -> Record:
     sparse = min((name for name in ours if name not in NOT_SPARSE), key=medians.__getitem__, default=None)
     watch.lap("bursts")
     names = dict.fromkeys([dense, chosen.kernel, *([sparse] if sparse else [])])
-    sustained, sustained_clock, watts = _sustained(
+    sustained, sustained_clock, watts = under_load(
         {name: contenders[name] for name in names}, settings.monitor
     )
     watch.lap("sustained")
@@ -187,15 +187,13 @@ def _measure(cell: Cell, settings: Settings) -> Record:
     }
 
 
-def plan_of(operands: Operands) -> Record:
-    """Returns the plan for the cell on the current CUDA device, under torch's switches as they stand."""
-    cell = operands.cell
-    how: Record = {"out_dtype": fp8.OUT, "use_fast_accum": operands.fast_accum}
-    return ops.plan(operands.host_index, cell.direction, operands.case.dtype, cell.m, device="cuda", **how)
+def plan_of(operands: Operands | Semi24Operands) -> Record:
+    """Returns the plan for the operands' cell."""
+    return operands.plan()
 
 
 def entered(
-    candidate: Candidate, operands: Operands, reference: Reference, accuracy: bool = True
+    candidate: Candidate, operands: Operands | Semi24Operands, reference: Reference, accuracy: bool = True
 ) -> Candidate:
     """Makes the candidate ready to be timed and checks its result, or notes its error.
 
@@ -293,7 +291,7 @@ def _in_reach(samples: dict[str, list[float]], chosen: str, peers: set[str], tim
     )
 
 
-def _sustained(
+def under_load(
     contenders: dict[str, Replay], monitor: Monitor
 ) -> tuple[dict[str, float], int | None, float | None]:
     """Returns the median microseconds of a call under load without a pause, by contender, and the clock in

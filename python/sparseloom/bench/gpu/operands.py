@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,9 @@ from ...testing.cases import round_to_tf32
 from ...testing.tolerance import TILE_TOKENS, TRUNCATION
 from ..cells import DENSE_COPY, Cell
 from . import fp8
+
+if TYPE_CHECKING:
+    from .semi24_operands import Semi24Operands
 
 Call = Callable[[], Tensor]
 #: Names of the dense contenders; the second sums fp8 products in shorter accumulators.
@@ -120,6 +124,12 @@ class Operands:
         #: x, dy and weight of the dense product, one for each copy.
         self.dense_sets = [(x, dy, full)] + [(x.clone(), dy.clone(), full.clone()) for _ in range(others)]
 
+    def plan(self) -> dict[str, Any]:
+        """Returns the plan for the cell on the current CUDA device, under torch's switches as they stand."""
+        how = {"out_dtype": fp8.OUT, "use_fast_accum": self.fast_accum}
+        what = self.cell.direction, self.case.dtype, self.cell.m
+        return ops.plan(self.host_index, *what, device="cuda", **how)  # type: ignore[arg-type]
+
     def calls(self, kernel: str) -> list[Call]:
         """Returns our calls by that kernel, one for each copy. "dense_copy" is torch's forward product with
         the scattered weight, which a layer may keep."""
@@ -176,7 +186,7 @@ class Reference:
     """Holds the cell's exact result in fp64 and torch's dense one in the dtype under test, and compares
     results with them by tiles."""
 
-    def __init__(self, operands: Operands) -> None:
+    def __init__(self, operands: Operands | Semi24Operands) -> None:
         self._operands, case, first = operands, operands.case, operands.copies[0]
         x, dy, weight = (part.double() for part in (first.x, first.dy, operands.weight))
         self._dense = self._tiled(operands.dense(first.x, first.dy, operands.weight))
@@ -188,7 +198,7 @@ class Reference:
 
     def _tiled(self, matrix: Tensor) -> Tensor:
         """Returns the stored blocks one under another for dw, else the matrix itself."""
-        if self._operands.cell.direction != "dw":
+        if not isinstance(self._operands, Operands) or self._operands.cell.direction != "dw":
             return matrix
         blocks = gather(matrix, self._operands.block_row, self._operands.block_col, self._operands.cell.block)
         return blocks.reshape(-1, self._operands.cell.block[1])
@@ -196,7 +206,7 @@ class Reference:
     def check(self, actual: Tensor) -> TileCheck:
         """Checks each output tile by the tolerance of sparseloom.testing; a NaN counts as infinitely
         wrong."""
-        direction, (bm, bn) = self._operands.cell.direction, self._operands.cell.block
+        direction, (bm, bn) = self._operands.cell.direction, self._operands.case.block
         tile = (bm, bn) if direction == "dw" else (TILE_TOKENS, bm if direction == "forward" else bn)
         shaped = actual.reshape(-1, bn) if direction == "dw" else actual
         accumulation = TRUNCATION if self._operands.cell.tf32 else 2.0

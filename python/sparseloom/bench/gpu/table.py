@@ -42,6 +42,8 @@ def table(records: list[dict[str, Any]]) -> Table:
                 f"{record['speedup']:.2f}",
                 *tail,
             )
+        elif record["op"].startswith("semi24"):
+            out.add_row(record["name"], *semi24_row(record))
         elif record["op"] == "host" and "error" not in record:
             out.caption = host_line(record)
     return out
@@ -67,6 +69,25 @@ def row(record: dict[str, Any]) -> list[str]:
         sparse,
         *peers,
     ]
+
+
+def semi24_row(record: dict[str, Any]) -> list[str]:
+    """Returns HEAD's columns for a record of 2:4 weights, cuSPARSELt's best where the best sparse one
+    stands."""
+    empty = [""] * len(HEAD)
+    if "error" in record:
+        return [record["error"], *empty[1:]]
+    us = f"{record['us']['median']:.1f}"
+    if record["op"] == "semi24_prune":
+        wrong = "" if record["same_bits"] else "WRONG"
+        most, torchs = record["most_us"], record["torch_us"]
+        beside = "" if torchs is None else f"{torchs:.1f} torch"
+        return [wrong, us, "", "", "" if most is None else f"{most:g} us", "", beside, "", ""]
+    wrong = "" if record["tile_excess"] <= 1 else f" WRONG x{record['tile_excess']:.3g}"
+    peer = "" if record["peer"] is None else f"{record['peers'][record['peer']]:.1f} {record['peer']}"
+    figures = f"{record['speedup']:.2f}", f"{record['goal']['dense']:g}"
+    loaded = f"{record['sustained']['speedup']:.2f}"
+    return [record["kernel"] + wrong, us, f"{record['dense_us']:.1f}", *figures, loaded, peer, "", ""]
 
 
 def host_line(record: dict[str, Any]) -> str:

@@ -55,6 +55,7 @@ def missed_gpu(records: list[Record]) -> list[str]:
         *steps_over(records),
         *plans_over(records),
         *steps_of_batches(records),
+        *semi24_below(records),
     ]
 
 
@@ -314,3 +315,22 @@ def steps_of_batches(records: Iterable[Record]) -> list[str]:
         if record["op"] == "batches" and "error" not in record
         for step in record["steps"]
     ]
+
+
+def semi24_below(records: Iterable[Record]) -> list[str]:
+    """Checks products of 2:4 weights against dense and cuSPARSELt, and the time of pruning with packing."""
+    sentences = []
+    for record in records:
+        if "error" in record or not record["op"].startswith("semi24"):
+            continue
+        if record["op"] == "semi24_prune":
+            if record["most_us"] is not None and record["us"]["median"] > record["most_us"]:
+                sentences.append(
+                    f"{name_of(record)}: {record['us']['median']:.1f} us, target {record['most_us']:g}"
+                )
+            continue
+        for other, found in (("dense", record["speedup"]), ("cusparselt", record["over_peer"])):
+            least = record["goal"][other]
+            if found is not None and least is not None and found < least:
+                sentences.append(f"{name_of(record)}: {found:.2f}x of {other}, target {least:g}x")
+    return sentences

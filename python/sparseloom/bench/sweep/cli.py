@@ -22,7 +22,7 @@ from . import compare as comparison
 from . import summary
 from .cpu import Cpu
 from .gpu import Gpu
-from .run import Device, Sweep, replayed
+from .run import FAMILIES, Device, Sweep, replayed
 
 DEVICES: dict[str, Callable[[bool], Device]] = {"cpu": Cpu, "cuda": Gpu}
 
@@ -38,6 +38,9 @@ def sweep(
         int, typer.Option(min=1, help="to measure; with --compare: as many as OLD has")
     ] = 300,
     device: Annotated[str, typer.Option(help="cuda or cpu; default: cuda where torch sees a GPU")] = "",
+    family: Annotated[
+        str, typer.Option(help="of weights: bsr (blocks) or semi24 (2:4); with --compare OLD's")
+    ] = "bsr",
     kernel: Annotated[
         str | None, typer.Option(help="only problems that this kernel takes, every candidate timed in each")
     ] = None,
@@ -52,7 +55,9 @@ def sweep(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="of the results file; default: sweep-SEED[-dense-copy], with --compare OLD-again"),
+        typer.Option(
+            help="of the results file; default: sweep-[FAMILY-]SEED[-dense-copy], with --compare OLD-again"
+        ),
     ] = None,
 ) -> None:
     """Measures random problems beside torch's dense product and writes <results>/<device>/<name>.json. When
@@ -62,16 +67,23 @@ def sweep(
         if old:
             seed, kernel, problems = old["seed"], old["kernel"], len(old["records"])
             dense_copy = dense_copy or old.get("dense_copy", False)
-        if kernel:
+            family = old.get("family", family)
+        if family not in FAMILIES:
+            raise Error("bench sweep", f"--family {' or '.join(FAMILIES)}", repr(family), "name one of them")
+        if dense_copy and family != "bsr":
+            remedy = "leave --dense-copy out"
+            raise Error("bench sweep", "--dense-copy with blocks, which may keep one", family, remedy)
+        if kernel and family == "bsr":
             ops.kernel_number(kernel)
         seed = int(time.time()) if seed is None else seed
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if device not in DEVICES:
             raise Error("bench sweep", f"--device {' or '.join(DEVICES)}", repr(device), "name one of them")
-        parts = [f"sweep-{seed}", *([kernel] if kernel else []), *(["dense-copy"] if dense_copy else [])]
+        first = f"sweep-{seed}" if family == "bsr" else f"sweep-{family}-{seed}"
+        parts = [first, *([kernel] if kernel else []), *(["dense-copy"] if dense_copy else [])]
         stem = f"{compare.stem}-again" if compare else "-".join(parts)
         folder = results or default_folder(Path("."))
-        made = Sweep(DEVICES[device](dense_copy), seed, kernel, folder, name or stem)
+        made = Sweep(DEVICES[device](dense_copy), seed, kernel, folder, name or stem, family)
         there = len(made.records)
         before = f", {there} of them measured before" if there else ""
         typer.echo(f"seed {seed}, {problems} problems on {made.device.slug}{before}")
@@ -80,13 +92,13 @@ def sweep(
             """Returns the arguments of a process that goes on; one that has no time left prints what there
             is."""
             options: dict[str, Any] = {"seed": seed, "problems": problems, "device": device, "kernel": kernel}
-            options |= {"compare": compare, "results": folder, "name": name or stem}
+            options |= {"family": family, "compare": compare, "results": folder, "name": name or stem}
             options["seconds"] = max(0.0, left) if math.isfinite(left) else None
             given = ((f"--{key}", str(value)) for key, value in options.items() if value is not None)
             flags = ["--dense-copy"] if dense_copy else []
             return ["bench", "sweep", *itertools.chain.from_iterable(given), *flags]
 
-        drawn = replayed(old["records"], made.records) if old else made.drawn()
+        drawn = replayed(old["records"], made.records, family) if old else made.drawn()
         made.measure(drawn, problems, seconds, again)
         path = made.save()
     except Error as error:

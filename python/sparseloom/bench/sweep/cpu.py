@@ -13,7 +13,6 @@ import torch
 
 from ...testing import dense_product
 from ...timing.busy import BUSY, Watch
-from ..measure import Bench
 from ..results import device_slug
 from ..timing import LEAST_ROUNDS, Call, busy_share, interleaved, load_average
 from .problems import Problem
@@ -68,11 +67,10 @@ class Cpu:
         """
         every = problem.all_candidates or forced is not None
         with torch.no_grad():
-            bench = Bench(problem)
+            bench = problem.bench()
             plan = with_copy(bench.plan) if self.dense_copy and problem.copies else bench.plan
             kernels = named(plan, every, forced)
             checks = {kernel: bench.check(kernel) for kernel in kernels}
-            stored = bench.inputs.pattern.stats().element_density
             long = problem.m == 1 and dense_seconds(problem) > 2 * MOST_DENSE_SECONDS
             least, wrong = LONG_ROUNDS if long else LEAST_ROUNDS, []
             for seconds in SECONDS:
@@ -81,7 +79,7 @@ class Cpu:
                 *ours, dense = interleaved([*calls, bench.dense], seconds, least)
                 watch.look()
                 timed = Timed(dict(zip(kernels, ours, strict=True)), checks, dense)
-                record = record_of(problem, plan, timed, stored)
+                record = record_of(problem, plan, timed, bench.stored)
                 apart = spread(timed, record["kernel"])
                 if apart <= MOST_SPREAD and watch.lost <= BUSY:
                     return record

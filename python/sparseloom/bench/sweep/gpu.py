@@ -15,6 +15,7 @@ from ..gpu.device import Monitor, alive, describe, require_gpu, slug
 from ..gpu.measure import Candidate, DeadContext, Settings, entered, one_line, plan_of, rounds
 from ..gpu.operands import DENSE, Call, Operands, Reference
 from ..gpu.replay import Replay, pause_after
+from ..gpu.semi24_operands import Semi24Operands
 from .problems import Problem
 from .record import Record, Timed, named, predicted_us, record_of, with_copy
 
@@ -67,7 +68,7 @@ class Gpu:
             raise
 
     def _measure(self, problem: Problem, forced: str | None) -> Record:
-        operands = Operands(problem, self._settings.device, self._settings.l2_bytes)
+        operands = problem.operands(self._settings.device, self._settings.l2_bytes)
         plan = plan_of(operands)
         plan = with_copy(plan) if self.dense_copy and problem.copies else plan
         kernels = named(plan, problem.all_candidates or forced is not None, forced)
@@ -91,7 +92,7 @@ class Gpu:
         return record
 
 
-def plain(operands: Operands) -> list[Call]:
+def plain(operands: Operands | Semi24Operands) -> list[Call]:
     """Returns torch's product as a user writes it, one call for each copy: the calls that are checked beside
     ours cost the host more."""
     product = {

@@ -9,9 +9,18 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import torch
+from torch import Tensor
+
+from ... import ops
+from ...nn.state import build_index
+from ...testing import TileCheck
 from ..cells import DIRECTIONS, DTYPES, Cell
+from ..gpu.operands import Operands
+from ..gpu.semi24_operands import Semi24Operands
+from ..measure import Bench
 from .masks import MASKS, MaskedCase
 from .scores import LAYERS as DEMO_LAYERS
 
@@ -70,6 +79,19 @@ EVERY, ALL_CANDIDATES, EAGER = 10, 0, 5
 NAMES = ("index", "direction", "dtype", "m", "drawn", "k", "n", "density", "pattern", "mask_seed", "layer")
 
 
+class OnCpu(Protocol):
+    """A problem's operands on the CPU, and its products: see bench.measure.Bench."""
+
+    plan: dict[str, Any]
+    stored: float
+
+    def sparse(self, kernel: str) -> Tensor: ...
+
+    def dense(self) -> Tensor: ...
+
+    def check(self, kernel: str) -> TileCheck: ...
+
+
 @dataclass(frozen=True)
 class Problem(Cell):
     """A cell of the sweep. `m` tokens are multiplied; `drawn` were drawn, which are more where the CPU's
@@ -84,6 +106,19 @@ class Problem(Cell):
         shape = (self.block, self.m, self.k, self.n, self.pattern, self.density)
         more: dict[str, Any] = {"device": device, "mask_seed": self.mask_seed, "layer": self.layer}
         return MaskedCase("sweep", self.direction, DTYPES[self.dtype], *shape, **more)
+
+    def plan(self, device: str) -> dict[str, Any]:
+        """Returns the plan of the problem on a device, without its operands."""
+        index = build_index(self.case().make_pattern())
+        return ops.plan(index, self.direction, DTYPES[self.dtype], self.m, device=device)
+
+    def bench(self) -> OnCpu:
+        """Returns the operands of the problem on the CPU."""
+        return Bench(self)
+
+    def operands(self, device: torch.device, l2_bytes: int) -> Operands | Semi24Operands:
+        """Returns the operands of the problem on a GPU."""
+        return Operands(self, device, l2_bytes)
 
     @property
     def all_candidates(self) -> bool:
@@ -103,9 +138,13 @@ class Problem(Cell):
         return {"op": "sweep"} | {name: getattr(self, name) for name in NAMES} | {"block": list(self.block)}
 
 
-def problem_of(record: dict[str, Any]) -> Problem:
-    """Returns the problem that a record was measured on, with the tokens halved as they were then."""
-    return Problem(**{name: record[name] for name in NAMES}, block=tuple(record["block"]))
+P = TypeVar("P", bound=Problem)
+
+
+def problem_of(record: dict[str, Any], kind: type[P] = Problem) -> P:  # type: ignore[assignment]
+    """Returns the problem, of a kind, that a record was measured on, with the tokens halved as they were
+    then."""
+    return kind(**{name: record[name] for name in NAMES}, block=tuple(record["block"]))
 
 
 def draw(seed: int, index: int) -> Problem:

@@ -9,23 +9,29 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tqdm import tqdm
 
-from ... import ops
 from ...errors import Error
-from ...nn.state import build_index
-from ..cells import DTYPES
 from ..gpu.measure import DeadContext, one_line
 from ..gpu.run import CELL_LIMIT, SAVE_EVERY, start_again
 from ..results import header, write_results
-from . import record
-from .problems import Problem, draw, problem_of
+from . import problems, record, semi24
+from .problems import Problem
 from .record import Record
 from .scores import digest
 from .summary import WORST, worst
 
+
+class Family(NamedTuple):
+    """A family of weights: how its problems are drawn, and of which class they are."""
+
+    draw: Callable[[int, int], Problem]
+    kind: type[Problem]
+
+
+FAMILIES = {"bsr": Family(problems.draw, Problem), "semi24": Family(semi24.draw, semi24.Semi24Problem)}
 #: With --kernel: how many problems in a row the kernel may refuse before it counts as one that takes none.
 MOST_DRAWS = 200
 
@@ -46,14 +52,17 @@ class Device(Protocol):
 class Sweep:
     """Measures problems and writes their records to one results file.
 
-    A file that already exists is continued when it has the same seed, kernel, commit, choice, masks and
-    allowance of dense copies.
+    A file that already exists is continued when it has the same seed, family, kernel, commit, choice, masks
+    and allowance of dense copies.
     """
 
-    def __init__(self, device: Device, seed: int, kernel: str | None, folder: Path, name: str) -> None:
+    def __init__(
+        self, device: Device, seed: int, kernel: str | None, folder: Path, name: str, family: str = "bsr"
+    ) -> None:
         self.device, self._folder, self._name = device, folder, name
         chosen = record.choice.__name__
-        about = {"suite": "sweep", "seed": seed, "kernel": kernel, "choice": chosen, "demo_scores": digest()}
+        about = {"suite": "sweep", "family": family, "seed": seed, "kernel": kernel, "choice": chosen}
+        about["demo_scores"] = digest() if family == "bsr" else None  # 2:4 masks are drawn alone
         about["dense_copy"] = device.dense_copy
         self.head: Record = header("burst", device.slug) | device.about | about
         self.records: list[Record] = []
@@ -74,7 +83,7 @@ class Sweep:
         seed, kernel = self.head["seed"], self.head["kernel"]
         refused = 0
         for index in count(1 + max((each["index"] for each in self.records), default=-1)):
-            problem = self.device.fitted(draw(seed, index))
+            problem = self.device.fitted(FAMILIES[self.head["family"]].draw(seed, index))
             if kernel is None:
                 yield problem
             elif not (why := self._refusal(problem, kernel)):
@@ -87,9 +96,7 @@ class Sweep:
 
     def _refusal(self, problem: Problem, kernel: str) -> str:
         """Returns why the kernel does not take the problem; empty when it does."""
-        index = build_index(problem.case().make_pattern())
-        what = (problem.direction, DTYPES[problem.dtype], problem.m)
-        plan = ops.plan(index, *what, device=self.device.plan_device)
+        plan = problem.plan(self.device.plan_device)
         found = [each["refusal"] for each in plan["candidates"] if each["kernel"] == kernel]
         return str(found[0]) if found else "no candidate of this build"
 
@@ -158,10 +165,10 @@ class Sweep:
         return write_results(self._folder, self._name, self.head, self.records)
 
 
-def replayed(records: Iterable[Record], done: Iterable[Record]) -> Iterator[Problem]:
+def replayed(records: Iterable[Record], done: Iterable[Record], family: str) -> Iterator[Problem]:
     """Yields the problems of another sweep's records that have no record yet, with the tokens they had
     there."""
     there = {each["index"] for each in done}
     for each in records:
         if each["index"] not in there:
-            yield problem_of(each)
+            yield problems.problem_of(each, FAMILIES[family].kind)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .. import semi24
 from ..cells import DENSE_COPY
 from .record import WITHIN, Record, by_plan, portable
 
@@ -72,6 +73,10 @@ GROUPS: dict[str, Callable[[Record], str]] = {
 }
 
 
+#: Groups that 2:4 weights do not have.
+OF_BLOCKS = ("mask", "block")
+
+
 def row(name: str, records: list[Record]) -> list[str]:
     """Returns HEAD's columns for some records, at least one."""
     speedups = [record["speedup"] for record in records]
@@ -93,6 +98,8 @@ def rows(records: Iterable[Record]) -> list[list[str]]:
         return []
     lines = [row("all", found)]
     for name, key in GROUPS.items():
+        if name in OF_BLOCKS and found[0]["pattern"] == semi24.PATTERN:
+            continue
         grouped: dict[str, list[Record]] = {}
         for record in found:
             grouped.setdefault(key(record), []).append(record)
@@ -175,6 +182,8 @@ def _of_others(records: list[Record]) -> list[str]:
 def title(record: Record) -> str:
     """Describes one problem in a few words."""
     size = "{m} x {k} x {n}".format(**record)
+    if record["pattern"] == semi24.PATTERN:
+        return f"#{record['index']} {record['direction']} {record['dtype']} {size}, 2:4"
     block = "{} x {}".format(*record["block"])
     mask = f"density {record.get('stored', record['density']):.3f} {record['pattern']}"
     return f"#{record['index']} {record['direction']} {record['dtype']} {size}, blocks of {block}, {mask}"
@@ -192,7 +201,8 @@ def worst_texts(records: list[Record]) -> list[tuple[str, str]]:
 
 def about(head: dict[str, Any]) -> str:
     """Says which sweep it was: seed, device, commit, date, versions."""
-    kernel = f", problems that {head['kernel']} takes" if head.get("kernel") else ""
+    kernel = ", 2:4 weights" if head.get("family") == "semi24" else ""
+    kernel += f", problems that {head['kernel']} takes" if head.get("kernel") else ""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(head.get("versions", {}).items()))
     chosen = head.get("choice", by_plan.__name__)  # the first records do not have it
     kernel += ", dense copies allowed" if head.get("dense_copy") else ""
