@@ -56,9 +56,15 @@ struct Shape {
 // the next run is expected to take at most kRunSeconds: a GEMM that slow loses anyway.
 constexpr double kFirstFlops = 1 << 19;
 constexpr double kRunSeconds = 20e-3;
+// No GEMM is slower than this. Where a run is, or at half the rate of the smaller shape before, others had a
+// core: a thread that comes late costs 8 ms, as much as a product that is a thousand times larger.
+constexpr double kLeastFlops = 0.2e9;
+constexpr int kDisturbedRuns = 10;
+constexpr double kDisturbedSeconds = 0.15;
 
-// Measures the product of this shape, in flops per second.
-double measure(DType dtype, bool forward, const Shape& shape, const Executor& executor) {
+// Measures the product of this shape, in flops per second. `least`: less means that others disturbed the
+// run.
+double measure(DType dtype, bool forward, const Shape& shape, double least, const Executor& executor) {
   const auto [m, n, k] = shape;
   const std::size_t size = size_of(dtype);
   std::vector<std::byte> a(m * k * size), b(n * k * size), c(m * n * size);
@@ -75,7 +81,10 @@ double measure(DType dtype, bool forward, const Shape& shape, const Executor& ex
   double best = 1e30, total = 0;
   // Do one run, a second one if the budget allows, and more while they are cheap. Keep the minimum, which
   // other load on the machine disturbs least.
-  for (int run = 0; run < 1 || (run < 2 && total < kRunSeconds) || (run < 20 && total < 5e-3); ++run) {
+  const auto disturbed = [&] { return shape.flops() < least * best; };
+  for (int run = 0; run < 1 || (run < 2 && total < kRunSeconds) || (run < 20 && total < 5e-3) ||
+                    (run < kDisturbedRuns && total < kDisturbedSeconds && disturbed());
+       ++run) {
     const auto start = Clock::now();
     executor.gemm(executor.context, product);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -92,7 +101,7 @@ double measure_within_budget(DType dtype, bool forward, const Shape& whole, cons
   double rate = 0;
   for (auto shape = shapes.rbegin();
        shape != shapes.rend() && (rate == 0 || shape->flops() / rate <= kRunSeconds); ++shape)
-    rate = measure(dtype, forward, *shape, executor);
+    rate = measure(dtype, forward, *shape, std::max(kLeastFlops, rate / 2), executor);
   return rate;
 }
 
