@@ -19,12 +19,14 @@ from gpu_tables import is_gpu, merged, page, peers_table
 from model_tables import demo_table, is_models, quality_table
 from model_tables import page as models_page
 from result_files import Record, caption, runs_of
+from semi24_tables import semi24_part
 from speedup_svg import speedup_svg
 
 RESULTS = ROOT / "bench" / "results"
 PICTURE = ROOT / "docs" / "speedup.svg"
 MISSING = "No result files yet: `make bench` writes them."
 NO_MODELS = "No result files yet: `python -m sparseloom bench models` writes them, on a GPU."
+NO_SEMI24 = "No result files yet: `sparseloom bench gpu --group semi24` writes them."
 #: What a part says while there is no result for it, by page and part.
 EMPTY = {
     "README.md": {"front": MISSING},
@@ -32,6 +34,7 @@ EMPTY = {
     "docs/results_gpu.md": {"peers": MISSING, "records": MISSING},
     "docs/results_cpu.md": {"records": MISSING},
     "docs/results_targets.md": {"cpu-goals": NO_CPU_GOALS, "goals": NO_GOALS, "limits": NO_PROFILE},
+    "docs/semi24.md": {"gpu": NO_SEMI24},
     "docs/results_models.md": {"models": NO_MODELS, "demo": NO_MODELS, "quality": MISSING},
 }
 Parts = dict[tuple[str, str], list[str]]  # (page, part) -> texts, one for each device or setting
@@ -45,6 +48,8 @@ def add_gpu(parts: Parts, name: str, runs: list[Record]) -> None:
         if peers := peers_table(whole):
             parts["docs/results_gpu.md", "peers"].append(f"### {name}\n\n{peers}")
         parts["docs/results_targets.md", "goals"].append(f"### {name}\n\n{goals_part(whole['records'])}")
+        if products := semi24_part(whole["records"]):
+            parts["docs/semi24.md", "gpu"].append(f"{name}:\n\n{products}")
         if line := goals_line(whole["records"]):
             parts["docs/performance.md", "headlines"].append(f"- {name}: {line}")
     if trained := [run for run in runs if is_models(run)]:

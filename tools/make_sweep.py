@@ -77,8 +77,9 @@ def listed(sentence: str) -> str:
 
 def repeats(run: Record, other: Record) -> bool:
     """Returns whether `run` is a later run of the same problems."""
-    names = ("seed", "kernel", "device", "dense_copy")
-    same = all((run.get(name) or None) == (other.get(name) or None) for name in names)
+    plain = {"family": "bsr"}  # of files from before there was another one
+    names = ("family", "seed", "kernel", "device", "dense_copy")
+    same = all((run.get(name) or plain.get(name)) == (other.get(name) or plain.get(name)) for name in names)
     return same and str(other["date"]) < str(run["date"])
 
 
@@ -97,7 +98,8 @@ def overview() -> str:
     rows = []
     for device, runs in sweeps().items():
         for run in runs:
-            title = f"{device}, seed {run['seed']}" + (f", by {run['kernel']}" if run["kernel"] else "")
+            title = f"{device}, seed {run['seed']}" + (", 2:4" if run.get("family") == "semi24" else "")
+            title += f", by {run['kernel']}" if run["kernel"] else ""
             title += ", dense copies allowed" if run.get("dense_copy") else ""
             title += f", {str(run['date'])[:10]} ({str(run['commit'])[:7]})"
             if measured := summary.measured(run["records"]):

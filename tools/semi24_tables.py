@@ -1,0 +1,71 @@
+"""Makes docs/semi24.md's tables of the GPU group `semi24` (bench/results/<gpu>/gpu*.json)."""
+
+from typing import Any
+
+from generated import table
+from gpu_tables import number
+
+Record = dict[str, Any]
+DTYPES = {
+    "bf16": "bf16",
+    "fp8": "e4m3, fast",
+    "fp8_promoted": "e4m3, promoted",
+    "int8": "int8",
+}
+HEAD = [
+    "dtype",
+    "tokens x in x out",
+    "us",
+    "over dense",
+    "under load",
+    "over cuSPARSELt",
+    "under load",
+    "goal",
+]
+
+
+def semi24_part(records: list[Record]) -> str:
+    """Returns a table of the products and one of pruning, with the peer's version; empty where nothing was
+    measured."""
+    products = [record for record in records if record["op"] == "semi24"]
+    pruned = [record for record in records if record["op"] == "semi24_prune"]
+    parts = []
+    if products:
+        parts.append(table(HEAD, [product_row(record) for record in products]))
+        versions = sorted({record["peer_version"] for record in products if record.get("peer_version")})
+        if versions:
+            parts.append(
+                f"cuSPARSELt {', '.join(versions)}, through torch, with its search, the faster of y and y^T."
+            )
+    if pruned:
+        parts.append(
+            table(
+                ["prune and pack", "of", "us", "torch us", "at most"], [pruned_row(each) for each in pruned]
+            )
+        )
+    return "\n\n".join(parts)
+
+
+def product_row(record: Record) -> list[str]:
+    start = [DTYPES[record["dtype"]], "{m} x {k} x {n}".format(**record)]
+    if "error" in record:
+        return [*start, f"failed: {record['error']}".replace("|", "/"), *[""] * 5]
+    us, loaded, goal = record["us"]["median"], record["sustained"], record["goal"]
+    least = f"{goal['dense']:g}" + (f", {goal['cusparselt']:g}" if goal["cusparselt"] else "")
+    return [
+        *start,
+        number(us) + ("" if record["tile_excess"] <= 1 else " **wrong**"),
+        f"{record['speedup']:.2f}",
+        f"{loaded['speedup']:.2f}",
+        *("-" if each is None else f"{each:.2f}" for each in (record["over_peer"], loaded["over_peer"])),
+        least,
+    ]
+
+
+def pruned_row(record: Record) -> list[str]:
+    start = [record["method"], record["of"]]
+    if "error" in record:
+        return [*start, f"failed: {record['error']}".replace("|", "/"), "", ""]
+    wrong = "" if record["same_bits"] else " **wrong**"
+    torchs, most = ("-" if record[name] is None else f"{record[name]:g}" for name in ("torch_us", "most_us"))
+    return [*start, f"{record['us']['median']:.1f}{wrong}", torchs, most]
