@@ -35,6 +35,15 @@ CsrView view_of(const char* op, const Tensor& crow, const Tensor& col, std::int6
   return w;
 }
 
+/// The column index, as the schema of csr_dx says it lies.
+void take_columns(const char* op, const std::optional<Tensor>& by_column, CsrView& w, int device) {
+  if (!by_column)
+    core::fail(op, "by_column on a CUDA device", "none", "pass what layouts.Csr derives of the index");
+  const std::int64_t length = w.cols + 1 + 2 * w.stored;
+  w.ccol = indices_of(op, "by_column", *by_column, length, device, "dy");
+  w.row = w.ccol + w.cols + 1, w.slot = w.row + w.stored;
+}
+
 Tensor values_for(const char* op, const Tensor& values, const CsrView& w, DType dtype, int device,
                   const char* first) {
   require_device(op, "values", values, device, first);
@@ -76,12 +85,13 @@ Tensor linear(const Tensor& x, const Tensor& values, const Tensor& crow, const T
 }
 
 Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& crow, const Tensor& col, std::int64_t cols,
-          std::string kernel) {
+          std::string kernel, std::optional<Tensor> by_column) {
   constexpr const char* op = "csr_dx";
   const int device = device_of(op, "dy", dy);
   const Matrix grad = matrix_of(op, "dy", dy);
   if (cols < 0) core::fail(op, "cols of 0 and more", std::to_string(cols), "pass the weight's in features");
-  const CsrView w = view_of(op, crow, col, cols, device, "dy");
+  CsrView w = view_of(op, crow, col, cols, device, "dy");
+  if (device >= 0) take_columns(op, by_column, w, device);
   const Tensor stored = values_for(op, values, w, grad.view.dtype, device, "dy");
   if (grad.view.cols != w.rows)
     core::fail(op, "dy with " + std::to_string(w.rows) + " features", shape_of(dy),
@@ -142,6 +152,12 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("csr_plan", TORCH_BOX(&sparseloom::binding::plan));
 }
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  using namespace sparseloom::binding;
+  m.impl("csr_linear", TORCH_BOX(&linear));
+  m.impl("csr_dx", TORCH_BOX(&dx));
+  m.impl("csr_dw", TORCH_BOX(&dw));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
   using namespace sparseloom::binding;
   m.impl("csr_linear", TORCH_BOX(&linear));
   m.impl("csr_dx", TORCH_BOX(&dx));

@@ -97,10 +97,10 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored]. `row`: as in
   // semi24_linear. `by_column`: ccol [cols + 1], row and slot [stored], one behind the other, which dX on a
   // CUDA device needs.
-  // CSR weights (include/sparseloom/csr.h): values [stored], crow [rows + 1] and col [stored], on the CPU.
-  // `row`: as in semi24_linear.
   m.def("csr_linear(Tensor x, Tensor values, Tensor crow, Tensor col, Tensor? bias, str row=\"\") -> Tensor");
-  m.def("csr_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, SymInt cols, str row=\"\") -> Tensor");
+  m.def(
+      "csr_dx(Tensor dy, Tensor values, Tensor crow, Tensor col, SymInt cols, str row=\"\", "
+      "Tensor? by_column=None) -> Tensor");
   m.def("csr_dw(Tensor dy, Tensor x, Tensor crow, Tensor col, str row=\"\") -> Tensor");
   m.def(
       "csr_plan(int rows, int cols, int stored, str direction, str dtype, int m, bool bias=False, "

@@ -18,6 +18,11 @@ struct CsrView {
   std::int64_t rows = 0, cols = 0, stored = 0;
   const std::int32_t* crow = nullptr;
   const std::int32_t* col = nullptr;
+  // The same elements by column, which dX on a CUDA device needs: column c has the places [ccol[c],
+  // ccol[c + 1]); at place p, row[p] is the element's row, ascending in each column, and slot[p] its slot.
+  const std::int32_t* ccol = nullptr;
+  const std::int32_t* row = nullptr;
+  const std::int32_t* slot = nullptr;
 };
 
 /// The layout (layout_concept.h). A stored zero is a stored element, and a NaN in x under it reaches y.

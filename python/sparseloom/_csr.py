@@ -1,6 +1,7 @@
 """The operators of CSR weights as functions: products of matrices, and plans.
 
-W [rows, cols] is given by ``values`` [stored], ``crow`` int32 [rows + 1] and ``col`` int32 [stored].
+W [rows, cols] is given by ``values`` [stored], ``crow`` int32 [rows + 1] and ``col`` int32 [stored]. On a GPU
+dX also needs ``by_column``, what ``layouts.entries.columns_of`` returns of the index.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ def linear(x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | 
     return _called(_operators.csr_linear, x, values, crow, col, bias)
 
 
-def dx(dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int) -> Tensor:
+def dx(
+    dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, by_column: Tensor | None = None
+) -> Tensor:
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    return _called(_operators.csr_dx, dy, values, crow, col, cols)
+    return _called(_operators.csr_dx, dy, values, crow, col, cols, "", by_column)
 
 
 def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor) -> Tensor:

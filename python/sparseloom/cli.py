@@ -38,6 +38,11 @@ TYPER_COMMANDS = {
         "arms",
         "an encoder in bf16, 2:4, 8 bits and both, on a GPU",
     ),
+    "bench csr": (
+        "sparseloom.bench.csr",
+        "csr",
+        "CSR products beside dense ones and torch.sparse, on the CPU or a GPU",
+    ),
     "bench sweep": (
         "sparseloom.bench.sweep.cli",
         "sweep",

@@ -10,6 +10,7 @@
 #include "kernels/bsr_linear/cuda/rows.h"
 #include "kernels/bsr_linear/dense/dense.h"
 #include "kernels/bsr_linear/reference/reference.h"
+#include "kernels/csr_linear/cuda/rows.h"
 #include "kernels/csr_linear/rows.h"
 #include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/rows.h"
@@ -47,6 +48,7 @@ void enter_own_rows() {
     enter<Scaled>(scaled_last);
     for (const Row<Semi24Linear>& row : semi24_cuda_rows()) plan::add_row(plan::any_row<Semi24Linear>(row));
     for (const Semi24Row& row : semi24_cpu_rows()) plan::add_row(plan::any_row<Semi24Linear>(row));
+    for (const CsrRow& row : csr_cuda_rows()) plan::add_row(plan::any_row<CsrLinear>(row));
     for (const CsrRow& row : csr_cpu_rows()) plan::add_row(plan::any_row<CsrLinear>(row));
     for (const Semi24ScaledRow& row : semi24_scaled_cuda_rows())
       plan::add_row(plan::any_row<Semi24Scaled>(row));

@@ -39,20 +39,22 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Te
 class Products:
     """The operands of the three products, the products by a kernel, and their values in fp64."""
 
-    def __init__(self, weight: Tensor, tokens: int) -> None:
-        self.weight, self.layout = weight, Csr.from_dense(weight)
+    def __init__(self, weight: Tensor, tokens: int, device: str = "cpu") -> None:
+        self.weight, self.device = weight.to(device), device
+        self.layout = Csr.from_dense(self.weight)
         rows, cols = weight.shape
-        self.values = self.layout.pack(weight)
-        self.x = normal(tokens, cols, dtype=weight.dtype, seed=1)
-        self.dy = normal(tokens, rows, dtype=weight.dtype, seed=2)
-        self.bias = normal(rows, dtype=weight.dtype, seed=3)
+        self.values = self.layout.pack(self.weight)
+        self.x = normal(tokens, cols, dtype=weight.dtype, seed=1).to(device)
+        self.dy = normal(tokens, rows, dtype=weight.dtype, seed=2).to(device)
+        self.bias = normal(rows, dtype=weight.dtype, seed=3).to(device)
 
     def run(self, direction: str, kernel: str = "") -> Tensor:
         index = self.layout.csr()
         if direction == "forward":
             return OPERATORS.csr_linear(self.x, self.values, *index, self.bias, kernel)
         if direction == "dx":
-            return OPERATORS.csr_dx(self.dy, self.values, *index, self.layout.cols, kernel)
+            columns = self.layout.by_column() if self.device == "cuda" else None
+            return OPERATORS.csr_dx(self.dy, self.values, *index, self.layout.cols, kernel, columns)
         return OPERATORS.csr_dw(self.dy, self.x, *index, kernel)
 
     def exact(self, direction: str) -> tuple[Tensor, Tensor]:
@@ -70,10 +72,7 @@ class Products:
 
     def kernels(self, direction: str) -> list[str]:
         """The kernels that do not refuse it."""
-        tokens, shape = len(self.x), (self.layout.rows, self.layout.cols)
-        plan = _csr.plan(
-            direction, self.weight.dtype, tokens, shape, self.values.numel(), direction == "forward", "cpu"
-        )
+        plan = self.layout.plan(len(self.x), direction, self.weight.dtype, direction == "forward")
         return [each["kernel"] for each in plan["candidates"] if not each["refusal"]]
 
 

@@ -1,39 +1,54 @@
-"""Times CSR products on the CPU beside dense ones and torch.sparse: ``python -m sparseloom.bench.csr``.
+"""`sparseloom bench csr`: CSR products beside dense ones and torch.sparse, on the CPU or a GPU.
 
 Every spelling of torch.sparse that a user would try is called in turn with ours, and the fastest counts. Its
-index has 32 bits, as MKL takes it, and W^T for dX is made before.
+index has 32 bits, as MKL and cuSPARSE take it, and W^T for dX is made before.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import statistics
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
 from torch.nn import functional
 
-from .. import ops
+from .._plans import dtype_name
+from ..errors import Error
 from ..layouts import Csr
 from ..timing.rounds import in_turn
+from .gpu.device import Monitor, describe, require_gpu, slug
+from .results import default_folder, header, write_results
 
 SHAPES = ((4096, 4096), (3072, 768))  # out features, in features
+SMOKE = ((48, 40),)
 SPARSITIES = (0.9, 0.95, 0.99)
 TOKENS = (1, 64, 1024)
+#: What the columns of the tables add up.
+PRODUCTS = {"forward": ("forward",), "forward + backward": ("forward", "dx", "dw")}
+#: Largest relative error, in norm, of a product beside the dense one.
+ERROR = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
-Calls = dict[str, Callable[[], object]]
+Calls = dict[str, Callable[[], Tensor]]
 
 
-def calls_of(rows: int, cols: int, sparsity: float, tokens: int) -> dict[str, dict[str, Calls]]:
-    """Returns {product: {"ours", "dense" or "torch": calls by name}} on random operands."""
+def calls_of(
+    rows: int, cols: int, sparsity: float, tokens: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Csr, dict[str, dict[str, Calls]]]:
+    """Returns the layout and {product: {"ours", "dense" or "torch": calls by name}} on random operands."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(rows, cols, generator=generator)
     weight *= torch.rand(rows, cols, generator=generator) >= sparsity
-    x, dy = (torch.randn(tokens, size, generator=generator) for size in (cols, rows))
+    weight = weight.to(device, dtype)
+    x, dy = (torch.randn(tokens, size, generator=generator).to(device, dtype) for size in (cols, rows))
     layout, turned = Csr.from_dense(weight), Csr.from_dense(weight.t().contiguous())
+    layout = layout.with_tensors(layout.tensors(), layout.derived())  # as a layer keeps them
     values = layout.pack(weight)
     w, w_t = layout.to_torch(values), turned.to_torch(turned.pack(weight.t()))
     forward: Calls = {
@@ -47,7 +62,7 @@ def calls_of(rows: int, cols: int, sparsity: float, tokens: int) -> dict[str, di
     }
     if tokens == 1:
         forward["mv"], dx["mv"] = lambda: w @ x[0], lambda: w_t @ dy[0]
-    return {
+    return layout, {
         "forward": {
             "ours": {"csr": lambda: layout.linear(x, values, None)},
             "dense": {"linear": lambda: functional.linear(x, weight)},
@@ -66,61 +81,141 @@ def calls_of(rows: int, cols: int, sparsity: float, tokens: int) -> dict[str, di
     }
 
 
-def measured(seconds: float) -> dict[str, Any]:
-    """Returns the record: for every cell and product the microseconds of each call in its fastest round,
-    which other processes disturb least."""
-    cells = []
-    for rows, cols in SHAPES:
-        for sparsity in SPARSITIES:
-            for tokens in TOKENS:
-                us: dict[str, dict[str, dict[str, float]]] = {}
-                for product, kinds in calls_of(rows, cols, sparsity, tokens).items():
-                    flat = [
-                        (kind, name, call) for kind, calls in kinds.items() for name, call in calls.items()
-                    ]
-                    samples = in_turn([call for *_, call in flat], seconds, None)
-                    for (kind, name, _), taken in zip(flat, samples, strict=True):
-                        us.setdefault(product, {}).setdefault(kind, {})[name] = round(min(taken), 1)
-                cells.append({"shape": [rows, cols], "sparsity": sparsity, "tokens": tokens, "us": us})
-    told = ops.info()
-    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "dtype": "f32",
-            "machine": told.get("cpu", ""), "cells": cells}  # fmt: skip
+def measured(
+    rows: int,
+    cols: int,
+    sparsity: float,
+    tokens: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    seconds: float,
+) -> dict[str, Any]:
+    """Returns the record of a cell: for every product the kernel of ours, its relative error beside the dense
+    product, and the microseconds of each call in its fastest round, which other processes disturb least. A
+    call that torch refuses is left out."""
+    layout, products = calls_of(rows, cols, sparsity, tokens, dtype, device)
+    record: dict[str, Any] = {"op": "csr", "dtype": dtype_name("bench", dtype), "shape": [rows, cols]}
+    record |= {"sparsity": sparsity, "tokens": tokens, "kernels": {}, "error": {}, "us": {}}
+    for product, kinds in products.items():
+        own, dense = kinds["ours"]["csr"](), next(iter(kinds["dense"].values()))()
+        exact = (layout.pack(dense) if product == "dw" else dense).double()
+        error = float((own.double() - exact).norm() / exact.norm().clamp(min=1e-30))
+        flat = [
+            (kind, name, call)
+            for kind, calls in kinds.items()
+            for name, call in calls.items()
+            if kind != "torch" or _runs(call)
+        ]
+        gpu = device if device.type == "cuda" else None
+        samples = in_turn([call for *_, call in flat], seconds, gpu)
+        us: dict[str, dict[str, float]] = {}
+        for (kind, name, _), taken in zip(flat, samples, strict=True):
+            us.setdefault(kind, {})[name] = round(min(taken), 1)
+        record["us"][product] = us
+        record["error"][product] = float(f"{error:.3g}")
+        record["kernels"][product] = layout.plan(tokens, product, dtype, False)["kernel"]
+    return record
 
 
-def table(record: dict[str, Any]) -> str:
-    """Returns the record in Markdown: our times, and those of dense and of torch.sparse over them."""
-    lines = [
-        "| W (out x in) | sparsity | tokens | forward us | over dense | over torch.sparse "
-        "| forward + backward us | over dense | over torch.sparse |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for cell in record["cells"]:
-        row = [f"{cell['shape'][0]} x {cell['shape'][1]}", f"{cell['sparsity']:.0%}", str(cell["tokens"])]
-        for products in (("forward",), ("forward", "dx", "dw")):
-            best = {
-                kind: sum(min(cell["us"][product][kind].values()) for product in products)
-                for kind in ("ours", "dense", "torch")
-            }
-            row += [
-                f"{best['ours']:.0f}",
-                *(f"{best[kind] / best['ours']:.2f}" for kind in ("dense", "torch")),
-            ]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+def _runs(call: Callable[[], Tensor]) -> bool:
+    try:
+        call()
+    except RuntimeError:
+        return False
+    return True
 
 
-def main() -> None:
-    """Measures, writes the record and prints the table."""
-    parser = argparse.ArgumentParser(prog="python -m sparseloom.bench.csr", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each product's calls, all together")
-    parser.add_argument("--out", type=Path, help="the file for the record, JSON")
-    given = parser.parse_args()
+def speedups(record: dict[str, Any], products: tuple[str, ...]) -> dict[str, float]:
+    """Returns our microseconds for these products together as "ours", and how much longer "dense" and the
+    fastest calls of "torch" take; without "torch" where it refuses one of them."""
+    fastest = {
+        kind: sum(min(record["us"][product][kind].values()) for product in products)
+        for kind in ("ours", "dense", "torch")
+        if all(kind in record["us"][product] for product in products)
+    }
+    return {kind: us if kind == "ours" else us / fastest["ours"] for kind, us in fastest.items()}
+
+
+def _table(records: list[dict[str, Any]]) -> Table:
+    out = Table("W", "dtype", "sparsity", "tokens")
+    for name in PRODUCTS:
+        for column in (f"{name} us", "over dense", "over torch.sparse"):
+            out.add_column(column, justify="right")
+    for each in records:
+        row = [
+            " x ".join(map(str, each["shape"])),
+            each["dtype"],
+            f"{each['sparsity']:.0%}",
+            f"{each['tokens']}",
+        ]
+        for products in PRODUCTS.values():
+            found = speedups(each, products)
+            row.append(f"{found['ours']:.0f}")
+            row += [f"{found[kind]:.2f}" if kind in found else "" for kind in ("dense", "torch")]
+        out.add_row(*row)
+    return out
+
+
+def _summary(records: list[dict[str, Any]]) -> list[str]:
+    """Says of each column how it compares with torch.sparse: the worst cell and the geometric mean."""
+    lines = []
+    for name, products in PRODUCTS.items():
+        ratios = [found["torch"] for each in records if "torch" in (found := speedups(each, products))]
+        if ratios:
+            mean = statistics.geometric_mean(ratios)
+            lines.append(
+                f"{name} over torch.sparse: {mean:.2f} in geometric mean, {min(ratios):.2f} at least"
+            )
+    return lines
+
+
+def csr(
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    seconds: Annotated[
+        float, typer.Option(min=0.0, help="of each product's calls, all together; five rounds at least")
+    ] = 0.5,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16")] = "float32",
+    smoke: Annotated[bool, typer.Option(help="one tiny weight: does it run?")] = False,
+    results: Annotated[
+        Path | None, typer.Option(help="default: bench/results of the checkout, else here")
+    ] = None,
+) -> None:
+    """Times CSR products, forward, dX and dW, beside dense ones and torch.sparse and writes
+    <results>/<device>/csr_linear.json (other dtypes than float32: csr_linear_<dtype>.json)."""
+    try:
+        if device not in ("cpu", "cuda") or dtype not in map(_name, ERROR):
+            got = f"{device}, {dtype}"
+            raise Error("bench", "cpu or cuda, and a dtype of 16 or 32 bits", got, "see --help")
+        where = require_gpu("csr") if device == "cuda" else torch.device("cpu")
+    except Error as error:
+        typer.echo(f"sparseloom bench csr: {error}", err=True)
+        raise typer.Exit(1) from None
+    kind: torch.dtype = getattr(torch, dtype)
     warnings.filterwarnings("ignore", message="Sparse")
-    record = measured(given.seconds)
-    if given.out:
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(table(record))
+    with torch.no_grad():
+        records = [
+            measured(*shape, sparsity, tokens, kind, where, seconds)
+            for shape in (SMOKE if smoke else SHAPES)
+            for sparsity in SPARSITIES
+            for tokens in TOKENS
+        ]
+    gpu = describe(where, Monitor(where)) if where.type == "cuda" else None
+    head = header("burst", slug(gpu["name"]) if gpu else None) | {"suite": "csr_linear"}
+    console = Console()
+    console.width = max(console.width, 140)
+    console.print(_table(records))
+    typer.echo("\n".join(_summary(records)))
+    name = "csr_linear" if kind is torch.float32 else f"csr_linear_{dtype}"
+    path = write_results(
+        results or default_folder(Path(".")), name, head | ({"gpu": gpu} if gpu else {}), records
+    )
+    typer.echo(f"results: {path.resolve()}")
+    wrong = [each for each in records if max(each["error"].values()) > ERROR[kind]]
+    for each in wrong:
+        typer.echo(f"wrong: {each['shape']} {each['sparsity']} {each['tokens']}: {each['error']}", err=True)
+    if wrong:
+        raise typer.Exit(1)
 
 
-if __name__ == "__main__":
-    main()
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .csr import Csr
-from .entries import Entries, bounds_of, require_shape
+from .entries import Entries, bounds_of, columns_of, require_shape
 from .registry import register
 
 
@@ -19,7 +19,7 @@ class Coo(Entries):
     """
 
     name = "coo"
-    derived_names = ("crow",)
+    derived_names = ("crow", "by_column")
     indices: Tensor
 
     @classmethod
@@ -41,7 +41,10 @@ class Coo(Entries):
     def derived(self) -> dict[str, Tensor]:
         if self.indices.is_meta:
             return {}
-        return {"crow": bounds_of(self.indices[0], self.rows)}
+        crow = bounds_of(self.indices[0], self.rows)
+        if not self.indices.is_cuda:
+            return {"crow": crow}
+        return {"crow": crow, "by_column": columns_of(crow, self.indices[1], self.cols)}
 
     def to_torch(self, values: Tensor) -> Tensor:
         """Returns W as a coalesced tensor of torch's sparse_coo layout, which shares the values."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from .entries import Entries, bounds_of, require_shape, rows_of
+from .entries import Entries, bounds_of, columns_of, require_shape, rows_of
 from .layout import REPACK
 from .registry import register
 
@@ -21,6 +21,7 @@ class Csr(Entries):
     """
 
     name = "csr"
+    derived_names = ("by_column",)
     crow: Tensor
     col: Tensor
 
@@ -33,6 +34,9 @@ class Csr(Entries):
 
     def csr(self) -> tuple[Tensor, Tensor]:
         return self.crow, self.col
+
+    def derived(self) -> dict[str, Tensor]:
+        return {"by_column": columns_of(self.crow, self.col, self.cols)} if self.col.is_cuda else {}
 
     def to_torch(self, values: Tensor) -> Tensor:
         """Returns W as a tensor of torch's sparse_csr layout, which shares index and values."""

@@ -137,34 +137,29 @@ class Entries(Layout):
         """Returns crow int32 [rows + 1] and col int32 [stored]."""
         raise NotImplementedError
 
+    def by_column(self) -> Tensor:
+        """Returns ``columns_of`` the index, which dX on a GPU reads; a layer there keeps it."""
+        kept = self._derived.get("by_column")
+        return columns_of(*self.csr(), self.cols) if kept is None else kept
+
     def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         if any(each is not None and differentiated(each) for each in (x, values, bias)):
             return products.linear(x, values, bias, self)
-        if x.is_cuda:  # csr_linear has no kernels there: a dense product over to_dense
-            return super().linear(x, values, bias)
         return _csr.linear(x, values, *self.csr(), bias)
 
     def dx(self, dy: Tensor, values: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(values):
             return _Dx.apply(dy, values, self)  # type: ignore[no-any-return]
-        if dy.is_cuda:
-            return super().dx(dy, values)
-        return _csr.dx(dy, values, *self.csr(), self.cols)
+        by_column = self.by_column() if dy.is_cuda else None
+        return _csr.dx(dy, values, *self.csr(), self.cols, by_column)
 
     def dw(self, dy: Tensor, x: Tensor) -> Tensor:
         if differentiated(dy) or differentiated(x):
             return _Dw.apply(dy, x, self)  # type: ignore[no-any-return]
-        if dy.is_cuda:
-            return super().dw(dy, x)
         return _csr.dw(dy, x, *self.csr())
 
     def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
         _, col = self.csr()
-        if col.is_cuda:
-            what = f"{direction} {str(dtype).removeprefix('torch.')} m={m} W=[{self.rows}, {self.cols}]"
-            text = f"plan: {what} layout={self.name}\n  runs dense: csr_linear has no kernels on CUDA\n"
-            candidate = {"kernel": "dense", "refusal": "", "predicted_us": None}
-            return {**candidate, "workspace_bytes": 0, "candidates": [candidate], "text": text}
         device = torch.device("cpu") if col.is_meta else col.device
         return _csr.plan(direction, dtype, m, (self.rows, self.cols), col.numel(), bias, device)
 
@@ -217,6 +212,14 @@ def bounds_of(row: Tensor, rows: int) -> Tensor:
     [stored] ascends."""
     ends = torch.arange(rows + 1, device=row.device, dtype=row.dtype)
     return torch.searchsorted(row, ends, out_int32=True)
+
+
+def columns_of(crow: Tensor, col: Tensor, cols: int) -> Tensor:
+    """Returns the index by column, int32 [cols + 1 + 2 stored]: where each column's elements begin and the
+    last one's end, then the row of each element and its place among the values, by column and then by row."""
+    order = torch.argsort(col, stable=True)
+    rows = rows_of(crow, col.numel())[order]
+    return torch.cat([bounds_of(col[order], cols), rows.int(), order.int()])
 
 
 def require_shape(op: str, name: str, tensor: Tensor, shape: list[int], dtype: torch.dtype | None) -> None:

@@ -1,0 +1,31 @@
+// The registry rows of this family's CUDA kernels. Each is in row.cpp of its method's folder, beside the
+// kernel: what it refuses, its predicted time, and its launch. All entries are asynchronous, allocate nothing
+// and may be captured in a CUDA graph. Every output is summed in an order that the problem alone decides.
+#pragma once
+
+#include <span>
+
+#include "kernels/bsr_linear/cuda/cost_terms.h"
+#include "kernels/csr_linear/rows.h"
+#include "plan/machine.h"
+
+namespace sparseloom::kernels {
+
+/// In order of preference at equal predictions. Empty in a build without CUDA.
+std::span<const CsrRow> csr_cuda_rows();
+
+namespace cuda::csr_rows {
+
+/// What every row here but `dense` begins with: operands of at most 32 bits, and something to multiply.
+Refusal refuse(const LinearProblem& problem);
+
+/// Bytes of the stored elements with their columns.
+double stored_bytes(const LinearProblem& problem);
+
+CsrRow gather();
+CsrRow slabs();
+CsrRow sampled();
+CsrRow dense();
+
+}  // namespace cuda::csr_rows
+}  // namespace sparseloom::kernels

@@ -1,0 +1,46 @@
+// The row of gather.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/csr_linear/cuda/rows.h"
+#include "kernels/csr_linear/sm80/gather/entry.h"
+
+#ifdef SPARSELOOM_HAVE_CUDA
+
+namespace sparseloom::kernels::cuda::csr_rows {
+namespace {
+
+// Clocks of a multiprocessor for 32 stored elements: to read and pick them, and for each token.
+constexpr double kClocks = 14, kTokenClocks = 4, kTokenFarClocks = 32, kSlotClocks = 14;
+
+Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<CsrLinear>& out) {
+  // A result of empty sums is written too, so nothing is refused for its size.
+  if (size_of(p.dtype) > 4 || is_scaled(p.dtype)) return {"has no {}", name_of(p.dtype)};
+  const Device device(machine);
+  const bool dx = p.direction == Direction::dx, dw = p.direction == Direction::dw;
+  const bool staged = csr_gather_stages(p.direction, dx ? p.rows : p.cols, p.m, p.dtype);
+  const double at_once = p.m == 1 || dw ? static_cast<double>(p.m) : kCsrGatherTokens,
+               slices = dw ? 1 : std::ceil(static_cast<double>(p.m) / at_once);
+  const double clocks =
+      kClocks + (dx ? kSlotClocks : 0) + at_once * (staged ? kTokenClocks : kTokenFarClocks);
+  const double rows = static_cast<double>(dx ? p.cols : p.rows);
+  const double work = slices * (static_cast<double>(p.stored) / 32 * clocks + rows * 16) /
+                      std::max(device.multiprocessors, 1);
+  out.add({{},
+           kLaunchUs + std::max(1e6 * work / device.clock_hz, us(memory_seconds(stored_bytes(p), device))),
+           0});
+  return {};
+}
+
+int launch(const CsrLinear::Args& args, const CsrLinear::Schedule&, const Executor&) {
+  const runtime::CudaDeviceScope scope(args.product.device);
+  return sm80_csr_gather({args.product, args.view});
+}
+
+}  // namespace
+
+CsrRow gather() { return {"sm80_gather", Placement::cuda, propose, launch}; }
+
+}  // namespace sparseloom::kernels::cuda::csr_rows
+
+#endif
