@@ -37,7 +37,7 @@ def test_every_cell_of_a_smoke_run_is_recorded(device: str, dtype: str, tmp_path
             found = csr.speedups(each, products)
             assert {"ours", "dense"} <= found.keys()
             assert all(math.isfinite(each) and each > 0 for each in found.values())
-    assert "in geometric mean" in capsys.readouterr().out
+    assert ("in geometric mean" in capsys.readouterr().out) == ("torch" in found)  # MKL has no bf16
 
 
 def test_a_wrong_result_is_an_error(tmp_path, capsys, monkeypatch):

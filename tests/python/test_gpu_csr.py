@@ -1,4 +1,4 @@
-"""CSR and COO weights on a GPU: every kernel beside fp64 and the CPU, layers beside their dense twins, graphs."""
+"""CSR and COO weights on a GPU: every kernel beside fp64 and the CPU, layers beside their dense twins."""
 
 from __future__ import annotations
 

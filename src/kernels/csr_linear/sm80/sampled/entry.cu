@@ -43,8 +43,8 @@ struct Launcher {
     Bits* const dy = reinterpret_cast<Bits*>(args.workspace);
     Bits* const x =
         reinterpret_cast<Bits*>(args.workspace + aligned(w.rows * padded * std::int64_t{sizeof(Bits)}));
-    const TransposeParams<Bits> turned{{{static_cast<const Bits*>(args.a), args.a_stride, w.rows, dy},
-                                        {static_cast<const Bits*>(args.b), args.b_stride, w.cols, x}},
+    const TransposeParams<Bits> turned{{static_cast<const Bits*>(args.a), args.a_stride, w.rows, dy},
+                                       {static_cast<const Bits*>(args.b), args.b_stride, w.cols, x},
                                        args.m,
                                        padded};
     const dim3 grid(static_cast<unsigned>((std::max(w.rows, w.cols) + kSquare - 1) / kSquare),

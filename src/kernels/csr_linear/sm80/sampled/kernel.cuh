@@ -17,18 +17,18 @@ struct Transposed {
 /// The two matrices that dW reads.
 template <class Bits>
 struct TransposeParams {
-  Transposed<Bits> matrix[2];
+  Transposed<Bits> first, second;
   std::int64_t m, padded;
 };
 
 constexpr int kSquare = 32, kSquareRows = 8;
 
-/// [token][feature] -> [feature][token] of the matrix blockIdx.z, with zeros for the tokens from m to
+/// [token][feature] -> [feature][token] of one of the matrices, with zeros for the tokens from m to
 /// `padded`.
 template <class Bits>
 __global__ void __launch_bounds__(kSquare* kSquareRows) transpose_kernel(const TransposeParams<Bits> p) {
   __shared__ Bits square[kSquare][kSquare + 1];
-  const Transposed<Bits>& matrix = p.matrix[blockIdx.z];
+  const Transposed<Bits> matrix = blockIdx.z == 0 ? p.first : p.second;
   const std::int64_t feature = std::int64_t{blockIdx.x} * kSquare;
   if (feature >= matrix.features) return;
   for (std::int64_t token = std::int64_t{blockIdx.y} * kSquare; token < p.padded;
@@ -60,19 +60,26 @@ struct SampledParams {
 
 constexpr int kSampledWarps = 8;
 
+/// Adds lane l's 2 kHalf sums and those of lane l ^ kHalf, and so on for half as many: what is left is lane
+/// l's sum of element l % (2 kHalf). A recursion, since nvcc leaves the loop, and then the sums in local
+/// memory.
+template <int kHalf, int kElements>
+__device__ __forceinline__ void fold(float (&sum)[kElements]) {
+  if constexpr (kHalf > 0) {
+    const bool upper = (threadIdx.x & kHalf) != 0;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      const float give = upper ? sum[i] : sum[i + kHalf], keep = upper ? sum[i + kHalf] : sum[i];
+      sum[i] = keep + __shfl_xor_sync(~0u, give, kHalf);
+    }
+    fold<kHalf / 2>(sum);
+  }
+}
+
 /// Adds up each of kElements sums over the lanes: afterwards lane l has that of element l % kElements.
 template <int kElements>
 __device__ __forceinline__ float added_up(float (&sum)[kElements]) {
-  const int lane = threadIdx.x;
-#pragma unroll
-  for (int half = kElements / 2; half > 0; half /= 2) {
-    const bool upper = (lane & half) != 0;
-#pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float give = upper ? sum[i] : sum[i + half], keep = upper ? sum[i + half] : sum[i];
-      sum[i] = keep + __shfl_xor_sync(~0u, give, half);
-    }
-  }
+  fold<kElements / 2>(sum);
   float all = sum[0];
 #pragma unroll
   for (int apart = kElements; apart < 32; apart *= 2) all += __shfl_xor_sync(~0u, all, apart);
@@ -91,7 +98,7 @@ __global__ void __launch_bounds__(32 * kSampledWarps, kTokens* kElements > 64 ? 
   for (std::int64_t at = p.crow[row] + std::int64_t{blockIdx.x} % p.split * kElements; at < end;
        at += std::int64_t{p.split} * kElements) {
     // Lanes beyond the end repeat the last element.
-    const std::int64_t column = p.col[min(at + lane % kElements, end - 1)];
+    const std::int32_t column = p.col[min(at + lane % kElements, end - 1)];
     float sum[kElements] = {};
     for (std::int64_t token = lane * kTokens; token < p.padded; token += 32 * kTokens) {
       float dy[kTokens];
@@ -99,7 +106,7 @@ __global__ void __launch_bounds__(32 * kSampledWarps, kTokens* kElements > 64 ? 
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         float x[kTokens];
-        load<T>(p.x + __shfl_sync(~0u, column, i) * p.padded + token, x);
+        load<T>(p.x + std::int64_t{__shfl_sync(~0u, column, i)} * p.padded + token, x);
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) sum[i] = fmaf(dy[t], x[t], sum[i]);
       }
