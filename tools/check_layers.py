@@ -56,6 +56,7 @@ PUBLIC = dict.fromkeys(
     "semi24_ops": "ops",
     "semi24_scaled": "kernels",
     "channel_order": "ops",
+    "gradient_norms": "ops",
     "semi24_pruning": "layout",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library

@@ -180,6 +180,13 @@ BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::i
   return block;
 }
 
+BlockNorm block_norm_of(const char* op, const std::string& name) {
+  if (name == "l1") return BlockNorm::l1;
+  if (name == "l2") return BlockNorm::l2;
+  if (name == "max") return BlockNorm::max;
+  core::fail(op, "norm 'l1', 'l2' or 'max'", "'" + name + "'", "pass one of them");
+}
+
 IndexView index_of(const char* op, const Tensor& packed, std::int64_t blocks, std::int64_t rows,
                    std::int64_t cols, BlockShape block, int device, const char* first) {
   if (blocks < 0)

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "sparseloom/layout.h"
 #include "sparseloom/matrix_view.h"
 #include "sparseloom/packed_index.h"
 #include "sparseloom/plan.h"
@@ -48,6 +49,9 @@ const std::int32_t* indices_of(const char* op, const char* name, const Tensor& t
 /// an int32 grid.
 BlockShape block_of(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t block_rows,
                     std::int64_t block_cols);
+
+/// The norm that torch calls "l1", "l2" or "max". Throws Error on another name.
+BlockNorm block_norm_of(const char* op, const std::string& name);
 
 /// The row index in a packed index of `blocks` blocks (column_index gives the other half). Its size and
 /// device are checked here; its contents were validated when it was packed.

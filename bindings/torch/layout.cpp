@@ -45,17 +45,13 @@ Tensor unpack(const Tensor& given, const Tensor& crow, const Tensor& col, std::i
 Tensor scores(const Tensor& dense, std::int64_t bm, std::int64_t bn, std::string norm) {
   if (dense.dim() != 2)
     core::fail("block_scores", "a matrix [rows, cols]", shape_of(dense), "pass a weight of two dimensions");
-  if (norm != "l1" && norm != "l2" && norm != "max")
-    core::fail("block_scores", "norm 'l1', 'l2' or 'max'", "'" + norm + "'", "pass one of them");
+  const BlockNorm kind = block_norm_of("block_scores", norm);
   require_cpu("block_scores", "dense", dense);
   const Matrix matrix = matrix_of("block_scores", "dense", dense);
   const BlockShape block = block_of("block_scores", matrix.view.rows, matrix.view.cols, bm, bn);
   const std::int64_t r = core::ceil_div(matrix.view.rows, bm), c = core::ceil_div(matrix.view.cols, bn);
   Tensor out = new_cpu({r, c}, ScalarType::Float);
-  block_scores(matrix.view, block,
-               norm == "l1"   ? BlockNorm::l1
-               : norm == "l2" ? BlockNorm::l2
-                              : BlockNorm::max,
+  block_scores(matrix.view, block, kind,
                std::span(static_cast<float*>(out.mutable_data_ptr()), static_cast<std::size_t>(r * c)));
   return out;
 }

@@ -72,6 +72,14 @@ def _unpack_fake(values: Tensor, crow: Tensor, col: Tensor, rows: int, cols: int
     return values.new_empty((rows, cols))
 
 
+@torch.library.register_fake("sparseloom::block_gradient_norms")
+def _block_gradient_norms_fake(
+    grad_output: Tensor, input: Tensor, block_rows: int, block_cols: int, norm: str
+) -> Tensor:
+    grid = (-(-grad_output.shape[-1] // block_rows), -(-input.shape[-1] // block_cols))
+    return input.new_empty(grid, dtype=torch.float32)
+
+
 @torch.library.register_fake("sparseloom::bsr_scaled_linear")
 def _scaled_linear_fake(
     x: Tensor,

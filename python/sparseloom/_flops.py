@@ -46,6 +46,10 @@ def _csr_dw(dy: Shape, x: Shape, crow: Shape, col: Shape, *rest: Any, **named: A
     return 2 * prod(col) * prod(dy[:-1])
 
 
+def _gradient_norms(grad_output: Shape, input: Shape, *rest: Any, **named: Any) -> int:
+    return 2 * prod(grad_output) * input[-1]
+
+
 def register(operators: Any) -> None:
     """Registers the flop formula of each product in ``operators``."""
     for name in (
@@ -66,6 +70,7 @@ def register(operators: Any) -> None:
         ("bsr_linear_dw", _dw),
         ("bsr_linear_dw_add", _dw_add),
         ("csr_dw", _csr_dw),
+        ("block_gradient_norms", _gradient_norms),
         ("bsr_linear_backward", _backward),
     ):
         register_flop_formula(getattr(operators, name))(formula)

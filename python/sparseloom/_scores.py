@@ -13,7 +13,7 @@ from .errors import Error
 
 #: norm -> the order of torch's vector norm.
 NORMS = {"l1": 1.0, "l2": 2.0, "max": float("inf")}
-#: How many elements of dY^T X exist at once while its blocks are scored: 16 MiB in float32.
+#: How many elements of dY^T X exist at once while its blocks are scored in float64: 32 MiB.
 _STRIP = 1 << 22
 
 
@@ -51,19 +51,29 @@ def gradient_scores(
     """Returns the norm of each block of the sum of dy^T x over pairs (dy [tokens, rows], x [tokens, cols]):
     float32 [block rows, block columns] on the CPU.
 
-    The gradient of the whole weight is never stored: a strip of block rows exists at a time. It is the norm
-    of the sum that counts, not the sum of norms, so that micro-batches score as their batch would.
+    The gradient of the whole weight is never stored. It is the norm of the sum that counts, not the sum of
+    norms, so that micro-batches score as their batch would.
     """
+    dys, xs = zip(*pairs, strict=True)
+    if dys[0].dtype == torch.float64:
+        return _strips(pairs, rows, cols, block, norm)
+    dy, x = (each[0] if len(pairs) == 1 else torch.cat(each) for each in (dys, xs))
+    norms: Tensor = ops.call("block_gradient_norms", dy, x, *block, norm)
+    return norms.to("cpu")
+
+
+def _strips(
+    pairs: Sequence[tuple[Tensor, Tensor]], rows: int, cols: int, block: tuple[int, int], norm: str
+) -> Tensor:
+    """gradient_scores by torch's own product, a strip of block rows at a time: for float64, of which the
+    operator has no kernels."""
     bm, bn = block
     scores = torch.empty(-(-rows // bm), -(-cols // bn), dtype=torch.float32, device="cpu")
     if not scores.numel():
         return scores
-    dy, _ = pairs[0]
-    dtype = torch.float64 if dy.dtype == torch.float64 else torch.float32
     height = max(1, _STRIP // max(1, bm * cols)) * bm
     for top in range(0, rows, height):
-        strip = torch.zeros(min(height, rows - top), cols, dtype=dtype, device=dy.device)
-        for dy, x in pairs:
-            strip += dy[:, top : top + height].t() @ x
-        scores[top // bm : -(-(top + strip.shape[0]) // bm)] = block_scores(strip, block, norm)
+        products = [dy[:, top : top + height].t() @ x for dy, x in pairs]
+        strip = torch.stack(products).sum(0)
+        scores[top // bm : -(-min(top + height, rows) // bm)] = block_scores(strip, block, norm)
     return scores

@@ -246,6 +246,7 @@ def samples():
         "linear_backward_dw": backward(dy, x, None, 0, False),
         "linear_backward_bias": backward(dy, None, None, 0, True),
         "linear_backward_sum": (sums, (*arguments, torch.ones(values.shape))),
+        "block_gradient_norms": (raw.block_gradient_norms.default, (dy, x, bm, bn, "l2")),
         "pack": (raw.pack.default, (torch.randn(27, 37), crow, col, bm, bn)),
         "unpack": (raw.unpack.default, (values, crow, col, rows, cols)),
     }

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sparseloom import Error, pattern
+from sparseloom import Error, ops, pattern
 from sparseloom import sparsify as S
 from sparseloom._scores import gradient_scores
 from sparseloom.sparsify.gates import HardConcreteGate, ScoreGate, SoftTopK, TransportGate
@@ -160,8 +160,9 @@ def test_sums_over_blocks_and_back(shape, block):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_gradient_scores_are_norms_of_the_sum_over_micro_batches(norm):
-    pairs = [(torch.randn(n, 20), torch.randn(n, 30)) for n in (5, 9)]
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_gradient_scores_are_norms_of_the_sum_over_micro_batches(norm, dtype):
+    pairs = [(torch.randn(n, 20).to(dtype), torch.randn(n, 30).to(dtype)) for n in (5, 9)]
     whole = sum(dy.double().t() @ x.double() for dy, x in pairs)
     wanted = [[NORMS[norm](b) for b in row] for row in blocks_of(whole, (8, 16))]
     got = gradient_scores(pairs, 20, 30, (8, 16), norm)
@@ -169,10 +170,26 @@ def test_gradient_scores_are_norms_of_the_sum_over_micro_batches(norm):
 
 
 def test_gradient_scores_in_strips_are_the_same(monkeypatch):
-    pairs = [(torch.randn(7, 200), torch.randn(7, 64))]
+    pairs = [(torch.randn(7, 200).double(), torch.randn(7, 64).double())]
     whole = gradient_scores(pairs, 200, 64, (8, 8), "l2")
     monkeypatch.setattr("sparseloom._scores._STRIP", 1000)
     torch.testing.assert_close(gradient_scores(pairs, 200, 64, (8, 8), "l2"), whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ((torch.ones(4, 8), torch.ones(5, 8), 8, 8, "l2"), ("5 rows", "4")),
+        ((torch.ones(4, 8), torch.ones(4, 8), 8, 8, "l3"), ("norm 'l1'", "'l3'")),
+        ((torch.ones(4, 8), torch.ones(4, 8), 12, 8, "l2"), ("12",)),
+        ((torch.ones(4, 8).double(), torch.ones(4, 8).double(), 8, 8, "l2"), ("f64",)),
+        ((torch.ones(4, 8).half(), torch.ones(4, 8), 8, 8, "l2"), ("f32", "f16")),
+    ],
+)
+def test_the_norms_of_a_gradient_refuse_what_does_not_fit(arguments, words):
+    with pytest.raises(Error) as caught:
+        ops.call("block_gradient_norms", *arguments)
+    assert all(word in str(caught.value) for word in words)
 
 
 def test_scores_get_the_gradient_of_the_mask_straight_through():
