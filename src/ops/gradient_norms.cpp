@@ -6,11 +6,14 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/check.h"
+#include "kernels/bsr_linear/cuda/gradient_norms.h"
+#include "ops/call.h"
 #include "ops/checks.h"
 #include "pattern/grid.h"
 #include "sparseloom/generic/parallel.h"
@@ -146,6 +149,23 @@ void score_on_cpu(const ConstMatrixView& dy, const ConstMatrixView& x, BlockShap
   }
 }
 
+void score_on_gpu([[maybe_unused]] const ConstMatrixView& dy, [[maybe_unused]] const ConstMatrixView& x,
+                  [[maybe_unused]] BlockShape block, [[maybe_unused]] BlockNorm norm,
+                  [[maybe_unused]] std::span<float> norms, const Executor& executor) {
+  [[maybe_unused]] const runtime::CudaDevice& device = ops::require_gpu(kOp, executor);
+#ifdef SPARSELOOM_HAVE_CUDA
+  const runtime::CudaDeviceScope scope(executor.device);
+  kernels::cuda::GradientNorms call{dy, x, block, norm, norms.data(), executor.device, executor.stream};
+  call.dy.stride = ops::row_distance(dy), call.x.stride = ops::row_distance(x);
+  const std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  const bool hopper = device.sm == 90 && size_of(x.dtype) == 2 && x.rows > 0 && is_aligned(dy) &&
+                      is_aligned(x) && dy.cols <= most && x.cols <= most;
+  ops::require_queued(
+      kOp, hopper ? kernels::cuda::sm90_gradient_norms(call) : kernels::cuda::sm80_gradient_norms(call),
+      executor);
+#endif
+}
+
 }  // namespace
 
 std::size_t block_gradient_norms_workspace(const ConstMatrixView& dy, const ConstMatrixView& x,
@@ -180,8 +200,7 @@ void block_gradient_norms(const ConstMatrixView& dy, const ConstMatrixView& x, B
     core::fail(kOp, std::to_string(bytes) + " bytes of workspace, aligned to 64",
                std::to_string(workspace.size()) + " bytes", "lend them from an aligned allocation");
   if (grid.cells() == 0) return;
-  if (executor.device >= 0)
-    core::fail(kOp, "operands on the CPU", ops::place(executor.device), "copy them with .cpu()");
+  if (executor.device >= 0) return score_on_gpu(dy, x, block, norm, norms, executor);
   score_on_cpu(dy, x, block, norm, norms, workspace, executor);
 }
 

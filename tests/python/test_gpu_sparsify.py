@@ -42,6 +42,16 @@ def test_a_weight_on_the_gpu_is_scored_there(monkeypatch, dtype, norm):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
+def test_the_norms_of_a_gradient_are_those_of_the_whole_gradient(dtype, norm):
+    pairs = [(random(n, 200, dtype=dtype), random(n, 336, seed=1, dtype=dtype)) for n in (70, 130)]
+    whole = sum(dy.double().t() @ x.double() for dy, x in pairs)
+    expected = _scores.scores_on_device(whole, (16, 32), norm).cpu()
+    found = _scores.gradient_scores(pairs, 200, 336, (16, 32), norm)
+    torch.testing.assert_close(found, expected, rtol=5e-5, atol=0)
+
+
 @pytest.mark.parametrize("select", ["magnitude", "l2", "max", "random"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_chosen_blocks_are_those_chosen_on_the_cpu_bit_by_bit(dtype, select):

@@ -38,6 +38,9 @@ struct F16 {
 
 struct Tf32 {
   using Word = std::uint32_t;
+  static __device__ __forceinline__ std::uint32_t operand(std::uint32_t bits) {
+    return ptx::cvt_rna_tf32(bits);
+  }
   static __device__ __forceinline__ void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {
     ptx::mma_m16n8k8_tf32(d, a, b0, b1);
@@ -118,7 +121,7 @@ struct LaneReads<Config, 4> {
   }
 
   static __device__ __forceinline__ std::uint32_t read(const std::byte* address) {
-    return ptx::cvt_rna_tf32(*reinterpret_cast<const std::uint32_t*>(address));
+    return Config::Type::operand(*reinterpret_cast<const std::uint32_t*>(address));
   }
 
   __device__ __forceinline__ void load(Fragments<Config>& to, const std::byte* shared, int stage,

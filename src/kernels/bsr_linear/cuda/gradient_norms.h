@@ -1,0 +1,30 @@
+// The entries that compute block norms of dW without dW (sparseloom/gradient_norms.h). cuda/rows.h has the
+// contract of entries. They are no rows of the plan: ops/gradient_norms.cpp chooses between the two.
+#pragma once
+
+#include <cstdint>
+
+#include "sparseloom/layout.h"
+#include "sparseloom/matrix_view.h"
+
+namespace sparseloom::kernels::cuda {
+
+/// norms [block rows * block columns] <- the norms of the blocks of dy^T x, for dy [m, rows] and x [m, cols]
+/// of one dtype. dy and x have strides of at least their columns even if m is 1.
+struct GradientNorms {
+  ConstMatrixView dy, x;
+  BlockShape block;
+  BlockNorm norm;
+  float* norms;
+  int device;
+  void* stream;
+};
+
+/// f16 and bf16 on compute capability 9.0, of at least one token and fewer than 2^31 rows and columns, whose
+/// rows lie at multiples of 16 bytes.
+int sm90_gradient_norms(const GradientNorms& call) noexcept;
+
+/// f32, f16 and bf16, of any sizes and alignment.
+int sm80_gradient_norms(const GradientNorms& call) noexcept;
+
+}  // namespace sparseloom::kernels::cuda
