@@ -58,6 +58,7 @@ PUBLIC = dict.fromkeys(
     "channel_order": "ops",
     "gradient_norms": "ops",
     "semi24_pruning": "layout",
+    "topology": "layout",
 }
 EXEMPT = {"include/sparseloom/sparseloom.h"}  # it includes the whole library
 # Headers that a folder may not include in spite of CPP_ARROWS: kernels see a candidate's row, but not how

@@ -109,7 +109,7 @@ MODULES: dict[str, list[str] | None] = {
             "quantize_rows",
             "scaled_linear",
         ),
-        "set_topology",
+        *("choose_blocks", "set_topology", "update_topology"),
     ],
 }
 #: Module -> functions. These modules need a package that is not always there: they are parsed, not imported.

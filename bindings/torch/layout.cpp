@@ -24,7 +24,11 @@ Tensor pack(const Tensor& dense, const Tensor& crow, const Tensor& col, std::int
   const IndexView index =
       index_of_pair("pack", crow, col, matrix.view.rows, matrix.view.cols, block, device, "dense");
   Tensor values = new_like("pack", dense, {index.blocks, bm, bn});
-  sparseloom::pack(matrix.view, index, values.mutable_data_ptr(), torch_executor(device));
+  const Executor executor = torch_executor(device);
+  sparseloom::pack(matrix.view, index, values.mutable_data_ptr(), executor);
+  // An index that moves has free slots, which are zero in all that belongs to it.
+  clear_free_blocks(values.mutable_data_ptr(), index.block_elements() * values.element_size(),
+                    index.crow + index.block_rows(), index.blocks, executor);
   return values;
 }
 

@@ -139,6 +139,13 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
 
   m.def("set_topology(Tensor mask, Tensor(a!) index, Tensor(b!) moved, Tensor(c!) requested) -> ()");
   m.def("move_blocks(Tensor(a!) values, Tensor moved) -> ()");
+  // Topologies of any number of blocks up to a capacity (include/sparseloom/topology.h).
+  m.def(
+      "update_topology(Tensor mask, Tensor(a!) index, Tensor(b!) moved, Tensor(c!) requested, "
+      "Tensor(d!) flags) -> ()");
+  m.def(
+      "choose_blocks(Tensor index, Tensor scores, Tensor? growth, Tensor budget, Tensor(a!) mask, "
+      "Tensor(b!) flags) -> ()");
 
   m.def(
       "generate_pattern(str generator, int rows, int cols, int block_rows, int block_cols, float[] "

@@ -47,6 +47,16 @@ Problem problem_of(Direction direction, DType dtype, std::int64_t m, const Index
   return problem;
 }
 
+IndexView stored_part(const char* op, const IndexView& index, std::int64_t digest, int device) {
+  if (digest != kMovingDigest || device >= 0) return index;
+  IndexView stored = index;
+  stored.blocks = index.crow[index.block_rows()];
+  if (stored.blocks < 0 || stored.blocks > index.blocks)
+    core::fail(op, "crow to end within its " + std::to_string(index.blocks) + " slots",
+               std::to_string(stored.blocks), "let update_topology alone write the index");
+  return stored;
+}
+
 namespace {
 
 // linear, and with `pre` linear_train's half on CUDA. `index_in(in_features, blocks, block, device)` gives
@@ -62,7 +72,9 @@ Tensor forward_with(const IndexIn& index_in, const Tensor& x, const Tensor& give
   require_device(op, "values", given_values, device, "x");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView index = index_in(input.view.cols, values.size(0), block, device);
+  const IndexView slots = index_in(input.view.cols, values.size(0), block, device);
+  const void* data = values_of(op, values, slots);
+  const IndexView index = stored_part(op, slots, digest, device);
   require_same_dtype(op, input.view.dtype, "values", values);
   if (is_scaled(input.view.dtype))
     core::fail(op, std::string("scales beside ") + name_of(input.view.dtype) + " operands", "none",
@@ -75,7 +87,6 @@ Tensor forward_with(const IndexIn& index_in, const Tensor& x, const Tensor& give
   problem.bias = bias.has_value();
   problem.residual = residual.has_value();
   problem.activation = activation_of(op, activation);
-  const void* data = values_of(op, values, index);
   problem.aligned = is_aligned(input.view) && is_aligned(addend.view) && is_aligned(data);
   problem.out_aligned = is_aligned({nullptr, input.view.dtype, input.view.rows, out_features, out_features});
   const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
@@ -135,18 +146,19 @@ Tensor linear_dx(const Tensor& dy, const Tensor& given_values, const Tensor& pac
   require_device(op, "values", given_values, device, "dy");
   const Tensor values = as_contiguous(given_values);
   const BlockShape block = block_of_values(op, values);
-  const IndexView index =
+  const IndexView slots =
       index_of(op, packed, values.size(0), grad.view.cols, in_features, block, device, "dy");
   require_same_dtype(op, grad.view.dtype, "values", values);
   const Executor executor = torch_executor(device);
-  const void* data = values_of(op, values, index);
+  const void* data = values_of(op, values, slots);
+  const IndexView index = stored_part(op, slots, digest, device);
   Problem problem = problem_of(Direction::dx, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
   problem.aligned = is_aligned(grad.view) && is_aligned(data);
   problem.out_aligned = is_aligned({nullptr, grad.view.dtype, grad.view.rows, in_features, in_features});
   const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
   const Tensor dx = new_like(op, dy, with_features(dy, in_features));
   const Scratch workspace(op, plan->workspace_bytes, device);
-  sparseloom::linear_dx(*plan, grad.view, index, column_index(index), data,
+  sparseloom::linear_dx(*plan, grad.view, index, column_index(slots), data,
                         writable(dx, grad.view.dtype, grad.view.rows, in_features), workspace.span(),
                         executor);
   return dx;
@@ -163,21 +175,26 @@ Tensor weight_gradient(const char* op, const Tensor& dy, const Tensor& x, const 
   require_device(op, "dy", dy, device, "x");
   const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
   const BlockShape block = block_of(op, grad.view.cols, input.view.cols, block_rows, block_cols);
-  const IndexView index = index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x");
+  const IndexView slots = index_of(op, packed, blocks, grad.view.cols, input.view.cols, block, device, "x");
+  const IndexView index = stored_part(op, slots, digest, device);
   require_same_dtype(op, input.view.dtype, "dy", dy);
   if (grad.view.rows != input.view.rows)
     core::fail(op, "dy with x's " + std::to_string(input.view.rows) + " rows", std::to_string(grad.view.rows),
                "pass the gradient of this x's output");
-  if (sum != nullptr) require_gradient(op, name, *sum, index, device);
+  if (sum != nullptr) require_gradient(op, name, *sum, slots, device);
   const Executor executor = torch_executor(device);
   Problem problem = problem_of(Direction::dw, grad.view.dtype, grad.view.rows, index, digest, strict, tf32);
   problem.accumulate = sum != nullptr;
   problem.aligned = is_aligned(grad.view) && is_aligned(input.view);
   const auto plan = make_plan(problem, index, executor, kernel_name(op, kernel));
-  const Tensor dvalues = sum != nullptr ? *sum : new_like(op, x, {index.blocks, block.rows, block.cols});
+  const Tensor dvalues = sum != nullptr ? *sum : new_like(op, x, {slots.blocks, block.rows, block.cols});
   const Scratch workspace(op, plan->workspace_bytes, device);
   sparseloom::linear_dw(*plan, grad.view, input.view, index, dvalues.mutable_data_ptr(), workspace.span(),
                         executor);
+  // On CUDA linear_dw itself clears the free slots, whose number only the device knows.
+  if (index.blocks < slots.blocks && sum == nullptr)
+    clear_free_blocks(dvalues.mutable_data_ptr(), index.block_elements() * dvalues.element_size(),
+                      slots.crow + slots.block_rows(), slots.blocks, executor);
   return dvalues;
 }
 

@@ -19,6 +19,11 @@ Activation activation_of(const char* op, std::int64_t code);
 Problem problem_of(Direction direction, DType dtype, std::int64_t m, const IndexView& index,
                    std::int64_t digest, bool strict, bool tf32);
 
+/// The index with its stored blocks alone, where it is one of moving facts in host memory: products on the
+/// CPU see an index like any other then. On CUDA the index itself: only the device knows. Throws Error when
+/// crow ends outside of the lists.
+IndexView stored_part(const char* op, const IndexView& index, std::int64_t digest, int device);
+
 /// The operators themselves, as library.cpp declares them. forward is linear; if `pre` is not null (CUDA
 /// only), it also returns x W^T + bias there.
 Tensor forward(const Tensor& x, const Tensor& given_values, const Tensor& index,

@@ -1,4 +1,6 @@
-// The operators set_topology and move_blocks: in place, in torch's memory and on torch's stream.
+// The operators of topologies that change: in place, in torch's memory and on torch's stream.
+#include <optional>
+
 #include "convert.h"
 #include "core/check.h"
 #include "executor.h"
@@ -17,8 +19,16 @@ std::int32_t* written(const char* op, const char* name, const Tensor& tensor, st
   return static_cast<std::int32_t*>(tensor.mutable_data_ptr());
 }
 
-void set_topology(const Tensor& given, const Tensor& packed, const Tensor& moved, const Tensor& requested) {
-  constexpr const char* op = "set_topology";
+// A mask, the tables that it belongs to, and what is needed to rewrite them.
+struct Change {
+  int device;
+  Executor executor;
+  Tensor mask;
+  TopologyTables tables;
+};
+
+Change change_of(const char* op, const Tensor& given, const Tensor& packed, const Tensor& moved,
+                 const Tensor& requested) {
   const int device = device_of(op, "index", packed);
   require_device(op, "mask", given, device, "index");
   const bool bytes = given.scalar_type() == ScalarType::Bool || given.scalar_type() == ScalarType::Byte;
@@ -46,11 +56,65 @@ void set_topology(const Tensor& given, const Tensor& packed, const Tensor& moved
   tables.slot = index + at.slot;
   tables.moved = written(op, "moved", moved, tables.capacity, device);
   tables.requested = written(op, "requested", requested, 1, device);
-  const Executor executor = torch_executor(device);
-  const Tensor mask = as_contiguous(given);
-  const Scratch workspace(op, set_topology_workspace(tables, executor), device);
-  sparseloom::set_topology(static_cast<const std::uint8_t*>(mask.const_data_ptr()), tables, workspace.span(),
-                           executor);
+  return {device, torch_executor(device), as_contiguous(given), tables};
+}
+
+void set_topology(const Tensor& given, const Tensor& packed, const Tensor& moved, const Tensor& requested) {
+  constexpr const char* op = "set_topology";
+  const Change to = change_of(op, given, packed, moved, requested);
+  const Scratch workspace(op, set_topology_workspace(to.tables, to.executor), to.device);
+  sparseloom::set_topology(static_cast<const std::uint8_t*>(to.mask.const_data_ptr()), to.tables,
+                           workspace.span(), to.executor);
+}
+
+void update_topology(const Tensor& given, const Tensor& packed, const Tensor& moved, const Tensor& requested,
+                     const Tensor& flags) {
+  constexpr const char* op = "update_topology";
+  const Change to = change_of(op, given, packed, moved, requested);
+  std::int32_t* const bits = written(op, "flags", flags, 1, to.device);
+  const Scratch workspace(op, set_topology_workspace(to.tables, to.executor), to.device);
+  sparseloom::update_topology(static_cast<const std::uint8_t*>(to.mask.const_data_ptr()), to.tables, bits,
+                              workspace.span(), to.executor);
+}
+
+// Contiguous numbers of one dtype on the index's device.
+const void* numbers_of(const char* op, const char* name, const Tensor& tensor, ScalarType dtype,
+                       std::int64_t expected, int device) {
+  require_device(op, name, tensor, device, "index");
+  if (tensor.scalar_type() != dtype || tensor.numel() != expected || !tensor.is_contiguous())
+    core::fail(op,
+               std::string(name) + ", contiguous " + (dtype == ScalarType::Double ? "float64" : "float32") +
+                   " of " + std::to_string(expected) + " elements",
+               "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " +
+                   shape_of(tensor),
+               "convert it, or make it contiguous");
+  return tensor.const_data_ptr();
+}
+
+void choose_blocks(const Tensor& packed, const Tensor& scores, std::optional<Tensor> growth,
+                   const Tensor& budget, const Tensor& mask, const Tensor& flags) {
+  constexpr const char* op = "choose_blocks";
+  const int device = device_of(op, "index", packed);
+  if (mask.dim() != 2 || mask.scalar_type() != ScalarType::Bool || !mask.is_contiguous())
+    core::fail(op, "a contiguous bool mask [block rows, block cols]", shape_of(mask),
+               "make it with torch.empty(grid, dtype=torch.bool)");
+  require_device(op, "mask", mask, device, "index");
+  BlockChoice choice;
+  choice.block_rows = mask.size(0);
+  choice.block_cols = mask.size(1);
+  choice.capacity = scores.numel();
+  const IndexSegments at = index_segments(choice.block_rows, choice.block_cols, choice.capacity);
+  const std::int32_t* const index = indices_of(op, "index", packed, at.size, device, "scores");
+  choice.crow = index + at.crow;
+  choice.col = index + at.col;
+  const auto floats = [&](const char* name, const Tensor& tensor, std::int64_t count) {
+    return static_cast<const float*>(numbers_of(op, name, tensor, ScalarType::Float, count, device));
+  };
+  choice.scores = floats("scores", scores, choice.capacity);
+  if (growth) choice.growth = floats("growth", *growth, choice.block_rows * choice.block_cols);
+  choice.budget = static_cast<const double*>(numbers_of(op, "budget", budget, ScalarType::Double, 2, device));
+  sparseloom::choose_blocks(choice, static_cast<std::uint8_t*>(mask.mutable_data_ptr()),
+                            written(op, "flags", flags, 1, device), torch_executor(device));
 }
 
 void move_blocks(const Tensor& values, const Tensor& moved) {
@@ -72,6 +136,9 @@ void move_blocks(const Tensor& values, const Tensor& moved) {
 // that are written have their shapes already.
 void no_topology(const Tensor&, const Tensor&, const Tensor&, const Tensor&) {}
 void no_move(const Tensor&, const Tensor&) {}
+void no_update(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {}
+void no_choice(const Tensor&, const Tensor&, std::optional<Tensor>, const Tensor&, const Tensor&,
+               const Tensor&) {}
 
 }  // namespace
 }  // namespace sparseloom::binding
@@ -79,14 +146,20 @@ void no_move(const Tensor&, const Tensor&) {}
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, Meta, m) {
   m.impl("set_topology", TORCH_BOX(&sparseloom::binding::no_topology));
   m.impl("move_blocks", TORCH_BOX(&sparseloom::binding::no_move));
+  m.impl("update_topology", TORCH_BOX(&sparseloom::binding::no_update));
+  m.impl("choose_blocks", TORCH_BOX(&sparseloom::binding::no_choice));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
   m.impl("set_topology", TORCH_BOX(&sparseloom::binding::set_topology));
   m.impl("move_blocks", TORCH_BOX(&sparseloom::binding::move_blocks));
+  m.impl("update_topology", TORCH_BOX(&sparseloom::binding::update_topology));
+  m.impl("choose_blocks", TORCH_BOX(&sparseloom::binding::choose_blocks));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(sparseloom, CUDA, m) {
   m.impl("set_topology", TORCH_BOX(&sparseloom::binding::set_topology));
   m.impl("move_blocks", TORCH_BOX(&sparseloom::binding::move_blocks));
+  m.impl("update_topology", TORCH_BOX(&sparseloom::binding::update_topology));
+  m.impl("choose_blocks", TORCH_BOX(&sparseloom::binding::choose_blocks));
 }

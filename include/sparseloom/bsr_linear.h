@@ -39,6 +39,10 @@ struct AlignmentTraits {
 /// The refusal of operands that are less aligned than a row needs them.
 SPARSELOOM_API Refusal refuse_misaligned(Aligned needs, const CommonProblem& problem);
 
+/// The refusal of an index of which only a part is stored (Facts::moving), on CUDA: the host does not know
+/// then how many blocks there are.
+SPARSELOOM_API Refusal refuse_moving(bool follows_index, const CommonProblem& problem);
+
 /// Forward, dX and dW of f32, f16, bf16 and f64, which Problem::direction tells apart.
 struct Linear {
   static constexpr const char* kName = "bsr_linear";
@@ -52,9 +56,13 @@ struct Linear {
     /// Whether forward of f32 adds args.residual. Otherwise args has none, and the caller adds it to y in a
     /// pass of its own, which rounds as often: y is fp32.
     bool adds_f32_residual = true;
+    /// Whether the kernel finds all of its work in the index on the device. Others divide IndexView::blocks
+    /// on the host, and refuse Facts::moving.
+    bool follows_index = false;
   };
   SPARSELOOM_API static ProblemKey key(const Problem& problem);
   static Refusal refuse(const Traits& traits, const Problem& problem) {
+    if (const Refusal why = refuse_moving(traits.follows_index, problem)) return why;
     return refuse_misaligned(traits.alignment_of(problem), problem);
   }
   static std::string print(const Problem& problem) { return to_string(problem); }
@@ -72,6 +80,7 @@ struct Scaled {
   using Traits = AlignmentTraits<Problem>;
   SPARSELOOM_API static ProblemKey key(const Problem& problem);
   static Refusal refuse(const Traits& traits, const Problem& problem) {
+    if (const Refusal why = refuse_moving(false, problem)) return why;
     return refuse_misaligned(traits.alignment_of(problem), problem);
   }
   static std::string print(const Problem& problem) { return to_string(problem); }

@@ -14,6 +14,7 @@
 #include "sparseloom/export.h"
 #include "sparseloom/layout.h"
 #include "sparseloom/plan.h"
+#include "sparseloom/topology.h"
 
 namespace sparseloom {
 
@@ -134,6 +135,21 @@ SPARSELOOM_API void set_topology(const std::uint8_t* mask, const TopologyTables&
 /// as values, aligned to 16. Device and errors as set_topology.
 SPARSELOOM_API void move_blocks(void* values, std::int64_t block_bytes, std::span<const std::int32_t> moved,
                                 std::span<std::byte> workspace, const Executor& executor);
+
+/// update_topology and choose_blocks (topology.h) on the executor's device, where all arrays lie. Workspace
+/// and device of the first are as for set_topology; the second needs none. On a CUDA device each is one
+/// launch, queued and not waited for, which a CUDA graph may capture. Throw Error when a size does not fit or
+/// the device has no kernels.
+SPARSELOOM_API void update_topology(const std::uint8_t* mask, const TopologyTables& tables,
+                                    std::int32_t* flags, std::span<std::byte> workspace,
+                                    const Executor& executor);
+SPARSELOOM_API void choose_blocks(const BlockChoice& choice, std::uint8_t* mask, std::int32_t* flags,
+                                  const Executor& executor);
+
+/// blocks[crow_end ..] <- 0: the free slots of `capacity` blocks of block_bytes each, where *crow_end, on the
+/// executor's device, is crow[block_rows]. Device and errors as choose_blocks.
+SPARSELOOM_API void clear_free_blocks(void* blocks, std::int64_t block_bytes, const std::int32_t* crow_end,
+                                      std::int64_t capacity, const Executor& executor);
 
 /// The products of a BsrMatrix, on the CPU. dw has a pattern of the plan's shape and number of blocks, at
 /// which the gradient is computed, and the plan's dtype (f32 where the plan accumulates); its padding becomes

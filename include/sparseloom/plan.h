@@ -35,15 +35,18 @@ struct Facts {
   Longest longest_row = Longest::chance;
   Longest longest_column = Longest::chance;
   bool banded = false;  // most blocks have the next one of their row beside them, more than chance puts there
+  // Only some of Problem::blocks are stored, as many as the index says on its device at the time of the call
+  // (update_topology in topology.h). Nothing else is known then.
+  bool moving = false;
 
-  /// The facts as a number that a program can carry: kUnknownDigest, or one from 2 to 197. of_digest reads
-  /// it, and 0 and 1, which older programs carry and which tell uneven_rows only. It takes any other number
-  /// as unknown facts.
+  /// The facts as a number that a program can carry: kUnknownDigest, kMovingDigest, or one from 2 to 197.
+  /// of_digest reads it, and 0 and 1, which older programs carry and which tell uneven_rows only. It takes
+  /// any other number as unknown facts.
   SPARSELOOM_API std::int64_t digest() const noexcept;
   SPARSELOOM_API static Facts of_digest(std::int64_t digest) noexcept;
   friend bool operator==(const Facts&, const Facts&) = default;
 };
-inline constexpr std::int64_t kUnknownDigest = -1;
+inline constexpr std::int64_t kUnknownDigest = -1, kMovingDigest = -2;
 
 /// The facts of a valid index in host memory, in O(blocks).
 SPARSELOOM_API Facts facts_of(const IndexView& index);

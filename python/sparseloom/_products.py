@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from . import _operators
 from ._operators import PLAN_CHOOSES, tf32_of
+from .errors import Error
 
 if TYPE_CHECKING:
     from .ops import Index
@@ -23,7 +24,8 @@ functorch_active = torch._C._are_functorch_transforms_active
 _BATCHED = torch._C._dispatch_key_parse("Batched")  # parsed by name because the enum leaves it out
 #: Each list of a packed index begins at a multiple of so many elements: 64 bytes (packed_index.h).
 SEGMENT = 16
-_UNKNOWN = -1  # the value of ops.UNKNOWN: such plans depend on shape and number of blocks alone
+# The values of ops.UNKNOWN, whose plans depend on shape and number of blocks alone, and of ops.MOVING.
+_UNKNOWN, _MOVING = -1, -2
 
 
 class How(NamedTuple):
@@ -100,6 +102,9 @@ class Transformable(Product):
         """Computes the whole batch as one product: one with more tokens where the weight is shared, otherwise
         one whose weights lie along the diagonal of a large weight."""
         (of_a, of_b, of_bias, of_how), count, (direction, strict, kernel, index) = dims, info.batch_size, how
+        if index.digest == _MOVING and (direction == DW or of_b is not None):
+            remedy = "call fix_topology_() first, or sum the gradients of the batch"
+            raise Error("vmap", "weights without free slots", "a layer with a capacity", remedy)
         shared = bias if of_bias is None else None
         if direction == DW or of_b is not None or of_how.where.packed is not None:
             y = _over_diagonal(_in_front(a, of_a, count), _in_front(b, of_b, count), how, of_how.where, count)

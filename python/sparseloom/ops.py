@@ -37,6 +37,9 @@ _tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls
 #: The digest of an index whose pattern the host does not know, because set_topology rewrites it in place: its
 #: plans depend on shape and number of blocks alone.
 UNKNOWN = -1
+#: The digest of an index with room for ``blocks``, of which the first crow[-1] are stored: update_topology
+#: rewrites it in place, and the host does not even know their number.
+MOVING = -2
 
 
 class Index(NamedTuple):
@@ -92,6 +95,12 @@ class Index(NamedTuple):
     def slot(self) -> Tensor:
         """[blocks]: the position in row order, as in the values, of each block in column order."""
         return self.lists()[4]
+
+    def stored(self) -> tuple[Tensor, ...]:
+        """Returns the lists without free slots, which an index of digest MOVING has; waits for its device."""
+        crow, col, ccol, row, slot = self.lists()
+        count = int(crow[-1]) if self.digest == MOVING else self.blocks
+        return crow, col[:count], ccol, row[:count], slot[:count]
 
     def to(self, device: torch.device | str | int) -> Index:
         """Returns the same index with its tensor on ``device``."""
@@ -346,7 +355,7 @@ def remember(index: Index, there: Tensor) -> None:
     set_topology rewrites.
     """
     on_cpu = index.packed.device.type == "cpu"
-    if on_cpu and there.is_cuda and type(there) is Tensor and index.digest != UNKNOWN:
+    if on_cpu and there.is_cuda and type(there) is Tensor and index.digest >= 0:
         call("remember_index", index.packed, there, index.blocks, *index[2:6])
 
 
@@ -361,6 +370,33 @@ def set_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor) -
     from then on. Raises Error when a shape or dtype does not fit.
     """
     call("set_topology", mask, index.packed, moved, requested)
+
+
+def update_topology(index: Index, mask: Tensor, moved: Tensor, requested: Tensor, flags: Tensor) -> None:
+    """Rewrites an index of digest MOVING in place for a mask of any number of blocks up to its ``blocks``
+    slots, on the CPU, or on CUDA, where the work is queued and can be captured in a graph.
+
+    mask, moved and requested are as in set_topology; moved is -1 for free slots, too. flags is int32 [1]: if
+    the mask names more blocks than there are slots, its bit 1 is set, moved says that every block stays, and
+    nothing changes. Raises Error when a shape or dtype does not fit.
+    """
+    call("update_topology", mask, index.packed, moved, requested, flags)
+
+
+def choose_blocks(
+    index: Index, scores: Tensor, growth: Tensor | None, budget: Tensor, mask: Tensor, flags: Tensor
+) -> None:
+    """Writes the next topology to mask, bool [block rows, block columns]: of the stored blocks, those with
+    the highest scores stay, and the other cells with the highest growth come. On CUDA the work is queued and
+    can be captured in a graph.
+
+    scores is float32 [slots], of which those of stored blocks are read; growth float32 [block rows, block
+    columns], -inf where nothing may grow, None where nothing grows. budget is float64 [2]: how many blocks
+    there shall be, and the share of those kept that is dropped and grown anew. Ties go to the lowest index.
+    flags is int32 [1]: a NaN among the scores sets bit 2, growth that is not finite bit 4, and the mask is
+    then that of the stored blocks. Raises Error when a shape or dtype does not fit.
+    """
+    call("choose_blocks", index.packed, scores, growth, budget, mask, flags)
 
 
 def move_blocks(values: Tensor, moved: Tensor) -> None:

@@ -119,6 +119,12 @@ void linear_dw(const Plan& plan, const ConstMatrixView& dy, const ConstMatrixVie
   args.out = dvalues;
   args.accumulate = p.accumulate;
   launch("linear_dw", plan, args, executor);
+  // Kernels write the blocks that the index stores; split-K adds up whatever lies in the free slots.
+  if (p.facts.moving) {
+    const auto bytes =
+        static_cast<std::int64_t>(size_of(p.accumulate ? DType::f32 : p.dtype)) * index.block_elements();
+    clear_free_blocks(dvalues, bytes, index.crow + index.block_rows(), index.blocks, executor);
+  }
 }
 
 }  // namespace sparseloom

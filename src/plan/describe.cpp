@@ -38,6 +38,7 @@ std::string text_of(const CommonProblem& p, const std::string& product, const ch
   if (p.activation != Activation::none) text += std::string(" ") + name_of(p.activation);
   text += residual;
   if (p.facts.uneven_rows) text += " uneven_rows";
+  if (p.facts.moving) text += " moving";
   text += flags;
   text +=
       p.device >= 0 ? " device=cuda:" + std::to_string(p.device) : " threads=" + std::to_string(p.threads);

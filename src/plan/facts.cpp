@@ -80,13 +80,18 @@ Facts facts_of(const IndexView& index) {
 }
 
 std::int64_t Facts::digest() const noexcept {
-  if (!known) return kUnknownDigest;
+  if (!known) return moving ? kMovingDigest : kUnknownDigest;
   const auto number = [](Longest longest) { return static_cast<std::int64_t>(longest); };
   return kFirstDigest + std::int64_t{uneven_rows} +
          2 * (number(longest_row) + kClasses * (number(longest_column) + kClasses * std::int64_t{banded}));
 }
 
 Facts Facts::of_digest(std::int64_t digest) noexcept {
+  if (digest == kMovingDigest) {
+    Facts facts;
+    facts.moving = true;
+    return facts;
+  }
   if (digest == 0 || digest == 1)
     return {true, digest == 1, digest == 1 ? Longest::thrice : Longest::chance, Longest::chance, false};
   const std::int64_t number = digest - kFirstDigest;

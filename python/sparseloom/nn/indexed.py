@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from .. import ops
 from ..errors import Error
 from ..pattern import Pattern
+from . import capacity as capacities
 from . import dense_copy, dense_entries, state, topology
 from .with_index import WithIndex
 
@@ -28,6 +29,7 @@ class IndexedModule(WithIndex):
     # Class attributes, so that layers of other classes, and those that an older version pickled, have none.
     _dense_copy: bool | Literal["auto"] = False
     _copy: dense_copy.DenseCopy | None = None  # where _dense_copy is not False
+    _capacity: int | None = None
 
     @property
     def dense_shape(self) -> tuple[int, int]:
@@ -47,9 +49,66 @@ class IndexedModule(WithIndex):
 
     @property
     def dynamic(self) -> bool:
-        """Whether set_topology_ was called. The index, and not a pattern on the host, then say which
-        blocks exist."""
-        return self._digest == ops.UNKNOWN
+        """Whether set_topology_ or reserve_ was called. The index, and not a pattern on the host, then say
+        which blocks exist."""
+        return self._digest < 0
+
+    @property
+    def capacity(self) -> int | None:
+        """How many blocks ``values`` has room for, where reserve_ was called; None where all of them
+        exist."""
+        return self._capacity
+
+    @property
+    def density(self) -> float:
+        """The number of present blocks over that of all blocks of the grid. Waits for the device where the
+        layer has a capacity."""
+        return self._pattern.density if self._capacity is None else self.pattern.density
+
+    def reserve_(
+        self: Self, capacity: float, *, optimizer: Optimizer | Sequence[Optimizer] | None = None
+    ) -> Self:
+        """Makes room for that share of blocks, in [0, 1]: the number of blocks may then change, up to it, on
+        the device. Returns self.
+
+        ``values`` has a slot for each block that may exist, of which the first ones are stored, in row-major
+        order. Free slots are zero and get no gradient; products take the time of the blocks that exist.
+        ``state_dict`` and ``save`` leave free slots out. Call it before CUDA graphs capture the layer.
+        Parameter and optimizers stay the same objects, with larger tensors.
+
+        Args:
+            capacity: at least the density that the layer has.
+            optimizer: one or several optimizers, whose state of ``values`` gets the room as well.
+        """
+        return capacities.reserve(self, capacity, optimizer)
+
+    def drop_and_grow_(
+        self,
+        budget: Tensor,
+        growth: Tensor | None = None,
+        scores: Tensor | None = None,
+        *,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    ) -> Tensor:
+        """Drops the weakest blocks and grows the best others, all on the layer's device: nothing waits, and a
+        CUDA graph may capture it. For a layer with a capacity.
+
+        A NaN among the scores, or a budget beyond the capacity, keeps the topology as it is, and the next
+        call that waits for the device (``pattern``, ``state_dict``, ``plan``) raises Error. Growth that is
+        not finite, as in a step that GradScaler skips, keeps it, too, and is no error.
+
+        Args:
+            budget: float64 [2] on the layer's device: how many blocks there shall be, and the share of the
+                kept ones that is dropped and grown anew. A graph reads it in each replay.
+            growth: float32 [block rows, block columns], such as the norms of the blocks of the dense
+                gradient; -inf where no block may grow. None: none grows.
+            scores: float32 [capacity], of each slot; the l2 norms of the blocks by default.
+            optimizer: as in ``set_topology_``.
+
+        Returns:
+            moved, as ``set_topology_`` does.
+        """
+        return topology.drop_and_grow(self, budget, growth, scores, optimizer)
 
     def set_topology_(
         self,
@@ -70,32 +129,45 @@ class IndexedModule(WithIndex):
             mask: bool or uint8 [block rows, block columns], or a Pattern. It should name exactly the layer's
                 number of blocks. Nothing waits to count them: if it names more, the first in row-major order
                 are taken; if it names fewer, the first other blocks are added, which start at zero.
-                ``requested_blocks`` (int32 [1], on the layer's device) holds the mask's number.
+                ``requested_blocks`` (int32 [1], on the layer's device) holds the mask's number. A layer with
+                a ``capacity`` takes any number up to it; beyond it the topology stays as it is, and the next
+                call that waits for the device raises Error.
             optimizer: one or several optimizers, whose state of ``values`` (moments, not step counts) moves
                 with the blocks.
             grown: [out_features, in_features] on the layer's device; new blocks take their values from it.
 
         Returns:
-            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one. With it,
+            moved, int32 [blocks]: the slot where each block lay before, -1 for a new one and for a free
+            slot. With it,
             ``ops.move_blocks`` moves anything else that has blocks as its first dimension (an average, a
             master copy).
         """
         return topology.set_topology(self, mask, optimizer, grown)
 
-    def fix_topology_(self: Self) -> Self:
+    def fix_topology_(self: Self, *, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Self:
         """Ends ``dynamic`` with the topology of this moment (waits for the device), so that plans may look at
-        the pattern again; returns self."""
+        the pattern again; returns self. Free slots of a capacity are given back, also in the state of one or
+        several optimizers."""
         if self.dynamic:
             pattern = self.pattern
+            if self._capacity is not None:
+                capacities.release(self, pattern, optimizer)
             self._pattern, self._digest, self._index = pattern, state.build_index(pattern).digest, None
             state.remember(self, changed=True)
         return self
 
+    def _index_of(self, pattern: Pattern) -> ops.Index:
+        """Returns the index that the layer has with a pattern, with its free slots."""
+        index = super()._index_of(pattern)
+        return index if self._capacity is None else capacities.with_slots(index, self._capacity)
+
     def _cpu_index(self) -> ops.Index:
         """Returns the index on the CPU, wherever the layer is."""
         if self.packed_index.device.type == "cpu":
+            if self._capacity is not None:
+                capacities.stored(self)  # tells on every device what could not be changed
             return self.index
-        return state.build_index(self.pattern)._replace(digest=self._digest)
+        return self._index_of(self.pattern)._replace(digest=self._digest)
 
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
         if not topology.write_index(self, pattern):
@@ -124,6 +196,8 @@ class IndexedModule(WithIndex):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         state.mend_index(self)
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._capacity is not None:
+            capacities.leave_out_free(self, destination, prefix)
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing, so
@@ -148,12 +222,14 @@ class IndexedModule(WithIndex):
             state.require_strided(state_dict, prefix, ("values", "bias"))
             dense_entries.accept_dense(self, state_dict, prefix)
             pattern = state.read_pattern(self, state_dict, prefix)
+            if pattern is not None and self._capacity is not None:
+                capacities.fill_free(self, state_dict, prefix)
         except Error as error:
             error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")
             return
         with dense_copy.own_writes(self):
             if pattern is not None and pattern != self.pattern:
-                if pattern.blocks != self._pattern.blocks:
+                if self._capacity is None and pattern.blocks != self._pattern.blocks:
                     # Assigned through .data, so that the Parameter stays the one that an earlier optimizer
                     # holds.
                     self.values.data = self.values.data.new_zeros((pattern.blocks, *self.block))

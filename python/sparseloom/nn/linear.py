@@ -46,6 +46,7 @@ class BlockSparseLinear(IndexedModule):
             product's own kernel and unrounded. ``values.grad`` stays None.
         dense_copy: whether calls for inference may multiply with a dense copy of the weight: see the
             attribute.
+        capacity: share of blocks to make room for, at least the density: see ``reserve_``.
 
     ``strict = True`` forbids the dense and reference kernels: a call that no sparse kernel can run then
     raises an Error that names them. (float64 has only the reference kernel: there it is allowed, and
@@ -76,6 +77,7 @@ class BlockSparseLinear(IndexedModule):
         generator: torch.Generator | None = None,
         fuse_wgrad_accumulation: bool = False,
         dense_copy: bool | Literal["auto"] = False,
+        capacity: float | None = None,
     ) -> None:
         super().__init__()
         where = torch.empty(0, device=device, dtype=dtype)
@@ -103,6 +105,8 @@ class BlockSparseLinear(IndexedModule):
         else:
             self.register_parameter("bias", None)
         self.reset_parameters(generator)
+        if capacity is not None:
+            self.reserve_(capacity)
         self.dense_copy = dense_copy
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -117,8 +121,10 @@ class BlockSparseLinear(IndexedModule):
             fan_in = state.fan_in(self.pattern)  # per block row
             bound = torch.where(fan_in > 0, fan_in.clamp(min=1).rsqrt(), 0.0)
             per_block = bound.repeat_interleave(self.crow.diff().cpu().long())[:, None, None]
-            _uniform_(self.values, generator).mul_(per_block.to(self.values))
-            state.zero_padding_(self.values, self.pattern)
+            stored = self.values[: len(per_block)]  # all of them, unless the layer has a capacity
+            _uniform_(stored, generator).mul_(per_block.to(stored))
+            state.zero_padding_(stored, self.pattern)
+            self.values[len(per_block) :].zero_()
             if self.bias is not None:
                 per_output = bound.repeat_interleave(self.block[0])[: self.out_features]
                 _uniform_(self.bias, generator).mul_(per_output.to(self.bias))
@@ -324,7 +330,11 @@ class BlockSparseLinear(IndexedModule):
         ]
         parts.append(
             f"block={self.block[0]}x{self.block[1]}, "
-            f"blocks={self._pattern.blocks}, density={self.density:.4g}"
+            + (
+                f"blocks={self._pattern.blocks}, density={self.density:.4g}"
+                if self.capacity is None
+                else f"capacity={self.capacity}"
+            )
         )
         parts += [f"activation={self.activation}"] if self.activation else []
         parts += ["strict=True"] if self.strict else []

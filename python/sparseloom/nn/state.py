@@ -40,7 +40,7 @@ def remember(layer: WithIndex, changed: bool = False) -> None:
     they know; ``changed`` says that another pattern may lie where one was remembered."""
     packed = layer._buffers[INDEX_BUFFER]
     # a fake tensor has no address
-    if type(packed) is not Tensor or not packed.is_cuda or layer._digest == ops.UNKNOWN:
+    if type(packed) is not Tensor or not packed.is_cuda or layer._digest < 0:
         return
     address = packed.data_ptr()
     if changed or address != layer.__dict__.get("_remembered"):
@@ -117,11 +117,12 @@ def mend_index(layer: IndexedModule) -> None:
     packed = layer.get_buffer(INDEX_BUFFER)
     if packed.is_meta or (count := writes(layer)) == layer._writes >= 0:
         return
-    right = build_index(layer.pattern).packed
-    changed = not torch.equal(packed.cpu(), right)
+    right = layer._index_of(layer.pattern)
+    there = right._replace(packed=packed.cpu())
+    changed = not all(torch.equal(*lists) for lists in zip(there.stored(), right.stored(), strict=True))
     if changed:
         with torch.no_grad():
-            packed.copy_(right)
+            packed.copy_(right.packed)
         _LOG.warning(
             "the index of a block-sparse layer was changed in place (an average of buffers?); written again"
         )

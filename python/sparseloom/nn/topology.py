@@ -1,9 +1,9 @@
 """Moves the blocks of a layer while it trains: sets a new mask, and moves values, gradient and optimizer
 state with their blocks.
 
-The number of blocks never changes, so no tensor changes its place in memory or its size. CUDA graphs and
-compiled code that hold the layer therefore see the next topology, and a plan, which for a dynamic index
-depends on shape and number of blocks alone, stays right.
+The number of blocks, or of slots where a capacity was reserved (capacity.py), never changes, so no tensor
+changes its place in memory or its size. CUDA graphs and compiled code that hold the layer therefore see the
+next topology, and a plan, which for a dynamic index depends on shape and number of blocks alone, stays right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .. import ops
 from .._optimizers import as_optimizers
 from ..errors import Error
 from ..pattern import Pattern
-from . import state
+from . import capacity, state
 from .parametrized import require_own_values
 
 if TYPE_CHECKING:
@@ -41,9 +41,46 @@ def set_topology(
     mask = _mask(layer, mask)
     if grown is not None:
         _require_grown(layer, grown)
+    return _move_to(layer, make_dynamic(layer), mask, optimizers, grown)
+
+
+def drop_and_grow(
+    layer: IndexedModule,
+    budget: Tensor,
+    growth: Tensor | None,
+    scores: Tensor | None,
+    optimizer: Optimizer | Sequence[Optimizer] | None,
+) -> Tensor:
+    """See BlockSparseLinear.drop_and_grow_."""
+    op = "drop_and_grow_"
+    optimizers = as_optimizers(op, optimizer)
+    if layer.capacity is None:
+        raise Error(op, "a layer with a capacity", "one of a fixed number of blocks", "call reserve_ first")
     index = make_dynamic(layer)
-    moved = index.packed.new_empty(index.blocks)
-    ops.set_topology(index, mask, moved, layer.get_buffer("requested_blocks"))
+    if scores is None:
+        values = layer.values.detach()
+        scores = torch.linalg.vector_norm(values, dim=(1, 2), dtype=torch.float32)
+    if tuple(scores.shape) != (index.blocks,):
+        got = str(list(scores.shape))
+        raise Error(op, f"scores [{index.blocks}], one for each slot", got, "leave them out for norms")
+    grid = (len(index.crow) - 1, len(index.lists()[2]) - 1)
+    mask = torch.empty(grid, dtype=torch.bool, device=index.packed.device)
+    ops.choose_blocks(index, scores, growth, budget, mask, layer.get_buffer(capacity.FLAGS))
+    return _move_to(layer, index, mask, optimizers, None)
+
+
+def _move_to(
+    layer: IndexedModule,
+    index: ops.Index,
+    mask: Tensor,
+    optimizers: Iterable[Optimizer],
+    grown: Tensor | None,
+) -> Tensor:
+    moved, requested = index.packed.new_empty(index.blocks), layer.get_buffer("requested_blocks")
+    if layer.capacity is None:
+        ops.set_topology(index, mask, moved, requested)
+    else:
+        ops.update_topology(index, mask, moved, requested, layer.get_buffer(capacity.FLAGS))
     layer._writes = state.writes(layer)
     with torch.no_grad():
         values = layer.values
@@ -80,8 +117,20 @@ def _move(tensor: Tensor, moved: Tensor) -> None:
 
 
 def make_dynamic(layer: IndexedModule) -> ops.Index:
-    """Returns the layer's index with digest UNKNOWN, since its content will change. Raises Error
-    where the topology cannot change."""
+    """Returns the layer's index with digest UNKNOWN, or MOVING where it has a capacity, since its content
+    will change. Raises Error where the topology cannot change."""
+    require_changeable(layer)
+    if layer._digest >= 0:
+        count = torch.full((1,), layer.values.shape[0], dtype=torch.int32, device=layer.packed_index.device)
+        layer.register_buffer("requested_blocks", count, persistent=False)
+        layer._digest, layer._index = ops.UNKNOWN, None
+    if layer._copy is not None:
+        layer._copy.end()
+    return layer.index
+
+
+def require_changeable(layer: IndexedModule) -> None:
+    """Raises Error where the topology of a layer cannot change."""
     if layer.packed_index.is_meta:
         raise Error(
             _OP, "a layer with memory", "one on meta", "materialise it with .to_empty() and load it first"
@@ -91,19 +140,15 @@ def make_dynamic(layer: IndexedModule) -> ops.Index:
         raise Error(
             _OP, "whole values", "values that fully_shard has cut up", "change the topology before sharding"
         )
-    if layer._digest != ops.UNKNOWN:
-        count = torch.full((1,), layer.values.shape[0], dtype=torch.int32, device=layer.packed_index.device)
-        layer.register_buffer("requested_blocks", count, persistent=False)
-        layer._digest, layer._index = ops.UNKNOWN, None
-    if layer._copy is not None:
-        layer._copy.end()
-    return layer.index
 
 
 def current_pattern(layer: IndexedModule) -> Pattern:
     """Returns what the index says now, on the CPU: waits for the device. Logs a warning when the last
     mask named another number of blocks."""
     crow, col = (state.int32_index("pattern", name, getattr(layer, name)) for name in ("crow", "col"))
+    if layer.capacity is not None:
+        col = col[: capacity.stored(layer)]
+        return Pattern.from_index(crow, col, layer.out_features, layer.in_features, layer.block)
     requested, blocks = int(layer.get_buffer("requested_blocks")), len(col)
     if requested != blocks:
         done = (
@@ -119,13 +164,15 @@ def write_index(layer: IndexedModule, pattern: Pattern) -> bool:
     """Writes the index of another pattern into the memory of a dynamic layer's. Returns False when the layer
     is not dynamic or its index has another size."""
     packed = layer._buffers.get(state.INDEX_BUFFER)
-    if packed is None or layer._digest != ops.UNKNOWN or packed.dtype != torch.int32:
+    if packed is None or layer._digest >= 0 or packed.dtype != torch.int32:
         return False
-    if layer._blocks != pattern.blocks:
+    if layer.capacity is None and layer._blocks != pattern.blocks:
         return False
     with torch.no_grad():
-        packed.copy_(state.build_index(pattern).packed)
+        packed.copy_(layer._index_of(pattern).packed)
         layer.get_buffer("requested_blocks").fill_(pattern.blocks)
+        if layer.capacity is not None:
+            layer.get_buffer(capacity.FLAGS).zero_()  # memory that came from meta holds anything
     return True
 
 

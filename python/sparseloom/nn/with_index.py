@@ -65,9 +65,13 @@ class WithIndex(nn.Module):
         """The number of present blocks over that of all blocks of the grid."""
         return self._pattern.density
 
+    def _index_of(self, pattern: Pattern) -> ops.Index:
+        """Returns the index that the layer has with a pattern, on the CPU."""
+        return state.build_index(pattern)
+
     def _set_index(self, pattern: Pattern, device: torch.device) -> None:
         """Makes ``pattern`` the layer's pattern: writes the index and leaves the values alone."""
-        index = state.build_index(pattern)
+        index = self._index_of(pattern)
         self.register_buffer(state.INDEX_BUFFER, index.packed.to(device), persistent=False)
         self._pattern, self._blocks, self._digest, self._index = pattern, index.blocks, index.digest, None
         state.remember(self, changed=True)

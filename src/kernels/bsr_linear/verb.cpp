@@ -49,6 +49,11 @@ std::string Scaled::print(const Problem& problem, const Schedule& schedule) {
   return print_of(problem, Direction::forward, schedule);
 }
 
+Refusal refuse_moving(bool follows_index, const CommonProblem& problem) {
+  if (problem.device < 0 || !problem.facts.moving || follows_index) return {};
+  return "its time would not follow the stored blocks, whose number moves on the device";
+}
+
 Refusal refuse_misaligned(Aligned needs, const CommonProblem& problem) {
   if ((needs != Aligned::none && !problem.aligned) || (needs == Aligned::all && !problem.out_aligned))
     return "needs operands whose base and rows lie at multiples of 16 bytes, and one does not";

@@ -74,6 +74,11 @@ TEST(Facts, TheDigestSaysAllAndAnythingElseIsUnknown) {
         }
   EXPECT_EQ(*digests.rbegin(), 197);
   EXPECT_EQ(Facts{}.digest(), kUnknownDigest);
+  Facts moving;
+  moving.moving = true;
+  EXPECT_EQ(moving.digest(), kMovingDigest);
+  EXPECT_EQ(Facts::of_digest(kMovingDigest), moving);
+  EXPECT_FALSE(digests.contains(kMovingDigest));
   // A content hash, which programs exported before carry in the digest's place.
   for (const std::int64_t other : {kUnknownDigest, std::int64_t{198}, std::int64_t{0x5bbbc74d4a57de7b}})
     EXPECT_EQ(Facts::of_digest(other), Facts{});

@@ -67,8 +67,8 @@ std::size_t sm80_set_topology_workspace(std::int64_t block_rows, std::int64_t bl
   return bytes + kStaticBytes <= shared_bytes ? 0 : bytes;
 }
 
-int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::byte* workspace,
-                      int device, void* stream) noexcept {
+int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::int32_t* flags,
+                      std::byte* workspace, int device, void* stream) noexcept {
   const auto cuda_stream = static_cast<cudaStream_t>(stream);
   // Without cells there are no blocks: crow, ccol and the number of cells requested are all zero.
   if (tables.block_rows == 0 || tables.block_cols == 0) {
@@ -89,7 +89,7 @@ int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, st
             topology::topology_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)))
       return error;
   topology::topology_kernel<<<1, topology::kThreads, shared, cuda_stream>>>(
-      {mask, tables, outside ? workspace : nullptr});
+      {mask, tables, outside ? workspace : nullptr, flags});
   return cudaGetLastError();
 }
 

@@ -13,7 +13,8 @@
 // before this cell, where fill = max(capacity - cells of the mask, 0). If the mask has too many cells, the
 // first ones count; if it has too few, the first other cells fill up. So exactly `capacity` blocks exist
 // whatever the mask holds, which lets every kernel, grid and workspace of the products stay as they are: dW
-// writes each slot of its output because each is a block.
+// writes each slot of its output because each is a block. With Params::flags, `fill` is 0 and the number of
+// blocks is that of the mask.
 //
 // Words and their prefix sums lie in shared memory if they fit (on an sm_90: grids of up to 640 x 640 cells),
 // else in the workspace.
@@ -25,6 +26,7 @@
 #include <cstdint>
 
 #include "sparseloom/layout.h"
+#include "sparseloom/topology.h"
 
 namespace sparseloom::kernels::cuda::topology {
 
@@ -56,6 +58,9 @@ struct Params {
   const std::uint8_t* mask;
   TopologyTables tables;
   std::byte* scratch;  // null: use shared memory
+  // Null: there are exactly tables.capacity blocks. Otherwise there are as many as the mask names, and if
+  // they are too many nothing changes and kTopologyOverflow is set here (sparseloom/topology.h).
+  std::int32_t* flags;
 };
 
 /// Position of word k of a table.
@@ -166,9 +171,10 @@ __device__ __forceinline__ void find_moved(const TopologyTables& tables, const B
   }
 }
 
-/// Writes crow and col. The table becomes that of the blocks themselves, and `before` their slots.
+/// Writes crow and col. The table becomes that of the blocks themselves, and `before` their slots; `all`:
+/// how many there are.
 __device__ __forceinline__ void write_rows(const TopologyTables& tables, const BitTable& table,
-                                           std::int32_t fill) {
+                                           std::int32_t fill, std::int32_t all) {
   const auto capacity = static_cast<std::int32_t>(tables.capacity),
              cols = static_cast<std::int32_t>(tables.block_cols);
   const int lane = threadIdx.x % 32;
@@ -189,7 +195,7 @@ __device__ __forceinline__ void write_rows(const TopologyTables& tables, const B
       if (at.word == 0) tables.crow[at.block_row] = slot;
     }
   }
-  if (threadIdx.x == 0) tables.crow[table.block_rows] = capacity;
+  if (threadIdx.x == 0) tables.crow[table.block_rows] = all;
 }
 
 /// across = table transposed, the words only. A warp takes 32 x 32 cells.
@@ -211,7 +217,7 @@ __device__ __forceinline__ void transpose(const BitTable& table, const BitTable&
 
 /// Writes ccol, row and slot.
 __device__ __forceinline__ void write_columns(const TopologyTables& tables, const BitTable& table,
-                                              const BitTable& across) {
+                                              const BitTable& across, std::int32_t all) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 2
   for (int k = threadIdx.x / 32; k < across.count(); k += kWarps) {
@@ -226,7 +232,7 @@ __device__ __forceinline__ void write_columns(const TopologyTables& tables, cons
     }
     if (lane == 0 && at.word == 0) tables.ccol[at.block_row] = first;
   }
-  if (threadIdx.x == 0) tables.ccol[across.block_rows] = static_cast<std::int32_t>(tables.capacity);
+  if (threadIdx.x == 0) tables.ccol[across.block_rows] = all;
 }
 
 __global__ void __launch_bounds__(kThreads) topology_kernel(const __grid_constant__ Params params) {
@@ -240,22 +246,28 @@ __global__ void __launch_bounds__(kThreads) topology_kernel(const __grid_constan
   across.place(scratch + table.bytes());
   const auto capacity = static_cast<std::int32_t>(tables.capacity);
 
-  for (std::int32_t slot = threadIdx.x; slot < capacity; slot += kThreads) tables.moved[slot] = -1;
   read_mask(params, table);
   __syncthreads();
   const std::int32_t named = count_before(table, warp_sums);
-  const std::int32_t fill = max(capacity - named, 0);
-  if (threadIdx.x == 0) *tables.requested = named;
+  const bool moving = params.flags != nullptr, overflow = moving && named > capacity;
+  for (std::int32_t slot = threadIdx.x; slot < capacity; slot += kThreads)
+    tables.moved[slot] = overflow ? slot : -1;
+  if (threadIdx.x == 0) {
+    *tables.requested = named;
+    if (overflow) *params.flags |= kTopologyOverflow;
+  }
+  if (overflow) return;  // uniformly
+  const std::int32_t fill = moving ? 0 : max(capacity - named, 0), all = moving ? named : capacity;
   __syncthreads();
   find_moved(tables, table, fill);
   __syncthreads();  // the old crow and col have been read
-  write_rows(tables, table, fill);
+  write_rows(tables, table, fill, all);
   __syncthreads();
   transpose(table, across);
   __syncthreads();
   count_before(across, warp_sums);
   __syncthreads();
-  write_columns(tables, table, across);
+  write_columns(tables, table, across, all);
 }
 
 }  // namespace sparseloom::kernels::cuda::topology

@@ -9,13 +9,14 @@
 
 namespace sparseloom::kernels::cuda {
 
-/// sparseloom::set_topology on the device, in one launch, for grids of fewer than 2^28 cells. workspace:
+/// sparseloom::set_topology on the device, or update_topology if `flags` is not null, in one launch, for
+/// grids of fewer than 2^28 cells. workspace:
 /// sm80_set_topology_workspace bytes, which is 0 if the grid's bits fit into `shared_bytes`, the most that
 /// the device has per thread block.
 std::size_t sm80_set_topology_workspace(std::int64_t block_rows, std::int64_t block_cols,
                                         std::size_t shared_bytes) noexcept;
-int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::byte* workspace,
-                      int device, void* stream) noexcept;
+int sm80_set_topology(const std::uint8_t* mask, const TopologyTables& tables, std::int32_t* flags,
+                      std::byte* workspace, int device, void* stream) noexcept;
 
 /// values[slot] <- values[source[slot]], or zero if source names no block. A block is block_bytes long.
 /// workspace: as long as values.

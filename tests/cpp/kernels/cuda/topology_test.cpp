@@ -76,7 +76,7 @@ class DeviceTables {
     mask_.write(mask.data(), mask.size(), stream);
     const auto at = [this](std::size_t i) { return reinterpret_cast<std::int32_t*>(places_[i]->data()); };
     const TopologyTables tables{rows_, cols_, capacity_, at(0), at(1), at(2), at(3), at(4), at(5), at(6)};
-    EXPECT_CUDA(cuda::sm80_set_topology(reinterpret_cast<const std::uint8_t*>(mask_.data()), tables,
+    EXPECT_CUDA(cuda::sm80_set_topology(reinterpret_cast<const std::uint8_t*>(mask_.data()), tables, nullptr,
                                         workspace_.data(), 0, stream.get()));
   }
 

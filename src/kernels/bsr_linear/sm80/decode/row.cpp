@@ -60,10 +60,12 @@ Refusal refuse_decode(const Problem& p, const plan::Machine&) {
 }
 
 Kernel sm80_decode_row() {
-  return cuda_row("sm80_decode", propose,
-                  [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
-                    return sm80_decode(args, schedule);
-                  });
+  Kernel row =
+      cuda_row("sm80_decode", propose, [](const MatmulArgs& args, const Schedule& schedule, const Executor&) {
+        return sm80_decode(args, schedule);
+      });
+  row.traits.follows_index = true;
+  return row;
 }
 
 }  // namespace sparseloom::kernels::cuda

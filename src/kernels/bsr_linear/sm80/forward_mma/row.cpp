@@ -85,7 +85,11 @@ int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
 
 }  // namespace
 
-Kernel sm80_mma_row() { return cuda_row("sm80_mma", propose, launch); }
+Kernel sm80_mma_row() {
+  Kernel row = cuda_row("sm80_mma", propose, launch);
+  row.traits.follows_index = true;
+  return row;
+}
 
 }  // namespace sparseloom::kernels::cuda
 

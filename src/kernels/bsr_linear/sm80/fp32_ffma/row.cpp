@@ -100,7 +100,11 @@ int launch(const MatmulArgs& args, const Schedule& schedule, const Executor&) {
 
 }  // namespace
 
-Kernel sm80_ffma_row() { return cuda_row("sm80_ffma", propose, launch); }
+Kernel sm80_ffma_row() {
+  Kernel row = cuda_row("sm80_ffma", propose, launch);
+  row.traits.follows_index = true;
+  return row;
+}
 
 }  // namespace sparseloom::kernels::cuda
 

@@ -93,6 +93,7 @@ Kernel sm90_mma_row() {
         return sm90_mma_dds(args, schedule);
       });
   row.traits.needs_aligned = all_aligned;
+  row.traits.follows_index = true;
   row.traits.stores_pre = true;
   return row;
 }

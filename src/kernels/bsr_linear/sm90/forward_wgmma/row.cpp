@@ -219,6 +219,7 @@ Kernel row(const char* name) {
   };
   made.traits.stores_pre = true;
   made.traits.adds_f32_residual = false;
+  made.traits.follows_index = true;
   return made;
 }
 

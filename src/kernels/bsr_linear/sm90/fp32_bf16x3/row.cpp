@@ -111,6 +111,7 @@ Kernel row(const char* name) {
     return p.direction != Direction::dw ? Aligned::all : Aligned::none;
   };
   made.traits.adds_f32_residual = false;
+  made.traits.follows_index = true;  // the planes of blocks that are not stored are read by nobody
   return made;
 }
 

@@ -119,6 +119,7 @@ Kernel wgmma_row(const char* name) {
                         });
   row.caveat = kWgmmaCaveat;
   row.traits.needs_aligned = all_aligned;
+  row.traits.follows_index = true;
   row.traits.stores_pre = true;
   return row;
 }
@@ -135,6 +136,7 @@ Kernel sm90_mma_merged_row() {
                         });
   row.caveat = kMmaCaveat;
   row.traits.needs_aligned = all_aligned;
+  row.traits.follows_index = true;
   row.traits.stores_pre = true;
   return row;
 }

@@ -1,0 +1,164 @@
+"""Capacity: room for more blocks than a layer stores, so that their number may change on the device.
+
+``values`` and all that has its blocks (gradient, moments) have a slot for each block that may exist. The
+first ``crow[-1]`` of them are stored blocks; the others, the free slots, are zero and stay so: no product
+reads them, and their gradient is zero.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .. import ops
+from .. import pattern as patterns
+from .._numbers import share
+from .._optimizers import as_optimizers
+from .._products import SEGMENT
+from ..errors import Error
+from ..pattern import Pattern
+from . import state, topology
+
+if TYPE_CHECKING:
+    from .indexed import IndexedModule
+
+Layer = TypeVar("Layer", bound="IndexedModule")
+_OP = "reserve_"
+_LOG = logging.getLogger("sparseloom")
+#: The buffer with the bits that changes of topology set on the device: why one was not made.
+FLAGS = "topology_flags"
+_OVERFLOW, _NAN, _NO_GRADIENT = 1, 2, 4
+
+
+def reserve(layer: Layer, capacity: float, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> Layer:
+    """See BlockSparseLinear.reserve_."""
+    optimizers = as_optimizers(_OP, optimizer)
+    pattern = layer.pattern
+    slots = slots_of(_OP, pattern, capacity)
+    if not layer.packed_index.is_meta:
+        topology.require_changeable(layer)
+    before = layer.values.shape[0]
+    _resize(layer, optimizers, before, lambda tensor: _with_room(tensor[: pattern.blocks], slots))
+    layer._capacity, layer._digest = slots, ops.MOVING
+    device = layer.packed_index.device
+    for name, number in (("requested_blocks", pattern.blocks), (FLAGS, 0)):
+        layer.register_buffer(
+            name, torch.full((1,), number, dtype=torch.int32, device=device), persistent=False
+        )
+    del layer._buffers[state.INDEX_BUFFER]
+    layer._set_index(pattern, device)
+    if layer._copy is not None:
+        layer._copy.end()
+    return layer
+
+
+def slots_of(op: str, pattern: Pattern, capacity: float) -> int:
+    """Returns how many blocks that share is. Raises Error for one that the pattern's blocks do not fit."""
+    rows, cols = pattern.rows, pattern.cols
+    if not 0 <= share(op, capacity) <= 1:
+        raise Error(op, "a capacity in [0, 1], the share of blocks", repr(capacity), "pass capacity=0.5")
+    slots = patterns.block_count(op, rows, cols, pattern.block, capacity)
+    if slots < pattern.blocks:
+        got = f"{capacity}, which is {slots} blocks"
+        raise Error(op, f"a capacity for the {pattern.blocks} blocks that exist", got, "reserve more")
+    return slots
+
+
+def release(
+    layer: IndexedModule, pattern: Pattern, optimizer: Optimizer | Sequence[Optimizer] | None
+) -> None:
+    """Gives the free slots back; the caller says what the digest becomes."""
+    optimizers, slots = as_optimizers("fix_topology_", optimizer), layer._capacity
+    assert slots is not None
+    _resize(layer, optimizers, slots, lambda tensor: tensor[: pattern.blocks].clone())
+    layer._capacity, layer._digest = None, ops.UNKNOWN
+    del layer._buffers[FLAGS], layer._buffers[state.INDEX_BUFFER]
+    layer._set_index(pattern, layer.values.device)
+
+
+def stored(layer: IndexedModule) -> int:
+    """Returns how many blocks are stored; waits for the device. Raises Error, once, where a change of
+    topology since the last call could not be made."""
+    if layer.packed_index.is_meta:
+        return layer._pattern.blocks
+    flags, requested = layer.get_buffer(FLAGS), layer.get_buffer("requested_blocks")
+    count, bits, asked = torch.cat([layer.crow[-1:], flags, requested]).tolist()
+    if bits:
+        flags.zero_()
+    if bits & _OVERFLOW:
+        remedy = "it kept its blocks: reserve_ more, or ask for fewer"
+        raise Error("set_topology_", f"at most {layer.capacity} blocks, the capacity", f"{asked}", remedy)
+    if bits & _NAN:
+        remedy = "the blocks stay where they are: look for a NaN in the weight or its gradient"
+        raise Error("drop_and_grow_", "scores without NaN", "a NaN", remedy)
+    if bits & _NO_GRADIENT:
+        _LOG.info("a change of topology was left out: the gradient to grow by was not finite")
+    return int(count)
+
+
+def with_slots(index: ops.Index, slots: int) -> ops.Index:
+    """Returns an index, on the CPU, with room for ``slots`` blocks. Raises Error where it has more."""
+    if index.blocks > slots:
+        raise Error(
+            "capacity", f"at most {slots} blocks, the capacity", f"{index.blocks}", "reserve_ more first"
+        )
+    crow, _, ccol, *_ = index.lists()
+    sizes = [len(crow), slots, len(ccol), slots]
+    behind = sum(-(-size // SEGMENT) * SEGMENT for size in sizes)
+    packed = torch.zeros(behind + slots, dtype=torch.int32, device="cpu")
+    roomy = index._replace(packed=packed, blocks=slots, digest=ops.MOVING)
+    for to, source in zip(roomy.lists(), index.lists(), strict=True):
+        to[: len(source)] = source
+    return roomy
+
+
+def leave_out_free(layer: IndexedModule, destination: dict[str, Any], prefix: str) -> None:
+    """Shortens the entries of a state dict to the blocks that are stored."""
+    count = stored(layer)
+    for entry in ("values", "col"):
+        if isinstance(tensor := destination.get(prefix + entry), Tensor):
+            destination[prefix + entry] = tensor[:count]
+
+
+def fill_free(layer: IndexedModule, tensors: dict[str, Any], prefix: str) -> None:
+    """Adds free slots to the values of a state dict. Raises Error where they are too many."""
+    values, slots = tensors[prefix + "values"], layer._capacity
+    assert slots is not None
+    if len(values) > slots:
+        got = f"{len(values)}"
+        raise Error("load", f"at most {slots} blocks, the capacity of the layer", got, "reserve_ more first")
+    tensors[prefix + "values"] = _with_room(values, slots)
+
+
+def _with_room(tensor: Tensor, slots: int) -> Tensor:
+    whole = tensor.new_zeros((slots, *tensor.shape[1:]))
+    whole[: len(tensor)] = tensor.detach()
+    return whole
+
+
+def _resize(
+    layer: IndexedModule,
+    optimizers: Sequence[Optimizer],
+    before: int,
+    resized: Callable[[Tensor], Tensor],
+) -> None:
+    """Gives values, gradient and optimizer state new memory; the Parameter stays the one that optimizers
+    hold."""
+    values = layer.values
+    grad, main_grad = values.grad, getattr(values, "main_grad", None)
+    values.grad = None  # torch refuses a gradient of another shape meanwhile
+    values.data = resized(values.data)
+    if grad is not None:
+        values.grad = resized(grad)
+    if isinstance(main_grad, Tensor):
+        values.main_grad = resized(main_grad)  # type: ignore[attr-defined]
+    for optimizer in optimizers:
+        kept = optimizer.state.get(values, {})
+        for key, value in list(kept.items()):
+            if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == before:
+                kept[key] = resized(value)
