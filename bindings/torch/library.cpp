@@ -106,6 +106,25 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
       "csr_plan(int rows, int cols, int stored, str direction, str dtype, int m, bool bias=False, "
       "bool strict=False, int device=-1, str kernel=\"\") -> str");
 
+  // n:m weights (include/sparseloom/nm.h): uint8 positions and values [rows, groups, n].
+  m.def("nm_positions(Tensor mask, int n, int m) -> Tensor");
+  m.def("nm_pack(Tensor dense, Tensor positions, int m) -> Tensor");
+  m.def("nm_unpack(Tensor values, Tensor positions, int cols, int m) -> Tensor");
+  m.def("nm_validate(Tensor positions, int cols, int m) -> ()");
+  // n:m:g weights (include/sparseloom/nmg.h): int16 order [chunks, strips, chunk rows], values with a last
+  // dimension n more. `row`: a kernel's name, or "" for the plan's own choice.
+  m.def("nmg_places(int n, int m) -> Tensor");
+  m.def("nmg_order(Tensor dense, int n, int m, int g) -> Tensor");
+  m.def("nmg_pack(Tensor dense, Tensor order, int n, int m, int g) -> Tensor");
+  m.def("nmg_unpack(Tensor values, Tensor order, int rows, int cols, int n, int m, int g) -> Tensor");
+  m.def("nmg_validate(Tensor order, int rows, int cols, int n, int m, int g) -> ()");
+  m.def(
+      "nmg_linear(Tensor x, Tensor values, Tensor order, Tensor? bias, int rows, int cols, int n, int m, "
+      "int g, str row=\"\") -> Tensor");
+  m.def(
+      "nmg_plan(int rows, int cols, int n, int m, int g, str direction, str dtype, int tokens, bool bias, "
+      "str kernel=\"\") -> str");
+
   // What exported programs call that were made before the index was packed. They run with unknown facts:
   // `version` was a hash of the pattern.
   m.def(

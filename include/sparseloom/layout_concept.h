@@ -27,6 +27,9 @@ namespace sparseloom {
 ///   validate(op, view)                  throws Error, in the name of the operation `op`, if the arrays are
 ///                                       no valid index
 ///
+/// It may also have shape(view), an int64 of numbers of its own (the sides of its groups, say), which its
+/// rows find in the problem.
+///
 /// for_each_in_row visits a slot in one row alone and a column at most once per row, in ascending order,
 /// which is the order of every sum. Only validate may throw. All of them are called from several threads at
 /// once, and only validate is called with a View that may be invalid.

@@ -29,12 +29,14 @@
 
 namespace sparseloom {
 
-/// What the choice of a row for a product on a layout depends on; of the pattern, the number of slots alone.
+/// What the choice of a row for a product on a layout depends on; of the pattern, the number of slots, and
+/// `shape` where the layout has one.
 struct LinearProblem {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
   std::int64_t m = 0, rows = 0, cols = 0;  // tokens, out features, in features
   std::int64_t stored = 0;                 // slots of the values
+  std::int64_t shape = 0;                  // L::shape(view): numbers of the layout's own; else 0
   bool bias = false;
   Activation activation = Activation::none;  // forward only
   bool residual = false;                     // forward only
@@ -83,7 +85,8 @@ struct LinearOf {
             word(p.stored),
             word(p.direction) | word(p.dtype) << 8 | word(p.activation) << 16 | flags << 24,
             word(p.threads) << 32 | static_cast<std::uint32_t>(p.device),
-            std::bit_cast<std::uint64_t>(p.rates.gemm_flops)};
+            std::bit_cast<std::uint64_t>(p.rates.gemm_flops),
+            word(p.shape)};
   }
 
   static std::string print(const Problem& p) {
@@ -108,6 +111,7 @@ struct LinearOf {
     Problem p;
     p.direction = direction, p.dtype = dtype, p.m = m;
     p.rows = L::rows(view), p.cols = L::cols(view), p.stored = L::stored(view);
+    p.shape = shape_of(view);
     return p;
   }
 
@@ -131,7 +135,8 @@ struct LinearOf {
   static void run(const Plan& plan, MatmulArgs product, const View& view, std::span<std::byte> workspace,
                   const Executor& executor) {
     const Problem& p = plan.problem;
-    if (L::rows(view) != p.rows || L::cols(view) != p.cols || L::stored(view) != p.stored)
+    if (L::rows(view) != p.rows || L::cols(view) != p.cols || L::stored(view) != p.stored ||
+        shape_of(view) != p.shape)
       throw Error(kName, "the index that was planned: " + print(p),
                   "W=[" + std::to_string(L::rows(view)) + ", " + std::to_string(L::cols(view)) +
                       "] stored=" + std::to_string(L::stored(view)),
@@ -152,6 +157,13 @@ struct LinearOf {
   }
 
  private:
+  static std::int64_t shape_of(const View& view) {
+    if constexpr (requires { L::shape(view); })
+      return L::shape(view);
+    else
+      return 0;
+  }
+
   static void register_generic_rows() {
     static const bool once = [] {
       static constexpr Row<LinearOf> dense{"dense", Placement::cpu, propose_dense, launch_dense,

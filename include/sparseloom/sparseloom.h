@@ -30,7 +30,11 @@
 #include "sparseloom/semi24_ops.h"
 #include "sparseloom/semi24_pruning.h"
 #include "sparseloom/semi24_scaled.h"
-// Which single elements of a matrix stay.
+// Which single elements of a matrix stay, and n:m weights.
+#include "sparseloom/nm.h"
+#include "sparseloom/nm_ops.h"
+#include "sparseloom/nmg.h"
+#include "sparseloom/nmg_linear.h"
 #include "sparseloom/sparsifiers.h"
 // CSR weights, which hold single elements.
 #include "sparseloom/csr.h"

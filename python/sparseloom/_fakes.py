@@ -62,6 +62,38 @@ def _sparsifier_values_fake(dense: Tensor, *rest: Any) -> Tensor:
     return dense.new_empty(dense.shape)
 
 
+@torch.library.register_fake("sparseloom::nm_positions")
+def _nm_positions_fake(mask: Tensor, n: int, m: int) -> Tensor:
+    return mask.new_empty((mask.shape[0], -(-mask.shape[1] // m), n), dtype=torch.uint8)
+
+
+@torch.library.register_fake("sparseloom::nm_pack")
+def _nm_pack_fake(dense: Tensor, positions: Tensor, m: int) -> Tensor:
+    return dense.new_empty(positions.shape)
+
+
+@torch.library.register_fake("sparseloom::nm_unpack")
+def _nm_unpack_fake(values: Tensor, positions: Tensor, cols: int, m: int) -> Tensor:
+    return values.new_empty((values.shape[0], cols))
+
+
+@torch.library.register_fake("sparseloom::nmg_pack")
+def _nmg_pack_fake(dense: Tensor, order: Tensor, n: int, m: int, g: int) -> Tensor:
+    return dense.new_empty((*order.shape, n))
+
+
+@torch.library.register_fake("sparseloom::nmg_unpack")
+def _nmg_unpack_fake(values: Tensor, order: Tensor, rows: int, cols: int, *rest: Any) -> Tensor:
+    return values.new_empty((rows, cols))
+
+
+@torch.library.register_fake("sparseloom::nmg_linear")
+def _nmg_linear_fake(
+    x: Tensor, values: Tensor, order: Tensor, bias: Tensor | None, rows: int, *rest: Any
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], rows))
+
+
 @torch.library.register_fake("sparseloom::pack")
 def _pack_fake(dense: Tensor, crow: Tensor, col: Tensor, block_rows: int, block_cols: int) -> Tensor:
     return dense.new_empty((col.shape[0], block_rows, block_cols))

@@ -7,9 +7,12 @@
 #include <string>
 
 #include "core/check.h"
+#include "layout/word.h"
 
 namespace sparseloom {
 namespace {
+
+using layout::with_word;
 
 /// Which two positions a group stores, by the mask of its nonzeros.
 struct Pair {
@@ -29,17 +32,6 @@ constexpr std::array<Pair, 16> kPairs = [] {
   }
   return pairs;
 }();
-
-/// Calls f with a zero of the unsigned type that is as wide as the dtype.
-template <class F>
-auto with_word(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 1: return f(std::uint8_t{});
-    case 2: return f(std::uint16_t{});
-    case 4: return f(std::uint32_t{});
-    default: return f(std::uint64_t{});
-  }
-}
 
 /// The bits that a zero may not have: those of a float but for its sign.
 template <class W>

@@ -12,6 +12,7 @@
 #include "kernels/bsr_linear/reference/reference.h"
 #include "kernels/csr_linear/cuda/rows.h"
 #include "kernels/csr_linear/rows.h"
+#include "kernels/nmg_linear/rows.h"
 #include "kernels/semi24_linear/cuda/rows.h"
 #include "kernels/semi24_linear/rows.h"
 #include "plan/registry.h"
@@ -54,6 +55,7 @@ void enter_own_rows() {
       plan::add_row(plan::any_row<Semi24Scaled>(row));
     for (const Semi24ScaledRow& row : semi24_scaled_cpu_rows())
       plan::add_row(plan::any_row<Semi24Scaled>(row));
+    for (const Row<NmgLinear>& row : nmg_cpu_rows()) plan::add_row(plan::any_row<NmgLinear>(row));
     return true;
   }();
 }

@@ -1,0 +1,223 @@
+// The operators of n:m and n:m:g weights: choice, pack, unpack, validate, and the product of n:m:g.
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "convert.h"
+#include "core/check.h"
+#include "executor.h"
+#include "explain.h"
+#include "operands.h"
+#include "scratch.h"
+#include "sparseloom/nm_ops.h"
+#include "sparseloom/nmg_linear.h"
+
+namespace sparseloom::binding {
+namespace {
+
+/// A matrix [rows, cols] on the CPU.
+Matrix matrix_on_cpu(const char* op, const char* name, const Tensor& dense) {
+  require_cpu(op, name, dense);
+  if (dense.dim() != 2) core::fail(op, "a matrix [rows, cols]", shape_of(dense), "pass a weight");
+  return matrix_of(op, name, dense);
+}
+
+/// An index tensor of this type and shape, contiguous, on the CPU.
+Tensor index_on_cpu(const char* op, const char* name, const Tensor& tensor, ScalarType type,
+                    const std::vector<std::int64_t>& sizes) {
+  require_cpu(op, name, tensor);
+  if (tensor.scalar_type() != type || sizes_of(tensor) != sizes) {
+    std::string expected;
+    for (std::int64_t size : sizes) expected += (expected.empty() ? "" : ", ") + std::to_string(size);
+    core::fail(op, std::string(name) + (type == ScalarType::Byte ? " uint8 [" : " int16 [") + expected + "]",
+               "torch.ScalarType " + std::to_string(static_cast<int>(tensor.scalar_type())) + " of shape " +
+                   shape_of(tensor),
+               "pass the index of this weight");
+  }
+  return as_contiguous(tensor);
+}
+
+struct NmIndex {
+  Tensor positions;
+  NmView view;
+};
+
+NmIndex nm_of(const char* op, const Tensor& positions, std::int64_t cols, std::int64_t m) {
+  if (positions.dim() != 3 || cols < 0 || m < 1)
+    core::fail(op, "positions [rows, groups, n], cols >= 0 and m >= 1",
+               shape_of(positions) + ", " + std::to_string(cols) + " and " + std::to_string(m),
+               "pass the index of a weight");
+  NmView view{positions.size(0), cols, positions.size(2), m, nullptr};
+  Tensor index =
+      index_on_cpu(op, "positions", positions, ScalarType::Byte, {view.rows, view.groups(), view.n});
+  view.positions = static_cast<const std::uint8_t*>(index.const_data_ptr());
+  Nm::validate(op, view);
+  return {std::move(index), view};
+}
+
+/// Values of a weight, whose sizes are checked.
+Tensor values_of_weight(const char* op, const Tensor& values, const std::vector<std::int64_t>& sizes) {
+  require_cpu(op, "values", values);
+  if (sizes_of(values) != sizes)
+    core::fail(op, "values in the shape of the index", shape_of(values),
+               "pass values and index of one weight");
+  return as_contiguous(values);
+}
+
+Tensor positions_of(const Tensor& mask, std::int64_t n, std::int64_t m) {
+  constexpr const char* op = "nm_positions";
+  require_cpu(op, "mask", mask);
+  if (mask.scalar_type() != ScalarType::Bool || mask.dim() != 2)
+    core::fail(op, "a bool mask [rows, cols]", shape_of(mask), "pass what a sparsifier chose");
+  const Tensor contiguous = as_contiguous(mask);
+  const NmView shape{mask.size(0), mask.size(1), n, m, nullptr};
+  Nm::validate(op, {0, 0, n, m, nullptr});
+  const Tensor positions = new_cpu({shape.rows, shape.groups(), n}, ScalarType::Byte);
+  nm_positions(static_cast<const bool*>(contiguous.const_data_ptr()), shape,
+               static_cast<std::uint8_t*>(positions.mutable_data_ptr()), torch_executor());
+  return positions;
+}
+
+Tensor pack_nm(const Tensor& dense, const Tensor& positions, std::int64_t m) {
+  constexpr const char* op = "nm_pack";
+  const Matrix matrix = matrix_on_cpu(op, "dense", dense);
+  const NmIndex index = nm_of(op, positions, matrix.view.cols, m);
+  const Tensor values = new_like(op, dense, {index.view.rows, index.view.groups(), index.view.n});
+  nm_pack(matrix.view, index.view, values.mutable_data_ptr(), torch_executor());
+  return values;
+}
+
+Tensor unpack_nm(const Tensor& values, const Tensor& positions, std::int64_t cols, std::int64_t m) {
+  constexpr const char* op = "nm_unpack";
+  const NmIndex index = nm_of(op, positions, cols, m);
+  const Tensor stored = values_of_weight(op, values, {index.view.rows, index.view.groups(), index.view.n});
+  const Tensor dense = new_like(op, values, {index.view.rows, cols});
+  nm_unpack(index.view, stored.const_data_ptr(),
+            writable(dense, dtype_of(op, "values", values), index.view.rows, cols), torch_executor());
+  return dense;
+}
+
+void validate_nm(const Tensor& positions, std::int64_t cols, std::int64_t m) {
+  nm_of("nm_validate", positions, cols, m);
+}
+
+struct NmgIndex {
+  Tensor order;
+  NmgView view;
+  std::vector<std::int64_t> values() const {
+    return {view.chunks(), view.strips(), view.chunk_rows(), view.n};
+  }
+};
+
+/// The sizes are checked; what the order holds is not.
+NmgIndex nmg_of(const char* op, const Tensor& order, std::int64_t rows, std::int64_t cols, std::int64_t n,
+                std::int64_t m, std::int64_t g) {
+  NmgView view = nmg_view(op, rows, cols, n, m, g);
+  Tensor index =
+      index_on_cpu(op, "order", order, ScalarType::Short, {view.chunks(), view.strips(), view.chunk_rows()});
+  view.order = static_cast<const std::int16_t*>(index.const_data_ptr());
+  return {std::move(index), view};
+}
+
+/// The places of every pattern, in the order of the patterns: uint8 [C(m, n), n].
+Tensor places_of(std::int64_t n, std::int64_t m) {
+  const NmgView shape = nmg_view("nmg_places", 0, 0, n, m, 1);
+  const Tensor places = new_cpu({shape.patterns, n}, ScalarType::Byte);
+  std::copy_n(shape.places, shape.patterns * n, static_cast<std::uint8_t*>(places.mutable_data_ptr()));
+  return places;
+}
+
+Tensor order_of(const Tensor& dense, std::int64_t n, std::int64_t m, std::int64_t g) {
+  constexpr const char* op = "nmg_order";
+  const Matrix matrix = matrix_on_cpu(op, "dense", dense);
+  const NmgView shape = nmg_view(op, matrix.view.rows, matrix.view.cols, n, m, g);
+  const Tensor order = new_cpu({shape.chunks(), shape.strips(), shape.chunk_rows()}, ScalarType::Short);
+  nmg_order(matrix.view, shape, static_cast<std::int16_t*>(order.mutable_data_ptr()), torch_executor());
+  return order;
+}
+
+Tensor pack_nmg(const Tensor& dense, const Tensor& order, std::int64_t n, std::int64_t m, std::int64_t g) {
+  constexpr const char* op = "nmg_pack";
+  const Matrix matrix = matrix_on_cpu(op, "dense", dense);
+  const NmgIndex index = nmg_of(op, order, matrix.view.rows, matrix.view.cols, n, m, g);
+  const Tensor values = new_like(op, dense, index.values());
+  nmg_pack(matrix.view, index.view, values.mutable_data_ptr(), torch_executor());
+  return values;
+}
+
+Tensor unpack_nmg(const Tensor& values, const Tensor& order, std::int64_t rows, std::int64_t cols,
+                  std::int64_t n, std::int64_t m, std::int64_t g) {
+  constexpr const char* op = "nmg_unpack";
+  const NmgIndex index = nmg_of(op, order, rows, cols, n, m, g);
+  Nmg::validate(op, index.view);
+  const Tensor stored = values_of_weight(op, values, index.values());
+  const Tensor dense = new_like(op, values, {rows, cols});
+  nmg_unpack(index.view, stored.const_data_ptr(), writable(dense, dtype_of(op, "values", values), rows, cols),
+             torch_executor());
+  return dense;
+}
+
+void validate_nmg(const Tensor& order, std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m,
+                  std::int64_t g) {
+  Nmg::validate("nmg_validate", nmg_of("nmg_validate", order, rows, cols, n, m, g).view);
+}
+
+Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, std::optional<Tensor> bias,
+                  std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g,
+                  std::string kernel) {
+  constexpr const char* op = "nmg_linear";
+  require_cpu(op, "x", x);
+  const Matrix input = matrix_of(op, "x", x);
+  const NmgIndex index = nmg_of(op, order, rows, cols, n, m, g);
+  const Tensor stored = values_of_weight(op, values, index.values());
+  const DType dtype = input.view.dtype;
+  require_same_dtype(op, dtype, "values", values);
+  if (input.view.cols != cols)
+    core::fail(op, "x with " + std::to_string(cols) + " features", shape_of(x), "pass inputs of this layer");
+  const std::optional<Tensor> dense_bias = bias_of(op, bias, rows, dtype, -1);
+  const Executor executor = torch_executor();
+  NmgLinear::Problem problem = NmgLinear::describe(index.view, Direction::forward, dtype, input.view.rows);
+  problem.bias = bias.has_value();
+  const Tensor y = new_like(op, x, with_features(x, rows));
+  if (input.view.rows == 0 || rows == 0) return y;
+  const auto plan = NmgLinear::plan(problem, executor, kernel);
+  const Scratch workspace(op, plan->workspace_bytes, -1);
+  MatmulArgs args;
+  args.a = input.view.data, args.a_stride = input.view.stride, args.values = stored.const_data_ptr();
+  args.bias = dense_bias ? dense_bias->const_data_ptr() : nullptr;
+  args.out = y.mutable_data_ptr(), args.out_stride = rows;
+  NmgLinear::run(*plan, args, index.view, workspace.span(), executor);
+  return y;
+}
+
+std::string plan_nmg(std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m, std::int64_t g,
+                     std::string direction, std::string dtype, std::int64_t tokens, bool bias,
+                     std::string kernel) {
+  if (tokens < 0)
+    core::fail("nmg_plan", "0 tokens and more", std::to_string(tokens), "pass the batch's tokens");
+  NmgLinear::Problem problem = NmgLinear::describe(nmg_view("nmg_plan", rows, cols, n, m, g),
+                                                   direction_of(direction), dtype_named(dtype), tokens);
+  problem.bias = bias;
+  const auto plan = NmgLinear::plan(problem, planner(-1), kernel);
+  return json_of(*plan, {}, plan->describe());
+}
+
+}  // namespace
+}  // namespace sparseloom::binding
+
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
+  using namespace sparseloom::binding;
+  m.impl("nm_positions", TORCH_BOX(&positions_of));
+  m.impl("nm_pack", TORCH_BOX(&pack_nm));
+  m.impl("nm_unpack", TORCH_BOX(&unpack_nm));
+  m.impl("nm_validate", TORCH_BOX(&validate_nm));
+  m.impl("nmg_places", TORCH_BOX(&places_of));
+  m.impl("nmg_order", TORCH_BOX(&order_of));
+  m.impl("nmg_pack", TORCH_BOX(&pack_nmg));
+  m.impl("nmg_unpack", TORCH_BOX(&unpack_nmg));
+  m.impl("nmg_validate", TORCH_BOX(&validate_nmg));
+  m.impl("nmg_plan", TORCH_BOX(&plan_nmg));
+}
+STABLE_TORCH_LIBRARY_IMPL(sparseloom, CPU, m) {
+  m.impl("nmg_linear", TORCH_BOX(&sparseloom::binding::linear_nmg));
+}

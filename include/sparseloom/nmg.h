@@ -1,0 +1,81 @@
+// Grouped n:m weights, n:m:g (STen, Ivanov et al. 2023, arXiv 2304.07613). W is cut into strips of m
+// consecutive inputs and chunks of C(m, n) g consecutive outputs. Where they cross, every output stores n
+// elements, and each of the C(m, n) patterns of n places in m is used by exactly g outputs of the chunk.
+// Outputs lie in the order of their patterns, so that a kernel loads the inputs of a pattern once for g
+// outputs. This is the layout; nm_ops.h chooses and packs, nmg_linear.h multiplies.
+//
+//   values  [chunks, strips, C(m, n) g, n], of the weight's dtype
+//   order   int16, as many without the last dimension: which output of the chunk each group of n values is of
+//
+// Patterns follow each other in revolving-door order (Nijenhuis & Wilf 1978): neighbours share all but one of
+// their places. A last chunk that rows cuts and a last strip that cols cuts are whole in memory; what lies
+// outside of W is zero.
+#pragma once
+
+#include <cstdint>
+
+#include "sparseloom/export.h"
+#include "sparseloom/layout_concept.h"
+#include "sparseloom/matrix_view.h"
+
+namespace sparseloom {
+
+/// C(m, n), and 0 from 2^15 on, where no output of a chunk could be named.
+SPARSELOOM_API std::int64_t nmg_patterns(std::int64_t n, std::int64_t m) noexcept;
+
+/// The order of an n:m:g matrix [rows, cols]; borrowed.
+struct NmgView {
+  std::int64_t rows = 0, cols = 0, n = 1, m = 1, g = 1;
+  const std::int16_t* order = nullptr;  // [chunks(), strips(), chunk_rows()]
+  // C(m, n), and the places of each pattern, ascending: [patterns, n]. nmg_view sets both.
+  std::int64_t patterns = 0;
+  const std::uint8_t* places = nullptr;
+
+  std::int64_t chunk_rows() const noexcept { return patterns * g; }
+  std::int64_t chunks() const noexcept { return (rows + chunk_rows() - 1) / chunk_rows(); }
+  std::int64_t strips() const noexcept { return (cols + m - 1) / m; }
+};
+
+/// A view whose table of patterns lives as long as the process. Throws Error in the name of `op` for negative
+/// sizes, unless 1 <= n <= m <= 256 and g >= 1, and where C(m, n) g reaches 2^15.
+SPARSELOOM_API NmgView nmg_view(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t n,
+                                std::int64_t m, std::int64_t g, const std::int16_t* order = nullptr);
+
+/// The layout (layout_concept.h). Slots: the values in their order.
+struct Nmg {
+  using View = NmgView;
+  static constexpr const char* kId = "nmg";
+
+  static std::int64_t rows(const View& w) noexcept { return w.rows; }
+  static std::int64_t cols(const View& w) noexcept { return w.cols; }
+  static std::int64_t stored(const View& w) noexcept {
+    return w.chunks() * w.strips() * w.chunk_rows() * w.n;
+  }
+
+  /// n, m and g, 16 bits each from the lowest on.
+  static std::int64_t shape(const View& w) noexcept { return w.n | w.m << 16 | w.g << 32; }
+
+  template <class F>
+  static void for_each_in_row(const View& w, std::int64_t row, F&& f) {
+    const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
+    const auto within = static_cast<std::int16_t>(row % chunk_rows);
+    for (std::int64_t strip = 0; strip < strips; ++strip) {
+      const std::int64_t first = (row / chunk_rows * strips + strip) * chunk_rows;
+      std::int64_t at = 0;
+      while (w.order[first + at] != within) ++at;
+      for (std::int64_t i = 0; i < w.n; ++i)
+        if (const std::int64_t col = strip * w.m + w.places[at / w.g * w.n + i]; col < w.cols)
+          f(col, (first + at) * w.n + i);
+    }
+  }
+
+  SPARSELOOM_API static void unpack(const View& w, const void* values, const MatrixView& dense,
+                                    std::int64_t begin, std::int64_t end);
+
+  /// Throws Error naming the chunk and strip whose order is no permutation of the chunk's outputs.
+  SPARSELOOM_API static void validate(const char* op, const View& w);
+};
+
+static_assert(Layout<Nmg>);
+
+}  // namespace sparseloom

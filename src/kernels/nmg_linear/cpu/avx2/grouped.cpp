@@ -1,0 +1,38 @@
+// avx2_grouped: the grouped kernels by this instruction set.
+#if defined(__x86_64__)
+
+#include "kernels/nmg_linear/cpu/grouped.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/bsr_linear/cpu/cell.h"
+#include "kernels/bsr_linear/cpu/intrinsics.h"
+
+// clang-format off
+// The order is the meaning: each of these uses the one before.
+#include "kernels/bsr_linear/cpu/avx2/begin.h"
+namespace {
+#include "kernels/bsr_linear/cpu/generic/unroll-inl.h"
+#include "kernels/bsr_linear/cpu/avx2/simd.h"
+#include "kernels/bsr_linear/cpu/avx2/vector.h"
+#include "kernels/nmg_linear/cpu/generic/grouped-inl.h"
+}  // namespace
+#include "kernels/bsr_linear/cpu/avx2/end.h"
+// clang-format on
+
+namespace sparseloom::kernels::cpu {
+static constinit Runs grouped_runs{"avx2_grouped"};
+
+const GroupedOps* grouped_avx2(DType dtype) noexcept {
+  using namespace avx2;
+  static const GroupedOps f32{&grouped_runs, kLanes, pack_grouped_x<float>, grouped_chunk<float>},
+      f16{&grouped_runs, kLanes, pack_grouped_x<F16>, grouped_chunk<F16>},
+      bf16{&grouped_runs, kLanes, pack_grouped_x<Bf16>, grouped_chunk<Bf16>};
+  return dtype == DType::f32 ? &f32 : dtype == DType::f16 ? &f16 : dtype == DType::bf16 ? &bf16 : nullptr;
+}
+}  // namespace sparseloom::kernels::cpu
+
+#endif

@@ -1,0 +1,125 @@
+// The grouped kernels. Included inside an instruction set's region, after its vectors.
+
+// Sums of kPlaces of a pattern's inputs for the outputs that use it. `n`: places of the pattern in all.
+template <int kPlaces, int kVectors>
+void add_pattern(const float* x, const std::uint8_t* places, const float* values, std::int64_t n,
+                 const std::int16_t* order, std::int64_t g, float* sums) {
+  constexpr std::int64_t kTokens = kVectors * kLanes;
+  Vec inputs[kPlaces][kVectors];
+  unroll<kPlaces>(SPARSELOOM_UNROLLED(i) {
+    unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+      inputs[i.value][v.value] = load(x + places[i.value] * kTokens + v.value * kLanes);
+    });
+  });
+  for (std::int64_t j = 0; j < g; ++j, values += n) {
+    float* const to = sums + order[j] * kTokens;
+    Vec weights[kPlaces];
+    unroll<kPlaces>(SPARSELOOM_UNROLLED(i) { weights[i.value] = splat(values + i.value); });
+    unroll<kVectors>(SPARSELOOM_UNROLLED(v) {
+      Vec sum = load(to + v.value * kLanes);
+      unroll<kPlaces>(SPARSELOOM_UNROLLED(i) { sum = fma(sum, inputs[i.value][v.value], weights[i.value]); });
+      store(to + v.value * kLanes, sum);
+    });
+  }
+}
+
+// Patterns of more places than registers hold inputs of are added in pieces.
+template <int kVectors>
+void add_strip(const NmgView& w, const float* x, const float* values, const std::int16_t* order,
+               float* sums) {
+  const auto piece = [&](auto places) {
+    constexpr int kPlaces = decltype(places)::value;
+    return add_pattern<kPlaces, kVectors>;
+  };
+  const std::uint8_t* places = w.places;
+  for (std::int64_t p = 0; p < w.patterns; ++p, places += w.n, order += w.g, values += w.g * w.n)
+    for (std::int64_t i = 0; i < w.n;) {
+      const std::int64_t left = w.n - i;
+      if (left >= 4)
+        piece(std::integral_constant<int, 4>{})(x, places + i, values + i, w.n, order, w.g, sums), i += 4;
+      else if (left >= 2)
+        piece(std::integral_constant<int, 2>{})(x, places + i, values + i, w.n, order, w.g, sums), i += 2;
+      else
+        piece(std::integral_constant<int, 1>{})(x, places + i, values + i, w.n, order, w.g, sums), i += 1;
+    }
+}
+
+template <class T>
+void pack_grouped_x(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t begin,
+                    std::int64_t end) {
+  const std::int64_t tokens = tile.vectors * kLanes, cols = job.w.cols;
+  for (std::int64_t col = begin * job.w.m; col < end * job.w.m; col += kLanes)
+    for (std::int64_t v = 0; v < tile.vectors; ++v) {
+      Vec rows[kLanes];
+      const std::int64_t inside = std::clamp<std::int64_t>(cols - col, 0, kLanes);
+      for (int i = 0; i < kLanes; ++i) {
+        const std::int64_t token = tile.first + v * kLanes + i;
+        const T* const from = static_cast<const T*>(job.args.a) + token * job.args.a_stride + col;
+        rows[i] = token >= job.args.m || inside == 0 ? zero()
+                  : inside == kLanes                 ? widen(from)
+                                                     : widen_first(from, inside);
+      }
+      transpose(rows);
+      for (std::int64_t i = 0; i < std::min<std::int64_t>(kLanes, end * job.w.m - col); ++i)
+        store(tile.x + (col + i) * tokens + v * kLanes, rows[i]);
+    }
+}
+
+// Writes the sums of a chunk, [outputs, tokens], as y [tokens, outputs].
+template <class T>
+void write_grouped(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t chunk,
+                   const float* sums) {
+  const std::int64_t tokens = tile.vectors * kLanes, first = chunk * job.w.chunk_rows();
+  const std::int64_t outputs = std::min(job.w.chunk_rows(), job.w.rows - first);
+  const T* const bias = static_cast<const T*>(job.args.bias);
+  for (std::int64_t r = 0; r < outputs; r += kLanes) {
+    const std::int64_t present = std::min<std::int64_t>(kLanes, outputs - r);
+    const Vec added = bias == nullptr     ? zero()
+                      : present == kLanes ? widen(bias + first + r)
+                                          : widen_first(bias + first + r, present);
+    for (std::int64_t v = 0; v < tile.vectors; ++v) {
+      Vec block[kLanes];
+      for (std::int64_t i = 0; i < kLanes; ++i)
+        block[i] = i < present ? load(sums + (r + i) * tokens + v * kLanes) : zero();
+      transpose(block);
+      const std::int64_t from = tile.first + v * kLanes;
+      for (std::int64_t i = 0; i < std::min<std::int64_t>(kLanes, job.args.m - from); ++i) {
+        T* const to = static_cast<T*>(job.args.out) + (from + i) * job.args.out_stride + first + r;
+        const Vec y = bias == nullptr ? block[i] : block[i] + added;
+        if (present == kLanes)
+          narrow(to, y);
+        else
+          narrow_first(to, y, present);
+      }
+    }
+  }
+}
+
+template <class T>
+void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t chunk, float* sums,
+                   float* wide) {
+  const NmgView& w = job.w;
+  const std::int64_t chunk_rows = w.chunk_rows(), tokens = tile.vectors * kLanes, each = chunk_rows * w.n;
+  std::fill_n(sums, chunk_rows * tokens, 0.0f);
+  for (std::int64_t strip = 0; strip < w.strips(); ++strip) {
+    const std::int64_t at = chunk * w.strips() + strip;
+    const T* const stored = static_cast<const T*>(job.args.values) + at * each;
+    const float* values = wide;
+    if constexpr (sizeof(T) == sizeof(float)) {
+      values = stored;
+    } else {
+      std::int64_t i = 0;
+      for (; i + kLanes <= each; i += kLanes) store(wide + i, widen(stored + i));
+      if (i < each) store(wide + i, widen_first(stored + i, each - i));
+    }
+    const float* const x = tile.x + strip * w.m * tokens;
+    const std::int16_t* const order = w.order + at * chunk_rows;
+    switch (tile.vectors) {
+      case 1: add_strip<1>(w, x, values, order, sums); break;
+      case 2: add_strip<2>(w, x, values, order, sums); break;
+      case 3: add_strip<3>(w, x, values, order, sums); break;
+      default: add_strip<4>(w, x, values, order, sums); break;
+    }
+  }
+  write_grouped<T>(job, tile, chunk, sums);
+}

@@ -1,0 +1,50 @@
+// The grouped kernels of n:m:g weights, forward: x is transposed into tiles of tokens, so that a vector holds
+// one input of many tokens. The inputs of a pattern are loaded once for the g outputs that use it, whose sums
+// lie in the L1 cache. AVX2 alone: AVX-512 was measured slower nearly everywhere (docs/performance_log.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/runs.h"
+#include "sparseloom/executor.h"
+#include "sparseloom/matmul_args.h"
+#include "sparseloom/nmg.h"
+
+namespace sparseloom::kernels::cpu {
+
+/// Vectors of tokens of the widest tile.
+inline constexpr std::int64_t kMostVectors = 4;
+
+/// A tile of tokens: `vectors` vectors wide, from token `first` on, x transposed at `x` [strips * m, tokens
+/// of the tile] in fp32.
+struct TokenTile {
+  std::int64_t first, vectors;
+  float* x;
+};
+
+struct GroupedJob {
+  const MatmulArgs& args;
+  NmgView w;
+};
+
+/// A kernel of one instruction set and dtype.
+struct GroupedOps {
+  Runs* runs;
+  std::int64_t lanes;
+  /// Transposes the inputs of the strips [begin, end) of a tile.
+  void (*pack_x)(const GroupedJob& job, const TokenTile& tile, std::int64_t begin, std::int64_t end);
+  /// Multiplies one chunk with a tile. sums: [chunk rows, tokens of the tile]; values: [chunk rows, n].
+  void (*chunk)(const GroupedJob& job, const TokenTile& tile, std::int64_t chunk, float* sums, float* values);
+};
+
+/// Null where there is none.
+const GroupedOps* grouped_avx2(DType dtype) noexcept;
+
+/// Vectors of a full tile: as many as m tokens fill and as the sums of a chunk leave room for in L1.
+std::int64_t grouped_vectors(std::int64_t lanes, std::int64_t m, std::int64_t chunk_rows) noexcept;
+std::size_t grouped_workspace(std::int64_t lanes, std::int64_t m, const NmgView& w,
+                              std::int64_t threads) noexcept;
+void run_grouped(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w, const Executor& executor);
+
+}  // namespace sparseloom::kernels::cpu

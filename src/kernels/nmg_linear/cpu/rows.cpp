@@ -1,0 +1,89 @@
+// The row of the grouped kernel: what it refuses, its predicted time and its launch.
+#include "kernels/nmg_linear/rows.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "kernels/nmg_linear/cpu/grouped.h"
+#include "plan/machine.h"
+
+namespace sparseloom::kernels {
+namespace {
+
+#if defined(__x86_64__)
+
+using runtime::Isa;
+
+constexpr const char* kName = "avx2_grouped";
+
+/// Cycles in which a core does 32 fp32 flops by AVX2 FMA, fitted to two threads of a Zen 4; the log has the
+/// measurements.
+struct Costs {
+  double group = 0.5;           // per group of n values and vector of tokens: its sum is loaded and stored
+  double stored = 0.6;          // per stored element and vector of tokens
+  double value = 1.2;           // per stored element and tile: it is loaded, widened and spread
+  double pattern = 4;           // per use of a pattern and tile
+  double pattern_vector = 1.6;  // per use of a pattern and vector of tokens: its inputs are loaded
+  double x = 2;                 // per input and vector of tokens: bringing x into order
+};
+
+/// The view's sizes, without its order, of a problem.
+NmgView shape_of(const LinearProblem& p) {
+  return nmg_view("nmg_linear", p.rows, p.cols, p.shape & 0xffff, p.shape >> 16 & 0xffff, p.shape >> 32);
+}
+
+double predict_us(const LinearProblem& p, const NmgView& w, std::int64_t lanes,
+                  const plan::Machine& machine) {
+  constexpr double kFlopsPerCycle = 32, kCallUs = 2, kForkUs = 5, kMemoryShareOfCopy = 0.3;
+  constexpr Costs c;
+  const double flops = machine.rates.f32_avx2 > 0 ? machine.rates.f32_avx2 : 100e9;
+  const double cycle_us = 1e6 * kFlopsPerCycle / flops;
+  const std::int64_t in_all = core::ceil_div(p.m, lanes);
+  const auto vectors = static_cast<double>(in_all);
+  const auto tiles =
+      static_cast<double>(core::ceil_div(in_all, cpu::grouped_vectors(lanes, p.m, w.chunk_rows())));
+  const double stored = static_cast<double>(p.stored), groups = stored / static_cast<double>(w.n);
+  const double patterns = groups / static_cast<double>(w.g);
+  const double cycles = vectors * (groups * c.group + stored * c.stored + patterns * c.pattern_vector) +
+                        tiles * (stored * c.value + patterns * c.pattern) +
+                        vectors * c.x * static_cast<double>(p.cols + p.rows);
+  const double bytes = stored * static_cast<double>(size_of(p.dtype)) + 2 * groups;
+  const double copy = machine.rates.copy_bytes > 0 ? machine.rates.copy_bytes : 50e9;
+  const double us = std::max(cycle_us * cycles, 1e6 * bytes / (kMemoryShareOfCopy * copy));
+  const double tasks =
+      std::clamp(static_cast<double>(p.m) * stored / 250e3, 1.0, static_cast<double>(p.threads));
+  return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);
+}
+
+Refusal propose(const LinearProblem& p, const plan::Machine& machine, Proposals<NmgLinear>& out) {
+  if (!machine.isa.has(Isa::avx2))
+    return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(Isa::avx2),
+            runtime::name_of(machine.isa)};
+  if (p.direction != Direction::forward) return "does forward only";
+  const cpu::GroupedOps* const ops = cpu::grouped_avx2(p.dtype);
+  if (ops == nullptr) return {"has no {}", name_of(p.dtype)};
+  if (p.activation != Activation::none || p.residual) return "adds a bias and nothing else";
+  const NmgView w = shape_of(p);
+  out.add({{}, predict_us(p, w, ops->lanes, machine), cpu::grouped_workspace(ops->lanes, p.m, w, p.threads)});
+  return {};
+}
+
+int launch(const NmgLinear::Args& args, const NmgLinear::Schedule&, const Executor& executor) {
+  cpu::run_grouped(*cpu::grouped_avx2(args.product.dtype), args.product, args.view, executor);
+  return 0;
+}
+
+#endif
+
+}  // namespace
+
+std::span<const Row<NmgLinear>> nmg_cpu_rows() {
+#if defined(__x86_64__)
+  static const Row<NmgLinear> rows[] = {{kName, Placement::cpu, propose, launch}};
+  return rows;
+#else
+  return {};
+#endif
+}
+
+}  // namespace sparseloom::kernels

@@ -1,0 +1,44 @@
+// n:m as a layout: what a view means, and its checks.
+#include "sparseloom/nm.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/check.h"
+#include "layout/word.h"
+
+namespace sparseloom {
+
+void Nm::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
+                std::int64_t end) {
+  layout::with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    const W* const from = static_cast<const W*>(values);
+    for (std::int64_t row = begin; row < end; ++row) {
+      W* const to = static_cast<W*>(dense.data) + row * dense.stride;
+      std::fill_n(to, w.cols, W{0});
+      for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[col] = from[slot]; });
+    }
+  });
+}
+
+void Nm::validate(const char* op, const View& w) {
+  if (w.n < 1 || w.n > w.m || w.m > 256)
+    core::fail(op, "1 <= n <= m <= 256", "n=" + std::to_string(w.n) + " and m=" + std::to_string(w.m),
+               "n=1, m=8 stores an eighth");
+  if (w.rows < 0 || w.cols < 0)
+    core::fail(op, "sizes of 0 and more", core::shape(w.rows, w.cols), "pass the weight's shape");
+  if (w.positions == nullptr && w.rows > 0 && w.cols > 0)
+    core::fail(op, "positions", "a null pointer", "pass what nm_positions wrote");
+  const std::uint8_t* at = w.positions;
+  for (std::int64_t row = 0; row < w.rows; ++row)
+    for (std::int64_t group = 0; group < w.groups(); ++group, at += w.n)
+      for (std::int64_t i = 0; i < w.n; ++i)
+        if (at[i] >= w.m || (i > 0 && at[i] <= at[i - 1]))
+          core::fail(op, "ascending positions below " + std::to_string(w.m) + " in every group",
+                     std::to_string(at[i]) + (i > 0 ? " behind " + std::to_string(at[i - 1]) : "") +
+                         " in row " + std::to_string(row) + ", group " + std::to_string(group),
+                     "make positions with nm_positions");
+}
+
+}  // namespace sparseloom

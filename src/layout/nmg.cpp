@@ -1,0 +1,113 @@
+// n:m:g as a layout: its patterns, what a view means, and its checks.
+#include "sparseloom/nmg.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "layout/word.h"
+
+namespace sparseloom {
+namespace {
+
+constexpr std::int64_t kMostRows = std::int64_t{1} << 15;  // of a chunk: int16 names them
+
+/// All n places of m in revolving-door order: those without the place m - 1, then those with it backwards.
+std::vector<std::vector<std::uint8_t>> patterns_of(std::int64_t n, std::int64_t m) {
+  if (n == 0) return {{}};
+  std::vector<std::vector<std::uint8_t>> all;
+  if (n < m) all = patterns_of(n, m - 1);
+  std::vector<std::vector<std::uint8_t>> with = patterns_of(n - 1, m - 1);
+  std::reverse(with.begin(), with.end());
+  for (std::vector<std::uint8_t>& each : with) {
+    each.push_back(static_cast<std::uint8_t>(m - 1));
+    all.push_back(std::move(each));
+  }
+  return all;
+}
+
+/// The table of n:m. It is leaked, since views borrow it.
+const std::uint8_t* places_of(std::int64_t n, std::int64_t m) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& tables = *new std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::uint8_t>>;
+  std::lock_guard lock(mutex);
+  std::vector<std::uint8_t>& table = tables[{n, m}];
+  if (table.empty())
+    for (const std::vector<std::uint8_t>& each : patterns_of(n, m))
+      table.insert(table.end(), each.begin(), each.end());
+  return table.data();
+}
+
+}  // namespace
+
+std::int64_t nmg_patterns(std::int64_t n, std::int64_t m) noexcept {
+  std::int64_t count = 1;
+  for (std::int64_t i = 1; i <= std::min(n, m - n); ++i) {
+    count = count * (m - i + 1) / i;
+    if (count >= kMostRows) return 0;
+  }
+  return count;
+}
+
+NmgView nmg_view(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m,
+                 std::int64_t g, const std::int16_t* order) {
+  if (rows < 0 || cols < 0)
+    core::fail(op, "sizes of 0 and more", core::shape(rows, cols), "pass the weight's shape");
+  const auto name = [](std::int64_t a, std::int64_t b, std::int64_t c) {
+    return "n=" + std::to_string(a) + ", m=" + std::to_string(b) + ", g=" + std::to_string(c);
+  };
+  if (n < 1 || n > m || m > 256 || g < 1)
+    core::fail(op, "1 <= n <= m <= 256 and g >= 1", name(n, m, g), "n=1, m=8, g=16 stores an eighth");
+  const std::int64_t patterns = nmg_patterns(n, m);
+  if (patterns == 0 || g >= kMostRows || patterns * g >= kMostRows)
+    core::fail(op, "fewer than 2^15 outputs in a chunk, which are C(m, n) g", name(n, m, g),
+               "take a smaller g, n or m");
+  return {rows, cols, n, m, g, order, patterns, places_of(n, m)};
+}
+
+void Nmg::unpack(const View& w, const void* values, const MatrixView& dense, std::int64_t begin,
+                 std::int64_t end) {
+  const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
+  layout::with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    const W* const from = static_cast<const W*>(values);
+    W* const to = static_cast<W*>(dense.data);
+    for (std::int64_t row = begin; row < end; ++row) std::fill_n(to + row * dense.stride, w.cols, W{0});
+    if (begin >= end) return;
+    // By slots, not by rows, for which each strip would have to be searched.
+    for (std::int64_t chunk = begin / chunk_rows; chunk <= (end - 1) / chunk_rows; ++chunk)
+      for (std::int64_t strip = 0; strip < strips; ++strip)
+        for (std::int64_t at = 0; at < chunk_rows; ++at) {
+          const std::int64_t group = (chunk * strips + strip) * chunk_rows + at;
+          const std::int64_t row = chunk * chunk_rows + w.order[group];
+          if (row < begin || row >= end) continue;
+          for (std::int64_t i = 0; i < w.n; ++i)
+            if (const std::int64_t col = strip * w.m + w.places[at / w.g * w.n + i]; col < w.cols)
+              to[row * dense.stride + col] = from[group * w.n + i];
+        }
+  });
+}
+
+void Nmg::validate(const char* op, const View& w) {
+  if (w.order == nullptr && w.rows > 0 && w.cols > 0)
+    core::fail(op, "an order", "a null pointer", "pass what nmg_order wrote");
+  const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
+  std::vector<std::int64_t> seen(static_cast<std::size_t>(chunk_rows), -1);
+  for (std::int64_t part = 0; part < w.chunks() * strips; ++part)
+    for (std::int64_t at = 0; at < chunk_rows; ++at) {
+      const std::int16_t row = w.order[part * chunk_rows + at];
+      const bool inside = row >= 0 && row < chunk_rows;
+      if (!inside || seen[static_cast<std::size_t>(row)] == part)
+        core::fail(op, "each of the " + std::to_string(chunk_rows) + " outputs of a chunk once",
+                   std::to_string(row) + (inside ? " twice" : "") + " in chunk " +
+                       std::to_string(part / strips) + ", strip " + std::to_string(part % strips),
+                   "make the order with nmg_order");
+      seen[static_cast<std::size_t>(row)] = part;
+    }
+}
+
+}  // namespace sparseloom

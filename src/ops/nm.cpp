@@ -1,0 +1,177 @@
+// Copies of n:m and n:m:g weights, and the choice of their elements, on the executor's threads.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "layout/word.h"
+#include "ops/checks.h"
+#include "sparseloom/generic/parallel.h"
+#include "sparseloom/generic/scalar.h"
+#include "sparseloom/nm_ops.h"
+
+namespace sparseloom {
+namespace {
+
+void require_dense(const char* op, const ConstMatrixView& dense, std::int64_t rows, std::int64_t cols,
+                   const Executor& executor) {
+  if (executor.device >= 0)
+    core::fail(op, "a weight on the CPU", "one on " + ops::place(executor.device),
+               "move it with .cpu(), and the result back");
+  if (dense.rows != rows || dense.cols != cols)
+    core::fail(op, "a matrix of " + core::shape(rows, cols), core::shape(dense.rows, dense.cols),
+               "pass a matrix of the weight's shape");
+}
+
+/// A pattern for an output: how much it keeps.
+struct Offer {
+  double sum;
+  std::int32_t row, pattern;
+  bool operator<(const Offer& other) const noexcept {
+    if (sum != other.sum) return sum > other.sum;
+    return row != other.row ? row < other.row : pattern < other.pattern;
+  }
+};
+
+/// Fills the order of one crossing of a chunk and a strip.
+void order_strip(const ConstMatrixView& dense, const NmgView& shape, std::int64_t chunk, std::int64_t strip,
+                 Offer* offers, std::int16_t* taken, std::int16_t* order) {
+  const std::int64_t chunk_rows = shape.chunk_rows();
+  Offer* next = offers;
+  double magnitude[256];
+  for (std::int64_t r = 0; r < chunk_rows; ++r) {
+    const std::int64_t row = chunk * chunk_rows + r;
+    for (std::int64_t i = 0; i < shape.m; ++i) {
+      const std::int64_t col = strip * shape.m + i;
+      const bool inside = row < shape.rows && col < shape.cols;
+      const double x = inside ? kernels::load(dense.dtype, dense.data, row * dense.stride + col) : 0;
+      magnitude[i] = std::isnan(x) ? std::numeric_limits<double>::infinity() : std::fabs(x);
+    }
+    const std::uint8_t* place = shape.places;
+    for (std::int64_t p = 0; p < shape.patterns; ++p) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < shape.n; ++i) sum += magnitude[*place++];
+      *next++ = {sum, static_cast<std::int32_t>(r), static_cast<std::int32_t>(p)};
+    }
+  }
+  std::sort(offers, next);
+  // taken[pattern] counts its outputs; order says -1 for an output, behind all counts, that has a pattern.
+  std::int16_t* const has = taken + shape.patterns;
+  std::fill_n(taken, shape.patterns + chunk_rows, std::int16_t{0});
+  for (const Offer* offer = offers; offer < next; ++offer) {
+    if (has[offer->row] != 0 || taken[offer->pattern] == shape.g) continue;
+    has[offer->row] = 1;
+    order[offer->pattern * shape.g + taken[offer->pattern]++] = static_cast<std::int16_t>(offer->row);
+  }
+}
+
+}  // namespace
+
+void nm_positions(const bool* mask, const NmView& shape, std::uint8_t* positions, const Executor& executor) {
+  constexpr const char* op = "nm_positions";
+  require_dense(op, {nullptr, DType::f32, shape.rows, shape.cols, shape.cols}, shape.rows, shape.cols,
+                executor);
+  Nm::validate(op, {0, shape.cols, shape.n, shape.m, nullptr});
+  const std::int64_t groups = shape.groups();
+  std::mutex mutex;
+  std::int64_t first = shape.rows * groups,
+               found = 0;  // the lowest group with too many, whatever the threads
+  runtime::parallel_for(executor, shape.rows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t group = begin * groups; group < end * groups; ++group) {
+      const std::int64_t col = group % groups * shape.m, inside = std::min(shape.m, shape.cols - col);
+      const bool* const from = mask + group / groups * shape.cols + col;
+      const std::int64_t count = std::count(from, from + inside, true);
+      if (count > shape.n) {
+        std::lock_guard lock(mutex);
+        if (group < first) first = group, found = count;
+        return;
+      }
+      std::uint8_t* to = positions + group * shape.n;
+      std::int64_t free = shape.n - count;  // the lowest free positions fill the group up
+      for (std::int64_t i = 0; i < shape.m && to < positions + (group + 1) * shape.n; ++i)
+        if ((i < inside && from[i]) || free-- > 0) *to++ = static_cast<std::uint8_t>(i);
+    }
+  });
+  if (found > 0)
+    core::fail(
+        op, "at most " + std::to_string(shape.n) + " elements in each group of " + std::to_string(shape.m),
+        std::to_string(found) + " in row " + std::to_string(first / groups) + ", group " +
+            std::to_string(first % groups),
+        "choose them with PerBlockNM(" + std::to_string(shape.n) + ", " + std::to_string(shape.m) + ")");
+}
+
+void nm_pack(const ConstMatrixView& dense, const NmView& w, void* values, const Executor& executor) {
+  require_dense("nm_pack", dense, w.rows, w.cols, executor);
+  layout::with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    W* const to = static_cast<W*>(values);
+    runtime::parallel_for(executor, w.rows, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t each = w.groups() * w.n;
+      for (std::int64_t row = begin; row < end; ++row) {
+        std::fill_n(to + row * each, each, W{0});
+        const W* const from = static_cast<const W*>(dense.data) + row * dense.stride;
+        Nm::for_each_in_row(w, row, [&](std::int64_t col, std::int64_t slot) { to[slot] = from[col]; });
+      }
+    });
+  });
+}
+
+void nm_unpack(const NmView& w, const void* values, const MatrixView& dense, const Executor& executor) {
+  require_dense("nm_unpack", dense, w.rows, w.cols, executor);
+  runtime::parallel_for(executor, w.rows, [&](std::int64_t begin, std::int64_t end) {
+    Nm::unpack(w, values, dense, begin, end);
+  });
+}
+
+void nmg_order(const ConstMatrixView& dense, const NmgView& shape, std::int16_t* order,
+               const Executor& executor, std::pmr::memory_resource* scratch) {
+  constexpr const char* op = "nmg_order";
+  require_dense(op, dense, shape.rows, shape.cols, executor);
+  if (is_scaled(dense.dtype))
+    core::fail(op, "a weight of dtype f32, f16, bf16 or f64", name_of(dense.dtype),
+               "choose before it is quantized");
+  const std::int64_t chunk_rows = shape.chunk_rows(), units = shape.chunks() * shape.strips();
+  const std::int64_t parts = std::clamp<std::int64_t>(units, 1, std::max(1, executor.num_threads));
+  std::pmr::vector<Offer> offers(static_cast<std::size_t>(parts * chunk_rows * shape.patterns), scratch);
+  std::pmr::vector<std::int16_t> taken(static_cast<std::size_t>(parts * (chunk_rows + shape.patterns)),
+                                       scratch);
+  runtime::parallel_tasks(executor, parts, [&](std::int64_t part) {
+    for (std::int64_t unit = units * part / parts; unit < units * (part + 1) / parts; ++unit)
+      order_strip(dense, shape, unit / shape.strips(), unit % shape.strips(),
+                  offers.data() + part * chunk_rows * shape.patterns,
+                  taken.data() + part * (chunk_rows + shape.patterns), order + unit * chunk_rows);
+  });
+}
+
+void nmg_pack(const ConstMatrixView& dense, const NmgView& w, void* values, const Executor& executor) {
+  require_dense("nmg_pack", dense, w.rows, w.cols, executor);
+  const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();
+  layout::with_word(dense.dtype, [&](auto word) {
+    using W = decltype(word);
+    W* const to = static_cast<W*>(values);
+    runtime::parallel_for(executor, w.chunks() * strips, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t group = begin * chunk_rows; group < end * chunk_rows; ++group) {
+        const std::int64_t unit = group / chunk_rows, at = group % chunk_rows;
+        const std::int64_t row = unit / strips * chunk_rows + w.order[group];
+        for (std::int64_t i = 0; i < w.n; ++i) {
+          const std::int64_t col = unit % strips * w.m + w.places[at / w.g * w.n + i];
+          const bool inside = row < w.rows && col < w.cols;
+          to[group * w.n + i] = inside ? static_cast<const W*>(dense.data)[row * dense.stride + col] : W{0};
+        }
+      }
+    });
+  });
+}
+
+void nmg_unpack(const NmgView& w, const void* values, const MatrixView& dense, const Executor& executor) {
+  require_dense("nmg_unpack", dense, w.rows, w.cols, executor);
+  // Cut between chunks: each range walks the groups of the chunks that it touches.
+  runtime::parallel_for(executor, w.chunks(), [&](std::int64_t begin, std::int64_t end) {
+    Nmg::unpack(w, values, dense, begin * w.chunk_rows(), std::min(end * w.chunk_rows(), w.rows));
+  });
+}
+
+}  // namespace sparseloom
