@@ -42,17 +42,23 @@ struct NmIndex {
   NmView view;
 };
 
+/// The index of a weight, whose sizes are checked.
 NmIndex nm_of(const char* op, const Tensor& positions, std::int64_t cols, std::int64_t m) {
-  if (positions.dim() != 3 || cols < 0 || m < 1)
-    core::fail(op, "positions [rows, groups, n], cols >= 0 and m >= 1",
-               shape_of(positions) + ", " + std::to_string(cols) + " and " + std::to_string(m),
-               "pass the index of a weight");
+  if (positions.dim() != 3)
+    core::fail(op, "positions [rows, groups, n]", shape_of(positions), "pass the index of a weight");
   NmView view{positions.size(0), cols, positions.size(2), m, nullptr};
+  Nm::validate(op, {0, cols, view.n, m, nullptr});  // sizes, which tell how many groups there are
   Tensor index =
       index_on_cpu(op, "positions", positions, ScalarType::Byte, {view.rows, view.groups(), view.n});
   view.positions = static_cast<const std::uint8_t*>(index.const_data_ptr());
-  Nm::validate(op, view);
   return {std::move(index), view};
+}
+
+/// The same, of which the positions are valid too.
+NmIndex valid_nm(const char* op, const Tensor& positions, std::int64_t cols, std::int64_t m) {
+  NmIndex index = nm_of(op, positions, cols, m);
+  nm_require_valid(op, index.view);
+  return index;
 }
 
 /// Values of a weight, whose sizes are checked.
@@ -71,7 +77,7 @@ Tensor positions_of(const Tensor& mask, std::int64_t n, std::int64_t m) {
     core::fail(op, "a bool mask [rows, cols]", shape_of(mask), "pass what a sparsifier chose");
   const Tensor contiguous = as_contiguous(mask);
   const NmView shape{mask.size(0), mask.size(1), n, m, nullptr};
-  Nm::validate(op, {0, 0, n, m, nullptr});
+  Nm::validate(op, {0, mask.size(1), n, m, nullptr});
   const Tensor positions = new_cpu({shape.rows, shape.groups(), n}, ScalarType::Byte);
   nm_positions(static_cast<const bool*>(contiguous.const_data_ptr()), shape,
                static_cast<std::uint8_t*>(positions.mutable_data_ptr()), torch_executor());
@@ -81,7 +87,7 @@ Tensor positions_of(const Tensor& mask, std::int64_t n, std::int64_t m) {
 Tensor pack_nm(const Tensor& dense, const Tensor& positions, std::int64_t m) {
   constexpr const char* op = "nm_pack";
   const Matrix matrix = matrix_on_cpu(op, "dense", dense);
-  const NmIndex index = nm_of(op, positions, matrix.view.cols, m);
+  const NmIndex index = valid_nm(op, positions, matrix.view.cols, m);
   const Tensor values = new_like(op, dense, {index.view.rows, index.view.groups(), index.view.n});
   nm_pack(matrix.view, index.view, values.mutable_data_ptr(), torch_executor());
   return values;
@@ -89,7 +95,7 @@ Tensor pack_nm(const Tensor& dense, const Tensor& positions, std::int64_t m) {
 
 Tensor unpack_nm(const Tensor& values, const Tensor& positions, std::int64_t cols, std::int64_t m) {
   constexpr const char* op = "nm_unpack";
-  const NmIndex index = nm_of(op, positions, cols, m);
+  const NmIndex index = valid_nm(op, positions, cols, m);
   const Tensor stored = values_of_weight(op, values, {index.view.rows, index.view.groups(), index.view.n});
   const Tensor dense = new_like(op, values, {index.view.rows, cols});
   nm_unpack(index.view, stored.const_data_ptr(),
@@ -98,7 +104,7 @@ Tensor unpack_nm(const Tensor& values, const Tensor& positions, std::int64_t col
 }
 
 void validate_nm(const Tensor& positions, std::int64_t cols, std::int64_t m) {
-  nm_of("nm_validate", positions, cols, m);
+  Nm::validate("nm_validate", nm_of("nm_validate", positions, cols, m).view);
 }
 
 struct NmgIndex {
@@ -109,7 +115,7 @@ struct NmgIndex {
   }
 };
 
-/// The sizes are checked; what the order holds is not.
+/// The index of a weight, whose sizes are checked.
 NmgIndex nmg_of(const char* op, const Tensor& order, std::int64_t rows, std::int64_t cols, std::int64_t n,
                 std::int64_t m, std::int64_t g) {
   NmgView view = nmg_view(op, rows, cols, n, m, g);
@@ -117,6 +123,14 @@ NmgIndex nmg_of(const char* op, const Tensor& order, std::int64_t rows, std::int
       index_on_cpu(op, "order", order, ScalarType::Short, {view.chunks(), view.strips(), view.chunk_rows()});
   view.order = static_cast<const std::int16_t*>(index.const_data_ptr());
   return {std::move(index), view};
+}
+
+/// The same, of which the order is valid too.
+NmgIndex valid_nmg(const char* op, const Tensor& order, std::int64_t rows, std::int64_t cols, std::int64_t n,
+                   std::int64_t m, std::int64_t g) {
+  NmgIndex index = nmg_of(op, order, rows, cols, n, m, g);
+  nmg_require_valid(op, index.view);
+  return index;
 }
 
 /// The places of every pattern, in the order of the patterns: uint8 [C(m, n), n].
@@ -139,7 +153,7 @@ Tensor order_of(const Tensor& dense, std::int64_t n, std::int64_t m, std::int64_
 Tensor pack_nmg(const Tensor& dense, const Tensor& order, std::int64_t n, std::int64_t m, std::int64_t g) {
   constexpr const char* op = "nmg_pack";
   const Matrix matrix = matrix_on_cpu(op, "dense", dense);
-  const NmgIndex index = nmg_of(op, order, matrix.view.rows, matrix.view.cols, n, m, g);
+  const NmgIndex index = valid_nmg(op, order, matrix.view.rows, matrix.view.cols, n, m, g);
   const Tensor values = new_like(op, dense, index.values());
   nmg_pack(matrix.view, index.view, values.mutable_data_ptr(), torch_executor());
   return values;
@@ -148,8 +162,7 @@ Tensor pack_nmg(const Tensor& dense, const Tensor& order, std::int64_t n, std::i
 Tensor unpack_nmg(const Tensor& values, const Tensor& order, std::int64_t rows, std::int64_t cols,
                   std::int64_t n, std::int64_t m, std::int64_t g) {
   constexpr const char* op = "nmg_unpack";
-  const NmgIndex index = nmg_of(op, order, rows, cols, n, m, g);
-  Nmg::validate(op, index.view);
+  const NmgIndex index = valid_nmg(op, order, rows, cols, n, m, g);
   const Tensor stored = values_of_weight(op, values, index.values());
   const Tensor dense = new_like(op, values, {rows, cols});
   nmg_unpack(index.view, stored.const_data_ptr(), writable(dense, dtype_of(op, "values", values), rows, cols),
@@ -168,7 +181,7 @@ Tensor linear_nmg(const Tensor& x, const Tensor& values, const Tensor& order, st
   constexpr const char* op = "nmg_linear";
   require_cpu(op, "x", x);
   const Matrix input = matrix_of(op, "x", x);
-  const NmgIndex index = nmg_of(op, order, rows, cols, n, m, g);
+  const NmgIndex index = valid_nmg(op, order, rows, cols, n, m, g);
   const Tensor stored = values_of_weight(op, values, index.values());
   const DType dtype = input.view.dtype;
   require_same_dtype(op, dtype, "values", values);

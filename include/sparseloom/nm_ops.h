@@ -13,6 +13,11 @@
 
 namespace sparseloom {
 
+/// Nm::validate and Nmg::validate, unless the calling thread has validated this index lately: it knows
+/// indices by their addresses, sizes and a few samples.
+SPARSELOOM_API void nm_require_valid(const char* op, const NmView& w);
+SPARSELOOM_API void nmg_require_valid(const char* op, const NmgView& w);
+
 /// Fills positions [rows, groups, n] from mask [rows, cols], whose true elements are stored. A group with
 /// fewer than n stores elements at its lowest free positions too. Throws Error that names the first group
 /// with more than n.
@@ -30,7 +35,8 @@ SPARSELOOM_API void nm_unpack(const NmView& w, const void* values, const MatrixV
 /// Fills order [chunks, strips, chunk rows] so that the elements that are stored have large magnitudes: of
 /// all outputs of a chunk and all patterns, the pair with the largest sum comes first, and each pattern takes
 /// g outputs. Equal sums go to the lowest output, then to the first pattern; NaN counts as Inf. dense is f32,
-/// f16, bf16 or f64. `scratch` gives the memory that is needed beside the result.
+/// f16, bf16 or f64. `scratch` gives the memory that is needed beside the result: 16 bytes for each output of
+/// a chunk and 2 for each pattern, for every thread.
 SPARSELOOM_API void nmg_order(const ConstMatrixView& dense, const NmgView& shape, std::int16_t* order,
                               const Executor& executor,
                               std::pmr::memory_resource* scratch = std::pmr::get_default_resource());

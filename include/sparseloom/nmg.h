@@ -55,6 +55,12 @@ struct Nmg {
   /// n, m and g, 16 bits each from the lowest on.
   static std::int64_t shape(const View& w) noexcept { return w.n | w.m << 16 | w.g << 32; }
 
+  /// A strip's place of an output is searched, half a chunk on average.
+  static double visit_ns(std::int64_t shape) noexcept {
+    const std::int64_t n = shape & 0xffff, m = shape >> 16 & 0xffff, g = shape >> 32;
+    return 0.7 * static_cast<double>(nmg_patterns(n, m) * g) / static_cast<double>(2 * n);
+  }
+
   template <class F>
   static void for_each_in_row(const View& w, std::int64_t row, F&& f) {
     const std::int64_t chunk_rows = w.chunk_rows(), strips = w.strips();

@@ -55,8 +55,8 @@ std::int64_t nmg_patterns(std::int64_t n, std::int64_t m) noexcept {
 
 NmgView nmg_view(const char* op, std::int64_t rows, std::int64_t cols, std::int64_t n, std::int64_t m,
                  std::int64_t g, const std::int16_t* order) {
-  if (rows < 0 || cols < 0)
-    core::fail(op, "sizes of 0 and more", core::shape(rows, cols), "pass the weight's shape");
+  if (!layout::countable(rows) || !layout::countable(cols))
+    core::fail(op, "sizes from 0 to 2^31 - 1", core::shape(rows, cols), "pass the weight's shape");
   const auto name = [](std::int64_t a, std::int64_t b, std::int64_t c) {
     return "n=" + std::to_string(a) + ", m=" + std::to_string(b) + ", g=" + std::to_string(c);
   };

@@ -1,4 +1,4 @@
-// Copies of n:m and n:m:g weights, and the choice of their elements, on the executor's threads.
+// Copies of n:m and n:m:g weights, the choice of their elements, and which indices a thread has validated.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "layout/word.h"
 #include "ops/checks.h"
+#include "plan/seen_indices.h"
 #include "sparseloom/generic/parallel.h"
 #include "sparseloom/generic/scalar.h"
 #include "sparseloom/nm_ops.h"
@@ -26,49 +27,85 @@ void require_dense(const char* op, const ConstMatrixView& dense, std::int64_t ro
                "pass a matrix of the weight's shape");
 }
 
-/// A pattern for an output: how much it keeps.
+/// A pattern for an output: how much it keeps. A heap has on top what is taken first.
 struct Offer {
   double sum;
   std::int32_t row, pattern;
   bool operator<(const Offer& other) const noexcept {
-    if (sum != other.sum) return sum > other.sum;
-    return row != other.row ? row < other.row : pattern < other.pattern;
+    return sum != other.sum ? sum < other.sum : row > other.row;
   }
 };
 
-/// Fills the order of one crossing of a chunk and a strip.
+/// The best pattern of an output of the chunk among those that fewer than g outputs have; the first of
+/// equals.
+Offer best_offer(const ConstMatrixView& dense, const NmgView& shape, std::int64_t chunk, std::int64_t strip,
+                 std::int64_t r, const std::int16_t* taken) {
+  const std::int64_t row = chunk * shape.chunk_rows() + r;
+  double magnitude[256];
+  for (std::int64_t i = 0; i < shape.m; ++i) {
+    const std::int64_t col = strip * shape.m + i;
+    const bool inside = row < shape.rows && col < shape.cols;
+    const double x = inside ? kernels::load(dense.dtype, dense.data, row * dense.stride + col) : 0;
+    magnitude[i] = std::isnan(x) ? std::numeric_limits<double>::infinity() : std::fabs(x);
+  }
+  Offer best{-1, static_cast<std::int32_t>(r), 0};
+  const std::uint8_t* place = shape.places;
+  for (std::int64_t p = 0; p < shape.patterns; ++p, place += shape.n) {
+    if (taken[p] == shape.g) continue;
+    double sum = 0;
+    for (std::int64_t i = 0; i < shape.n; ++i) sum += magnitude[place[i]];
+    if (sum > best.sum) best.sum = sum, best.pattern = static_cast<std::int32_t>(p);
+  }
+  return best;
+}
+
+/// Fills the order of one crossing of a chunk and a strip. A sort of all pairs takes the same ones, but they
+/// need C(m, n)^2 g places: 2.6 GB at 8:16. Here each output offers its best pattern that has room, and
+/// offers again if that is full by the time it is its turn.
 void order_strip(const ConstMatrixView& dense, const NmgView& shape, std::int64_t chunk, std::int64_t strip,
                  Offer* offers, std::int16_t* taken, std::int16_t* order) {
-  const std::int64_t chunk_rows = shape.chunk_rows();
-  Offer* next = offers;
-  double magnitude[256];
-  for (std::int64_t r = 0; r < chunk_rows; ++r) {
-    const std::int64_t row = chunk * chunk_rows + r;
-    for (std::int64_t i = 0; i < shape.m; ++i) {
-      const std::int64_t col = strip * shape.m + i;
-      const bool inside = row < shape.rows && col < shape.cols;
-      const double x = inside ? kernels::load(dense.dtype, dense.data, row * dense.stride + col) : 0;
-      magnitude[i] = std::isnan(x) ? std::numeric_limits<double>::infinity() : std::fabs(x);
+  std::fill_n(taken, shape.patterns, std::int16_t{0});
+  Offer* end = offers;
+  for (std::int64_t r = 0; r < shape.chunk_rows(); ++r)
+    *end++ = best_offer(dense, shape, chunk, strip, r, taken);
+  std::make_heap(offers, end);
+  while (end != offers) {
+    std::pop_heap(offers, end);
+    const Offer offer = end[-1];
+    if (taken[offer.pattern] < shape.g) {
+      order[offer.pattern * shape.g + taken[offer.pattern]++] = static_cast<std::int16_t>(offer.row);
+      --end;
+    } else {
+      end[-1] = best_offer(dense, shape, chunk, strip, offer.row, taken);
+      std::push_heap(offers, end);
     }
-    const std::uint8_t* place = shape.places;
-    for (std::int64_t p = 0; p < shape.patterns; ++p) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < shape.n; ++i) sum += magnitude[*place++];
-      *next++ = {sum, static_cast<std::int32_t>(r), static_cast<std::int32_t>(p)};
-    }
-  }
-  std::sort(offers, next);
-  // taken[pattern] counts its outputs; order says -1 for an output, behind all counts, that has a pattern.
-  std::int16_t* const has = taken + shape.patterns;
-  std::fill_n(taken, shape.patterns + chunk_rows, std::int16_t{0});
-  for (const Offer* offer = offers; offer < next; ++offer) {
-    if (has[offer->row] != 0 || taken[offer->pattern] == shape.g) continue;
-    has[offer->row] = 1;
-    order[offer->pattern * shape.g + taken[offer->pattern]++] = static_cast<std::int16_t>(offer->row);
   }
 }
 
+plan::SeenIndices& seen_here() {
+  static thread_local plan::SeenIndices seen;
+  return seen;
+}
+
 }  // namespace
+
+void nm_require_valid(const char* op, const NmView& w) {
+  Nm::validate(op, {0, w.cols, w.n, w.m, nullptr});  // sizes, which tell how many groups there are
+  if (w.positions == nullptr || !layout::countable(w.rows)) return Nm::validate(op, w);
+  const plan::ListIndex<std::uint8_t> index{
+      w.rows, w.cols, Nm::shape(w), {w.positions, static_cast<std::size_t>(Nm::stored(w))}};
+  if (seen_here().contains(index)) return;
+  Nm::validate(op, w);
+  seen_here().add(index);
+}
+
+void nmg_require_valid(const char* op, const NmgView& w) {
+  const plan::ListIndex<std::int16_t> index{
+      w.rows, w.cols, Nmg::shape(w), {w.order, static_cast<std::size_t>(Nmg::stored(w) / w.n)}};
+  if (w.order != nullptr && seen_here().contains(index)) return;
+  Nmg::validate(op, w);
+  seen_here().add(index);
+}
 
 void nm_positions(const bool* mask, const NmView& shape, std::uint8_t* positions, const Executor& executor) {
   constexpr const char* op = "nm_positions";
@@ -135,14 +172,13 @@ void nmg_order(const ConstMatrixView& dense, const NmgView& shape, std::int16_t*
                "choose before it is quantized");
   const std::int64_t chunk_rows = shape.chunk_rows(), units = shape.chunks() * shape.strips();
   const std::int64_t parts = std::clamp<std::int64_t>(units, 1, std::max(1, executor.num_threads));
-  std::pmr::vector<Offer> offers(static_cast<std::size_t>(parts * chunk_rows * shape.patterns), scratch);
-  std::pmr::vector<std::int16_t> taken(static_cast<std::size_t>(parts * (chunk_rows + shape.patterns)),
-                                       scratch);
+  std::pmr::vector<Offer> offers(static_cast<std::size_t>(parts * chunk_rows), scratch);
+  std::pmr::vector<std::int16_t> taken(static_cast<std::size_t>(parts * shape.patterns), scratch);
   runtime::parallel_tasks(executor, parts, [&](std::int64_t part) {
     for (std::int64_t unit = units * part / parts; unit < units * (part + 1) / parts; ++unit)
       order_strip(dense, shape, unit / shape.strips(), unit % shape.strips(),
-                  offers.data() + part * chunk_rows * shape.patterns,
-                  taken.data() + part * (chunk_rows + shape.patterns), order + unit * chunk_rows);
+                  offers.data() + part * chunk_rows, taken.data() + part * shape.patterns,
+                  order + unit * chunk_rows);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory_resource>
 #include <set>
 #include <string>
 #include <tuple>
@@ -149,6 +150,34 @@ TEST(NmgOrder, TakesTheBestPairsFirst) {
   EXPECT_EQ(order[1], 0);  // NaN counts as Inf, and the lowest output comes first
 }
 
+/// Counts what is asked of it.
+class Counting : public std::pmr::memory_resource {
+ public:
+  std::size_t bytes = 0;
+
+ private:
+  void* do_allocate(std::size_t size, std::size_t alignment) override {
+    bytes += size;
+    return std::pmr::get_default_resource()->allocate(size, alignment);
+  }
+  void do_deallocate(void* memory, std::size_t size, std::size_t alignment) override {
+    std::pmr::get_default_resource()->deallocate(memory, size, alignment);
+  }
+  bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+};
+
+TEST(NmgOrder, NeedsMemoryForAChunkAlone) {
+  const std::vector<float> dense = drawn(924 * 12, 4);
+  const NmgView w = nmg_view("test", 924, 12, 6, 12, 1);
+  std::vector<std::int16_t> order(924);
+  Counting scratch;
+  nmg_order(view(dense.data(), 924, 12), w, order.data(), Executor::serial(), &scratch);
+  NmgView made = w;
+  made.order = order.data();
+  Nmg::validate("test", made);
+  EXPECT_LE(scratch.bytes, 924u * (16 + 2));
+}
+
 TEST(NmgOrder, KeepsNoMoreThanNm) {
   for (const Shape& s : kShapes) {
     const NmgCase c(s);
@@ -202,6 +231,24 @@ TEST(NmgErrors, NameWhatIsWrong) {
   test::expect_error("test", {"twice in chunk 0, strip 1"}, [&] { Nmg::validate("test", c.w); });
   c.order[9] = 8;
   test::expect_error("test", {"8 in chunk 0, strip 1"}, [&] { Nmg::validate("test", c.w); });
+}
+
+TEST(NmErrors, AreFoundInAnIndexThatWasRewritten) {
+  NmgCase c({64, 8, 1, 4, 16});
+  nmg_require_valid("test", c.w);
+  nmg_require_valid("test", c.w);
+  c.order[0] = 64;
+  test::expect_error("test", {"64 in chunk 0, strip 0"}, [&] { nmg_require_valid("test", c.w); });
+  std::vector<std::uint8_t> positions{0, 1, 2, 3};
+  NmView w{2, 8, 1, 4, positions.data()};
+  nm_require_valid("test", w);
+  positions[3] = 4;
+  test::expect_error("test", {"4 in row 1, group 1"}, [&] { nm_require_valid("test", w); });
+  w.positions = nullptr;
+  test::expect_error("test", {"a null pointer"}, [&] { nm_require_valid("test", w); });
+  w.rows = std::int64_t{1} << 31;
+  test::expect_error("test", {"0 to 2^31 - 1"}, [&] { nm_require_valid("test", w); });
+  test::expect_error("test", {"0 to 2^31 - 1"}, [] { nmg_view("test", 4, std::int64_t{1} << 31, 1, 4, 1); });
 }
 
 using ProductCase = std::tuple<DType, std::int64_t>;
