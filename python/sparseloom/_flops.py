@@ -62,6 +62,7 @@ def register(operators: Any) -> None:
         "semi24_dx",
         "csr_linear",
         "csr_dx",
+        "nmg_linear",
         "linear",
         "scaled_linear",
     ):

@@ -41,6 +41,11 @@ semi24_dx = torch.ops.sparseloom.semi24_dx.default
 csr_linear = torch.ops.sparseloom.csr_linear.default
 csr_dx = torch.ops.sparseloom.csr_dx.default
 csr_dw = torch.ops.sparseloom.csr_dw.default
+nm_pack = torch.ops.sparseloom.nm_pack.default
+nm_unpack = torch.ops.sparseloom.nm_unpack.default
+nmg_pack = torch.ops.sparseloom.nmg_pack.default
+nmg_unpack = torch.ops.sparseloom.nmg_unpack.default
+nmg_linear = torch.ops.sparseloom.nmg_linear.default
 semi24_scaled_linear = torch.ops.sparseloom.semi24_scaled_linear.default
 
 

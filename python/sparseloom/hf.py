@@ -39,7 +39,7 @@ Model = TypeVar("Model", bound=nn.Module)
 class SparseloomConfig(QuantizationConfigMixin):  # type: ignore[misc]
     """What config.json says of a patched model. ``layers`` is {name: {"block": [rows, columns], "blocks":
     count}}, or {name: {"layout": "semi24", "out_features": rows, "in_features": columns}}, beside which "csr"
-    and "coo" have "stored", the number of elements. An entry also has
+    and "coo" have "stored", the number of elements, "nm" its n and m, and "nmg" g as well. An entry also has
     "activation" where one is fused, "dense_copy" where it is not False, and for an 8-bit layer "dtype" and
     "x_scale" (whether one is stored)."""
 

@@ -4,7 +4,9 @@ and ``nn.SparseLinear`` multiplies with it; docs/add_a_layout.md walks through t
 from .coo import Coo
 from .csr import Csr
 from .layout import Layout
+from .nm import Nm
+from .nmg import Nmg
 from .registry import get, names, register
 from .semi24 import Semi24Layout
 
-__all__ = ["Coo", "Csr", "Layout", "Semi24Layout", "get", "names", "register"]
+__all__ = ["Coo", "Csr", "Layout", "Nm", "Nmg", "Semi24Layout", "get", "names", "register"]

@@ -163,9 +163,18 @@ class Layout:
         """Returns what a product of ``m`` tokens runs, and why, as a dict with the keys of ``ops.plan``.
         ``predicted_us`` is None where nothing predicts it. ``direction`` is forward, dx or dw."""
         if getattr(type(self), _METHODS[direction]) is getattr(Layout, _METHODS[direction]):
-            kernel, about = "dense", "a dense product over to_dense of the values"
-        else:
-            kernel, about = self.name, f"the layout's own {_METHODS[direction]}"
+            return self.dense_plan(m, direction, dtype, bias)
+        return self._told(self.name, f"the layout's own {_METHODS[direction]}", m, direction, dtype, bias)
+
+    def dense_plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
+        """Returns the plan of a product by this class's method: for a class of yours that calls it for some
+        operands."""
+        about = "a dense product over to_dense of the values"
+        return self._told("dense", about, m, direction, dtype, bias)
+
+    def _told(
+        self, kernel: str, about: str, m: int, direction: str, dtype: torch.dtype, bias: bool
+    ) -> dict[str, Any]:
         what = f"{direction} {str(dtype).removeprefix('torch.')} m={m} W=[{self.rows}, {self.cols}]"
         text = f"plan: {what} layout={self.name}{' bias' if bias else ''}\n  runs {kernel}: {about}\n"
         candidate = {"kernel": kernel, "refusal": "", "predicted_us": None}

@@ -12,6 +12,7 @@ from torch import nn
 from .. import layouts, ops
 from .. import pattern as patterns
 from ..errors import Error
+from ..layouts import Layout
 from ..layouts.entries import Entries
 from ..nn.linears import eight_bit_like
 from ..nn.sparse_weight import Layer, joined, sparse_layers
@@ -20,7 +21,7 @@ from ..pattern import Pattern
 from .config import Blocks
 from .exchange import Exchange
 from .forms import Form
-from .in_layout import SomeEntries
+from .in_layout import Anywhere
 from .recipe import Chosen
 from .semi24 import ReadLater
 from .survey import survey
@@ -32,11 +33,11 @@ def described(model: nn.Module) -> dict[str, dict[str, Any]]:
     """Returns {name that sparsify_ matches: entry}; see sparseloom.hf.SparseloomConfig. Raises Error for a
     layout that a transformers model cannot be given again."""
     for each in sparse_layers(model):
-        if each.weight.layout not in ("bsr", "semi24") and _entries(each.weight.layout) is None:
+        if each.weight.layout not in ("bsr", "semi24") and _class_of(each.weight.layout) is None:
             got = f"{each.matched} in layout {each.weight.layout}"
             raise Error(
                 "save_pretrained",
-                "weights in blocks, 2:4, CSR or COO",
+                "weights in blocks, 2:4, CSR, COO, n:m or n:m:g",
                 got,
                 "save with sparseloom.save, or densify_ it",
             )
@@ -47,14 +48,16 @@ def _described(layer: Layer) -> dict[str, Any]:
     """Returns the entry of a layer. transformers compares sizes before it loads, so that of single elements
     it tells how many there are."""
     told = layer.module.describe()[layer.entry]
-    counted = _entries(layer.weight.layout) is not None
+    cls = _class_of(layer.weight.layout)
+    counted = cls is not None and issubclass(cls, Entries)
     return {**told, "stored": layer.weight.values.numel()} if counted else told
 
 
-def _entries(layout: object) -> type[Entries] | None:
-    """Returns the class of a layout of single elements; None for any other."""
+def _class_of(layout: object) -> type[Layout] | None:
+    """Returns the class of a layout of which an index of the right size can be made before the file is read;
+    None for any other, and for 2:4, whose layers take more than an index."""
     cls = layouts.get(layout) if isinstance(layout, str) and layout in layouts.names() else None
-    return cls if cls is not None and issubclass(cls, Entries) else None
+    return cls if cls is not None and cls.name != "semi24" and hasattr(cls, "anywhere") else None
 
 
 def names_in_files(model: nn.Module) -> dict[str, str]:
@@ -124,8 +127,9 @@ def _taken(left: dict[str, Mapping[str, Any]], names: Iterable[str], base: str) 
 
 def _any(rows: int, cols: int, entry: Mapping[str, Any]) -> Chosen:
     """Returns something of the described layout and size to store; what is loaded later says what it is."""
-    if (cls := _entries(entry.get("layout"))) is not None:
-        return SomeEntries(cls, int(entry["stored"]))
+    if (cls := _class_of(entry.get("layout"))) is not None:
+        sizes = ("layout", "out_features", "in_features")
+        return Anywhere(cls, {name: each for name, each in entry.items() if name not in sizes})
     return ReadLater() if entry.get("layout") == "semi24" else Blocks(_any_pattern(rows, cols, entry))
 
 
@@ -147,7 +151,7 @@ def _made(module: nn.Module, form: Form, chosen: Mapping[str, Mapping[str, Any]]
     made, layers = form.sparse(module, {weight: entry["chosen"] for weight, entry in chosen.items()})
     for weight, entry in chosen.items():
         layer = layers[weight]
-        if _entries(entry.get("layout")) is not None:
+        if _class_of(entry.get("layout")) is not None:
             continue
         layer.activation = entry.get("activation")
         if "dense_copy" in entry:

@@ -11,7 +11,6 @@ from torch import Tensor
 from .. import layouts
 from ..errors import Error
 from ..layouts import Layout
-from ..layouts.entries import Entries
 from ..nn import SparseLinear
 from .recipe import Chosen, Recipe
 
@@ -23,10 +22,11 @@ class InLayout(Recipe):
     """Says that a layer becomes an nn.SparseLinear: its weight is what the layout stores of it.
 
     Args:
-        layout: the name of a registered layout, or its class; "csr" and "coo" store single elements.
+        layout: the name of a registered layout, or its class; "csr" and "coo" store single elements,
+            "nm" and "nmg" n of each m.
         options: what the layout's ``from_dense`` asks for. For "csr" and "coo": nothing stores the elements
             that are not zero, ``density=0.1`` the tenth of the largest magnitude, and ``mask``, bool of the
-            weight's shape, what it names.
+            weight's shape, what it names. For "nm" ``n`` and ``m``, for "nmg" ``g`` beside them.
 
     nn.Linear alone becomes one. Raises Error for a layout that is not registered.
     """
@@ -86,15 +86,16 @@ class Stored(Recipe, Chosen):
 
 
 @dataclass(frozen=True)
-class SomeEntries(Chosen):
-    """A layer of the layout with that many elements somewhere; what is read afterwards says where."""
+class Anywhere(Chosen):
+    """A layer of a layout that has ``anywhere``, a class method which makes an index of these options; what
+    is read afterwards says which elements are stored."""
 
-    layout: type[Entries]
-    stored: int
+    layout: Any
+    options: dict[str, Any]
 
     def made(
         self, site: Site, strict: bool = False, dense_copy: bool | Literal["auto"] = False
     ) -> SparseLinear:
         parameter = site.parameter
-        layout = self.layout.anywhere(*site.shape, self.stored, parameter.device)
-        return SparseLinear.holding(layout, parameter.new_zeros(self.stored))
+        layout: Layout = self.layout.anywhere(*site.shape, device=parameter.device, **self.options)
+        return SparseLinear.holding(layout, layout.pack(parameter.detach().new_zeros(site.shape)))

@@ -1,0 +1,108 @@
+"""Groups: what the layouts that store n of each m consecutive elements, Nm and Nmg, have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .. import _nm
+from .._numbers import whole
+from .._products import differentiated
+from ..errors import Error
+from .layout import REPACK, Layout
+
+
+class Groups(Layout):
+    """Some n elements of each group of m consecutive ones of a row. The last group may reach over the edge,
+    where values are zero padding."""
+
+    n: int
+    m: int
+
+    def __init__(self, rows: int, cols: int, **fields: Any) -> None:
+        super().__init__(rows, cols, **fields)
+        require_group(self.name, self.n, self.m)
+
+    def pack(self, dense: Tensor) -> Tensor:
+        if differentiated(dense):
+            return _Copy.apply(dense, self, True)  # type: ignore[no-any-return]
+        if _nm.on_host(dense, self.index):
+            return self._packed(dense)
+        row, col, (rows, cols) = self.places()
+        whole = pad(dense, (0, cols - self.cols, 0, rows - self.rows))
+        return whole.flatten().gather(0, (row * cols + col).flatten()).view(col.shape)
+
+    def to_dense(self, values: Tensor) -> Tensor:
+        if differentiated(values):
+            return _Copy.apply(values, self, False)  # type: ignore[no-any-return]
+        if _nm.on_host(values, self.index):
+            return self._unpacked(values)
+        row, col, (rows, cols) = self.places()
+        whole = values.new_zeros(rows * cols)
+        whole = whole.scatter(0, (row * cols + col).flatten(), values.flatten())
+        return whole.view(rows, cols)[: self.rows, : self.cols]
+
+    @property
+    def index(self) -> Tensor:
+        """The one tensor of the index."""
+        (index,) = self.tensors().values()
+        return index
+
+    def places(self) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """Returns the row and the column of each value, int64 in the values' shape, and the shape of W with
+        what is padding, in which they lie."""
+        raise NotImplementedError
+
+    def require_consistent(self, op: str, values: Tensor) -> None:
+        """Raises Error unless the index is one of this weight, and ``values`` has an element for each place,
+        zero where it lies over the edge."""
+        shape, dtype, of_values = self.sizes()
+        index = self.index
+        if tuple(index.shape) != shape or index.dtype != dtype or tuple(values.shape) != of_values:
+            got = f"{index.dtype} {list(index.shape)} and {list(values.shape)}"
+            raise Error(op, f"{dtype} {list(shape)} and values {list(of_values)}", got, REPACK)
+        if index.is_meta or values.is_meta:
+            return
+        self._require_valid(op)
+        row, col, _ = self.places()
+        if bool((((row >= self.rows) | (col >= self.cols)) & (values.detach() != 0)).any()):
+            raise Error(op, "zeros as padding over the edge", "another value there", REPACK)
+
+    def sizes(self) -> tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]:
+        """Returns shape and dtype of the index, and the shape of the values."""
+        raise NotImplementedError
+
+    def _packed(self, dense: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _unpacked(self, values: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _require_valid(self, op: str) -> None:
+        raise NotImplementedError
+
+
+def require_group(op: str, n: int, m: int) -> None:
+    """Raises Error unless n of m elements can be stored."""
+    if not 1 <= whole(op, "n", n) <= whole(op, "m", m) <= 256:
+        raise Error(op, "1 <= n <= m <= 256", f"n={n} and m={m}", "n=1, m=8 stores an eighth")
+
+
+class _Copy(torch.autograd.Function):
+    """A copy between dense and packed, whose gradient is the copy back."""
+
+    @staticmethod
+    def forward(tensor: Tensor, layout: Groups, packs: bool) -> Tensor:
+        return layout.pack(tensor) if packs else layout.to_dense(tensor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Groups, bool], output: Tensor) -> None:
+        _, ctx.layout, ctx.packs = inputs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        layout: Groups = ctx.layout
+        return layout.to_dense(gradient) if ctx.packs else layout.pack(gradient), None, None

@@ -1,0 +1,94 @@
+"""Nmg: n:m weights in which every pattern is used by the same number of outputs (n:m:g)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _nm
+from .._products import differentiated
+from . import products
+from .groups import Groups, require_group
+from .registry import register
+
+
+@register
+class Nmg(Groups):
+    """Grouped n:m, n:m:g (STen, Ivanov et al. 2023, arXiv 2304.07613), which has a CPU kernel.
+
+    W is cut into strips of ``m`` inputs and chunks of C(m, n) * ``g`` outputs. Where they cross, every output
+    stores ``n`` elements, and each of the C(m, n) patterns is used by exactly g outputs. ``order`` int16
+    [chunks, strips, C(m, n) g] names the outputs in the order of their patterns; the values are [.., n]. A
+    last chunk that the outputs do not fill is whole in memory. The forward product on the CPU is planned; dX,
+    dW and other devices take dense products over ``to_dense``.
+    """
+
+    name = "nmg"
+    planned = True
+    order: Tensor
+    g: int
+
+    @classmethod
+    def from_dense(  # type: ignore[override]
+        cls, weight: Tensor, n: int, m: int, g: int = 16
+    ) -> Nmg:
+        """Stores elements of large magnitude: of all outputs of a chunk and all patterns, the pair with the
+        largest sum comes first, until every pattern has g outputs (NaN counts as Inf; of equal pairs the
+        lowest output, then the first pattern). Chosen on the CPU. Raises Error unless 1 <= n <= m <= 256 and
+        g >= 1, and where C(m, n) g reaches 2^15."""
+        weight = _nm.require_weight("nmg", weight)
+        require_group("nmg", n, m)
+        order = _nm.order(weight, n, m, g).to(weight.device)
+        return cls(*weight.shape, order=order, n=n, m=m, g=g)
+
+    @classmethod
+    def anywhere(
+        cls, rows: int, cols: int, device: torch.device | None = None, *, n: int, m: int, g: int
+    ) -> Nmg:
+        """Returns the layout in which the outputs of every chunk use the patterns in turn, for a weight that
+        is read later."""
+        require_group("nmg", n, m)
+        chunk_rows = math.comb(m, n) * g
+        order = torch.arange(chunk_rows, dtype=torch.int16, device=device)
+        return cls(rows, cols, order=order.repeat(-(-rows // chunk_rows), -(-cols // m), 1), n=n, m=m, g=g)
+
+    def linear(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        if any(each is not None and differentiated(each) for each in (x, values, bias)):
+            return products.linear(x, values, bias, self)
+        if _nm.on_host(x, values, self.order):
+            return _nm.linear(x, values, self.order, bias, *self._numbers())
+        return super().linear(x, values, bias)
+
+    def plan(self, m: int, direction: str, dtype: torch.dtype, bias: bool) -> dict[str, Any]:
+        if direction == "forward" and self.order.device.type in ("cpu", "meta"):
+            return _nm.plan(self._numbers(), direction, dtype, m, bias)
+        return self.dense_plan(m, direction, dtype, bias)
+
+    def places(self) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        chunks, strips, chunk_rows = self.order.shape
+        device = self.order.device
+        first = torch.arange(chunks, device=device).view(-1, 1, 1) * chunk_rows
+        table = _nm.pattern_places(self.n, self.m).to(device).long().repeat_interleave(self.g, 0)
+        col = torch.arange(strips, device=device).view(-1, 1, 1) * self.m + table
+        row = (first + self.order).unsqueeze(-1).expand(chunks, strips, chunk_rows, self.n)
+        return row, col.expand(chunks, *col.shape), (chunks * chunk_rows, strips * self.m)
+
+    def sizes(self) -> tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]:
+        chunk_rows = math.comb(self.m, self.n) * self.g
+        shape = (-(-self.rows // chunk_rows), -(-self.cols // self.m), chunk_rows)
+        return shape, torch.int16, (*shape, self.n)
+
+    def _numbers(self) -> tuple[int, int, int, int, int]:
+        return self.rows, self.cols, self.n, self.m, self.g
+
+    def _packed(self, dense: Tensor) -> Tensor:
+        return _nm.nmg_pack(dense, self.order, self.n, self.m, self.g)
+
+    def _unpacked(self, values: Tensor) -> Tensor:
+        return _nm.nmg_unpack(values, self.order, *self._numbers())
+
+    def _require_valid(self, op: str) -> None:
+        _nm.require_valid(op, "nmg_validate", self.order, *self._numbers())
