@@ -15,7 +15,7 @@ namespace {
 
 /// Elements of the sums of a chunk and of its values in fp32, each beginning at a cache line.
 std::int64_t sums_of(std::int64_t lanes, std::int64_t vectors, const NmgView& w) {
-  return core::round_up(w.chunk_rows() * vectors * lanes, kLineCells);
+  return core::round_up(w.chunk_rows() * tokens_of(lanes, vectors) + lanes, kLineCells);
 }
 std::int64_t scratch_of(std::int64_t lanes, std::int64_t vectors, const NmgView& w) {
   return sums_of(lanes, vectors, w) + core::round_up(w.chunk_rows() * w.n + lanes, kLineCells);
@@ -24,6 +24,7 @@ std::int64_t scratch_of(std::int64_t lanes, std::int64_t vectors, const NmgView&
 }  // namespace
 
 std::int64_t grouped_vectors(std::int64_t lanes, std::int64_t m, std::int64_t chunk_rows) noexcept {
+  if (m == 1) return 0;
   constexpr std::int64_t kSums = 6144;  // 24 KB
   const std::int64_t room = std::clamp<std::int64_t>(kSums / (chunk_rows * lanes), 1, kMostVectors);
   return std::min(room, core::ceil_div(std::max<std::int64_t>(m, 1), lanes));
@@ -41,7 +42,8 @@ void run_grouped(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w
   if (args.m == 0 || w.rows == 0) return;
   ops.runs->add();
   const std::int64_t lanes = ops.lanes, vectors = grouped_vectors(lanes, args.m, w.chunk_rows());
-  const std::int64_t in_all = core::ceil_div(args.m, lanes), tiles = core::ceil_div(in_all, vectors);
+  const std::int64_t in_all = core::ceil_div(args.m, lanes),
+                     tiles = core::ceil_div(in_all, std::max<std::int64_t>(vectors, 1));
   const std::int64_t columns = w.strips() * w.m;
   float* const x = reinterpret_cast<float*>(args.workspace);
   float* const scratch = x + core::round_up(in_all * lanes * columns, kLineCells);
@@ -52,7 +54,7 @@ void run_grouped(const GroupedOps& ops, const MatmulArgs& args, const NmgView& w
   };
   // Each item packs some strips, so that few tokens keep all threads busy too.
   constexpr std::int64_t kColumns = 512;
-  const std::int64_t strips_of_item = std::max<std::int64_t>(kColumns / w.m, 1);
+  const std::int64_t strips_of_item = std::max<std::int64_t>(args.m == 1 ? w.strips() : kColumns / w.m, 1);
   const std::int64_t items_of_tile = core::ceil_div(w.strips(), strips_of_item);
   Phase packing(tiles * items_of_tile), products(tiles * w.chunks());
   const double work = static_cast<double>(args.m) * static_cast<double>(Nmg::stored(w));

@@ -16,12 +16,16 @@ namespace sparseloom::kernels::cpu {
 /// Vectors of tokens of the widest tile.
 inline constexpr std::int64_t kMostVectors = 4;
 
-/// A tile of tokens: `vectors` vectors wide, from token `first` on, x transposed at `x` [strips * m, tokens
-/// of the tile] in fp32.
+/// A tile of tokens: `vectors` vectors wide, or none for a single token, from token `first` on; x transposed
+/// at `x` [strips * m, tokens of the tile] in fp32.
 struct TokenTile {
   std::int64_t first, vectors;
   float* x;
 };
+
+inline constexpr std::int64_t tokens_of(std::int64_t lanes, std::int64_t vectors) noexcept {
+  return vectors == 0 ? 1 : vectors * lanes;
+}
 
 struct GroupedJob {
   const MatmulArgs& args;
@@ -32,7 +36,7 @@ struct GroupedJob {
 struct GroupedOps {
   Runs* runs;
   std::int64_t lanes;
-  /// Transposes the inputs of the strips [begin, end) of a tile.
+  /// Transposes the inputs of the strips [begin, end) of a tile; for a single token, of all strips.
   void (*pack_x)(const GroupedJob& job, const TokenTile& tile, std::int64_t begin, std::int64_t end);
   /// Multiplies one chunk with a tile. sums: [chunk rows, tokens of the tile]; values: [chunk rows, n].
   void (*chunk)(const GroupedJob& job, const TokenTile& tile, std::int64_t chunk, float* sums, float* values);
@@ -41,7 +45,8 @@ struct GroupedOps {
 /// Null where there is none.
 const GroupedOps* grouped_avx2(DType dtype) noexcept;
 
-/// Vectors of a full tile: as many as m tokens fill and as the sums of a chunk leave room for in L1.
+/// Vectors of a full tile: as many as m tokens fill and as the sums of a chunk leave room for in L1; 0 for a
+/// single token.
 std::int64_t grouped_vectors(std::int64_t lanes, std::int64_t m, std::int64_t chunk_rows) noexcept;
 std::size_t grouped_workspace(std::int64_t lanes, std::int64_t m, const NmgView& w,
                               std::int64_t threads) noexcept;

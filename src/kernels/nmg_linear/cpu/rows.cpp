@@ -25,6 +25,8 @@ struct Costs {
   double pattern = 4;           // per use of a pattern and tile
   double pattern_vector = 1.6;  // per use of a pattern and vector of tokens: its inputs are loaded
   double x = 2;                 // per input and vector of tokens: bringing x into order
+  // Of a single token, per group, stored element and use of a pattern.
+  double group_of_one = 0.9, stored_of_one = 1, pattern_of_one = 1.5;
 };
 
 /// The view's sizes, without its order, of a problem.
@@ -40,13 +42,15 @@ double predict_us(const LinearProblem& p, const NmgView& w, std::int64_t lanes,
   const double cycle_us = 1e6 * kFlopsPerCycle / flops;
   const std::int64_t in_all = core::ceil_div(p.m, lanes);
   const auto vectors = static_cast<double>(in_all);
-  const auto tiles =
-      static_cast<double>(core::ceil_div(in_all, cpu::grouped_vectors(lanes, p.m, w.chunk_rows())));
+  const std::int64_t width = std::max<std::int64_t>(1, cpu::grouped_vectors(lanes, p.m, w.chunk_rows()));
+  const auto tiles = static_cast<double>(core::ceil_div(in_all, width));
   const double stored = static_cast<double>(p.stored), groups = stored / static_cast<double>(w.n);
   const double patterns = groups / static_cast<double>(w.g);
-  const double cycles = vectors * (groups * c.group + stored * c.stored + patterns * c.pattern_vector) +
-                        tiles * (stored * c.value + patterns * c.pattern) +
-                        vectors * c.x * static_cast<double>(p.cols + p.rows);
+  const double cycles = p.m == 1
+                            ? groups * c.group_of_one + stored * c.stored_of_one + patterns * c.pattern_of_one
+                            : vectors * (groups * c.group + stored * c.stored + patterns * c.pattern_vector) +
+                                  tiles * (stored * c.value + patterns * c.pattern) +
+                                  vectors * c.x * static_cast<double>(p.cols + p.rows);
   const double bytes = stored * static_cast<double>(size_of(p.dtype)) + 2 * groups;
   const double copy = machine.rates.copy_bytes > 0 ? machine.rates.copy_bytes : 50e9;
   const double us = std::max(cycle_us * cycles, 1e6 * bytes / (kMemoryShareOfCopy * copy));

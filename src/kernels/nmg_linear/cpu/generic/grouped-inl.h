@@ -44,9 +44,47 @@ void add_strip(const NmgView& w, const float* x, const float* values, const std:
     }
 }
 
+// One token: its sums are single floats. kPlaces: places of a pattern, or 0 for any number.
+template <int kPlaces>
+void add_strip_of_one(const NmgView& w, const float* x, const float* values, const std::int16_t* order,
+                      float* sums) {
+  constexpr std::int64_t kOutputs = 4;
+  const std::int64_t n = kPlaces > 0 ? kPlaces : w.n;
+  const std::uint8_t* places = w.places;
+  for (std::int64_t p = 0; p < w.patterns; ++p, places += n) {
+    float inputs[kPlaces > 0 ? kPlaces : 1];
+    for (int i = 0; i < kPlaces; ++i) inputs[i] = x[places[i]];
+    const auto add = [&](float sum, const float* weights) {
+      for (std::int64_t i = 0; i < n; ++i)
+        sum = __builtin_fmaf(kPlaces > 0 ? inputs[i] : x[places[i]], weights[i], sum);
+      return sum;
+    };
+    std::int64_t j = 0;
+    // The outputs of a pattern differ: all sums are loaded before the first is stored.
+    for (; j + kOutputs <= w.g; j += kOutputs, order += kOutputs, values += kOutputs * n) {
+      float added[kOutputs];
+      unroll<kOutputs>(
+          SPARSELOOM_UNROLLED(k) { added[k.value] = add(sums[order[k.value]], values + k.value * n); });
+      unroll<kOutputs>(SPARSELOOM_UNROLLED(k) { sums[order[k.value]] = added[k.value]; });
+    }
+    for (; j < w.g; ++j, ++order, values += n) sums[*order] = add(sums[*order], values);
+  }
+}
+
+template <class T>
+void pack_x_of_one(const cpu::GroupedJob& job, const cpu::TokenTile& tile) {
+  const T* const from = static_cast<const T*>(job.args.a);
+  const std::int64_t cols = job.w.cols;
+  std::fill_n(tile.x + cols, job.w.strips() * job.w.m - cols, 0.0f);
+  std::int64_t col = 0;
+  for (; col + kLanes <= cols; col += kLanes) store(tile.x + col, widen(from + col));
+  if (col < cols) store(tile.x + col, widen_first(from + col, cols - col));
+}
+
 template <class T>
 void pack_grouped_x(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t begin,
                     std::int64_t end) {
+  if (tile.vectors == 0) return pack_x_of_one<T>(job, tile);
   const std::int64_t tokens = tile.vectors * kLanes, cols = job.w.cols;
   for (std::int64_t col = begin * job.w.m; col < end * job.w.m; col += kLanes)
     for (std::int64_t v = 0; v < tile.vectors; ++v) {
@@ -77,6 +115,14 @@ void write_grouped(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
     const Vec added = bias == nullptr     ? zero()
                       : present == kLanes ? widen(bias + first + r)
                                           : widen_first(bias + first + r, present);
+    const auto write = [&](T* to, Vec y) {
+      if (bias != nullptr) y = y + added;
+      if (present == kLanes)
+        narrow(to, y);
+      else
+        narrow_first(to, y, present);
+    };
+    if (tile.vectors == 0) write(static_cast<T*>(job.args.out) + first + r, load(sums + r));
     for (std::int64_t v = 0; v < tile.vectors; ++v) {
       Vec block[kLanes];
       for (std::int64_t i = 0; i < kLanes; ++i)
@@ -84,12 +130,7 @@ void write_grouped(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
       transpose(block);
       const std::int64_t from = tile.first + v * kLanes;
       for (std::int64_t i = 0; i < std::min<std::int64_t>(kLanes, job.args.m - from); ++i) {
-        T* const to = static_cast<T*>(job.args.out) + (from + i) * job.args.out_stride + first + r;
-        const Vec y = bias == nullptr ? block[i] : block[i] + added;
-        if (present == kLanes)
-          narrow(to, y);
-        else
-          narrow_first(to, y, present);
+        write(static_cast<T*>(job.args.out) + (from + i) * job.args.out_stride + first + r, block[i]);
       }
     }
   }
@@ -99,7 +140,8 @@ template <class T>
 void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::int64_t chunk, float* sums,
                    float* wide) {
   const NmgView& w = job.w;
-  const std::int64_t chunk_rows = w.chunk_rows(), tokens = tile.vectors * kLanes, each = chunk_rows * w.n;
+  const std::int64_t chunk_rows = w.chunk_rows(), each = chunk_rows * w.n;
+  const std::int64_t tokens = cpu::tokens_of(kLanes, tile.vectors);
   std::fill_n(sums, chunk_rows * tokens, 0.0f);
   for (std::int64_t strip = 0; strip < w.strips(); ++strip) {
     const std::int64_t at = chunk * w.strips() + strip;
@@ -115,6 +157,14 @@ void grouped_chunk(const cpu::GroupedJob& job, const cpu::TokenTile& tile, std::
     const float* const x = tile.x + strip * w.m * tokens;
     const std::int16_t* const order = w.order + at * chunk_rows;
     switch (tile.vectors) {
+      case 0:
+        if (w.n == 1)
+          add_strip_of_one<1>(w, x, values, order, sums);
+        else if (w.n == 2)
+          add_strip_of_one<2>(w, x, values, order, sums);
+        else
+          add_strip_of_one<0>(w, x, values, order, sums);
+        break;
       case 1: add_strip<1>(w, x, values, order, sums); break;
       case 2: add_strip<2>(w, x, values, order, sums); break;
       case 3: add_strip<3>(w, x, values, order, sums); break;
