@@ -176,6 +176,8 @@ STABLE_TORCH_LIBRARY(sparseloom, m) {
   m.def(
       "pattern_top_k_by_row(Tensor scores, int rows, int cols, int block_rows, int block_cols, int count) -> "
       "Tensor");
+  // int64 [parts + 1]: where lines of that many stored blocks are cut between devices.
+  m.def("cut_lines(int[] stored, int parts) -> Tensor");
   m.def("pattern_stats(Tensor mask, int rows, int cols, int block_rows, int block_cols) -> str");
   m.def(
       "pattern_ascii(Tensor mask, int rows, int cols, int block_rows, int block_cols, int max_side) -> str");

@@ -8,6 +8,7 @@
 
 #include "convert.h"
 #include "core/check.h"
+#include "pattern/cut.h"
 
 namespace sparseloom::binding {
 namespace {
@@ -55,6 +56,13 @@ Tensor by_scores(const Tensor& given, std::int64_t rows, std::int64_t cols, std:
   const auto* first = static_cast<const float*>(scores.const_data_ptr());
   return mask_of(
       choose(rows, cols, block, std::span(first, static_cast<std::size_t>(scores.numel())), count));
+}
+
+Tensor cut_lines(const std::vector<std::int64_t>& stored, std::int64_t parts) {
+  const std::vector<std::int64_t> borders = pattern::cut_lines(stored, parts);
+  Tensor result = new_cpu({static_cast<std::int64_t>(borders.size())}, ScalarType::Long);
+  std::copy(borders.begin(), borders.end(), static_cast<std::int64_t*>(result.mutable_data_ptr()));
+  return result;
 }
 
 std::string stats(const Tensor& mask, std::int64_t rows, std::int64_t cols, std::int64_t bm,
@@ -118,6 +126,7 @@ STABLE_TORCH_LIBRARY_IMPL(sparseloom, CompositeExplicitAutograd, m) {
   m.impl("generate_pattern", TORCH_BOX(&generate));
   m.impl(kTopK, TORCH_BOX((&by_scores<kTopK, pattern::top_k>)));
   m.impl(kTopKByRow, TORCH_BOX((&by_scores<kTopKByRow, pattern::top_k_by_row>)));
+  m.impl("cut_lines", TORCH_BOX(&cut_lines));
   m.impl("pattern_stats", TORCH_BOX(&stats));
   m.impl("pattern_ascii", TORCH_BOX(&ascii));
   m.impl("pattern_svg", TORCH_BOX(&svg));
