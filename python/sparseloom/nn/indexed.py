@@ -14,6 +14,7 @@ from ..errors import Error
 from ..pattern import Pattern
 from . import capacity as capacities
 from . import dense_copy, dense_entries, state, topology
+from . import cut_state, dense_copy, dense_entries, state, topology
 from .with_index import WithIndex
 
 Self = TypeVar("Self", bound="IndexedModule")
@@ -125,6 +126,11 @@ class IndexedModule(WithIndex):
         and compiled code see the new topology. The layer is ``dynamic`` from then on: ``pattern``,
         ``state_dict`` and ``save`` give the topology of that moment.
 
+        Under DistributedDataParallel and tensor parallelism, give all ranks the same arguments, of the whole
+        weight. A layer that tensor parallelism has cut waits for the mask, and raises Error on every rank
+        unless it names as many blocks in each part as the part has. Under fully_shard every mask raises
+        Error.
+
         Args:
             mask: bool or uint8 [block rows, block columns], or a Pattern. It should name exactly the layer's
                 number of blocks. Nothing waits to count them: if it names more, the first in row-major order
@@ -198,6 +204,8 @@ class IndexedModule(WithIndex):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._capacity is not None:
             capacities.leave_out_free(self, destination, prefix)
+        if self._cut is not None:
+            destination.update({prefix + name: entry for name, entry in cut_state.entries(self).items()})
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Applies .to(), .half(), .to_empty() and their like. Memory that came from meta holds nothing, so
@@ -220,10 +228,14 @@ class IndexedModule(WithIndex):
         memory."""
         try:
             state.require_strided(state_dict, prefix, ("values", "bias"))
+            if self._cut is not None:
+                cut_state.load(self, state_dict, prefix, missing_keys, unexpected_keys)
+                return
             dense_entries.accept_dense(self, state_dict, prefix)
             pattern = state.read_pattern(self, state_dict, prefix)
             if pattern is not None and self._capacity is not None:
                 capacities.fill_free(self, state_dict, prefix)
+            state.require_room(self, pattern)
         except Error as error:
             error_msgs.append(f"{prefix[:-1] or 'layer'}: {error}")
             return

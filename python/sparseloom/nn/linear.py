@@ -14,7 +14,7 @@ from ..errors import Error
 from ..pattern import Block, Pattern
 from ..sparsify import Sparsifier
 from ..timing import candidates
-from . import arguments, convert, state
+from . import arguments, convert, cut, state
 from . import dense_copy as copies
 from .indexed import IndexedModule
 from .parametrized import Parametrizations
@@ -113,8 +113,12 @@ class BlockSparseLinear(IndexedModule):
         """Draws nn.Linear's initial distribution for the true fan-in: uniform within 1 / sqrt(stored inputs
         of the output feature).
 
-        A block row without blocks has no fan-in: its bias is zero.
+        A block row without blocks has no fan-in: its bias is zero. Raises Error for a layer that is cut
+        between ranks, which knows the fan-in of its part alone.
         """
+        if self._cut is not None:
+            got, remedy = "a part of one", "draw before parallelize_module, or load"
+            raise Error("reset_parameters", "a whole layer", got, remedy)
         if self.values.is_meta:
             return
         with torch.no_grad(), copies.own_writes(self):
@@ -144,6 +148,8 @@ class BlockSparseLinear(IndexedModule):
             and (node := arguments.recorded_by_fx(self, x, residual=residual)) is not None
         ):
             return node  # type: ignore[no-any-return]
+        if self._cut is not None:
+            return cut.product(self, x, residual)
         parameters = self._parameters
         values: Tensor
         bias: Tensor | None
@@ -336,6 +342,9 @@ class BlockSparseLinear(IndexedModule):
                 else f"capacity={self.capacity}"
             )
         )
+        if self._cut is not None:
+            more = f"the fullest has {self._cut.imbalance:.1%} more blocks than the mean"
+            parts.append(f"part {self._cut.part} of {self._cut.parts} ({more})")
         parts += [f"activation={self.activation}"] if self.activation else []
         parts += ["strict=True"] if self.strict else []
         parts += ["fuse_wgrad_accumulation=True"] if self.fuse_wgrad_accumulation else []

@@ -57,6 +57,12 @@ class SparseWeight:
         return self.index.rows, self.index.cols
 
     @property
+    def whole_shape(self) -> tuple[int, int]:
+        """The shape in files, and before tensor parallelism left the owner a part of the weight."""
+        cut = getattr(self.owner, "_cut", None)
+        return self.shape if cut is None else (cut.pattern.rows, cut.pattern.cols)
+
+    @property
     def block(self) -> tuple[int, int]:
         """(out features, in features) of one block."""
         return self.index.bm, self.index.bn
@@ -98,13 +104,13 @@ class SparseWeight:
 
     def stored_as(self) -> dict[str, Any]:
         """Returns what a file of ``save`` says of the weight beside its tensors."""
-        rows, cols = self.shape
+        rows, cols = self.whole_shape
         return {"in_features": cols, "out_features": rows, "block": list(self.block)}
 
     def require_readable(self, tensors: Mapping[str, Any], prefix: str, computed: Tensor | None) -> None:
         """Raises Error unless the entries under ``prefix`` are a weight of this shape and layout, of any
         pattern. ``computed`` are values that are computed and thus no entry."""
-        state.read_entries(self.shape, self.block, computed, tensors, prefix)
+        state.read_entries(self.whole_shape, self.block, computed, tensors, prefix)
 
     def to_dense(self) -> Tensor:
         """Returns the values in their places [out features, in features], zero where there is no block."""

@@ -212,6 +212,13 @@ def read_pattern(layer: WithIndex, tensors: Mapping[str, Any], prefix: str) -> P
     return read_entries((layer.out_features, layer.in_features), layer.block, computed, tensors, prefix)
 
 
+def require_room(layer: WithIndex, pattern: Pattern | None) -> None:
+    """Raises Error where fully_shard has cut up values for another number of blocks than the pattern's."""
+    if pattern is not None and hasattr(layer.values, "placements") and pattern.blocks != len(layer.values):
+        expected, remedy = f"{len(layer.values)} blocks in sharded values", "load first, then fully_shard"
+        raise Error("load", expected, str(pattern.blocks), remedy)
+
+
 def read_entries(
     shape: tuple[int, int],
     block: tuple[int, int],

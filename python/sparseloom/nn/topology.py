@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from .. import ops
@@ -21,6 +22,8 @@ from .._optimizers import as_optimizers
 from ..errors import Error
 from ..pattern import Pattern
 from . import capacity, state
+from . import state
+from .cut import Cut, held
 from .parametrized import require_own_values
 
 if TYPE_CHECKING:
@@ -81,27 +84,48 @@ def _move_to(
         ops.set_topology(index, mask, moved, requested)
     else:
         ops.update_topology(index, mask, moved, requested, layer.get_buffer(capacity.FLAGS))
+    cut = None if layer._cut is None else _with_mask(layer._cut, mask)
+    index = make_dynamic(layer)
+    if cut is not None:
+        layer._cut, mask = cut, cut.own_pattern.mask.to(index.packed.device)
+    moved = index.packed.new_empty(index.blocks)
+    ops.set_topology(index, mask, moved, layer.get_buffer("requested_blocks"))
     layer._writes = state.writes(layer)
     with torch.no_grad():
-        values = layer.values
-        _move(values.detach(), moved)
-        for gradient in (values.grad, getattr(values, "main_grad", None)):
+        parameter = layer.values
+        values = held(layer, parameter.detach())
+        _move(values, moved)
+        for gradient in (parameter.grad, getattr(parameter, "main_grad", None)):
             if isinstance(gradient, Tensor):
-                _move(gradient, moved)
-        move_state(optimizers, values, moved)
+                _move(held(layer, gradient), moved)
+        _move_state(layer, optimizers, moved)
         if grown is not None:
-            fresh = ops.call("pack", grown.detach().to(values.dtype), index.crow, index.col, *layer.block)
+            grown = grown.detach() if cut is None else cut.own_of(grown.detach()).contiguous()
+            fresh = ops.call("pack", grown.to(values.dtype), index.crow, index.col, *layer.block)
             values.copy_(torch.where((moved < 0)[:, None, None], fresh, values))
     return moved
 
 
-def move_state(optimizers: Iterable[Optimizer], parameter: nn.Parameter, moved: Tensor) -> None:
-    """Moves every state tensor of the parameter that has blocks as its first dimension: kept blocks keep
-    their state, new ones start at zero. Steps and other scalars stay."""
+def _move_state(layer: IndexedModule, optimizers: Iterable[Optimizer], moved: Tensor) -> None:
+    """Moves every state tensor of the values that has blocks as its first dimension: kept blocks keep their
+    state, new ones start at zero. Steps and other scalars stay."""
+    parameter = layer.values
     for optimizer in optimizers:
         for value in optimizer.state.get(parameter, {}).values():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == parameter.shape[0]:
-                _move(value, moved)
+                _move(held(layer, value), moved)
+
+
+def _with_mask(cut: Cut, mask: Tensor) -> Cut:
+    """Returns the cut of the whole weight's next pattern. Raises Error unless each part keeps its number of
+    blocks: the memory of a rank cannot go to another."""
+    whole = cut.pattern
+    other = replace(cut, pattern=Pattern(whole.rows, whole.cols, whole.block, mask.bool()))
+    if other.counts != cut.counts:
+        expected = f"{list(cut.counts)} blocks in the parts between {list(cut.borders)}"
+        remedy = f"move blocks within the parts of dimension {cut.dim}"
+        raise Error(_OP, expected, str(list(other.counts)), remedy)
+    return other
 
 
 def _move(tensor: Tensor, moved: Tensor) -> None:
@@ -136,10 +160,17 @@ def require_changeable(layer: IndexedModule) -> None:
             _OP, "a layer with memory", "one on meta", "materialise it with .to_empty() and load it first"
         )
     require_own_values(_OP, layer)
-    if hasattr(layer.values, "placements"):
+    if len(getattr(layer.values, "placements", ())) > (layer._cut is not None):
         raise Error(
             _OP, "whole values", "values that fully_shard has cut up", "change the topology before sharding"
         )
+    if layer._digest != ops.UNKNOWN:
+        count = torch.full((1,), layer._blocks, dtype=torch.int32, device=layer.packed_index.device)
+        layer.register_buffer("requested_blocks", count, persistent=False)
+        layer._digest, layer._index = ops.UNKNOWN, None
+    if layer._copy is not None:
+        layer._copy.end()
+    return layer.index
 
 
 def current_pattern(layer: IndexedModule) -> Pattern:
@@ -176,8 +207,14 @@ def write_index(layer: IndexedModule, pattern: Pattern) -> bool:
     return True
 
 
+def _shape(layer: IndexedModule) -> tuple[int, int]:
+    """Returns (out features, in features) of the whole weight, also where the layer holds a part of it."""
+    cut = layer._cut
+    return (layer.out_features, layer.in_features) if cut is None else (cut.pattern.rows, cut.pattern.cols)
+
+
 def _mask(layer: IndexedModule, mask: Tensor | Pattern) -> Tensor:
-    (bm, bn), rows, cols = layer.block, layer.out_features, layer.in_features
+    (bm, bn), (rows, cols) = layer.block, _shape(layer)
     shape = (-(-rows // bm), -(-cols // bn))
     if isinstance(mask, Pattern):
         if (mask.rows, mask.cols, mask.block) != (rows, cols, layer.block):
@@ -200,11 +237,10 @@ def _mask(layer: IndexedModule, mask: Tensor | Pattern) -> Tensor:
 
 
 def _require_grown(layer: IndexedModule, grown: Tensor) -> None:
-    if not isinstance(grown, Tensor) or tuple(grown.shape) != (layer.out_features, layer.in_features):
+    shape = _shape(layer)
+    if not isinstance(grown, Tensor) or tuple(grown.shape) != shape:
         got = str(list(grown.shape)) if isinstance(grown, Tensor) else type(grown).__name__
-        expected = (
-            f"grown [{layer.out_features}, {layer.in_features}], a whole weight whose new blocks are taken"
-        )
+        expected = f"grown {list(shape)}, a whole weight whose new blocks are taken"
         raise Error(_OP, expected, got, "leave it out: new blocks start at zero")
     if grown.device != layer.values.device:
         raise Error(_OP, f"grown on {layer.values.device}", str(grown.device), "move it with .to()")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..pattern import Pattern
 from . import state
+from .cut import Cut
 
 
 class WithIndex(nn.Module):
@@ -29,6 +30,8 @@ class WithIndex(nn.Module):
     _blocks: int
     _digest: int
     _index: ops.Index | None
+    #: Where the layer holds a part of a weight, which: see nn.cut.
+    _cut: Cut | None = None
 
     @property
     def index(self) -> ops.Index:

@@ -1,0 +1,70 @@
+"""What DistributedDataParallel has to know of sparse layers, told when it takes a model.
+
+It would broadcast their indices before every forward pass, and pair values that lie in different places where
+the ranks' patterns differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import Error
+from ..nn.sparse_weight import SparseWeight, joined, sparse_layers
+
+
+def prepare_ddp(model: nn.Module, process_group: Any = None) -> nn.Module:
+    """Does what DistributedDataParallel(model) does by itself, earlier; returns the model.
+
+    It compares the patterns of all ranks, and excludes the index from what DistributedDataParallel
+    broadcasts before every forward pass. Raises Error, on every rank, that names the first layer whose
+    pattern is not the same everywhere.
+    """
+    weights = _weights(model)
+    if dist.is_available() and dist.is_initialized():
+        require_equal("prepare_ddp", weights, process_group)
+    known = set(getattr(model, "_ddp_params_and_buffers_to_ignore", ()))
+    ignored = sorted(known | _indices(weights))
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    return model
+
+
+def require_equal(op: str, weights: dict[str, SparseWeight], process_group: Any) -> None:
+    """Raises Error, on every rank of the group, unless all have the same patterns."""
+    mine = {name: weight.content_hash for name, weight in weights.items()}
+    gathered: list[dict[str, int]] = [{} for _ in range(dist.get_world_size(process_group))]
+    dist.all_gather_object(gathered, mine, process_group)
+    for rank, theirs in enumerate(gathered):
+        for name in sorted(theirs.keys() | gathered[0].keys()):
+            if theirs.get(name) != gathered[0].get(name):
+                remedy = (
+                    "give BlockSparse a seed, choose by magnitude of equal "
+                    "weights, or load one checkpoint on all ranks"
+                )
+                expected = f"one pattern of {name or 'the layer'} on all ranks"
+                raise Error(op, expected, f"another on rank {rank} than on rank 0", remedy)
+
+
+def _weights(model: nn.Module) -> dict[str, SparseWeight]:
+    return {layer.name: layer.weight for layer in sparse_layers(model)}
+
+
+def _indices(weights: dict[str, SparseWeight]) -> set[str]:
+    return {joined(name, buffer) for name, weight in weights.items() for buffer in weight.index_buffers}
+
+
+def _on_registration(parent: nn.Module, name: str, child: nn.Module | None) -> None:
+    """Sees DistributedDataParallel take its model, before it lists the buffers."""
+    if name != "module" or child is None or not isinstance(parent, DistributedDataParallel):
+        return
+    weights = _weights(child)
+    if weights:
+        require_equal("DistributedDataParallel", weights, parent.process_group)
+        parent.parameters_to_ignore = set(parent.parameters_to_ignore) | _indices(weights)
+
+
+register_module_module_registration_hook(_on_registration)
