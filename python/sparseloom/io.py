@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from . import layouts, ops
 from ._files import decoded, write_whole
 from .errors import Error
+from .nn.sharded import as_entry, gathered, is_sharded, on_first_rank, parts_of
 from .nn.sparse_weight import SparseWeight, joined, sparse_layers
 from .nn.state import int32_index
 from .pattern import Pattern
@@ -46,19 +47,27 @@ def save(model: nn.Module, path: str | bytes | os.PathLike[str]) -> None:
     renamed. If it replaces a file, it keeps that file's permissions; a symbolic link stays one, and the file
     that it points to is written. Raises Error when an entry is not a plain tensor with values, when ``path``
     is a pipe, a device or a socket, and when the folder cannot be written (a full disk included).
+
+    Of a model that fully_shard or tensor parallelism has sharded, the file is that of the whole model. All
+    ranks have to call this; rank 0 writes, and all raise the Error where it cannot.
     """
     model = _unwrapped(model)
+    state = _state("save", model)
+    for name, tensor in state.items():
+        if tensor.is_meta:
+            got, remedy = f"{name} on the meta device", "materialize with to_empty() and load first"
+            raise Error("save", "tensors with values", got, remedy)
+    if any(is_sharded(tensor) for tensor in state.values()):
+        on_first_rank(_write, model, gathered(model, state), path)
+    else:
+        _write(model, state, path)
+
+
+def _write(model: nn.Module, state: dict[str, Tensor], path: str | bytes | os.PathLike[str]) -> None:
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
-    for name, tensor in _state("save", model).items():
-        if tensor.is_meta:
-            raise Error(
-                "save",
-                "tensors with values",
-                f"{name} on the meta device",
-                "materialize with to_empty() and load first",
-            )
+    for name, tensor in state.items():
         where = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)
         if tensor.numel() and where in seen:
             aliases[name] = seen[where]
@@ -85,7 +94,8 @@ def load(path: str | bytes | os.PathLike[str], model: nn.Module, *, sparsify: bo
 
     With ``sparsify``, dense layers that are block-sparse in the file first become so, as sparsify_ would make
     them; the change is announced in the same way, and an optimizer that was made before has to be made again.
-    Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum.
+    Everything is checked before the model is touched: entries, shapes, dtypes, indices and the checksum. Of a
+    model that fully_shard or tensor parallelism has sharded, every rank reads the file and takes its part.
     Raises Error, and leaves the model bitwise as it was, when the file is damaged, truncated, from another
     program or from a newer version, or does not fit the model.
     """
@@ -103,12 +113,16 @@ def _fill(model: nn.Module, tensors: dict[str, Tensor], layers: dict[str, Any]) 
     state = _state("load", model)
     _require_fit(model, state, tensors, layers)
     on_meta = any(tensor.is_meta for tensor in state.values())
+    if on_meta and any(is_sharded(tensor) for tensor in state.values()):
+        remedy = "call to_empty() on the model first"
+        raise Error("load", "sharded tensors with memory", "some on the meta device", remedy)
     if on_meta:  # entries that share memory only in the file must not share it in the model
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     before = {name: tensor.detach().clone() for name, tensor in state.items()}
     ties = _ties(model)
     try:
-        model.load_state_dict(tensors, strict=True, assign=on_meta)
+        entries = {name: as_entry(state[name], tensor) for name, tensor in tensors.items()}
+        model.load_state_dict(entries, strict=True, assign=on_meta)
         _retie(model, ties)
         _require_loaded(_state("load", model), tensors)
     except Exception as error:
@@ -329,12 +343,15 @@ def _require_loaded(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> Non
     """Raises Error unless the model holds the file's tensors bitwise, which fails where two entries share
     memory in the model but differ in the file."""
     for name, tensor in state.items():
-        mine, read = (
-            t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (tensor, tensors[name])
-        )
-        if not torch.equal(mine, read):
+        read = tensors[name]
+        pieces = parts_of(tensor, read) if is_sharded(tensor) else [(tensor, read)]
+        if not all(torch.equal(_bytes(mine), _bytes(theirs)) for mine, theirs in pieces):
             remedy = "the model ties tensors that the file holds apart: untie them, or save a tied model"
             raise Error("load", f"{name} to hold what the file has", "something else", remedy)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _ties(model: nn.Module) -> list[list[str]]:

@@ -158,7 +158,7 @@ def _cut(
     made = distribute_tensor(parts, mesh, (Shard(0),), src_data_rank=source)
     layer.register_parameter("values", nn.Parameter(made, requires_grad=values.requires_grad))
     if bias is not None:
-        parts, placement = bias.detach(), _REPLICATE
+        parts, placement = bias.detach(), Replicate()  # type: tuple[Tensor, Placement]
         if dim == 0:
             parts, placement = cut.in_parts(parts, cut.place_of_features, max(cut.widths)), Shard(0)
         made = distribute_tensor(parts, mesh, (placement,), src_data_rank=source)
@@ -169,9 +169,6 @@ def _cut(
     layer._set_index(own, layer.packed_index.device)
     cut_layers.add(layer)
     guard()
-
-
-_REPLICATE: Placement = Replicate()
 
 
 def _even(features: int, side: int, parts: int) -> list[int]:

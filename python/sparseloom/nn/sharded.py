@@ -4,10 +4,12 @@ before a program has one: that takes two seconds."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 
 
 def is_sharded(entry: object) -> TypeGuard[Any]:
@@ -21,12 +23,6 @@ def local(tensor: Any) -> Tensor:
     # asked by attribute, which torch.compile traces
     own: Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
     return own
-
-
-def whole_of(entry: Any) -> Tensor:
-    """Returns a whole tensor: of a DTensor on every rank of its mesh, all of which have to call this."""
-    whole: Tensor = entry.full_tensor() if is_sharded(entry) else entry
-    return whole
 
 
 def parts_of(entry: Any, whole: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -46,3 +42,41 @@ def take_(entry: Any, whole: Tensor) -> None:
     with torch.no_grad():
         for own, part in parts_of(entry, whole):
             own.copy_(part)
+
+
+def as_entry(entry: Any, whole: Tensor) -> Tensor:
+    """Returns a whole tensor as load_state_dict takes it in the place of an entry."""
+    if not is_sharded(entry) or hasattr(entry, "pieces"):  # a cut layer takes whole tensors
+        return whole
+    made = torch.empty_like(entry)
+    take_(made, whole)
+    return made
+
+
+def gathered(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a model's state dict with whole tensors, on the CPU, on rank 0; others get tensors without
+    elements. All ranks have to call this. Names of one Parameter get one tensor."""
+    parameters = {name: id(each) for name, each in model.named_parameters(remove_duplicate=False)}
+    found: dict[int, Tensor] = {}
+    made = dict(state)
+    for name, entry in state.items():
+        if is_sharded(entry):
+            key = parameters.get(name, id(entry))
+            if key not in found:
+                whole = entry.full_tensor()
+                found[key] = whole.cpu() if dist.get_rank() == 0 else whole.new_empty(0)
+            made[name] = found[key]
+    return made
+
+
+def on_first_rank(function: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function on rank 0, while all ranks wait for its end and raise what it raised."""
+    outcome: list[Exception | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            function(*arguments)
+        except Exception as error:
+            outcome = [error]
+    dist.broadcast_object_list(outcome, src=0)
+    if outcome[0] is not None:
+        raise outcome[0]

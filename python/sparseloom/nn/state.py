@@ -13,6 +13,7 @@ from .. import ops
 from ..errors import Error, unsupported_layout
 from ..pattern import Pattern
 from .parametrized import values_are_computed
+from .sharded import is_sharded
 
 if TYPE_CHECKING:
     from .indexed import IndexedModule
@@ -255,6 +256,6 @@ def read_entries(
             remedy = "remove the parametrization, norm or pruning, load, and register it again"
         raise Error("load", expected, got, remedy)
     pattern = Pattern.from_index(crow, col, *shape, block)
-    if not values.is_meta and computed is None:
+    if not values.is_meta and computed is None and not is_sharded(values):
         require_zero_padding("load", values, pattern)
     return pattern
