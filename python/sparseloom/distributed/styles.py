@@ -23,6 +23,7 @@ from .ddp import require_equal
 from .optimizer import guard
 
 _OP = "parallelize_module"
+_WHOLE: Placement = Replicate()
 
 
 class BlockColwiseParallel(ColwiseParallel):
@@ -158,7 +159,7 @@ def _cut(
     made = distribute_tensor(parts, mesh, (Shard(0),), src_data_rank=source)
     layer.register_parameter("values", nn.Parameter(made, requires_grad=values.requires_grad))
     if bias is not None:
-        parts, placement = bias.detach(), Replicate()  # type: tuple[Tensor, Placement]
+        parts, placement = bias.detach(), _WHOLE
         if dim == 0:
             parts, placement = cut.in_parts(parts, cut.place_of_features, max(cut.widths)), Shard(0)
         made = distribute_tensor(parts, mesh, (placement,), src_data_rank=source)

@@ -13,6 +13,7 @@ from ..errors import Error
 from ..pattern import Block, Pattern, block_shape
 from ..sparsify import Context, Sparsifier, sparsifier_of
 from . import state
+from .sharded import require_whole
 
 if TYPE_CHECKING:
     from .linear import BlockSparseLinear
@@ -90,6 +91,7 @@ def from_dense(
 
 def to_dense(layer: BlockSparseLinear) -> nn.Module:
     """See BlockSparseLinear.to_dense."""
+    require_whole("to_dense", layer.values)
     options = {"device": layer.values.device, "dtype": layer.values.dtype}
     dense = nn.utils.skip_init(
         nn.Linear, layer.in_features, layer.out_features, bias=layer.bias is not None, **options
@@ -161,6 +163,7 @@ def from_torch_bsr(
 
 def to_torch_bsr(layer: BlockSparseLinear) -> Tensor:
     """See BlockSparseLinear.to_torch_bsr."""
+    require_whole("to_torch_bsr", layer.values)
     (bm, bn), (rows, cols) = layer.block, (layer.out_features, layer.in_features)
     if rows % bm or cols % bn:
         raise Error(

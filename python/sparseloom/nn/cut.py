@@ -144,9 +144,10 @@ def product(layer: BlockSparseLinear, x: Tensor, residual: Tensor | None) -> Ten
     a cut across block columns, to which bias and activation come after the sum over ranks."""
     cut, whole_bias, activation = layer._cut, layer.bias, layer.activation
     assert cut is not None
-    if residual is not None:
-        remedy = "add it to the layer's result"
-        raise Error("linear", "no residual in a layer that is cut between ranks", "one", remedy)
+    if residual is not None or layer.fuse_wgrad_accumulation:
+        got = "a residual" if residual is not None else "fuse_wgrad_accumulation=True"
+        expected, remedy = "a plain product of a layer that is cut between ranks", "add outside of the layer"
+        raise Error("linear", expected, got, remedy)
     if cut.dim == 1:
         whole_bias = activation = None
     values = held(layer, layer.values)

@@ -198,6 +198,8 @@ class IndexedModule(WithIndex):
     def __setstate__(self, state_of_copy: dict[str, Any]) -> None:
         super().__setstate__(state_of_copy)
         dense_copy.begin(self, self._dense_copy)
+        if self._cut is not None:
+            cut_state.cut_layers.add(self)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         state.mend_index(self)

@@ -205,6 +205,10 @@ class BlockSparseLinear(IndexedModule):
     @dense_copy.setter
     def dense_copy(self, setting: bool | Literal["auto"]) -> None:
         copies.require_setting("dense_copy", setting, self.strict)
+        if setting and self._cut is not None:
+            raise Error(
+                "dense_copy", "a whole layer", "a part of one", "multiply with the blocks between ranks"
+            )
         self._dense_copy = setting
         copies.begin(self, setting)
 

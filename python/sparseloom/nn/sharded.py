@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..errors import Error
+
 
 def is_sharded(entry: object) -> TypeGuard[Any]:
     """Returns whether an entry of a state dict is a DTensor."""
@@ -23,6 +25,13 @@ def local(tensor: Any) -> Tensor:
     # asked by attribute, which torch.compile traces
     own: Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
     return own
+
+
+def require_whole(op: str, values: Tensor) -> None:
+    """Raises Error for a DTensor."""
+    if is_sharded(values):
+        remedy = "save the model on all ranks, and load the file into a whole one"
+        raise Error(op, "whole values", "some that are sharded as a DTensor", remedy)
 
 
 def parts_of(entry: Any, whole: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..pattern import Pattern
 from . import state
+from .sharded import require_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +119,7 @@ class SparseWeight:
 
     def unpacked(self, like_values: Tensor) -> Tensor:
         """Returns a tensor of the values' shape, such as their gradient, in the places of the values."""
+        require_whole("to_dense", like_values)
         crow, col, (rows, cols) = self.index.crow, self.index.col, self.shape
         dense: Tensor = ops.call("unpack", like_values.contiguous(), crow, col, rows, cols)
         return dense
