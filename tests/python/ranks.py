@@ -1,5 +1,5 @@
-"""What test_several_gpus.py runs on each of several ranks: `ranks.py DEVICE WORLD RANK FOLDER`. Prints one
-line for each check that held.
+"""What test_several_gpus.py runs: `ranks.py DEVICE WORLD FOLDER`. Each of WORLD ranks writes a line for each
+check that held to FOLDER/<rank>.
 
 Ranks lie two by two: mesh["dp"] is for FSDP2, mesh["tp"] for tensor parallelism.
 """
@@ -23,9 +23,15 @@ from torch.nn.parallel import DistributedDataParallel
 import sparseloom
 from sparseloom.distributed import mlp_plan
 
-KIND, WORLD, RANK, FOLDER = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-DEVICE = KIND if KIND == "cpu" else f"cuda:{RANK}"
+KIND, WORLD, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 STEPS = 20
+
+# Ranks are forked here, since the imports take seconds; nothing has started a thread or used a GPU.
+RANK = next((rank for rank in range(WORLD) if os.fork() == 0), None)
+if RANK is None:
+    statuses = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(WORLD)]
+    sys.exit(any(statuses))
+sys.stdout = (FOLDER / str(RANK)).open("w")
 
 torch.set_num_threads(1)
 if KIND == "cuda":

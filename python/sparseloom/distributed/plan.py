@@ -60,7 +60,7 @@ def mlp_plan(
 
     Args:
         mlp: the module that has the layers. Between them it may act on each feature alone: an activation or
-            a product, but no normalization over the features.
+            a product, but no normalization over the features. A residual path has to lie outside of it.
         columns: the names of the layers that give the hidden features, such as gate_proj and up_proj.
         rows: the name of the layer that takes them, such as down_proj.
         mesh: the dimension of the mesh that the ranks lie on, such as mesh["tp"].
