@@ -74,9 +74,9 @@ CLOSED = {("kernels", "plan/registry.h"), ("kernels", "plan/cache.h")}
 FRONT_ARROWS = (
     {"base"},  # errors, ops, pattern, and every module whose name begins with an underscore
     {"sparsify", "timing", "layouts", "optim"},
-    {"nn"},
+    {"nn", "tensors"},
     {"patch", "testing"},
-    {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks"},
+    {"quantize", "io", "report", "distributed", "hf", "lora", "callbacks", "builder"},
     {"advice", "permute"},
     {"advise"},
     {"bench", "demo", "experiment", "cli"},

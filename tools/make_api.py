@@ -36,7 +36,7 @@ MODULES: dict[str, list[str] | None] = {
             "BlockwiseFraction",
             "PerBlockNM",
         ),
-        *("SameFormat", "Learned", "Method", "Run", "distillation_loss"),
+        *("SameFormat", "Learned", "Method", "Run", "distillation_loss", "register"),
     ],
     "sparseloom.sparsify.scores": ["Score", "Norm", "Learned"],
     "sparseloom.sparsify.select": ["Select", "TopK", "Threshold"],
@@ -110,6 +110,8 @@ MODULES: dict[str, list[str] | None] = {
             "scaled_linear",
         ),
         *("choose_blocks", "set_topology", "update_topology"),
+        "set_topology",
+        *("register", "Registry", "strict"),
     ],
 }
 #: Module -> functions. These modules need a package that is not always there: they are parsed, not imported.

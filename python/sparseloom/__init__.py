@@ -19,6 +19,7 @@ from .pattern import Pattern
 from .permute import permute_channels_
 from .quantize import quantize_
 from .report import Report, report
+from .tensors import SparseTensor, sparsified_op
 
 __all__ = [
     "Advice",
@@ -29,6 +30,7 @@ __all__ = [
     "Pattern",
     "Report",
     "Semi24",
+    "SparseTensor",
     "advise",
     "densify_",
     "info",
@@ -44,6 +46,7 @@ __all__ = [
     "quantize_",
     "report",
     "save",
+    "sparsified_op",
     "sparsify",
     "sparsify_",
 ]

@@ -3,7 +3,8 @@ computes through this module."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,10 @@ from ._plans import ordinal as ordinal
 from ._plans import plan as plan
 from ._products import SEGMENT, functorch_active
 from ._products import differentiated as differentiated
+from ._registry import DenseFallback as DenseFallback
+from ._registry import Output, current
+from ._registry import Registry as Registry
+from ._registry import strict as strict
 from .errors import Error, translated, unsupported_layout
 
 _tracing_state = torch._C._get_tracing_state  # looked up once: ops.linear calls it every time
@@ -404,3 +409,26 @@ def move_blocks(values: Tensor, moved: Tensor) -> None:
     where moved is -1. values is [blocks, ...], or anything else with blocks as its first dimension, of any
     dtype and contiguous; on CUDA the work is queued. Raises Error when it does not fit."""
     call("move_blocks", values, moved)
+
+
+Class = TypeVar("Class", bound=type)
+
+
+def register(
+    operator: Callable[..., Any], *, inputs: Sequence[type], outputs: Sequence[Output]
+) -> Callable[[Class], Class]:
+    """Makes a class the implementation of a torch function for tensors of these formats; a decorator, which
+    returns the class.
+
+    The class has static ``forward(ctx, *arguments)`` and ``backward(ctx, *gradients)``, as a
+    torch.autograd.Function has, which it may be. ``inputs`` are the layouts of the tensors among the
+    arguments, in their order: a SparseTensor comes as it is, ``layouts.Dense`` stands for torch's own
+    tensors, and a layout takes what derives from it. ``outputs`` are (sparsifier's class, layout) of each
+    result; one with another sparsifier than KeepAll serves ``sparsified_op``, and finds the sparsifiers in
+    ``ctx.sparsifiers``. Methods (``a.mm(b)``, and ``a @ b`` of matrices) find what is registered for the
+    function.
+
+    It lies in the registry in use (``Registry``). Raises Error for anything but classes, and where another
+    class is registered for the same formats.
+    """
+    return current().register(operator, inputs, outputs)

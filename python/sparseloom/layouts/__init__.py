@@ -3,6 +3,7 @@ and ``nn.SparseLinear`` multiplies with it; docs/add_a_layout.md walks through t
 
 from .coo import Coo
 from .csr import Csr
+from .dense import Dense, MaskedDense
 from .layout import Layout
 from .nm import Nm
 from .nmg import Nmg
@@ -10,3 +11,4 @@ from .registry import get, names, register
 from .semi24 import Semi24Layout
 
 __all__ = ["Coo", "Csr", "Layout", "Nm", "Nmg", "Semi24Layout", "get", "names", "register"]
+__all__ = ["Coo", "Csr", "Dense", "Layout", "MaskedDense", "Semi24Layout", "get", "names", "register"]

@@ -87,6 +87,10 @@ class Entries(Layout):
         return cls.from_places(rows, cols, row, col)
 
     @classmethod
+    def from_mask(cls: type[Self], weight: Tensor, mask: Tensor) -> Self:
+        return cls.from_dense(weight, mask=mask)
+
+    @classmethod
     def from_entries(
         cls: type[Self], rows: int, cols: int, indices: Tensor, values: Tensor
     ) -> tuple[Self, Tensor]:

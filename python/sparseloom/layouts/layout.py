@@ -46,6 +46,9 @@ class Layout:
     #: The products that there are; without "dw" the values do not train.
     directions: ClassVar[tuple[str, ...]] = ("forward", "dx", "dw")
 
+    #: Whether it stands for a tensor that is not sparse: an implementation for Layout is none for it.
+    plain: ClassVar[bool] = False
+
     rows: int
     cols: int
 
@@ -78,6 +81,13 @@ class Layout:
     def from_dense(cls: type[Self], weight: Tensor, **options: Any) -> Self:
         """Chooses what to store of ``weight`` [rows, cols]; the options are the class's own."""
         raise NotImplementedError
+
+    @classmethod
+    def from_mask(cls: type[Self], weight: Tensor, mask: Tensor) -> Self:
+        """Returns the layout that stores the elements of ``weight`` that ``mask``, bool of its shape, names:
+        what a sparsifier of single elements leaves. By default ``from_dense`` of the weight with zeros
+        elsewhere, for a layout that needs no option to find them."""
+        return cls.from_dense(weight.masked_fill(~mask, 0))
 
     def pack(self, dense: Tensor) -> Tensor:
         """Returns the values: the stored elements of ``dense`` [rows, cols], zero as padding, as one tensor

@@ -16,6 +16,7 @@ from .elements import (
     ScalarFraction,
     ScalarThreshold,
 )
+from .registered import DENSE, register
 from .select import NAMED, Magnitude, Random, sparsifier_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .run import Run
 
 __all__ = [
+    "DENSE",
     "NAMED",
     "BlockwiseFraction",
     "Context",
@@ -46,6 +48,7 @@ __all__ = [
     "gates",
     "gradients",
     "methods",
+    "register",
     "regrow",
     "schedules",
     "scores",

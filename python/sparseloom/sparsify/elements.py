@@ -41,6 +41,9 @@ class ElementSparsifier(Sparsifier):
     #: What it holds beside the tensor and the result; nnz counts what stays and b the elements of a block.
     memory: ClassVar[str] = "O(nnz)"
 
+    #: Whether everything stays, so that there is nothing to choose.
+    keeps_all: ClassVar[bool] = False
+
     @abstractmethod
     def select_mask(self, dense: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Returns a bool tensor of the shape and on the device of ``dense``: True stays.
@@ -106,6 +109,7 @@ class KeepAll(_Selection):
 
     kind, passes, memory = "streaming", 1, "O(1)"
     needs_values = False
+    keeps_all = True
 
     def _spec(self) -> tuple[str, float, int, int]:
         return "keep_all", 0.0, 1, 1

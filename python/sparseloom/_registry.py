@@ -1,0 +1,274 @@
+"""Registry: implementations of operators and of sparsifiers, found by the formats of their tensors.
+
+A registry knows formats and sparsifiers as classes alone, so that the rooms above decide what those are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from .errors import Error
+
+Class = TypeVar("Class", bound=type)
+Function = TypeVar("Function", bound=Callable[..., Any])
+Output = tuple[type, type]
+
+
+class DenseFallback(UserWarning):
+    """No implementation of an operator takes the formats of its tensors: they became dense for it."""
+
+
+class Implementation(NamedTuple):
+    """A class with static ``forward`` and ``backward``, and the formats that it takes and makes."""
+
+    inputs: tuple[type, ...]
+    outputs: tuple[Output, ...]
+    operator: Any
+    matrices: bool  # whether it is there for matrices alone, as mm is for matmul
+    run: type[torch.autograd.Function]
+    sparsifies: bool  # whether it is given the outputs' sparsifiers, after all other arguments
+    origin: tuple[str, str]
+
+    def takes(
+        self, formats: Sequence[type], outputs: Sequence[Output] | None, tensors: Sequence[torch.Tensor]
+    ) -> bool:
+        """Returns whether it is for these formats; ``outputs`` None asks for one without a sparsifier."""
+        if len(formats) != len(self.inputs) or (self.matrices and any(each.dim() != 2 for each in tensors)):
+            return False
+        if not all(_stands_for(got, want) for got, want in zip(formats, self.inputs, strict=True)):
+            return False
+        if outputs is None:
+            return not self.sparsifies
+        return len(outputs) == len(self.outputs) and all(
+            issubclass(got[0], want[0]) and want[1] is got[1]
+            for got, want in zip(outputs, self.outputs, strict=True)
+        )
+
+
+class Registry:
+    """Implementations of operators and sparsifiers. What it lacks it finds in the default one, which
+    ``ops.register`` and ``sparsify.register`` fill.
+
+    Args:
+        strict: raises Error where an implementation is missing, instead of computing densely.
+
+    It is in use within ``with registry.active():``, in that thread or task alone, and for the tensors,
+    operators and models that were made with it.
+    """
+
+    def __init__(self, strict: bool = False) -> None:
+        self.strict = strict
+        self._operators: dict[Any, tuple[Implementation, ...]] = {}
+        self._sparsifiers: dict[tuple[type, type, type], Callable[..., Any]] = {}
+        self._told: set[tuple[str, ...]] = set()
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: Any) -> Registry:
+        return self  # a copy of a model finds what the model finds
+
+    def register(
+        self, operator: Callable[..., Any], inputs: Sequence[type], outputs: Sequence[Output]
+    ) -> Callable[[Class], Class]:
+        """Makes a class the implementation of a torch function: see ``ops.register``."""
+        inputs, pairs = tuple(inputs), tuple(outputs)
+        remedy = "pass inputs=(Csr, Dense), outputs=[(KeepAll, Dense)]"
+        if not callable(operator) or not all(isinstance(each, type) for each in inputs):
+            got = repr((operator, inputs))
+            raise Error("ops.register", "a torch function and layouts as classes", got, remedy)
+        if not all(_is_pair(each) for each in pairs):
+            raise Error("ops.register", "pairs of classes (sparsifier, layout)", repr(outputs), remedy)
+        wanted = tuple((sparsifier, layout) for sparsifier, layout in pairs)
+
+        def add(cls: Class) -> Class:
+            if not callable(getattr(cls, "forward", None)):
+                raise Error(
+                    "ops.register", "a class with forward and backward", repr(cls), "define static forward"
+                )
+            origin = cls.__module__, cls.__qualname__
+            sparsifies = not all(getattr(each[0], "keeps_all", False) for each in wanted)
+            run = _function(cls, operator, sparsifies)
+            with self._lock:
+                for name, matrices in _names(operator):
+                    made = Implementation(inputs, wanted, operator, matrices, run, sparsifies, origin)
+                    old = [each for each in self._operators.get(name, ()) if each.matrices == matrices]
+                    twins = [each for each in old if each[:2] == made[:2] and each.origin != origin]
+                    if twins:
+                        got = f"{'.'.join(twins[0].origin)} for the same formats"
+                        remedy = "register it in a sparseloom.ops.Registry of your own"
+                        raise Error(
+                            "ops.register", f"no other implementation of {name_of(operator)}", got, remedy
+                        )
+                    rest = [each for each in self._operators.get(name, ()) if each[:2] != made[:2]]
+                    self._operators[name] = (made, *rest)
+            return cls
+
+        return add
+
+    def register_sparsifier(
+        self, sparsifier: type, source: type, target: type
+    ) -> Callable[[Function], Function]:
+        """Makes a function the way of a sparsifier from one format to another: see ``sparsify.register``."""
+        key = sparsifier, source, target
+        if not all(isinstance(each, type) for each in key):
+            raise Error(
+                "sparsify.register", "a sparsifier's class and two layouts", repr(key), "pass classes"
+            )
+
+        def add(function: Function) -> Function:
+            with self._lock:
+                old = self._sparsifiers.get(key)
+                if old is not None and _origin(old) != _origin(function):
+                    got = f"{'.'.join(_origin(old))} for {sparsifier.__name__}"
+                    remedy = "register it in a sparseloom.ops.Registry of your own"
+                    raise Error("sparsify.register", "no other implementation", got, remedy)
+                self._sparsifiers = {**self._sparsifiers, key: function}
+            return function
+
+        return add
+
+    def operator(
+        self,
+        operator: Any,
+        formats: Sequence[type],
+        outputs: Sequence[Output] | None,
+        tensors: Sequence[torch.Tensor],
+    ) -> Implementation | None:
+        """Returns what takes these formats, its own before the default registry's."""
+        for registry in (self, DEFAULT):
+            for each in registry._operators.get(operator, ()):
+                if each.takes(formats, outputs, tensors):
+                    return each
+        return None
+
+    def sparsifier(self, sparsifier: type, source: type, target: type) -> Callable[..., Any] | None:
+        """Returns the function that was registered for a sparsifier, or for a class that it derives from."""
+        for registry in (self, DEFAULT):
+            for cls in sparsifier.__mro__:
+                found = registry._sparsifiers.get((cls, source, target))
+                if found is not None:
+                    return found
+        return None
+
+    @contextmanager
+    def active(self) -> Iterator[Registry]:
+        """Makes it the registry in use within the body."""
+        token = _CURRENT.set(self)
+        try:
+            yield self
+        finally:
+            _CURRENT.reset(token)
+
+    def fall_back(self, operator: str, formats: Sequence[str]) -> None:
+        """Says once that an operator computes densely. Raises Error where that is forbidden."""
+        listed = ", ".join(formats)
+        if self.strict or _STRICT.get():
+            remedy = "register one with sparseloom.ops.register, or leave strict out"
+            raise Error(operator, f"an implementation for ({listed})", "none", remedy)
+        key = operator, *formats
+        with self._lock:
+            if key in self._told:
+                return
+            self._told.add(key)
+        text = f"{operator} has no implementation for ({listed}): the tensors become dense for it"
+        warnings.warn(text, DenseFallback, stacklevel=6)  # where the operator is written
+
+
+def current() -> Registry:
+    """Returns the registry in use: that of the innermost ``active()``, else the default one."""
+    found = _CURRENT.get()
+    return DEFAULT if found is None else found
+
+
+@contextmanager
+def strict() -> Iterator[None]:
+    """Within the body an operator without an implementation for its formats raises Error."""
+    token = _STRICT.set(True)
+    try:
+        yield
+    finally:
+        _STRICT.reset(token)
+
+
+def name_of(operator: Any) -> str:
+    """Returns an operator's name for messages."""
+    return str(getattr(operator, "__name__", operator))
+
+
+DEFAULT = Registry()
+_CURRENT: ContextVar[Registry | None] = ContextVar("sparseloom registry", default=None)
+_STRICT: ContextVar[bool] = ContextVar("sparseloom strict", default=False)
+
+
+def _is_pair(value: Any) -> bool:
+    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
+    return is_pair and all(isinstance(part, type) for part in value)
+
+
+def _stands_for(got: type, want: type) -> bool:
+    """Returns whether a layout stands for another: itself, or what it derives from; but a dense tensor for no
+    sparse one."""
+    return got is want or (issubclass(got, want) and not getattr(got, "plain", False))
+
+
+class _Forward(torch.autograd.Function):
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise Error(type(ctx).__name__, "an implementation with a backward", "one without", "write backward")
+
+
+def _function(cls: Any, operator: Any, sparsifies: bool) -> type[torch.autograd.Function]:
+    methods: dict[str, Any] = {"__doc__": f"{name_of(operator)} by {cls.__qualname__}"}
+    if sparsifies:
+
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            ctx.sparsifiers = arguments[-1]
+            return cls.forward(ctx, *arguments[:-1])
+
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            made = cls.backward(ctx, *gradients)
+            return (*made, None) if isinstance(made, tuple) else (made, None)
+
+        methods |= {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        return type(cls.__name__, (_Forward,), methods)
+    if issubclass(cls, torch.autograd.Function):
+        return cls
+    return type(cls.__name__, (cls, _Forward), methods)
+
+
+def _names(operator: Any) -> list[tuple[Any, bool]]:
+    """Returns under what torch calls an operator: as a function, a method, and for matrices as @."""
+    name = name_of(operator)
+    found = [(operator, False)]
+    if getattr(torch, name, None) is operator:
+        methods = (getattr(torch.Tensor, each, None) for each in (name, f"__{name}__"))
+        found += [(each, False) for each in methods if each is not None]
+    if operator is torch.mm:
+        found += [(each, True) for each in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)]
+    return found
+
+
+@lru_cache
+def parameters(operator: Any) -> tuple[tuple[str, Any], ...]:
+    """Returns names and defaults of an operator's arguments; nothing where nobody knows them."""
+    testing = torch.overrides.get_testing_overrides()  # has the signatures of what C++ defines
+    try:
+        signature = inspect.signature(testing.get(operator, operator))
+    except (TypeError, ValueError):
+        return ()
+    return tuple((each.name, each.default) for each in signature.parameters.values())
+
+
+parameters._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in _operators.py
+
+
+def _origin(function: Callable[..., Any]) -> tuple[str, str]:
+    return function.__module__, function.__qualname__

@@ -1,0 +1,57 @@
+"""Dense and MaskedDense: all elements in their places, and those of them that a mask lets pass."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from .layout import Layout
+from .registry import register
+
+
+@register
+class Dense(Layout):
+    """All elements of W: the values are W [rows, cols]. As a format it stands for torch's own tensors."""
+
+    name = "dense"
+    plain = True
+
+    @classmethod
+    def from_dense(cls, weight: Tensor) -> Dense:  # type: ignore[override]
+        return cls(*weight.shape)
+
+    def pack(self, dense: Tensor) -> Tensor:
+        return dense
+
+    def to_dense(self, values: Tensor) -> Tensor:
+        return values
+
+
+@register
+class MaskedDense(Layout):
+    """All elements of W [rows, cols] as values, zero where ``mask``, bool of W's shape, is False: what every
+    sparse layout computes, without the memory or the time that one saves."""
+
+    name = "masked_dense"
+    mask: Tensor
+
+    @classmethod
+    def from_dense(cls, weight: Tensor, mask: Tensor | None = None) -> MaskedDense:  # type: ignore[override]
+        """Keeps the elements that ``mask`` names; without one, those that are not zero. Raises Error for a
+        mask of another shape or dtype."""
+        mask = weight.detach() != 0 if mask is None else mask
+        if mask.dtype != torch.bool or mask.shape != weight.shape:
+            got = f"{mask.dtype} {list(mask.shape)}"
+            raise Error(cls.name, f"a bool mask {list(weight.shape)}", got, "pass weight != 0, for example")
+        return cls(*weight.shape, mask=mask)
+
+    @classmethod
+    def from_mask(cls, weight: Tensor, mask: Tensor) -> MaskedDense:
+        return cls.from_dense(weight, mask=mask)
+
+    def pack(self, dense: Tensor) -> Tensor:
+        return dense.masked_fill(~self.mask, 0)
+
+    def to_dense(self, values: Tensor) -> Tensor:
+        return values.masked_fill(~self.mask, 0)

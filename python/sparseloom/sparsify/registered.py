@@ -1,0 +1,31 @@
+"""register: the way of a sparsifier from one format to another, and DENSE, the formats of dense tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .. import _registry
+from .elements import KeepAll
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: What leaves a result or a gradient as it is: inline sparsifier, temporary format, external sparsifier,
+#: format.
+DENSE = (KeepAll(), "dense", KeepAll(), "dense")
+
+
+def register(sparsifier: type, *, source: type, target: type) -> Callable[[Function], Function]:
+    """Makes ``function(sparsifier, context)`` the way of a sparsifier's class from layout ``source`` to
+    layout ``target``; a decorator, which returns the function.
+
+    ``context`` is a ``Context`` whose ``weight`` is the tensor as a matrix [first size, product of the
+    others], dense, with ``gradient``, ``input_statistics`` and ``step`` where they are known. The function
+    returns an instance of ``target``, which says what stays, or a SparseTensor in it, which brings values of
+    its own. What stays has the derivative one.
+
+    It lies in the registry in use (``ops.Registry``). Without one an ElementSparsifier's mask chooses, and
+    ``target.from_mask`` stores. Raises Error for anything but classes, and where another function is
+    registered for the same three.
+    """
+    return _registry.current().register_sparsifier(sparsifier, source, target)

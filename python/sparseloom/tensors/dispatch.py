@@ -1,0 +1,164 @@
+"""What an operator on a SparseTensor runs.
+
+Implementations are looked up in ``__torch_function__``: there an operator still is what was written
+(torch.mm, conv2d), autograd has not taken it apart yet, and the implementation brings its own backward. What
+is missing there arrives in ``__torch_dispatch__``, below autograd, as torch's basic operators: those that
+move, copy or write a tensor keep the format, the others compute densely, with torch's own gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from .._registry import Implementation, Output, Registry, current, parameters
+from ..errors import Error
+from ..layouts import Dense, Layout
+from . import sparse_tensor, structural
+
+if TYPE_CHECKING:
+    from .sparse_tensor import SparseTensor
+
+
+def function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What __torch_function__ returns."""
+    found = implementation(func, args, kwargs, None, None)
+    if found is not None:
+        return found.run.apply(*positional(found, args, kwargs))
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def implementation(
+    func: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    outputs: Sequence[Output] | None,
+    registry: Registry | None,
+) -> Implementation | None:
+    """Returns what is registered for a call, or None. Without ``registry`` the first tensor that has one
+    decides."""
+    tensors = _tensors(args) + _tensors(tuple(kwargs.values()))
+    if registry is None:
+        registry = registry_of(tensors)
+    formats = [format_of(each) for each in tensors]
+    return registry.operator(func, formats, outputs, tensors)
+
+
+def positional(found: Implementation, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Returns the arguments of a call in their order."""
+    if not kwargs:
+        return list(args)
+    left, ordered = dict(kwargs), list(args)
+    for name, default in parameters(found.operator)[len(args) :]:
+        if not left:
+            break
+        ordered.append(left.pop(name, default))
+    if left:
+        got = ", ".join(left)
+        raise Error(found.run.__name__, "arguments of the operator", got, "pass them by position")
+    return ordered
+
+
+def operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What __torch_dispatch__ returns."""
+    handler = structural.handler(func)
+    if handler is not None:
+        made = handler(func, args, kwargs)
+        if made is not NotImplemented:
+            return made
+    tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Tensor)]
+    if func._schema.is_mutable and any(is_sparse(each) for each in _written(func, args, kwargs)):
+        got = "a SparseTensor, which keeps its format"
+        raise Error(
+            str(func),
+            "an operator that writes into dense tensors",
+            got,
+            "use the one that returns a new tensor",
+        )
+    formats = [format_of(each).name for each in tensors]
+    registry_of(tensors).fall_back(str(func.overloadpacket), formats)
+    args, kwargs = tree_map_only(sparse_tensor.SparseTensor, densified, (args, kwargs))
+    return func(*args, **kwargs)
+
+
+def format_of(tensor: Tensor) -> type[Layout]:
+    """Returns the layout's class of a tensor, Dense for one of torch's own."""
+    return tensor.format if is_sparse(tensor) else Dense  # type: ignore[attr-defined]
+
+
+def registry_of(tensors: Sequence[Tensor]) -> Registry:
+    """Returns the registry of the first tensor that has one, else the one in use."""
+    for each in tensors:
+        if is_sparse(each) and each.registry is not None:  # type: ignore[attr-defined]
+            return each.registry  # type: ignore[attr-defined]
+    return current()
+
+
+def densified(tensor: SparseTensor) -> Tensor:
+    """Returns the elements as a plain tensor, without a gradient."""
+    return tensor.layout_index.to_dense(tensor.stored).reshape(tensor.shape)
+
+
+class Made(torch.autograd.Function):
+    """The SparseTensor of a layout's values."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stored: Tensor, index: Layout, shape: tuple[int, ...], registry: Registry | None
+    ) -> Any:
+        ctx.index = index
+        return sparse_tensor.SparseTensor(index, stored, shape, registry)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return packed(gradient, ctx.index), None, None, None
+
+
+class Densified(torch.autograd.Function):
+    """The dense tensor of a SparseTensor, whose gradient has its format."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: SparseTensor) -> Tensor:
+        ctx.index, ctx.shape, ctx.registry = tensor.layout_index, tensor.shape, tensor.registry
+        dense = densified(tensor)
+        return dense.clone() if dense is tensor.stored else dense
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return sparse_tensor.SparseTensor(ctx.index, packed(gradient, ctx.index), ctx.shape, ctx.registry)
+
+
+def packed(tensor: Tensor, index: Layout) -> Tensor:
+    """Returns a tensor's elements at the stored places of a layout."""
+    if isinstance(tensor, sparse_tensor.SparseTensor):
+        if structural.same_index(tensor.layout_index, index):
+            return tensor.stored
+        tensor = densified(tensor)
+    return index.pack(tensor.reshape(index.rows, index.cols))
+
+
+def _tensors(values: Sequence[Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for each in values:
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, (list, tuple)):
+            found += [inner for inner in each if isinstance(inner, Tensor)]
+    return found
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(args[position] if position < len(args) else kwargs.get(argument.name))
+    return tree_flatten(found)[0]
+
+
+def is_sparse(value: Any) -> bool:
+    return isinstance(value, sparse_tensor.SparseTensor)

@@ -1,0 +1,66 @@
+"""The operators that every layout brings: linear layers and products whose weight is a SparseTensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .._registry import DEFAULT
+from ..layouts import Dense, Layout
+from ..sparsify import KeepAll
+from .sparse_tensor import SparseTensor
+
+_TO_DENSE = [(KeepAll, Dense)]
+
+
+class Linear:
+    """x [..., cols] W^T + bias, by the layout's own three products."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: SparseTensor, bias: Tensor | None = None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        index = weight.layout_index
+        y = index.linear(x.reshape(-1, index.cols), weight.stored, bias)
+        return y.reshape(*x.shape[:-1], index.rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        index, dy = weight.layout_index, gradient.reshape(-1, weight.shape[0])
+        dx = dw = db = None
+        if ctx.needs_input_grad[0]:
+            dx = index.dx(dy, weight.stored).reshape(x.shape)
+        if ctx.needs_input_grad[1]:
+            stored = index.dw(dy, x.reshape(-1, index.cols))
+            dw = SparseTensor(index, stored, weight.shape, weight.registry)
+        if len(ctx.needs_input_grad) == 3 and ctx.needs_input_grad[2]:
+            db = dy.sum(0)
+        return (dx, dw, db)[: len(ctx.needs_input_grad)]
+
+
+class Product:
+    """W [rows, cols] X [cols, n], which is (X^T W^T)^T."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: SparseTensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, x)
+        return weight.layout_index.linear(x.t().contiguous(), weight.stored, None).t()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        weight, x = ctx.saved_tensors
+        index, dy = weight.layout_index, gradient.t().contiguous()
+        dw = dx = None
+        if ctx.needs_input_grad[0]:
+            dw = SparseTensor(index, index.dw(dy, x.t().contiguous()), weight.shape, weight.registry)
+        if ctx.needs_input_grad[1]:
+            dx = index.dx(dy, weight.stored).t()
+        return dw, dx
+
+
+DEFAULT.register(functional.linear, inputs=(Dense, Layout), outputs=_TO_DENSE)(Linear)
+DEFAULT.register(functional.linear, inputs=(Dense, Layout, Dense), outputs=_TO_DENSE)(Linear)
+DEFAULT.register(torch.mm, inputs=(Layout, Dense), outputs=_TO_DENSE)(Product)

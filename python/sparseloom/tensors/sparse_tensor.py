@@ -1,0 +1,217 @@
+"""SparseTensor: a result or a gradient whose elements lie in a layout of sparseloom.layouts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import layouts
+from .._registry import Registry
+from ..errors import Error
+from ..layouts import Layout
+from . import dispatch
+
+_OP = "SparseTensor"
+
+
+class SparseTensor(Tensor):
+    """A tensor of any shape, of which a layout says what is stored: ``stored`` has the values, ``index`` the
+    layout. To torch it looks strided and dense, and what has no implementation for it computes densely, and
+    says so once (see ``sparseloom.ops.register``).
+
+    Args:
+        index: a Layout of [rows, cols], the tensor as a matrix.
+        stored: the values, in the shape that the layout's ``pack`` gives them.
+        shape: [rows, cols], or any other shape but that of another matrix with as many elements.
+        registry: what its operators are looked up in; None stands for the one in use at each call.
+
+    Nothing is copied. The gradient of the SparseTensor reaches ``stored`` if one makes it by ``of``. It is
+    made of plain tensors for torch.compile, pickles, and moves between devices and dtypes as any tensor.
+    Operators that write into it keep its format: what is stored changes, the rest stays zero. Raises Error
+    where shape and layout do not fit.
+    """
+
+    stored: Tensor
+    registry: Registry | None
+    _template: Layout
+    _names: tuple[str, ...]
+
+    @staticmethod
+    def __new__(
+        cls,
+        index: Layout,
+        stored: Tensor,
+        shape: Sequence[int] | None = None,
+        registry: Registry | None = None,
+    ) -> SparseTensor:
+        shape = (index.rows, index.cols) if shape is None else tuple(shape)
+        return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, shape, dtype=stored.dtype, device=stored.device, requires_grad=False
+        )
+
+    def __init__(
+        self,
+        index: Layout,
+        stored: Tensor,
+        shape: Sequence[int] | None = None,
+        registry: Registry | None = None,
+    ) -> None:
+        self.stored, self.registry = stored, registry
+        self._template = index.with_tensors({}) if not index.tensors() else _without_tensors(index)
+        self._names = tuple(index.tensors())
+        for name, part in index.tensors().items():
+            setattr(self, _PART + name, part)
+
+    @classmethod
+    def of(
+        cls,
+        index: Layout,
+        stored: Tensor,
+        shape: Sequence[int] | None = None,
+        registry: Registry | None = None,
+    ) -> SparseTensor:
+        """Returns the SparseTensor of these values, whose gradient reaches them. Raises Error where the
+        layout, the values and the shape do not belong together."""
+        shape = (index.rows, index.cols) if shape is None else tuple(shape)
+        if not fits(index, shape):
+            got = f"a layout of [{index.rows}, {index.cols}]"
+            raise Error(_OP, f"a matrix of the elements of {list(shape)}", got, "pass the tensor's own shape")
+        index.require_consistent(_OP, stored.detach())
+        return dispatch.Made.apply(stored, index, shape, registry)
+
+    @classmethod
+    def from_dense(
+        cls,
+        dense: Tensor,
+        layout: str | type[Layout] | Layout,
+        registry: Registry | None = None,
+        **options: Any,
+    ) -> SparseTensor:
+        """Returns what a layout stores of ``dense``, as a matrix [first size, product of the others]; the
+        options are those of the layout's ``from_dense``, where ``layout`` is its name or class. The gradient
+        reaches ``dense`` at the stored elements."""
+        matrix = as_matrix(dense)
+        if not isinstance(layout, Layout):
+            layout = format_of(layout).from_dense(matrix.detach(), **options)
+        return dispatch.Made.apply(layout.pack(matrix), layout, tuple(dense.shape), registry)
+
+    @property
+    def layout_index(self) -> Layout:
+        """The layout with its index."""
+        return self._template.with_tensors({name: getattr(self, _PART + name) for name in self._names})
+
+    @property
+    def format(self) -> type[Layout]:
+        """The layout's class."""
+        return type(self._template)
+
+    def to_dense(self, *arguments: Any, **named: Any) -> Tensor:
+        """Returns the dense tensor; its gradient comes back in this format."""
+        dense: Tensor = dispatch.Densified.apply(self)
+        return dense.to_dense(*arguments, **named) if arguments or named else dense
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["stored", *(_PART + name for name in self._names)], _Meta(self._template, self.registry)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], meta: _Meta, size: Any, stride: Any) -> SparseTensor:
+        parts = {name.removeprefix(_PART): each for name, each in inner.items() if name != "stored"}
+        return SparseTensor(meta.template.with_tensors(parts), inner["stored"], size, meta.registry)
+
+    def _stable_hash_for_caching(self) -> str:
+        """Returns what tells graphs apart that torch keeps from process to process; implementations are in
+        the graph already."""
+        return repr((self._template.describe(), self._names, tuple(self.shape)))
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        told = f"{list(self.shape)}, {self.format.name}, stored={self.stored.numel()}, {self.dtype}"
+        told += f", {self.device}"
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return f"SparseTensor({told}{grad})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        parameter = bool(getattr(self, "_is_param", False))
+        state = (
+            self.layout_index,
+            self.stored.detach(),
+            tuple(self.shape),
+            self.requires_grad and self.is_leaf,
+            parameter,
+        )
+        return _rebuilt, state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SparseTensor:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            remedy = "detach it first"
+            raise Error(
+                "deepcopy", "a SparseTensor without a graph behind it", "the result of operators", remedy
+            )
+        rebuild, (index, stored, *rest) = self.__reduce_ex__(2)
+        made = memo[id(self)] = rebuild(copy.deepcopy(index, memo), stored.clone(), *rest)
+        made.registry = self.registry
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return dispatch.function(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return dispatch.operator(func, args, kwargs or {})
+
+
+class _Meta:
+    """What a SparseTensor is beside its tensors. Equal ones share a compiled graph."""
+
+    def __init__(self, template: Layout, registry: Registry | None) -> None:
+        self.template, self.registry = template, registry
+
+    def _key(self) -> Any:
+        return type(self.template), repr(self.template.describe()), self.registry
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Meta) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+
+#: What the names of the index's tensors begin with as attributes: a part may be called as a method of Tensor.
+_PART = "part_"
+
+
+def _without_tensors(index: Layout) -> Layout:
+    return index.with_tensors(dict.fromkeys(index.tensors()))  # type: ignore[arg-type]
+
+
+def _rebuilt(
+    index: Layout, stored: Tensor, shape: tuple[int, ...], trains: bool, parameter: bool
+) -> SparseTensor:
+    made = SparseTensor(index, stored, shape).requires_grad_(trains)
+    return torch.nn.Parameter(made, trains) if parameter else made  # type: ignore[return-value]
+
+
+def fits(index: Layout, shape: Sequence[int]) -> bool:
+    """Returns whether a layout's matrix can be a tensor of that shape."""
+    if len(shape) == 2:
+        return tuple(shape) == (index.rows, index.cols)
+    return torch.Size(shape).numel() == index.rows * index.cols
+
+
+def as_matrix(dense: Tensor) -> Tensor:
+    """Returns a tensor as [first size, product of the others]; of one dimension as a single row."""
+    return dense.flatten(1) if dense.dim() > 1 else dense.reshape(1, -1)
+
+
+def format_of(layout: str | type[Layout]) -> type[Layout]:
+    """Returns the layout's class that is meant. Raises Error for anything else."""
+    found = layouts.get(layout) if isinstance(layout, str) else layout
+    if not (isinstance(found, type) and issubclass(found, Layout)):
+        raise Error(_OP, "a layout's name or its class", repr(layout), "see sparseloom.layouts")
+    return found

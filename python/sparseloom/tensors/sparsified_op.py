@@ -1,0 +1,118 @@
+"""sparsified_op: a torch function whose results and gradients become sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _registry
+from .._registry import Registry
+from ..errors import Error
+from ..sparsify import DENSE
+from .dispatch import implementation, positional
+from .sparse_tensor import SparseTensor
+from .sparsifying import Format, Graded, sparsified
+
+_OP = "sparsified_op"
+
+
+class SparsifiedOp:
+    """What ``sparsified_op`` returns; called as the function is."""
+
+    def __init__(
+        self,
+        op: Callable[..., Any],
+        out: tuple[Format, ...],
+        grad: tuple[Format, ...],
+        registry: Registry | None,
+        strict: bool,
+    ) -> None:
+        self.op, self.out, self.grad, self.registry, self.strict = op, out, grad, registry, strict
+        self.step = 0
+        self.__name__ = f"sparsified_{_registry.name_of(op)}"
+
+    def __repr__(self) -> str:
+        return f"<sparsified {_registry.name_of(self.op)}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "registry": None}  # the program that reads it has registries of its own
+
+    def __deepcopy__(self, memo: Any) -> SparsifiedOp:
+        return SparsifiedOp(self.op, self.out, self.grad, self.registry, self.strict)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with _registry.strict() if self.strict else nullcontext():
+            results = self._results(args, kwargs)
+            single = isinstance(results, Tensor)
+            made = (results,) if single else tuple(results)
+            if len(made) != len(self.out) or not all(isinstance(each, Tensor) for each in made):
+                got = f"{len(made)} results of {_registry.name_of(self.op)}"
+                raise Error(
+                    _OP, f"{len(self.out)} tensors, one for each out_fmt", got, "pass a format for each"
+                )
+            step = None
+            if not torch.compiler.is_compiling():  # the number would be a constant of compiled code
+                step, self.step = self.step, self.step + 1
+            formed = [
+                formatted(each, out, grad, self.registry, step)
+                for each, out, grad in zip(made, self.out, self.grad, strict=True)
+            ]
+        return formed[0] if single else type(results)(formed)
+
+    def _results(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wanted = [(type(each.inline), each.temporary) for each in self.out]
+        found = implementation(self.op, args, kwargs, wanted, self.registry)
+        if found is None:
+            with nullcontext() if self.registry is None else self.registry.active():
+                return self.op(*args, **kwargs)
+        given = positional(found, args, kwargs)
+        if not found.sparsifies:
+            return found.run.apply(*given)
+        return found.run.apply(*given, tuple(each.inline for each in self.out))
+
+
+def sparsified_op(
+    op: Callable[..., Any],
+    out_fmt: Sequence[Any],
+    grad_out_fmt: Sequence[Any] | None = None,
+    *,
+    registry: Registry | None = None,
+    strict: bool = False,
+) -> SparsifiedOp:
+    """Returns a function that calls ``op`` and makes its results sparse, and the gradients of these.
+
+    Args:
+        op: any torch function that returns a tensor or a tuple of tensors.
+        out_fmt: for each result (inline sparsifier, temporary format, external sparsifier, final format);
+            formats are layouts, as classes or names. Where an implementation is registered for the operator,
+            its inputs and (inline sparsifier, temporary format), it computes the two in one.
+        grad_out_fmt: the same for the gradient of each result, before it enters the operator's backward;
+            ``sparsify.DENSE``, the default, leaves it as it is.
+        registry: where implementations are looked up; None stands for the one in use at each call.
+        strict: raises Error where an implementation is missing, instead of computing densely.
+
+    An element that a sparsifier removes has the derivative zero. Raises Error for anything that is no format.
+    """
+    if not callable(op):
+        raise Error(_OP, "a torch function", repr(op), "pass torch.add, for example")
+    out = tuple(Format.of(each) for each in out_fmt)
+    grad = tuple(Format.of(each) for each in ([DENSE] * len(out) if grad_out_fmt is None else grad_out_fmt))
+    if len(grad) != len(out):
+        got = f"{len(grad)} for {len(out)} results"
+        raise Error(_OP, "a gradient's format for each result", got, "pass sparsify.DENSE for a dense one")
+    return SparsifiedOp(op, out, grad, registry, strict)
+
+
+def formatted(
+    tensor: Tensor, out: Format, grad: Format, registry: Registry | None, step: int | None
+) -> Tensor:
+    """Returns a result in its format, whose gradient takes the other one."""
+    if not grad.is_dense and tensor.requires_grad:
+        tensor = Graded.apply(tensor, grad, registry, step)
+    if isinstance(tensor, SparseTensor) and tensor.format is out.temporary:  # the inline sparsifier has run
+        return sparsified(tensor, out.external, out.final, registry, step=step)
+    return out.on(tensor, registry, step=step)

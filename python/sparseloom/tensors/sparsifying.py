@@ -1,0 +1,163 @@
+"""sparsified: one sparsifier on one tensor, from its format to another, with the gradient of what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._registry import DEFAULT, Registry
+from ..errors import Error
+from ..layouts import Dense, Layout
+from ..sparsify import Context, ElementSparsifier, SameFormat
+from .dispatch import densified, format_of, is_sparse, packed, registry_of
+from .sparse_tensor import SparseTensor, as_matrix
+from .sparse_tensor import format_of as layout_of
+
+_OP = "sparsified"
+
+
+class Format(NamedTuple):
+    """How a result or a gradient becomes sparse: the inline sparsifier, with which it is computed, into the
+    temporary format, and the external one, which sees all of it, into the final format."""
+
+    inline: Any
+    temporary: type[Layout]
+    external: Any
+    final: type[Layout]
+
+    @classmethod
+    def of(cls, given: Sequence[Any]) -> Format:
+        """Returns the four that were given, with layouts by name or class. Raises Error for anything else."""
+        if not isinstance(given, (tuple, list)) or len(given) != 4:
+            remedy = "(KeepAll(), Dense, ScalarFraction(.9), Csr), or sparsify.DENSE"
+            raise Error(_OP, "inline sparsifier, format, external sparsifier, format", repr(given), remedy)
+        for each in (given[0], given[2]):
+            if isinstance(each, type) or callable(getattr(each, "from_dense", None)):
+                raise Error(_OP, "a sparsifier with its arguments", repr(each), "pass KeepAll(), for example")
+        return cls(given[0], layout_of(given[1]), given[2], layout_of(given[3]))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it leaves a dense tensor as it is."""
+        return all(_keeps_all(each) for each in (self.inline, self.external)) and self.final is Dense
+
+    def on(self, tensor: Tensor, registry: Registry | None, **known: Any) -> Tensor:
+        """Returns the tensor in the final format; ``known`` is what the Context knows."""
+        inline = sparsified(tensor, self.inline, self.temporary, registry, **known)
+        return sparsified(inline, self.external, self.final, registry, **known)
+
+
+def sparsified(
+    tensor: Tensor, sparsifier: Any, target: type[Layout], registry: Registry | None = None, **known: Any
+) -> Tensor:
+    """Returns what a sparsifier leaves of a tensor, in the format ``target``: a SparseTensor, or a plain
+    tensor for Dense.
+
+    What was registered for the sparsifier, the tensor's format and the target decides
+    (``sparsify.register``); else the sparsifier's mask. An element that stays has the derivative one, one
+    that goes the derivative zero. ``known`` are arguments of the Context beside the weight. Raises Error
+    where neither is there, and where the target cannot store what stays.
+    """
+    source = format_of(tensor)
+    registry = registry_of([tensor]) if registry is None else registry
+    function = registry.sparsifier(type(sparsifier), source, target)
+    if function is None and source is target and (_keeps_all(sparsifier) or _is_same(sparsifier, tensor)):
+        return tensor
+    return _Sparsified.apply(tensor, sparsifier, target, registry, function, known)
+
+
+class _Sparsified(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: Tensor,
+        sparsifier: Any,
+        target: type[Layout],
+        registry: Registry,
+        function: Callable[..., Any] | None,
+        known: dict[str, Any],
+    ) -> Tensor:
+        dense = densified(tensor) if isinstance(tensor, SparseTensor) else tensor.detach()
+        matrix = as_matrix(dense)
+        context = Context(matrix, **known)
+        ctx.index = ctx.mask = None
+        if function is not None:
+            made = function(sparsifier, context)
+        elif target is Dense:
+            ctx.mask = _mask(sparsifier, context)
+            return matrix.masked_fill(~ctx.mask, 0).view(tensor.shape)
+        else:
+            made = _stored(sparsifier, context, target)
+        if target is Dense and isinstance(made, Tensor):
+            ctx.mask = as_matrix(made) != 0
+            return made.reshape(tensor.shape).clone()
+        index = made.layout_index if is_sparse(made) else made
+        if not isinstance(index, target) or (index.rows, index.cols) != tuple(matrix.shape):
+            expected = f"{target.__name__} of {list(matrix.shape)}, or a SparseTensor in it"
+            raise Error(
+                type(sparsifier).__name__, expected, repr(made), "return what the function is registered for"
+            )
+        stored = made.stored.detach() if is_sparse(made) else index.pack(matrix)
+        ctx.index = index
+        return SparseTensor(index, stored, tensor.shape, None if registry is DEFAULT else registry)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        if ctx.index is not None:
+            kept = ctx.index.to_dense(packed(gradient, ctx.index)).reshape(gradient.shape)
+        else:
+            dense = gradient.to_dense() if is_sparse(gradient) else gradient
+            kept = dense.masked_fill(~ctx.mask.view(gradient.shape), 0)
+        return kept, None, None, None, None, None
+
+
+class Graded(torch.autograd.Function):
+    """The tensor itself, whose gradient takes a format."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: Tensor, into: Format, registry: Registry | None, step: int | None
+    ) -> Tensor:
+        ctx.into, ctx.registry, ctx.step = into, registry, step
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return ctx.into.on(gradient, ctx.registry, step=ctx.step), None, None, None
+
+
+def _stored(sparsifier: Any, context: Context, target: type[Layout]) -> Layout:
+    mask = _mask(sparsifier, context)
+    try:
+        index = target.from_mask(context.weight, mask)
+    except TypeError as error:
+        remedy = "register its way with sparsify.register"
+        raise Error(
+            _OP, f"a layout that {type(sparsifier).__name__}'s mask can fill", str(error), remedy
+        ) from error
+    inherited = getattr(target.from_mask, "__func__", None) is getattr(Layout.from_mask, "__func__", None)
+    kept = context.weight.masked_fill(~mask, 0)
+    if inherited and not torch.equal(index.to_dense(index.pack(kept)), kept):
+        got = f"{int(mask.count_nonzero())} elements, of which {target.name} cannot store all"
+        remedy = "choose another format, or register a way with sparsify.register"
+        raise Error(_OP, f"what {type(sparsifier).__name__} keeps", got, remedy)
+    return index
+
+
+def _mask(sparsifier: Any, context: Context) -> Tensor:
+    """Returns the mask of a sparsifier of elements."""
+    if isinstance(sparsifier, ElementSparsifier):
+        return sparsifier.select(context)
+    remedy = "derive it from sparsify.ElementSparsifier, or register a way with sparsify.register"
+    raise Error(_OP, "a sparsifier with a mask or a registered way", repr(sparsifier), remedy)
+
+
+def _keeps_all(sparsifier: Any) -> bool:
+    return bool(getattr(sparsifier, "keeps_all", False))
+
+
+def _is_same(sparsifier: Any, tensor: Tensor) -> bool:
+    return isinstance(sparsifier, SameFormat) and sparsifier.mask is None and is_sparse(tensor)

@@ -1,0 +1,138 @@
+"""The basic operators that keep a SparseTensor's format: they move, copy or write it, or act on each element
+and leave zero what is zero. They touch what is stored alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..layouts import Layout
+from . import dispatch, sparse_tensor
+
+aten = torch.ops.aten
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def handler(func: Any) -> Handler | None:
+    """Returns what computes an operator on SparseTensors, which may return NotImplemented; None for one that
+    no format survives."""
+    found = _HANDLERS.get(func)
+    if found is None and torch.Tag.pointwise in func.tags and func._schema.is_mutable:
+        return _write
+    return found
+
+
+def same_index(one: Layout, other: Layout) -> bool:
+    """Returns whether two layouts are one index, of the same tensors in memory."""
+    mine, theirs = one.tensors(), other.tensors()
+    return (
+        type(one) is type(other)
+        and (one.rows, one.cols) == (other.rows, other.cols)
+        and one.options() == other.options()
+        and all(mine[name] is theirs[name] for name in mine)
+    )
+
+
+def _like(tensor: Any, stored: Tensor) -> Any:
+    return sparse_tensor.SparseTensor(tensor.layout_index, stored, tensor.shape, tensor.registry)
+
+
+def _each(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Applies an operator of one tensor to what is stored."""
+    if not dispatch.is_sparse(args[0]) or kwargs.get("out") is not None:
+        return NotImplemented
+    return _like(args[0], func(args[0].stored, *args[1:], **kwargs))
+
+
+def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Another dtype for what is stored, another device for the index, too."""
+    source = args[0]
+    stored = func(source.stored, *args[1:], **kwargs)
+    parts = {name: part.to(stored.device) for name, part in source.layout_index.tensors().items()}
+    index = source.layout_index if stored.device == source.device else source.layout_index.with_tensors(parts)
+    return sparse_tensor.SparseTensor(index, stored, source.shape, source.registry)
+
+
+def _viewed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Another shape of the same elements in the same order, where the layout's matrix can be it."""
+    source, sizes = args[0], list(args[1])
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = source.numel() // max(1, -math.prod(sizes))
+    if math.prod(sizes) != source.numel() or not sparse_tensor.fits(source.layout_index, sizes):
+        return NotImplemented
+    return sparse_tensor.SparseTensor(source.layout_index, source.stored, sizes, source.registry)
+
+
+def _scaled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Multiplies with a finite number, or divides by one that is not zero: a zero stays zero."""
+    number = args[1]
+    if not dispatch.is_sparse(args[0]) or isinstance(number, Tensor) or not math.isfinite(number):
+        return _both(func, args, kwargs) if func is aten.mul.Tensor else NotImplemented
+    if func is aten.div.Tensor and number == 0:
+        return NotImplemented
+    return _each(func, args, kwargs)
+
+
+def _both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Adds, subtracts or multiplies what two tensors with one index store."""
+    one, other = args
+    if not (dispatch.is_sparse(one) and dispatch.is_sparse(other)) or one.shape != other.shape:
+        return NotImplemented
+    if not same_index(one.layout_index, other.layout_index):
+        return NotImplemented
+    return _like(one, func(one.stored, other.stored, **kwargs))
+
+
+def _write(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Writes into what is stored; what is not stays zero. Other tensors count at the stored places."""
+    target = args[0]
+    if not dispatch.is_sparse(target) or "out" in kwargs:
+        return NotImplemented
+
+    def at_stored(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            return value
+        same = value if value.shape == target.shape else torch.broadcast_to(value, target.shape)
+        return dispatch.packed(same, target.layout_index)
+
+    func(
+        target.stored, *(at_stored(each) for each in args[1:]), **{k: at_stored(v) for k, v in kwargs.items()}
+    )
+    return target
+
+
+def _filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The stored places with other values."""
+    if kwargs.get("layout") not in (None, torch.strided):
+        return NotImplemented
+    return _moved(func, args, {**kwargs, "memory_format": None})
+
+
+_ZERO_STAYS = (
+    *(aten.neg, aten.abs, aten.relu, aten.sqrt, aten.sin, aten.tanh, aten.sign, aten.square, aten.gelu),
+    *(aten.silu, aten.leaky_relu, aten.trunc, aten.round, aten.nan_to_num),
+)
+_HANDLERS: dict[Any, Handler] = {
+    aten.detach.default: _each,
+    aten.alias.default: _each,
+    aten.clone.default: _each,
+    aten._to_copy.default: _moved,
+    aten.zeros_like.default: _filled,
+    aten.empty_like.default: _filled,
+    aten.view.default: _viewed,
+    aten._unsafe_view.default: _viewed,
+    aten._reshape_alias.default: _viewed,
+    aten.mul.Tensor: _scaled,
+    aten.div.Tensor: _scaled,
+    aten.mul.Scalar: _scaled,
+    aten.add.Tensor: _both,
+    aten.sub.Tensor: _both,
+    aten.copy_.default: _write,
+    aten.zero_.default: _write,
+    aten.fill_.Scalar: _write,
+    **{each.default: _each for each in _ZERO_STAYS},
+}

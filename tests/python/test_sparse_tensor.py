@@ -1,0 +1,189 @@
+"""SparseTensor: values, gradients, copies, devices, files, and optimizers that write into one."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from ell import Ell
+from torch import Tensor, nn
+
+from sparseloom import Error, SparseTensor, ops
+from sparseloom.layouts import Coo, Csr, MaskedDense, Semi24Layout
+
+#: Layout -> options that store some of a weight [6, 8].
+LAYOUTS: dict[Any, dict[str, Any]] = {
+    Csr: {"density": 0.3},
+    Coo: {"density": 0.3},
+    Ell: {"width": 3},
+    MaskedDense: {"mask": torch.arange(48).view(6, 8) % 3 == 0},
+    Semi24Layout: {"prune": "magnitude"},
+}
+ALL = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+@pytest.fixture(autouse=True)
+def nothing_computes_densely() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ops.DenseFallback)
+        yield
+
+
+def weight(seed: int = 0) -> Tensor:
+    return torch.randn(6, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def made(layout: Any, dense: Tensor | None = None) -> SparseTensor:
+    return SparseTensor.from_dense(weight() if dense is None else dense, layout, **LAYOUTS[layout])
+
+
+@ALL
+def test_it_holds_what_the_layout_stores(layout: Any):
+    tensor = made(layout)
+    mask = tensor.to_dense() != 0
+    assert tensor.format is layout and tensor.shape == (6, 8) and 0 < int(mask.sum()) < 48
+    assert torch.equal(tensor.to_dense(), weight().masked_fill(~mask, 0))
+    assert tensor.dtype == torch.float32 and not tensor.requires_grad and layout.name in repr(tensor)
+    names, meta = tensor.__tensor_flatten__()
+    parts = {name: getattr(tensor, name) for name in names}
+    assert all(type(each) is Tensor for each in parts.values())
+    again = SparseTensor.__tensor_unflatten__(parts, meta, tensor.shape, tensor.stride())
+    assert again.stored is tensor.stored and torch.equal(again.to_dense(), tensor.to_dense())
+
+
+@ALL
+def test_copies_pickles_and_moves(layout: Any):
+    tensor = made(layout).requires_grad_()
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    buffer.seek(0)
+    others = pickle.loads(pickle.dumps(tensor)), copy.deepcopy(tensor), torch.load(buffer, weights_only=False)
+    for other in others:
+        assert other.format is layout and other.requires_grad and other.stored is not tensor.stored
+        assert torch.equal(other.detach().to_dense(), tensor.detach().to_dense())
+    assert tensor.detach().stored.data_ptr() == tensor.stored.data_ptr()
+    assert tensor.clone().stored.data_ptr() != tensor.stored.data_ptr()
+    half, meta = tensor.to(torch.bfloat16), tensor.to("meta")
+    assert half.dtype == half.stored.dtype == torch.bfloat16 and half.requires_grad
+    assert meta.device.type == meta.stored.device.type == "meta"
+    assert all(part.is_meta for part in meta.layout_index.tensors().values())
+    assert torch.equal(half.float().to_dense(), tensor.to_dense().bfloat16().float())
+
+
+@ALL
+def test_gradients_go_both_ways_through_it(layout: Any):
+    dense = weight().requires_grad_()
+    tensor = made(layout, dense)
+    factor = weight(1)
+    (tensor.to_dense() * factor).sum().backward()
+    mask = tensor.detach().to_dense() != 0
+    assert torch.equal(dense.grad, factor.masked_fill(~mask, 0))
+    leaf = made(layout).requires_grad_()
+    (leaf.to_dense() * factor).sum().backward()
+    assert leaf.grad.format is layout and torch.equal(leaf.grad.to_dense(), dense.grad)
+    stored = leaf.stored.clone().requires_grad_()
+    (SparseTensor.of(leaf.layout_index, stored).to_dense() * factor).sum().backward()
+    assert torch.equal(stored.grad, leaf.layout_index.pack(factor))
+
+
+@ALL
+def test_nothing_is_copied_but_what_is_asked_for(layout: Any):
+    dense, tensor = weight(), made(layout)
+    stored = tensor.stored.data_ptr()
+    kept = SparseTensor(tensor.layout_index, tensor.stored, (6, 2, 4))
+    for other in (kept, tensor.view(2, 3, 8), tensor.detach(), nn.Parameter(tensor, requires_grad=False)):
+        assert other.stored.data_ptr() == stored
+        for name, part in other.layout_index.tensors().items():
+            assert part.data_ptr() == tensor.layout_index.tensors()[name].data_ptr()
+    assert torch.equal(kept.to_dense(), tensor.to_dense().view(6, 2, 4)) and dense.equal(weight())
+
+
+def test_any_shape_is_stored_as_a_matrix():
+    dense = torch.randn(4, 3, 5)
+    tensor = SparseTensor.from_dense(dense, "csr")
+    assert (tensor.layout_index.rows, tensor.layout_index.cols) == (4, 15) and torch.equal(
+        tensor.to_dense(), dense
+    )
+    assert torch.equal(SparseTensor.from_dense(dense[0, 0], "coo").to_dense(), dense[0, 0])
+    with pytest.raises(Error, match="a matrix of the elements"):
+        SparseTensor.of(tensor.layout_index, tensor.stored, (15, 4))
+    with pytest.raises(Error, match="layout's name"):
+        SparseTensor.from_dense(dense, 3)  # type: ignore[arg-type]
+    with pytest.raises(Error, match="without a graph"):
+        copy.deepcopy(SparseTensor.from_dense(dense.requires_grad_(), "csr"))
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("layout", [Csr, Ell, MaskedDense])
+def test_updates_in_place_keep_the_format(layout: Any, optimizer: str):
+    """Trap 19 of earlier libraries: an optimizer's update in place lost the sparsity."""
+    parameter = nn.Parameter(made(layout))
+    mask = parameter.detach().to_dense() != 0
+    twin = nn.Parameter(parameter.detach().to_dense().clone())
+    steps = OPTIMIZERS[optimizer]([parameter]), OPTIMIZERS[optimizer]([twin])
+    x = torch.randn(3, 8)
+    for _ in range(4):
+        for each, step in zip((parameter, twin), steps, strict=True):
+            step.zero_grad()
+            dense = each.to_dense() if each is parameter else each * mask
+            (x @ dense.t()).square().sum().backward()
+            step.step()
+    assert parameter.format is layout
+    torch.testing.assert_close(parameter.detach().to_dense(), twin.detach() * mask)
+    state = [each for each in steps[0].state[parameter].values() if each.dim()]
+    assert state and all(isinstance(each, SparseTensor) for each in state)
+
+
+@ALL
+def test_writes_take_others_at_the_stored_places(layout: Any):
+    tensor, other = made(layout), weight(3)
+    mask = tensor.to_dense() != 0
+    want = (tensor.to_dense() + 2 * other).masked_fill(~mask, 0)
+    tensor.add_(other, alpha=2)
+    torch.testing.assert_close(tensor.to_dense(), want)
+    tensor.mul_(other[:1])
+    torch.testing.assert_close(tensor.to_dense(), want * other[:1])
+    tensor.copy_(other)
+    assert torch.equal(tensor.to_dense(), other.masked_fill(~mask, 0))
+    assert int(tensor.zero_().stored.count_nonzero()) == 0
+
+
+def test_what_leaves_zero_zero_stays_sparse_and_is_right():
+    tensor = made(Csr)
+    dense = tensor.to_dense()
+    for function in (
+        torch.relu,
+        torch.abs,
+        torch.tanh,
+        torch.neg,
+        lambda t: t * 3,
+        lambda t: t / 2,
+        lambda t: t + t,
+    ):
+        got = function(tensor)
+        assert got.format is Csr
+        torch.testing.assert_close(got.to_dense(), function(dense))
+
+
+def test_a_module_holds_one_as_a_parameter():
+    module = nn.Module()
+    module.weight = nn.Parameter(made(Ell))
+    module.double()
+    assert module.weight.dtype == torch.float64 and module.weight.format is Ell
+    other = nn.Module()
+    other.weight = nn.Parameter(torch.zeros_like(module.weight))
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(other.weight.detach().to_dense(), module.weight.detach().to_dense())
