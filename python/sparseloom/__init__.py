@@ -10,6 +10,7 @@ from typing import Any
 from . import layouts, nn, ops, optim, pattern, sparsify
 from .advice import Advice
 from .advise import advise
+from .builder import SparsityBuilder
 from .distributed import prepare_ddp
 from .errors import Error
 from .io import load, save
@@ -31,6 +32,7 @@ __all__ = [
     "Report",
     "Semi24",
     "SparseTensor",
+    "SparsityBuilder",
     "advise",
     "densify_",
     "info",

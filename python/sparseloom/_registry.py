@@ -75,6 +75,9 @@ class Registry:
     def __deepcopy__(self, memo: Any) -> Registry:
         return self  # a copy of a model finds what the model finds
 
+    def __reduce__(self) -> Any:
+        return _default, ()  # the program that reads a file has registries of its own
+
     def register(
         self, operator: Callable[..., Any], inputs: Sequence[type], outputs: Sequence[Output]
     ) -> Callable[[Class], Class]:
@@ -152,9 +155,11 @@ class Registry:
     def sparsifier(self, sparsifier: type, source: type, target: type) -> Callable[..., Any] | None:
         """Returns the function that was registered for a sparsifier, or for a class that it derives from."""
         for registry in (self, DEFAULT):
-            for cls in sparsifier.__mro__:
-                found = registry._sparsifiers.get((cls, source, target))
-                if found is not None:
+            exact = registry._sparsifiers.get((sparsifier, source, target))
+            if exact is not None:
+                return exact
+            for (cls, one, other), found in registry._sparsifiers.items():
+                if one is source and other is target and issubclass(sparsifier, cls):
                     return found
         return None
 
@@ -182,10 +187,25 @@ class Registry:
         warnings.warn(text, DenseFallback, stacklevel=6)  # where the operator is written
 
 
+def _default() -> Registry:
+    return DEFAULT
+
+
 def current() -> Registry:
     """Returns the registry in use: that of the innermost ``active()``, else the default one."""
-    found = _CURRENT.get()
-    return DEFAULT if found is None else found
+    if not _scoped():
+        return DEFAULT
+    if torch.compiler.is_compiling():
+        got = "a plain tensor within registry.active()"
+        raise Error("torch.compile", "a registry that the code names", got, "pass registry= where it is made")
+    return _CURRENT.get()  # type: ignore[return-value]
+
+
+def _scoped() -> bool:
+    return _CURRENT.get() is not None
+
+
+_scoped._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in _operators.py
 
 
 @contextmanager

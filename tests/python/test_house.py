@@ -175,7 +175,7 @@ def test_cpu_figures_that_are_short_are_listed_by_cell() -> None:
         ("docs/semi24.md", 5),
         ("docs/methods.md", 4),
         ("docs/csr.md", 2),
-        ("docs/programming_model.md", 5),
+        ("docs/programming_model.md", 6),
     ],
 )
 def test_the_examples_of_a_page_run_in_order(page: str, least: int, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import sparseloom
 from sparseloom import Error, SparseTensor, ops
-from sparseloom.layouts import Coo, Csr, Dense, Layout
+from sparseloom.layouts import Coo, Csr, Dense, Layout, Semi24Layout
 from sparseloom.sparsify import KeepAll, RandomFraction
 from sparseloom.tensors import dispatch
 
@@ -234,3 +234,26 @@ def test_the_public_functions_are_those_of_the_registry_in_use():
         sparseloom.ops.register(torch.mm, inputs=(Ell, Dense), outputs=DENSE)(Scaled)
     x = torch.randn(8, 2)
     assert not torch.allclose(ell(registry=mine) @ x, ell() @ x)
+
+
+@pytest.mark.parametrize("layout", [Csr, Coo, Ell, Semi24Layout])
+def test_linear_takes_a_sparse_input(layout: Any):
+    index = layout.from_dense(torch.randn(6, 8), **({"prune": "magnitude"} if layout is Semi24Layout else {}))
+    weight, bias = torch.randn(5, 8, requires_grad=True), torch.randn(5, requires_grad=True)
+    for shape in ((6, 8), (2, 3, 8), (3, 2, 2, 4)):
+        x = SparseTensor(index, index.pack(torch.randn(6, 8)), shape).requires_grad_()
+        twin, w = x.detach().to_dense().requires_grad_(), weight[:, : shape[-1]]
+        for extra in ((), (bias,)):
+            with ops.strict():
+                got = functional.linear(x, w, *extra)
+            want, dy = functional.linear(twin, w, *extra), torch.randn(*shape[:-1], 5)
+            torch.testing.assert_close(got, want)
+            mine = torch.autograd.grad(got, (x, weight, *extra), dy)
+            theirs = torch.autograd.grad(want, (twin, weight, *extra), dy)
+            at = index.pack(theirs[0].reshape(6, 8))
+            stored = (
+                mine[0].stored if isinstance(mine[0], SparseTensor) else index.pack(mine[0].reshape(6, 8))
+            )
+            torch.testing.assert_close(stored, at)
+            for one, other in zip(mine[1:], theirs[1:], strict=True):
+                torch.testing.assert_close(one, other)

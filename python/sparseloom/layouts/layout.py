@@ -86,8 +86,14 @@ class Layout:
     def from_mask(cls: type[Self], weight: Tensor, mask: Tensor) -> Self:
         """Returns the layout that stores the elements of ``weight`` that ``mask``, bool of its shape, names:
         what a sparsifier of single elements leaves. By default ``from_dense`` of the weight with zeros
-        elsewhere, for a layout that needs no option to find them."""
-        return cls.from_dense(weight.masked_fill(~mask, 0))
+        elsewhere, for a layout that needs no option to find them. Raises Error where that cannot store all of
+        them."""
+        kept = weight.masked_fill(~mask, 0)
+        made = cls.from_dense(kept)
+        if not torch.equal(made.to_dense(made.pack(kept)), kept):
+            got = f"{int(mask.count_nonzero())} of [{made.rows}, {made.cols}]"
+            raise Error(cls.name, "elements that it can store", got, "take another layout for this mask")
+        return made
 
     def pack(self, dense: Tensor) -> Tensor:
         """Returns the values: the stored elements of ``dense`` [rows, cols], zero as padding, as one tensor

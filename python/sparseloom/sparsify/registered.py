@@ -19,10 +19,11 @@ def register(sparsifier: type, *, source: type, target: type) -> Callable[[Funct
     """Makes ``function(sparsifier, context)`` the way of a sparsifier's class from layout ``source`` to
     layout ``target``; a decorator, which returns the function.
 
-    ``context`` is a ``Context`` whose ``weight`` is the tensor as a matrix [first size, product of the
-    others], dense, with ``gradient``, ``input_statistics`` and ``step`` where they are known. The function
-    returns an instance of ``target``, which says what stays, or a SparseTensor in it, which brings values of
-    its own. What stays has the derivative one.
+    ``context`` is a ``Context`` whose ``weight`` is the tensor as a dense matrix, [product of the others,
+    last size] of a result and [first size, product of the others] of a weight, with ``gradient``,
+    ``input_statistics`` and ``step`` where they are known. The function returns an instance of ``target``,
+    which says what stays, or a SparseTensor in it, which brings values of its own. What stays has the
+    derivative one.
 
     It lies in the registry in use (``ops.Registry``). Without one an ElementSparsifier's mask chooses, and
     ``target.from_mask`` stores. Raises Error for anything but classes, and where another function is

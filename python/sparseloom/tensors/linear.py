@@ -1,4 +1,5 @@
-"""The operators that every layout brings: linear layers and products whose weight is a SparseTensor."""
+"""The operators that every layout brings: linear layers and products of which one operand is a
+SparseTensor."""
 
 from __future__ import annotations
 
@@ -61,6 +62,50 @@ class Product:
         return dw, dx
 
 
+class LinearOfSparse:
+    """X W^T + bias of a SparseTensor X [..., cols] and a dense W [n, cols], which is (W X^T)^T + bias."""
+
+    @staticmethod
+    def forward(ctx: Any, x: SparseTensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        index, stored = _rows(x)
+        y = index.linear(weight, stored, None).t()
+        y = y if bias is None else y + bias
+        return y.reshape(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        index, stored = _rows(x)
+        dy = gradient.reshape(-1, weight.shape[0])
+        turned = dy.t().contiguous()
+        dx: Tensor | None = None
+        dw = db = None
+        if ctx.needs_input_grad[0]:
+            at_stored = index.dw(turned, weight) if "dw" in index.directions else index.pack(dy @ weight)
+            if index.plain:
+                dx = at_stored.reshape(x.shape)
+            else:
+                dx = SparseTensor(index, at_stored, x.shape, x.registry)
+        if ctx.needs_input_grad[1]:
+            dw = index.dx(turned, stored)
+        if len(ctx.needs_input_grad) == 3 and ctx.needs_input_grad[2]:
+            db = dy.sum(0)
+        return (dx, dw, db)[: len(ctx.needs_input_grad)]
+
+
+def _rows(x: SparseTensor) -> tuple[Layout, Tensor]:
+    """Returns layout and values of x as [product of the others, last size]; as a dense matrix where its own
+    is another one."""
+    index = x.layout_index
+    if index.cols == x.shape[-1]:
+        return index, x.stored
+    dense = index.to_dense(x.stored).reshape(-1, x.shape[-1])
+    return Dense.from_dense(dense), dense
+
+
+DEFAULT.register(functional.linear, inputs=(Layout, Dense), outputs=_TO_DENSE)(LinearOfSparse)
+DEFAULT.register(functional.linear, inputs=(Layout, Dense, Dense), outputs=_TO_DENSE)(LinearOfSparse)
 DEFAULT.register(functional.linear, inputs=(Dense, Layout), outputs=_TO_DENSE)(Linear)
 DEFAULT.register(functional.linear, inputs=(Dense, Layout, Dense), outputs=_TO_DENSE)(Linear)
 DEFAULT.register(torch.mm, inputs=(Layout, Dense), outputs=_TO_DENSE)(Product)

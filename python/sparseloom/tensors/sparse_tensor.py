@@ -91,7 +91,7 @@ class SparseTensor(Tensor):
         registry: Registry | None = None,
         **options: Any,
     ) -> SparseTensor:
-        """Returns what a layout stores of ``dense``, as a matrix [first size, product of the others]; the
+        """Returns what a layout stores of ``dense``, as a matrix [product of the others, last size]; the
         options are those of the layout's ``from_dense``, where ``layout`` is its name or class. The gradient
         reaches ``dense`` at the stored elements."""
         matrix = as_matrix(dense)
@@ -205,8 +205,8 @@ def fits(index: Layout, shape: Sequence[int]) -> bool:
 
 
 def as_matrix(dense: Tensor) -> Tensor:
-    """Returns a tensor as [first size, product of the others]; of one dimension as a single row."""
-    return dense.flatten(1) if dense.dim() > 1 else dense.reshape(1, -1)
+    """Returns a tensor as [product of the others, last size], as a linear layer sees its input."""
+    return dense.reshape(-1, dense.shape[-1]) if dense.dim() else dense.reshape(1, 1)
 
 
 def format_of(layout: str | type[Layout]) -> type[Layout]:

@@ -38,12 +38,6 @@ class SparsifiedOp:
     def __repr__(self) -> str:
         return f"<sparsified {_registry.name_of(self.op)}>"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "registry": None}  # the program that reads it has registries of its own
-
-    def __deepcopy__(self, memo: Any) -> SparsifiedOp:
-        return SparsifiedOp(self.op, self.out, self.grad, self.registry, self.strict)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with _registry.strict() if self.strict else nullcontext():
             results = self._results(args, kwargs)

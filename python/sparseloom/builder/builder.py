@@ -1,0 +1,195 @@
+"""SparsityBuilder: says by name what of a model becomes sparse, and makes it so, in a copy or in place."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .._optimizers import as_optimizers
+from .._registry import Registry
+from ..errors import Error
+from ..layouts import Csr, Dense, Layout
+from ..patch.survey import require_patchable
+from ..sparsify import DENSE, KeepAll
+from ..tensors.sparsifying import Format
+from .interms import Intermediate, OutputHook, Traced, modules_named
+from .weights import Weights, WeightSpec, hook_gradient
+
+_OP = "SparsityBuilder"
+Kind = str | type[Layout]
+
+
+class SparsityBuilder:
+    """Collects what of a model becomes sparse, and in which format; then makes a sparse copy, or changes the
+    model.
+
+    Args:
+        model: any nn.Module.
+        registry: where its tensors look up implementations; None stands for the one in use at each call.
+
+    Names are those of ``named_parameters`` and ``named_modules``, or regexes that match them whole
+    (re.fullmatch); of several that match, the last one counts. Sparsifiers and formats are those of
+    ``sparsified_op``.
+    """
+
+    def __init__(self, model: nn.Module, registry: Registry | None = None) -> None:
+        require_patchable(_OP, model)
+        self.model, self.registry = model, registry
+        self._weights: dict[str, WeightSpec] = {}
+        self._weight_grads: dict[str, Format] = {}
+        self._interms: dict[str, Format] = {}
+        self._interm_grads: dict[str, Format] = {}
+
+    def set_weight(
+        self,
+        name: str,
+        initial_sparsifier: Any = KeepAll(),  # noqa: B008 - frozen
+        inline_sparsifier: Any = KeepAll(),  # noqa: B008
+        tmp_format: Kind = Dense,
+        external_sparsifier: Any = KeepAll(),  # noqa: B008
+        out_format: Kind = Csr,
+        input_statistics: Tensor | None = None,
+    ) -> None:
+        """Makes a weight sparse: the three sparsifiers run once, one after the other, when the model is
+        built; what an optimizer writes afterwards keeps the format.
+
+        A weight of nn.Linear becomes an nn.SparseLinear by ``sparsify_``. Any other module keeps its class
+        and sees a SparseTensor, made of values and an index, which torch's parametrization holds. With
+        ``Dense`` the weight stays dense, with zeros. ``input_statistics`` is what the sparsifiers' Context
+        gets.
+        """
+        into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
+        self._weights[_regex(name)] = WeightSpec(initial_sparsifier, into, input_statistics, self.registry)
+
+    def set_weight_grad(
+        self,
+        name: str,
+        inline_sparsifier: Any = KeepAll(),  # noqa: B008
+        tmp_format: Kind = Dense,
+        external_sparsifier: Any = KeepAll(),  # noqa: B008
+        out_format: Kind = Dense,
+    ) -> None:
+        """Makes the gradient of a weight sparse, each time that one arrives. The gradient of a sparse
+        weight's values is sparsified as that of the weight, and stays in the values' format."""
+        into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
+        self._weight_grads[_regex(name)] = into
+
+    def set_interm(
+        self,
+        name: str,
+        inline_sparsifier: Any = KeepAll(),  # noqa: B008
+        tmp_format: Kind = Dense,
+        external_sparsifier: Any = KeepAll(),  # noqa: B008
+        out_format: Kind = Dense,
+    ) -> None:
+        """Makes an intermediate sparse: the output of the modules with that name; where there is none, what
+        the node of that name computes in the traced forward (torch.fx) of a module: ``layer.gelu`` is the
+        node ``gelu`` of ``layer``. A trace keeps what ``training`` was."""
+        into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
+        self._interms[_regex(name)] = into
+
+    def set_interm_grad(
+        self,
+        name: str,
+        inline_sparsifier: Any = KeepAll(),  # noqa: B008
+        tmp_format: Kind = Dense,
+        external_sparsifier: Any = KeepAll(),  # noqa: B008
+        out_format: Kind = Dense,
+    ) -> None:
+        """Makes the gradient of an intermediate sparse; names as in ``set_interm``."""
+        into = Format.of((inline_sparsifier, tmp_format, external_sparsifier, out_format))
+        self._interm_grads[_regex(name)] = into
+
+    def get_sparse_model(self) -> nn.Module:
+        """Returns a sparse copy of the model, which stays as it is. Raises Error as the in-place twin."""
+        copied = copy.deepcopy(self.model)
+        for mine, theirs in zip(self.model.parameters(), copied.parameters(), strict=True):
+            theirs.grad = mine.grad  # sparsifiers may ask for it; a copy has none
+        made = self._build(copied, [])
+        for parameter in made.parameters():
+            parameter.grad = None
+        return made
+
+    def sparsify_model_inplace(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
+        """Makes the model itself sparse, without a copy. ``optimizer``, one or several, gets the new
+        Parameters with the state of what is stored.
+
+        Raises Error for a name that nothing has, for a weight that the format cannot store or that several
+        modules share, and for a node of the model's own forward, which only a copy can have.
+        """
+        self._build(self.model, as_optimizers(_OP, optimizer), in_place=True)
+
+    def _build(self, model: nn.Module, optimizers: list[Optimizer], in_place: bool = False) -> nn.Module:
+        traced = Traced(model)
+        interms, grads = self._resolved(model, traced), self._named(model, self._weight_grads)
+        weights = Weights(model, self._named(model, self._weights))
+        for path in {path for path, node, _, _ in interms if node is not None}:
+            if not path and in_place:
+                remedy = "use get_sparse_model, or name a node of a module inside"
+                raise Error(_OP, "nodes of modules inside the model", "one of its own forward", remedy)
+            traced.require_traceable(path, weights.parametrized(path))
+        for name in grads:
+            if not model.get_parameter(name).requires_grad:
+                raise Error(_OP, f"{name} to train", "a frozen weight", "call requires_grad_() on it first")
+        weights.put(optimizers)
+        for name, into in grads.items():
+            path, _, own = name.rpartition(".")
+            hook_gradient(model.get_submodule(path), own, into, self.registry)
+        for path, node, out, grad in interms:
+            if node is not None:
+                traced.insert(path, node, Intermediate(out, grad, self.registry))
+        made = traced.put()
+        for path, node, out, grad in interms:
+            if node is None:
+                hook = OutputHook(path, Intermediate(out, grad, self.registry))
+                made.get_submodule(path).register_forward_hook(hook)
+        return made
+
+    def _resolved(self, model: nn.Module, traced: Traced) -> list[tuple[str, Any, Format, Format]]:
+        """Returns (module's name, node or None, format, gradient's format) of each intermediate."""
+        dense = Format.of(DENSE)
+        found: dict[tuple[str, Any], list[Format]] = {}
+        for which, asked in enumerate((self._interms, self._interm_grads)):
+            for regex, into in asked.items():
+                pattern = re.compile(regex)
+                keys: list[tuple[str, Any]] = [(name, None) for name in modules_named(model, pattern)]
+                keys = keys or list(traced.nodes_named(pattern))
+                if not keys:
+                    names = [name for name, _ in model.named_modules() if name]
+                    more = f"; not traced: {', '.join(traced.failed[:3])}" if traced.failed else ""
+                    raise _nothing(f"a module or a traced node for {regex!r}", regex, names, more)
+                for key in keys:
+                    found.setdefault(key, [dense, dense])[which] = into
+        return [(path, node, *formats) for (path, node), formats in found.items()]  # type: ignore[misc]
+
+    def _named(self, model: nn.Module, asked: dict[str, Any]) -> dict[str, Any]:
+        """Returns name -> what was asked for it."""
+        found: dict[str, Any] = {}
+        names = [name for name, _ in model.named_parameters()]
+        for regex, what in asked.items():
+            matching = [name for name in names if re.fullmatch(regex, name)]
+            if not matching:
+                raise _nothing(f"a weight for {regex!r}", regex, names)
+            found |= dict.fromkeys(matching, what)
+        return found
+
+
+def _regex(name: str) -> str:
+    try:
+        re.compile(name)
+    except (re.error, TypeError) as error:
+        remedy = "escape dots and brackets of a regex"
+        raise Error(_OP, "a name or a regular expression", f"{name!r} ({error})", remedy) from error
+    return name
+
+
+def _nothing(expected: str, regex: str, names: Iterable[str], more: str = "") -> Error:
+    near = difflib.get_close_matches(regex.replace("\\", ""), list(names), 3, 0.4)
+    remedy = f"names are matched whole; near ones are {', '.join(near) or 'none'}{more}"
+    return Error(_OP, expected, "none", remedy)

@@ -1,0 +1,185 @@
+"""What the builder makes of weights: layers by sparsify_, or values and an index in the module that is
+there."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+
+from .._registry import Registry
+from ..errors import Error
+from ..layouts import Dense, Layout
+from ..patch import InLayout, sparsify_
+from ..patch import optimizer as swapping
+from ..patch.forms import Site
+from ..patch.in_layout import Stored
+from ..patch.survey import survey
+from ..sparsify import KeepAll
+from ..tensors import SparseTensor
+from ..tensors.dispatch import Made
+from ..tensors.sparsifying import Format, sparsified
+
+_OP = "SparsityBuilder"
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """How a weight becomes sparse: the initial sparsifier, and then the format."""
+
+    initial: Any
+    into: Format
+    input_statistics: Tensor | None
+    registry: Registry | None
+
+    def of(self, weight: Tensor, gradient: Tensor | None) -> Tensor:
+        """Returns what stays of a weight, as [first size, product of the others] and without a gradient."""
+        known = {"gradient": None if gradient is None else as_rows(gradient), "step": 0}
+        known["input_statistics"] = self.input_statistics
+        with torch.no_grad():
+            only = self.into.final if _keeps_all(self.into) else Dense
+            chosen = sparsified(as_rows(weight.detach()), self.initial, only, self.registry, **known)
+            return chosen if only is self.into.final else self.into.on(chosen, self.registry, **known)
+
+
+def as_rows(weight: Tensor) -> Tensor:
+    """Returns a weight as [first size, product of the others], as nn.Linear and sparsifiers see it; of one
+    dimension as a single row."""
+    return weight.flatten(1) if weight.dim() > 1 else weight.reshape(1, -1)
+
+
+def _keeps_all(into: Format) -> bool:
+    return all(isinstance(each, KeepAll) for each in (into.inline, into.external))
+
+
+class Sparsified(InLayout):
+    """A recipe of sparsify_: what a WeightSpec leaves of a weight."""
+
+    def __init__(self, spec: WeightSpec) -> None:
+        super().__init__(spec.into.final)
+        self.spec = spec
+
+    def __repr__(self) -> str:
+        return f"{self.spec.initial!r} into {self.layout.name}"
+
+    def chosen(self, site: Site, generator: torch.Generator | None) -> Stored:
+        grad = site.parameter.grad
+        tensor = self.spec.of(site.value, None if grad is None else site.matrix(grad))
+        assert isinstance(tensor, SparseTensor)
+        return Stored(tensor.layout_index, tensor.stored)
+
+
+class InFormat(nn.Module):
+    """A parametrization of torch's: makes the SparseTensor of a weight from its values, in each look-up."""
+
+    def __init__(self, index: Layout, shape: Sequence[int], registry: Registry | None) -> None:
+        super().__init__()
+        self.template, self.shape, self.registry = index, tuple(shape), registry
+        self.parts = tuple(index.tensors())
+        for name, part in index.tensors().items():
+            self.register_buffer(name, part)
+
+    @property
+    def layout_index(self) -> Layout:
+        """The layout with the module's own index, wherever that is now."""
+        return self.template.with_tensors({name: self._buffers[name] for name in self.parts})  # type: ignore[misc]
+
+    def forward(self, values: Tensor) -> Tensor:
+        return Made.apply(values, self.layout_index, self.shape, self.registry)
+
+
+class Weights:
+    """The weights of a model that become sparse. All choices are made before anything changes."""
+
+    def __init__(self, model: nn.Module, specs: dict[str, WeightSpec]) -> None:
+        self.model, self.recipes, self.rest = (
+            model,
+            dict[str, Sparsified](),
+            dict[str, tuple[WeightSpec, Tensor]](),
+        )
+        sites = {
+            id(site.parameter): site
+            for site in survey(model).sites
+            if site.form.in_any_layout and site.name and not site.form.refusal(site.module)
+        }
+        for name, spec in specs.items():
+            parameter = model.get_parameter(name)
+            site = sites.get(id(parameter))
+            if site is not None and spec.into.final is not Dense:
+                self.recipes[re.escape(site.name)] = Sparsified(spec)
+                continue
+            modules = [
+                each for each in model.modules() if any(p is parameter for p in each._parameters.values())
+            ]
+            if len(modules) > 1:
+                got = f"{', '.join(type(each).__name__ for each in modules)} that share it"
+                raise Error(_OP, f"{name} in one module", got, "untie it first")
+            self.rest[name] = spec, spec.of(parameter, parameter.grad)
+
+    def parametrized(self, path: str) -> bool:
+        """Returns whether a weight of that very module becomes a SparseTensor that the module sees."""
+        return any(name.rpartition(".")[0] == path for name in self.rest)
+
+    def put(self, optimizers: list[Optimizer]) -> None:
+        """Makes them sparse, and carries the optimizers' state."""
+        if self.recipes:
+            sparsify_(self.model, self.recipes, optimizer=optimizers or None)
+        for name, (spec, tensor) in self.rest.items():
+            path, _, own = name.rpartition(".")
+            module = self.model.get_submodule(path)
+            old = module.get_parameter(own)
+            if not isinstance(tensor, SparseTensor):
+                with torch.no_grad():
+                    old.copy_(tensor.view_as(old))
+                continue
+            index, new = tensor.layout_index, nn.Parameter(tensor.stored, old.requires_grad)
+            setattr(module, own, new)
+            made = InFormat(index, old.shape, spec.registry)
+            parametrize.register_parametrization(module, own, made, unsafe=True)
+            swap = swapping.Swap(name, old, new, functools.partial(_packed, index))
+            swapping.apply([swap], optimizers)
+
+
+def _packed(index: Layout, like_weight: Tensor) -> Tensor:
+    return index.pack(as_rows(like_weight))
+
+
+@dataclass(eq=False)
+class GradientHook:
+    """Makes the gradient of a Parameter sparse; of values in a layout, as the weight that they are."""
+
+    into: Format
+    registry: Registry | None
+    index: Callable[[], Layout] | None
+
+    def __post_init__(self) -> None:
+        self._steps = itertools.count()
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        index = None if self.index is None else self.index()
+        dense = gradient if index is None else index.to_dense(gradient)
+        made = self.into.on(dense, self.registry, step=next(self._steps))
+        if index is None:
+            return made
+        return index.pack(made.to_dense() if isinstance(made, SparseTensor) else made)
+
+
+def hook_gradient(module: nn.Module, name: str, into: Format, registry: Registry | None) -> None:
+    """Makes the gradient of a module's weight sparse from now on, whatever the weight has become."""
+    held: dict[str, Any] = getattr(module, "parametrizations", {})
+    if name in held:
+        steps: Any = held[name]
+        steps.original.register_hook(GradientHook(into, registry, lambda: steps[0].layout_index))
+    elif name in module._parameters:
+        module.get_parameter(name).register_hook(GradientHook(into, registry, None))
+    else:
+        layer: Any = module
+        layer.values.register_hook(GradientHook(into, registry, lambda: layer.layout))

@@ -1,0 +1,410 @@
+"""SparsityBuilder: weights, intermediates and gradients by name, in copies and in place, beside twins."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from ell import Ell
+from torch import Tensor, nn
+from torch.nn import functional
+
+import sparseloom as sl
+from sparseloom import Error, SparsityBuilder, ops
+from sparseloom import layouts as L
+from sparseloom import sparsify as S
+from sparseloom.nn import SparseLinear
+
+HALF = S.ScalarFraction(0.5)
+pytestmark = pytest.mark.filterwarnings("ignore::sparseloom.ops.DenseFallback")
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(functional.gelu(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(4, 6, 3, padding=1), nn.BatchNorm1d(6)
+        self.layer, self.head = Mlp(), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(self.norm(self.conv(x))))
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def inputs() -> Tensor:
+    return torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(1))
+
+
+def run(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The output, and the gradient of the input; parameters' gradients are left there."""
+    x = x.clone().requires_grad_()
+    y = model(x)
+    y.square().sum().backward()
+    assert x.grad is not None
+    return y.detach(), x.grad
+
+
+def masked(weight: nn.Parameter, sparsifier: S.ElementSparsifier) -> Tensor:
+    """Zeroes what a sparsifier removes, in values and in gradients. Returns the mask."""
+    mask = sparsifier.select_mask(weight.detach().flatten(1)).view(weight.shape)
+    with torch.no_grad():
+        weight.mul_(mask)
+    weight.register_hook(lambda gradient: gradient * mask)
+    return mask
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_weights_are_those_of_the_masked_twin(in_place: bool):
+    model, twin, x = net(), net(), inputs()
+    builder = SparsityBuilder(model)
+    builder.set_weight(r"layer\..*\.weight", initial_sparsifier=S.ScalarFraction(0.9), out_format=L.Csr)
+    builder.set_weight("conv.weight", S.ScalarFraction(0.75), out_format=L.Coo)
+    builder.set_weight("head.weight", HALF, out_format=L.MaskedDense)
+    for weight, sparsifier in (
+        (twin.layer.up.weight, S.ScalarFraction(0.9)),
+        (twin.layer.down.weight, S.ScalarFraction(0.9)),
+        (twin.conv.weight, S.ScalarFraction(0.75)),
+        (twin.head.weight, HALF),
+    ):
+        masked(weight, sparsifier)
+    bias, norm = model.layer.up.bias, model.norm.weight
+    before = copy.deepcopy(model.state_dict())
+    made: Any = model
+    if in_place:
+        builder.sparsify_model_inplace()
+        assert model.layer.up.bias is bias and model.norm.weight is norm
+    else:
+        made = builder.get_sparse_model()
+        assert type(model.layer.up) is nn.Linear
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert (
+        isinstance(made.layer.up, SparseLinear) and made.layer.up.values.numel() == 13
+    )  # of 128: 90 % are gone
+    assert made.conv.weight.format is L.Coo and made.conv.weight.stored.numel() == 18  # of 72
+    for got, want in zip(run(made, x), run(twin, x), strict=True):
+        torch.testing.assert_close(got, want)
+    up = made.layer.up
+    torch.testing.assert_close(up.values.grad, up.layout.pack(twin.layer.up.weight.grad))
+    original = made.conv.parametrizations.weight.original
+    index = made.conv.parametrizations.weight[0].layout_index
+    torch.testing.assert_close(original.grad, index.pack(twin.conv.weight.grad.flatten(1)))
+    torch.testing.assert_close(made.conv.bias.grad, twin.conv.bias.grad)
+
+
+def test_training_keeps_the_format_and_equals_the_masked_twin():
+    model, twin = net(), net()
+    masks = [masked(twin.layer.up.weight, HALF), masked(twin.conv.weight, HALF)]
+    builder = SparsityBuilder(model)
+    builder.set_weight("layer.up.weight", HALF, out_format=L.Csr)
+    builder.set_weight("conv.weight", HALF, out_format=L.Csr)
+    made: Any = builder.get_sparse_model()
+    steps = [torch.optim.AdamW(each.parameters(), 0.01, weight_decay=0.1) for each in (made, twin)]
+    for _ in range(5):
+        for each, step in zip((made, twin), steps, strict=True):
+            step.zero_grad()
+            each(inputs()).square().sum().backward()
+            step.step()
+    for weight, mask, dense in (
+        (made.layer.up.to_dense().weight, masks[0], twin.layer.up.weight),
+        (made.conv.weight.to_dense(), masks[1], twin.conv.weight),
+    ):
+        torch.testing.assert_close(weight, dense)
+        assert torch.equal(weight != 0, mask)
+
+
+def test_optimizers_go_along_in_place():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    run(model, inputs())
+    optimizer.step()
+    moment = optimizer.state[model.conv.weight]["exp_avg"].flatten(1).clone()
+    builder = SparsityBuilder(model)
+    builder.set_weight("(conv|layer.up).weight", HALF)
+    builder.sparsify_model_inplace(optimizer)
+    original: Any = model.conv.parametrizations.weight.original  # type: ignore[union-attr]
+    index: Any = model.conv.parametrizations.weight[0].layout_index  # type: ignore[union-attr,index]
+    assert torch.equal(optimizer.state[original]["exp_avg"], index.pack(moment))
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    assert held == {id(each) for each in model.parameters()}
+    optimizer.zero_grad()
+    run(model, inputs())
+    optimizer.step()
+
+
+def test_sparse_copies_save_load_copy_and_move():
+    builder = SparsityBuilder(net())
+    builder.set_weight("(conv|layer.down).weight", HALF)
+    builder.set_interm("layer.gelu", external_sparsifier=HALF, out_format=L.Csr)
+    made, x = builder.get_sparse_model(), inputs()
+    want = made(x)
+    torch.testing.assert_close(copy.deepcopy(made)(x), want)
+    other = builder.get_sparse_model()
+    with torch.no_grad():
+        for each in other.parameters():
+            each.zero_()
+    other.load_state_dict(made.state_dict())
+    torch.testing.assert_close(other(x), want)
+    assert made.double()(x.double()).dtype == torch.float64
+    builder = SparsityBuilder(net())
+    builder.set_weight("(conv|layer.down).weight", HALF)
+    assert builder.get_sparse_model().to("meta")(x.to("meta")).is_meta
+
+
+@pytest.mark.parametrize("into", [L.Dense, L.Csr, L.MaskedDense])
+def test_gradients_of_weights_become_sparse(into: Any):
+    model, twin = net(), net()
+    builder = SparsityBuilder(model)
+    builder.set_weight("layer.up.weight", HALF)
+    builder.set_weight("conv.weight", HALF)
+    masks = [masked(twin.layer.up.weight, HALF), masked(twin.conv.weight, HALF)]
+    fraction = S.ScalarFraction(0.8)
+    for name in ("layer.up.weight", "conv.weight", "head.weight"):
+        builder.set_weight_grad(name, external_sparsifier=fraction, out_format=into)
+    made: Any = builder.get_sparse_model()
+    run(made, inputs())
+    run(twin, inputs())
+    up, index = made.layer.up, made.conv.parametrizations.weight[0].layout_index
+    head = made.head.weight.grad
+    assert type(head) is Tensor if into is L.Dense else head.format is into
+    head = head if into is L.Dense else head.to_dense()
+    assert torch.equal(head, fraction.sparsified(twin.head.weight.grad)) and int((head != 0).sum()) == 3
+    want = fraction.sparsified(twin.layer.up.weight.grad * masks[0])
+    torch.testing.assert_close(up.values.grad, up.layout.pack(want))
+    want = fraction.sparsified((twin.conv.weight.grad * masks[1]).flatten(1))
+    torch.testing.assert_close(made.conv.parametrizations.weight.original.grad, index.pack(want))
+
+
+class Twin(Net):
+    """The masked dense twin of a Net whose GELU and norm are sparsified, forward and backward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = MaskBoth.apply(self.norm(self.conv(x)), S.ScalarThreshold(0.2), S.KeepAll())
+        gelu = functional.gelu(self.layer.up(x))
+        return self.head(x + self.layer.down(MaskBoth.apply(gelu, HALF, S.ScalarFraction(0.25))))
+
+
+class MaskBoth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, out: S.ElementSparsifier, grad: S.ElementSparsifier) -> Tensor:
+        mask = out.select_mask(x)
+        ctx.save_for_backward(mask)
+        ctx.grad = grad
+        return x * mask
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        (mask,) = ctx.saved_tensors
+        return ctx.grad.sparsified(dy * mask), None, None
+
+
+@pytest.mark.parametrize("into", [L.Dense, L.Csr, L.Coo, L.MaskedDense])
+@pytest.mark.parametrize("gelu", ["layer.gelu", r".*\.gelu"])
+def test_intermediates_and_their_gradients_are_those_of_the_twin(into: Any, gelu: str):
+    model = net()
+    builder = SparsityBuilder(model)
+    builder.set_interm("norm", external_sparsifier=S.ScalarThreshold(0.2), out_format=into)
+    builder.set_interm(gelu, inline_sparsifier=HALF, tmp_format=into, out_format=into)
+    builder.set_interm_grad(gelu, external_sparsifier=S.ScalarFraction(0.25), out_format=into)
+    made = builder.get_sparse_model()
+    twin = Twin()
+    twin.load_state_dict(net().state_dict())
+    for got, want in zip(run(made, inputs()), run(twin, inputs()), strict=True):
+        torch.testing.assert_close(got, want)
+    want = {name: each.grad for name, each in twin.named_parameters()}
+    for name, each in made.named_parameters():
+        torch.testing.assert_close(each.grad, want[name])
+    assert not model.norm._forward_hooks and isinstance(model.layer, Mlp)
+    builder.sparsify_model_inplace()
+    torch.testing.assert_close(model(inputs()), made(inputs()))
+
+
+@pytest.mark.parametrize("into", [L.Dense, L.Csr])
+def test_what_is_compiled_is_what_was_built(into: Any):
+    """Only where a SparseTensor is made of a dense tensor the graph breaks."""
+    torch._dynamo.reset()
+    builder = SparsityBuilder(net().eval())
+    builder.set_weight("layer.up.weight", HALF)
+    builder.set_weight("conv.weight", HALF, out_format=into)
+    builder.set_interm("layer.gelu", external_sparsifier=HALF, out_format=into)
+    made = builder.get_sparse_model()
+    compiled = torch.compile(made, fullgraph=into is L.Dense, backend="aot_eager")
+    got = run(compiled, inputs())
+    grads = [each.grad.clone() for each in made.parameters()]
+    made.zero_grad()
+    for one, other in zip(got, run(made, inputs()), strict=True):
+        torch.testing.assert_close(one, other)
+    for one, parameter in zip(grads, made.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad)
+
+
+def test_a_node_of_the_models_own_forward_needs_a_copy():
+    mlp = net().layer
+    builder = SparsityBuilder(mlp)
+    builder.set_interm("gelu", external_sparsifier=HALF)
+    made, x = builder.get_sparse_model(), torch.randn(5, 8)
+    want = x + mlp.down(HALF.sparsified(functional.gelu(mlp.up(x))))
+    torch.testing.assert_close(made(x), want)
+    with pytest.raises(Error, match="get_sparse_model"):
+        builder.sparsify_model_inplace()
+
+
+def test_two_models_with_different_implementations_in_threads():
+    models, found, x = [], {}, inputs()
+    for factor in (1.0, 100.0):
+        mine = ops.Registry()
+        mine.register(functional.conv1d, [L.Dense, Ell, L.Dense], [(S.KeepAll, L.Dense)])(convolution(factor))
+        with mine.active():
+            S.register(S.ScalarFraction, source=L.Dense, target=Ell)(
+                lambda sparsifier, context: Ell.from_dense(context.weight, width=5)
+            )
+        builder = SparsityBuilder(nn.Sequential(nn.Conv1d(4, 6, 3, padding=1)), registry=mine)
+        torch.manual_seed(2)
+        builder.model[0].reset_parameters()  # type: ignore[index,operator]
+        builder.set_weight("0.weight", HALF, out_format=Ell)
+        models.append(builder.get_sparse_model())
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            found[number] = models[number % 2](x)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    conv: Any = models[0][0]  # type: ignore[index]
+    want = functional.conv1d(x, conv.weight.detach().to_dense(), conv.bias, padding=1)
+    assert conv.weight.stored.shape == (6, 5)
+    for number in range(4):
+        torch.testing.assert_close(found[number], want * (100 if number % 2 else 1))
+
+
+def convolution(factor: float) -> type:
+    class Convolution:
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Any, bias: Tensor, *how: Any) -> Tensor:
+            return factor * functional.conv1d(x, weight.to_dense(), bias, *how)
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Any:
+            raise NotImplementedError
+
+    return Convolution
+
+
+def test_input_statistics_and_gradients_reach_a_weights_sparsifier():
+    class Wanda(S.Learned):
+        def scores(self, context: S.Context) -> Tensor:
+            assert context.step == 0
+            return context.weight.abs() * context.need("input_statistics").sqrt() + context.need("gradient")
+
+    model = net()
+    statistics = torch.rand(8)
+    model.layer.up.weight.grad = torch.rand(16, 8)
+    builder = SparsityBuilder(model)
+    builder.set_weight("layer.up.weight", Wanda(0.75), input_statistics=statistics)
+    made: Any = builder.get_sparse_model()
+    scores = model.layer.up.weight.abs() * statistics.sqrt() + model.layer.up.weight.grad
+    want = set(scores.flatten().topk(32).indices.tolist())
+    assert set(made.layer.up.to_dense().weight.flatten().nonzero().flatten().tolist()) == want
+
+
+def test_dense_and_any_module():
+    model = nn.Sequential(nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    before = [each.detach().clone() for each in model.parameters()]
+    builder = SparsityBuilder(model)
+    builder.set_weight("0.weight", HALF, out_format=L.Csr)
+    builder.set_weight("1.weight", S.KeepAll(), out_format=L.Coo)
+    builder.set_weight("2.weight", HALF, out_format=L.Dense)
+    made: Any = builder.get_sparse_model()
+    tokens = torch.arange(10)
+    x = functional.embedding(tokens, HALF.sparsified(before[0]))
+    want = functional.linear(
+        functional.layer_norm(x, (8,), before[1], before[2]), HALF.sparsified(before[3]), before[4]
+    )
+    torch.testing.assert_close(made(tokens), want)
+    assert type(made[2].weight) is nn.Parameter and made[1].weight.stored.numel() == 8
+
+
+def test_names_and_formats_are_checked_before_anything_changes():
+    def built(**asked: Any) -> nn.Module:
+        model = net()
+        builder = SparsityBuilder(model)
+        builder.set_weight("layer.up.weight", HALF)
+        for what, (name, arguments) in asked.items():
+            getattr(builder, what)(name, **arguments)
+        try:
+            builder.sparsify_model_inplace()
+        except Error:
+            assert type(model.layer.up) is nn.Linear and not hasattr(model.conv, "parametrizations")
+            raise
+        return model
+
+    for asked, says in (
+        ({"set_weight": ("conv.wight", {})}, r"a weight for 'conv.wight', got none; .*conv.weight"),
+        ({"set_weight_grad": ("nothing", {})}, "a weight for 'nothing'"),
+        ({"set_interm": ("layer.relu", {})}, "a module or a traced node for 'layer.relu'"),
+        (
+            {"set_weight": ("conv.weight", {"initial_sparsifier": HALF, "out_format": L.Semi24Layout})},
+            "semi24",
+        ),
+        ({"set_interm": ("(", {})}, "a name or a regular expression"),
+        ({"set_interm": ("norm", {"out_format": "nothing"})}, "one of"),
+    ):
+        with pytest.raises(Error, match=says):
+            built(**asked)
+    model = net()
+    model.head.weight = model.layer.down.weight = nn.Parameter(torch.randn(8, 16))
+    builder = SparsityBuilder(model)
+    builder.set_weight("layer.down.weight", HALF)
+    with pytest.raises(Error, match=r"tied to"):
+        builder.get_sparse_model()
+    shared = nn.Sequential(nn.Conv1d(4, 4, 3), nn.Conv1d(4, 4, 3))
+    shared[1].weight = shared[0].weight
+    builder = SparsityBuilder(shared)
+    builder.set_weight("0.weight", HALF)
+    with pytest.raises(Error, match="Conv1d, Conv1d that share it"):
+        builder.get_sparse_model()
+    model = net()
+    model.head.weight.requires_grad_(False)
+    builder = SparsityBuilder(model)
+    builder.set_weight_grad("head.weight", external_sparsifier=HALF)
+    with pytest.raises(Error, match="a frozen weight"):
+        builder.get_sparse_model()
+    model.layer.register_forward_hook(lambda *given: None)
+    builder = SparsityBuilder(model)
+    builder.set_interm("layer.gelu", external_sparsifier=HALF)
+    with pytest.raises(Error, match="without hooks"):
+        builder.get_sparse_model()
+    builder = SparsityBuilder(nn.Sequential(nn.LSTM(4, 4)))
+    builder.set_interm("0", external_sparsifier=HALF)
+    with pytest.raises(Error, match="one tensor as the output of 0, got tuple"):
+        builder.get_sparse_model()(torch.randn(2, 3, 4))
+
+
+def test_formats_of_outputs_pickle():
+    builder = SparsityBuilder(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    builder.set_interm("1", external_sparsifier=S.ScalarThreshold(0), out_format=L.Csr)
+    made, x = builder.get_sparse_model(), torch.randn(3, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = pickle.loads(pickle.dumps(made))(x)
+    assert y.format is L.Csr and torch.equal(y.to_dense(), made[0](x).relu())  # type: ignore[index]
+    assert sl.SparsityBuilder is SparsityBuilder
