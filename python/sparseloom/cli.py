@@ -33,6 +33,11 @@ TYPER_COMMANDS = {
         "digits",
         "train an MLP on scikit-learn's digits by every method; minutes on two cores",
     ),
+    "experiment vit": (
+        "sparseloom.experiment.vit_cli",
+        "vit_command",
+        "train ViT-tiny on CIFAR-10 by one method; minutes on a GPU",
+    ),
     "bench arms": (
         "sparseloom.bench.arms",
         "arms",

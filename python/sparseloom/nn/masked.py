@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from .. import pattern as patterns
 from ..errors import Error
 from ..pattern import Block, Pattern, block_shape
+from ..sparsify.grid import expanded
 from . import arguments
 from .dense_entries import packed_layer
 from .linear import BlockSparseLinear
@@ -40,7 +42,9 @@ class MaskedLinear(nn.Module):
             ``decay`` times the weight itself.
 
     ``multiply = "blocks"`` or ``"dense"`` decides on all products in the plan's place ("auto"): results then
-    do not depend, by their rounding, on the speeds that a process measured.
+    do not depend, by their rounding, on the speeds that a process measured. With "dense", neither share nor
+    decay, and a gate that is on the device (or none), the host reads no mask: torch.compile traces the layer,
+    and CUDA graphs that hold it see the next mask.
     """
 
     mask: Tensor
@@ -77,18 +81,42 @@ class MaskedLinear(nn.Module):
         self.multiply = "auto"
         self._kept: Kept | None = None
 
-    # The mask is read on the host, and the plan asked in Python: both are no graph.
-    @_disable_dynamo
     def forward(self, x: Tensor) -> Tensor:
         """Maps x [..., in_features] to [..., out_features]. Autocast casts as it does for nn.Linear. Raises
         Error when x does not fit."""
         arguments.require_tensor(x)
-        weight: Tensor = self.weight
-        bias: Tensor | None = self.bias
-        gates = None if self.gate is None else self.gate(weight)
+        leaves_host_out = self.gate is None or self.gate.on_device
+        if self.multiply == "dense" and leaves_host_out and not self.share and not self.decay:
+            x, weight, bias = self._cast(x, self._masked(self._gates()))
+            return F.linear(x, weight, bias)
+        return self._planned(x)
+
+    # The mask is read on the host, and the plan asked in Python: both are no graph.
+    @_disable_dynamo
+    def _planned(self, x: Tensor) -> Tensor:
+        gates = self._gates()
+        kept = self._blocks()
+        x, weight, bias = self._cast(x, self.weight)
+        how = How(kept, self.share, self.decay, self.multiply)
+        y = product(x.reshape(-1, self.in_features), weight, gates, bias, how)
+        return y.unflatten(0, x.shape[:-1]) if x.dim() != 2 else y
+
+    def _gates(self) -> Tensor | None:
+        gates: Tensor | None = None if self.gate is None else self.gate(self.weight)
         if gates is not None:
             self.mask.copy_(gates.detach() != 0)
-        kept = self._blocks()
+        return gates
+
+    def _masked(self, gates: Tensor | None) -> Tensor:
+        """Returns W * factors, differentiable. What a mask prunes may hold anything, NaN included."""
+        shape = (self.out_features, self.in_features)
+        if gates is None:
+            return self.weight.masked_fill(~expanded(self.mask, self.block, shape), 0)
+        return self.weight * expanded(gates.to(self.weight.dtype), self.block, shape)
+
+    def _cast(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Returns the operands in the dtype of autocast, if it is on. Raises Error when x does not fit."""
+        bias: Tensor | None = self.bias
         kind = x.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
@@ -98,9 +126,7 @@ class MaskedLinear(nn.Module):
             expected = f"x [..., {self.in_features}] of {weight.dtype} on {weight.device}"
             got = f"{list(x.shape)} of {x.dtype} on {x.device}"
             raise Error("linear", expected, got, "convert x or move it with .to()")
-        how = How(kept, self.share, self.decay, self.multiply)
-        y = product(x.reshape(-1, self.in_features), weight, gates, bias, how)
-        return y.unflatten(0, x.shape[:-1]) if x.dim() != 2 else y
+        return x, weight, bias
 
     @property
     def pattern(self) -> Pattern:

@@ -82,6 +82,8 @@ class Method:
         budgets = [self.schedule.budget(step, held.target) for held in weights]
         progress = self.schedule.progress(step)
         if self._adjusted(weights, budgets, progress):
+            for held in weights:
+                _require_numbers(held.name, held.learned())
             return True
         scores = [self._score(held, step) for held in weights]
         share = 0.0 if self.regrow is None else self.regrow.share_at(progress)
@@ -106,9 +108,7 @@ class Method:
 
     def _score(self, held: Held, step: int) -> Tensor:
         scores = self.score(held.context(step))
-        if bool(scores.isnan().any()):
-            remedy = "the blocks stay where they are: look for a NaN in the weight or its gradient"
-            raise Error("Method", f"scores of {held.name} without NaN", "a NaN", remedy)
+        _require_numbers(held.name, scores)
         return scores
 
     def _regrown(
@@ -135,3 +135,9 @@ class Method:
         missing = [count - int(mask.sum()) for count, mask in zip(counts, kept, strict=True)]
         new = self.select.take(candidates, missing)
         return [mask | more for mask, more in zip(kept, new, strict=True)]
+
+
+def _require_numbers(name: str, scores: Tensor | None) -> None:
+    if scores is not None and bool(scores.isnan().any()):
+        remedy = "the blocks stay where they are: look for a NaN in the weight or its gradient"
+        raise Error("Method", f"scores of {name} without NaN", "a NaN", remedy)

@@ -124,7 +124,16 @@ class Threshold(Select):
 
 
 def top(scores: Tensor, count: int, scope: str = "layer") -> Tensor:
-    """Returns the mask of the ``count`` highest scores that are not -inf, or of as many as there are."""
+    """Returns the mask of the ``count`` highest scores that are not -inf, or of as many as there are. Scores
+    of one layer on a GPU stay there, and the host waits for nothing; a NaN among them is not noticed."""
+    if not scores.is_cpu:
+        if scope == "layer":
+            return _top_there(scores, count)
+        return _top_here(scores.cpu(), count, scope).to(scores.device)
+    return _top_here(scores, count, scope)
+
+
+def _top_here(scores: Tensor, count: int, scope: str) -> Tensor:
     _require_numbers(scores)
     allowed = scores > -math.inf
     rows, cols = scores.shape
@@ -135,6 +144,12 @@ def top(scores: Tensor, count: int, scope: str = "layer") -> Tensor:
         rest = scores.masked_fill(chosen, -math.inf)
         chosen |= patterns.top_k(rows * 8, cols * 8, 8, rest, short).mask
     return chosen
+
+
+def _top_there(scores: Tensor, count: int) -> Tensor:
+    order = scores.flatten().sort(descending=True, stable=True).indices[:count]  # ties by lowest index
+    chosen = torch.zeros_like(scores, dtype=torch.bool).flatten().scatter(0, order, True)
+    return chosen.view_as(scores) & (scores > -math.inf)
 
 
 def _require_numbers(scores: Tensor) -> None:

@@ -1,0 +1,319 @@
+"""One arm of `sparseloom experiment vit`: ViT-tiny on CIFAR-10 in bf16, dense or by one method.
+
+The recipe is one for all arms: AdamW at a learning rate of 1e-3 with a warm-up of 5 epochs and a cosine to
+zero, a weight decay of 0.05, batches of 512, the augmentations of augment.py, the accuracy of the last epoch.
+Every random number follows from the seed and the step, so that a run that goes on from a checkpoint is the
+run that never stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import Error
+from ..nn import MaskedLinear
+from ..patch import BlockSparse, pack_, sparsify_
+from ..sparsify import methods
+from ..sparsify.run import Run
+from . import augment
+from .cifar import Images
+from .digits import Arm
+from .vit_model import SPARSE, TINY, Size, ViT
+
+EPOCHS, BATCH, LR, DECAY, WARM_UP = 100, 512, 1e-3, 0.05, 5
+#: Steps at the start of a command that do not count for the speed: they compile.
+COLD = 20
+
+
+class Trial(NamedTuple):
+    """What is compared: a method at a sparsity in percent, in blocks of one size."""
+
+    arm: Arm
+    sparsity: int = 0
+    block: int = 16
+
+
+def trials(steps: int) -> dict[str, Trial]:
+    """Returns the arms of a training of that many steps, by the names that the command takes."""
+
+    def at(share: float) -> int:
+        return round(share * steps)
+
+    every = max(1, at(1 / 97))
+    static = Arm("static", select="random", redraw=True)
+    rigl = Arm("RigL", methods.rigl(at(0.75), every), "random", True)
+    gradual = Arm("gradual", methods.gradual(at(0.1), at(0.7), every))
+    return {
+        "dense": Trial(Arm("dense", dense=True)),
+        "static-80": Trial(static, 80),
+        "rigl-80": Trial(rigl, 80),
+        "supermask-80": Trial(Arm("supermask", methods.supermask(lr=5 * LR)), 80),
+        "gradual-80": Trial(gradual, 80),
+        "spartan-80": Trial(Arm("Spartan", methods.spartan(at(0.8), at(0.2))), 80),
+        "gradual-80-block32": Trial(gradual, 80, 32),
+        "gradual-70": Trial(gradual, 70),
+        "static-90": Trial(static, 90),
+        "rigl-90": Trial(rigl, 90),
+        "gradual-90": Trial(gradual, 90),
+    }
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all arms of a table share. ``archive`` is the SHA-256 of the data."""
+
+    archive: str
+    epochs: int = EPOCHS
+    batch: int = BATCH
+    size: Size = TINY
+
+    def steps(self, images: Images) -> int:
+        """Returns the steps of a training: each epoch leaves out what does not fill a batch."""
+        return self.epochs * self.epoch(images)
+
+    def epoch(self, images: Images) -> int:
+        """Returns the steps of an epoch. Raises Error for a batch that no epoch fills."""
+        if len(images.x) < self.batch:
+            got = f"{len(images.x)} images"
+            raise Error(
+                "experiment vit", f"{self.batch} images for a batch", got, "pass the whole of CIFAR-10"
+            )
+        return len(images.x) // self.batch
+
+
+class Training:
+    """A network, its optimizer and its method at one step of one arm."""
+
+    def __init__(self, name: str, seed: int, setting: Setting, images: Images, compiled: bool) -> None:
+        logging.getLogger("sparseloom").setLevel(logging.WARNING)  # sparsify_ would print its table
+        self.name, self.seed, self.setting, self.images, self.compiled = name, seed, setting, images, compiled
+        self.steps = setting.steps(images)
+        self.device = images.x.device
+        self.trial = trials(self.steps)[name]
+        arm = self.trial.arm
+        torch.manual_seed(seed)
+        self.net = ViT(setting.size).to(self.device)
+        self.optimizer = _adamw(self.net)
+        self.run: Run | None = None
+        if not arm.dense:
+            density = 1 - self.trial.sparsity / 100
+            chosen = BlockSparse(self.trial.block, density, arm.select, seed=seed, method=arm.method)
+            self.run = sparsify_(self.net, {SPARSE: chosen}, optimizer=self.optimizer).run
+            if arm.redraw:
+                for block in self.net.blocks:
+                    for layer in (block.proj, block.fc1, block.fc2):
+                        layer.reset_parameters()
+            for module in self.net.modules():
+                if isinstance(module, MaskedLinear):
+                    module.multiply = "dense"  # at this width faster, and in a CUDA graph
+        for group in self.optimizer.param_groups:
+            group["peak"] = group["lr"]
+        if compiled:
+            for block in self.net.blocks:
+                block.compile()
+        self.graph: _Graph | None = None
+        if compiled and self.device.type == "cuda" and not self._budget_moves():
+            self.graph = _Graph(self._gradients, list(self.net.parameters()), self.setting.batch)
+        pixels = images.x.float()
+        self.mean, self.deviation = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
+        self.step, self.seconds, self.timed = 0, 0.0, 0
+        self.losses: list[float] = []  # the mean of each epoch
+
+    def train(self, stop: Callable[[], bool], save: Callable[[], None]) -> bool:
+        """Trains until all steps are done, and returns True, or until ``stop`` says so after an epoch. Calls
+        ``save`` then."""
+        epoch, cold = self.setting.epoch(self.images), COLD
+        uniform = torch.Generator(self.device)
+        while self.step < self.steps:
+            number = self.step // epoch
+            shuffled = torch.Generator().manual_seed(_mixed(self.seed, number))
+            order = torch.randperm(len(self.images.x), generator=shuffled).to(self.device)
+            total = torch.zeros((), device=self.device)
+            begin, counted = self._clock(), self.step
+            for rows in order[: epoch * self.setting.batch].split(self.setting.batch):
+                uniform.manual_seed(_mixed(self.seed, self.step) + 1)
+                u = torch.rand(len(rows), augment.NUMBERS, generator=uniform, device=self.device)
+                total += self._step(rows, u)
+                cold -= 1
+                if cold == 0:
+                    begin, counted = self._clock(), self.step
+            self.losses.append(float(total) / epoch)
+            if cold <= 0:
+                self.seconds += self._clock() - begin
+                self.timed += self.step - counted
+            if stop():
+                save()
+                break
+        return self.step == self.steps
+
+    def _step(self, rows: Tensor, u: Tensor) -> Tensor:
+        """Takes one step, and returns its loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * _rate((self.step + 1) / self.steps, WARM_UP / self.setting.epochs)
+        # In watched steps layers have hooks, which compiled blocks and graphs would not run.
+        watched = self.run is not None and any(held.watching for held in self.run.weights)
+        if self.graph is None or watched:
+            self.optimizer.zero_grad()
+            with _eager(watched):
+                loss = self._gradients(rows, u)
+        else:
+            loss = self.graph(rows, u)
+        self.optimizer.step()
+        if self.run is not None:
+            self.run.step()
+        self.step += 1
+        return loss
+
+    def _gradients(self, rows: Tensor, u: Tensor) -> Tensor:
+        """Adds the gradients of a batch, and returns its loss."""
+        pixels = augment.standardised(self.images.x[rows], self.mean, self.deviation)
+        x, y = augment.batch(pixels, self.images.y[rows], u)
+        with self._bf16():
+            logits = self.net(x)
+        loss = F.cross_entropy(logits.float(), y)
+        loss.backward()
+        return loss.detach()
+
+    def _budget_moves(self) -> bool:
+        """Whether a gate has another budget, a number on the host, in each step: no CUDA graph holds that."""
+        method = self.trial.arm.method
+        return method is not None and method.gradient.gated and not method.schedule.is_fixed(0.0)
+
+    def _bf16(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def _clock(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that the steps that are left depend on."""
+        return {
+            "setting": asdict(self.setting), "net": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "run": None if self.run is None else self.run.state_dict(),
+            "step": self.step, "losses": self.losses, "seconds": self.seconds, "timed": self.timed,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there. Raises Error for the state of another setting."""
+        if state["setting"] != asdict(self.setting):
+            got = f"a checkpoint of {state['setting']}"
+            raise Error("experiment vit", f"one of {asdict(self.setting)}", got, "pass another --out")
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.run is not None:
+            self.run.load_state_dict(state["run"])
+        self.step, self.losses = state["step"], state["losses"]
+        self.seconds, self.timed = state["seconds"], state["timed"]
+
+    @torch.no_grad()
+    def outcome(self) -> dict[str, Any]:
+        """Packs the network, and returns its test accuracy, its kept density and the speed."""
+        if self.run is not None:
+            pack_(self.net)
+        right = 0
+        with self._bf16(), _eager(True):
+            for x, y in zip(self.images.test_x.split(500), self.images.test_y.split(500), strict=True):
+                logits = self.net(augment.standardised(x, self.mean, self.deviation))
+                right += int((logits.argmax(-1) == y).sum())
+        layers = [layer for block in self.net.blocks for layer in (block.proj, block.fc1, block.fc2)]
+        total = sum(layer.in_features * layer.out_features for layer in layers)
+        stored = sum(next(layer.parameters()).numel() for layer in layers)
+        speed = self.timed / self.seconds if self.timed else None
+        return {
+            "arm": self.name, "seed": self.seed, "setting": asdict(self.setting),
+            "accuracy": right / len(self.images.test_y), "density": stored / total,
+            "steps": self.steps, "steps_per_second": speed, "losses": self.losses,
+            "device": _name(self.device), "torch": torch.__version__,
+        }  # fmt: skip
+
+
+class _Graph:
+    """The gradients of a step as a CUDA graph, which a GPU runs without gaps. Masks and the index of moving
+    blocks are written in place, so that it sees each change of them."""
+
+    WARM = 3  # steps before the capture: they compile, and choose kernels
+
+    def __init__(
+        self, gradients: Callable[[Tensor, Tensor], Tensor], parameters: list[nn.Parameter], batch: int
+    ):
+        self.gradients, self.parameters = gradients, parameters
+        device = parameters[0].device
+        self.rows = torch.zeros(batch, dtype=torch.int64, device=device)
+        self.u = torch.zeros(batch, augment.NUMBERS, device=device)
+        self.calls, self.side = 0, torch.cuda.Stream(device)
+        self.graph = torch.cuda.CUDAGraph()
+        self.loss: Tensor | None = None
+        self.grads: list[Tensor | None] = []
+
+    def __call__(self, rows: Tensor, u: Tensor) -> Tensor:
+        """Returns the loss of a batch; the parameters have its gradients then."""
+        self.calls += 1
+        self.rows.copy_(rows)
+        self.u.copy_(u)
+        if self.calls <= self.WARM:
+            return self._warmed()
+        if self.loss is None:
+            self._clear()
+            with torch.cuda.graph(self.graph, stream=self.side):
+                self.loss = self.gradients(self.rows, self.u)
+            self.grads = [parameter.grad for parameter in self.parameters]
+        for parameter, grad in zip(self.parameters, self.grads, strict=True):
+            parameter.grad = grad  # a watched step had others
+        self.graph.replay()
+        return self.loss
+
+    def _warmed(self) -> Tensor:
+        self._clear()
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            loss = self.gradients(self.rows, self.u)
+        torch.cuda.current_stream().wait_stream(self.side)
+        return loss
+
+    def _clear(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def _adamw(net: nn.Module) -> torch.optim.AdamW:
+    """Returns the optimizer. Matrices decay; positions, norms and biases do not."""
+    named = list(net.named_parameters())
+    plain = [each for name, each in named if each.dim() < 2 or name == "positions"]
+    matrices = [each for name, each in named if each.dim() >= 2 and name != "positions"]
+    groups = [{"params": matrices}, {"params": plain, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, LR, weight_decay=DECAY, fused=True)
+
+
+def _rate(progress: float, warm_up: float) -> float:
+    """Returns the share of the learning rate: a line up, then a cosine down."""
+    if progress < warm_up:
+        return progress / warm_up
+    return (1 + math.cos(math.pi * (progress - warm_up) / (1 - warm_up))) / 2
+
+
+def _mixed(seed: int, number: int) -> int:
+    return (seed + 1) * 1_000_003 + 2 * number
+
+
+@contextlib.contextmanager
+def _eager(wanted: bool) -> Iterator[None]:
+    """Runs compiled blocks as plain Python where that is wanted."""
+    with torch.compiler.set_stance("force_eager") if wanted else contextlib.nullcontext():
+        yield
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

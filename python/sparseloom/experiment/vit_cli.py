@@ -1,0 +1,89 @@
+"""Provides `sparseloom experiment vit`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from ..errors import Error
+from . import cifar, vit, vit_outcome
+from .vit_model import Size
+
+_OP = "experiment vit"
+#: Seconds after an epoch until the next checkpoint, at least.
+SAVE_EVERY = 60.0
+SMOKE = {"epochs": 2, "batch": 4, "size": Size(32, 1, 2)}
+
+
+def vit_command(
+    data: Annotated[Path | None, typer.Option(help="the archive of CIFAR-10")] = None,
+    arm: Annotated[str | None, typer.Option(help="what to train; a wrong name lists all")] = None,
+    out: Annotated[Path, typer.Option(help="folder for outcomes and checkpoints of all arms")] = Path(
+        "experiment-vit"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="of the start, the batches and the pattern")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="the same for every arm")] = vit.EPOCHS,
+    minutes: Annotated[float, typer.Option(min=0, help="stops then; the same command goes on")] = 8.0,
+    device: Annotated[str, typer.Option(help="cuda, or cpu for a look")] = "cuda",
+    smoke: Annotated[
+        bool, typer.Option(help="seconds on a CPU: a tiny network, any number of images")
+    ] = False,
+    table: Annotated[Path | None, typer.Option(help="trains nothing: writes vit.md of that folder")] = None,
+) -> None:
+    """Trains one arm of ViT-tiny on CIFAR-10, or goes on with it; --table DIR compares the outcomes in DIR."""
+    if table is not None:
+        text = vit_outcome.table(vit_outcome.read(table))
+        (table / "vit.md").write_text(text)
+        typer.echo(text)
+        return
+    names = list(vit.trials(1))
+    if data is None or arm not in names:
+        got = f"--data {data} --arm {arm}"
+        raise Error(_OP, "--data and --arm", got, f"the arms are {', '.join(names)}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Error(
+            _OP, "a CUDA device", "none", "a CPU would take days; --device cpu --smoke shows that it runs"
+        )
+    path, unfinished = out / f"{arm}.seed{seed}.json", out / f"{arm}.seed{seed}.pt"
+    if path.exists():
+        typer.echo(f"{path} is there already")
+        return
+    begin = time.monotonic()
+    images = cifar.load(data, out / "images.pt", whole=not smoke)
+    changes: dict[str, Any] = SMOKE if smoke else {"epochs": epochs}
+    setting = vit.Setting(cifar.digest(data), **changes)
+    training = vit.Training(arm, seed, setting, images.to(torch.device(device)), compiled=device == "cuda")
+    if unfinished.exists():
+        training.load_state_dict(torch.load(unfinished, map_location=device, weights_only=True))
+        typer.echo(f"{arm}: goes on at step {training.step} of {training.steps}")
+    saved = time.monotonic()
+
+    def save() -> None:
+        nonlocal saved
+        temporary = unfinished.with_suffix(".tmp")
+        torch.save(training.state_dict(), temporary)
+        temporary.replace(unfinished)
+        saved = time.monotonic()
+
+    def after_epoch() -> bool:
+        if time.monotonic() - saved >= SAVE_EVERY:
+            save()
+        return time.monotonic() - begin >= 60 * minutes
+
+    if not training.train(after_epoch, save):
+        typer.echo(f"{arm}: step {training.step} of {training.steps}; run the same command again")
+        return
+    outcome = training.outcome()
+    path.write_text(json.dumps(outcome, indent=1) + "\n")
+    unfinished.unlink(missing_ok=True)
+    speed = outcome["steps_per_second"]
+    seconds = time.monotonic() - begin
+    typer.echo(
+        f"{arm}, seed {seed}: {100 * outcome['accuracy']:.2f} %, {100 * outcome['density']:.1f} % of the "
+        f"weights kept, {speed or 0:.1f} steps per second, {seconds:.0f} s in all"
+    )
